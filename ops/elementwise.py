@@ -1,0 +1,239 @@
+"""Operators that act element by element, broadcasting as ONNX does (numpy's rules).
+
+https://onnx.ai/onnx/operators/
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .expr import Expr, Expressions
+from .op import Builder, Sample, Value, pointwise
+from .types import DType, Tensor, f32, i64
+
+ONE = [Sample([f32(2, 3)])]
+PAIR = [Sample([f32(2, 3), f32(3)]), Sample([f32(2, 1, 4), f32(3, 1)]), Sample([f32(), f32(2)])]
+INTS = Sample([i64(2, 3), i64(3)])
+UNIT = [Sample([np.linspace(-0.9, 0.9, 6, dtype=np.float32)])]
+POSITIVE = [Sample([np.linspace(0.1, 4, 6, dtype=np.float32)])]
+
+
+@pointwise("Add", since=14, samples=[*PAIR, INTS])
+def add(e: Expressions, A: Expr, B: Expr) -> Expr:
+    return A + B
+
+
+@add.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return dys[0], dys[0]  # whoever differentiates sums broadcast axes back, for every broadcasting operator alike
+
+
+@pointwise("Sub", since=14, samples=[*PAIR, INTS])
+def sub(e: Expressions, A: Expr, B: Expr) -> Expr:
+    return A - B
+
+
+@sub.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return dys[0], g.Neg(dys[0])
+
+
+@pointwise("Mul", since=14, samples=[*PAIR, INTS])
+def mul(e: Expressions, A: Expr, B: Expr) -> Expr:
+    return A * B
+
+
+@mul.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return g.Mul(dys[0], xs[1]), g.Mul(dys[0], xs[0])
+
+
+@pointwise("Div", since=14, samples=[*PAIR, Sample([np.array([7, -7, 9]), np.array([2, 2, -4])])])
+def div(e: Expressions, A: Expr, B: Expr) -> Expr:
+    if A.dtype.integer:  # ONNX divides integers as C does, towards zero
+        return e.floor_div(A - e.fmod(A, B), B)
+    return A / B
+
+
+@pointwise("Pow", since=15, samples=[Sample([np.array([[1.5, 2, 3]], np.float32), f32(2, 3)]),
+                                     Sample([f32(3), np.array([2, 3, 0])])])  # fmt: skip
+def pow_(e: Expressions, X: Expr, Y: Expr) -> Expr:
+    if X.dtype.integer and Y.dtype.floating:
+        return e.cast(e.pow(e.cast(X, DType.DOUBLE), e.cast(Y, DType.DOUBLE)), X.dtype)
+    return e.pow(X, e.cast(Y, X.dtype))
+
+
+@pointwise("Neg", since=13, samples=ONE)
+def neg(e: Expressions, X: Expr) -> Expr:
+    return -X
+
+
+@neg.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return (g.Neg(dys[0]),)
+
+
+@pointwise("Abs", since=13, samples=ONE)
+def abs_(e: Expressions, X: Expr) -> Expr:
+    return e.abs(X)
+
+
+@pointwise("Exp", since=13, samples=ONE)
+def exp(e: Expressions, input: Expr) -> Expr:
+    return e.exp(input)
+
+
+@exp.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return (g.Mul(dys[0], ys[0]),)
+
+
+@pointwise("Log", since=13, samples=POSITIVE)
+def log(e: Expressions, input: Expr) -> Expr:
+    return e.log(input)
+
+
+@pointwise("Sqrt", since=13, samples=POSITIVE)
+def sqrt(e: Expressions, X: Expr) -> Expr:
+    return e.sqrt(X)
+
+
+@pointwise("Reciprocal", since=13, samples=POSITIVE)
+def reciprocal(e: Expressions, X: Expr) -> Expr:
+    return e.reciprocal(X)
+
+
+@pointwise("Floor", since=13, samples=ONE)
+def floor(e: Expressions, X: Expr) -> Expr:
+    return e.floor(X)
+
+
+@pointwise("Ceil", since=13, samples=ONE)
+def ceil(e: Expressions, X: Expr) -> Expr:
+    return e.ceil(X)
+
+
+@pointwise("Sin", since=22, samples=ONE)
+def sin(e: Expressions, input: Expr) -> Expr:
+    return e.sin(input)
+
+
+@pointwise("Cos", since=22, samples=ONE)
+def cos(e: Expressions, input: Expr) -> Expr:
+    return e.cos(input)
+
+
+@pointwise("Tanh", since=13, samples=ONE)
+def tanh(e: Expressions, input: Expr) -> Expr:
+    return e.tanh(input)
+
+
+@pointwise("Sigmoid", since=13, samples=[*ONE, Sample([np.array([-200.0, 0, 200], np.float32)])])
+def sigmoid(e: Expressions, X: Expr) -> Expr:
+    return e.reciprocal(e.exp(-X) + 1)
+
+
+@pointwise("Relu", since=14, samples=ONE)
+def relu(e: Expressions, X: Expr) -> Expr:
+    return e.max(X, 0)
+
+
+@pointwise("LeakyRelu", since=16, samples=[*ONE, Sample([f32(5)], {"alpha": 0.3})])
+def leaky_relu(e: Expressions, X: Expr, *, alpha: float = 0.01) -> Expr:
+    return e.where(e.less(X, 0), X * alpha, X)
+
+
+@pointwise("HardSigmoid", since=22, samples=[*ONE, Sample([f32(5)], {"alpha": 0.3, "beta": 0.4})])
+def hard_sigmoid(e: Expressions, X: Expr, *, alpha: float = 0.2, beta: float = 0.5) -> Expr:
+    return e.max(e.min(X * alpha + beta, 1), 0)
+
+
+@pointwise("HardSwish", since=22, samples=ONE)
+def hard_swish(e: Expressions, X: Expr) -> Expr:
+    return X * e.max(e.min(X * (1 / 6) + 0.5, 1), 0)
+
+
+@pointwise("Clip", since=13, samples=[*ONE, Sample([f32(2, 3), np.float32(-0.5), np.float32(0.5)]),
+                                      Sample([f32(4), None, np.float32(0.1)])])  # fmt: skip
+def clip(e: Expressions, input: Expr, min: Expr | None = None, max: Expr | None = None) -> Expr:
+    low = input if min is None else e.max(input, min)
+    return low if max is None else e.min(low, max)
+
+
+@pointwise("Max", since=13, samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
+def max_(e: Expressions, *data_0: Expr) -> Expr:
+    result = data_0[0]
+    for x in data_0[1:]:
+        result = e.max(result, x)
+    return result
+
+
+@pointwise("Min", since=13, samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
+def min_(e: Expressions, *data_0: Expr) -> Expr:
+    result = data_0[0]
+    for x in data_0[1:]:
+        result = e.min(result, x)
+    return result
+
+
+@pointwise("Sum", since=13, samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
+def sum_(e: Expressions, *data_0: Expr) -> Expr:
+    result = data_0[0]
+    for x in data_0[1:]:
+        result = result + x
+    return result
+
+
+@pointwise("Equal", since=19, samples=[INTS, Sample([np.array([1.0, 2, np.nan]), np.array([1.0, 3, np.nan])])])
+def equal(e: Expressions, A: Expr, B: Expr) -> Expr:
+    return e.equal(A, B)
+
+
+@pointwise("Less", since=13, samples=PAIR)
+def less(e: Expressions, A: Expr, B: Expr) -> Expr:
+    return e.less(A, B)
+
+
+@pointwise("LessOrEqual", since=16, samples=[*PAIR, INTS])
+def less_or_equal(e: Expressions, A: Expr, B: Expr) -> Expr:
+    return e.less_equal(A, B)
+
+
+@pointwise("Greater", since=13, samples=PAIR)
+def greater(e: Expressions, A: Expr, B: Expr) -> Expr:
+    return e.greater(A, B)
+
+
+@pointwise("GreaterOrEqual", since=16, samples=[*PAIR, INTS])
+def greater_or_equal(e: Expressions, A: Expr, B: Expr) -> Expr:
+    return e.greater_equal(A, B)
+
+
+BOOLS = [Sample([Tensor(DType.BOOL, (2, 3)), Tensor(DType.BOOL, (3,))])]
+
+
+@pointwise("And", since=7, samples=BOOLS)
+def and_(e: Expressions, A: Expr, B: Expr) -> Expr:
+    return e.and_(A, B)
+
+
+@pointwise("Or", since=7, samples=BOOLS)
+def or_(e: Expressions, A: Expr, B: Expr) -> Expr:
+    return e.or_(A, B)
+
+
+@pointwise("Xor", since=7, samples=BOOLS)
+def xor(e: Expressions, A: Expr, B: Expr) -> Expr:
+    return e.xor(A, B)
+
+
+@pointwise("Not", since=1, samples=[Sample([Tensor(DType.BOOL, (2, 3))])])
+def not_(e: Expressions, X: Expr) -> Expr:
+    return e.not_(X)
+
+
+@pointwise("Where", since=16, samples=[Sample([Tensor(DType.BOOL, (2, 3)), f32(3), f32(2, 1)])])
+def where(e: Expressions, condition: Expr, X: Expr, Y: Expr) -> Expr:
+    return e.where(condition, X, Y)

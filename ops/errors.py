@@ -1,0 +1,88 @@
+"""Every error a user can meet.
+
+MezzoError
+├── ModelError            the file is wrong, or cannot be read
+│   └── UnsupportedModel  the file is right, and asks for what is not carried
+├── ShapeError            operands do not fit an operator (types, ranks, sizes, attributes)
+├── InputError            feeds do not fit the model's signature
+├── BudgetError           a limit would be passed; raised before the memory or time is taken
+├── ExecutionError        a step failed while it ran
+├── DeadlineError         a wait passed its deadline
+├── ForkedProcess         used in a child forked from a process that had run a program
+├── MissingPackage        an optional package is absent; the hint is the line that installs it
+└── PlanError             a graph or a plan breaks its own promise: our bug
+"""
+
+from __future__ import annotations
+
+
+class MezzoError(Exception):
+    """Base of all errors of this package: `except mz.MezzoError` catches ours and nothing else.
+
+    `where` names the file, node or value; `message` says what is wrong, with both sides of a conflict; `hint` says
+    what to do about it.
+
+    >>> print(MezzoError("3 is not 4", where="node 'add'", hint="make them equal"))
+    node 'add': 3 is not 4
+      hint: make them equal
+    """
+
+    def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
+        self.message, self.where, self.hint = message, where, hint
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{head}\n  hint: {self.hint}" if self.hint else head
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.where, self.hint))
+
+    def at(self, where: str) -> MezzoError:
+        """Name the place, unless one closer to the fault has been named already."""
+        self.where = self.where or where
+        return self
+
+
+def _rebuild(kind: type[MezzoError], message: str, where: str, hint: str) -> MezzoError:
+    return kind(message, where=where, hint=hint)
+
+
+class ModelError(MezzoError):
+    """The model file is malformed or unreadable."""
+
+
+class UnsupportedModel(ModelError):
+    """The model is valid, and needs an operator, opset or feature that is not carried."""
+
+
+class ShapeError(MezzoError):
+    """Operand types or attributes do not fit the operator."""
+
+
+class InputError(MezzoError):
+    """What was fed does not fit the model's inputs."""
+
+
+class BudgetError(MezzoError):
+    """A limit on elements, bytes, nesting or steps would be passed."""
+
+
+class ExecutionError(MezzoError):
+    """A step failed while it ran."""
+
+
+class DeadlineError(MezzoError):
+    """A wait passed its deadline."""
+
+
+class ForkedProcess(MezzoError):
+    """A runtime that has run was used in a forked child."""
+
+
+class MissingPackage(MezzoError):
+    """An optional package is not installed."""
+
+
+class PlanError(MezzoError):
+    """A graph or a memory plan failed its own check."""

@@ -1,0 +1,277 @@
+"""The operator record, and the two ways to make one: `@op` and `@pointwise`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from . import expr
+from .errors import ShapeError
+from .types import Array, Dim, DType, Tensor, Type, UnknownRank
+
+Value = Any  # an array, or the name of a graph's value: gradient rules cannot tell, and need not
+
+# The opsets whose operators are carried, by domain: the vocabulary of a graph.
+OPSETS: dict[str, int] = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview.training": 1, "ai.onnx.preview": 1, "mezzo": 1}
+
+
+class Subgraph(Protocol):
+    """A body as an operator sees it. A rule asks for result types; a reference hands it to `k.run`."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+    @property
+    def outputs(self) -> tuple[str, ...]: ...
+    def infer(self, *types: Type) -> tuple[Type, ...]: ...
+
+
+def _no_bodies(body: Subgraph, *args: Array) -> tuple[Array, ...]:
+    raise ShapeError("this context cannot run subgraphs", hint="evaluate the graph instead of the bare operator")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """`k` in a reference: what it may ask for besides its inputs.
+
+    `xp` is the array module (NumPy or CuPy); `wanted` says which outputs the node uses; `run(body, *args)` runs a
+    subgraph and returns its outputs, which stay valid until the second-next call; `key` holds the random key.
+    """
+
+    xp: Any = np
+    wanted: tuple[bool, ...] = (True,)
+    run: Callable[..., tuple[Array, ...]] = _no_bodies
+    key: tuple[int, ...] = (0,)
+
+
+class Builder(Protocol):
+    """`g` in a gradient rule or a body: `g.Mul(a, b)` runs an operator on arrays, or adds a node to a graph.
+
+    `wants` says which inputs need a gradient. Rules never look at sizes: `g.shape_of(x)` is a value.
+    """
+
+    wants: tuple[bool, ...]
+
+    def const(self, value: Any, dtype: DType | None = None) -> Value: ...
+    def shape_of(self, x: Value) -> Value: ...
+    def grad_of(self, body: Subgraph, inputs: Sequence[Value], dys: Sequence[Value | None]) -> tuple[Value, ...]: ...
+    def __getattr__(self, op: str) -> Callable[..., Any]: ...
+
+
+GradRule = Callable[..., tuple[Value | None, ...]]
+InferRule = Callable[..., Type | tuple[Type, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A subgraph for a sample's attribute: input types, and a function that builds the outputs with `g`."""
+
+    inputs: Sequence[Type]
+    build: Callable[..., Sequence[Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One worked example, run by every test. Each input is a type (filled at random), an array, or None (absent);
+    `outputs` counts the outputs asked for."""
+
+    inputs: Sequence[Tensor | np.ndarray[Any, Any] | None]
+    attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    outputs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A named input or output; `?` after the name marks it optional, `*` variadic."""
+
+    name: str
+    optional: bool = False
+    variadic: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Param:
+        return cls(text.rstrip("?*"), text.endswith("?"), text.endswith("*"))
+
+
+REQUIRED = inspect.Parameter.empty
+
+
+@dataclass(slots=True)
+class Op:
+    """Everything that is true of one operator, whatever runs it.
+
+    `since` is the opset of the ONNX schema it implements. `attrs` maps attribute names to defaults (REQUIRED where
+    there is none). `tree` is the scalar expression of a pointwise operator. `deterministic` is False for operators
+    that draw random numbers, which are neither folded nor merged.
+    """
+
+    name: str
+    domain: str
+    since: int
+    inputs: tuple[Param, ...]
+    outputs: tuple[Param, ...]
+    attrs: Mapping[str, Any]
+    reference: Callable[..., Any]
+    samples: Sequence[Sample]
+    infer_rule: InferRule
+    tree: Callable[..., expr.Expr] | None = None
+    deterministic: bool = True
+    grad_rule: GradRule | None = None
+    saved: tuple[str, ...] = ()
+
+    def infer(self, rule: InferRule) -> InferRule:
+        """Set the inference rule: types in (None where absent), attributes by keyword; types out.
+
+        A rule that names a keyword `wanted` is told which outputs the node uses. A rule may use `Tensor.shape`
+        freely: where a rank is unknown, the answer becomes 'same element type as the first input, rank unknown'.
+        """
+        self.infer_rule = rule
+        return rule
+
+    def grad(self, rule: GradRule) -> GradRule:
+        """Set the gradient rule `(g, dys, ys, xs, **attrs) -> one gradient or None per input`."""
+        self.grad_rule = rule
+        return rule
+
+    def saves(self, *names: str) -> None:
+        """Name what the training twin of this operator returns besides the outputs."""
+        self.saved = names
+
+    def bind(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes that the reference knows; raises ShapeError for a missing required one."""
+        missing = [a for a, default in self.attrs.items() if default is REQUIRED and a not in attrs]
+        if missing:
+            raise ShapeError(f"{self.name} lacks the attribute {' and '.join(missing)}")
+        return {a: v for a, v in attrs.items() if a in self.attrs}
+
+    def infer_types(
+        self, inputs: Sequence[Type | None], attrs: Mapping[str, Any], wanted: tuple[bool, ...] = (True,)
+    ) -> tuple[Type, ...]:
+        """Result types of one node, one per entry of `wanted`; raises ShapeError where the operands do not fit."""
+        extra = {"wanted": wanted} if "wanted" in inspect.signature(self.infer_rule).parameters else {}
+        try:
+            found = self.infer_rule(*inputs, **self.bind(attrs), **extra)
+        except UnknownRank:
+            first = next(t for t in inputs if isinstance(t, Tensor))
+            found = tuple(Tensor(first.dtype, None) for _ in wanted)
+        types = found if isinstance(found, tuple) else (found,)
+        if len(types) < len(wanted):
+            raise ShapeError(f"{self.name} has {len(types)} outputs, and the node asks for {len(wanted)}")
+        return types[: len(wanted)]
+
+    def run(self, k: Context, inputs: Sequence[Array | None], attrs: Mapping[str, Any]) -> tuple[Array, ...]:
+        """Run the reference: fresh arrays, one per output."""
+        result = self.reference(k, *inputs, **self.bind(attrs))
+        results = result if isinstance(result, tuple) else (result,)
+        return tuple(k.xp.asarray(r) if isinstance(r, np.generic) else r for r in results)
+
+    def __str__(self) -> str:
+        ins = [p.name + "?" * p.optional + "*" * p.variadic for p in self.inputs]
+        outs = [p.name + "?" * p.optional + "*" * p.variadic for p in self.outputs]
+        name = f"{self.domain}::{self.name}" if self.domain else self.name
+        return f"{name}-{self.since}({', '.join(ins)}; {', '.join(self.attrs)}) -> {', '.join(outs)}"
+
+
+OPS: dict[tuple[str, str], Op] = {}
+
+
+def broadcast_dims(*shapes: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
+    """Dims of a broadcast result; None where a rank is unknown. Raises ShapeError where sizes clash.
+
+    >>> broadcast_dims((2, 1, "n"), (3, "n"))
+    (2, 3, 'n')
+    """
+    known = [s for s in shapes if s is not None]
+    if len(known) < len(shapes):
+        return None
+    rank = max((len(s) for s in known), default=0)
+    columns = zip(*((1,) * (rank - len(s)) + tuple(s) for s in known), strict=True)
+
+    def one(column: tuple[Dim, ...]) -> Dim:
+        rest = {d for d in column if d != 1}
+        sizes = {d for d in rest if isinstance(d, int)}
+        if len(sizes) > 1:
+            raise ShapeError(f"cannot broadcast {' with '.join(str(list(s)) for s in known)}")
+        return sizes.pop() if sizes else rest.pop() if len(rest) == 1 else None if rest else 1
+
+    return tuple(map(one, columns))
+
+
+def broadcast(*types: Tensor | None) -> Tensor:
+    """The commonest inference rule: broadcast dims, element type of the first input."""
+    present = [t for t in types if t is not None]
+    return Tensor(present[0].dtype, broadcast_dims(*(t.dims for t in present)))
+
+
+def _same_as_first(*types: Any, **_: Any) -> Type:
+    first: Type = types[0]
+    return first.forget() if isinstance(first, Tensor) else first
+
+
+def _signature(function: Callable[..., Any]) -> tuple[tuple[Param, ...], dict[str, Any]]:
+    params = list(inspect.signature(function).parameters.values())[1:]  # after `k` or `e`
+    ins = tuple(
+        Param(p.name, p.default is None, p.kind is p.VAR_POSITIONAL) for p in params if p.kind is not p.KEYWORD_ONLY
+    )
+    return ins, {p.name: p.default for p in params if p.kind is p.KEYWORD_ONLY}
+
+
+def op(
+    name: str,
+    *,
+    since: int,
+    domain: str = "",
+    outputs: tuple[str, ...] = ("Y",),
+    samples: Sequence[Sample] = (),
+    deterministic: bool = True,
+) -> Callable[[Callable[..., Any]], Op]:
+    """Define an operator from its reference; the signature is the schema.
+
+    After the context `k`, positional parameters are inputs (a default of None makes one optional, `*xs` variadic) and
+    keyword-only ones are attributes with their defaults. Several outputs come back as a tuple. The reference returns
+    fresh arrays. Until `.infer` says otherwise, the result has the type of the first input.
+    """
+
+    def define(reference: Callable[..., Any]) -> Op:
+        ins, attrs = _signature(reference)
+        outs = tuple(map(Param.parse, outputs))
+        made = Op(name, domain, since, ins, outs, attrs, reference, samples, _same_as_first, None, deterministic)
+        OPS[domain, name] = made
+        return made
+
+    return define
+
+
+def pointwise(
+    name: str, *, since: int, samples: Sequence[Sample], domain: str = ""
+) -> Callable[[Callable[..., expr.Expr]], Op]:
+    """Define an operator that is one scalar expression over its broadcast inputs.
+
+    The rule gets the expression builder `e` (see ops/expr.py), one expression per input (None where absent) and the
+    attributes; it may look at element types. Reference, inference and the allocation-free kernels are generated.
+    """
+
+    def define(rule: Callable[..., expr.Expr]) -> Op:
+        ins, attrs = _signature(rule)
+
+        def tree(dtypes: Sequence[DType | None], **given: Any) -> expr.Expr:
+            return rule(expr.E, *expr.inputs(dtypes), **given)
+
+        def reference(k: Context, *xs: Array, **given: Any) -> Array:
+            dtypes = [None if x is None else DType.of(x.dtype) for x in xs]
+            made = expr.evaluate(tree(dtypes, **given), k.xp, xs)
+            shape = np.broadcast_shapes(*(x.shape for x in xs if x is not None))
+            return made if made.shape == shape else k.xp.array(k.xp.broadcast_to(made, shape))
+
+        def infer(*types: Tensor | None, **given: Any) -> Tensor:
+            root = tree([None if t is None else t.dtype for t in types], **given)
+            return Tensor(root.dtype, broadcast_dims(*(t.dims for t in types if t is not None)))
+
+        made = Op(name, domain, since, ins, (Param("Y"),), attrs, reference, samples, infer, tree)
+        OPS[domain, name] = made
+        return made
+
+    return define

@@ -1,0 +1,273 @@
+"""What is known of a value before it exists: its element type, its dims, and perhaps its elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .errors import ShapeError
+
+Array = Any  # a numpy or cupy array, or a host object (string array, list, dict, None) where the type says so
+
+
+class DType(Enum):
+    """Element types: (numpy name, ONNX TensorProto number, width in bits).
+
+    https://onnx.ai/onnx/intro/concepts.html#element-type. Types below 8 bits are packed in files; in memory the host
+    keeps one element a byte, as ml_dtypes does (`itemsize`).
+    """
+
+    FLOAT = ("float32", 1, 32)
+    UINT8 = ("uint8", 2, 8)
+    INT8 = ("int8", 3, 8)
+    UINT16 = ("uint16", 4, 16)
+    INT16 = ("int16", 5, 16)
+    INT32 = ("int32", 6, 32)
+    INT64 = ("int64", 7, 64)
+    STRING = ("object", 8, 0)
+    BOOL = ("bool", 9, 8)
+    FLOAT16 = ("float16", 10, 16)
+    DOUBLE = ("float64", 11, 64)
+    UINT32 = ("uint32", 12, 32)
+    UINT64 = ("uint64", 13, 64)
+    COMPLEX64 = ("complex64", 14, 64)
+    COMPLEX128 = ("complex128", 15, 128)
+    BFLOAT16 = ("bfloat16", 16, 16)
+    FLOAT8E4M3FN = ("float8_e4m3fn", 17, 8)
+    FLOAT8E4M3FNUZ = ("float8_e4m3fnuz", 18, 8)
+    FLOAT8E5M2 = ("float8_e5m2", 19, 8)
+    FLOAT8E5M2FNUZ = ("float8_e5m2fnuz", 20, 8)
+    UINT4 = ("uint4", 21, 4)
+    INT4 = ("int4", 22, 4)
+    FLOAT4E2M1 = ("float4_e2m1fn", 23, 4)
+    FLOAT8E8M0 = ("float8_e8m0fnu", 24, 8)
+    UINT2 = ("uint2", 25, 2)
+    INT2 = ("int2", 26, 2)
+
+    @property
+    def onnx(self) -> int:
+        """Number of this type in ONNX's `TensorProto.DataType`."""
+        return int(self.value[1])
+
+    @property
+    def bits(self) -> int:
+        return int(self.value[2])
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element in host memory."""
+        return -(-self.bits // 8)
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        return _numpy(self.value[0])
+
+    @property
+    def floating(self) -> bool:
+        return "float" in self.value[0]
+
+    @property
+    def integer(self) -> bool:
+        return "int" in self.value[0]
+
+    @property
+    def signed(self) -> bool:
+        return not self.value[0].startswith("u")
+
+    @classmethod
+    def of(cls, dtype: Any) -> DType:
+        """The element type of a numpy dtype; object and text arrays are strings.
+
+        >>> DType.of(np.float32).name
+        'FLOAT'
+        """
+        kind = np.dtype(dtype)
+        found = _BY_NAME.get("object" if kind.kind in "OUST" else kind.name)
+        if found is None:
+            raise ShapeError(f"{kind} is no ONNX element type", hint="cast the array first")
+        return found
+
+    @classmethod
+    def from_onnx(cls, number: int) -> DType:
+        """The element type with this number in ONNX's `TensorProto.DataType`; ShapeError if there is none."""
+        found = _BY_NUMBER.get(number)
+        if found is None:
+            raise ShapeError(f"element type {number} is unknown", hint="the file may need a newer Mezzo")
+        return found
+
+    def __str__(self) -> str:
+        return "string" if self is DType.STRING else str(self.value[0])
+
+    def __repr__(self) -> str:
+        return f"DType.{self.name}"
+
+
+_BY_NAME = {d.value[0]: d for d in DType}
+_BY_NUMBER = {d.value[1]: d for d in DType}
+
+
+@cache
+def _numpy(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # the types that numpy lacks; loaded only for models that use one
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+Dim = int | str | None  # a size, a name, or not known yet
+
+
+class UnknownRank(Exception):
+    """Raised inside inference rules by `Tensor.shape`; inference answers it with an unknown rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor's type. `dims` is None when not even the rank is known; `value` holds the elements where known.
+
+    `value` is knowledge, not identity: two types with the same dtype and dims are equal.
+
+    >>> print(Tensor(DType.FLOAT, (2, "n", None)))
+    float32[2,n,?]
+    """
+
+    dtype: DType
+    dims: tuple[Dim, ...] | None
+    value: Array | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        if self.dims is None:
+            return f"{self.dtype}[...]"
+        return f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.dims)}]"
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """The dims of a known rank; for inference rules (see UnknownRank)."""
+        if self.dims is None:
+            raise UnknownRank
+        return self.dims
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def static(self) -> bool:
+        """Whether every dim is a size (and the elements can live in an arena)."""
+        return self.dims is not None and all(isinstance(d, int) for d in self.dims) and self.dtype is not DType.STRING
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The dims of a static type."""
+        return tuple(d for d in self.shape if isinstance(d, int))
+
+    @property
+    def elements(self) -> int | None:
+        """Number of elements, or None while a dim is unknown."""
+        if self.dims is None or not all(isinstance(d, int) for d in self.dims):
+            return None
+        return math.prod(self.sizes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in host memory; the type must be static."""
+        return (self.elements or 0) * self.dtype.itemsize
+
+    def to(self, dtype: DType) -> Tensor:
+        """The same dims with another element type."""
+        return Tensor(dtype, self.dims)
+
+    def of(self, dims: Iterable[Dim] | None) -> Tensor:
+        """The same element type with other dims."""
+        return Tensor(self.dtype, None if dims is None else tuple(dims))
+
+    def forget(self) -> Tensor:
+        """The same type without knowledge of the elements."""
+        return Tensor(self.dtype, self.dims)
+
+    def ints(self) -> list[int] | None:
+        """The elements as a list of Python ints, where known (axes, shapes, counts)."""
+        return None if self.value is None else [int(v) for v in np.asarray(self.value).ravel()]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """A list of values of one type; a host object."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"seq({self.element})"
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """A value that may be None; a host object."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"optional({self.element})"
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A dict from strings or integers to values of one type; a host object."""
+
+    key: DType
+    element: Type
+
+    def __str__(self) -> str:
+        return f"map({self.key},{self.element})"
+
+
+Type = Tensor | Sequence | Optional | Map
+
+
+def type_of(value: Any, *, known: bool = False) -> Type:
+    """The type of an array or host object; with `known`, the elements are part of it.
+
+    >>> print(type_of(np.zeros((2, 3), np.int64)))
+    int64[2,3]
+    """
+    if isinstance(value, list):
+        return Sequence(type_of(value[0]) if value else Tensor(DType.FLOAT, None))
+    array = value if hasattr(value, "dtype") else np.asarray(value)
+    return Tensor(DType.of(array.dtype), tuple(int(n) for n in array.shape), array if known else None)
+
+
+def join(a: Type, b: Type) -> Type:
+    """The least type that covers both: what differs becomes unknown.
+
+    Raises ShapeError where no type covers both (other element types, a tensor and a sequence).
+    """
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype is b.dtype:
+        if a.dims is None or b.dims is None or len(a.dims) != len(b.dims):
+            return Tensor(a.dtype, None)
+        return Tensor(a.dtype, tuple(m if m == n else None for m, n in zip(a.dims, b.dims, strict=True)))
+    if isinstance(a, Sequence) and isinstance(b, Sequence):
+        return Sequence(join(a.element, b.element))
+    if isinstance(a, Optional) or isinstance(b, Optional):
+        inner = [t.element if isinstance(t, Optional) else t for t in (a, b)]
+        return Optional(join(*inner))
+    if a == b:
+        return a
+    raise ShapeError(f"{a} and {b} cannot be one value")
+
+
+def f32(*dims: Dim) -> Tensor:
+    """float32 of these dims: the short form that samples use."""
+    return Tensor(DType.FLOAT, dims)
+
+
+def i64(*dims: Dim) -> Tensor:
+    """int64 of these dims."""
+    return Tensor(DType.INT64, dims)

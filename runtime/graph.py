@@ -1,0 +1,305 @@
+"""The graph: values with types, nodes, initialisers, subgraphs and states, in ONNX's words.
+
+A graph is data that is never changed in place: a pass returns another graph. Values are named by strings that are
+unique in the graph and in all its subgraphs together; the empty string is an absent optional input or an output that
+nobody uses. A subgraph is an attribute whose value is a Graph; it reads values of the outer scopes by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..ops import OPS, DType, Op, Type
+from ..ops.errors import PlanError, ShapeError, UnsupportedModel
+from ..ops.types import Array, type_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One use of an operator. `where` is the file position or source line that made it; `origin` names the nodes it
+    stands for after rewriting; `device` is where it runs."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    domain: str = ""
+    name: str = ""
+    where: str = ""
+    origin: tuple[str, ...] = ()
+    device: str = ""
+
+    @property
+    def record(self) -> Op:
+        """The operator's record; UnsupportedModel if it is not carried."""
+        found = OPS.get((self.domain, self.op))
+        if found is None:
+            raise UnsupportedModel(
+                f"operator {self.domain or 'ai.onnx'}::{self.op} is not carried",
+                where=self.place,
+                hint="`mezzo check MODEL` lists all that a model needs",
+            )
+        return found
+
+    @property
+    def place(self) -> str:
+        """How an error names this node."""
+        return self.where or f"node {self.name or ', '.join(self.outputs)!r} ({self.op})"
+
+    @property
+    def bodies(self) -> dict[str, Graph]:
+        """The subgraphs among the attributes, by attribute name."""
+        return {a: v for a, v in self.attrs.items() if isinstance(v, Graph)}
+
+    @property
+    def wanted(self) -> tuple[bool, ...]:
+        return tuple(bool(o) for o in self.outputs)
+
+    def reads(self) -> Iterator[str]:
+        """Every value this node needs: its inputs, and what its subgraphs take from outside."""
+        yield from (i for i in self.inputs if i)
+        for body in self.bodies.values():
+            yield from body.captures()
+
+    def __str__(self) -> str:
+        attrs = {a: "{...}" if isinstance(v, Graph) else v for a, v in self.attrs.items()}
+        shown = ", ".join([*(i or "-" for i in self.inputs), *(f"{a}={_short(v)}" for a, v in attrs.items())])
+        return f"{', '.join(o or '-' for o in self.outputs)} = {self.op}({shown})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size > 8:
+        return f"<{type_of(value)}>"
+    return str(value.tolist() if isinstance(value, np.ndarray) else value)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A value that lives from run to run: `output` of one run is `input` of the next; the initialiser of the same
+    name as `input` is its first value."""
+
+    name: str
+    input: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A typed dataflow graph; nodes stand in an order in which they can run.
+
+    `types` holds what is known of each value by name; `initializers` the constant arrays (an input of the same name
+    may be left out by the caller). `opset` and `ir_version` tell what file it came from (0: none).
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    initializers: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    types: Mapping[str, Type] = field(default_factory=dict[str, Type])
+    states: tuple[State, ...] = ()
+    name: str = ""
+    doc: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    opsets: Mapping[str, int] = field(default_factory=dict[str, int])
+    ir_version: int = 0
+
+    def but(self, **changes: Any) -> Graph:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+    def producers(self) -> dict[str, Node]:
+        """The node that makes each value."""
+        return {o: n for n in self.nodes for o in n.outputs if o}
+
+    def uses(self) -> dict[str, int]:
+        """How often each value is read, by nodes (subgraphs included), outputs and states."""
+        count: dict[str, int] = {}
+        for name in self.reads():
+            count[name] = count.get(name, 0) + 1
+        return count
+
+    def reads(self) -> Iterator[str]:
+        for node in self.nodes:
+            yield from node.reads()
+        yield from self.outputs
+        yield from (s.output for s in self.states)
+
+    def defined(self) -> set[str]:
+        """Names that this graph itself gives a value."""
+        made = {o for n in self.nodes for o in n.outputs if o}
+        return {*self.inputs, *self.initializers, *made, *(s.input for s in self.states)}
+
+    def captures(self) -> tuple[str, ...]:
+        """Names that this (sub)graph takes from the scopes around it, each once, in order of use."""
+        own = self.defined()
+        return tuple(dict.fromkeys(n for n in self.reads() if n not in own))
+
+    def walk(self) -> Iterator[tuple[Graph, Node]]:
+        """Every node, those of subgraphs included, with the graph it stands in."""
+        for node in self.nodes:
+            yield self, node
+            for body in node.bodies.values():
+                yield from body.walk()
+
+    def rename(self, names: Mapping[str, str]) -> Graph:
+        """Read other values in place of some: `names` maps old to new; bodies follow. Definitions keep their names."""
+        if not names:
+            return self
+
+        def body(value: Any) -> Any:
+            return value.rename(names) if isinstance(value, Graph) else value
+
+        nodes = tuple(
+            replace(
+                n,
+                inputs=tuple(names.get(i, i) for i in n.inputs),
+                attrs={a: body(v) for a, v in n.attrs.items()} if n.bodies else n.attrs,
+            )
+            for n in self.nodes
+        )
+        states = tuple(replace(s, output=names.get(s.output, s.output)) for s in self.states)
+        return self.but(nodes=nodes, outputs=tuple(names.get(o, o) for o in self.outputs), states=states)
+
+    def verify(self, outer: Iterable[str] = ()) -> Graph:
+        """Return the graph, or raise PlanError naming what breaks its rules: each value is defined once, before its
+        first use; operators get as many operands as they take."""
+        known = set(outer)
+        for group in (self.inputs, [i for i in self.initializers if i not in self.inputs]):
+            for name in group:
+                if name in known:
+                    raise PlanError(f"value {name!r} is defined twice", where=self.name)
+                known.add(name)
+        known |= {s.input for s in self.states}
+        for node in self.nodes:
+            missing = [i for i in node.reads() if i not in known]
+            if missing:
+                raise PlanError(f"value {missing[0]!r} is read before it is made", where=node.place)
+            check_arity(node)
+            for body in node.bodies.values():
+                body.verify(known)
+            for o in filter(None, node.outputs):
+                if o in known:
+                    raise PlanError(f"value {o!r} is defined twice", where=node.place)
+                known.add(o)
+        lost = [o for o in (*self.outputs, *(s.output for s in self.states)) if o not in known]
+        if lost:
+            raise PlanError(f"output {lost[0]!r} is never made", where=self.name)
+        return self
+
+    def __str__(self) -> str:
+        def typed(names: Sequence[str]) -> str:
+            return ", ".join(f"{n}: {self.types[n]}" if n in self.types else n for n in names)
+
+        head = f"graph {self.name}({typed(self.inputs)}) -> {typed(self.outputs)}"
+        return "\n".join([head, *(f"  {n}" for n in self.nodes)])
+
+
+def check_arity(node: Node) -> None:
+    """Raise ShapeError unless the node gives its operator the operands and attributes that it needs."""
+    record = node.record
+    for kind, given, params in (("inputs", node.inputs, record.inputs), ("outputs", node.outputs, record.outputs)):
+        most = len(given) if any(p.variadic for p in params) else len(params)
+        needed = [i for i, p in enumerate(params) if not (p.optional or p.variadic)]
+        if len(given) > most:
+            raise ShapeError(f"{record.name} takes at most {most} {kind}, here are {len(given)}", where=node.place)
+        absent = [params[i].name for i in needed if kind == "inputs" and (i >= len(given) or not given[i])]
+        if absent:
+            raise ShapeError(f"{record.name} lacks its input {', '.join(absent)}", where=node.place)
+    try:
+        record.bind(node.attrs)
+    except ShapeError as error:
+        raise error.at(node.place) from None
+
+
+class GraphBuilder:
+    """`g` for graphs: `g.Mul(a, b)` adds a node and returns the name of its value (a tuple for several outputs).
+
+    >>> g = GraphBuilder()
+    >>> x = g.input("x", Tensor(DType.FLOAT, (2,)))
+    >>> print(g.graph(outputs=[g.Add(x, g.const([1.0, 2.0], DType.FLOAT))]))
+    graph (x: float32[2]) -> Add_1
+      Add_1 = Add(x, const_0)
+    """
+
+    def __init__(self, name: str = "", *, prefix: str = "", wants: tuple[bool, ...] = (True,)) -> None:
+        self.wants = wants
+        self._name, self._prefix, self._count = name, prefix, 0
+        self._inputs: list[str] = []
+        self._nodes: list[Node] = []
+        self._types: dict[str, Type] = {}
+        self._constants: dict[str, Array] = {}
+        self._states: list[State] = []
+
+    def _fresh(self, stem: str) -> str:
+        self._count += 1
+        return f"{self._prefix}{stem}_{self._count - 1}"
+
+    def input(self, name: str, type: Type) -> str:
+        """Declare an input."""
+        self._inputs.append(name)
+        self._types[name] = type
+        return name
+
+    def const(self, value: Any, dtype: DType | None = None) -> str:
+        """An initialiser; integers are int64 unless `dtype` says otherwise."""
+        name = self._fresh("const")
+        self._constants[name] = np.asarray(value, dtype.numpy if dtype else None)
+        return name
+
+    def shape_of(self, x: str) -> str:
+        """The shape of a value, as an int64 vector."""
+        made: str = self.Shape(x)
+        return made
+
+    def grad_of(self, body: Any, inputs: Sequence[str], dys: Sequence[str | None]) -> tuple[str, ...]:
+        """The derivative of a subgraph as a node of this graph."""
+        raise ShapeError("a subgraph has no derivative here", hint="differentiation of bodies comes with training")
+
+    def state(self, name: str, first: Any) -> str:
+        """Declare a state with its first value; returns the value that a run reads. See `update`."""
+        self._constants[name] = np.asarray(first)
+        self._types[name] = type_of(self._constants[name])
+        self._states.append(State(name, name, ""))
+        return name
+
+    def update(self, name: str, value: str) -> None:
+        """Say which value the state holds after the run."""
+        self._states = [replace(s, output=value) if s.name == name else s for s in self._states]
+
+    def op(self, name: str, *inputs: str | None, domain: str = "", outputs: int = 1, **attrs: Any) -> Any:
+        """Add a node; returns the name of its output, or a tuple of names for several `outputs`."""
+        stem = self._fresh(name)
+        made = tuple(f"{stem}.{i}" if i else stem for i in range(outputs))
+        bodies = {a: self._trace(f"{stem}/", v) if hasattr(v, "build") else v for a, v in attrs.items()}
+        ins = tuple(i or "" for i in inputs)
+        while ins and not ins[-1]:
+            ins = ins[:-1]
+        self._nodes.append(Node(name, ins, made, bodies, domain, name=stem))
+        return made[0] if outputs == 1 else made
+
+    def _trace(self, prefix: str, body: Any) -> Graph:
+        inner = GraphBuilder(prefix=prefix)
+        names = [inner.input(f"{prefix}in_{i}", t) for i, t in enumerate(body.inputs)]
+        return inner.graph(outputs=list(body.build(inner, *names)))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not name[:1].isupper():
+            raise AttributeError(name)
+        return lambda *inputs, **attrs: self.op(name, *inputs, **attrs)
+
+    def graph(self, outputs: Sequence[str]) -> Graph:
+        """The finished graph, verified."""
+        made = Graph(
+            inputs=tuple(self._inputs),
+            outputs=tuple(outputs),
+            nodes=tuple(self._nodes),
+            initializers=dict(self._constants),
+            types=dict(self._types),
+            states=tuple(self._states),
+            name=self._name,
+        )
+        return made if self._prefix else made.verify()
