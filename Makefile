@@ -9,7 +9,7 @@ ARGS   ?=
 BIN    := $(VENV)/bin
 DONE   := $(VENV)/done
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
-PYTEST  = $(BIN)/python -m pytest -n auto --dist worksteal
+PYTEST  = $(BIN)/pytest -n auto --dist worksteal
 
 PACKAGE := $(DONE)/package
 TEST    := $(DONE)/test

@@ -1,1 +1,1 @@
-"""Models that come with the package. Each is a folder: the model, the data it was tested on, the script that made it."""
+"""Models that come with the package, one folder each: the model, what it was tested on, and how it was made."""
