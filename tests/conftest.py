@@ -1,0 +1,48 @@
+"""What every test shares: the referees when they are asked for, calm threads, a copy of the checkout to break."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core already: before NumPy and the referees are imported
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).parents[1]
+PEERS = (
+    *("onnxruntime", "onnxscript", "sklearn", "torch"),
+    *("magika", "nudenet", "rapidocr_onnxruntime", "silero_vad"),  # only for the models that they carry
+)
+
+# The suite tries the same examples every time; the soak looks for new ones. Neither times an example.
+settings.register_profile("suite", derandomize=True, deadline=None)
+settings.register_profile("soak", max_examples=2000, deadline=None, print_blob=True)
+settings.load_profile("suite")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--peers", action="store_true", help="fail, instead of skipping, where a referee is not installed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    missing = [name for name in PEERS if not find_spec(name)]
+    if config.getoption("--peers") and missing:
+        raise pytest.UsageError(f"--peers, but {', '.join(missing)} not installed: make install PEERS=1")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what the package is built from, links kept, for tests that break it."""
+    copy = tmp_path / "checkout"
+    skip = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    folders = [p for p in sorted(ROOT.iterdir()) if p.name not in ("bench", "tests") and any(p.glob("*.py"))]
+    for folder in (*folders, ROOT / "src"):
+        shutil.copytree(folder, copy / folder.name, symlinks=True, ignore=skip)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    return copy
