@@ -218,6 +218,7 @@ def check_arity(node: Node) -> None:
 class GraphBuilder:
     """`g` for graphs: `g.Mul(a, b)` adds a node and returns the name of its value (a tuple for several outputs).
 
+    >>> from mezzo.ops import DType, Tensor
     >>> g = GraphBuilder()
     >>> x = g.input("x", Tensor(DType.FLOAT, (2,)))
     >>> print(g.graph(outputs=[g.Add(x, g.const([1.0, 2.0], DType.FLOAT))]))

@@ -1,0 +1,75 @@
+"""Compile once with symbolic dims, specialise per input signature: both are functions from graph to data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..ops import Type
+from ..ops.budget import Budget
+from ..ops.errors import InputError
+from ..ops.types import Array
+from .graph import Graph
+from .infer import infer
+from .lower import Options, lower
+from .passes import simplify
+from .passes.prune import prune
+from .program import Program
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A graph after all rewriting that needs no sizes; `outputs` are the public names of its outputs."""
+
+    graph: Graph
+    outputs: tuple[str, ...]
+    options: Options
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """A program for one input signature, the constants that it needs, and the graph that it was made from."""
+
+    program: Program
+    constants: Mapping[str, Array] = field(repr=False)
+    graph: Graph = field(repr=False)
+
+
+def compile_graph(
+    graph: Graph,
+    *,
+    outputs: Sequence[str] | None = None,
+    options: Options | None = None,
+    budget: Budget | None = None,
+) -> Compiled:
+    """Prepare a graph for specialisation: prune to the asked outputs, infer, simplify.
+
+    Raises InputError for an output that the graph does not have, ShapeError or BudgetError from inference.
+    """
+    names = tuple(graph.outputs if outputs is None else outputs)
+    unknown = [n for n in names if n not in graph.outputs]
+    if unknown:
+        raise InputError(
+            f"there is no output {unknown[0]!r}", where=graph.name, hint=f"the outputs are {', '.join(graph.outputs)}"
+        )
+    limits = budget or Budget()
+    pruned = prune(graph.but(outputs=names))
+    return Compiled(simplify(infer(pruned, budget=limits)), names, options or Options(), limits)
+
+
+def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Bound:
+    """The program for these input types: dims and known values propagate, kernels are chosen, memory is planned."""
+    graph = simplify(infer(compiled.graph, types, budget=compiled.budget))
+    program = lower(graph, compiled.options, names=compiled.outputs)
+    constants: dict[str, Array] = {}
+    wanted = program.all_weights()
+
+    def collect(part: Graph) -> None:
+        constants.update((n, a) for n, a in part.initializers.items() if n in wanted)
+        for node in part.nodes:
+            for body in node.bodies.values():
+                collect(body)
+
+    collect(graph)
+    return Bound(program, constants, graph)

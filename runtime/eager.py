@@ -1,0 +1,156 @@
+"""Running operators one by one: the builder over arrays, and the interpreter of graphs.
+
+Slow and simple: what a planned program must equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ops import OPS, Context, DType, MezzoError, Type
+from ..ops.budget import Budget
+from ..ops.errors import BudgetError, ExecutionError, ShapeError, UnsupportedModel
+from ..ops.types import Array, type_of
+from .graph import Graph, Node
+from .infer import body_of
+
+
+class Eager:
+    """`g` for arrays: `g.Mul(a, b)` runs the operator now.
+
+    >>> Eager().Add(np.ones(2, np.float32), np.float32(1))
+    array([2., 2.], dtype=float32)
+    """
+
+    def __init__(self, wants: tuple[bool, ...] = (True,)) -> None:
+        self.wants = wants
+
+    def const(self, value: Any, dtype: DType | None = None) -> Array:
+        return np.asarray(value, dtype.numpy if dtype else None)
+
+    def shape_of(self, x: Array) -> Array:
+        return np.asarray(x.shape, np.int64)
+
+    def grad_of(self, body: Any, inputs: Sequence[Array], dys: Sequence[Array | None]) -> tuple[Array, ...]:
+        raise ShapeError("a subgraph has no derivative here", hint="differentiation of bodies comes with training")
+
+    def op(self, name: str, *inputs: Array | None, domain: str = "", outputs: int = 1, **attrs: Any) -> Any:
+        """Run an operator; returns its result, or a tuple for several `outputs`."""
+        record = OPS.get((domain, name))
+        if record is None:
+            raise UnsupportedModel(f"operator {domain or 'ai.onnx'}::{name} is not carried")
+        results = record.run(Context(wanted=(True,) * outputs), inputs, attrs)
+        return results[0] if outputs == 1 else results[:outputs]
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *inputs, **attrs: self.op(name, *inputs, **attrs)
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts body iterations of one run against `Budget.steps`, so that an endless loop ends in an error."""
+
+    limit: int
+    used: int = 0
+
+    def tick(self) -> None:
+        self.used += 1
+        if self.used > self.limit:
+            raise BudgetError(
+                f"more than {self.limit} iterations in one run",
+                hint="is the loop endless? raise Budget(steps=...) if it is meant to run longer",
+            )
+
+
+@contextmanager
+def blaming(place: str) -> Iterator[None]:
+    """Turn whatever a step raises into a MezzoError that names the place."""
+    try:
+        yield
+    except MezzoError as error:
+        raise error.at(place) from error.__cause__
+    except Exception as error:
+        raise ExecutionError(
+            f"{type(error).__name__}: {error}", where=place, hint="the operands do not fit this operator"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class InterpretedBody:
+    """A subgraph in the scope of a running interpreter."""
+
+    graph: Graph
+    outer: Mapping[str, Array]
+    budget: Budget
+    meter: Meter
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.graph.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.graph.outputs
+
+    def infer(self, *types: Type) -> tuple[Type, ...]:
+        outer = {n: type_of(self.outer[n]) for n in self.graph.captures()}
+        return body_of(self.graph, outer, self.budget).infer(*types)
+
+
+def evaluate(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    *,
+    budget: Budget | None = None,
+    key: tuple[int, ...] = (0,),
+) -> dict[str, Array]:
+    """Run a graph operator by operator with the references; returns its outputs by name.
+
+    States start from their initialisers and are not kept. Raises MezzoError naming the node that failed.
+    """
+    limits = budget or Budget()
+    values = _run(graph, feeds, {}, limits, Meter(limits.steps), key)
+    return {o: values[o] for o in graph.outputs}
+
+
+def _run(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    outer: Mapping[str, Array],
+    budget: Budget,
+    meter: Meter,
+    key: tuple[int, ...],
+) -> dict[str, Array]:
+    values: dict[str, Array] = {**outer, **graph.initializers, **feeds}
+
+    def run(body: InterpretedBody, *args: Array) -> tuple[Array, ...]:
+        meter.tick()
+        inner = _run(body.graph, dict(zip(body.inputs, args, strict=False)), body.outer, budget, meter, key)
+        return tuple(inner[o] for o in body.outputs)
+
+    for node in graph.nodes:
+        with blaming(node.place), np.errstate(all="ignore"):
+            results = node.record.run(
+                Context(wanted=node.wanted, run=run, key=node_key(node, key)),
+                [values[i] if i else None for i in node.inputs],
+                {a: InterpretedBody(v, values, budget, meter) if isinstance(v, Graph) else v for a, v in node.attrs.items()},
+            )
+            values.update((n, r) for n, r in zip(node.outputs, results, strict=False) if n)
+    return values
+
+
+def node_key(node: Node, key: tuple[int, ...]) -> tuple[int, ...]:
+    """The random key of a node: the run's key and a 64-bit id that survives rewriting (from its output's name)."""
+    if node.record.deterministic:
+        return key
+    from hashlib import blake2b
+
+    name = next(o for o in node.outputs if o)
+    return (*key, int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little"))

@@ -1,0 +1,147 @@
+"""Types of every value of a graph, subgraphs included, from the types of its inputs.
+
+Known elements travel with the types: an operator whose inputs are all known is evaluated here (within the budget),
+so that shape arithmetic has vanished before anything is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..ops import Context, MezzoError, Tensor, Type
+from ..ops.budget import Budget
+from ..ops.errors import ShapeError
+from ..ops.types import type_of
+from .graph import Graph, Node
+
+
+def check_size(made: Type, budget: Budget) -> None:
+    """Refuse a tensor above the budget before anything of its size exists; raises BudgetError."""
+    if isinstance(made, Tensor) and made.elements is not None:
+        budget.check("tensor_elements", made.elements, f"elements of {made}")
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What constant evaluation may still create in this graph, in elements."""
+
+    left: int
+
+    def take(self, elements: int) -> bool:
+        """Whether so many elements are still allowed; if so they are used up."""
+        if elements > self.left:
+            return False
+        self.left -= elements
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class TypedBody:
+    """A subgraph as inference rules see it: `infer` types it inside the scope where its node stands."""
+
+    graph: Graph
+    scope: _Scope
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.graph.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.graph.outputs
+
+    def infer(self, *types: Type) -> tuple[Type, ...]:
+        if len(types) > len(self.graph.inputs):
+            raise ShapeError(f"the body takes {len(self.graph.inputs)} values, and is given {len(types)}")
+        self.scope.enter(self.graph, dict(zip(self.graph.inputs, types, strict=False)))
+        return tuple(self.scope.types[o] for o in self.graph.outputs)
+
+
+@dataclass(slots=True)
+class _Scope:
+    """All types found so far; names are unique over the graph and its subgraphs, so one dict serves every level."""
+
+    budget: Budget
+    types: dict[str, Type] = field(default_factory=dict[str, Type])
+    allowance: Allowance = field(default_factory=lambda: Allowance(0))
+
+    def enter(self, graph: Graph, inputs: Mapping[str, Type]) -> None:
+        for name, array in graph.initializers.items():
+            self.types[name] = type_of(array, known=True)
+        for state in graph.states:
+            first = self.types[state.input]
+            self.types[state.input] = first.forget() if isinstance(first, Tensor) else first
+        self.types.update(inputs)
+        for node in graph.nodes:
+            for name, made in zip(node.outputs, self.node(node), strict=True):
+                if name:
+                    self.types[name] = made
+
+    def node(self, node: Node) -> tuple[Type, ...]:
+        record = node.record
+        attrs = {a: TypedBody(v, self) if isinstance(v, Graph) else v for a, v in node.attrs.items()}
+        ins = [self.types[i] if i else None for i in node.inputs]
+        try:
+            found = record.infer_types(ins, attrs, node.wanted)
+            for made in found:
+                check_size(made, self.budget)
+            return self.evaluate(node, ins, found)
+        except MezzoError as error:
+            raise error.at(node.place) from error.__cause__
+        except Exception as error:  # a rule met operands that it does not foresee: the model is at fault
+            shown = ", ".join(map(str, ins))
+            raise ShapeError(
+                f"{node.op} cannot take ({shown}): {type(error).__name__}: {error}",
+                where=node.place,
+                hint="check the operand types and attributes of this node",
+            ) from error
+
+    def evaluate(self, node: Node, ins: list[Type | None], found: tuple[Type, ...]) -> tuple[Type, ...]:
+        tensors = [t for t in found if isinstance(t, Tensor)]
+        if not node.record.deterministic or node.bodies or len(tensors) < len(found):
+            return found
+        if all(t.value is not None for t in tensors):
+            return found
+        if any(t is not None and (not isinstance(t, Tensor) or t.value is None) for t in ins):
+            return found
+        size = sum(t.elements or sum(i.elements or 0 for i in ins if isinstance(i, Tensor)) for t in tensors)
+        if not self.allowance.take(size):
+            return found
+        values = [t.value if isinstance(t, Tensor) else None for t in ins]
+        with np.errstate(all="ignore"):
+            results = node.record.run(Context(wanted=node.wanted), values, node.attrs)
+        return tuple(type_of(r, known=True) for r in results[: len(found)])
+
+
+def infer(graph: Graph, inputs: Mapping[str, Type] | None = None, *, budget: Budget | None = None) -> Graph:
+    """The graph with the type of every value in `types`, bodies included.
+
+    `inputs` gives the types of the inputs (default: as the graph declares them). An input without a declared type is
+    an error. Raises ShapeError where operands do not fit, BudgetError where a tensor would be too large; both name
+    the node.
+
+    >>> from mezzo.runtime.graph import GraphBuilder
+    >>> from mezzo.ops.types import f32
+    >>> g = GraphBuilder()
+    >>> y = g.Exp(g.input("x", f32("n", 3)))
+    >>> print(infer(g.graph([y])).types[y])
+    float32[n,3]
+    """
+    limits = budget or Budget()
+    scope = _Scope(limits, allowance=Allowance(limits.fold_elements))
+    given = {n: t for n in graph.inputs if (t := (inputs or {}).get(n, graph.types.get(n))) is not None}
+    missing = [n for n in graph.inputs if n not in given]
+    if missing:
+        raise ShapeError(f"input {missing[0]!r} has no type", where=graph.name)
+    scope.enter(graph, given)
+    return graph.but(types=scope.types)
+
+
+def body_of(value: Any, types: Mapping[str, Type], budget: Budget) -> TypedBody:
+    """A subgraph for rules that run outside of `infer` (at run time), in a scope of known types."""
+    return TypedBody(value, _Scope(budget, dict(types), Allowance(budget.fold_elements)))
+

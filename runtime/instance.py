@@ -1,0 +1,274 @@
+"""An instance: a program with its buffers, ready to be called by one thread at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..ops import DType, Tensor, Type
+from ..ops.budget import Budget
+from ..ops.errors import PlanError, ShapeError
+from ..ops.types import Array, type_of
+from .eager import Meter, blaming, node_key
+from .infer import check_size
+from .kernels import BY_NAME
+from .kernels.kernel import Scratch, Work
+from .lower import aligned, body_bytes
+from .plan import Space
+from .pool import Pool
+from .program import Program, Step
+
+
+class Observer(Protocol):
+    """Is told before and after each step; for tests and measurements."""
+
+    def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None: ...
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What all instances of one run share: constants, the pool, the budget's meter, the random key."""
+
+    weights: Mapping[str, Array]
+    budget: Budget
+    pool: Pool
+    meter: Meter
+    key: tuple[int, ...] = (0, 0)
+    extern: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+
+class Instance:
+    """The prepared calls of a program over one arena.
+
+    Steps whose operands all have a fixed place are prepared here, once. Steps that touch inputs or outputs of the
+    program are prepared again for the buffers of each run; dynamic steps when their operands exist.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        arena: np.ndarray[Any, Any],
+        around: Surroundings,
+        states: Mapping[str, Array] | None = None,
+    ) -> None:
+        if arena.nbytes < program.plan.size:
+            raise PlanError(f"an arena of {arena.nbytes} bytes for a plan of {program.plan.size}")
+        self.program, self.arena, self.around = program, arena, around
+        self.arrays: dict[str, Array] = {}
+        self._bind_fixed(states or {})
+        self._runners = [self._runners_of(s) for s in program.steps]
+        moving = {Space.INPUT, Space.OUTPUT}
+        foreign = {*moving, Space.DYNAMIC}
+        self._foreign = [s.life.value for s in program.plan.slots if s.life.space in foreign]
+        self._rebound: list[int] = []
+        self._calls: list[Callable[[], Any]] = []
+        for i, step in enumerate(program.steps):
+            touched = {program.space(n) for n in (*step.node.inputs, *step.writes()) if n}
+            if step.dynamic:
+                self._calls.append(partial(self._run_dynamic, i))
+            elif touched & moving:
+                self._rebound.append(i)
+                self._calls.append(_not_yet)
+            else:
+                self._calls.append(self._prepared(i))
+
+    def _bind_fixed(self, states: Mapping[str, Array]) -> None:
+        program = self.program
+        for slot in program.plan.slots:
+            life, known = slot.life, program.types.get(slot.life.value)
+            if life.space is Space.WEIGHT:
+                self.arrays[life.value] = self.around.weights[life.value]
+            elif life.space is Space.EXTERN:
+                self.arrays[life.value] = self.around.extern[life.name]
+            elif life.space is Space.ARENA and isinstance(known, Tensor):
+                self.arrays[life.value] = _view(self.arena, slot.offset, known)
+        for read, write in program.states.items():
+            self.arrays[read] = self.arrays[write] = states[read]
+
+    def _scratch(self, step: Step) -> Scratch:
+        """Hand out the step's workspace piece by piece."""
+        slot = self.program.plan.by_value.get(step.workspace)
+        at = slot.offset if slot else 0
+
+        def take(dtype: DType, shape: tuple[int, ...]) -> Array:
+            nonlocal at
+            nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            if slot is None or at + nbytes > slot.end:
+                raise PlanError(f"{step.choice.kernel} wants more workspace than it declared", where=step.node.place)
+            view = self.arena[at : at + nbytes].view(dtype.numpy).reshape(shape)
+            at += aligned(nbytes)
+            return view
+
+        return take
+
+    def _runners_of(self, step: Step) -> dict[str, BodyRunner]:
+        if not step.bodies:
+            return {}
+        slot = self.program.plan.by_value.get(step.workspace)
+        space = self.arena[slot.offset : slot.end] if slot else self.arena[:0]
+        return {attr: BodyRunner(body, space[: body_bytes(body)], self) for attr, body in step.bodies.items()}
+
+    def _prepared(self, i: int) -> Callable[[], Any]:
+        step = self.program.steps[i]
+        outputs = [self.arrays[o] if o else None for o in step.node.outputs]
+        work = self._work(i, outputs, self._scratch(step))
+        with blaming(step.node.place):
+            call = BY_NAME[step.choice.kernel].prepare(work)
+        return _into(call, outputs) if step.choice.allocates else call
+
+    def _work(self, i: int, outputs: Sequence[Array | None], scratch: Scratch) -> Work:
+        step = self.program.steps[i]
+        inputs = [self.arrays[n] if n else None for n in step.node.inputs]
+        return Work(step.node, step.choice, inputs, outputs, scratch, self._runners[i], partial(self._key, step))
+
+    def _key(self, step: Step) -> tuple[int, ...]:
+        return node_key(step.node, self.around.key)
+
+    def _run_dynamic(self, i: int) -> None:
+        """Prepare and run a step whose operands have their sizes only now."""
+        step, pool = self.program.steps[i], self.around.pool
+        types: Sequence[Type | None] = []
+        if not step.bodies:
+            types = self._result_types(step)
+        kernel = BY_NAME[step.choice.kernel]
+        if step.choice.allocates:
+            results = kernel.prepare(self._work(i, (), pool.take))()
+            for name, result in zip(step.node.outputs, results, strict=False):
+                if name:
+                    self._store(name, result)
+        else:
+            outputs: list[Array | None] = []
+            for name, made in zip(step.node.outputs, types, strict=True):
+                if name and self.program.space(name) is Space.DYNAMIC:
+                    assert isinstance(made, Tensor)
+                    self.arrays[name] = pool.take(made.dtype, made.sizes)
+                outputs.append(self.arrays[name] if name else None)
+            kernel.prepare(self._work(i, outputs, pool.take))()
+        for name in step.frees:
+            self.arrays.pop(name, None)
+
+    def _result_types(self, step: Step) -> Sequence[Type]:
+        """Types of the results from the operands that are there; refuses sizes above the budget."""
+        ins = [type_of(self.arrays[n], known=True) if n else None for n in step.node.inputs]
+        made = step.node.record.infer_types(ins, step.node.attrs, step.node.wanted)
+        for t in made:
+            check_size(t, self.around.budget)
+        return made
+
+    def _store(self, name: str, result: Any) -> None:
+        if self.program.space(name) is not Space.DYNAMIC:
+            np.copyto(self.arrays[name], result, casting="unsafe")
+        elif isinstance(result, np.ndarray) and result.dtype != object:
+            self.arrays[name] = self.around.pool.adopt(result)
+        else:
+            self.arrays[name] = result
+
+    def run(
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array | None],
+        *,
+        captures: Sequence[Array] = (),
+        observe: Observer | None = None,
+    ) -> list[Any]:
+        """Replay. `inputs` (and `captures`) in the program's order; `outputs` holds the buffer of each static output,
+        None for dynamic ones. Returns the outputs: those buffers, or arrays of the pool."""
+        program, arrays = self.program, self.arrays
+        arrays.update(zip((p.name for p in program.inputs), inputs, strict=True))
+        arrays.update(zip(program.captures, captures, strict=True))
+        arrays.update((n, o) for n, o in zip(program.results, outputs, strict=True) if o is not None)
+        calls = self._calls
+        for i in self._rebound:
+            calls[i] = self._prepared(i)
+        i = 0
+        try:
+            if observe is None:
+                for i, call in enumerate(calls):  # noqa: B007 (the handler below reads the index)
+                    call()
+            else:
+                for i, call in enumerate(calls):
+                    observe("before", i, program.steps[i], self)
+                    call()
+                    observe("after", i, program.steps[i], self)
+        except Exception as error:
+            self._let_go()
+            with blaming(program.steps[i].node.place):
+                raise
+            raise AssertionError from error  # not reached: blaming raises
+        results = [arrays[n] for n in program.results]
+        self._let_go()
+        return results
+
+    def _let_go(self) -> None:
+        """Keep nothing alive that belongs to the caller."""
+        for i in self._rebound:
+            self._calls[i] = _not_yet
+        for name in self._foreign:
+            self.arrays.pop(name, None)
+
+
+class BodyRunner:
+    """A planned subgraph that a reference calls through `k.run`.
+
+    Its static outputs alternate between two buffers, so that the results of one call can be the operands of the next.
+    """
+
+    def __init__(self, program: Program, space: np.ndarray[Any, Any], parent: Instance) -> None:
+        self.program, self._parent = program, parent
+        self._instance = Instance(program, space[: program.plan.size], parent.around)
+        at = program.plan.size
+        self._buffers: tuple[list[Array | None], list[Array | None]] = ([], [])
+        for buffers in self._buffers:
+            for port in program.outputs:
+                if isinstance(port.type, Tensor) and port.type.static:
+                    buffers.append(_view(space, at, port.type))
+                    at += aligned(port.type.nbytes)
+                else:
+                    buffers.append(None)
+        self._turn = 0
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.program.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.program.results
+
+    def infer(self, *types: Type) -> tuple[Type, ...]:
+        return tuple(p.type for p in self.program.outputs)
+
+    def __call__(self, *args: Array) -> tuple[Any, ...]:
+        self._parent.around.meter.tick()
+        self._turn ^= 1
+        captures = [self._parent.arrays[n] for n in self.program.captures]
+        return tuple(self._instance.run(args, self._buffers[self._turn], captures=captures))
+
+
+def _view(memory: np.ndarray[Any, Any], offset: int, type: Tensor) -> Array:
+    return memory[offset : offset + type.nbytes].view(type.dtype.numpy).reshape(type.sizes)
+
+
+def _into(call: Callable[[], Any], outputs: Sequence[Array | None]) -> Callable[[], None]:
+    """Copy what a reference returns into its slots."""
+    kept = [(i, o) for i, o in enumerate(outputs) if o is not None]
+
+    def run() -> None:
+        results = call()
+        for i, out in kept:
+            result = results[i]
+            if result.shape != out.shape:
+                raise ShapeError(f"the result has shape {result.shape}, planned was {out.shape}")
+            np.copyto(out, result, casting="unsafe")
+
+    return run
+
+
+def _not_yet() -> None:
+    raise PlanError("a step ran before its buffers were bound")
+
+

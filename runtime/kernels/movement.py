@@ -1,0 +1,200 @@
+"""Data movement: one strided copy (or a few) into the slot, nothing allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ops import Tensor, Type
+from ...ops.types import Array
+from ..graph import Node
+from .kernel import Alias, Call, Choice, Declined, Target, Work, tensors
+
+Copies = Callable[[Work], list[tuple[Array, Array]]]
+
+
+def _attr(work: Work, name: str) -> Any:
+    return work.node.attrs.get(name, work.node.record.attrs.get(name))
+
+
+def _reshaped(work: Work) -> list[tuple[Array, Array]]:
+    x, out = work.inputs[0], work.outputs[0]
+    assert x is not None and out is not None
+    return [(out.reshape(x.shape), x)]
+
+
+def _cast(work: Work) -> list[tuple[Array, Array]]:
+    x, out = work.inputs[0], work.outputs[0]
+    return [(out, x)]
+
+
+def _transposed(work: Work) -> list[tuple[Array, Array]]:
+    x, out = work.inputs[0], work.outputs[0]
+    assert x is not None
+    return [(out, x.transpose(_attr(work, "perm") or None))]
+
+
+def _expanded(work: Work) -> list[tuple[Array, Array]]:
+    x, out = work.inputs[0], work.outputs[0]
+    assert out is not None
+    return [(out, np.broadcast_to(x, out.shape))]
+
+
+def _concatenated(work: Work) -> list[tuple[Array, Array]]:
+    (out,) = work.outputs
+    assert out is not None
+    axis, at, pairs = _attr(work, "axis") % out.ndim, 0, []
+    for x in work.inputs:
+        assert x is not None
+        pairs.append((out[_along(axis, at, at + x.shape[axis])], x))
+        at += x.shape[axis]
+    return pairs
+
+
+def _split(work: Work) -> list[tuple[Array, Array]]:
+    x = work.inputs[0]
+    assert x is not None
+    axis, at, pairs = _attr(work, "axis") % x.ndim, 0, []
+    for out in work.outputs:
+        assert out is not None
+        pairs.append((out, x[_along(axis, at, at + out.shape[axis])]))
+        at += out.shape[axis]
+    return pairs
+
+
+def _along(axis: int, start: int, stop: int) -> tuple[slice, ...]:
+    return (slice(None),) * axis + (slice(start, stop),)
+
+
+def _sliced(work: Work) -> list[tuple[Array, Array]]:
+    x, starts, ends, axes, steps = (*work.inputs, None, None)[:5]
+    assert x is not None and starts is not None and ends is not None
+    where = [slice(None)] * x.ndim
+    which = range(len(starts)) if axes is None else axes.tolist()
+    strides = [1] * len(starts) if steps is None else steps.tolist()
+    for axis, start, end, step in zip(which, starts.tolist(), ends.tolist(), strides, strict=True):
+        n = x.shape[axis]
+        if step > 0:
+            where[axis] = slice(start, end, step)
+        else:  # an end before the first element means: up to and including it
+            last = end + n if end < 0 else end
+            first = min(start + n if start < 0 else start, n - 1)
+            where[axis] = slice(first, last if last >= 0 else None, step)
+    return [(work.outputs[0], x[tuple(where)])]
+
+
+def _tiled(work: Work) -> list[tuple[Array, Array]]:
+    x, repeats = work.inputs
+    (out,) = work.outputs
+    assert x is not None and repeats is not None and out is not None
+    pairs = [n for r, d in zip(repeats.tolist(), x.shape, strict=True) for n in (r, d)]
+    spread = x.reshape([n for d in x.shape for n in (1, d)])
+    return [(out.reshape(pairs), np.broadcast_to(spread, pairs))]
+
+
+# operator -> its copies, and the inputs whose elements must be known when the kernel is prepared
+MOVES: dict[str, tuple[Copies, tuple[int, ...]]] = {
+    "Identity": (_reshaped, ()),
+    "Reshape": (_reshaped, ()),
+    "Flatten": (_reshaped, ()),
+    "Squeeze": (_reshaped, ()),
+    "Unsqueeze": (_reshaped, ()),
+    "Cast": (_cast, ()),
+    "Transpose": (_transposed, ()),
+    "Expand": (_expanded, ()),
+    "Concat": (_concatenated, ()),
+    "Split": (_split, ()),
+    "Slice": (_sliced, (1, 2, 3, 4)),
+    "Tile": (_tiled, (1,)),
+}
+SAME_BYTES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+class Movement:
+    """Strided copies whose source and target are fixed once the buffers are."""
+
+    name = "numpy.copy"
+
+    def serves(self, node: Node) -> bool:
+        return not node.domain and node.op in MOVES
+
+    def select(
+        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type], target: Target
+    ) -> Choice | Declined:
+        if tensors([t for t in inputs if t is not None]) is None or tensors(outputs) is None:
+            return Declined("an operand is no tensor of numbers")
+        if node.op == "Split" and not all(node.outputs):
+            return Declined("a part is not wanted")
+        for i in MOVES[node.op][1]:
+            t = inputs[i] if i < len(inputs) else None
+            if isinstance(t, Tensor) and t.value is None:
+                return Declined(f"{node.record.inputs[i].name} is not known before the run")
+        if node.op == "Cast" and (reason := _odd_cast(inputs[0], outputs[0])):
+            return Declined(reason)
+        same = node.op in SAME_BYTES and isinstance(outputs[0], Tensor) and outputs[0].static
+        return Choice(self.name, aliases=(Alias(0, 0),) if same else ())
+
+    def prepare(self, work: Work) -> Call:
+        pairs = [(d, s) for d, s in MOVES[work.node.op][0](work) if d.size and not _same_place(d, s)]
+        if not pairs:
+            return _nothing
+        if len(pairs) == 1:
+            dst, src = pairs[0]
+            return lambda: np.copyto(dst, src, casting="unsafe")
+
+        def run() -> None:
+            for dst, src in pairs:
+                np.copyto(dst, src, casting="unsafe")
+
+        return run
+
+
+def _odd_cast(before: Type | None, after: Type) -> str | None:
+    """Casts between kinds that numpy itself has are plain copies; the others follow ONNX's own tables."""
+    native = "bifu"
+    for t in (before, after):
+        if not isinstance(t, Tensor) or t.dtype.numpy.kind not in native or t.dtype.bits < 8:
+            return f"{t} is not one of numpy's own types"
+    return None
+
+
+def _same_place(a: Array, b: Array) -> bool:
+    return bool(a.dtype == b.dtype and a.ctypes.data == b.ctypes.data and a.strides == b.strides)
+
+
+def _nothing() -> None:
+    return None
+
+
+class Take:
+    """Gather along one axis with `np.take(out=)`."""
+
+    name = "numpy.take"
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("", "Gather")
+
+    def select(
+        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type], target: Target
+    ) -> Choice | Declined:
+        if tensors([t for t in inputs if t is not None]) is None:
+            return Declined("an operand is no tensor of numbers")
+        return Choice(self.name)
+
+    def prepare(self, work: Work) -> Call:
+        x, indices = work.inputs
+        (out,) = work.outputs
+        assert x is not None and indices is not None and out is not None
+        axis = _attr(work, "axis") % x.ndim
+        n = x.shape[axis]
+
+        def run() -> None:
+            # mode "wrap" writes straight into `out` (mode "raise" buffers it) and gives negative indices their
+            # meaning; the bounds are checked first
+            if indices.size and (indices.min() < -n or indices.max() >= n):
+                raise IndexError(f"an index of {indices.min()}..{indices.max()} is outside of {n} elements")
+            np.take(x, indices, axis, out=out, mode="wrap")
+
+        return run

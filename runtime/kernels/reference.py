@@ -1,0 +1,43 @@
+"""The operator's own reference as a kernel: it allocates its results, which are copied into their slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ops import Context, Type
+from ..graph import Node
+from .kernel import Call, Choice, Declined, Target, Work
+
+
+class Reference:
+    """Serves every operator; control flow runs through it too, with planned bodies behind `k.run`."""
+
+    name = "reference"
+
+    def serves(self, node: Node) -> bool:
+        return True
+
+    def select(
+        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type], target: Target
+    ) -> Choice | Declined:
+        return Choice(self.name, allocates=True, capturable=False, deterministic=node.record.deterministic)
+
+    def prepare(self, work: Work) -> Call:
+        record, node = work.node.record, work.node
+        attrs = record.bind({**node.attrs, **work.bodies})
+        inputs, wanted, reference = tuple(work.inputs), node.wanted, record.reference
+
+        def run() -> tuple[Any, ...]:
+            k = Context(np, wanted, _run_body, work.key())
+            result = reference(k, *inputs, **attrs)
+            return result if isinstance(result, tuple) else (result,)
+
+        return run
+
+
+def _run_body(body: Any, *args: Any) -> tuple[Any, ...]:
+    result: tuple[Any, ...] = body(*args)
+    return result

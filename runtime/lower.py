@@ -1,0 +1,218 @@
+"""From a typed graph to a program: kernels chosen, values given a space, the memory planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..ops import Tensor, Type
+from .graph import Graph, Node
+from .kernels import Target, choose
+from .plan import ALIGN, Life, Space, Strategy, plan
+from .program import Port, Program, Step, without_bodies
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How programs are made. `extern` maps values to the names of buffers given at instantiation."""
+
+    target: Target = Target()
+    strategy: Strategy = Strategy.BOTH
+    extern: Mapping[str, str] | None = None
+
+
+def lower(graph: Graph, options: Options, *, names: Sequence[str] | None = None) -> Program:
+    """Make the program of a graph whose types are known (see `infer`).
+
+    `names` are the public names of the outputs. Values whose type is not static become dynamic: their steps are
+    prepared while the program runs.
+    """
+    return _lower(graph, options, names or graph.outputs, body=False, weights={}).check()
+
+
+def _lower(
+    graph: Graph, options: Options, names: Sequence[str], *, body: bool, weights: Mapping[str, object]
+) -> Program:
+    graph = _own_outputs(graph)
+    overridable = {*graph.inputs, *(s.input for s in graph.states)}
+    constants = {**weights, **{n: a for n, a in graph.initializers.items() if n not in overridable}}
+    outside = [n for n in graph.captures() if n not in constants]
+    dynamic = {n for n, t in graph.types.items() if not (isinstance(t, Tensor) and t.static)}
+    steps = [_step(graph, node, options, constants, dynamic) for node in graph.nodes]
+    steps, states, stored = _with_states(graph, steps, options)
+    spaces = _spaces(graph, steps, options, constants, outside, dynamic, stored)
+    lives = _lives(graph, steps, spaces, options, keep_outputs=body)
+    steps = _with_frees(steps, lives, set(graph.outputs))
+    memory = plan(lives, _inplace(steps), options.strategy)
+    used = {n for s in steps for n in (*s.reads(), *s.writes())} | {*graph.inputs, *graph.outputs, *outside}
+    return Program(
+        inputs=tuple(Port(n, graph.types[n]) for n in graph.inputs),
+        outputs=tuple(Port(name, graph.types[value]) for name, value in zip(names, graph.outputs, strict=True)),
+        steps=tuple(steps),
+        plan=memory,
+        types={n: _plain(graph.types[n]) for n in sorted(used)},
+        weights=tuple(sorted(n for n in used if n in constants)),
+        captures=tuple(outside),
+        states=states,
+        results=graph.outputs,
+    )
+
+
+def _plain(type: Type) -> Type:
+    return type.forget() if isinstance(type, Tensor) else type
+
+
+def _own_outputs(graph: Graph) -> Graph:
+    """Give every output a value of its own: copies of inputs, constants, outer values and repeated outputs."""
+    made = {o for n in graph.nodes for o in n.outputs}
+    types = dict(graph.types)
+    nodes, outputs = list(graph.nodes), []
+    for i, value in enumerate(graph.outputs):
+        if value in made and value not in outputs and not any(s.output == value for s in graph.states):
+            outputs.append(value)
+            continue
+        copy = f"{value}@out{i}"
+        nodes.append(Node("Identity", (value,), (copy,), name=copy, origin=(value,)))
+        types[copy] = _plain(types[value])
+        outputs.append(copy)
+    return graph.but(nodes=tuple(nodes), outputs=tuple(outputs), types=types)
+
+
+def _step(
+    graph: Graph, node: Node, options: Options, weights: Mapping[str, object], dynamic: set[str]
+) -> Step:
+    ins = [graph.types[i] if i else None for i in node.inputs]
+    outs = [graph.types[o] for o in node.outputs if o]
+    choice, declined = choose(node, ins, outs, options.target)
+    bodies = {
+        attr: _lower(b.but(types=graph.types), options, b.outputs, body=True, weights=weights)
+        for attr, b in node.bodies.items()
+    }
+    if bodies:
+        # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner
+        choice = replace(choice, workspace=max(map(body_bytes, bodies.values())))
+    step = Step(without_bodies(node), choice, bodies, declined)
+    touched = {*step.reads(), *step.writes()}
+    return replace(step, dynamic=bool(touched & dynamic))
+
+
+def aligned(nbytes: int) -> int:
+    """The next multiple of the arena's alignment."""
+    return -(-nbytes // ALIGN) * ALIGN
+
+
+def body_bytes(body: Program) -> int:
+    """Workspace of a body: its arena, and its static outputs twice."""
+    outputs = [p.type for p in body.outputs]
+    return body.plan.size + 2 * sum(aligned(t.nbytes) for t in outputs if isinstance(t, Tensor) and t.static)
+
+
+def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[list[Step], dict[str, str], set[str]]:
+    """Let each state's last value go into the state's own bytes.
+
+    Directly, where its producer comes after all readers of the old value and does not disturb them; by a copy at the
+    end otherwise. Returns the steps, the written value of each state, and all values in state space.
+    """
+    written: dict[str, str] = {}
+    for state in graph.states:
+        readers = [i for i, s in enumerate(steps) if state.input in s.reads()]
+        maker = next((i for i, s in enumerate(steps) if state.output in s.writes()), None)
+        used_again = state.output in graph.outputs or state.output in written.values()
+        if maker is not None and not used_again and _may_overwrite(graph, steps, maker, readers, state.input):
+            written[state.input] = state.output
+            continue
+        copy = f"{state.input}@next"
+        node = Node("Identity", (state.output,), (copy,), name=copy, origin=(state.name,))
+        known = graph.types[state.output]
+        choice, declined = choose(node, [known], [_plain(known)], options.target)
+        steps.append(Step(node, choice, {}, declined))
+        written[state.input] = copy
+    return steps, written, {*written, *written.values()}
+
+
+def _may_overwrite(graph: Graph, steps: list[Step], maker: int, readers: Iterable[int], state: str) -> bool:
+    step = steps[maker]
+    if step.dynamic or any(i > maker for i in readers) or graph.types[state] != _type_made(graph, step):
+        return False
+    if maker not in readers:
+        return True
+    inputs = step.node.inputs
+    return any(a.output == 0 and inputs[a.input] == state for a in step.choice.aliases)
+
+
+def _type_made(graph: Graph, step: Step) -> Type:
+    return graph.types[step.writes()[0]]
+
+
+def _spaces(
+    graph: Graph,
+    steps: Sequence[Step],
+    options: Options,
+    constants: Mapping[str, object],
+    outside: Iterable[str],
+    dynamic: set[str],
+    stored: set[str],
+) -> dict[str, Space]:
+    values = {n for s in steps for n in (*s.reads(), *s.writes())} | {*graph.inputs, *graph.outputs, *outside}
+    given = {*graph.inputs, *outside}
+
+    def space(name: str) -> Space:
+        if name in stored:
+            return Space.STATE
+        if name in given:
+            return Space.INPUT
+        if name in constants:
+            return Space.WEIGHT
+        if name in dynamic:
+            return Space.DYNAMIC
+        if name in graph.outputs:
+            return Space.OUTPUT
+        return Space.EXTERN if options.extern and name in options.extern else Space.ARENA
+
+    return {name: space(name) for name in sorted(values)}
+
+
+def _lives(
+    graph: Graph, steps: Sequence[Step], spaces: Mapping[str, Space], options: Options, *, keep_outputs: bool
+) -> list[Life]:
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for i, step in enumerate(steps):
+        for name in (*step.reads(), *step.writes()):
+            first.setdefault(name, i)
+            last[name] = i
+    end = max(len(steps) - 1, 0)
+    last |= dict.fromkeys(graph.outputs, end)
+    lives = []
+    for name, space in spaces.items():
+        known = graph.types.get(name)
+        size = known.nbytes if isinstance(known, Tensor) and known.static else 0
+        buffer = (options.extern or {}).get(name, "") if space is Space.EXTERN else ""
+        lives.append(Life(name, size, first.get(name, 0), last.get(name, end), space, buffer))
+    work = [Life(s.workspace, s.choice.workspace, i, i) for i, s in enumerate(steps) if s.choice.workspace]
+    return lives + work
+
+
+def _with_frees(steps: Sequence[Step], lives: Iterable[Life], outputs: set[str]) -> list[Step]:
+    dying: dict[int, list[str]] = {}
+    for life in lives:
+        if life.space is Space.DYNAMIC and life.value not in outputs:
+            dying.setdefault(life.last, []).append(life.value)
+    return [replace(s, frees=tuple(dying[i])) if i in dying else s for i, s in enumerate(steps)]
+
+
+def _inplace(steps: Iterable[Step]) -> list[tuple[str, str]]:
+    """(output, input) pairs that the chosen kernels allow."""
+    pairs = []
+    for step in steps:
+        if step.dynamic:
+            continue
+        for alias in step.choice.aliases:
+            output, source = step.node.outputs[alias.output], step.node.inputs[alias.input]
+            others = [*step.node.inputs[: alias.input], *step.node.inputs[alias.input + 1 :]]
+            if output and source and source not in others:
+                pairs.append((output, source))
+    return pairs
+
+
+

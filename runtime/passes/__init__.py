@@ -1,0 +1,37 @@
+"""Rewriting of typed graphs: one pass, one file; a pass returns the graph itself when nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..graph import Graph
+from .cse import merge_equal
+from .fold import fold
+from .identities import RULES
+from .inline import inline_known_branches
+from .prune import prune
+from .rewrite import Rule, rewrite
+
+Pass = Callable[[Graph], Graph]
+
+
+def remove_identities(graph: Graph) -> Graph:
+    """Drop nodes that return an input unchanged."""
+    return rewrite(graph, RULES)
+
+
+PIPELINE: tuple[Pass, ...] = (inline_known_branches, fold, remove_identities, prune, merge_equal)
+
+
+def simplify(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, rounds: int = 4) -> Graph:
+    """Run the passes over a typed graph until none changes it (at most `rounds` times each)."""
+    for _ in range(rounds):
+        before = graph
+        for step in passes:
+            graph = step(graph)
+        if graph is before:
+            break
+    return graph
+
+
+__all__ = ["PIPELINE", "RULES", "Pass", "Rule", "rewrite", "simplify"]

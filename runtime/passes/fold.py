@@ -1,0 +1,34 @@
+"""Constants in place of nodes whose results are known."""
+
+from __future__ import annotations
+
+
+import numpy as np
+
+from ...ops import Tensor
+from ..graph import Graph, Node
+from .bodies import map_bodies
+
+
+def fold(graph: Graph) -> Graph:
+    """Replace nodes by initialisers where inference has found all their elements (see runtime/infer.py)."""
+
+    def known(node: Node) -> bool:
+        types = [graph.types.get(o) for o in node.outputs if o]
+        return all(isinstance(t, Tensor) and t.value is not None for t in types)
+
+    graph = map_bodies(graph, fold)
+    gone = [n for n in graph.nodes if known(n)]
+    if not gone:
+        return graph
+    made = {o: np.asarray(_value(graph, o)) for n in gone for o in n.outputs if o}
+    return graph.but(
+        nodes=tuple(n for n in graph.nodes if not known(n)), initializers={**graph.initializers, **made}
+    )
+
+
+def _value(graph: Graph, name: str) -> object:
+    found = graph.types[name]
+    return found.value if isinstance(found, Tensor) else None
+
+

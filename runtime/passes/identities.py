@@ -1,0 +1,88 @@
+"""Nodes that return their first input unchanged, as rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .rewrite import Any_, Match, Pattern, Replacement, Rule
+
+
+def _first_input(m: Match) -> Replacement:
+    return Replacement({m.root.outputs[0]: m.input(0)})
+
+
+def _drops(op: str | tuple[str, ...], check: Callable[[Match], str | None]) -> Rule:
+    name = op if isinstance(op, str) else op[0]
+    return Rule(f"drop {name}", Pattern(op, (Any_("x"),)), check, _first_input)
+
+
+def _always(m: Match) -> str | None:
+    return None
+
+
+def _same_type(m: Match) -> str | None:
+    before, after = m.type(m.input(0)), m.type(m.root.outputs[0])
+    return None if before == after else f"{before} becomes {after}"
+
+
+def _same_dims(m: Match) -> str | None:
+    """Static and equal dims; elements stay in place for the operators that use this check."""
+    before, after = m.tensor(m.input(0)), m.tensor(m.root.outputs[0])
+    if before is None or after is None or not before.static:
+        return "the dims are not known"
+    return None if before == after else f"{before} becomes {after}"
+
+
+def _inference(m: Match) -> str | None:
+    if len(m.root.outputs) > 1 and m.root.outputs[1]:
+        return "its mask is used"
+    training = m.input(2)
+    if not training:
+        return None
+    value = m.constant(training)
+    if value is None:
+        return "training_mode is not known"
+    return "it is in training mode" if np.asarray(value).any() else None
+
+
+def _keeps_order(m: Match) -> str | None:
+    x = m.tensor(m.input(0))
+    if x is None or x.dims is None:
+        return "the rank is not known"
+    order = m.attr("perm") or tuple(reversed(range(len(x.dims))))
+    # axes of size 1 may move freely as long as the others keep their order
+    moving = [a for a in order if x.dims[a] != 1]
+    same = _same_type(m)
+    return same or (None if moving == sorted(moving) else "axes change places")
+
+
+def _one_operand(m: Match) -> str | None:
+    return None if len(m.root.inputs) == 1 else f"{len(m.root.inputs)} operands"
+
+
+def _no_padding(m: Match) -> str | None:
+    pads = m.constant(m.input(1))
+    if pads is None:
+        return "the pads are not known"
+    return "it pads" if np.asarray(pads).any() else _same_dims(m)
+
+
+def _forward(m: Match) -> str | None:
+    steps = m.input(4)
+    if steps and (m.constant(steps) is None or (np.asarray(m.constant(steps)) < 0).any()):
+        return "it may run backwards"
+    return _same_dims(m)
+
+
+RULES: tuple[Rule, ...] = (
+    _drops("Identity", _always),
+    _drops("Dropout", _inference),
+    _drops(("Cast", "CastLike"), _same_type),
+    _drops(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Tile"), _same_dims),
+    _drops("Pad", _no_padding),
+    _drops("Slice", _forward),
+    _drops("Transpose", _keeps_order),
+    _drops(("Concat", "Sum", "Max", "Min", "Mean"), _one_operand),
+)

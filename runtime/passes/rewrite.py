@@ -1,0 +1,184 @@
+"""Rules as data, and the small engine that runs them.
+
+A pattern is a DAG over graph nodes; a rule names what it looks for, asks a check, and says what stands there instead.
+A check that declines gives its reason, which `rewrite` can report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...ops import Tensor, Type
+from ...ops.types import Array
+from ..graph import Graph, Node
+from .bodies import map_bodies
+
+
+@dataclass(frozen=True, slots=True)
+class Any_:
+    """A leaf of a pattern: any value, remembered under `name`; `constant` demands known elements."""
+
+    name: str
+    constant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A node of a pattern: operator, patterns of its inputs (fewer than the node has: the rest is free), attributes
+    that must be equal, which output is meant, and how many readers that output may have."""
+
+    op: str | tuple[str, ...]
+    inputs: tuple[Pattern | Any_, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    domain: str = ""
+    output: int = 0
+    uses: int | None = None
+    name: str = ""
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return (self.op,) if isinstance(self.op, str) else self.op
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where a pattern fits: its root, all matched nodes, and the remembered values by name."""
+
+    graph: Graph
+    root: Node
+    nodes: tuple[Node, ...]
+    values: Mapping[str, str]
+
+    def type(self, value: str) -> Type | None:
+        """The type of a value of the graph."""
+        return self.graph.types.get(value)
+
+    def tensor(self, value: str) -> Tensor | None:
+        found = self.graph.types.get(value)
+        return found if isinstance(found, Tensor) else None
+
+    def constant(self, value: str) -> Array | None:
+        """The elements of a value, where known."""
+        found = self.tensor(value)
+        return None if found is None else found.value
+
+    def input(self, i: int) -> str:
+        """Input `i` of the root, "" where absent."""
+        return self.root.inputs[i] if i < len(self.root.inputs) else ""
+
+    def attr(self, name: str) -> Any:
+        """An attribute of the root, its default included."""
+        return self.root.attrs.get(name, self.root.record.attrs.get(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What stands in place of the matched nodes: new nodes, and for outputs of the root the values to read instead."""
+
+    values: Mapping[str, str]
+    nodes: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`check` returns None to go on or the reason to decline; `replace` builds the replacement."""
+
+    name: str
+    pattern: Pattern
+    check: Callable[[Match], str | None]
+    replace: Callable[[Match], Replacement]
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A rule that fitted a node and declined, with its reason."""
+
+    rule: str
+    where: str
+    reason: str
+
+
+def match(graph: Graph, pattern: Pattern, root: Node, producers: Mapping[str, Node], uses: Mapping[str, int]) -> Match | None:
+    """Fit a pattern whose root is this node, or None."""
+    values: dict[str, str] = {}
+    nodes: list[Node] = []
+
+    def leaf(want: Any_, value: str) -> bool:
+        known = graph.types.get(value)
+        if want.constant and not (isinstance(known, Tensor) and known.value is not None):
+            return False
+        return values.setdefault(want.name, value) == value
+
+    def fits(want: Pattern, node: Node) -> bool:
+        if node.op not in want.ops or node.domain != want.domain or len(node.inputs) < len(want.inputs):
+            return False
+        if any(node.attrs.get(a, node.record.attrs.get(a)) != v for a, v in want.attrs.items()):
+            return False
+        made = node.outputs[want.output]
+        if want.uses is not None and uses.get(made, 0) != want.uses:
+            return False
+        if want.name:
+            values[want.name] = made
+        nodes.append(node)
+        return all(operand(w, v) for w, v in zip(want.inputs, node.inputs, strict=False))
+
+    def operand(want: Pattern | Any_, value: str) -> bool:
+        if isinstance(want, Any_):
+            return leaf(want, value)
+        maker = producers.get(value)
+        return maker is not None and maker.outputs[want.output] == value and fits(want, maker)
+
+    return Match(graph, root, tuple(nodes), values) if fits(pattern, root) else None
+
+
+def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[Declined] | None = None) -> Graph:
+    """Apply rules over the graph and its subgraphs, each node once; reasons of declining rules go to `declined`.
+
+    New nodes take the place of the root; the other matched nodes stay until they are pruned.
+    """
+    graph = map_bodies(graph, lambda body: rewrite(body, rules, declined))
+    producers, uses = graph.producers(), graph.uses()
+    by_op: dict[str, list[Rule]] = {}
+    for rule in rules:
+        for name in rule.pattern.ops:
+            by_op.setdefault(name, []).append(rule)
+    names: dict[str, str] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        done = _first(graph, by_op.get(node.op, ()), node, producers, uses, declined)
+        if done is None:
+            nodes.append(node)
+            continue
+        nodes += [replace(n, origin=n.origin or (node.name,), where=n.where or node.where) for n in done.nodes]
+        names |= {old: _last(names, new) for old, new in done.values.items()}
+    if not names and len(nodes) == len(graph.nodes) and all(a is b for a, b in zip(nodes, graph.nodes, strict=True)):
+        return graph
+    return graph.but(nodes=tuple(nodes)).rename(names)
+
+
+def _last(names: Mapping[str, str], name: str) -> str:
+    while name in names:
+        name = names[name]
+    return name
+
+
+def _first(
+    graph: Graph,
+    rules: Sequence[Rule],
+    node: Node,
+    producers: Mapping[str, Node],
+    uses: Mapping[str, int],
+    declined: list[Declined] | None,
+) -> Replacement | None:
+    for rule in rules:
+        found = match(graph, rule.pattern, node, producers, uses)
+        if found is None:
+            continue
+        reason = rule.check(found)
+        if reason is None:
+            return rule.replace(found)
+        if declined is not None:
+            declined.append(Declined(rule.name, node.place, reason))
+    return None

@@ -1,0 +1,107 @@
+"""Memory for values whose size is known only while a program runs: bounded, reused, given back by itself."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ops import DType
+from ..ops.errors import BudgetError
+from ..ops.types import Array
+from .plan import ALIGN
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """Bytes handed out now, the most there ever were, and bytes kept for reuse."""
+
+    used: int
+    peak: int
+    idle: int
+    limit: int
+
+
+class Pool:
+    """Hands out arrays whose bytes return when the last view of them is gone.
+
+    Blocks come in powers of two, so that changing sizes reuse the same bytes. Raises BudgetError before `limit` bytes
+    are passed.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._lock = threading.RLock()  # a block may return while another is being handed out
+        self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
+        self._used = self._peak = self._idle = 0
+
+    def take(self, dtype: DType, shape: tuple[int, ...]) -> Array:
+        """An uninitialised array."""
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        size = max(256, 1 << (nbytes - 1).bit_length()) if nbytes else 256
+        with self._lock:
+            self._count(size)
+            kept = self._free.get(size)
+            block = kept.pop() if kept else None
+            if block is not None:
+                self._idle -= size
+        if block is None:
+            block = aligned_empty(size)
+        # a memoryview as base keeps numpy from looking through it: every view then holds this array alive
+        handed = np.frombuffer(memoryview(block), np.uint8)
+        weakref.finalize(handed, self._give, block).atexit = False
+        return handed[:nbytes].view(dtype.numpy).reshape(shape)
+
+    def adopt(self, array: Array) -> Array:
+        """Count an array that a reference has made for as long as it lives."""
+        owner = array if array.base is None else array.base
+        size = int(array.nbytes)
+        with self._lock:
+            self._count(size)
+        try:
+            weakref.finalize(owner, self._uncount, size).atexit = False
+        except TypeError:  # the owner cannot be watched (a buffer of another library): nothing to give back later
+            self._uncount(size)
+        return array
+
+    def trim(self) -> int:
+        """Release the bytes kept for reuse; returns how many."""
+        with self._lock:
+            released, self._idle = self._idle, 0
+            self._free.clear()
+        return released
+
+    def stats(self) -> PoolStats:
+        with self._lock:
+            return PoolStats(self._used, self._peak, self._idle, self.limit)
+
+    def _count(self, size: int) -> None:
+        if self._used + size > self.limit:
+            raise BudgetError(
+                f"{size} bytes more than the {self._used} in use would pass the limit of {self.limit} bytes for "
+                "values of data-dependent size",
+                hint="raise Budget(dynamic_bytes=...) or feed smaller inputs",
+            )
+        self._used += size
+        self._peak = max(self._peak, self._used)
+
+    def _uncount(self, size: int) -> None:
+        with self._lock:
+            self._used -= size
+
+    def _give(self, block: np.ndarray[Any, Any]) -> None:
+        with self._lock:
+            self._used -= block.nbytes
+            if self._idle + block.nbytes <= self.limit // 4:
+                self._idle += block.nbytes
+                self._free.setdefault(block.nbytes, []).append(block)
+
+
+def aligned_empty(nbytes: int) -> np.ndarray[Any, Any]:
+    """Uninitialised bytes whose address is a multiple of ALIGN."""
+    raw = np.empty(nbytes + ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return raw[start : start + nbytes]

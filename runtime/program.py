@@ -1,0 +1,136 @@
+"""A program: steps and their memory plan, as data without a pointer or an array in it.
+
+Threads share a program and a file can store it; `runtime/instance.py` makes it run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..ops import Type
+from ..ops.errors import PlanError
+from .graph import Graph, Node
+from .kernels import Choice
+from .plan import MemoryPlan, Space
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A named input or output of a program."""
+
+    name: str
+    type: Type
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One call: a node without its subgraphs, the kernel chosen for it, and what declined before.
+
+    `bodies` holds the programs of its subgraphs, which also read `captures` of the values around them. `dynamic` marks
+    a step of a dynamic segment (prepared when its operands are there); `frees` names dynamic values that die here.
+    """
+
+    node: Node
+    choice: Choice
+    bodies: Mapping[str, Program] = field(default_factory=dict[str, "Program"])
+    declined: tuple[tuple[str, str], ...] = ()
+    dynamic: bool = False
+    frees: tuple[str, ...] = ()
+
+    def reads(self) -> tuple[str, ...]:
+        """Every value the step reads, those of its bodies included."""
+        inside = (c for body in self.bodies.values() for c in body.captures)
+        return tuple(dict.fromkeys([*filter(None, self.node.inputs), *inside]))
+
+    def writes(self) -> tuple[str, ...]:
+        return tuple(o for o in self.node.outputs if o)
+
+    @property
+    def workspace(self) -> str:
+        """Name of the step's workspace among the plan's values."""
+        return f"workspace of {next(iter(self.writes()))}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """What is replayed: steps in order over the slots of a memory plan.
+
+    `inputs` and `outputs` are in the graph's order; `captures` are values of the scopes around a body, given like
+    inputs. `weights` names the constant arrays that an instance needs; `states` maps the value a state is read as to
+    the value it is written as; `results` names the values that the outputs are.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    steps: tuple[Step, ...]
+    plan: MemoryPlan
+    types: Mapping[str, Type]
+    weights: tuple[str, ...] = ()
+    captures: tuple[str, ...] = ()
+    states: Mapping[str, str] = field(default_factory=dict[str, str])
+    results: tuple[str, ...] = ()
+
+    def space(self, value: str) -> Space:
+        """Whose bytes hold a value."""
+        return self.plan.by_value[value].life.space
+
+    def all_weights(self) -> set[str]:
+        """The weights of this program and of its bodies."""
+        inner = (b.all_weights() for s in self.steps for b in s.bodies.values())
+        return set(self.weights).union(*inner)
+
+    def all_steps(self) -> list[Step]:
+        """The steps, those of bodies included, each before its bodies' own."""
+        found: list[Step] = []
+        for step in self.steps:
+            found.append(step)
+            for body in step.bodies.values():
+                found += body.all_steps()
+        return found
+
+    @property
+    def allocating(self) -> int:
+        """How many steps run a reference that allocates its result."""
+        return sum(s.choice.allocates for s in self.all_steps())
+
+    @property
+    def dynamic(self) -> int:
+        """How many steps have shapes that data decides."""
+        return sum(s.dynamic for s in self.all_steps())
+
+    def check(self) -> Program:
+        """Return the program, or raise PlanError: slots overlap, a step writes an input or a weight, a value is read
+        before it is written, or a state is read after its write."""
+        self.plan.check()
+        ready = {p.name for p in self.inputs} | set(self.weights) | set(self.captures) | set(self.states)
+        fixed = {Space.INPUT, Space.WEIGHT}
+        written: set[str] = set()
+        for step in self.steps:
+            for name in step.reads():
+                if name not in ready:
+                    raise PlanError(f"{name!r} is read before it is written", where=step.node.place)
+                if self.states.get(name) in written:
+                    raise PlanError(f"state {name!r} is read after its write", where=step.node.place)
+            for name in step.writes():
+                if self.space(name) in fixed:
+                    raise PlanError(f"{name!r} is {self.space(name).value} and is written", where=step.node.place)
+                if self.space(name) is Space.STATE:
+                    written.add(name)
+                ready.add(name)
+            for body in step.bodies.values():
+                body.check()
+        return self
+
+    def __str__(self) -> str:
+        head = f"program({', '.join(map(str, self.inputs))}) -> {', '.join(map(str, self.outputs))}"
+        rows = [f"  {i:>4} {s.choice.kernel:<16} {s.node}" for i, s in enumerate(self.steps)]
+        return "\n".join([head, *rows, str(self.plan)])
+
+
+def without_bodies(node: Node) -> Node:
+    """The node as a step keeps it: subgraphs have become programs."""
+    return replace(node, attrs={a: v for a, v in node.attrs.items() if not isinstance(v, Graph)})
