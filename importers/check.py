@@ -1,0 +1,97 @@
+"""onnx's own checks and inference, with the weights set aside: protobufs end at 2 GB, weights do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx.checker
+import onnx.shape_inference
+from google.protobuf.message import DecodeError, EncodeError
+
+from ..ops.errors import ModelError
+from ..ops.types import Tensor
+from .source import EXPORT_AGAIN, Source
+from .types import type_from
+from .walk import attribute_tensors, bodies
+
+SMALL = 1024  # elements: what shape inference may want to read
+
+
+def check(source: Source) -> None:
+    """Let onnx.checker judge the model; ModelError tells what it says."""
+    try:
+        onnx.checker.check_model(str(source.path) if source.path else without_weights(source.model, nested=True))
+    except (onnx.checker.ValidationError, DecodeError, EncodeError, ValueError, RuntimeError, TypeError) as error:
+        text = " ".join(str(error).split())
+        raise ModelError(
+            f"the model breaks a rule of ONNX: {text[:600] or type(error).__name__}",
+            where=source.name,
+            hint=f"correct the node or value that the message names, or {EXPORT_AGAIN}",
+        ) from error
+
+
+def without_weights(model: onnx.ModelProto, *, nested: bool = False) -> onnx.ModelProto:
+    """The model with large initialisers declared as inputs instead. With `nested`, large tensors of attributes and
+    subgraphs become empty too, which is enough for the checker and not for inference."""
+    light = onnx.ModelProto()
+    for field, value in model.ListFields():
+        if field.name == "graph":
+            continue
+        if field.is_repeated:
+            getattr(light, field.name).extend(value)
+        else:
+            setattr(light, field.name, value)
+    for field, value in model.graph.ListFields():
+        if field.name == "initializer":
+            continue
+        if field.is_repeated:
+            getattr(light.graph, field.name).extend(value)
+        else:
+            setattr(light.graph, field.name, value)
+    declared = {i.name for i in light.graph.input}
+    for tensor in model.graph.initializer:
+        size = 1
+        for d in tensor.dims:
+            size *= d
+        if size <= SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            light.graph.initializer.append(tensor)
+        elif tensor.name not in declared:
+            light.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    if nested:
+        for tensor in attribute_tensors(light.graph.node):
+            if len(tensor.raw_data) > SMALL or tensor.data_location == onnx.TensorProto.EXTERNAL:
+                tensor.ClearField("external_data")
+                tensor.ClearField("data_location")
+                tensor.raw_data = b""
+                tensor.dims[:] = [0]
+    return light
+
+
+def inferred_types(model: onnx.ModelProto) -> dict[str, Tensor]:
+    """Types that onnx infers, by value name, as far as it can; dims that it invents are unknown."""
+    try:
+        done = onnx.shape_inference.infer_shapes(without_weights(model), data_prop=True)
+    except Exception:  # whatever stops inference costs only precision: upgrades then take the general form
+        return {}
+    found: dict[str, Tensor] = {}
+    for info in _infos(done.graph):
+        try:
+            made = type_from(info.type, "")
+        except ModelError:
+            continue
+        if isinstance(made, Tensor):
+            dims = made.dims and tuple(None if isinstance(d, str) and d.startswith("unk__") else d for d in made.dims)
+            known = found.setdefault(info.name, made.of(dims))
+            if known != made.of(dims):  # two scopes use one name
+                found[info.name] = Tensor(made.dtype, None) if known.dtype is made.dtype else known.of(None)
+    return found
+
+
+def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    yield from graph.input
+    yield from graph.output
+    yield from graph.value_info
+    for node in graph.node:
+        for _, body in bodies(node):
+            yield from _infos(body)

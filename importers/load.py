@@ -1,0 +1,32 @@
+"""ONNX to Graph: parse, survey, check, build."""
+
+from __future__ import annotations
+
+import os
+from functools import cache, partial
+
+import onnx
+
+from ..ops.budget import Budget
+from ..runtime.graph import Graph
+from .build import Build
+from .check import check, inferred_types
+from .source import read
+from .survey import Findings, survey
+from .tensors import TensorReader
+
+
+def load(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget) -> Graph:
+    """See `mezzo.importers.load_onnx`."""
+    found = read(source, budget)
+    reader = TensorReader(found.name, found.folder, budget)
+    survey(found, reader, budget).report(found.name)
+    check(found)
+    build = Build(found.model, found.name, reader, cache(partial(inferred_types, found.model)))
+    graph = build.build()
+    declined = Findings(unsupported=[(f"{where}: {reason}", "") for where, reason in build.declined])
+    if declined.unsupported:
+        hint = "convert the model to a newer opset first (onnx.version_converter), or export it again"
+        declined.unsupported[0] = (declined.unsupported[0][0], hint)
+    declined.report(found.name)
+    return graph

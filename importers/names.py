@@ -1,0 +1,102 @@
+"""Are a file's value names sound: each defined once, before its first use, and nothing in a circle?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import onnx
+
+from .walk import bodies, label
+
+Problem = tuple[str, str]  # what is wrong, and what to do
+
+
+def graph_problems(graph: onnx.GraphProto, where: str, outer: frozenset[str] = frozenset()) -> Iterator[Problem]:
+    """What is wrong with the names of a graph and its subgraphs."""
+    inputs = [i.name for i in graph.input]
+    constants = [t.name for t in graph.initializer] + [t.values.name for t in graph.sparse_initializer]
+    for group, kind in ((inputs, "input"), (constants, "initialiser")):
+        yield from (
+            (f"{where}: the {kind} {name!r} is declared twice", "rename one of them") for name in _repeated(group)
+        )
+    yield from node_problems(graph.node, {*inputs, *constants}, [o.name for o in graph.output], where, outer)
+
+
+def node_problems(
+    nodes: Sequence[onnx.NodeProto], known: set[str], outputs: Iterable[str], where: str, outer: frozenset[str]
+) -> Iterator[Problem]:
+    """What is wrong with the names of a list of nodes that starts with the values `known`."""
+    makers: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in filter(None, node.output):
+            if name in known or name in makers:
+                yield f"{where}: {label(index, node)} defines {name!r} a second time", "rename one of the values"
+            makers.setdefault(name, index)
+    reads = [list(dict.fromkeys(_reads(n))) for n in nodes]
+    # A name of an outer scope that is defined again here means the outer value up to there.
+    waits = [[n for n in names if n not in outer or makers.get(n, i) < i] for i, names in enumerate(reads)]
+    circle = _circle(waits, makers)
+    if circle:
+        path = " -> ".join(label(i, nodes[i]) for i in circle)
+        yield f"{where}: the nodes wait for one another in a circle: {path}", "a graph must not be cyclic"
+    for index, node in enumerate(nodes):
+        for name in reads[index]:
+            if name in known or (name in outer and name not in makers):
+                continue
+            if name not in makers:
+                yield f"{where}: {label(index, node)} reads {name!r}, which nothing defines", "check the value's name"
+            elif makers[name] >= index and not circle and name not in outer:
+                maker = makers[name]
+                yield (
+                    f"{where}: {label(index, node)} stands before {label(maker, nodes[maker])}, which makes {name!r}",
+                    "store the nodes in an order in which they can run (topological)",
+                )
+        visible = outer | known | {n for n, maker in makers.items() if maker < index}
+        for attribute, body in bodies(node):
+            yield from graph_problems(body, f"{where}: {label(index, node)} {attribute}", visible)
+    lost = [o for o in outputs if o not in known and o not in makers and o not in outer]
+    if lost:
+        yield f"{where}: nothing defines the outputs {', '.join(map(repr, lost))}", "check the names of the outputs"
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    seen: set[str] = set()
+    return [n for n in names if n in seen or seen.add(n)]  # type: ignore[func-returns-value]
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Values that a node needs before it can run."""
+    yield from filter(None, node.input)
+    for _, body in bodies(node):
+        own = {i.name for i in body.input} | {t.name for t in body.initializer}
+        own |= {t.values.name for t in body.sparse_initializer}
+        own |= {o for n in body.node for o in n.output}
+        inner = [name for n in body.node for name in _reads(n)] + [o.name for o in body.output]
+        yield from (name for name in inner if name and name not in own)
+
+
+def _circle(reads: Sequence[Sequence[str]], makers: dict[str, int]) -> list[int]:
+    """The indices of nodes that wait for one another, first one repeated at the end; empty if there are none."""
+    done: set[int] = set()
+    for start in range(len(reads)):
+        if start in done:
+            continue
+        path: list[int] = [start]
+        on_path = {start}
+        waiting = [iter(reads[start])]
+        while path:
+            name = next(waiting[-1], None)
+            if name is None:
+                on_path.discard(path[-1])
+                done.add(path.pop())
+                waiting.pop()
+                continue
+            maker = makers.get(name)
+            if maker is None or maker in done:
+                continue
+            if maker in on_path:
+                return [*path[path.index(maker) :], maker]
+            path.append(maker)
+            on_path.add(maker)
+            waiting.append(iter(reads[maker]))
+    return []

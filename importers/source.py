@@ -1,0 +1,96 @@
+"""From a path, bytes or a parsed model to a ModelProto, with every failure told as a ModelError."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from ..ops.budget import Budget
+from ..ops.errors import ModelError
+
+EXPORT_AGAIN = "export or download the model again"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A parsed model and where it came from; `folder` is None if it was not a file."""
+
+    model: onnx.ModelProto
+    name: str
+    path: Path | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        return None if self.path is None else Path(os.path.realpath(self.path.parent))
+
+
+def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget) -> Source:
+    """Parse a model. Sizes are checked before anything is read."""
+    if isinstance(source, onnx.ModelProto):
+        return Source(source, source.graph.name or "model")
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        budget.check("file_bytes", len(source), "bytes of the model", where="model")
+        return Source(parse(bytes(source), "model"), "model")
+    if not isinstance(source, (str, os.PathLike)):
+        raise ModelError(
+            f"{type(source).__name__} is no source of a model",
+            where="load_onnx",
+            hint="give a path, the bytes of a file, or an onnx.ModelProto",
+        )
+    path = Path(source)
+    return Source(parse(contents(path, budget), path.name), path.name, path)
+
+
+def contents(path: Path, budget: Budget) -> bytes:
+    """The bytes of a regular file within the budget."""
+    try:
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            inside = sorted(p.name for p in path.glob("*.onnx"))
+            hint = f"open one of the files in it: {', '.join(inside[:5])}" if inside else "give the path of a file"
+            raise ModelError("this is a directory, not a model file", where=str(path), hint=hint)
+        if not stat.S_ISREG(found.st_mode):
+            raise ModelError("this is not a regular file", where=str(path), hint="give the path of a model file")
+        budget.check("file_bytes", found.st_size, "bytes of the model file", where=str(path))
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise ModelError("there is no such file", where=str(path), hint=_neighbours(path)) from error
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        raise ModelError(
+            f"the file cannot be read: {error}", where=str(path), hint="check the path and its permissions"
+        ) from error
+
+
+def _neighbours(path: Path) -> str:
+    inside = sorted(p.name for p in path.parent.glob("*.onnx")) if path.parent.is_dir() else []
+    return f"models in that folder: {', '.join(inside[:5])}" if inside else "check the path"
+
+
+def parse(data: bytes, where: str) -> onnx.ModelProto:
+    """Parse the bytes of a model file."""
+    if not data:
+        raise ModelError("the file is empty", where=where, hint=EXPORT_AGAIN)
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, RecursionError, RuntimeError, ValueError) as error:
+        large = len(data) >= 2**31
+        raise ModelError(
+            "the file is no ONNX model, or only a part of one",
+            where=where,
+            hint="files of 2 GB and more cannot be protobufs: save the weights as external data"
+            if large
+            else f"{EXPORT_AGAIN}; an interrupted copy looks like this too",
+        ) from error
+    if not model.HasField("graph") or not (model.ir_version or model.opset_import):
+        raise ModelError(
+            "the file holds no ONNX graph, or is only a part of one",
+            where=where,
+            hint=f"{EXPORT_AGAIN}; tensors (.pb) and other protobufs are not models",
+        )
+    return model

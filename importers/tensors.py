@@ -1,0 +1,251 @@
+"""Tensors of ONNX files as arrays: without copies where the bytes allow it, and never larger than what is there.
+
+https://onnx.ai/onnx/repo-docs/IR.html#tensors and #external-tensor-data
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ..ops.budget import Budget
+from ..ops.errors import ModelError, ShapeError
+from ..ops.types import DType
+
+TensorProto = onnx.TensorProto
+NOT_WHOLE = "the file is damaged, or was written by a faulty exporter: export it again"
+
+# The field that holds elements of a type which are not in `raw_data`, and the type of its entries in memory.
+# Types narrower than the entries of int32_data are stored one bit pattern an entry.
+_BITS = {8: np.uint8, 16: np.uint16, 4: np.uint8, 2: np.uint8}
+_FIELDS = {
+    DType.FLOAT: "float_data",
+    DType.COMPLEX64: "float_data",
+    DType.DOUBLE: "double_data",
+    DType.COMPLEX128: "double_data",
+    DType.INT64: "int64_data",
+    DType.UINT32: "uint64_data",
+    DType.UINT64: "uint64_data",
+    DType.STRING: "string_data",
+}
+
+
+@dataclass(slots=True)
+class TensorReader:
+    """Reads the tensors of one model. `folder` is where external data may lie; None allows none."""
+
+    name: str
+    folder: Path | None
+    budget: Budget
+    _files: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, np.ndarray[Any, Any]])
+
+    def read(self, tensor: TensorProto) -> np.ndarray[Any, Any]:
+        """The elements, read-only. Raises ModelError or BudgetError naming the tensor, before it takes memory."""
+        dtype, dims = self.declared(tensor)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            array = self._from_bytes(tensor, self.external(tensor, dtype, dims), dtype, dims)
+        elif dtype is not DType.STRING and tensor.HasField("raw_data"):
+            array = self._from_bytes(tensor, np.frombuffer(tensor.raw_data, np.uint8), dtype, dims)
+        else:
+            array = self._from_fields(tensor, dtype, dims)
+        array.flags.writeable = False
+        return array
+
+    def declared(self, tensor: TensorProto) -> tuple[DType, tuple[int, ...]]:
+        """Element type and dims, checked against the budget."""
+        where = self.where(tensor)
+        if tensor.HasField("segment"):
+            raise ModelError("tensors in segments are not part of ONNX files", where=where, hint=NOT_WHOLE)
+        try:
+            dtype = DType.from_onnx(tensor.data_type)
+        except ShapeError as error:
+            raise ModelError(error.message, where=where, hint=error.hint) from error
+        dims = tuple(tensor.dims)
+        if any(d < 0 for d in dims):
+            raise ModelError(f"the dims {list(dims)} are negative", where=where, hint=NOT_WHOLE)
+        self.budget.check("tensor_elements", math.prod(dims), f"elements of dims {list(dims)}", where=where)
+        return dtype, dims
+
+    def where(self, tensor: TensorProto) -> str:
+        return f"{self.name}: tensor {tensor.name!r}" if tensor.name else f"{self.name}: a tensor"
+
+    def _short(self, tensor: TensorProto, needed: int, found: int, unit: str) -> ModelError:
+        return ModelError(
+            f"dims {list(tensor.dims)} of {DType.from_onnx(tensor.data_type)} need {needed} {unit}, here are {found}",
+            where=self.where(tensor),
+            hint=NOT_WHOLE,
+        )
+
+    def _from_bytes(
+        self, tensor: TensorProto, data: np.ndarray[Any, Any], dtype: DType, dims: tuple[int, ...]
+    ) -> np.ndarray[Any, Any]:
+        count = math.prod(dims)
+        needed = -(-count * dtype.bits // 8)
+        if data.size != needed:
+            raise self._short(tensor, needed, data.size, "bytes")
+        if dtype.bits < 8:
+            return _unpack(data, count, dtype).reshape(dims)
+        return data.view(dtype.numpy).reshape(dims)
+
+    def _from_fields(self, tensor: TensorProto, dtype: DType, dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        entries: Sequence[Any] = getattr(tensor, _FIELDS.get(dtype, "int32_data"))
+        count = math.prod(dims)
+        needed = count * 2 if dtype.name.startswith("COMPLEX") else -(-count * dtype.bits // 8) if dtype.bits in (
+            2, 4) else count  # fmt: skip
+        if len(entries) != needed:
+            raise self._short(tensor, needed, len(entries), "entries")
+        if dtype is DType.STRING:
+            return _text(entries, dims, self.where(tensor))
+        try:
+            if dtype.name.startswith("COMPLEX"):
+                parts = np.array(entries, np.float32 if dtype is DType.COMPLEX64 else np.float64)
+                return parts.view(dtype.numpy).reshape(dims)
+            if "float" in str(dtype) and dtype.bits <= 16 or dtype.bits < 8:
+                patterns = np.array(entries, np.int64).astype(_BITS[dtype.bits])
+                return self._from_bytes(tensor, patterns.view(np.uint8), dtype, dims)
+            return np.array(entries, dtype.numpy).reshape(dims)
+        except OverflowError as error:
+            raise ModelError(f"an entry does not fit {dtype}", where=self.where(tensor), hint=NOT_WHOLE) from error
+
+    def sparse(self, tensor: onnx.SparseTensorProto) -> np.ndarray[Any, Any]:
+        """A sparse tensor made dense, within the element budget."""
+        where, dims = self.where(tensor.values), tuple(tensor.dims)
+        if any(d < 0 for d in dims):
+            raise ModelError(f"the dims {list(dims)} are negative", where=where, hint=NOT_WHOLE)
+        count = math.prod(dims)
+        self.budget.check("tensor_elements", count, f"elements of a sparse tensor of dims {list(dims)}", where=where)
+        values, indices = self.read(tensor.values), self.read(tensor.indices)
+        if values.ndim != 1 or indices.dtype != np.int64 or indices.shape not in (
+            values.shape, (*values.shape, len(dims))):  # fmt: skip
+            raise ModelError("the values and indices of a sparse tensor do not fit", where=where, hint=NOT_WHOLE)
+        limits = np.array(dims if indices.ndim == 2 else [count], np.int64)
+        if (indices < 0).any() or (indices.reshape(len(values), len(limits)) >= limits).any():
+            raise ModelError(f"an index lies outside of dims {list(dims)}", where=where, hint=NOT_WHOLE)
+        dense: np.ndarray[Any, Any] = np.full(dims, "", object) if values.dtype == object else np.zeros(
+            dims, values.dtype)  # fmt: skip
+        if indices.ndim == 2:
+            dense[tuple(indices.T)] = values
+        else:
+            dense.reshape(-1)[indices] = values
+        dense.flags.writeable = False
+        return dense
+
+    # External data
+
+    def missing(self, tensors: Sequence[TensorProto]) -> list[str]:
+        """One line for each file of external data that is not there."""
+        wanted: dict[str, list[str]] = {}
+        for tensor in tensors:
+            wanted.setdefault(_entries(tensor).get("location", ""), []).append(tensor.name)
+        if self.folder is None:
+            return []
+        return [
+            f"{location!r} (for {len(names)} tensors, {names[0]!r} first)"
+            for location, names in wanted.items()
+            if location and not os.path.isabs(location) and not os.path.lexists(self.folder / location)
+        ]
+
+    def external(self, tensor: TensorProto, dtype: DType, dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """The mapped bytes of a tensor whose data lie in another file."""
+        where, entries = self.where(tensor), _entries(tensor)
+        if dtype is DType.STRING:
+            raise ModelError("strings cannot be external data", where=where, hint=NOT_WHOLE)
+        needed = -(-math.prod(dims) * dtype.bits // 8)
+        try:
+            offset, length = int(entries.get("offset", 0)), int(entries.get("length", needed))
+        except ValueError as error:
+            raise ModelError(f"offset or length is no number: {error}", where=where, hint=NOT_WHOLE) from error
+        if length != needed:
+            raise self._short(tensor, needed, length, "bytes")
+        data = self._map(entries.get("location", ""), where)
+        if offset < 0 or offset + length > data.size:
+            raise ModelError(
+                f"its data lie at bytes {offset} to {offset + length} of {entries['location']!r}, "
+                f"which has {data.size}",
+                where=where,
+                hint="the file of external data is cut short, or belongs to another model",
+            )
+        return data[offset : offset + length]
+
+    def _map(self, location: str, where: str) -> np.ndarray[Any, Any]:
+        """A file of external data as read-only bytes; each file is mapped once."""
+        if location in self._files:
+            return self._files[location]
+        if self.folder is None:
+            raise ModelError(
+                f"its data are in the file {location!r}, and the model was not given as a path",
+                where=where,
+                hint="load the model by its path, or put the weights into it",
+            )
+        path = inside(self.folder, location, where)
+        try:
+            # The last step must not be a link either: it may have been put there since the path was resolved.
+            handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+        except OSError as error:
+            raise ModelError(
+                f"its external data cannot be read: {error}", where=where, hint="put the file beside the model"
+            ) from error
+        with os.fdopen(handle, "rb") as file:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise ModelError(f"{location!r} is not a regular file", where=where, hint="put the data file there")
+            if found.st_nlink > 1:
+                raise ModelError(
+                    f"{location!r} has other hard links, so it may be a file from elsewhere",
+                    where=where,
+                    hint="copy the file of external data instead of linking it",
+                )
+            self.budget.check("file_bytes", found.st_size, f"bytes of {location!r}", where=where)
+            if not found.st_size:
+                self._files[location] = np.zeros(0, np.uint8)
+            else:
+                self._files[location] = np.memmap(file, np.uint8, "r").view(np.ndarray)
+        return self._files[location]
+
+
+def inside(folder: Path, location: str, where: str) -> str:
+    """The real path of a file of external data; ModelError if it leaves the folder of the model."""
+    hint = "keep the files of external data in the folder of the model"
+    if not location or "\0" in location:
+        raise ModelError(f"{location!r} is no file name of external data", where=where, hint=hint)
+    if os.path.isabs(location) or ".." in Path(location.replace("\\", "/")).parts:
+        raise ModelError(f"its external data {location!r} lie outside of the model's folder", where=where, hint=hint)
+    real = os.path.realpath(folder / location)
+    if os.path.commonpath([real, folder]) != str(folder) or real == str(folder):
+        raise ModelError(
+            f"its external data {location!r} lead to {real}, outside of the model's folder", where=where, hint=hint
+        )
+    return real
+
+
+def _entries(tensor: TensorProto) -> dict[str, str]:
+    return {e.key: e.value for e in tensor.external_data}
+
+
+def _unpack(data: np.ndarray[Any, Any], count: int, dtype: DType) -> np.ndarray[Any, Any]:
+    """Elements of 2 or 4 bits, lowest bits first, one a byte."""
+    shifts = np.arange(0, 8, dtype.bits, dtype=np.uint8)
+    parts = (data[:, None] >> shifts & (2**dtype.bits - 1)).reshape(-1)[:count]
+    if dtype.integer:
+        signed = parts.astype(np.int8)
+        if dtype.signed:
+            signed[signed >= 2 ** (dtype.bits - 1)] -= 2**dtype.bits
+        return signed.astype(dtype.numpy)
+    return parts.view(dtype.numpy)  # ml_dtypes keeps a float4 in the low bits of its byte
+
+
+def _text(entries: Sequence[bytes], dims: tuple[int, ...], where: str) -> np.ndarray[Any, Any]:
+    made = np.empty(len(entries), object)
+    try:
+        made[:] = [e.decode("utf-8") for e in entries]
+    except UnicodeDecodeError as error:
+        raise ModelError("a string is not UTF-8", where=where, hint=NOT_WHOLE) from error
+    return made.reshape(dims)

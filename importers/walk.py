@@ -1,0 +1,90 @@
+"""Going through the protobufs of a model: nodes, subgraphs, functions, tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx
+
+FunctionKey = tuple[str, str, str]  # domain, name, overload
+
+
+def domain_of(name: str) -> str:
+    """The default domain has two spellings."""
+    return "" if name == "ai.onnx" else name
+
+
+def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    """The opset of each domain that a model or function imports."""
+    return {domain_of(o.domain): int(o.version) for o in proto.opset_import}
+
+
+def functions_of(model: onnx.ModelProto) -> dict[FunctionKey, onnx.FunctionProto]:
+    """The local functions of a model."""
+    return {(domain_of(f.domain), f.name, f.overload): f for f in model.functions}
+
+
+def key_of(node: onnx.NodeProto) -> FunctionKey:
+    """What a node calls, if that is a local function."""
+    return domain_of(node.domain), node.op_type, node.overload
+
+
+def bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
+    """The subgraphs of a node with the names of their attributes."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.name, attribute.g
+        for graph in attribute.graphs:
+            yield attribute.name, graph
+
+
+def names_read(graph: onnx.GraphProto) -> set[str]:
+    """Every name that a node, an output or a subgraph reads."""
+    names = {o.name for o in graph.output} | {i for n in graph.node for i in n.input}
+    return names.union(*(names_read(body) for n in graph.node for _, body in bodies(n)))
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor stored in a graph, those of attributes and subgraphs included."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from attribute_tensors(graph.node)
+
+
+def attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    """Every tensor stored in attributes of these nodes, subgraphs included."""
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            if attribute.HasField("sparse_tensor"):
+                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
+        for _, body in bodies(node):
+            yield from tensors(body)
+
+
+def label(index: int, node: onnx.NodeProto) -> str:
+    """How errors name a node of a file."""
+    name = f"{domain_of(node.domain)}::{node.op_type}" if domain_of(node.domain) else node.op_type
+    return f"node {index} {node.name!r} ({name})"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A list of nodes in a file: the graph, a subgraph, or a function body."""
+
+    where: str
+    nodes: Iterable[onnx.NodeProto]
+    opsets: dict[str, int]
+    depth: int
+
+
+def places(where: str, nodes: Iterable[onnx.NodeProto], opsets: dict[str, int], depth: int = 0) -> Iterator[Place]:
+    """This list of nodes, and those of all subgraphs below it."""
+    yield Place(where, nodes, opsets, depth)
+    for index, node in enumerate(nodes):
+        for attribute, body in bodies(node):
+            yield from places(f"{where}: {label(index, node)} {attribute}", body.node, opsets, depth + 1)

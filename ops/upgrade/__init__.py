@@ -1,0 +1,72 @@
+"""Older opsets to ours, and back: one table of small entries, keyed (domain, operator, opset of the change).
+
+A graph speaks the opsets of `OPSETS`. An importer reads each node at the opset of its file and takes it through every
+change since (`upgrade`); an exporter goes the other way, one change at a time (`before`).
+"""
+
+from __future__ import annotations
+
+from ..op import OPS, OPSETS
+from . import legacy
+from .form import Change, Declined, Form, Rewrite, Scope
+from .rules import RULES
+from .same import TABLE, parse
+
+__all__ = ["CHANGES", "Change", "Declined", "Form", "Rewrite", "Scope", "before", "carried", "changes", "legacy", "upgrade"]
+
+
+def _axis_from_front(form: Form, scope: Scope) -> Form:
+    given = [form.attrs[a] for a in ("axis", "axes") if a in form.attrs]
+    axes = [n for value in given for n in (value if isinstance(value, tuple) else (value,))]
+    if form.op in ("Slice", "Gather"):
+        known = scope.value(form.input(3 if form.op == "Slice" else 1))
+        axes += [] if known is None else [int(known.min(initial=0))]
+    if any(n < 0 for n in axes):
+        raise Declined("before this opset, axes and indices could not count from the back")
+    return form
+
+
+def _table() -> dict[tuple[str, str, int], Change]:
+    same, axes = Change(same=True), Change(down=_axis_from_front, same=True)
+    rows = parse(TABLE)
+    made = {("", op, v): axes if from_back else same for op, opsets in rows.items() for v, from_back in opsets.items()}
+    return {**made, **RULES}
+
+
+CHANGES: dict[tuple[str, str, int], Change] = _table()
+
+_OPSETS_OF: dict[tuple[str, str], list[int]] = {}
+for _domain, _op, _opset in sorted(CHANGES):
+    _OPSETS_OF.setdefault((_domain, _op), []).append(_opset)
+_MADE_BY = {(c.made, opset): c for (_, _, opset), c in CHANGES.items() if c.made}
+
+
+def changes(domain: str, op: str) -> list[int]:
+    """Opsets at which this operator changed, as far as they are known here, in order.
+
+    >>> changes("", "ReduceSum")
+    [11, 13]
+    """
+    return list(_OPSETS_OF.get((domain, op), []))
+
+
+def carried(domain: str, op: str) -> bool:
+    """Whether a node of this operator can become one that has a record."""
+    if (domain, op) in OPS:
+        return True
+    return any(c.made in OPS or carried(*c.made) for v in changes(domain, op) if (c := CHANGES[domain, op, v]).made)
+
+
+def upgrade(form: Form, opset: int, scope: Scope) -> Form:
+    """The node as our opset writes it; Declined if it means something that ours cannot say."""
+    while True:
+        later = [v for v in changes(form.domain, form.op) if opset < v <= OPSETS[form.domain]]
+        if not later:
+            return form
+        opset = later[0]
+        form = CHANGES[form.domain, form.op, opset].up(form, scope)
+
+
+def before(form: Form, opset: int) -> Change | None:
+    """The change at `opset` that made a node of this form; None if none is known."""
+    return CHANGES.get((form.domain, form.op, opset)) or _MADE_BY.get(((form.domain, form.op), opset))

@@ -1,0 +1,362 @@
+"""Opsets at which a node has to be rewritten: attributes that became inputs, defaults that changed, new names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .form import Change, Declined, Form, Scope, rank_of, unchanged
+
+RULES: dict[tuple[str, str, int], Change] = {}
+
+
+def rule(ops: str, opset: int, change: Change) -> None:
+    """Enter one change for operators of the default domain."""
+    RULES.update({("", op, opset): change for op in ops.split()})
+
+
+def stem(form: Form, part: str) -> str:
+    """The name of an initialiser made for a node: that of its first used output and the operand."""
+    return f"{next(filter(None, form.outputs), form.op)}.{part}"
+
+
+# Attributes that became inputs
+
+
+def attribute_to_input(
+    attr: str, index: int, dtype: type[Any], *, scalar: bool = False, default: Any = None
+) -> Change:
+    """The attribute became the input at `index`. `scalar`: as a tensor without dims. `default` is written where
+    the attribute was left out; None leaves the input out as well."""
+
+    def up(form: Form, scope: Scope) -> Form:
+        value = form.attrs.get(attr, default)
+        name = "" if value is None else scope.const(stem(form, attr), np.asarray(value, dtype))
+        padded = [form.input(i) for i in range(max(index, len(form.inputs)))]
+        return form.without(attr).with_inputs(*padded[:index], name, *padded[index:])
+
+    def down(form: Form, scope: Scope) -> Form:
+        name = form.input(index)
+        shorter = form.with_inputs(*form.inputs[:index], *form.inputs[index + 1 :])
+        if not name:
+            return shorter
+        value = scope.take(name)
+        if not scalar:
+            return shorter.having(**{attr: tuple(value.ravel().tolist())})
+        if value.size != 1:
+            raise Declined(f"its {attr} has {value.size} elements")
+        return shorter.having(**{attr: value.ravel().tolist()[0]})
+
+    return Change(up, down)
+
+
+def without(attr: str, default: Any, change: Change) -> Change:
+    """`change`, where the newer operator has one more attribute that the older lacks: it must be at its default."""
+
+    def down(form: Form, scope: Scope) -> Form:
+        if form.attrs.get(attr, default) != default:
+            raise Declined(f"{attr}={form.attrs[attr]} came with this opset")
+        return change.down(form.without(attr), scope)
+
+    return Change(change.up, down)
+
+
+AXES = attribute_to_input("axes", 1, np.int64)
+REDUCE = without("noop_with_empty_axes", 0, AXES)
+rule("Squeeze Unsqueeze", 13, AXES)
+rule("ReduceSum", 13, REDUCE)
+rule("ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2", 18, REDUCE)
+rule("ReduceLogSum ReduceLogSumExp ReduceSumSquare", 18, REDUCE)
+rule("Split", 13, attribute_to_input("split", 1, np.int64))
+rule("Reshape", 5, attribute_to_input("shape", 1, np.int64))
+rule("Upsample", 9, attribute_to_input("scales", 1, np.float32))
+
+
+def _top_k_up(form: Form, scope: Scope) -> Form:
+    count = scope.const(stem(form, "k"), np.array([form.attrs["k"]], np.int64))
+    return form.without("k").with_inputs(form.input(0), count)
+
+
+rule("TopK", 10, Change(_top_k_up, attribute_to_input("k", 1, np.int64, scalar=True).down))
+
+
+def _dtype_of(name: str, scope: Scope) -> Any:
+    found = scope.type(name)
+    return np.float32 if found is None else found.dtype.numpy
+
+
+def _typed_scalars(*attrs: str) -> Change:
+    """Float attributes that became optional scalar inputs of the element type of the first input."""
+    parts = [attribute_to_input(a, i + 1, np.float32, scalar=True) for i, a in enumerate(attrs)]
+
+    def up(form: Form, scope: Scope) -> Form:
+        kind = _dtype_of(form.input(0), scope)
+        made = [
+            scope.const(stem(form, a), np.asarray(form.attrs[a], kind)) if a in form.attrs else "" for a in attrs
+        ]
+        return form.without(*attrs).with_inputs(form.input(0), *made)
+
+    def down(form: Form, scope: Scope) -> Form:
+        for part in reversed(parts):
+            form = part.down(form, scope)
+        return form
+
+    return Change(up, down)
+
+
+rule("Clip", 11, _typed_scalars("min", "max"))
+rule("Dropout", 12, without("seed", None, attribute_to_input("ratio", 1, np.float32, scalar=True)))
+
+
+def _slice_down(form: Form, scope: Scope) -> Form:
+    steps = form.input(4)
+    if steps and (np.asarray(scope.take(steps)) != 1).any():
+        raise Declined("steps other than 1 came with this opset")
+    for index, attr in ((3, "axes"), (2, "ends"), (1, "starts")):
+        form = attribute_to_input(attr, index, np.int64).down(form.with_inputs(*form.inputs[:4]), scope)
+    return form
+
+
+def _slice_up(form: Form, scope: Scope) -> Form:
+    for index, attr in ((1, "starts"), (2, "ends"), (3, "axes")):
+        form = attribute_to_input(attr, index, np.int64).up(form, scope)
+    return form
+
+
+rule("Slice", 10, Change(_slice_up, _slice_down))
+
+
+def _pad_up(form: Form, scope: Scope) -> Form:
+    pads = scope.const(stem(form, "pads"), np.asarray(form.attrs["pads"], np.int64))
+    value = ""
+    if "value" in form.attrs:
+        value = scope.const(stem(form, "value"), np.asarray(form.attrs["value"], _dtype_of(form.input(0), scope)))
+    return form.without("pads", "value").with_inputs(form.input(0), pads, value)
+
+
+def _pad_down(form: Form, scope: Scope) -> Form:
+    if form.input(3):
+        raise Declined("axes came with a later opset")
+    form = attribute_to_input("value", 2, np.float32, scalar=True).down(form, scope)
+    return attribute_to_input("pads", 1, np.int64).down(form, scope)
+
+
+rule("Pad", 11, Change(_pad_up, _pad_down))
+rule("Pad", 2, Change(lambda f, _: f.without("paddings").having(pads=f.attrs["paddings"]),
+                      lambda f, _: f.without("pads").having(paddings=f.attrs["pads"])))  # fmt: skip
+
+
+# Attributes that went away, or must now be said
+
+
+def dropped(attr: str, default: Any, reason: str) -> Change:
+    """An attribute went away: what remains is what it meant at `default`."""
+
+    def up(form: Form, scope: Scope) -> Form:
+        if form.attrs.get(attr, default) != default:
+            raise Declined(f"{attr}={form.attrs[attr]}: {reason}")
+        return form.without(attr)
+
+    return Change(up)
+
+
+def _chain(*changes: Change) -> Change:
+    """Several changes of one opset."""
+
+    def up(form: Form, scope: Scope) -> Form:
+        for change in changes:
+            form = change.up(form, scope)
+        return form
+
+    def down(form: Form, scope: Scope) -> Form:
+        for change in reversed(changes):
+            form = change.down(form, scope)
+        return form
+
+    return Change(up, down)
+
+
+def _broadcast_up(form: Form, scope: Scope) -> Form:
+    if form.attrs.get("broadcast", 0):
+        first, second = (rank_of(form.input(i), scope) for i in (0, 1))
+        axis = form.attrs.get("axis", -1)
+        at_end = second == 0 or (first is not None and second is not None and axis in (-1, first - second, -second))
+        if "axis" in form.attrs and not at_end:
+            raise Declined("the second operand is aligned in the middle (attribute axis)")
+    return form.without("broadcast", "axis")
+
+
+def _broadcast_down(form: Form, scope: Scope) -> Form:
+    raise Declined("broadcasting was limited before this opset")
+
+
+rule("Add Sub Mul Div Pow And Or Xor Equal Less Greater", 7, Change(_broadcast_up, _broadcast_down))
+rule("PRelu", 7, Change(down=_broadcast_down))
+
+
+def _alike_down(form: Form, scope: Scope) -> Form:
+    shapes = {t.dims if (t := scope.type(i)) else None for i in form.inputs}
+    if len(form.inputs) > 1 and (len(shapes) > 1 or None in shapes or None in next(iter(shapes), ()) or ()):
+        raise Declined("before this opset all operands had one shape, and these may differ")
+    return form
+
+
+rule("Max Min Sum Mean", 8, Change(down=_alike_down))
+CONSUMED = Change(lambda f, _: f.without("consumed_inputs"))
+for _name in """Add Sub Mul Div Neg Abs Exp Log Sqrt Reciprocal Floor Ceil Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu
+    HardSigmoid Clip Max Min Sum Mean InstanceNormalization""".split():
+    RULES["", _name, 6] = CONSUMED
+rule("Gemm", 7, Change(lambda f, _: f.without("broadcast"), _broadcast_down))
+rule("Concat", 4, Change(lambda f, _: f.having(axis=f.attrs.get("axis", 1))))
+rule("Split", 2, Change(lambda f, _: f.having(axis=f.attrs.get("axis", 0))))
+rule("LSTM GRU RNN", 7, Change(lambda f, _: f.without("output_sequence")))
+
+
+def _split_up(form: Form, scope: Scope) -> Form:
+    return form if form.input(1) else form.having(num_outputs=len(form.outputs))
+
+
+def _split_down(form: Form, scope: Scope) -> Form:
+    if "num_outputs" not in form.attrs:
+        return form
+    parts, data = form.attrs["num_outputs"], scope.type(form.input(0))
+    size = None if data is None or data.dims is None else data.dims[form.attrs.get("axis", 0)]
+    # A file of an older opset promised equal parts; `num_outputs` alone allows a smaller last one.
+    even = size % parts == 0 if isinstance(size, int) else 0 < scope.source < 18
+    if parts != len(form.outputs) or not even:
+        raise Declined("the parts may be of unequal size")
+    return form.without("num_outputs")
+
+
+rule("Split", 18, Change(_split_up, _split_down))
+
+
+def _to_number(form: Form, scope: Scope) -> Form:
+    numbers = "FLOAT UINT8 INT8 UINT16 INT16 INT32 INT64 STRING BOOL FLOAT16 DOUBLE UINT32 UINT64".split()
+    to = form.attrs.get("to")
+    return form.having(to=numbers.index(to.upper()) + 1) if isinstance(to, str) and to.upper() in numbers else form
+
+
+rule("Cast", 6, Change(_to_number))
+
+
+# Softmax: before opset 13 it worked on a matrix of all dims before `axis` by the others
+
+
+def _flattened(op: str) -> tuple[Change, str]:
+    legacy = f"{op}Flattened"
+
+    def up(form: Form, scope: Scope) -> Form:
+        rank, axis = rank_of(form.input(0), scope), form.attrs.get("axis", 1)
+        now = form.attrs.get("axis", -1)
+        if rank and axis in (-1, rank - 1) and now in (-1, rank - 1):
+            return form  # over the last axis both meanings agree
+        return form.named(legacy, "mezzo")
+
+    def down(form: Form, scope: Scope) -> Form:
+        if form.domain == "mezzo":
+            return form.named(op)
+        rank, axis = rank_of(form.input(0), scope), form.attrs.get("axis", -1)
+        before = form.attrs.get("axis", 1)
+        if not rank or axis not in (-1, rank - 1):
+            raise Declined("the meaning of axis changed, and this axis is not known to be the last")
+        return form if before in (-1, rank - 1) else form.having(axis=rank - 1)
+
+    return Change(up, down, made=("mezzo", legacy)), legacy
+
+
+for _name in ("Softmax", "LogSoftmax"):
+    RULES["", _name, 13], _legacy = _flattened(_name)
+
+
+# Normalisation and dropout: training became an attribute
+
+
+def _batch_norm_up(form: Form, scope: Scope) -> Form:
+    if any(form.outputs[3:]):
+        raise Declined("saved_mean and saved_var are outputs no longer")
+    if any(form.outputs[1:]):
+        form = form.having(training_mode=1)
+    return Form(form.op, form.inputs, form.outputs[:3], form.attrs, form.domain)
+
+
+def _batch_norm_down(form: Form, scope: Scope) -> Form:
+    if bool(form.attrs.get("training_mode", 0)) != any(form.outputs[1:]):
+        raise Declined("before this opset, training was told by the running statistics among the outputs")
+    return form.without("training_mode")
+
+
+rule("BatchNormalization", 14, Change(_batch_norm_up, _batch_norm_down))
+rule("BatchNormalization", 9, dropped("spatial", 1, "statistics per element are no longer part of ONNX"))
+rule("BatchNormalization", 6, CONSUMED)
+NOT_TEST = "an operator that trains has other outputs since opset 7"
+rule("BatchNormalization", 7, Change(lambda f, s: dropped("is_test", 1, NOT_TEST).up(f.having(
+    is_test=f.attrs.get("is_test", int(not any(f.outputs[1:])))), s)))  # fmt: skip
+
+
+def _mask_kept(form: Form, scope: Scope) -> Form:
+    if any(scope.used(o) for o in form.outputs[1:] if o):
+        raise Declined("the mask changed its element type")
+    return form
+
+
+rule("Dropout", 6, CONSUMED)
+rule("Dropout", 7, Change(lambda f, s: dropped("is_test", 1, NOT_TEST).up(f, s)))
+rule("Dropout", 10, Change(_mask_kept, _mask_kept))
+
+
+# Operators under another name
+
+
+def _resize_up(form: Form, scope: Scope) -> Form:
+    roi = scope.const(stem(form, "roi"), np.zeros(0, np.float32))
+    moved = form.with_inputs(form.input(0), roi, form.input(1))
+    return moved.having(coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+
+
+def _resize_down(form: Form, scope: Scope) -> Form:
+    wanted = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    if {a: form.attrs.get(a) for a in wanted} != wanted or form.input(3):
+        raise Declined("before this opset, sizes and other coordinates than asymmetric with floor were not known")
+    if form.attrs.get("mode", "nearest") not in ("nearest", "linear"):
+        raise Declined(f"the mode {form.attrs['mode']} came with this opset")
+    if form.input(1):
+        scope.take(form.input(1))
+    return form.without(*wanted).with_inputs(form.input(0), form.input(2))
+
+
+def _roi_up(form: Form, scope: Scope) -> Form:
+    if form.attrs.get("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
+        raise Declined("the coordinates tf_half_pixel_for_nn are no longer part of ONNX")
+    return form
+
+
+def _roi_down(form: Form, scope: Scope) -> Form:
+    absent = [scope.const(stem(form, part), np.zeros(0, np.float32)) if not form.input(i) else form.input(i)
+              for i, part in ((1, "roi"), (2, "scales"))]  # fmt: skip
+    return form.with_inputs(form.input(0), *absent, form.input(3))
+
+
+def renamed(old: str, new: str) -> Change:
+    """The operator got another name."""
+    return Change(lambda f, _: f.named(new), lambda f, _: f.named(old), made=("", new))
+
+
+rule("Upsample", 10, renamed("Upsample", "Resize"))
+rule("Resize", 11, Change(_resize_up, _resize_down))
+rule("Resize", 13, Change(_roi_up, _roi_down))
+rule("Scatter", 11, renamed("Scatter", "ScatterElements"))
+
+
+def _never(reason: str) -> Callable[[Form, Scope], Form]:
+    def decline(form: Form, scope: Scope) -> Form:
+        raise Declined(reason)
+
+    return decline
+
+
+rule("Scan", 9, Change(_never("Scan of opset 8 runs once for each row of a batch"), unchanged))
+rule("GroupNormalization", 21, Change(_never("scale and bias were per group, and are per channel since opset 21"),
+                                      _never("scale and bias were per group before opset 21")))  # fmt: skip
