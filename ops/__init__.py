@@ -1,6 +1,6 @@
 """What an operator means: one record per operator, and the types they speak. Imports nothing of ours."""
 
-from . import elementwise
+from . import cast, conv, elementwise, generate, indexing, linear, movement, norm, pool, reduce
 from .errors import MezzoError
 from .op import OPS, OPSETS, Body, Builder, Context, Op, Param, Sample, Subgraph, op, pointwise
 from .types import DType, Map, Optional, Sequence, Tensor, Type
@@ -22,7 +22,16 @@ __all__ = [
     "Subgraph",
     "Tensor",
     "Type",
+    "cast",
+    "conv",
     "elementwise",
+    "generate",
+    "indexing",
+    "linear",
+    "movement",
+    "norm",
     "op",
     "pointwise",
+    "pool",
+    "reduce",
 ]

@@ -20,7 +20,7 @@ UNIT = [Sample([np.linspace(-0.9, 0.9, 6, dtype=np.float32)])]
 POSITIVE = [Sample([np.linspace(0.1, 4, 6, dtype=np.float32)])]
 
 
-@pointwise("Add", since=14, samples=[*PAIR, INTS])
+@pointwise("Add", since=14, output="C", samples=[*PAIR, INTS])
 def add(e: Expressions, A: Expr, B: Expr) -> Expr:
     return A + B
 
@@ -30,7 +30,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return dys[0], dys[0]  # whoever differentiates sums broadcast axes back, for every broadcasting operator alike
 
 
-@pointwise("Sub", since=14, samples=[*PAIR, INTS])
+@pointwise("Sub", since=14, output="C", samples=[*PAIR, INTS])
 def sub(e: Expressions, A: Expr, B: Expr) -> Expr:
     return A - B
 
@@ -40,7 +40,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return dys[0], g.Neg(dys[0])
 
 
-@pointwise("Mul", since=14, samples=[*PAIR, INTS])
+@pointwise("Mul", since=14, output="C", samples=[*PAIR, INTS])
 def mul(e: Expressions, A: Expr, B: Expr) -> Expr:
     return A * B
 
@@ -50,14 +50,14 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return g.Mul(dys[0], xs[1]), g.Mul(dys[0], xs[0])
 
 
-@pointwise("Div", since=14, samples=[*PAIR, Sample([np.array([7, -7, 9]), np.array([2, 2, -4])])])
+@pointwise("Div", since=14, output="C", samples=[*PAIR, Sample([np.array([7, -7, 9]), np.array([2, 2, -4])])])
 def div(e: Expressions, A: Expr, B: Expr) -> Expr:
     if A.dtype.integer:  # ONNX divides integers as C does, towards zero
         return e.floor_div(A - e.fmod(A, B), B)
     return A / B
 
 
-@pointwise("Pow", since=15, samples=[Sample([np.array([[1.5, 2, 3]], np.float32), f32(2, 3)]),
+@pointwise("Pow", since=15, output="Z", samples=[Sample([np.array([[1.5, 2, 3]], np.float32), f32(2, 3)]),
                                      Sample([f32(3), np.array([2, 3, 0])])])  # fmt: skip
 def pow_(e: Expressions, X: Expr, Y: Expr) -> Expr:
     if X.dtype.integer and Y.dtype.floating:
@@ -80,7 +80,7 @@ def abs_(e: Expressions, X: Expr) -> Expr:
     return e.abs(X)
 
 
-@pointwise("Exp", since=13, samples=ONE)
+@pointwise("Exp", since=13, output="output", samples=ONE)
 def exp(e: Expressions, input: Expr) -> Expr:
     return e.exp(input)
 
@@ -90,7 +90,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Mul(dys[0], ys[0]),)
 
 
-@pointwise("Log", since=13, samples=POSITIVE)
+@pointwise("Log", since=13, output="output", samples=POSITIVE)
 def log(e: Expressions, input: Expr) -> Expr:
     return e.log(input)
 
@@ -115,17 +115,17 @@ def ceil(e: Expressions, X: Expr) -> Expr:
     return e.ceil(X)
 
 
-@pointwise("Sin", since=22, samples=ONE)
+@pointwise("Sin", since=22, output="output", samples=ONE)
 def sin(e: Expressions, input: Expr) -> Expr:
     return e.sin(input)
 
 
-@pointwise("Cos", since=22, samples=ONE)
+@pointwise("Cos", since=22, output="output", samples=ONE)
 def cos(e: Expressions, input: Expr) -> Expr:
     return e.cos(input)
 
 
-@pointwise("Tanh", since=13, samples=ONE)
+@pointwise("Tanh", since=13, output="output", samples=ONE)
 def tanh(e: Expressions, input: Expr) -> Expr:
     return e.tanh(input)
 
@@ -155,14 +155,14 @@ def hard_swish(e: Expressions, X: Expr) -> Expr:
     return X * e.max(e.min(X * (1 / 6) + 0.5, 1), 0)
 
 
-@pointwise("Clip", since=13, samples=[*ONE, Sample([f32(2, 3), np.float32(-0.5), np.float32(0.5)]),
+@pointwise("Clip", since=13, output="output", samples=[*ONE, Sample([f32(2, 3), np.float32(-0.5), np.float32(0.5)]),
                                       Sample([f32(4), None, np.float32(0.1)])])  # fmt: skip
 def clip(e: Expressions, input: Expr, min: Expr | None = None, max: Expr | None = None) -> Expr:
     low = input if min is None else e.max(input, min)
     return low if max is None else e.min(low, max)
 
 
-@pointwise("Max", since=13, samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
+@pointwise("Max", since=13, output="max", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
 def max_(e: Expressions, *data_0: Expr) -> Expr:
     result = data_0[0]
     for x in data_0[1:]:
@@ -170,7 +170,7 @@ def max_(e: Expressions, *data_0: Expr) -> Expr:
     return result
 
 
-@pointwise("Min", since=13, samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
+@pointwise("Min", since=13, output="min", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
 def min_(e: Expressions, *data_0: Expr) -> Expr:
     result = data_0[0]
     for x in data_0[1:]:
@@ -178,7 +178,7 @@ def min_(e: Expressions, *data_0: Expr) -> Expr:
     return result
 
 
-@pointwise("Sum", since=13, samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
+@pointwise("Sum", since=13, output="sum", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
 def sum_(e: Expressions, *data_0: Expr) -> Expr:
     result = data_0[0]
     for x in data_0[1:]:
@@ -186,27 +186,29 @@ def sum_(e: Expressions, *data_0: Expr) -> Expr:
     return result
 
 
-@pointwise("Equal", since=19, samples=[INTS, Sample([np.array([1.0, 2, np.nan]), np.array([1.0, 3, np.nan])])])
+@pointwise(
+    "Equal", since=19, output="C", samples=[INTS, Sample([np.array([1.0, 2, np.nan]), np.array([1.0, 3, np.nan])])]
+)
 def equal(e: Expressions, A: Expr, B: Expr) -> Expr:
     return e.equal(A, B)
 
 
-@pointwise("Less", since=13, samples=PAIR)
+@pointwise("Less", since=13, output="C", samples=PAIR)
 def less(e: Expressions, A: Expr, B: Expr) -> Expr:
     return e.less(A, B)
 
 
-@pointwise("LessOrEqual", since=16, samples=[*PAIR, INTS])
+@pointwise("LessOrEqual", since=16, output="C", samples=[*PAIR, INTS])
 def less_or_equal(e: Expressions, A: Expr, B: Expr) -> Expr:
     return e.less_equal(A, B)
 
 
-@pointwise("Greater", since=13, samples=PAIR)
+@pointwise("Greater", since=13, output="C", samples=PAIR)
 def greater(e: Expressions, A: Expr, B: Expr) -> Expr:
     return e.greater(A, B)
 
 
-@pointwise("GreaterOrEqual", since=16, samples=[*PAIR, INTS])
+@pointwise("GreaterOrEqual", since=16, output="C", samples=[*PAIR, INTS])
 def greater_or_equal(e: Expressions, A: Expr, B: Expr) -> Expr:
     return e.greater_equal(A, B)
 
@@ -214,17 +216,17 @@ def greater_or_equal(e: Expressions, A: Expr, B: Expr) -> Expr:
 BOOLS = [Sample([Tensor(DType.BOOL, (2, 3)), Tensor(DType.BOOL, (3,))])]
 
 
-@pointwise("And", since=7, samples=BOOLS)
+@pointwise("And", since=7, output="C", samples=BOOLS)
 def and_(e: Expressions, A: Expr, B: Expr) -> Expr:
     return e.and_(A, B)
 
 
-@pointwise("Or", since=7, samples=BOOLS)
+@pointwise("Or", since=7, output="C", samples=BOOLS)
 def or_(e: Expressions, A: Expr, B: Expr) -> Expr:
     return e.or_(A, B)
 
 
-@pointwise("Xor", since=7, samples=BOOLS)
+@pointwise("Xor", since=7, output="C", samples=BOOLS)
 def xor(e: Expressions, A: Expr, B: Expr) -> Expr:
     return e.xor(A, B)
 
@@ -234,6 +236,6 @@ def not_(e: Expressions, X: Expr) -> Expr:
     return e.not_(X)
 
 
-@pointwise("Where", since=16, samples=[Sample([Tensor(DType.BOOL, (2, 3)), f32(3), f32(2, 1)])])
+@pointwise("Where", since=16, output="output", samples=[Sample([Tensor(DType.BOOL, (2, 3)), f32(3), f32(2, 1)])])
 def where(e: Expressions, condition: Expr, X: Expr, Y: Expr) -> Expr:
     return e.where(condition, X, Y)

@@ -78,7 +78,7 @@ class Sample:
     """One worked example, run by every test. Each input is a type (filled at random), an array, or None (absent);
     `outputs` counts the outputs asked for."""
 
-    inputs: Sequence[Tensor | np.ndarray[Any, Any] | None]
+    inputs: Sequence[Tensor | np.ndarray[Any, Any] | np.generic | None]
     attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     outputs: int = 1
 
@@ -246,7 +246,7 @@ def op(
 
 
 def pointwise(
-    name: str, *, since: int, samples: Sequence[Sample], domain: str = ""
+    name: str, *, since: int, samples: Sequence[Sample], domain: str = "", output: str = "Y"
 ) -> Callable[[Callable[..., expr.Expr]], Op]:
     """Define an operator that is one scalar expression over its broadcast inputs.
 
@@ -264,13 +264,13 @@ def pointwise(
             dtypes = [None if x is None else DType.of(x.dtype) for x in xs]
             made = expr.evaluate(tree(dtypes, **given), k.xp, xs)
             shape = np.broadcast_shapes(*(x.shape for x in xs if x is not None))
-            return made if made.shape == shape else k.xp.array(k.xp.broadcast_to(made, shape))
+            return made if made.shape == shape else k.xp.array(k.xp.broadcast_to(made, shape), order="C")
 
         def infer(*types: Tensor | None, **given: Any) -> Tensor:
             root = tree([None if t is None else t.dtype for t in types], **given)
             return Tensor(root.dtype, broadcast_dims(*(t.dims for t in types if t is not None)))
 
-        made = Op(name, domain, since, ins, (Param("Y"),), attrs, reference, samples, infer, tree)
+        made = Op(name, domain, since, ins, (Param(output),), attrs, reference, samples, infer, tree)
         OPS[domain, name] = made
         return made
 

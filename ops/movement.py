@@ -1,0 +1,485 @@
+"""Operators that rearrange, repeat or join elements without computing on them.
+
+https://onnx.ai/onnx/operators/
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from .errors import ShapeError
+from .op import Context, Sample, broadcast_dims, op
+from .rules import axes_of, axis_of, has_rank, ints, length, product, same, total, unknown
+from .types import Array, Dim, DType, Tensor, Type, f32, i64
+
+
+def _list(*values: int) -> np.ndarray[Any, Any]:
+    return np.array(values, np.int64)
+
+
+@op("Identity", since=25, outputs=("output",), samples=[Sample([f32(2, 3)]), Sample([f32()]), Sample([i64(0, 2)])])
+def identity(k: Context, input: Any) -> Any:
+    return (
+        [identity.reference(k, v) for v in input]
+        if isinstance(input, list)
+        else None
+        if input is None
+        else input.copy()
+    )
+
+
+@identity.infer
+def _(input: Type) -> Type:
+    return input  # what is known of the elements stays known
+
+
+def _target(shape: Sequence[int], dims: Sequence[Dim], allowzero: int) -> tuple[Dim, ...]:
+    """Dims that a reshape to `shape` gives to a value of these dims."""
+    if shape.count(-1) > 1 or min(shape, default=0) < -1:
+        raise ShapeError(f"{shape} is no shape to reshape to", hint="at most one entry may be -1")
+    if allowzero and -1 in shape and 0 in shape:
+        raise ShapeError(f"{shape} mixes -1 with 0, which allowzero=1 takes as a size")
+    copied = [not n and not allowzero for n in shape]
+    if any(c and i >= len(dims) for i, c in enumerate(copied)):
+        raise ShapeError(f"{shape} copies an axis that rank {len(dims)} lacks")
+    wanted: list[Dim] = [dims[i] if c else n for i, (n, c) in enumerate(zip(shape, copied, strict=True))]
+    have = list(dims)  # what is left of the old dims once those that reappear by name are struck out on both sides
+    rest = [n for n in wanted if n != -1]
+    for n in [n for n in rest if isinstance(n, str)]:
+        if n in have:
+            have.remove(n)
+            rest.remove(n)
+    old, new = product(have), product(rest)
+    if -1 not in shape:
+        if isinstance(old, int) and isinstance(new, int) and old != new:
+            raise ShapeError(f"cannot reshape {list(dims)} ({old} elements) to {shape} ({new} elements)")
+        return tuple(wanted)
+    missing: Dim = None
+    if isinstance(new, int) and new:
+        if isinstance(old, int):
+            if old % new:
+                raise ShapeError(f"cannot reshape {list(dims)} to {shape}: {old} is no multiple of {new}")
+            missing = old // new
+        elif None not in have:  # one name left, and the sizes cancel
+            sizes, names = [d for d in have if isinstance(d, int)], [d for d in have if isinstance(d, str)]
+            missing = names[0] if len(names) == 1 and math.prod(sizes) == new else None
+    elif new == 0 and old == 0:
+        raise ShapeError(f"{shape} leaves -1 open: the other entries have no elements")
+    return tuple(missing if n == -1 else n for n in wanted)
+
+
+@op(
+    "Reshape",
+    since=25,
+    outputs=("reshaped",),
+    samples=[
+        Sample([f32(2, 3, 4), _list(0, -1)]),
+        Sample([f32(2, 3, 4), _list(4, 6)]),
+        Sample([f32(1), _list()]),
+        Sample([f32(), _list(1, 1)]),
+        Sample([f32(0, 3), _list(3, 0)], {"allowzero": 1}),
+        Sample([f32(0, 5), _list(0, 5)]),
+    ],
+)
+def reshape(k: Context, data: Array, shape: Array, *, allowzero: int = 0) -> Array:
+    return data.reshape(_target(ints(shape), data.shape, allowzero)).copy()
+
+
+@reshape.infer
+def _(data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
+    sizes = shape.ints()
+    if sizes is None:
+        return data.of(unknown(length(shape)))
+    if data.dims is None:
+        return data.of(None if n == -1 or not (n or allowzero) else n for n in sizes)
+    return data.of(_target(sizes, data.dims, allowzero))
+
+
+@op(
+    "Flatten",
+    since=25,
+    outputs=("output",),
+    samples=[Sample([f32(2, 3, 4)]), Sample([f32(2, 3, 4)], {"axis": -1}), Sample([f32(2, 3)], {"axis": 0}),
+             Sample([f32(2, 3)], {"axis": 2}), Sample([f32(0, 3)]), Sample([f32()], {"axis": 0})],
+)  # fmt: skip
+def flatten(k: Context, input: Array, *, axis: int = 1) -> Array:
+    at = axis_of(axis, input.ndim + 1) if axis >= 0 else axis_of(axis, input.ndim)
+    return input.reshape(math.prod(input.shape[:at]), math.prod(input.shape[at:])).copy()
+
+
+@flatten.infer
+def _(input: Tensor, *, axis: int = 1) -> Tensor:
+    if input.dims is None:
+        return input.of((1 if axis == 0 else None, None))
+    at = axis_of(axis, input.rank + 1) if axis >= 0 else axis_of(axis, input.rank)
+    return input.of((product(input.dims[:at]), product(input.dims[at:])))
+
+
+@op(
+    "Squeeze",
+    since=25,
+    outputs=("squeezed",),
+    samples=[Sample([f32(1, 3, 1)]), Sample([f32(1, 3, 1), _list(-1)]), Sample([f32(1, 1), _list(0, 1)]),
+             Sample([f32(2, 3)]), Sample([f32(0, 1), _list(1)])],
+)  # fmt: skip
+def squeeze(k: Context, data: Array, axes: Array | None = None) -> Array:
+    return data.squeeze(None if axes is None else axes_of(ints(axes), data.ndim)).copy()
+
+
+@squeeze.infer
+def _(data: Tensor, axes: Tensor | None = None) -> Tensor:
+    if axes is None:
+        known = all(isinstance(d, int) for d in data.shape)  # an unknown dim may be 1, and then its axis goes
+        return data.of([d for d in data.shape if d != 1] if known else None)
+    found = axes.ints()
+    if found is None:
+        gone = length(axes)
+        return data.of(unknown(None if gone is None else data.rank - gone))
+    drop = axes_of(found, data.rank)
+    for a in drop:
+        same(data.shape[a], 1, f"axis {a} of {data} cannot be squeezed")
+    return data.of(d for i, d in enumerate(data.shape) if i not in drop)
+
+
+@op(
+    "Unsqueeze",
+    since=25,
+    outputs=("expanded",),
+    samples=[Sample([f32(2, 3), _list(0)]), Sample([f32(2, 3), _list(-1, 1)]), Sample([f32(), _list(0)]),
+             Sample([f32(0), _list(1)])],
+)  # fmt: skip
+def unsqueeze(k: Context, data: Array, axes: Array) -> Array:
+    at = ints(axes)
+    return k.xp.expand_dims(data, axes_of(at, data.ndim + len(at))).copy()
+
+
+@unsqueeze.infer
+def _(data: Tensor, axes: Tensor) -> Tensor:
+    found = axes.ints()
+    if found is None:
+        more = length(axes)
+        return data.of(unknown(None if more is None else data.rank + more))
+    at = axes_of(found, data.rank + len(found))
+    rest = iter(data.shape)
+    return data.of(1 if i in at else next(rest) for i in range(data.rank + len(found)))
+
+
+@op(
+    "Transpose",
+    since=25,
+    outputs=("transposed",),
+    samples=[Sample([f32(2, 3, 4)]), Sample([f32(2, 3, 4)], {"perm": [1, 0, 2]}), Sample([f32(5)]), Sample([f32()]),
+             Sample([f32(2, 3)], {"perm": [0, 1]}), Sample([i64(0, 3)])],
+)  # fmt: skip
+def transpose(k: Context, data: Array, *, perm: Sequence[int] | None = None) -> Array:
+    return k.xp.array(data.transpose(perm), order="C")
+
+
+@transpose.infer
+def _(data: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
+    if data.dims is None:
+        return data.of(unknown(None if perm is None else len(perm)))
+    order = list(range(data.rank))[::-1] if perm is None else list(perm)
+    if sorted(order) != list(range(data.rank)):
+        raise ShapeError(f"perm {order} is no order of the {data.rank} axes of {data}")
+    return data.of(data.dims[p] for p in order)
+
+
+@op(
+    "Concat",
+    since=13,
+    outputs=("concat_result",),
+    samples=[Sample([f32(2, 3), f32(1, 3)], {"axis": 0}), Sample([f32(2, 3), f32(2, 0), f32(2, 1)], {"axis": -1}),
+             Sample([f32(2)], {"axis": 0}), Sample([i64(1, 2, 1), i64(1, 2, 3)], {"axis": 2})],
+)  # fmt: skip
+def concat(k: Context, *inputs: Array, axis: int) -> Array:
+    return k.xp.concatenate(inputs, axis_of(axis, inputs[0].ndim))
+
+
+@concat.infer
+def _(*inputs: Tensor, axis: int) -> Tensor:
+    ranked = [t for t in inputs if t.dims is not None]
+    if not ranked:
+        return inputs[0].of(None)
+    first = ranked[0]
+    at = axis_of(axis, first.rank)
+    dims: list[Dim] = list(first.shape)
+    for t in inputs:
+        if t.dtype is not inputs[0].dtype:
+            raise ShapeError(f"cannot join {inputs[0]} and {t}: element types differ")
+        has_rank(t, first.rank)
+        for i, d in enumerate(t.dims or (None,) * first.rank):
+            dims[i] = d if i == at else same(dims[i], d, f"cannot join {first} and {t}: axis {i}")
+    dims[at] = total([t.dims[at] if t.dims is not None else None for t in inputs])
+    return first.of(dims)
+
+
+def _parts(size: int, count: int) -> list[int]:
+    """Sizes of `count` parts: all alike, the last may be smaller."""
+    step = -(-size // count)
+    parts = [step] * (count - 1)
+    if size < sum(parts):
+        raise ShapeError(f"{size} elements do not fill {count} parts of {step}")
+    return [*parts, size - sum(parts)]
+
+
+@op(
+    "Split",
+    since=18,
+    outputs=("outputs*",),
+    samples=[Sample([f32(6, 2)], {"num_outputs": 3}, 3), Sample([f32(2, 7)], {"num_outputs": 3, "axis": -1}, 3),
+             Sample([f32(6), _list(1, 0, 5)], {}, 3), Sample([f32(4)], {"num_outputs": 1})],
+)  # fmt: skip
+def split(
+    k: Context, input: Array, split: Array | None = None, *, axis: int = 0, num_outputs: int | None = None
+) -> tuple[Array, ...]:
+    at = axis_of(axis, input.ndim)
+    parts = _parts(input.shape[at], num_outputs or len(k.wanted)) if split is None else ints(split)
+    ends = np.cumsum([0, *parts]).tolist()
+    return tuple(input[(slice(None),) * at + (slice(a, b),)].copy() for a, b in pairwise(ends))
+
+
+@split.infer
+def _(
+    input: Tensor,
+    split: Tensor | None = None,
+    *,
+    axis: int = 0,
+    num_outputs: int | None = None,
+    wanted: tuple[bool, ...] = (True,),
+) -> tuple[Tensor, ...]:
+    count = len(wanted)
+    given = num_outputs or (length(split) if split is not None else None)
+    if given is not None and given != count:
+        raise ShapeError(f"Split into {given} parts has {count} outputs")
+    at = axis_of(axis, input.rank)
+    size = input.shape[at]
+    parts: Sequence[Dim] | None = None if split is None else split.ints()
+    if split is None:
+        parts = _parts(size, count) if isinstance(size, int) else [size] if count == 1 else None
+    elif parts is not None:
+        same(size, total(parts), f"the parts {list(parts)} do not make up axis {at} of {input}")
+    return tuple(
+        input.of(n if i != at else None if parts is None else parts[p] for i, n in enumerate(input.shape))
+        for p in range(count)
+    )
+
+
+@op(
+    "Expand",
+    since=13,
+    outputs=("output",),
+    samples=[Sample([f32(3, 1), _list(2, 1, 4)]), Sample([f32(3), _list(1)]), Sample([f32(), _list(2, 2)]),
+             Sample([f32(2, 1), _list(0)]), Sample([f32(3), _list()])],
+)  # fmt: skip
+def expand(k: Context, input: Array, shape: Array) -> Array:
+    return k.xp.array(k.xp.broadcast_to(input, np.broadcast_shapes(input.shape, tuple(ints(shape)))), order="C")
+
+
+@expand.infer
+def _(input: Tensor, shape: Tensor) -> Tensor:
+    sizes = shape.ints()
+    count = length(shape) if sizes is None else len(sizes)
+    if input.dims is None or count is None:
+        return input.of(None)
+    return input.of(broadcast_dims(input.dims, (None,) * count if sizes is None else tuple(sizes)))
+
+
+@op(
+    "Tile",
+    since=13,
+    outputs=("output",),
+    samples=[Sample([f32(2, 3), _list(2, 1)]), Sample([f32(3), _list(0)]), Sample([f32(), _list()])],
+)
+def tile(k: Context, input: Array, repeats: Array) -> Array:
+    return k.xp.array(k.xp.tile(input, tuple(ints(repeats))))
+
+
+@tile.infer
+def _(input: Tensor, repeats: Tensor) -> Tensor:
+    times = repeats.ints()
+    if input.dims is None or times is None:
+        rank = len(input.dims) if input.dims is not None else length(repeats)
+        return input.of(unknown(rank))
+    if len(times) != input.rank:
+        raise ShapeError(f"{len(times)} repeats do not fit {input}")
+    return input.of(product((d, n)) for d, n in zip(input.dims, times, strict=True))
+
+
+def _pad_pairs(pads: Sequence[int], axes: Iterable[int] | None, rank: int) -> list[tuple[int, int]]:
+    """(before, after) for each axis."""
+    at = tuple(range(rank)) if axes is None else axes_of(axes, rank)
+    if len(pads) != 2 * len(at):
+        raise ShapeError(f"pads {list(pads)} has {len(pads)} entries for {len(at)} axes, which take {2 * len(at)}")
+    pairs = [(0, 0)] * rank
+    for i, a in enumerate(at):
+        pairs[a] = (pads[i], pads[len(at) + i])
+    return pairs
+
+
+def _pad_indices(mode: str, n: int, before: int, after: int) -> np.ndarray[Any, Any]:
+    """Which element of an axis of size `n` each place of the padded axis shows. Negative padding crops first."""
+    first, last = max(-before, 0), n - max(-after, 0)
+    size = last - first
+    at = np.arange(-max(before, 0), size + max(after, 0))
+    if size < 1 and len(at):
+        raise ShapeError(f"mode {mode!r} cannot pad an axis without elements")
+    if mode == "edge":
+        at = at.clip(0, size - 1)
+    elif mode == "wrap":
+        at = at % size
+    elif mode == "reflect":
+        period = max(2 * (size - 1), 1)
+        at = at % period
+        at = np.minimum(at, period - at) if size > 1 else at * 0
+    else:
+        raise ShapeError(f"pad mode {mode!r} is none of constant, reflect, edge, wrap")
+    return at + first
+
+
+@op(
+    "Pad",
+    since=25,
+    outputs=("output",),
+    samples=[
+        Sample([f32(2, 3), _list(1, 0, 0, 2)]),
+        Sample([f32(2, 3), _list(1, 0, 0, 2), np.float32(1.5)]),
+        Sample([f32(2, 3), _list(-1, 0, 1, -1)]),
+        Sample([f32(2, 4), _list(3, 2), None, _list(-1)], {"mode": "reflect"}),
+        Sample([f32(2, 3), _list(1, 2, 0, 1)], {"mode": "edge"}),
+        Sample([f32(2, 3), _list(1, 2, 1, 1)], {"mode": "wrap"}),
+        Sample([f32(0, 2), _list(1, 0, 1, 0)]),
+        Sample([i64(2), _list(1, 1), np.int64(7), _list(0)]),
+    ],
+)
+def pad(
+    k: Context,
+    data: Array,
+    pads: Array,
+    constant_value: Array | None = None,
+    axes: Array | None = None,
+    *,
+    mode: str = "constant",
+) -> Array:
+    pairs = _pad_pairs(ints(pads), None if axes is None else ints(axes), data.ndim)
+    if mode != "constant":
+        result = data.copy()
+        for axis, (before, after) in enumerate(pairs):
+            if before or after:
+                result = result.take(k.xp.asarray(_pad_indices(mode, data.shape[axis], before, after)), axis)
+        return result
+    sizes = tuple(n + b + a for n, (b, a) in zip(data.shape, pairs, strict=True))
+    fill: Any = "" if data.dtype == object else 0
+    result = k.xp.full(sizes, fill if constant_value is None else constant_value.reshape(()), data.dtype)
+    to = tuple(slice(max(b, 0), n - max(a, 0)) for n, (b, a) in zip(sizes, pairs, strict=True))
+    of = tuple(slice(max(-b, 0), n - max(-a, 0)) for n, (b, a) in zip(data.shape, pairs, strict=True))
+    result[to] = data[of]
+    return result
+
+
+@pad.infer
+def _(
+    data: Tensor,
+    pads: Tensor,
+    constant_value: Tensor | None = None,
+    axes: Tensor | None = None,
+    *,
+    mode: str = "constant",
+) -> Tensor:
+    sizes, at = pads.ints(), None if axes is None else axes.ints()
+    if axes is not None and at is None:
+        return data.of(unknown(data.rank))
+    if sizes is None:
+        touched = range(data.rank) if at is None else axes_of(at, data.rank)
+        return data.of(None if i in touched else d for i, d in enumerate(data.shape))
+    pairs = _pad_pairs(sizes, at, data.rank)
+    dims = [total((d, b + a)) for d, (b, a) in zip(data.shape, pairs, strict=True)]
+    if any(isinstance(d, int) and d < 0 for d in dims):
+        raise ShapeError(f"pads {sizes} crop more than {data} has")
+    return data.of(dims)
+
+
+# depth split into (block, block, depth) or (depth, block, block) -> (depth, height, block, width, block)
+BLOCK_ORDER = {"DCR": (0, 3, 4, 1, 5, 2), "CRD": (0, 1, 4, 2, 5, 3)}
+
+
+def _block_order(mode: str) -> tuple[int, ...]:
+    if mode not in BLOCK_ORDER:
+        raise ShapeError(f"mode {mode!r} is neither DCR nor CRD")
+    return BLOCK_ORDER[mode]
+
+
+@op(
+    "DepthToSpace",
+    since=28,
+    outputs=("output",),
+    samples=[Sample([f32(2, 8, 2, 3)], {"blocksize": 2}), Sample([f32(1, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}),
+             Sample([f32(0, 4, 1, 1)], {"blocksize": 2})],
+)  # fmt: skip
+def depth_to_space(k: Context, input: Array, *, blocksize: int, mode: str = "DCR") -> Array:
+    order = _block_order(mode)
+    n, c, h, w = input.shape
+    depth = c // blocksize**2
+    parts = (blocksize, blocksize, depth) if mode == "DCR" else (depth, blocksize, blocksize)
+    blocks = input.reshape(n, *parts, h, w).transpose(order)
+    return k.xp.array(blocks.reshape(n, depth, h * blocksize, w * blocksize))
+
+
+@depth_to_space.infer
+def _(input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    _block_order(mode)
+    has_rank(input, 4)
+    n, c, h, w = input.dims or (None,) * 4
+    if isinstance(c, int) and c % blocksize**2:
+        raise ShapeError(f"{c} channels do not divide into blocks of {blocksize} x {blocksize}")
+    depth = c // blocksize**2 if isinstance(c, int) else None
+    return input.of((n, depth, product((h, blocksize)), product((w, blocksize))))
+
+
+@op(
+    "SpaceToDepth",
+    since=28,
+    outputs=("output",),
+    samples=[Sample([f32(2, 2, 4, 6)], {"blocksize": 2}), Sample([f32(1, 2, 4, 6)], {"blocksize": 2, "mode": "CRD"}),
+             Sample([f32(0, 1, 3, 3)], {"blocksize": 3})],
+)  # fmt: skip
+def space_to_depth(k: Context, input: Array, *, blocksize: int, mode: str = "DCR") -> Array:
+    back = np.argsort(_block_order(mode)).tolist()
+    n, c, h, w = input.shape
+    blocks = input.reshape(n, c, h // blocksize, blocksize, w // blocksize, blocksize).transpose(back)
+    return k.xp.array(blocks.reshape(n, c * blocksize**2, h // blocksize, w // blocksize))
+
+
+@space_to_depth.infer
+def _(input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    _block_order(mode)
+    has_rank(input, 4)
+    n, c, *space = input.dims or (None,) * 4
+    if any(isinstance(d, int) and d % blocksize for d in space):
+        raise ShapeError(f"{input} does not divide into blocks of {blocksize} x {blocksize}")
+    h, w = (d // blocksize if isinstance(d, int) else None for d in space)
+    return input.of((n, product((c, blocksize**2)), h, w))
+
+
+@op(
+    "Trilu",
+    since=14,
+    outputs=("output",),
+    samples=[Sample([f32(3, 4)]), Sample([f32(2, 3, 3), np.int64(1)]), Sample([f32(3, 4), np.int64(-1)], {"upper": 0}),
+             Sample([Tensor(DType.BOOL, (2, 2))], {"upper": 0}), Sample([f32(0, 3)])],
+)  # fmt: skip
+def trilu(context: Context, input: Array, k: Array | None = None, *, upper: int = 1) -> Array:
+    offset, xp = 0 if k is None else ints(k)[0], context.xp
+    return xp.triu(input, offset) if upper else xp.tril(input, offset)
+
+
+@trilu.infer
+def _(input: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
+    if input.rank < 2:
+        raise ShapeError(f"{input} has no matrices")
+    return input.forget()

@@ -1,0 +1,243 @@
+"""Normalisation, softmax and dropout.
+
+https://onnx.ai/onnx/operators/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import ShapeError
+from .op import Context, Op, Sample, broadcast_dims, op
+from .random import seeded, uniform
+from .rules import axis_of, narrow, same, widen
+from .types import Array, DType, Tensor, f32
+
+POSITIVE = np.array([0.5, 1.0, 2.0], np.float32)
+
+
+def _per_channel(v: Array, x: Array) -> Array:
+    """A vector with one entry per channel, shaped to meet `x`."""
+    return widen(v).reshape(-1, *(1,) * (x.ndim - 2))
+
+
+def _check_channels(X: Tensor, **vectors: Tensor) -> None:
+    for name, v in vectors.items():
+        if v.dims is not None and len(v.dims) != 1:
+            raise ShapeError(f"{name} should be a list, not {v}")
+        if v.dims is not None and X.dims is not None and len(X.dims) > 1:
+            same(v.dims[0], X.dims[1], f"{name} {v} does not fit the channels of {X}")
+
+
+@op(
+    "BatchNormalization",
+    since=15,
+    outputs=("Y", "running_mean?", "running_var?"),
+    samples=[
+        Sample([f32(2, 3, 4, 4), f32(3), f32(3), f32(3), POSITIVE]),
+        Sample([f32(2, 3), f32(3), f32(3), f32(3), POSITIVE], {"epsilon": 0.1}),
+        Sample([f32(2, 3, 4), f32(3), f32(3), f32(3), POSITIVE], {"training_mode": 1, "momentum": 0.8}, 3),
+        Sample([f32(0, 3, 2), f32(3), f32(3), f32(3), POSITIVE]),
+    ],
+)
+def batch_normalization(
+    k: Context,
+    X: Array,
+    scale: Array,
+    B: Array,
+    input_mean: Array,
+    input_var: Array,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+) -> tuple[Array, ...]:
+    x = widen(X)
+    if not training_mode:
+        factor = widen(scale) / k.xp.sqrt(widen(input_var) + epsilon)
+        y = x * _per_channel(factor, x)
+        y += _per_channel(widen(B) - widen(input_mean) * factor, x)
+        return (narrow(y, X.dtype),)
+    axes = (0, *range(2, X.ndim))
+    mean, var = x.mean(axes), x.var(axes)
+    y = (x - _per_channel(mean, x)) * _per_channel(widen(scale) / k.xp.sqrt(var + epsilon), x) + _per_channel(B, x)
+    running = [
+        narrow(widen(old) * momentum + new * (1 - momentum), old.dtype)
+        for old, new in ((input_mean, mean), (input_var, var))
+    ]
+    return narrow(y, X.dtype), *running
+
+
+@batch_normalization.infer
+def _(
+    X: Tensor,
+    scale: Tensor,
+    B: Tensor,
+    input_mean: Tensor,
+    input_var: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+) -> tuple[Tensor, ...]:
+    _check_channels(X, scale=scale, B=B, input_mean=input_mean, input_var=input_var)
+    if not training_mode:
+        return (X.forget(),)
+    return X.forget(), input_mean.forget(), input_var.forget()
+
+
+@op(
+    "InstanceNormalization",
+    since=22,
+    outputs=("output",),
+    samples=[Sample([f32(2, 3, 4, 5), f32(3), f32(3)]), Sample([f32(1, 2, 6), f32(2), f32(2)], {"epsilon": 0.01})],
+)
+def instance_normalization(k: Context, input: Array, scale: Array, B: Array, *, epsilon: float = 1e-5) -> Array:
+    x = widen(input)
+    axes = tuple(range(2, x.ndim))
+    y = (x - x.mean(axes, keepdims=True)) / k.xp.sqrt(x.var(axes, keepdims=True) + epsilon)
+    return narrow(y * _per_channel(scale, x) + _per_channel(B, x), input.dtype)
+
+
+@instance_normalization.infer
+def _(input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5) -> Tensor:
+    _check_channels(input, scale=scale, B=B)
+    return input.forget()
+
+
+@op(
+    "LayerNormalization",
+    since=17,
+    outputs=("Y", "Mean?", "InvStdDev?"),
+    samples=[
+        Sample([f32(2, 3, 4), f32(4), f32(4)]),
+        Sample([f32(2, 3, 4), f32(3, 4)], {"axis": 1, "epsilon": 0.01}, 3),
+        Sample([f32(2, 3), f32(2, 3), f32(3)], {"axis": 0}, 3),
+        Sample([f32(0, 3), f32(3)]),
+    ],
+)
+def layer_normalization(
+    k: Context,
+    X: Array,
+    Scale: Array,
+    B: Array | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> tuple[Array, ...]:
+    stash = DType.from_onnx(stash_type).numpy
+    x = X.astype(np.float32 if stash_type == 1 else np.float64)
+    axes = tuple(range(axis_of(axis, X.ndim), X.ndim))
+    mean = x.mean(axes, keepdims=True)
+    centred = x - mean
+    inverse = 1 / k.xp.sqrt((centred * centred).mean(axes, keepdims=True) + np.asarray(epsilon, x.dtype))
+    y = narrow(centred * inverse, X.dtype) * Scale
+    return narrow(y if B is None else y + B, X.dtype), narrow(mean, stash), narrow(inverse, stash)
+
+
+@layer_normalization.infer
+def _(
+    X: Tensor,
+    Scale: Tensor,
+    B: Tensor | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> tuple[Tensor, Tensor, Tensor]:
+    stash = DType.from_onnx(stash_type)
+    if X.dims is None:
+        return X.of(None), Tensor(stash, None), Tensor(stash, None)
+    at = axis_of(axis, X.rank)
+    for t in (Scale, B):
+        if t is not None and t.dims is not None and broadcast_dims(X.dims, t.dims) is not None and len(t.dims) > X.rank:
+            raise ShapeError(f"{t} does not broadcast to {X}")
+    kept = Tensor(stash, tuple(d if i < at else 1 for i, d in enumerate(X.dims)))
+    return X.forget(), kept, kept
+
+
+@op(
+    "LRN",
+    since=13,
+    samples=[
+        Sample([f32(1, 6, 2, 2)], {"size": 3}),
+        Sample([f32(1, 5, 3, 1)], {"size": 5, "alpha": 0.1, "beta": 0.5, "bias": 2.0}),
+        Sample([f32(2, 2, 2, 2)], {"size": 7}),
+    ],
+)
+def lrn(k: Context, X: Array, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int) -> Array:
+    x = widen(X)
+    squares = x * x
+    sums = squares.copy()
+    for shift in range(-((size - 1) // 2), size // 2 + 1):
+        if 0 < shift < X.shape[1]:
+            sums[:, :-shift] += squares[:, shift:]
+        elif -X.shape[1] < shift < 0:
+            sums[:, -shift:] += squares[:, :shift]
+    return narrow(x / (bias + alpha / size * sums) ** beta, X.dtype)
+
+
+def _soft(name: str, combine: Callable[[Any, Array, int], Array]) -> Op:
+    """Softmax or its logarithm, of `x` less its largest element."""
+
+    def reference(k: Context, input: Array, *, axis: int = -1) -> Array:
+        at = axis_of(axis, input.ndim)
+        if not input.size:
+            return input.copy()
+        x = widen(input)
+        return narrow(combine(k.xp, x - x.max(at, keepdims=True), at), input.dtype)
+
+    samples = [Sample([f32(2, 5)]), Sample([f32(2, 5, 3)], {"axis": 1}), Sample([f32(0, 3)]), Sample([f32(2, 0)])]
+    large = Sample([np.array([[1e4, 0, -1e4], [1, 2, 3]], np.float32)])
+    made = op(name, since=13, outputs=("output",), samples=[*samples, large])(reference)
+
+    @made.infer
+    def _(input: Tensor, *, axis: int = -1) -> Tensor:
+        axis_of(axis, input.rank)
+        return input.forget()
+
+    return made
+
+
+def _softmax(xp: Any, x: Array, axis: int) -> Array:
+    e = xp.exp(x)
+    e /= e.sum(axis, keepdims=True)
+    return e
+
+
+softmax = _soft("Softmax", _softmax)
+log_softmax = _soft("LogSoftmax", lambda xp, x, axis: x - xp.log(xp.exp(x).sum(axis, keepdims=True)))
+
+
+@op(
+    "Dropout",
+    since=22,
+    outputs=("output", "mask?"),
+    deterministic=False,  # a pass turns it into Identity where training_mode is known to be false
+    samples=[
+        Sample([f32(2, 3)]),
+        Sample([f32(2, 3), np.float32(0.3), np.array(False)], {}, 2),
+        Sample([f32(4, 5), np.float32(0.5), np.array(True)], {"seed": 7}, 2),
+        Sample([f32(2), np.float32(0), np.array(True)], {}, 2),
+        Sample([f32(0), None, np.array(True)], {}, 2),
+    ],
+)
+def dropout(
+    k: Context, data: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None = None
+) -> tuple[Array, Array]:
+    rate = 0.5 if ratio is None else float(ratio)
+    if training_mode is None or not bool(training_mode) or rate == 0:
+        return data.copy(), k.xp.ones(data.shape, bool)
+    kept = uniform(k.xp, seeded(k.key, seed), data.shape) >= rate
+    return narrow(k.xp.where(kept, widen(data) / (1 - rate), 0), data.dtype), kept
+
+
+@dropout.infer
+def _(
+    data: Tensor, ratio: Tensor | None = None, training_mode: Tensor | None = None, *, seed: int | None = None
+) -> tuple[Tensor, Tensor]:
+    return data.forget(), Tensor(DType.BOOL, data.dims)

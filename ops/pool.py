@@ -1,0 +1,189 @@
+"""Pooling: the largest element or the average of each window, or of everything.
+
+https://onnx.ai/onnx/operators/onnx__MaxPool.html, https://onnx.ai/onnx/operators/onnx__AveragePool.html
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from .errors import ShapeError
+from .op import Context, Op, Sample, op
+from .rules import narrow, unknown, widen
+from .types import Array, Dim, DType, Tensor, f32
+from .windows import Ints, Window, known, out_dims, padded, taps, windows
+
+
+def _pooled_dims(
+    X: Tensor, kernel_shape: Sequence[int], strides: Ints, dilations: Ints, pads: Ints, auto_pad: str, ceil_mode: int
+) -> tuple[Dim, ...]:
+    dims = X.dims if X.dims is not None else unknown(len(kernel_shape) + 2) or ()
+    if len(dims) != len(kernel_shape) + 2:
+        raise ShapeError(f"kernel_shape {list(kernel_shape)} does not fit the spatial axes of {X}")
+    return (*dims[:2], *out_dims(dims[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+
+
+POOL_SAMPLES = [
+    Sample([f32(1, 2, 5, 6)], {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}),
+    Sample([f32(1, 2, 6, 6)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
+    Sample([f32(1, 1, 5, 5)], {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [1, 1, 1, 1], "ceil_mode": 1}),
+    Sample([f32(2, 2, 8)], {"kernel_shape": [3], "dilations": [2]}),
+    Sample([f32(1, 2, 7)], {"kernel_shape": [3], "strides": [2], "auto_pad": "SAME_UPPER"}),
+    Sample([f32(1, 2, 8)], {"kernel_shape": [3], "strides": [2], "auto_pad": "SAME_LOWER"}),
+    Sample([f32(1, 2, 8)], {"kernel_shape": [3], "auto_pad": "VALID"}),
+    Sample([f32(1, 1, 4, 3, 5)], {"kernel_shape": [2, 2, 2], "pads": [0, 1, 0, 1, 0, 1]}),
+    Sample([f32(0, 2, 4, 4)], {"kernel_shape": [2, 2]}),
+]
+
+
+def _lowest(dtype: Any) -> Any:
+    return -math.inf if dtype.kind == "f" else np.iinfo(dtype).min
+
+
+def _places(xp: Any, found: Sequence[Window], sizes: Sequence[int], storage_order: int) -> list[tuple[Array, Array]]:
+    """For each place of the kernel: the position in the unpadded channel that each window sees there, and whether
+    it lies inside."""
+    n = len(sizes)
+    steps = [math.prod(sizes[:i]) if storage_order else math.prod(sizes[i + 1 :]) for i in range(n)]
+    result = []
+    for place in product(*(range(w.kernel) for w in found)):
+        flat, inside = xp.zeros((1,) * n, np.int64), xp.ones((1,) * n, bool)
+        for i, (w, at) in enumerate(zip(found, place, strict=True)):
+            position = xp.arange(w.out) * w.stride + (at * w.dilation - w.before)
+            position = position.reshape([-1 if i == j else 1 for j in range(n)])
+            flat = flat + position * steps[i]
+            inside = inside & (position >= 0) & (position < sizes[i])
+        result.append((flat, inside))
+    return result
+
+
+@op(
+    "MaxPool",
+    since=22,
+    outputs=("Y", "Indices?"),
+    samples=[
+        *POOL_SAMPLES,
+        Sample([f32(2, 2, 5, 4)], {"kernel_shape": [2, 3], "pads": [0, 1, 1, 1], "strides": [2, 1]}, 2),
+        Sample([f32(2, 2, 5, 4)], {"kernel_shape": [2, 2], "storage_order": 1}, 2),
+        Sample([Tensor(DType.INT8, (1, 1, 4, 4))], {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1]}),
+    ],
+)
+def max_pool(
+    k: Context,
+    X: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints = None,
+    kernel_shape: Sequence[int],
+    pads: Ints = None,
+    storage_order: int = 0,
+    strides: Ints = None,
+) -> tuple[Array, ...]:
+    found = known(windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    x = widen(X)
+    first, *rest = taps(padded(k.xp, x, found, _lowest(x.dtype)), found)
+    y = k.xp.array(first, order="C")
+    for view in rest:
+        k.xp.maximum(y, view, out=y)
+    if len(k.wanted) < 2 or not k.wanted[1]:
+        return (narrow(y, X.dtype),)
+    where = k.xp.full(y.shape, -1, np.int64)
+    places = _places(k.xp, found, X.shape[2:], storage_order)
+    for view, (flat, inside) in zip([first, *rest], places, strict=True):
+        where = k.xp.where((where < 0) & inside & (view == y), flat, where)
+    channel = k.xp.arange(X.shape[0] * X.shape[1]).reshape(*X.shape[:2], *(1,) * len(found))
+    return narrow(y, X.dtype), where + channel * math.prod(X.shape[2:])
+
+
+@max_pool.infer
+def _(
+    X: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints = None,
+    kernel_shape: Sequence[int],
+    pads: Ints = None,
+    storage_order: int = 0,
+    strides: Ints = None,
+) -> tuple[Tensor, Tensor]:
+    dims = _pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    return X.of(dims), Tensor(DType.INT64, dims)
+
+
+def _counted(found: Sequence[Window], sizes: Sequence[int], count_include_pad: int) -> Array:
+    """How many elements the average of each window is taken over."""
+    count: Any = np.ones((), np.int64)
+    for w, size in zip(found, sizes, strict=True):
+        seen = np.arange(w.out)[:, None] * w.stride + np.arange(w.kernel) * w.dilation - w.before
+        low, high = (-w.before, size + w.after) if count_include_pad else (0, size)
+        count = count[..., None] * ((seen >= low) & (seen < high)).sum(1)
+    return count
+
+
+@op(
+    "AveragePool",
+    since=22,
+    samples=[*POOL_SAMPLES, *(Sample(s.inputs, {**s.attrs, "count_include_pad": 1}) for s in POOL_SAMPLES)],
+)
+def average_pool(
+    k: Context,
+    X: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Ints = None,
+    kernel_shape: Sequence[int],
+    pads: Ints = None,
+    strides: Ints = None,
+) -> Array:
+    found = known(windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    first, *rest = taps(padded(k.xp, widen(X), found), found)
+    y = k.xp.array(first, order="C")
+    for view in rest:
+        y += view
+    y /= k.xp.asarray(_counted(found, X.shape[2:], count_include_pad).astype(y.dtype))
+    return narrow(y, X.dtype)
+
+
+@average_pool.infer
+def _(
+    X: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Ints = None,
+    kernel_shape: Sequence[int],
+    pads: Ints = None,
+    strides: Ints = None,
+) -> Tensor:
+    return X.of(_pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+
+
+def _global(name: str, combine: Callable[[Any, tuple[int, ...]], Array]) -> Op:
+    """A pool whose window is all of the spatial axes."""
+
+    def reference(k: Context, X: Array) -> Array:
+        return narrow(k.xp.asarray(combine(widen(X), tuple(range(2, X.ndim)))), X.dtype)
+
+    made = op(name, since=22, samples=[Sample([f32(2, 3, 4, 5)]), Sample([f32(1, 2, 3)]), Sample([f32(0, 2, 3, 1)])])(
+        reference
+    )
+
+    @made.infer
+    def _(X: Tensor) -> Tensor:
+        return X.of((*X.shape[:2], *(1,) * (X.rank - 2)))
+
+    return made
+
+
+global_average_pool = _global("GlobalAveragePool", lambda x, axes: x.mean(axes, keepdims=True))
+global_max_pool = _global("GlobalMaxPool", lambda x, axes: x.max(axes, keepdims=True))

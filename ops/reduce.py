@@ -1,0 +1,200 @@
+"""Operators that combine the elements along axes: sums, extremes, where those stand, running sums, the largest k.
+
+https://onnx.ai/onnx/operators/
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import ShapeError
+from .op import Context, Op, Sample, op
+from .rules import axes_of, axis_of, ints, length, narrow, unknown, widen
+from .types import Array, Dim, DType, Tensor, f32, i64
+
+Axes = tuple[int, ...]
+
+
+def _reduced_dims(dims: tuple[Dim, ...], axes: Axes, keepdims: int) -> tuple[Dim, ...]:
+    if keepdims:
+        return tuple(1 if i in axes else d for i, d in enumerate(dims))
+    return tuple(d for i, d in enumerate(dims) if i not in axes)
+
+
+def _reduce_axes(axes: list[int] | None, rank: int, noop: int) -> Axes:
+    """Axes to reduce: none given means all of them, or none where `noop_with_empty_axes` says so."""
+    return axes_of(axes, rank) if axes else () if noop else tuple(range(rank))
+
+
+REDUCE_SAMPLES = [
+    Sample([f32(2, 3, 4), np.array([1])]),
+    Sample([f32(2, 3, 4), np.array([-1, 0])], {"keepdims": 0}),
+    Sample([f32(2, 3)]),
+    Sample([f32(2, 3)], {"noop_with_empty_axes": 1}),
+    Sample([f32(2, 3), np.zeros(0, np.int64)], {"keepdims": 0}),
+    Sample([f32()], {"keepdims": 0}),
+    Sample([i64(2, 3), np.array([0])]),
+]
+EMPTY = Sample([f32(2, 0), np.array([1])])
+
+
+def reduction(
+    name: str, since: int, combine: Callable[[Any, Array, Axes, bool], Array], samples: list[Sample] | None = None
+) -> Op:
+    """An operator that combines the elements along axes by `combine(xp, x, axes, keepdims)`; x is float32 or wider."""
+
+    def reference(
+        k: Context, data: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Array:
+        over = _reduce_axes(None if axes is None else ints(axes), data.ndim, noop_with_empty_axes)
+        result = k.xp.asarray(combine(k.xp, widen(data), over, bool(keepdims)))
+        return result.astype(data.dtype, copy=not over)
+
+    made = op(name, since=since, outputs=("reduced",), samples=[*REDUCE_SAMPLES, *(samples or [])])(reference)
+
+    @made.infer
+    def _(data: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+        given: list[int] | None = []
+        if axes is not None and length(axes) != 0:
+            given = axes.ints()
+        if given is not None and data.dims is not None:
+            return data.of(_reduced_dims(data.dims, _reduce_axes(given, data.rank, noop_with_empty_axes), keepdims))
+        if not keepdims and data.dims is not None and axes is not None and length(axes):
+            return data.of(unknown(data.rank - (length(axes) or 0)))
+        if not keepdims and given == [] and not noop_with_empty_axes:
+            return data.of(())
+        return data.of(unknown(data.rank if keepdims and data.dims is not None else None))
+
+    return made
+
+
+def _mean(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
+    count = math.prod(x.shape[a] for a in axes)
+    sums = xp.asarray(x.sum(axes, keepdims=keepdims, dtype=x.dtype))
+    with xp.errstate(all="ignore"):
+        return sums / count if sums.dtype.kind == "f" else xp.sign(sums) * (abs(sums) // max(count, 1))
+
+
+def _extreme(method: str, lowest: bool) -> Callable[[Any, Array, Axes, bool], Array]:
+    def combine(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
+        if all(x.shape[a] for a in axes):
+            return getattr(x, method)(axes, keepdims=keepdims)
+        empty: Any = -math.inf if lowest else math.inf
+        if x.dtype.kind in "iu":
+            empty = np.iinfo(x.dtype).min if lowest else np.iinfo(x.dtype).max
+        return xp.full(_reduced_dims(x.shape, axes, int(keepdims)), empty, x.dtype)
+
+    return combine
+
+
+BOOL = Sample([np.array([[True, False], [False, False]]), np.array([1])])
+
+reduce_sum = reduction("ReduceSum", 13, lambda xp, x, axes, keep: x.sum(axes, keepdims=keep, dtype=x.dtype), [EMPTY])
+reduce_mean = reduction("ReduceMean", 18, _mean)
+reduce_max = reduction("ReduceMax", 20, _extreme("max", True), [BOOL, EMPTY])
+reduce_min = reduction("ReduceMin", 20, _extreme("min", False), [BOOL, EMPTY])
+reduce_prod = reduction("ReduceProd", 18, lambda xp, x, axes, keep: x.prod(axes, keepdims=keep, dtype=x.dtype), [EMPTY])
+reduce_l2 = reduction("ReduceL2", 18, lambda xp, x, axes, keep: xp.sqrt((x * x).sum(axes, keepdims=keep)), [EMPTY])
+
+
+ARG_SAMPLES = [
+    Sample([f32(2, 3)]),
+    Sample([f32(2, 3)], {"axis": -1, "keepdims": 0}),
+    Sample([np.array([[1, 1, 0], [0, 2, 2]])], {"axis": 1, "select_last_index": 1}),
+    Sample([np.array([[1, 1, 0], [0, 2, 2]])], {"axis": 1}),
+    Sample([f32(0, 3)], {"axis": 1}),
+]
+
+
+def place_of(name: str, since: int, method: str) -> Op:
+    """An operator that tells where along an axis the extreme element stands."""
+
+    def reference(k: Context, data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+        at = axis_of(axis, data.ndim)
+        x = k.xp.flip(data, at) if select_last_index else data
+        found = k.xp.expand_dims(getattr(widen(x), method)(at), at).astype(np.int64)
+        found = data.shape[at] - 1 - found if select_last_index else found
+        return found if keepdims else k.xp.array(found.reshape(_reduced_dims(data.shape, (at,), 0)))
+
+    made = op(name, since=since, outputs=("reduced",), samples=ARG_SAMPLES)(reference)
+
+    @made.infer
+    def _(data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
+        if data.dims is None:
+            return Tensor(DType.INT64, None)
+        return Tensor(DType.INT64, _reduced_dims(data.dims, (axis_of(axis, data.rank),), keepdims))
+
+    return made
+
+
+arg_max = place_of("ArgMax", 13, "argmax")
+arg_min = place_of("ArgMin", 13, "argmin")
+
+
+@op(
+    "CumSum",
+    since=14,
+    outputs=("y",),
+    samples=[
+        Sample([f32(2, 3), np.array(1)]),
+        Sample([f32(2, 3), np.array(-2, np.int32)], {"reverse": 1}),
+        Sample([i64(4), np.array([0])], {"exclusive": 1}),
+        Sample([i64(2, 3), np.array(0)], {"exclusive": 1, "reverse": 1}),
+        Sample([f32(0, 3), np.array(0)]),
+    ],
+)
+def cum_sum(k: Context, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    at = axis_of(ints(axis)[0], x.ndim)
+    wide = widen(k.xp.flip(x, at) if reverse else x)
+    sums = wide.cumsum(at, dtype=wide.dtype)
+    if exclusive:
+        sums = k.xp.roll(sums, 1, at)
+        sums[(slice(None),) * at + (slice(0, 1),)] = 0
+    return k.xp.array(narrow(k.xp.flip(sums, at) if reverse else sums, x.dtype), order="C")
+
+
+@cum_sum.infer
+def _(x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    at = axis.ints()
+    if at and x.dims is not None:
+        axis_of(at[0], x.rank)
+    return x.forget()
+
+
+@op(
+    "TopK",
+    since=24,
+    outputs=("Values", "Indices"),
+    samples=[
+        Sample([f32(2, 5), np.array([3])], {}, 2),
+        Sample([f32(4, 3), np.array([2])], {"axis": 0, "largest": 0}, 2),
+        Sample([np.array([2, 1, 2, 1]), np.array([3])], {}, 2),
+        Sample([np.array([2, 1, 2, 1]), np.array([3])], {"largest": 0}, 2),
+        Sample([f32(2, 3), np.array([0])], {}, 2),
+    ],
+)
+def top_k(k: Context, X: Array, K: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
+    at, count = axis_of(axis, X.ndim), ints(K)[0]
+    x = widen(X)
+    if largest:  # ascending on the reversed axis, read backwards: of equals the first comes first
+        order = k.xp.flip(X.shape[at] - 1 - k.xp.argsort(k.xp.flip(x, at), axis=at, kind="stable"), at)
+    else:
+        order = k.xp.argsort(x, axis=at, kind="stable")
+    places = k.xp.array(order[(slice(None),) * at + (slice(count),)], dtype=np.int64, order="C")
+    return k.xp.take_along_axis(X, places, at), places
+
+
+@top_k.infer
+def _(X: Tensor, K: Tensor, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
+    if X.dims is None:
+        return X.of(None), Tensor(DType.INT64, None)
+    at, count = axis_of(axis, X.rank), K.ints()
+    size = X.dims[at]
+    if count and isinstance(size, int) and not 0 <= count[0] <= size:
+        raise ShapeError(f"the largest {count[0]} of {size} elements (axis {axis} of {X})")
+    dims = tuple((count[0] if count else None) if i == at else d for i, d in enumerate(X.dims))
+    return X.of(dims), Tensor(DType.INT64, dims)

@@ -1,0 +1,101 @@
+"""What many operators' rules share: axes, known elements, arithmetic on dims that may be names or unknown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import ShapeError
+from .types import Array, Dim, DType, Tensor
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """The axis counted from the front; ShapeError where the rank has no such axis.
+
+    >>> axis_of(-1, 3)
+    2
+    """
+    if not -rank <= axis < rank:
+        raise ShapeError(f"axis {axis} is outside rank {rank}", hint=f"axes run from {-rank} to {rank - 1}")
+    return int(axis) % rank
+
+
+def axes_of(axes: Iterable[int], rank: int) -> tuple[int, ...]:
+    """Several axes counted from the front; ShapeError where one is named twice."""
+    found = tuple(axis_of(a, rank) for a in axes)
+    if len(set(found)) < len(found):
+        raise ShapeError(f"axes {list(found)} name one axis twice")
+    return found
+
+
+def ints(x: Array) -> list[int]:
+    """The elements of a small array (axes, a shape) as Python integers, wherever it lives."""
+    return [int(v) for v in x.ravel().tolist()]
+
+
+def length(t: Tensor) -> int | None:
+    """How many elements a list such as axes or a shape has, where known."""
+    if t.dims is not None and len(t.dims) > 1:
+        raise ShapeError(f"{t} should be a list")
+    return t.elements
+
+
+def unknown(rank: int | None) -> tuple[Dim, ...] | None:
+    """That many unknown dims."""
+    return None if rank is None else (None,) * rank
+
+
+def same(a: Dim, b: Dim, what: str) -> Dim:
+    """The dim that `a` and `b` both are; ShapeError with `what` where two sizes differ."""
+    if isinstance(a, int) and isinstance(b, int) and a != b:
+        raise ShapeError(f"{what}: {a} is not {b}")
+    if isinstance(b, int) or a is None:
+        return b
+    return a
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    """The number of elements in these dims; a name survives only where all else is 1.
+
+    >>> product((2, 3)), product((1, "n")), product((2, "n")), product((0, "n"))
+    (6, 'n', None, 0)
+    """
+    size = math.prod(d for d in dims if isinstance(d, int))
+    rest = [d for d in dims if not isinstance(d, int)]
+    if not rest or size == 0:
+        return size
+    return rest[0] if size == 1 and len(rest) == 1 else None
+
+
+def total(dims: Sequence[Dim]) -> Dim:
+    """The sum of dims; a name survives only where all else is 0."""
+    size = sum(d for d in dims if isinstance(d, int))
+    rest = [d for d in dims if not isinstance(d, int)]
+    if not rest:
+        return size
+    return rest[0] if size == 0 and len(rest) == 1 else None
+
+
+def has_rank(t: Tensor, *ranks: int) -> None:
+    """ShapeError unless the rank is unknown or one of these."""
+    if t.dims is not None and len(t.dims) not in ranks:
+        raise ShapeError(f"{t} should have rank {' or '.join(map(str, ranks))}")
+
+
+def is_narrow(dtype: Any) -> bool:
+    """Whether sums of this element type are taken in float32: floats of 16 bits and less."""
+    kind = DType.of(dtype)
+    return kind.floating and kind.bits <= 16
+
+
+def widen(x: Array) -> Array:
+    """The array in the element type that sums are taken in."""
+    return x.astype(np.float32) if is_narrow(x.dtype) else x
+
+
+def narrow(x: Array, dtype: Any) -> Array:
+    """The array in `dtype` again after a sum."""
+    return x.astype(dtype, copy=False)

@@ -1,0 +1,245 @@
+"""Every operator record, from its own samples: no test is written per operator."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mezzo.ops import OPS, OPSETS, Body, Context, DType, Op, Sample, Tensor
+from mezzo.ops.op import REQUIRED
+from mezzo.ops.types import Type, type_of
+
+STANDARD = [o for o in OPS.values() if o.domain != "mezzo"]
+BOUND_BY_DATA = {"NonZero", "NonMaxSuppression"}  # sizes that only the elements tell, however much is known of types
+
+
+def plain(sample: Sample) -> bool:
+    """Whether the sample needs no subgraph (control flow has tests of its own)."""
+    return not any(isinstance(v, Body) for v in sample.attrs.values())
+
+
+def cases(ops: list[Op]) -> list[Any]:
+    return [pytest.param(o, s, id=f"{o.name}-{i}") for o in ops for i, s in enumerate(o.samples) if plain(s)]
+
+
+ALL = cases(list(OPS.values()))
+
+
+def fill(sample: Sample, floats: type | None = None) -> list[Any]:
+    """Arrays for a sample: types are filled at random, floats in another precision if asked."""
+    rng = np.random.default_rng(0)
+
+    def one(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            low, high = (0, 2) if x.dtype is DType.BOOL else (-2, 2) if x.dtype.floating else (-3, 4)
+            made = rng.uniform(low, high, x.sizes)
+            x = (made if x.dtype.floating else np.floor(made)).astype(x.dtype.numpy)
+        elif x is not None:
+            x = np.array(x)
+        return x.astype(floats) if floats and x is not None and x.dtype.kind == "f" else x
+
+    return [one(x) for x in sample.inputs]
+
+
+def run(o: Op, sample: Sample, xs: list[Any]) -> tuple[Any, ...]:
+    return o.run(Context(np, wanted=(True,) * sample.outputs), xs, sample.attrs)
+
+
+def compatible(t: Type, y: Any) -> str:
+    """Empty if the type may describe the array; names `dN` stand for the size N."""
+    assert isinstance(t, Tensor)
+    if t.dtype is not DType.of(y.dtype):
+        return f"{t} against {y.dtype}"
+    if t.dims is not None and (
+        len(t.dims) != y.ndim
+        or any(d is not None and str(d).removeprefix("d") != str(n) for d, n in zip(t.dims, y.shape, strict=True))
+    ):
+        return f"{t} against {y.shape}"
+    if t.value is not None and not np.array_equal(t.value, y):
+        return f"{t.value} against {y}"
+    return ""
+
+
+def test_every_operator_has_samples() -> None:
+    assert [o.name for o in OPS.values() if not o.samples] == []
+
+
+@pytest.mark.parametrize(("o", "sample"), ALL)
+def test_inference_says_what_the_reference_does(o: Op, sample: Sample) -> None:
+    xs = fill(sample)
+    ys = run(o, sample, xs)
+    wanted = (True,) * sample.outputs
+    for known in (True, False):  # elements of array inputs known, or not
+        types = [
+            x if isinstance(x, Tensor) else x if x is None else type_of(x, known=known)
+            for x in map(_typed, sample.inputs)
+        ]
+        for y, t in zip(ys, o.infer_types(types, sample.attrs, wanted), strict=False):
+            assert not compatible(t, y), compatible(t, y)
+            if known and o.name not in BOUND_BY_DATA:
+                assert isinstance(t, Tensor)
+                assert t.dims == y.shape
+
+
+def _typed(x: Any) -> Any:
+    return x if x is None or isinstance(x, Tensor) else np.asarray(x)
+
+
+@pytest.mark.parametrize("lost", ["named", "dims", "ranks"])
+@pytest.mark.parametrize("elements", ["known", "unknown"])
+@pytest.mark.parametrize(("o", "sample"), ALL)
+def test_inference_from_less_never_contradicts(o: Op, sample: Sample, lost: str, elements: str) -> None:
+    def less(x: Any) -> Any:
+        if x is None:
+            return None
+        if not isinstance(x, Tensor) and elements == "known":
+            return type_of(x, known=True)
+        t = x if isinstance(x, Tensor) else type_of(x)
+        assert isinstance(t, Tensor)
+        if lost == "ranks":
+            return t.of(None)
+        return t.of(f"d{n}" if lost == "named" and n not in (0, 1) else n if lost == "named" else None for n in t.shape)
+
+    types = [less(_typed(x)) for x in sample.inputs]
+    found = o.infer_types(types, sample.attrs, (True,) * sample.outputs)
+    for y, t in zip(run(o, sample, fill(sample)), found, strict=False):
+        assert not compatible(t, y), compatible(t, y)
+
+
+@pytest.mark.parametrize(("o", "sample"), ALL)
+def test_results_are_fresh(o: Op, sample: Sample) -> None:
+    xs = fill(sample)
+    before = [None if x is None else x.copy() for x in xs]
+    ys = run(o, sample, xs)
+    given = [x for x in [*xs, *sample.attrs.values()] if isinstance(x, np.ndarray)]
+    for i, y in enumerate(ys):
+        assert isinstance(y, np.ndarray)
+        assert y.flags.c_contiguous
+        assert not any(np.shares_memory(y, x) for x in [*given, *ys[:i]])
+    for x, old in zip(xs, before, strict=True):
+        np.testing.assert_array_equal(x, old, "the reference wrote into its input")
+
+
+@pytest.mark.parametrize("o", [pytest.param(o, id=o.name) for o in STANDARD])
+def test_record_has_the_signature_of_the_schema(o: Op) -> None:
+    onnx = pytest.importorskip("onnx")
+    schema = onnx.defs.get_schema(o.name, OPSETS[o.domain], o.domain)
+    assert o.since == schema.since_version
+
+    def params(formals: Any) -> list[tuple[str, str]]:
+        return [(p.name, p.option.name) for p in formals]
+
+    def ours(named: Any) -> list[tuple[str, str]]:
+        return [(p.name, "Variadic" if p.variadic else "Optional" if p.optional else "Single") for p in named]
+
+    assert ours(o.inputs) == params(schema.inputs)
+    assert ours(o.outputs) == params(schema.outputs)
+
+    def default(attribute: Any) -> Any:
+        if attribute.required:
+            return REQUIRED
+        value = onnx.helper.get_attribute_value(attribute.default_value) if attribute.default_value.type else None
+        texts = [v.decode() if isinstance(v, bytes) else v for v in value] if isinstance(value, list) else value
+        return texts.decode() if isinstance(texts, bytes) else texts
+
+    theirs = {name: default(a) for name, a in schema.attributes.items()}
+    assert {a: pytest.approx(v) if isinstance(v, float) else v for a, v in theirs.items()} == {
+        a: list(v) if isinstance(v, tuple) else v for a, v in o.attrs.items()
+    }
+    rule = inspect.signature(o.infer_rule).parameters.values()
+    if not any(p.kind is p.VAR_KEYWORD for p in rule):  # a rule that names attributes names them all, with the defaults
+        named = {p.name: p.default for p in rule if p.kind is p.KEYWORD_ONLY and p.name != "wanted"}
+        assert named == dict(o.attrs)
+
+
+# What ONNX Runtime does otherwise than the standard says, by operator and what the sample shows.
+ORT_DIFFERS: dict[str, str] = {}
+
+
+@pytest.mark.parametrize(("o", "sample"), cases(STANDARD))
+def test_onnx_runtime_agrees(o: Op, sample: Sample, request: pytest.FixtureRequest) -> None:
+    onnx = pytest.importorskip("onnx")
+    ort = pytest.importorskip("onnxruntime")
+    name = request.node.callspec.id
+    if not o.deterministic and sample.attrs:
+        pytest.skip("random numbers are each runtime's own")
+    opset = min(26, OPSETS[""])
+    schema = onnx.defs.get_schema(o.name, opset, o.domain)
+    newer = set(sample.attrs) - set(schema.attributes)
+    if newer:
+        pytest.xfail(f"the newest opset of ONNX Runtime lacks {', '.join(newer)}")
+    xs = fill(sample)
+    ys = run(o, sample, xs)
+    model, feeds, ys = one_node(onnx, o, sample, xs, ys, opset)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    try:
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except ort.capi.onnxruntime_pybind11_state.NotImplemented:
+        pytest.xfail("ONNX Runtime has no kernel for these element types")
+    if name in ORT_DIFFERS:
+        pytest.xfail(ORT_DIFFERS[name])
+    for theirs, y in zip(session.run(None, feeds), ys, strict=True):
+        assert theirs.shape == y.shape
+        if y.dtype.kind == "f":
+            finite = y[np.isfinite(y)]
+            most = float(np.abs(finite).max(initial=0))
+            np.testing.assert_allclose(y, theirs, rtol=0, atol=1e-5 * most)
+        else:
+            np.testing.assert_array_equal(y, theirs)
+
+
+def one_node(
+    onnx: Any, o: Op, sample: Sample, xs: list[Any], ys: Any, opset: int
+) -> tuple[Any, dict[str, Any], list[Any]]:
+    """A model of one node, its feeds, and the results in element types that ONNX Runtime hands to Python."""
+    names = [f"x{i}" if x is not None else "" for i, x in enumerate(xs)]
+    feeds = {n: x for n, x in zip(names, xs, strict=True) if n}
+    attrs = dict(sample.attrs)
+    for a, v in attrs.items():
+        if isinstance(v, np.ndarray):
+            attrs[a] = onnx.numpy_helper.from_array(v)
+    nodes = [onnx.helper.make_node(o.name, names, [f"y{i}" for i in range(len(ys))], domain=o.domain, **attrs)]
+    outputs, results = [], []
+    for i, y in enumerate(ys):
+        dtype, last = DType.of(y.dtype), f"y{i}"
+        if y.dtype.isbuiltin != 1:  # ml_dtypes: ONNX Runtime has no such arrays in Python
+            nodes.append(onnx.helper.make_node("Cast", [last], [f"z{i}"], to=DType.FLOAT.onnx))
+            dtype, last, y = DType.FLOAT, f"z{i}", y.astype(np.float32)
+        outputs.append(onnx.helper.make_tensor_value_info(last, dtype.onnx, y.shape))
+        results.append(y)
+    inputs = [onnx.helper.make_tensor_value_info(n, DType.of(x.dtype).onnx, x.shape) for n, x in feeds.items()]
+    graph = onnx.helper.make_graph(nodes, "one", inputs, outputs)
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=13), feeds, results
+
+
+def unbroadcast(g: Any, shape: tuple[int, ...]) -> Any:
+    """Sum over the axes that broadcasting added or stretched, as whoever differentiates does."""
+    g = g.sum(tuple(range(g.ndim - len(shape))))
+    return g.sum(tuple(i for i, n in enumerate(shape) if n == 1), keepdims=True)
+
+
+@pytest.mark.parametrize(("o", "sample"), cases([o for o in OPS.values() if o.grad_rule]))
+def test_gradient_equals_differences(o: Op, sample: Sample) -> None:
+    eager = pytest.importorskip("mezzo.runtime.eager")
+    assert o.grad_rule
+    xs = fill(sample, np.float64)
+    ys = run(o, sample, xs)
+    if ys[0].dtype.kind != "f":
+        pytest.skip("whole numbers have no gradient")
+    dys = tuple(np.random.default_rng(1).standard_normal(y.shape) if y.dtype.kind == "f" else None for y in ys)
+    wants = tuple(x is not None and x.dtype.kind == "f" for x in xs)
+    grads = o.grad_rule(eager.Eager(wants), dys, ys, tuple(xs), **sample.attrs)
+    for i, (x, grad) in enumerate(zip(xs, grads, strict=True)):
+        if not wants[i] or grad is None:
+            continue
+        step = np.random.default_rng(2 + i).standard_normal(x.shape)
+        plus, minus = (run(o, sample, [*xs[:i], x + s * 1e-6 * step, *xs[i + 1 :]]) for s in (1, -1))
+        moved = sum((dy * (p - m)).sum() for dy, p, m in zip(dys, plus, minus, strict=True) if dy is not None) / 2e-6
+        np.testing.assert_allclose((unbroadcast(grad, x.shape) * step).sum(), moved, rtol=1e-5, atol=1e-8)
