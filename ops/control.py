@@ -207,7 +207,8 @@ def _(
 ) -> tuple[Type, ...]:
     n = len(initial_state_and_scan_inputs) - num_scan_inputs
     axes = scan_input_axes or (0,) * num_scan_inputs
-    slices, lengths = [], []
+    slices: list[Type] = []
+    lengths: list[Dim] = []
     for x, axis in zip(initial_state_and_scan_inputs[n:], axes, strict=True):
         if x.dims is None:
             slices.append(Tensor(x.dtype, None))

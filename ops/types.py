@@ -119,7 +119,8 @@ def _numpy(name: str) -> np.dtype[Any]:
     except TypeError:
         import ml_dtypes  # the types that numpy lacks; loaded only for models that use one
 
-        return np.dtype(getattr(ml_dtypes, name))
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
 
 
 Dim = int | str | None  # a size, a name, or not known yet

@@ -140,7 +140,10 @@ def _run(
             results = node.record.run(
                 Context(wanted=node.wanted, run=run, key=node_key(node, key)),
                 [values[i] if i else None for i in node.inputs],
-                {a: InterpretedBody(v, values, budget, meter) if isinstance(v, Graph) else v for a, v in node.attrs.items()},
+                {
+                    a: InterpretedBody(v, values, budget, meter) if isinstance(v, Graph) else v
+                    for a, v in node.attrs.items()
+                },
             )
             values.update((n, r) for n, r in zip(node.outputs, results, strict=False) if n)
     return values

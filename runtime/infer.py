@@ -144,4 +144,3 @@ def infer(graph: Graph, inputs: Mapping[str, Type] | None = None, *, budget: Bud
 def body_of(value: Any, types: Mapping[str, Type], budget: Budget) -> TypedBody:
     """A subgraph for rules that run outside of `infer` (at run time), in a scope of known types."""
     return TypedBody(value, _Scope(budget, dict(types), Allowance(budget.fold_elements)))
-

@@ -270,5 +270,3 @@ def _into(call: Callable[[], Any], outputs: Sequence[Array | None]) -> Callable[
 
 def _not_yet() -> None:
     raise PlanError("a step ran before its buffers were bound")
-
-

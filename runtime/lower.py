@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..ops import Tensor, Type
 from .graph import Graph, Node
@@ -16,7 +16,7 @@ from .program import Port, Program, Step, without_bodies
 class Options:
     """How programs are made. `extern` maps values to the names of buffers given at instantiation."""
 
-    target: Target = Target()
+    target: Target = field(default_factory=Target)
     strategy: Strategy = Strategy.BOTH
     extern: Mapping[str, str] | None = None
 
@@ -43,7 +43,7 @@ def _lower(
     spaces = _spaces(graph, steps, options, constants, outside, dynamic, stored)
     lives = _lives(graph, steps, spaces, options, keep_outputs=body)
     steps = _with_frees(steps, lives, set(graph.outputs))
-    memory = plan(lives, _inplace(steps), options.strategy)
+    memory = plan(lives, inplace_pairs(steps), options.strategy)
     used = {n for s in steps for n in (*s.reads(), *s.writes())} | {*graph.inputs, *graph.outputs, *outside}
     return Program(
         inputs=tuple(Port(n, graph.types[n]) for n in graph.inputs),
@@ -78,9 +78,7 @@ def _own_outputs(graph: Graph) -> Graph:
     return graph.but(nodes=tuple(nodes), outputs=tuple(outputs), types=types)
 
 
-def _step(
-    graph: Graph, node: Node, options: Options, weights: Mapping[str, object], dynamic: set[str]
-) -> Step:
+def _step(graph: Graph, node: Node, options: Options, weights: Mapping[str, object], dynamic: set[str]) -> Step:
     ins = [graph.types[i] if i else None for i in node.inputs]
     outs = [graph.types[o] for o in node.outputs if o]
     choice, declined = choose(node, ins, outs, options.target)
@@ -201,7 +199,7 @@ def _with_frees(steps: Sequence[Step], lives: Iterable[Life], outputs: set[str])
     return [replace(s, frees=tuple(dying[i])) if i in dying else s for i, s in enumerate(steps)]
 
 
-def _inplace(steps: Iterable[Step]) -> list[tuple[str, str]]:
+def inplace_pairs(steps: Iterable[Step]) -> list[tuple[str, str]]:
     """(output, input) pairs that the chosen kernels allow."""
     pairs = []
     for step in steps:
@@ -213,6 +211,3 @@ def _inplace(steps: Iterable[Step]) -> list[tuple[str, str]]:
             if output and source and source not in others:
                 pairs.append((output, source))
     return pairs
-
-
-

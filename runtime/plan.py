@@ -140,7 +140,9 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN
 
 
-def plan(lives: Sequence[Life], inplace: Iterable[tuple[str, str]] = (), strategy: Strategy = Strategy.BOTH) -> MemoryPlan:
+def plan(
+    lives: Sequence[Life], inplace: Iterable[tuple[str, str]] = (), strategy: Strategy = Strategy.BOTH
+) -> MemoryPlan:
     """Place every arena value; `inplace` offers (output, input) pairs, the better ones first.
 
     >>> lives = [Life("a", 256, 0, 1), Life("b", 128, 1, 2), Life("c", 256, 2, 3)]

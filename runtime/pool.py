@@ -51,7 +51,7 @@ class Pool:
         if block is None:
             block = aligned_empty(size)
         # a memoryview as base keeps numpy from looking through it: every view then holds this array alive
-        handed = np.frombuffer(memoryview(block), np.uint8)
+        handed = np.frombuffer(block.data, np.uint8)
         weakref.finalize(handed, self._give, block).atexit = False
         return handed[:nbytes].view(dtype.numpy).reshape(shape)
 

@@ -218,7 +218,9 @@ class Session:
     def __call__(self, *inputs: Any) -> Any:
         """Run on positional inputs; returns the output, or a tuple of several."""
         if len(inputs) > len(self.graph.inputs):
-            raise InputError(f"{len(inputs)} inputs given, the model takes {len(self.graph.inputs)}: {self._signature()}")
+            raise InputError(
+                f"{len(inputs)} inputs given, the model takes {len(self.graph.inputs)}: {self._signature()}"
+            )
         results = tuple(self.run(dict(zip(self.graph.inputs, inputs, strict=False))).values())
         return results[0] if len(results) == 1 else results
 
@@ -252,8 +254,7 @@ class Session:
             with np.errstate(all="ignore"):
                 results = instance.run(list(arrays.values()), buffers, observe=observe)
         return {
-            p.name: r if b is not None else _own(r)
-            for p, b, r in zip(program.outputs, buffers, results, strict=True)
+            p.name: r if b is not None else _own(r) for p, b, r in zip(program.outputs, buffers, results, strict=True)
         }
 
     @contextmanager

@@ -67,21 +67,22 @@ class Gemm:
     def prepare(self, work: Work) -> Call:
         a, b, c = (*work.inputs, None)[:3]
         (out,) = work.outputs
-        attrs = work.node.record.attrs | dict(work.node.attrs)
+        attrs = {**work.node.record.attrs, **work.node.attrs}
         assert a is not None and b is not None and out is not None
         left: Any = a.T if attrs["transA"] else a
         right: Any = b.T if attrs["transB"] else b
         alpha, beta = out.dtype.type(attrs["alpha"]), out.dtype.type(attrs["beta"])
-        scaled = work.scratch(DType.of(c.dtype), c.shape) if c is not None and beta != 1 else None
+        bias: Any = c
+        scaled = work.scratch(DType.of(bias.dtype), bias.shape) if c is not None and beta != 1 else None
 
         def run() -> None:
             np.matmul(left, right, out=out)
             if alpha != 1:
                 np.multiply(out, alpha, out=out)
             if scaled is not None:
-                np.multiply(c, beta, out=scaled)
+                np.multiply(bias, beta, out=scaled)
                 np.add(out, scaled, out=out)
             elif c is not None:
-                np.add(out, c, out=out)
+                np.add(out, bias, out=out)
 
         return run

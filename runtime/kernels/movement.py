@@ -38,7 +38,7 @@ def _transposed(work: Work) -> list[tuple[Array, Array]]:
 
 def _expanded(work: Work) -> list[tuple[Array, Array]]:
     x, out = work.inputs[0], work.outputs[0]
-    assert out is not None
+    assert x is not None and out is not None
     return [(out, np.broadcast_to(x, out.shape))]
 
 

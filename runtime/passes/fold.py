@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 
 from ...ops import Tensor
@@ -22,13 +21,9 @@ def fold(graph: Graph) -> Graph:
     if not gone:
         return graph
     made = {o: np.asarray(_value(graph, o)) for n in gone for o in n.outputs if o}
-    return graph.but(
-        nodes=tuple(n for n in graph.nodes if not known(n)), initializers={**graph.initializers, **made}
-    )
+    return graph.but(nodes=tuple(n for n in graph.nodes if not known(n)), initializers={**graph.initializers, **made})
 
 
 def _value(graph: Graph, name: str) -> object:
     found = graph.types[name]
     return found.value if isinstance(found, Tensor) else None
-
-

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .rewrite import Any_, Match, Pattern, Replacement, Rule
+from .rewrite import Leaf, Match, Pattern, Replacement, Rule
 
 
 def _first_input(m: Match) -> Replacement:
@@ -15,7 +15,7 @@ def _first_input(m: Match) -> Replacement:
 
 def _drops(op: str | tuple[str, ...], check: Callable[[Match], str | None]) -> Rule:
     name = op if isinstance(op, str) else op[0]
-    return Rule(f"drop {name}", Pattern(op, (Any_("x"),)), check, _first_input)
+    return Rule(f"drop {name}", Pattern(op, (Leaf("x"),)), check, _first_input)
 
 
 def _always(m: Match) -> str | None:

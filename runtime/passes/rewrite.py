@@ -17,7 +17,7 @@ from .bodies import map_bodies
 
 
 @dataclass(frozen=True, slots=True)
-class Any_:
+class Leaf:
     """A leaf of a pattern: any value, remembered under `name`; `constant` demands known elements."""
 
     name: str
@@ -30,7 +30,7 @@ class Pattern:
     that must be equal, which output is meant, and how many readers that output may have."""
 
     op: str | tuple[str, ...]
-    inputs: tuple[Pattern | Any_, ...] = ()
+    inputs: tuple[Pattern | Leaf, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     domain: str = ""
     output: int = 0
@@ -100,12 +100,14 @@ class Declined:
     reason: str
 
 
-def match(graph: Graph, pattern: Pattern, root: Node, producers: Mapping[str, Node], uses: Mapping[str, int]) -> Match | None:
+def match(
+    graph: Graph, pattern: Pattern, root: Node, producers: Mapping[str, Node], uses: Mapping[str, int]
+) -> Match | None:
     """Fit a pattern whose root is this node, or None."""
     values: dict[str, str] = {}
     nodes: list[Node] = []
 
-    def leaf(want: Any_, value: str) -> bool:
+    def leaf(want: Leaf, value: str) -> bool:
         known = graph.types.get(value)
         if want.constant and not (isinstance(known, Tensor) and known.value is not None):
             return False
@@ -124,8 +126,8 @@ def match(graph: Graph, pattern: Pattern, root: Node, producers: Mapping[str, No
         nodes.append(node)
         return all(operand(w, v) for w, v in zip(want.inputs, node.inputs, strict=False))
 
-    def operand(want: Pattern | Any_, value: str) -> bool:
-        if isinstance(want, Any_):
+    def operand(want: Pattern | Leaf, value: str) -> bool:
+        if isinstance(want, Leaf):
             return leaf(want, value)
         maker = producers.get(value)
         return maker is not None and maker.outputs[want.output] == value and fits(want, maker)

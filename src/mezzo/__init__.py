@@ -1,6 +1,46 @@
-"""mezzo: the front door. Everything a user needs, nothing of its own."""
+"""mezzo: the front door. Everything a user needs, nothing of its own.
 
-from .ops.errors import MezzoError
+>>> import mezzo as mz
+>>> from mezzo.models.digits import digits_model, held_out
+>>> session = mz.load(digits_model())
+>>> session(held_out().inputs[:3]).shape
+(3, 10)
+"""
+
+from .ops.budget import Budget
+from .ops.errors import (
+    BudgetError,
+    DeadlineError,
+    ExecutionError,
+    ForkedProcess,
+    InputError,
+    MezzoError,
+    MissingPackage,
+    ModelError,
+    PlanError,
+    ShapeError,
+    UnsupportedModel,
+)
+from .runtime.session import Session
+from .tools.inference_session import InferenceSession
+from .tools.load import load
 
 __version__ = "0.1.0"
-__all__ = ["MezzoError", "__version__"]
+__all__ = [
+    "Budget",
+    "BudgetError",
+    "DeadlineError",
+    "ExecutionError",
+    "ForkedProcess",
+    "InferenceSession",
+    "InputError",
+    "MezzoError",
+    "MissingPackage",
+    "ModelError",
+    "PlanError",
+    "Session",
+    "ShapeError",
+    "UnsupportedModel",
+    "__version__",
+    "load",
+]

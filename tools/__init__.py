@@ -1,0 +1,1 @@
+"""Jobs around the runtime: loading, checking, explaining, the `mezzo` command."""

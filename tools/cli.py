@@ -1,0 +1,158 @@
+"""The `mezzo` command. Every subcommand makes a report and shows it as tables or, with --json, as JSON."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from ..ops.errors import InputError, MezzoError
+from . import feeds as inputs
+from .report import Report, Table, show
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+model_argument = click.argument("model", type=click.Path(path_type=Path))
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=SIZES",
+    help="An input's shape (x=1,3,224,224) or a dim (batch=8).",
+)
+seed_option = click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="mezzo")
+def cli() -> None:
+    """Run, explain and check neural networks in ONNX files."""
+
+
+@cli.command()
+@model_argument
+@click.option("--input", "given", multiple=True, metavar="NAME=FILE.npy", help="An input from a .npy file.")
+@click.option("--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
+@shape_option
+@seed_option
+@json_option
+def run(
+    model: Path, given: tuple[str, ...], output: Path | None, shapes: tuple[str, ...], seed: int, as_json: bool
+) -> None:
+    """Run MODEL once; inputs that are not given are random."""
+    from .load import load
+
+    session = load(model)
+    files = {name: _read(Path(path)) for name, path in inputs.parse_sizes(given).items()}
+    rest = {p.name for p in session.inputs} - set(files)
+    feeds: dict[str, Any] = dict(files)
+    if rest:
+        sizes = inputs.shapes(session, inputs.parse_sizes(shapes))
+        feeds |= {n: a for n, a in inputs.random_feeds(session, sizes, seed).items() if n in rest}
+    results = session.run(feeds)
+    if output:
+        _write(output, results)
+    rows = [(n, str(a.dtype), str(list(a.shape)), *_summary(a)) for n, a in _arrays(results)]
+    facts = {"inputs": ", ".join(f"{n}{' (random)' if n in rest else ''}" for n in feeds)}
+    table = Table("Outputs", ("output", "element type", "shape", "min", "mean", "max"), rows)
+    show(Report(str(model), facts, (table,)), as_json=as_json)
+
+
+@cli.command()
+@model_argument
+@click.option("--graph", is_flag=True, help="Operators before and after the passes.")
+@click.option("--kernels", is_flag=True, help="The kernel of each step, and what declined.")
+@click.option("--memory", is_flag=True, help="The arena, its bound, and who lives where.")
+@shape_option
+@seed_option
+@json_option
+def explain(model: Path, shapes: tuple[str, ...], seed: int, as_json: bool, **flags: bool) -> None:
+    """Show what MODEL becomes: graph, kernels and memory (default: all three). Unknown dims are 1 unless given."""
+    from .explain import explain as report
+    from .load import load
+
+    session = load(model)
+    sizes = inputs.shapes(session, inputs.parse_sizes(shapes))
+    parts = tuple(part for part, on in flags.items() if on) or tuple(flags)
+    show(report(session, inputs.random_feeds(session, sizes, seed), parts), as_json=as_json)
+
+
+@cli.command()
+@click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path))
+@json_option
+def check(models: tuple[Path, ...], as_json: bool) -> None:
+    """Tell whether MODELS are covered. Exit code: 0 all, 1 something is missing, 3 a file is bad."""
+    from .check import check as examine
+
+    worst = 0
+    for model in models:
+        report, code = examine(model)
+        show(report, as_json=as_json)
+        worst = max(worst, code)
+    sys.exit(worst)
+
+
+@cli.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Show versions, devices and features, and why one is off."""
+    from .doctor import doctor as report
+
+    show(report(), as_json=as_json)
+
+
+@cli.command()
+@click.option(
+    "--picture", default="digits.png", show_default=True, type=click.Path(path_type=Path), help="Where to draw."
+)
+@json_option
+def demo(picture: Path, as_json: bool) -> None:
+    """Read handwritten digits with a network that PyTorch trained, and check every answer."""
+    from rich.progress import Progress
+
+    from ..models.digits import held_out
+    from .demo import demo as report
+
+    with Progress(disable=as_json, transient=True) as progress:
+        task = progress.add_task("reading digits", total=len(held_out().labels))
+        made = report(picture, lambda: progress.advance(task))
+    show(made, as_json=as_json)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"not a .npy file: {error}", where=str(path), hint="write it with numpy.save") from error
+
+
+def _write(path: Path, results: dict[str, Any]) -> None:
+    """All outputs into one .npz, replaced as a whole."""
+    part = path.with_suffix(path.suffix + ".part")
+    with part.open("wb") as file:
+        np.savez(file, **dict(_arrays(results)))
+    part.replace(path)
+
+
+def _arrays(results: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(n, np.asarray(a)) for n, a in results.items()]
+
+
+def _summary(array: Any) -> tuple[str, str, str]:
+    if not array.size or array.dtype.kind not in "biuf":
+        return ("", "", "")
+    return (f"{array.min():.6g}", f"{array.mean():.6g}", f"{array.max():.6g}")
+
+
+def main() -> None:
+    """Entry point: errors of ours become one message and exit code 2."""
+    try:
+        cli()
+    except MezzoError as error:
+        click.echo(f"mezzo: {type(error).__name__}: {error}", err=True)
+        sys.exit(2)
+
+
+__all__ = ["cli", "main"]

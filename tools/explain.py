@@ -1,0 +1,139 @@
+"""Why a model runs as it does: its graph, its kernels and its memory, as tables."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..ops import Tensor
+from ..runtime.instance import Instance
+from ..runtime.lower import inplace_pairs
+from ..runtime.plan import Space, Strategy, plan
+from ..runtime.program import Program, Step
+from ..runtime.session import Session
+from .report import Report, Table
+
+
+def explain(
+    session: Session, feeds: Mapping[str, Any], parts: Sequence[str] = ("graph", "kernels", "memory")
+) -> Report:
+    """Report on the program that these feeds take; runs it once to measure what the references allocate."""
+    allocated = reference_bytes(session, feeds)
+    program = session.program
+    facts: dict[str, Any] = {
+        "inputs": ", ".join(map(str, program.inputs)),
+        "outputs": ", ".join(map(str, program.outputs)),
+        "steps": len(program.all_steps()),
+        "allocating_steps": program.allocating,
+        "dynamic_steps": program.dynamic,
+    }
+    tables: list[Table] = []
+    if "graph" in parts:
+        tables.append(_graph(session))
+    if "kernels" in parts:
+        tables.append(_kernels(program))
+    if "memory" in parts:
+        facts |= _memory_facts(session, program, allocated)
+        tables += [_strategies(program), _spaces(program), _slots(program), _references(program, allocated)]
+    return Report(session.graph.name or "model", facts, tables)
+
+
+def reference_bytes(session: Session, feeds: Mapping[str, Any]) -> dict[int, int]:
+    """Bytes that each allocating step of the program has alive at its worst moment, by step number; measured."""
+    peaks: dict[int, int] = {}
+    before = 0
+
+    def observe(phase: str, index: int, step: Step, instance: Instance) -> None:
+        nonlocal before
+        if instance.program is not session.program or not step.choice.allocates:
+            return
+        if phase == "before":
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+        else:
+            peaks[index] = tracemalloc.get_traced_memory()[1] - before
+
+    session.run(feeds)
+    already = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        session.run(feeds, observe=observe)
+    finally:
+        if not already:
+            tracemalloc.stop()
+    return peaks
+
+
+def _graph(session: Session) -> Table:
+    before = Counter(n.op for _, n in session.graph.walk())
+    after = Counter(n.op for _, n in session.bound.graph.walk())
+    rows = [(op, n, after.get(op, 0)) for op, n in before.most_common()]
+    rows += [(op, 0, n) for op, n in after.items() if op not in before]
+    return Table("Graph", ("operator", "imported", "planned"), rows)
+
+
+def _kernels(program: Program) -> Table:
+    rows = []
+    for i, step in enumerate(program.all_steps()):
+        marks = " ".join(m for m, on in (("allocates", step.choice.allocates), ("dynamic", step.dynamic)) if on)
+        reasons = "; ".join(f"{kernel}: {reason}" for kernel, reason in step.declined)
+        rows.append((i, step.node.op, step.node.name, step.choice.kernel, marks, reasons))
+    return Table("Kernels", ("step", "operator", "node", "kernel", "marks", "declined"), rows)
+
+
+def _memory_facts(session: Session, program: Program, allocated: Mapping[int, int]) -> dict[str, Any]:
+    memory = program.plan
+    return {
+        "arena_bytes": memory.size,
+        "largest_sum_of_live_bytes": memory.bound,
+        "arena_over_bound": round(memory.size / memory.bound, 4) if memory.bound else 1.0,
+        "without_reuse_bytes": memory.total(),
+        "weights_bytes": sum(session.bound.constants[n].nbytes for n in program.all_weights()),
+        "references_allocate_at_most_bytes": max(allocated.values(), default=0),
+    }
+
+
+def _strategies(program: Program) -> Table:
+    """The same program under each strategy of the MXNet paper."""
+    memory = program.plan
+    lives = [s.life for s in memory.slots]
+    pairs = inplace_pairs(program.steps)
+    rows = []
+    for strategy in Strategy:
+        made = plan(lives, pairs, strategy)
+        rows.append((strategy.value, made.size, round(made.size / made.bound, 3) if made.bound else 1.0))
+    return Table("Strategies", ("strategy", "arena bytes", "over bound"), rows)
+
+
+def _spaces(program: Program) -> Table:
+    count: Counter[tuple[str, str]] = Counter()
+    total: Counter[tuple[str, str]] = Counter()
+    for slot in program.plan.slots:
+        known = program.types.get(slot.life.value)
+        dtype = str(known.dtype) if isinstance(known, Tensor) else "workspace" if known is None else str(known)
+        key = (slot.life.space.value, dtype)
+        count[key] += 1
+        total[key] += slot.life.nbytes
+    rows = [(space, dtype, count[space, dtype], total[space, dtype]) for space, dtype in sorted(count)]
+    return Table("Spaces", ("space", "element type", "values", "bytes"), rows)
+
+
+def _slots(program: Program) -> Table:
+    rows = [
+        (s.life.value, str(program.types.get(s.life.value, "")), s.offset, s.life.nbytes, s.life.first, s.life.last)
+        for s in program.plan.slots
+        if s.life.space is Space.ARENA
+    ]
+    return Table(
+        "Arena", ("value", "type", "offset", "bytes", "first step", "last step"), sorted(rows, key=lambda r: r[2])
+    )
+
+
+def _references(program: Program, allocated: Mapping[int, int]) -> Table:
+    worst: dict[str, list[int]] = {}
+    for index, nbytes in allocated.items():
+        worst.setdefault(program.steps[index].node.op, []).append(nbytes)
+    rows = [(op, len(v), max(v)) for op, v in sorted(worst.items(), key=lambda item: -max(item[1]))]
+    return Table("References", ("operator", "steps", "most allocated bytes"), rows)

@@ -1,0 +1,68 @@
+"""Inputs for a model from its own signature: sizes for unknown dims, random elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..ops import DType, Tensor
+from ..ops.errors import InputError
+from ..runtime.session import Session
+
+
+def parse_sizes(given: Iterable[str]) -> dict[str, str]:
+    """`name=text` arguments as a dict; InputError for anything else."""
+    pairs = {}
+    for text in given:
+        name, found, value = text.rpartition("=")
+        if not found or not name:
+            raise InputError(f"{text!r} is not NAME=VALUE", hint="write for example image=1,3,224,224")
+        pairs[name] = value
+    return pairs
+
+
+def shapes(session: Session, given: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """A shape for each tensor input.
+
+    `given` maps an input's name to its whole shape (`"1,3,224,224"`), or the name of a dim to its size (`"8"`). What
+    neither says is 1.
+    """
+    sizes: dict[str, tuple[int, ...]] = {}
+    for port in session.inputs:
+        if not isinstance(port.type, Tensor):
+            raise InputError(f"input {port} is no tensor", hint="feed it from Python with Session.run")
+        try:
+            if port.name in given:
+                sizes[port.name] = tuple(int(n) for n in given[port.name].replace("x", ",").split(",") if n)
+            else:
+                dims = port.type.dims or ()
+                sizes[port.name] = tuple(d if isinstance(d, int) else int(given.get(d or "", 1)) for d in dims)
+        except ValueError as error:
+            raise InputError(f"the size given for {port} is no list of integers", hint="write 1,3,224,224") from error
+    known = {p.name for p in session.inputs} | {
+        d for p in session.inputs if isinstance(p.type, Tensor) for d in p.type.dims or () if isinstance(d, str)
+    }
+    unknown = [n for n in given if n not in known]
+    if unknown:
+        raise InputError(f"there is no input or dim {unknown[0]!r}", hint=f"there are {', '.join(sorted(known))}")
+    return sizes
+
+
+def random_feeds(session: Session, sizes: Mapping[str, tuple[int, ...]], seed: int = 0) -> dict[str, Any]:
+    """Arrays of these shapes: uniform in 0..1 for floats, 0 or 1 for integers and booleans, digits for strings."""
+    rng = np.random.default_rng(seed)
+    feeds: dict[str, Any] = {}
+    for port in session.inputs:
+        if port.name in session.graph.initializers:
+            continue
+        assert isinstance(port.type, Tensor)
+        shape, dtype = sizes[port.name], port.type.dtype
+        if dtype is DType.STRING:
+            feeds[port.name] = rng.integers(0, 10, shape).astype(str).astype(object)
+        elif dtype.integer or dtype is DType.BOOL:
+            feeds[port.name] = rng.integers(0, 2, shape).astype(dtype.numpy)
+        else:
+            feeds[port.name] = rng.random(shape, np.float32).astype(dtype.numpy)
+    return feeds

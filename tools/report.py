@@ -1,0 +1,84 @@
+"""What a command has to say, as data; printed as tables or as JSON by one function."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under column names; cells are strings or numbers. Columns named `bytes` are shown in readable units."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as dicts."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Single facts, then tables."""
+
+    title: str
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tables: Sequence[Table] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """One JSON object: the facts, and a list of records for each table."""
+        tables = {t.title.lower().replace(" ", "_"): t.records() for t in self.tables}
+        return {"title": self.title, **self.facts, **tables}
+
+
+def size(nbytes: int) -> str:
+    """Bytes for people.
+
+    >>> size(1536), size(3 << 20)
+    ('1.5 KiB', '3.0 MiB')
+    """
+    value, units = float(nbytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.0f} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return str(value)
+
+
+def show(report: Report, *, as_json: bool) -> None:
+    """Print a report to standard output."""
+    if as_json:
+        print(json.dumps(report.as_json(), indent=1, default=_plain))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table as Grid
+
+    console = Console()
+    console.print(f"[bold]{escape(report.title)}[/]")
+    facts = Grid.grid(padding=(0, 2))
+    for name, value in report.facts.items():
+        shown = size(value) if name.endswith("bytes") and isinstance(value, int) else value
+        facts.add_row(f"[dim]{escape(name.replace('_', ' '))}[/]", escape(str(shown)))
+    console.print(facts)
+    for table in report.tables:
+        grid = Grid(
+            title=escape(table.title), title_justify="left", header_style="bold", show_edge=False, pad_edge=False
+        )
+        for name in table.columns:
+            numbers = all(isinstance(r[table.columns.index(name)], int | float) for r in table.rows)
+            grid.add_column(escape(name), justify="right" if numbers else "left", overflow="fold")
+        for row in table.rows:
+            cells = zip(table.columns, row, strict=True)
+            grid.add_row(*(escape(size(v) if c.endswith("bytes") and isinstance(v, int) else str(v)) for c, v in cells))
+        console.print(grid)
