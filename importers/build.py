@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -137,20 +138,20 @@ class Build:
         top: bool = False,
     ) -> Graph:
         scope, frame = Scope(outer, outer.prefix), Frame()
-        arrays = {t.name: (self.reader.read, t) for t in proto.initializer}
-        arrays |= {t.values.name: (self.reader.sparse, t) for t in proto.sparse_initializer}  # type: ignore[dict-item]
+        arrays = {t.name: partial(self.reader.read, t) for t in proto.initializer}
+        arrays |= {t.values.name: partial(self.reader.sparse, t) for t in proto.sparse_initializer}
         # Below IR 4 every initialiser is listed among the inputs too, and is a constant all the same.
         listed = [i for i in proto.input if i.name not in arrays or (self.model.ir_version >= 4 and top)]
         inputs = tuple(self._define(i.name, scope, top=top) for i in listed)
-        for name, (read, tensor) in arrays.items():
+        for name, read in arrays.items():
             final = scope.names.get(name) or self._define(name, scope, top=top)
-            frame.constants[final] = self._constants[final] = read(tensor)  # type: ignore[operator]
+            frame.constants[final] = self._constants[final] = read()
         around = Around(scope, frame, where, opsets, given)
         self._nodes(proto.node, around, top=top)
         for info in (*listed, *proto.value_info, *proto.output):
-            final, kind = scope.names.get(info.name), type_from(info.type, where)
-            if final and kind is not None and not (final in frame.constants and final not in inputs):
-                frame.types[final] = kind
+            own, kind = scope.names.get(info.name), type_from(info.type, where)
+            if own and kind is not None and (own not in frame.constants or own in inputs):
+                frame.types[own] = kind
         for final, array in frame.constants.items():
             frame.types.setdefault(final, type_of(array))
         outputs = tuple(scope.find(o.name, where) for o in proto.output)
@@ -333,5 +334,3 @@ def _text(value: bytes) -> str | bytes:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         return value
-
-

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import onnx
 import onnx.checker
 import onnx.shape_inference
-from google.protobuf.message import DecodeError, EncodeError
 
 from ..ops.errors import ModelError
 from ..ops.types import Tensor
-from .source import EXPORT_AGAIN, Source
+from .source import EXPORT_AGAIN, ProtobufError, Source
 from .types import type_from
 from .walk import attribute_tensors, bodies
 
@@ -22,7 +21,7 @@ def check(source: Source) -> None:
     """Let onnx.checker judge the model; ModelError tells what it says."""
     try:
         onnx.checker.check_model(str(source.path) if source.path else without_weights(source.model, nested=True))
-    except (onnx.checker.ValidationError, DecodeError, EncodeError, ValueError, RuntimeError, TypeError) as error:
+    except (onnx.checker.ValidationError, ProtobufError, ValueError, RuntimeError, TypeError) as error:
         text = " ".join(str(error).split())
         raise ModelError(
             f"the model breaks a rule of ONNX: {text[:600] or type(error).__name__}",

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import Error  # type: ignore[import-untyped]
 
 from ..ops.budget import Budget
 from ..ops.errors import ModelError
 
+ProtobufError: type[Exception] = Error
 EXPORT_AGAIN = "export or download the model again"
 
 
@@ -78,7 +79,7 @@ def parse(data: bytes, where: str) -> onnx.ModelProto:
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
-    except (DecodeError, RecursionError, RuntimeError, ValueError) as error:
+    except (ProtobufError, RecursionError, RuntimeError, ValueError) as error:
         large = len(data) >= 2**31
         raise ModelError(
             "the file is no ONNX model, or only a part of one",

@@ -207,6 +207,8 @@ def _objection(domain: str, op: str, opset: int) -> tuple[str, str]:
 
 
 def _nearest(domain: str, op: str) -> str:
+    if schema_opset(domain, op, OPSETS.get(domain, 0)) is not None:
+        return f"{op} is an operator of ONNX that is not carried yet: export the model without it"
     names = {name for d, name in OPS if d == domain}
     if not names:
         return f"operators of the domain {_shown(domain)} are not known: export with standard operators"

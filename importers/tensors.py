@@ -23,9 +23,8 @@ from ..ops.types import DType
 TensorProto = onnx.TensorProto
 NOT_WHOLE = "the file is damaged, or was written by a faulty exporter: export it again"
 
-# The field that holds elements of a type which are not in `raw_data`, and the type of its entries in memory.
-# Types narrower than the entries of int32_data are stored one bit pattern an entry.
-_BITS = {8: np.uint8, 16: np.uint16, 4: np.uint8, 2: np.uint8}
+# The field that holds elements of a type which are not in `raw_data`: int32_data for all types not listed. Narrow
+# floats and packed elements are entries that hold a bit pattern.
 _FIELDS = {
     DType.FLOAT: "float_data",
     DType.COMPLEX64: "float_data",
@@ -98,18 +97,18 @@ class TensorReader:
     def _from_fields(self, tensor: TensorProto, dtype: DType, dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
         entries: Sequence[Any] = getattr(tensor, _FIELDS.get(dtype, "int32_data"))
         count = math.prod(dims)
-        needed = count * 2 if dtype.name.startswith("COMPLEX") else -(-count * dtype.bits // 8) if dtype.bits in (
-            2, 4) else count  # fmt: skip
+        complex_ = dtype.name.startswith("COMPLEX")  # two entries an element
+        needed = 2 * count if complex_ else -(-count * dtype.bits // 8) if 0 < dtype.bits < 8 else count
         if len(entries) != needed:
             raise self._short(tensor, needed, len(entries), "entries")
         if dtype is DType.STRING:
             return _text(entries, dims, self.where(tensor))
         try:
-            if dtype.name.startswith("COMPLEX"):
+            if complex_:
                 parts = np.array(entries, np.float32 if dtype is DType.COMPLEX64 else np.float64)
                 return parts.view(dtype.numpy).reshape(dims)
-            if "float" in str(dtype) and dtype.bits <= 16 or dtype.bits < 8:
-                patterns = np.array(entries, np.int64).astype(_BITS[dtype.bits])
+            if (dtype.floating and dtype.bits <= 16) or dtype.bits < 8:  # stored as bit patterns
+                patterns = np.array(entries, np.int64).astype(np.uint16 if dtype.bits == 16 else np.uint8)
                 return self._from_bytes(tensor, patterns.view(np.uint8), dtype, dims)
             return np.array(entries, dtype.numpy).reshape(dims)
         except OverflowError as error:
@@ -123,14 +122,13 @@ class TensorReader:
         count = math.prod(dims)
         self.budget.check("tensor_elements", count, f"elements of a sparse tensor of dims {list(dims)}", where=where)
         values, indices = self.read(tensor.values), self.read(tensor.indices)
-        if values.ndim != 1 or indices.dtype != np.int64 or indices.shape not in (
-            values.shape, (*values.shape, len(dims))):  # fmt: skip
+        shapes = (values.shape, (*values.shape, len(dims)))
+        if values.ndim != 1 or indices.dtype != np.int64 or indices.shape not in shapes:
             raise ModelError("the values and indices of a sparse tensor do not fit", where=where, hint=NOT_WHOLE)
         limits = np.array(dims if indices.ndim == 2 else [count], np.int64)
         if (indices < 0).any() or (indices.reshape(len(values), len(limits)) >= limits).any():
             raise ModelError(f"an index lies outside of dims {list(dims)}", where=where, hint=NOT_WHOLE)
-        dense: np.ndarray[Any, Any] = np.full(dims, "", object) if values.dtype == object else np.zeros(
-            dims, values.dtype)  # fmt: skip
+        dense = np.full(dims, "" if values.dtype == object else 0, values.dtype)
         if indices.ndim == 2:
             dense[tuple(indices.T)] = values
         else:
@@ -238,8 +236,10 @@ def _unpack(data: np.ndarray[Any, Any], count: int, dtype: DType) -> np.ndarray[
         signed = parts.astype(np.int8)
         if dtype.signed:
             signed[signed >= 2 ** (dtype.bits - 1)] -= 2**dtype.bits
-        return signed.astype(dtype.numpy)
-    return parts.view(dtype.numpy)  # ml_dtypes keeps a float4 in the low bits of its byte
+        made: np.ndarray[Any, Any] = signed.astype(dtype.numpy)
+    else:
+        made = parts.view(dtype.numpy)  # ml_dtypes keeps a float4 in the low bits of its byte
+    return made
 
 
 def _text(entries: Sequence[bytes], dims: tuple[int, ...], where: str) -> np.ndarray[Any, Any]:

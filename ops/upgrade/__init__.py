@@ -7,12 +7,12 @@ change since (`upgrade`); an exporter goes the other way, one change at a time (
 from __future__ import annotations
 
 from ..op import OPS, OPSETS
-from . import legacy
+from . import legacy as legacy
 from .form import Change, Declined, Form, Rewrite, Scope
 from .rules import RULES
 from .same import TABLE, parse
 
-__all__ = ["CHANGES", "Change", "Declined", "Form", "Rewrite", "Scope", "before", "carried", "changes", "legacy", "upgrade"]
+__all__ = ["CHANGES", "Change", "Declined", "Form", "Rewrite", "Scope", "before", "carried", "changes", "upgrade"]
 
 
 def _axis_from_front(form: Form, scope: Scope) -> Form:

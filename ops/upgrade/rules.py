@@ -25,9 +25,7 @@ def stem(form: Form, part: str) -> str:
 # Attributes that became inputs
 
 
-def attribute_to_input(
-    attr: str, index: int, dtype: type[Any], *, scalar: bool = False, default: Any = None
-) -> Change:
+def attribute_to_input(attr: str, index: int, dtype: type[Any], *, scalar: bool = False, default: Any = None) -> Change:
     """The attribute became the input at `index`. `scalar`: as a tensor without dims. `default` is written where
     the attribute was left out; None leaves the input out as well."""
 
@@ -93,9 +91,7 @@ def _typed_scalars(*attrs: str) -> Change:
 
     def up(form: Form, scope: Scope) -> Form:
         kind = _dtype_of(form.input(0), scope)
-        made = [
-            scope.const(stem(form, a), np.asarray(form.attrs[a], kind)) if a in form.attrs else "" for a in attrs
-        ]
+        made = [scope.const(stem(form, a), np.asarray(form.attrs[a], kind)) if a in form.attrs else "" for a in attrs]
         return form.without(*attrs).with_inputs(form.input(0), *made)
 
     def down(form: Form, scope: Scope) -> Form:
@@ -197,17 +193,21 @@ rule("PRelu", 7, Change(down=_broadcast_down))
 
 
 def _alike_down(form: Form, scope: Scope) -> Form:
-    shapes = {t.dims if (t := scope.type(i)) else None for i in form.inputs}
-    if len(form.inputs) > 1 and (len(shapes) > 1 or None in shapes or None in next(iter(shapes), ()) or ()):
+    shapes = [t.dims if (t := scope.type(i)) else None for i in form.inputs]
+    first = shapes[0]
+    if len(shapes) > 1 and (first is None or None in first or any(s != first for s in shapes)):
         raise Declined("before this opset all operands had one shape, and these may differ")
     return form
 
 
 rule("Max Min Sum Mean", 8, Change(down=_alike_down))
 CONSUMED = Change(lambda f, _: f.without("consumed_inputs"))
-for _name in """Add Sub Mul Div Neg Abs Exp Log Sqrt Reciprocal Floor Ceil Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu
-    HardSigmoid Clip Max Min Sum Mean InstanceNormalization""".split():
-    RULES["", _name, 6] = CONSUMED
+rule(
+    """Add Sub Mul Div Neg Abs Exp Log Sqrt Reciprocal Floor Ceil Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu
+    HardSigmoid Clip Max Min Sum Mean InstanceNormalization""",
+    6,
+    CONSUMED,
+)
 rule("Gemm", 7, Change(lambda f, _: f.without("broadcast"), _broadcast_down))
 rule("Concat", 4, Change(lambda f, _: f.having(axis=f.attrs.get("axis", 1))))
 rule("Split", 2, Change(lambda f, _: f.having(axis=f.attrs.get("axis", 0))))
@@ -245,8 +245,8 @@ rule("Cast", 6, Change(_to_number))
 # Softmax: before opset 13 it worked on a matrix of all dims before `axis` by the others
 
 
-def _flattened(op: str) -> tuple[Change, str]:
-    legacy = f"{op}Flattened"
+def _flattened(op: str) -> Change:
+    legacy = f"{op}Flattened"  # see legacy.py
 
     def up(form: Form, scope: Scope) -> Form:
         rank, axis = rank_of(form.input(0), scope), form.attrs.get("axis", 1)
@@ -264,11 +264,11 @@ def _flattened(op: str) -> tuple[Change, str]:
             raise Declined("the meaning of axis changed, and this axis is not known to be the last")
         return form if before in (-1, rank - 1) else form.having(axis=rank - 1)
 
-    return Change(up, down, made=("mezzo", legacy)), legacy
+    return Change(up, down, made=("mezzo", legacy))
 
 
 for _name in ("Softmax", "LogSoftmax"):
-    RULES["", _name, 13], _legacy = _flattened(_name)
+    rule(_name, 13, _flattened(_name))
 
 
 # Normalisation and dropout: training became an attribute

@@ -1,0 +1,183 @@
+"""At which opsets can a node be written, and how?
+
+Going down from our opset, a node crosses one schema change after another: unchanged where the older schema allows
+what it has, rewritten where the table of upgrades says how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx.defs
+
+from ..ops import OPSETS, upgrade
+from ..ops.types import Array, Map, Optional, Sequence, Tensor, Type
+from ..ops.upgrade import Declined, Form
+from ..runtime.graph import Node
+
+LOWEST = 7  # below, operators had broadcast flags and test modes of their own
+Schema = onnx.defs.OpSchema
+Choice = onnx.defs.OpSchema.FormalParameterOption
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A node as the opsets `low` to `high` write it, with initialisers that this makes and no longer reads."""
+
+    form: Form
+    low: int
+    high: int
+    added: Mapping[str, Array]
+    taken: frozenset[str]
+
+
+@dataclass(slots=True)
+class Context:
+    """What is known of the graph that is written; `upgrade.Scope` for its nodes."""
+
+    source: int
+    types: Mapping[str, Type]
+    constants: Mapping[str, Array]
+    read: frozenset[str]
+    names: set[str]
+    added: dict[str, Array] = field(default_factory=dict[str, Array])
+    taken: set[str] = field(default_factory=set[str])
+
+    def fresh(self, stem: str) -> str:
+        """A name like this one that nothing has yet."""
+        name, count = stem, 0
+        while name in self.names:
+            count += 1
+            name = f"{stem}.{count}"
+        self.names.add(name)
+        return name
+
+    def const(self, stem: str, value: Array) -> str:
+        name = self.fresh(stem)
+        self.added[name] = value
+        return name
+
+    def value(self, name: str) -> Array | None:
+        found = self.constants.get(name)
+        return self.added.get(name) if found is None else found
+
+    def take(self, name: str) -> Array:
+        found = self.value(name)
+        if found is None:
+            raise Declined(f"{name!r} would have to be a constant")
+        self.taken.add(name)
+        return np.asarray(found)
+
+    def type(self, name: str) -> Tensor | None:
+        found = self.types.get(name)
+        return found if isinstance(found, Tensor) else None
+
+    def used(self, name: str) -> bool:
+        return name in self.read
+
+
+@cache
+def schema_of(domain: str, op: str, opset: int) -> Schema | None:
+    """The schema that an operator has at an opset; None if it has none."""
+    try:
+        return onnx.defs.get_schema(op, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def kind_of(schema: Schema, attr: str) -> int:
+    """The number in AttributeProto.AttributeType of what a schema wants as an attribute."""
+    kind: Any = schema.attributes[attr].type  # an enum of the extension module, which has no type stubs
+    return int(kind.value)
+
+
+def ways(node: Node, around: Context, limit: int | None) -> tuple[list[Way], str]:
+    """How a node can be written, newest opset first, and why it cannot be written for older ones. Changes that
+    rewrite a node are crossed only above `limit` (None: never)."""
+    form = Form(node.op, node.inputs, node.outputs, node.attrs, node.domain)
+    at, found = OPSETS.get(node.domain, 0), list[Way]()
+    around.added, around.taken = {}, set()
+    if form.domain == "mezzo":
+        made = [v for v in range(OPSETS[""], 0, -1) if upgrade.before(form, v)]
+        if not made:
+            return [], f"mezzo::{form.op} is no operator of ONNX"
+        form, at = _down(form, made[0], around), made[0] - 1
+    while True:
+        schema = schema_of(form.domain, form.op, at)
+        if schema is None:
+            return found, f"{form.op} is not part of opset {at}"
+        reason = misfit(form, schema, around.types, around.read)
+        if reason:
+            return found, reason
+        since = int(schema.since_version)
+        found.append(Way(form, since, at, dict(around.added), frozenset(around.taken)))
+        change = upgrade.before(form, since)
+        if form.domain or since <= LOWEST or change is None:
+            return found, f"{form.op} came with opset {since}"
+        if not change.same and (limit is None or since <= limit):
+            return found, f"{form.op} was written otherwise before opset {since}"
+        # Down to the opset of its file a node is known to be right; below, its types have to fit.
+        if since <= around.source and not _all_known(form, around):
+            return found, "the types of its operands are not known"
+        try:
+            form, at = _down(form, since, around), since - 1
+        except Declined as declined:
+            return found, str(declined)
+
+
+def _down(form: Form, since: int, around: Context) -> Form:
+    change = upgrade.before(form, since)
+    assert change is not None
+    return change.down(form, around)
+
+
+def _all_known(form: Form, around: Context) -> bool:
+    return all(n in around.types for n in (*form.inputs, *form.outputs) if n)
+
+
+def misfit(form: Form, schema: Schema, types: Mapping[str, Type], read: frozenset[str]) -> str:
+    """Why a schema does not allow a node; empty if it does, as far as types are known. The types of outputs that
+    nobody reads do not matter."""
+    extra = [a for a in form.attrs if a not in schema.attributes]
+    if extra:
+        return f"opset {schema.since_version} has no attribute {' or '.join(extra)}"
+    lacking = [a for a, d in schema.attributes.items() if d.required and a not in form.attrs]
+    if lacking:
+        return f"opset {schema.since_version} needs the attribute {' and '.join(lacking)}"
+    for kind, names, params, least, most in (
+        ("inputs", form.inputs, schema.inputs, schema.min_input, schema.max_input),
+        ("outputs", form.outputs, schema.outputs, schema.min_output, schema.max_output),
+    ):
+        if not least <= len(names) <= most:
+            return f"opset {schema.since_version} takes {least} to {most} {kind}, here are {len(names)}"
+        for index, name in enumerate(names):
+            param = params[min(index, len(params) - 1)]
+            if not name and kind == "inputs" and param.option is Choice.Single:
+                return f"opset {schema.since_version} needs the input {param.name}"
+            matters = name in types and (kind == "inputs" or name in read)
+            word = type_word(types[name]) if matters else ""
+            if word and word not in param.types:
+                return f"opset {schema.since_version} does not take {word} for {param.name}"
+    return ""
+
+
+def type_word(kind: Type) -> str:
+    """A type as schemas spell it.
+
+    >>> from mezzo.ops.types import f32
+    >>> type_word(Sequence(f32(2)))
+    'seq(tensor(float))'
+    """
+    match kind:
+        case Tensor():
+            return f"tensor({kind.dtype.name.lower()})"
+        case Sequence():
+            return f"seq({type_word(kind.element)})"
+        case Optional():
+            return f"optional({type_word(kind.element)})"
+        case Map():
+            return f"map({kind.key.name.lower()}, {type_word(kind.element)})"

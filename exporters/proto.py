@@ -1,0 +1,149 @@
+"""Arrays, types and attributes as ONNX stores them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ..ops.errors import ModelError
+from ..ops.types import Array, DType, Map, Optional, Sequence, Tensor, Type, type_of
+from ..runtime.graph import Graph
+
+AttributeKind = onnx.AttributeProto
+
+# The IR version that brought each element type; all others are as old as ONNX.
+IR_OF_TYPES = {
+    DType.FLOAT8E4M3FN: 9,
+    DType.FLOAT8E4M3FNUZ: 9,
+    DType.FLOAT8E5M2: 9,
+    DType.FLOAT8E5M2FNUZ: 9,
+    DType.INT4: 10,
+    DType.UINT4: 10,
+    DType.FLOAT4E2M1: 11,
+    DType.FLOAT8E8M0: 12,
+    DType.INT2: 13,
+    DType.UINT2: 13,
+}
+
+
+def payload(array: Array, dtype: DType) -> bytes:
+    """The bytes of `raw_data`: elements in order, those below a byte packed lowest bits first."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if dtype.bits >= 8:
+        return bytes(flat.data.cast("B")) if flat.dtype.isbuiltin == 1 else flat.tobytes()
+    each = 8 // dtype.bits
+    bits = flat.view(np.uint8) if not dtype.integer else flat.astype(np.int8).view(np.uint8)
+    padded = np.zeros(-(-flat.size // each) * each, np.uint8)
+    padded[: flat.size] = bits & (2**dtype.bits - 1)
+    shifts = np.arange(0, 8, dtype.bits, dtype=np.uint8)
+    packed: bytes = (padded.reshape(-1, each) << shifts).sum(1, dtype=np.uint8).tobytes()
+    return packed
+
+
+def stored_bytes(array: Array) -> int:
+    """How many bytes an array takes in a file (0 for strings, which are never set aside)."""
+    array = np.asarray(array)
+    return -(-int(array.size) * DType.of(array.dtype).bits // 8)
+
+
+def tensor(name: str, array: Array) -> onnx.TensorProto:
+    """An array as a TensorProto that holds its elements."""
+    array = np.asarray(array)
+    dtype = DType.of(array.dtype)
+    made = onnx.TensorProto(name=name, data_type=dtype.onnx, dims=array.shape)
+    if dtype is DType.STRING:
+        made.string_data.extend(s if isinstance(s, bytes) else str(s).encode() for s in array.reshape(-1))
+    else:
+        made.raw_data = payload(array, dtype)
+    return made
+
+
+def type_proto(kind: Type) -> onnx.TypeProto:
+    """A type in ONNX's words; unknown dims stay empty."""
+    made = onnx.TypeProto()
+    match kind:
+        case Tensor():
+            made.tensor_type.elem_type = kind.dtype.onnx
+            if kind.dims is not None:
+                made.tensor_type.shape.SetInParent()
+                for dim in kind.dims:
+                    entry = made.tensor_type.shape.dim.add()
+                    if isinstance(dim, str):
+                        entry.dim_param = dim
+                    elif dim is not None:
+                        entry.dim_value = dim
+        case Sequence():
+            made.sequence_type.elem_type.CopyFrom(type_proto(kind.element))
+        case Optional():
+            made.optional_type.elem_type.CopyFrom(type_proto(kind.element))
+        case Map():
+            made.map_type.key_type = kind.key.onnx
+            made.map_type.value_type.CopyFrom(type_proto(kind.element))
+    return made
+
+
+def value_info(name: str, kind: Type | None) -> onnx.ValueInfoProto:
+    """A named value with its type, where known."""
+    made = onnx.ValueInfoProto(name=name)
+    if kind is not None:
+        made.type.CopyFrom(type_proto(kind))
+    return made
+
+
+def attribute(name: str, value: Any, kind: int, write: Callable[[Graph], onnx.GraphProto]) -> onnx.AttributeProto:
+    """An attribute of the kind that its schema asks for; `write` makes subgraphs. ModelError if it does not fit."""
+    made = onnx.AttributeProto(name=name, type=kind)  # type: ignore[arg-type]
+    try:
+        match kind:
+            case AttributeKind.FLOAT:
+                made.f = float(value)
+            case AttributeKind.INT:
+                made.i = int(value)
+            case AttributeKind.STRING:
+                made.s = _bytes(value)
+            case AttributeKind.TENSOR:
+                made.t.CopyFrom(tensor("", value))
+            case AttributeKind.SPARSE_TENSOR:
+                made.sparse_tensor.CopyFrom(sparse(value))
+            case AttributeKind.GRAPH:
+                made.g.CopyFrom(write(value))
+            case AttributeKind.TYPE_PROTO:
+                made.tp.CopyFrom(type_proto(value))
+            case AttributeKind.FLOATS:
+                made.floats.extend(map(float, value))
+            case AttributeKind.INTS:
+                made.ints.extend(map(int, value))
+            case AttributeKind.STRINGS:
+                made.strings.extend(map(_bytes, value))
+            case AttributeKind.TENSORS:
+                made.tensors.extend(tensor("", v) for v in value)
+            case AttributeKind.GRAPHS:
+                made.graphs.extend(map(write, value))
+            case AttributeKind.TYPE_PROTOS:
+                made.type_protos.extend(map(type_proto, value))
+    except (TypeError, ValueError, AttributeError) as error:
+        wanted = onnx.AttributeProto.AttributeType.Name(kind)
+        raise ModelError(
+            f"the attribute {name}={value!r} is no {wanted}", hint="give the attribute the type that ONNX asks for"
+        ) from error
+    return made
+
+
+def sparse(array: Array) -> onnx.SparseTensorProto:
+    """A dense array as a sparse tensor of its elements other than zero."""
+    flat = np.asarray(array).reshape(-1)
+    at = np.flatnonzero(flat)
+    made = onnx.SparseTensorProto(dims=np.asarray(array).shape)
+    made.values.CopyFrom(tensor("", flat[at]))
+    made.indices.CopyFrom(tensor("", at.astype(np.int64)))
+    return made
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
+
+
+__all__ = ["IR_OF_TYPES", "attribute", "payload", "sparse", "stored_bytes", "tensor", "type_of", "value_info"]

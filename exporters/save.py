@@ -1,0 +1,177 @@
+"""Writing model files so that a reader finds the old file or the new one, and never half of one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Literal
+
+import numpy as np
+import onnx
+import onnx.checker
+
+from ..ops import DType
+from ..ops.errors import ModelError
+from ..ops.types import Array
+from ..runtime.graph import Graph
+from .model import to_model
+from .proto import payload, stored_bytes, tensor
+
+LARGEST_PROTOBUF = 2**31 - 2**26  # protobufs end at 2 GiB; some room is left for all that is not weights
+PAGE, LINE = 4096, 64  # alignment of large and of small tensors, so that they can be used where they are mapped
+
+
+class DataFile:
+    """Weights set aside in a file that is named after its contents, once they are known."""
+
+    def __init__(self, folder: Path, threshold: int) -> None:
+        self.threshold = threshold
+        self._handle, self.temporary = _temporary(folder, "data")
+        self._digest = hashlib.blake2b(digest_size=8)
+        self._stored: list[onnx.TensorProto] = []
+        self._size = 0
+
+    def store(self, name: str, array: Array) -> onnx.TensorProto:
+        """Write a large array to the file, and return a TensorProto that points there; small ones stay inside."""
+        size = stored_bytes(array)
+        if size < self.threshold:
+            return tensor(name, array)
+        start = -(-self._size // (step := PAGE if size >= 1 << 20 else LINE)) * step
+        self._write(b"\0" * (start - self._size))
+        dtype = DType.of(np.asarray(array).dtype)
+        made = onnx.TensorProto(name=name, data_type=dtype.onnx, dims=np.shape(array))
+        made.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", ""), ("offset", start), ("length", size)):
+            made.external_data.add(key=key, value=str(value))
+        flat = np.ascontiguousarray(array).reshape(-1)
+        for first in range(0, flat.size, 1 << 24):  # a multiple of eight elements: packed ones end on a byte
+            self._write(payload(flat[first : first + (1 << 24)], dtype))
+        return made
+
+    def _write(self, data: bytes) -> None:
+        self._handle.write(data)
+        self._digest.update(data)
+        self._size += len(data)
+
+    def finish(self, model: onnx.ModelProto, name: str) -> str:
+        """Close the file and write its final name into the model; returns that name."""
+        location = f"{name}.{self._digest.hexdigest()}.data"
+        for graph in _proto_graphs(model.graph):
+            for stored in graph.initializer:
+                if stored.data_location == onnx.TensorProto.EXTERNAL:
+                    stored.external_data[0].value = location
+        _sync(self._handle)
+        return location
+
+    def discard(self) -> None:
+        self._handle.close()
+        self.temporary.unlink(missing_ok=True)
+
+
+def _proto_graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _proto_graphs(body)
+
+
+def save(
+    graph: Graph,
+    path: str | os.PathLike[str],
+    *,
+    opset: int | None,
+    external_data: Literal["auto", "always", "never"],
+    threshold: int,
+) -> None:
+    """See `mezzo.exporters.save_onnx`."""
+    if external_data not in ("auto", "always", "never"):
+        raise ModelError(f"external_data={external_data!r}", where="save_onnx", hint="give auto, always or never")
+    target = Path(os.path.realpath(path))
+    weights = sum(stored_bytes(a) for g in (graph, *_bodies(graph)) for a in g.initializers.values())
+    aside = external_data == "always" or (external_data == "auto" and weights > LARGEST_PROTOBUF)
+    if not aside and weights > LARGEST_PROTOBUF:
+        raise ModelError(
+            f"{weights} bytes of weights are more than a protobuf can hold",
+            where=str(target),
+            hint='save with external_data="auto"',
+        )
+    try:
+        data = DataFile(target.parent, threshold) if aside else None
+        try:
+            model = to_model(graph, opset=opset, store=data.store if data else tensor)
+            location = data.finish(model, target.name) if data else ""
+            if data:
+                os.replace(data.temporary, target.parent / location)
+            _replace(model, target)
+            _remove_former(target, location)
+        finally:
+            if data:
+                data.discard()
+    except OSError as error:
+        raise ModelError(
+            f"the file cannot be written: {error}", where=str(target), hint="check the folder and its free space"
+        ) from error
+
+
+def _bodies(graph: Graph) -> list[Graph]:
+    return [body for _, node in graph.walk() for body in node.bodies.values()]
+
+
+def _replace(model: onnx.ModelProto, target: Path) -> None:
+    handle, temporary = _temporary(target.parent, "onnx")
+    try:
+        handle.write(model.SerializeToString())
+        _sync(handle)
+        try:
+            onnx.checker.check_model(str(temporary))
+        except onnx.checker.ValidationError as error:
+            raise ModelError(
+                f"onnx refuses the model: {' '.join(str(error).split())[:600]}",
+                where=str(target),
+                hint="the former file is untouched; correct the graph that is to be saved",
+            ) from error
+        os.chmod(temporary, target.stat().st_mode & 0o777 if target.exists() else _usual_mode())
+        os.replace(temporary, target)
+    finally:
+        handle.close()
+        temporary.unlink(missing_ok=True)
+    _sync_folder(target.parent)
+
+
+def _remove_former(target: Path, location: str) -> None:
+    """Remove data files that former calls wrote for this model."""
+    ours = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.data")
+    for entry in os.scandir(target.parent):
+        if ours.fullmatch(entry.name) and entry.name != location:
+            os.unlink(entry.path)
+
+
+def _temporary(folder: Path, kind: str) -> tuple[IO[bytes], Path]:
+    handle, name = tempfile.mkstemp(prefix=".mezzo-", suffix=f".{kind}", dir=folder)
+    return os.fdopen(handle, "wb"), Path(name)
+
+
+def _sync(handle: IO[bytes]) -> None:
+    handle.flush()
+    os.fsync(handle.fileno())
+    handle.close()
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def _usual_mode() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
