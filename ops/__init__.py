@@ -1,6 +1,20 @@
 """What an operator means: one record per operator, and the types they speak. Imports nothing of ours."""
 
-from . import cast, conv, elementwise, generate, indexing, linear, movement, norm, pool, reduce
+from . import (
+    cast,
+    conv,
+    detection,
+    elementwise,
+    generate,
+    indexing,
+    linear,
+    movement,
+    norm,
+    pool,
+    recurrent,
+    reduce,
+    resize,
+)
 from .errors import MezzoError
 from .op import OPS, OPSETS, Body, Builder, Context, Op, Param, Sample, Subgraph, op, pointwise
 from .types import DType, Map, Optional, Sequence, Tensor, Type
@@ -24,6 +38,7 @@ __all__ = [
     "Type",
     "cast",
     "conv",
+    "detection",
     "elementwise",
     "generate",
     "indexing",
@@ -33,5 +48,7 @@ __all__ = [
     "op",
     "pointwise",
     "pool",
+    "recurrent",
     "reduce",
+    "resize",
 ]
