@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import OPS, DType, Op, Type
+from ..ops import OPS, Body, DType, Op, Type
 from ..ops.errors import PlanError, ShapeError, UnsupportedModel
 from ..ops.types import Array, type_of
 
@@ -275,14 +275,15 @@ class GraphBuilder:
         """Add a node; returns the name of its output, or a tuple of names for several `outputs`."""
         stem = self._fresh(name)
         made = tuple(f"{stem}.{i}" if i else stem for i in range(outputs))
-        bodies = {a: self._trace(f"{stem}/", v) if hasattr(v, "build") else v for a, v in attrs.items()}
+        values = {a: tuple(v) if isinstance(v, list) else v for a, v in attrs.items()}
+        values = {a: self._trace(f"{stem}/", v) if isinstance(v, Body) else v for a, v in values.items()}
         ins = tuple(i or "" for i in inputs)
         while ins and not ins[-1]:
             ins = ins[:-1]
-        self._nodes.append(Node(name, ins, made, bodies, domain, name=stem))
+        self._nodes.append(Node(name, ins, made, values, domain, name=stem))
         return made[0] if outputs == 1 else made
 
-    def _trace(self, prefix: str, body: Any) -> Graph:
+    def _trace(self, prefix: str, body: Body) -> Graph:
         inner = GraphBuilder(prefix=prefix)
         names = [inner.input(f"{prefix}in_{i}", t) for i, t in enumerate(body.inputs)]
         return inner.graph(outputs=list(body.build(inner, *names)))

@@ -82,9 +82,9 @@ def _call(ufunc: str, srcs: list[Any], dst: Any) -> Call:
     function = getattr(np, ufunc)
     if len(srcs) == 1:
         (x,) = srcs
-        return lambda: function(x, dst, casting="unsafe")
+        return lambda: function(x, out=dst, casting="unsafe")
     x, y = srcs
-    return lambda: function(x, y, dst, casting="unsafe")
+    return lambda: function(x, y, out=dst, casting="unsafe")
 
 
 def _chain(calls: list[Call]) -> Call:

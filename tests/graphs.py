@@ -1,0 +1,54 @@
+"""Graphs for tests: one operator sample as a graph, and small models made with onnx.helper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mezzo.ops import DType, Op, Sample, Tensor
+from mezzo.runtime.graph import Graph, GraphBuilder
+
+
+def arrays(sample: Sample, seed: int = 0) -> list[Any]:
+    """The inputs of a sample as arrays; types are filled at random."""
+    rng = np.random.default_rng(seed)
+
+    def one(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x if x is None else np.asarray(x)
+        made = rng.uniform(-2, 2, x.sizes)
+        if x.dtype is DType.BOOL:
+            return made > 0
+        return (made if x.dtype.floating else np.floor(made)).astype(x.dtype.numpy)
+
+    return [one(x) for x in sample.inputs]
+
+
+def sample_graph(op: Op, sample: Sample, *, fed: str = "all") -> tuple[Graph, dict[str, Any]]:
+    """A graph of one node, and its feeds. `fed` = "all" feeds every input, "types" only those that the sample gives as
+    types (the others become initialisers), "dynamic" passes every input through a cut whose size only the run knows."""
+    g = GraphBuilder(op.name)
+    names: list[str | None] = []
+    feeds: dict[str, Any] = {}
+    for i, (given, x) in enumerate(zip(sample.inputs, arrays(sample), strict=True)):
+        if x is None:
+            names.append(None)
+        elif fed == "types" and not isinstance(given, Tensor):
+            names.append(g.const(x))
+        else:
+            name = g.input(f"x{i}", Tensor(DType.of(x.dtype), x.shape))
+            feeds[name] = x
+            if fed == "dynamic" and x.ndim and x.dtype != object:
+                feeds[f"{name}_rows"] = np.ones(len(x), bool)
+                name = _hidden(g, name, x)
+            names.append(name)
+    made = g.op(op.name, *names, domain=op.domain, outputs=sample.outputs, **sample.attrs)
+    return g.graph([made] if sample.outputs == 1 else list(made)), feeds
+
+
+def _hidden(g: GraphBuilder, name: str, x: Any) -> str:
+    """The same elements under a first dim that inference cannot know: the rows where a fed mask is true, all of them."""
+    mask = g.input(f"{name}_rows", Tensor(DType.BOOL, (len(x),)))
+    hidden: str = g.Gather(name, g.Squeeze(g.NonZero(mask), g.const([0])), axis=0)
+    return hidden

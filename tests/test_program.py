@@ -1,0 +1,96 @@
+"""Planned programs equal the interpreter, for every operator sample; and each step writes its own bytes only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mezzo.ops import OPS, DType, Op, Sample
+from mezzo.runtime.eager import evaluate
+from mezzo.runtime.graph import Graph
+from mezzo.runtime.instance import Instance
+from mezzo.runtime.plan import Space, Strategy
+from mezzo.runtime.program import Step
+from mezzo.runtime.session import Session
+
+from .graphs import sample_graph
+
+CASES = [pytest.param(o, s, id=f"{o.name}-{i}") for o in OPS.values() for i, s in enumerate(o.samples)]
+
+
+def assert_same(got: dict[str, Any], want: dict[str, Any]) -> None:
+    assert list(got) == list(want)
+    for name, y in want.items():
+        assert got[name].dtype == y.dtype
+        # the types of ml_dtypes have NaN, but numpy does not know that
+        both = [a.astype(np.float64) if DType.of(y.dtype).bits == 8 else a for a in (got[name], y)]
+        np.testing.assert_array_equal(*both, name)
+
+
+@pytest.mark.parametrize("fed", ["all", "types", "dynamic"])
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_program_equals_interpreter(op: Op, sample: Sample, fed: str) -> None:
+    graph, feeds = sample_graph(op, sample, fed=fed)
+    session = Session(graph)
+    for run in range(2):
+        assert_same(session.run(feeds), evaluate(graph, feeds, key=(0, run)))
+    if fed == "dynamic" and op.name not in ("Shape", "Size") and "x0_rows" in feeds:
+        assert session.program.dynamic
+
+
+class Poison:
+    """Fills the free bytes of the arena before each step, and holds each step to its planned bytes."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.before: Any = None
+
+    def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None:
+        program, arena = instance.program, instance.arena
+        own = np.zeros(len(arena), bool)
+        for name in (*step.writes(), step.workspace):
+            slot = program.plan.by_value.get(name)
+            if slot and slot.life.space is Space.ARENA:
+                own[slot.offset : slot.end] = True
+        if phase == "before":
+            alive = np.zeros(len(arena), bool)
+            for slot in program.plan.arena():
+                reads = slot.life.first < index <= slot.life.last
+                alive[slot.offset : slot.end] |= reads
+            arena[~alive] = 0xA5
+            self.before = arena.copy()
+            return
+        self.steps += 1
+        changed = arena != self.before
+        assert not (changed & ~own).any(), f"{step.node} wrote outside of its slots"
+        for name in step.writes():
+            slot = program.plan.by_value[name]
+            if slot.life.space is Space.ARENA and slot.life.nbytes:
+                array = instance.arrays[name]
+                assert np.shares_memory(array, arena[slot.offset : slot.end])
+                assert array.nbytes == slot.life.nbytes
+
+
+def poisoned(graph: Graph, feeds: dict[str, Any], strategy: Strategy = Strategy.BOTH) -> tuple[dict[str, Any], int]:
+    """Run a graph with poison in every byte that is not in use; returns the outputs and the number of steps."""
+    session, watch = Session(graph, strategy=strategy), Poison()
+    session.run(feeds)
+    return session.run(feeds, observe=watch), watch.steps
+
+
+@pytest.mark.parametrize("strategy", list(Strategy), ids=lambda s: s.value)
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_steps_write_their_planned_bytes_only(op: Op, sample: Sample, strategy: Strategy) -> None:
+    graph, feeds = sample_graph(op, sample)
+    got, _ = poisoned(graph, feeds, strategy)
+    assert_same(got, evaluate(graph, feeds, key=(0, 1)))
+
+
+def test_program_holds_no_array() -> None:
+    """Attributes of nodes apart (which are part of the model), a program is data that many instances share."""
+    op = OPS["", "Gemm"]
+    session = Session(sample_graph(op, op.samples[0])[0])
+    assert not any(isinstance(getattr(session.program, f), np.ndarray) for f in session.program.__dataclass_fields__)
+    assert all(t.value is None for t in session.program.types.values() if hasattr(t, "value"))
