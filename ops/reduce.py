@@ -84,19 +84,21 @@ def _extreme(method: str, lowest: bool) -> Callable[[Any, Array, Axes, bool], Ar
         if all(x.shape[a] for a in axes):
             return getattr(x, method)(axes, keepdims=keepdims)
         empty: Any = -math.inf if lowest else math.inf
-        if x.dtype.kind in "iu":
+        if x.dtype.kind == "b":
+            empty = not lowest
+        elif x.dtype.kind in "iu":
             empty = np.iinfo(x.dtype).min if lowest else np.iinfo(x.dtype).max
         return xp.full(_reduced_dims(x.shape, axes, int(keepdims)), empty, x.dtype)
 
     return combine
 
 
-BOOL = Sample([np.array([[True, False], [False, False]]), np.array([1])])
+BOOL = [Sample([np.array([[True, False], [False, False]]), np.array([1])]), Sample([np.zeros((2, 0), bool)])]
 
 reduce_sum = reduction("ReduceSum", 13, lambda xp, x, axes, keep: x.sum(axes, keepdims=keep, dtype=x.dtype), [EMPTY])
 reduce_mean = reduction("ReduceMean", 18, _mean)
-reduce_max = reduction("ReduceMax", 20, _extreme("max", True), [BOOL, EMPTY])
-reduce_min = reduction("ReduceMin", 20, _extreme("min", False), [BOOL, EMPTY])
+reduce_max = reduction("ReduceMax", 20, _extreme("max", True), [*BOOL, EMPTY])
+reduce_min = reduction("ReduceMin", 20, _extreme("min", False), [*BOOL, EMPTY])
 reduce_prod = reduction("ReduceProd", 18, lambda xp, x, axes, keep: x.prod(axes, keepdims=keep, dtype=x.dtype), [EMPTY])
 reduce_l2 = reduction("ReduceL2", 18, lambda xp, x, axes, keep: xp.sqrt((x * x).sum(axes, keepdims=keep)), [EMPTY])
 

@@ -179,7 +179,7 @@ def test_onnx_runtime_agrees(o: Op, sample: Sample) -> None:
         pytest.xfail(f"the newest opset of ONNX Runtime lacks {', '.join(newer)}")
     xs = fill(sample)
     ys = run(o, sample, xs)
-    model, feeds, ys = one_node(onnx, o, sample, xs, ys, opset)
+    model, feeds, results = one_node(onnx, o, sample, xs, ys, opset)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -188,7 +188,7 @@ def test_onnx_runtime_agrees(o: Op, sample: Sample) -> None:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except ort.capi.onnxruntime_pybind11_state.NotImplemented:
         pytest.xfail("ONNX Runtime has no kernel for these element types")
-    for theirs, y in zip(session.run(None, feeds), ys, strict=True):
+    for theirs, y in zip(session.run(None, feeds), results, strict=True):
         assert theirs.shape == y.shape
         if y.dtype.kind == "f":
             finite = y[np.isfinite(y)]
