@@ -2,6 +2,7 @@
 
 from . import (
     cast,
+    control,
     conv,
     detection,
     elementwise,
@@ -37,6 +38,7 @@ __all__ = [
     "Tensor",
     "Type",
     "cast",
+    "control",
     "conv",
     "detection",
     "elementwise",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ShapeError
+from .errors import BudgetError, MezzoError, ShapeError
 from .op import Body, Builder, Context, Sample, Subgraph, op
 from .types import Array, Dim, DType, Tensor, Type, f32, i64, join, type_of
 
@@ -74,10 +74,36 @@ def if_(k: Context, cond: Array, *, else_branch: Subgraph, then_branch: Subgraph
 def _(cond: Tensor, *, else_branch: Subgraph, then_branch: Subgraph) -> tuple[Type, ...]:
     if cond.value is not None:
         return then_branch.infer() if _truth(np.asarray(cond.value)) else else_branch.infer()
-    yes, no = then_branch.infer(), else_branch.infer()
+    yes, no = _attempt(then_branch), _attempt(else_branch)
+    if isinstance(yes, MezzoError) and isinstance(no, MezzoError):
+        raise yes
+    if isinstance(yes, MezzoError):
+        return no if not isinstance(no, MezzoError) else ()
+    if isinstance(no, MezzoError):
+        return yes
     if len(yes) != len(no):
         raise ShapeError(f"the branches return {len(yes)} and {len(no)} values")
-    return tuple(join(_forget(a), _forget(b)) for a, b in zip(yes, no, strict=True))
+    return tuple(join(a, b) for a, b in zip(yes, no, strict=True))
+
+
+def _attempt(branch: Subgraph) -> tuple[Type, ...] | MezzoError:
+    """The types of a branch, or why it cannot run: a branch for other sizes than these is common and no fault."""
+    try:
+        return tuple(_forget(t) for t in branch.infer())
+    except (ShapeError, BudgetError) as error:
+        branch.refuse(error)
+        return error
+
+
+@op("Raise", domain="mezzo", since=1, outputs=("outputs*",), deterministic=False, samples=())
+def raise_(k: Context, *, message: str, place: str = "", hint: str = "") -> tuple[Array, ...]:
+    """Stands in a branch that cannot run with the sizes at hand, and says so if it is taken all the same."""
+    raise ShapeError(message, where=place, hint=hint)
+
+
+@raise_.infer
+def _(*, message: str, place: str = "", hint: str = "") -> Type:
+    raise ShapeError(message, where=place, hint=hint)
 
 
 def _count(g: Builder, i: Any, go: Any, x: Any) -> tuple[Any, ...]:

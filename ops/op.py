@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import expr
-from .errors import ShapeError
+from .errors import MezzoError, ShapeError
 from .types import Array, Dim, DType, Tensor, Type, UnknownRank
 
 Value = Any  # an array, or the name of a graph's value: gradient rules cannot tell, and need not
@@ -27,6 +27,8 @@ class Subgraph(Protocol):
     @property
     def outputs(self) -> tuple[str, ...]: ...
     def infer(self, *types: Type) -> tuple[Type, ...]: ...
+    def refuse(self, error: MezzoError) -> None:
+        """Note that this body cannot run in this place: only running it raises the error."""
 
 
 def _no_bodies(body: Subgraph, *args: Array) -> tuple[Array, ...]:

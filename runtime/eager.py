@@ -103,6 +103,9 @@ class InterpretedBody:
         outer = {n: type_of(self.outer[n]) for n in self.graph.captures()}
         return body_of(self.graph, outer, self.budget).infer(*types)
 
+    def refuse(self, error: MezzoError) -> None:
+        raise error
+
 
 def evaluate(
     graph: Graph,

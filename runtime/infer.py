@@ -7,7 +7,7 @@ so that shape arithmetic has vanished before anything is planned.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,9 @@ class TypedBody:
         self.scope.enter(self.graph, dict(zip(self.graph.inputs, types, strict=False)))
         return tuple(self.scope.types[o] for o in self.graph.outputs)
 
+    def refuse(self, error: MezzoError) -> None:
+        self.scope.refused[id(self.graph)] = error
+
 
 @dataclass(slots=True)
 class _Scope:
@@ -68,6 +71,7 @@ class _Scope:
     budget: Budget
     types: dict[str, Type] = field(default_factory=dict[str, Type])
     allowance: Allowance = field(default_factory=lambda: Allowance(0))
+    refused: dict[int, MezzoError] = field(default_factory=dict[int, MezzoError])
 
     def enter(self, graph: Graph, inputs: Mapping[str, Type]) -> None:
         for name, array in graph.initializers.items():
@@ -138,7 +142,29 @@ def infer(graph: Graph, inputs: Mapping[str, Type] | None = None, *, budget: Bud
     if missing:
         raise ShapeError(f"input {missing[0]!r} has no type", where=graph.name)
     scope.enter(graph, given)
+    if scope.refused:
+        graph = _without_refused(graph, scope)
     return graph.but(types=scope.types)
+
+
+def _without_refused(graph: Graph, scope: _Scope) -> Graph:
+    """Put a node that raises the error in place of each body that cannot run."""
+
+    def body(node: Node, value: Any) -> Any:
+        if not isinstance(value, Graph):
+            return value
+        error = scope.refused.get(id(value))
+        if error is None:
+            return _without_refused(value, scope)
+        scope.types.update(zip(value.outputs, (scope.types[o] for o in node.outputs), strict=True))
+        told = {"message": error.message, "place": error.where, "hint": error.hint}
+        stop = Node("Raise", (), value.outputs, told, domain="mezzo", where=node.where, origin=(node.name,))
+        return Graph((), value.outputs, (stop,), types=scope.types)
+
+    nodes = tuple(
+        replace(n, attrs={a: body(n, v) for a, v in n.attrs.items()}) if n.bodies else n for n in graph.nodes
+    )
+    return graph.but(nodes=nodes)
 
 
 def body_of(value: Any, types: Mapping[str, Type], budget: Budget) -> TypedBody:

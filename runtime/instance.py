@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..ops import DType, Tensor, Type
+from ..ops import DType, MezzoError, Tensor, Type
 from ..ops.budget import Budget
 from ..ops.errors import PlanError, ShapeError
 from ..ops.types import Array, type_of
@@ -60,7 +60,7 @@ class Instance:
         self.program, self.arena, self.around = program, arena, around
         self.arrays: dict[str, Array] = {}
         self._bind_fixed(states or {})
-        self._runners = [self._runners_of(s) for s in program.steps]
+        self.runners = [self._runners_of(s) for s in program.steps]
         moving = {Space.INPUT, Space.OUTPUT}
         foreign = {*moving, Space.DYNAMIC}
         self._foreign = [s.life.value for s in program.plan.slots if s.life.space in foreign]
@@ -123,7 +123,7 @@ class Instance:
     def _work(self, i: int, outputs: Sequence[Array | None], scratch: Scratch) -> Work:
         step = self.program.steps[i]
         inputs = [self.arrays[n] if n else None for n in step.node.inputs]
-        return Work(step.node, step.choice, inputs, outputs, scratch, self._runners[i], partial(self._key, step))
+        return Work(step.node, step.choice, inputs, outputs, scratch, self.runners[i], partial(self._key, step))
 
     def _key(self, step: Step) -> tuple[int, ...]:
         return node_key(step.node, self.around.key)
@@ -240,7 +240,17 @@ class BodyRunner:
         return self.program.results
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
-        return tuple(p.type for p in self.program.outputs)
+        known: dict[str, Type] = {n: type_of(self._parent.arrays[n]) for n in self.program.captures}
+        known |= {n: type_of(self._instance.around.weights[n], known=True) for n in self.program.weights}
+        known |= zip(self.inputs, types, strict=True)
+        for step, bodies in zip(self.program.steps, self._instance.runners, strict=True):
+            ins = [known[n] if n else None for n in step.node.inputs]
+            made = step.node.record.infer_types(ins, {**step.node.attrs, **bodies}, step.node.wanted)
+            known |= zip(step.node.outputs, made, strict=True)
+        return tuple(known[n] for n in self.program.results)
+
+    def refuse(self, error: MezzoError) -> None:
+        raise error
 
     def __call__(self, *args: Array) -> tuple[Any, ...]:
         self._parent.around.meter.tick()

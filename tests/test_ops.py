@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mezzo.ops import OPS, OPSETS, Body, Context, DType, Op, Sample, Tensor
 from mezzo.ops.op import REQUIRED
@@ -64,12 +66,16 @@ def compatible(t: Type, y: Any) -> str:
     return ""
 
 
-def test_every_operator_has_samples() -> None:
-    assert [o.name for o in OPS.values() if not o.samples] == []
+def test_every_operator_has_samples() -> None:  # Raise only ever raises
+    assert [o.name for o in OPS.values() if not o.samples] == ["Raise"]
 
 
 @pytest.mark.parametrize(("o", "sample"), ALL)
 def test_inference_says_what_the_reference_does(o: Op, sample: Sample) -> None:
+    check_inference(o, sample)
+
+
+def check_inference(o: Op, sample: Sample) -> None:
     xs = fill(sample)
     ys = run(o, sample, xs)
     wanted = (True,) * sample.outputs
@@ -112,14 +118,18 @@ def test_inference_from_less_never_contradicts(o: Op, sample: Sample, lost: str,
 
 @pytest.mark.parametrize(("o", "sample"), ALL)
 def test_results_are_fresh(o: Op, sample: Sample) -> None:
+    check_freshness(o, sample)
+
+
+def check_freshness(o: Op, sample: Sample) -> None:
     xs = fill(sample)
     before = [None if x is None else x.copy() for x in xs]
     ys = run(o, sample, xs)
-    given = [x for x in [*xs, *sample.attrs.values()] if isinstance(x, np.ndarray)]
+    held = [x for x in [*xs, *sample.attrs.values()] if isinstance(x, np.ndarray)]
     for i, y in enumerate(ys):
         assert isinstance(y, np.ndarray)
         assert y.flags.c_contiguous
-        assert not any(np.shares_memory(y, x) for x in [*given, *ys[:i]])
+        assert not any(np.shares_memory(y, x) for x in [*held, *ys[:i]])
     for x, old in zip(xs, before, strict=True):
         np.testing.assert_array_equal(x, old, "the reference wrote into its input")
 
@@ -165,6 +175,10 @@ ORT_DIFFERS: list[tuple[str, Callable[[Sample], bool], str]] = [
 
 @pytest.mark.parametrize(("o", "sample"), cases(STANDARD))
 def test_onnx_runtime_agrees(o: Op, sample: Sample) -> None:
+    check_runtime(o, sample)
+
+
+def check_runtime(o: Op, sample: Sample) -> None:
     onnx = pytest.importorskip("onnx")
     ort = pytest.importorskip("onnxruntime")
     if not o.deterministic and sample.attrs:
@@ -247,3 +261,58 @@ def test_gradient_equals_differences(o: Op, sample: Sample) -> None:
         plus, minus = (run(o, sample, [*xs[:i], x + s * 1e-6 * step, *xs[i + 1 :]]) for s in (1, -1))
         moved = sum((dy * (p - m)).sum() for dy, p, m in zip(dys, plus, minus, strict=True) if dy is not None) / 2e-6
         np.testing.assert_allclose((unbroadcast(grad, x.shape) * step).sum(), moved, rtol=1e-5, atol=1e-8)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> tuple[Op, Sample]:
+    """An operator with many attributes, and a sample of it with attributes at random."""
+
+    def some(low: int, high: int, count: int) -> list[int]:
+        return draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+
+    name = draw(st.sampled_from(["Conv", "ConvTranspose", "MaxPool", "AveragePool", "Slice", "Pad", "Resize"]))
+    n = draw(st.integers(1, 3))
+    if name == "Slice":
+        count = draw(st.integers(1, n))
+        steps = [s or 1 for s in some(-3, 3, count)]
+        axes = draw(st.permutations(range(-n, 0)))[:count]
+        return OPS["", name], Sample(
+            [f32(*some(0, 5, n)), *map(np.array, (some(-7, 7, count), some(-7, 7, count), axes, steps))]
+        )
+    if name == "Pad":
+        mode = draw(st.sampled_from(["constant", "edge", "reflect", "wrap"]))
+        low, high = (-1, 3) if mode == "constant" else (0, 2)
+        return OPS["", name], Sample([f32(*some(3, 5, n)), np.array(some(low, high, 2 * n))], {"mode": mode})
+    if name == "Resize":
+        mode = draw(st.sampled_from(["nearest", "linear", "cubic"]))
+        attrs = {"mode": mode, "antialias": int(mode != "nearest" and draw(st.booleans()))}
+        attrs["coordinate_transformation_mode"] = draw(st.sampled_from(["half_pixel", "asymmetric", "align_corners"]))
+        return OPS["", name], Sample([f32(1, 1, *some(1, 6, 2)), None, None, np.array([1, 1, *some(1, 9, 2)])], attrs)
+    kernel, strides, dilations = some(1, 3, n), some(1, 3, n), some(1, 2, n)
+    span = [(a - 1) * b + 1 for a, b in zip(kernel, dilations, strict=True)]
+    sizes = [a + b for a, b in zip(span, some(0, 4, n), strict=True)]
+    attrs = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
+    auto = draw(st.sampled_from(["NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]))
+    if auto == "NOTSET":
+        attrs["pads"] = [draw(st.integers(0, k - 1)) for k in kernel * 2]
+    else:
+        attrs["auto_pad"] = auto
+    if "Pool" in name:
+        attrs["ceil_mode"] = int(draw(st.booleans()))
+        if name == "AveragePool":
+            attrs["count_include_pad"] = int(draw(st.booleans()))
+        return OPS["", name], Sample([f32(1, 2, *sizes)], attrs, 1 + (name == "MaxPool" and n > 1))
+    group, c, m = some(1, 2, 3)
+    if name == "Conv":
+        return OPS["", name], Sample([f32(2, group * c, *sizes), f32(group * m, c, *kernel)], {**attrs, "group": group})
+    if auto == "NOTSET":
+        attrs["output_padding"] = [draw(st.integers(0, s - 1)) for s in strides]
+    return OPS["", name], Sample([f32(2, group * c, *sizes), f32(group * c, m, *kernel)], {**attrs, "group": group})
+
+
+@given(drawn())
+def test_attributes_at_random(case: tuple[Op, Sample]) -> None:
+    o, sample = case
+    check_inference(o, sample)
+    check_freshness(o, sample)
+    check_runtime(o, sample)

@@ -153,9 +153,8 @@ class Movement:
 
 def _odd_cast(before: Type | None, after: Type) -> str | None:
     """Casts between kinds that numpy itself has are plain copies; the others follow ONNX's own tables."""
-    native = "bifu"
     for t in (before, after):
-        if not isinstance(t, Tensor) or t.dtype.numpy.kind not in native or t.dtype.bits < 8:
+        if not isinstance(t, Tensor) or t.dtype.numpy.isbuiltin != 1:
             return f"{t} is not one of numpy's own types"
     return None
 
