@@ -118,15 +118,16 @@ def ways(node: Node, around: Context, limit: int | None) -> tuple[list[Way], str
         change = upgrade.before(form, since)
         if form.domain or since <= LOWEST or change is None:
             return found, f"{form.op} came with opset {since}"
-        if not change.same and (limit is None or since <= limit):
-            return found, f"{form.op} was written otherwise before opset {since}"
         # Down to the opset of its file a node is known to be right; below, its types have to fit.
         if since <= around.source and not _all_known(form, around):
             return found, "the types of its operands are not known"
         try:
-            form, at = _down(form, since, around), since - 1
+            older = change.down(form, around)
         except Declined as declined:
             return found, str(declined)
+        if older is not form and (limit is None or since <= limit):
+            return found, f"{form.op} was written otherwise before opset {since}"
+        form, at = older, since - 1
 
 
 def _down(form: Form, since: int, around: Context) -> Form:

@@ -55,7 +55,7 @@ class _Writer:
         nodes = [node for _, node in graph.walk()]
         for node in nodes:
             self._ways[id(node)], reasons[id(node)] = ways(node, context, limit)
-        self._refuse([(n, reasons[id(n)]) for n in nodes if not self._ways[id(n)]], "no opset")
+        self._refuse([(n, reasons[id(n)]) for n in nodes if not self._ways[id(n)]], "ONNX")
         self.opsets = self._lowest(nodes, opset)
         if opset is not None:
             late = [(n, reasons[id(n)]) for n in nodes if not n.domain and self._ways[id(n)][-1].low > opset]
@@ -73,9 +73,9 @@ class _Writer:
             lines = [f"{node.place}: {reason}" for node, reason in nodes]
             shown = "\n".join(f"  - {line}" for line in (*lines[:20], *(["..."] if len(lines) > 20 else [])))
             raise UnsupportedModel(
-                f"{what} can express {len(nodes)} of its nodes\n{shown}",
+                f"{what} cannot express {len(nodes)} of its nodes\n{shown}",
                 where=self._top.name or "graph",
-                hint="leave out opset= to get the lowest that can" if what != "no opset" else
+                hint="leave out opset= to get the lowest that can" if what != "ONNX" else
                 "replace these operators by standard ones before the export",
             )  # fmt: skip
 

@@ -140,7 +140,7 @@ def ort_run(model: bytes | str | Path | onnx.ModelProto, feeds: dict[str, Array]
     session = ort.InferenceSession(
         given if isinstance(given, bytes) else str(given), options, providers=["CPUExecutionProvider"]
     )
-    wanted = {i.name for i in session.get_inputs()}
+    wanted = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
     answers = session.run(None, {n: a for n, a in feeds.items() if n in wanted})
     return dict(zip([o.name for o in session.get_outputs()], answers, strict=True))
 

@@ -1,0 +1,329 @@
+"""Graphs as ONNX files: what came in goes out, at the lowest opset, in one piece or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import pytest
+
+from mezzo.exporters import save_onnx, to_onnx
+from mezzo.importers import load_onnx
+from mezzo.importers.types import type_from
+from mezzo.ops import OPS, DType, Op, Sample, Tensor
+from mezzo.ops.errors import ModelError, UnsupportedModel
+from mezzo.ops.types import f32, i64
+from mezzo.runtime.eager import evaluate
+from mezzo.runtime.graph import Graph, GraphBuilder, Node
+
+from .graphs import arrays, sample_graph
+from .models import LIGHT, Real, model, node, ort_run, real_models, value
+
+Array = np.ndarray[Any, Any]
+
+
+def attributes(made: onnx.NodeProto) -> dict[str, Any]:
+    """Attributes as comparable values; subgraphs are compared node by node."""
+    found: dict[str, Any] = {}
+    for a in made.attribute:
+        held = onnx.helper.get_attribute_value(a)
+        if isinstance(held, onnx.GraphProto):
+            found[a.name] = described(held)
+        elif isinstance(held, onnx.TensorProto):
+            array = onnx.numpy_helper.to_array(held)
+            found[a.name] = (str(array.dtype), array.shape, array.tobytes())
+        else:
+            found[a.name] = list(held) if not isinstance(held, (int, float, bytes)) else held
+    return found
+
+
+def described(graph: onnx.GraphProto) -> list[tuple[Any, ...]]:
+    """The nodes of a graph without the names of values, which may be made unique inside subgraphs."""
+    return [(n.op_type, n.domain, n.name, len(n.input), len(n.output), attributes(n)) for n in graph.node]
+
+
+def close(ours: dict[str, Array], theirs: dict[str, Array]) -> None:
+    assert list(ours) == list(theirs)
+    for name, array in theirs.items():
+        np.testing.assert_allclose(ours[name], array, rtol=1e-3, atol=1e-3 * max(1.0, float(np.abs(array).max())))
+
+
+@real_models
+def test_real_models_leave_as_they_came(real: Real) -> None:
+    before, after = onnx.load(str(real.path())), to_onnx(load_onnx(real.path()))
+    onnx.checker.check_model(after)
+    assert described(after.graph) == described(before.graph)
+    assert [(list(n.input), list(n.output)) for n in after.graph.node] == [
+        (list(n.input), list(n.output)) for n in before.graph.node
+    ]
+    assert [t.name for t in after.graph.initializer] == [t.name for t in before.graph.initializer]
+    stored = {t.name for t in before.graph.initializer}
+    for kind in ("input", "output"):
+        then, now = (
+            {i.name: type_from(i.type, "") for i in getattr(m.graph, kind) if i.name not in stored}
+            for m in (before, after)
+        )
+        assert list(then) == list(now)
+        assert then == now
+    assert list(after.metadata_props) == list(before.metadata_props)
+    assert after.doc_string == before.doc_string or before.graph.doc_string
+    assert after.ir_version <= before.ir_version
+    assert after.opset_import[0].version <= before.opset_import[0].version
+    feeds = real.feeds()
+    answers = ort_run(after, feeds)
+    theirs = dict(zip(answers, real.expected(), strict=True)) if real in LIGHT else ort_run(real.path(), feeds)
+    close(answers, theirs)
+
+
+# The lowest opset
+
+
+def built(name: str, *types: Tensor, outputs: int = 1, **attrs: Any) -> Graph:
+    g = GraphBuilder()
+    names = [g.input(f"x{i}", t) for i, t in enumerate(types)]
+    made = g.op(name, *names, outputs=outputs, **attrs)
+    return g.graph([made] if outputs == 1 else list(made))
+
+
+def opset_of(graph: Graph) -> tuple[int, int]:
+    made = to_onnx(graph)
+    onnx.checker.check_model(made, full_check=True)
+    return made.opset_import[0].version, made.ir_version
+
+
+BF16, I32 = Tensor(DType.BFLOAT16, (2, 3)), Tensor(DType.INT32, (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("graph", "lowest"),
+    [
+        (built("Relu", f32(2, 3)), (7, 3)),
+        (built("Relu", BF16), (13, 7)),
+        (built("Relu", I32), (14, 7)),
+        (built("Add", f32(2, 3), f32(3)), (7, 3)),
+        (built("Max", f32(2, 3), f32(2, 3)), (7, 3)),
+        (built("Max", f32(2, 3), f32(3)), (8, 3)),
+        (built("Softmax", f32(2, 3)), (7, 3)),
+        (built("Softmax", f32(2, 3, 4)), (13, 7)),
+        (built("Softmax", f32(2, 3, 4), axis=2), (7, 3)),
+        (built("Softmax", f32(2, 3, 4), axis=0), (13, 7)),
+        (built("Concat", f32(2, 3), f32(2, 3), axis=0), (7, 3)),
+        (built("Concat", f32(2, 3), f32(2, 3), axis=-1), (11, 6)),
+        (built("Gather", f32(2, 3), i64(2)), (7, 3)),
+        (built("ReduceSum", f32(2, 3)), (13, 7)),
+        (built("Split", f32(4, 3), outputs=2, num_outputs=2), (18, 8)),
+        (built("Cast", f32(2), to=DType.INT4.onnx), (21, 10)),
+        (built("Shape", f32(2, 3), start=1), (15, 8)),
+    ],
+    ids=lambda p: str(p.nodes[0]) if isinstance(p, Graph) else str(p),
+)
+def test_the_lowest_opset_and_ir(graph: Graph, lowest: tuple[int, int]) -> None:
+    assert opset_of(graph) == lowest
+
+
+def reduced() -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", f32(2, 3))
+    return g.graph([g.ReduceMean(x, g.const([1]), keepdims=0)])
+
+
+def test_an_older_opset_on_demand() -> None:
+    feeds = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    natural, older = to_onnx(reduced()), to_onnx(reduced(), opset=11)
+    assert natural.opset_import[0].version == 18
+    assert older.opset_import[0].version == 11
+    assert list(older.graph.node[0].attribute[-1].ints or older.graph.node[0].attribute[0].ints) == [1]
+    assert not older.graph.initializer
+    for made in (natural, older):
+        close(ort_run(made, feeds), evaluate(reduced(), feeds))
+
+
+def test_what_an_opset_cannot_express_is_told_node_by_node() -> None:
+    g = GraphBuilder("net")
+    x = g.input("x", f32(2, 3))
+    y = g.Shape(g.Trilu(x), start=1)
+    with pytest.raises(UnsupportedModel) as caught:
+        to_onnx(g.graph([y]), opset=12)
+    assert "opset 12 cannot express 2 of its nodes" in str(caught.value)
+    assert "Trilu came with opset 14" in caught.value.message
+    assert "opset 13 has no attribute start" in caught.value.message
+    assert caught.value.where
+    assert caught.value.hint
+
+
+def test_old_softmax_among_newer_operators() -> None:
+    """As a node of its own up to opset 12; above, in today's words."""
+    nodes = [node("Softmax", "x", "h", axis=1, name="s"), node("Relu", "h", "y", name="r")]
+    proto = model(nodes, [value("x", 2, 3, 4)], [value("y", 2, 3, 4)], opset=11, ir=6)
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)}
+    graph = load_onnx(proto)
+    assert graph.nodes[0].op == "SoftmaxFlattened"
+    same, newer = to_onnx(graph), to_onnx(graph, opset=17)
+    assert [n.op_type for n in same.graph.node] == ["Softmax", "Relu"]
+    assert [n.op_type for n in newer.graph.node] == ["Shape", "Flatten", "Softmax", "Reshape", "Relu"]
+    for made in (same, newer):
+        onnx.checker.check_model(made, full_check=True)
+        close(ort_run(made, feeds), ort_run(proto, feeds))
+
+
+# Operators: what goes out comes in again
+
+
+def samples() -> list[Any]:
+    found = [(o, s) for o in OPS.values() if o.domain == "" for s in o.samples]
+    return [pytest.param(o, s, id=f"{o.name}-{i}") for i, (o, s) in enumerate(found) if not _bodies(s)]
+
+
+def _bodies(sample: Sample) -> bool:
+    return any(hasattr(v, "build") for v in sample.attrs.values())
+
+
+@pytest.mark.parametrize(("o", "sample"), samples())
+def test_export_then_import_is_the_identity(o: Op, sample: Sample) -> None:
+    graph, _ = sample_graph(o, sample)
+    again = load_onnx(to_onnx(graph))
+    assert again.inputs == graph.inputs
+    assert again.outputs == graph.outputs
+    kept = [(n.op, n.domain, n.name, n.inputs, n.outputs) for n in again.nodes]
+    assert kept == [(n.op, n.domain, n.name, n.inputs, n.outputs) for n in graph.nodes]
+    for then, now in zip(graph.nodes, again.nodes, strict=True):
+        np.testing.assert_equal(
+            {a: _plain(v) for a, v in now.attrs.items()},
+            {a: _plain(v) for a, v in then.attrs.items() if v is not None},
+        )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return float(np.float32(value)) if isinstance(value, float) else value
+
+
+# States, initialisers, types
+
+
+def test_states_become_an_input_and_an_output() -> None:
+    g = GraphBuilder()
+    count = g.state("count", np.float32(5))
+    after = g.Add(count, g.input("x", f32()))
+    g.update("count", after)
+    made = to_onnx(g.graph([g.Neg(after)]))
+    onnx.checker.check_model(made)
+    assert [i.name for i in made.graph.input] == ["x", "count"]
+    assert [o.name for o in made.graph.output][1:] == [after]
+    two, one = np.array(2, np.float32), np.array(1, np.float32)
+    assert ort_run(made, {"x": two})[after] == 7
+    assert ort_run(made, {"x": two, "count": one})[after] == 3
+
+
+@pytest.mark.parametrize(("ir", "listed"), [(3, ["x", "w"]), (8, ["x"])])
+def test_initialisers_are_listed_where_the_ir_asks_for_it(ir: int, listed: list[str]) -> None:
+    inputs = [value("x", 2), value("w", 2)] if ir == 3 else [value("x", 2)]
+    proto = model([node("Add", "x w", "y")], inputs, [value("y", 2)],
+                  opset=9, ir=ir, initializers={"w": np.ones(2, np.float32)})  # fmt: skip
+    graph = load_onnx(proto)
+    made = to_onnx(graph.but(opsets={"": 9}))
+    assert [i.name for i in made.graph.input] == (["x", "w"] if made.ir_version < 4 else listed)
+    onnx.checker.check_model(made)
+
+
+def test_overridable_initialisers_stay_so() -> None:
+    proto = model([node("Add", "x w", "y")], [value("x", 2), value("w", 2)], [value("y", 2)],
+                  initializers={"w": np.ones(2, np.float32)})  # fmt: skip
+    made = to_onnx(load_onnx(proto))
+    assert ([i.name for i in made.graph.input], made.ir_version) == (["x", "w"], 4)
+
+
+@pytest.mark.parametrize("dtype", [d for d in DType if d is not DType.STRING], ids=str)
+def test_every_element_type_survives(dtype: DType) -> None:
+    array = np.array([1, 0, 1, 1, 2, 1, 1]).astype(np.int8 if dtype.integer else np.float32)
+    array = (array % 2 if dtype in (DType.INT2, DType.BOOL) else array).astype(dtype.numpy)
+    node_ = Node("Identity", ("w",), ("y",))
+    types = {"y": Tensor(dtype, (7,))}
+    graph = Graph((), ("y",), (node_,), {"w": array}, types)
+    again = load_onnx(to_onnx(graph)).initializers["w"]
+    assert again.dtype == array.dtype
+    assert again.tobytes() == array.tobytes()
+
+
+def test_an_output_without_a_type_is_told() -> None:
+    graph = Graph(("x",), ("y",), (Node("Relu", ("x",), ("y",)),))
+    with pytest.raises(ModelError, match="the type of 'x' is not known") as caught:
+        to_onnx(graph)
+    assert caught.value.hint
+
+
+# Files
+
+
+def weighty() -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", f32("n", 64))
+    h = g.MatMul(x, g.const(np.arange(64 * 64, dtype=np.float32).reshape(64, 64) / 4096))
+    return g.graph([g.Add(h, g.const(np.ones(64, np.float32)))])
+
+
+FEEDS = {"x": np.ones((2, 64), np.float32)}
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    save_onnx(weighty(), path)
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+    close(ort_run(path, FEEDS), evaluate(load_onnx(path), FEEDS))
+    assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_external_data_beside_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    save_onnx(weighty(), path, external_data="always")
+    name, data = sorted((p.name for p in tmp_path.iterdir()), key=len)
+    assert name == "m.onnx"
+    assert re.fullmatch(r"m\.onnx\.[0-9a-f]{16}\.data", data)
+    close(ort_run(path, FEEDS), evaluate(weighty(), FEEDS))
+    loaded = load_onnx(path)
+    close(evaluate(loaded, FEEDS), evaluate(weighty(), FEEDS))
+    save_onnx(loaded, path)  # from the mapped file into the model itself: the data file goes
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+    close(evaluate(loaded, FEEDS), evaluate(load_onnx(path), FEEDS))
+
+
+def test_a_failed_save_leaves_the_former_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    save_onnx(weighty(), path)
+    before = path.read_bytes()
+    lost = Graph(("x",), ("y",), (Node("Relu", ("x",), ("y",)),), types={"x": f32(2), "y": f32(3, 4, 5)})
+    lost = lost.but(outputs=("nothing",), types={**lost.types, "nothing": f32(2)})
+    with pytest.raises(ModelError, match="onnx refuses the model") as caught:
+        save_onnx(lost, path, external_data="always", threshold=0)
+    assert caught.value.hint
+    assert path.read_bytes() == before
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ModelError, match="No space left"):
+        save_onnx(weighty(), path)
+    assert path.read_bytes() == before
+    assert not list(tmp_path.glob(".mezzo-*"))
+
+
+def test_a_link_is_followed_and_a_missing_folder_told(tmp_path: Path) -> None:
+    (tmp_path / "link.onnx").symlink_to(tmp_path / "m.onnx")
+    save_onnx(weighty(), tmp_path / "link.onnx")
+    assert (tmp_path / "link.onnx").is_symlink()
+    assert (tmp_path / "m.onnx").is_file()
+    with pytest.raises(ModelError, match="cannot be written"):
+        save_onnx(weighty(), tmp_path / "absent" / "m.onnx")
