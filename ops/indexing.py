@@ -22,11 +22,19 @@ def _list(*values: int) -> np.ndarray[Any, Any]:
     return np.array(values, np.int64)
 
 
-def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
+def _range(size: int, start: int, end: int, step: int) -> range:
+    """The places that a slice takes. Where Python leaves a start before the axis outside, ONNX moves it to the axis."""
     if step == 0:
         raise ShapeError("a slice cannot have step 0")
+    start, end = (v + size if v < 0 else v for v in (start, end))
+    if step > 0:
+        return range(min(max(start, 0), size), min(max(end, 0), size), step)
+    return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
+
+
+def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
     if isinstance(dim, int):
-        return len(range(*slice(start, end, step).indices(dim)))
+        return len(_range(dim, start, end, step))
     return dim if (start, step) == (0, 1) and end >= FAR else None
 
 
@@ -51,8 +59,8 @@ def slice_(
     step = [1] * len(start) if steps is None else ints(steps)
     index: list[Any] = [slice(None)] * data.ndim
     for a, s, e, by in zip(at, start, end, step, strict=True):
-        first, last, _ = slice(s, e, by).indices(data.shape[a])
-        index[a] = slice(first, None if last < 0 else last, by)
+        places = _range(data.shape[a], s, e, by)
+        index[a] = slice(places.start, places.stop if places.stop >= 0 else None, by) if places else slice(0, 0)
     return data[tuple(index)].copy()
 
 
