@@ -310,18 +310,33 @@ rule("Dropout", 10, Change(_mask_kept, _mask_kept))
 # Operators under another name
 
 
+def _old_coordinates(form: Form, scales: str, scope: Scope) -> dict[str, str]:
+    """How Resize and Upsample found their points before they could say so: from the left edge, and for the nearest
+    one downwards where an axis grows, upwards where it shrinks."""
+    found = {"coordinate_transformation_mode": "asymmetric"}
+    if form.attrs.get("mode", "nearest") != "nearest":
+        return found
+    known = scope.value(scales)
+    if known is None and scope.source >= 10:
+        raise Declined("whether it enlarges or shrinks tells where the nearest point is, and its scales are computed")
+    shrinks, grows = known is not None and (known < 1).any(), known is None or (known > 1).any()
+    if shrinks and grows:
+        raise Declined("it enlarges along one axis and shrinks along another, which round differently")
+    return {**found, "nearest_mode": "ceil" if shrinks else "floor"}
+
+
 def _resize_up(form: Form, scope: Scope) -> Form:
     roi = scope.const(stem(form, "roi"), np.zeros(0, np.float32))
     moved = form.with_inputs(form.input(0), roi, form.input(1))
-    return moved.having(coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    return moved.having(**_old_coordinates(form, form.input(1), scope))
 
 
 def _resize_down(form: Form, scope: Scope) -> Form:
-    wanted = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    if {a: form.attrs.get(a) for a in wanted} != wanted or form.input(3):
-        raise Declined("before this opset, sizes and other coordinates than asymmetric with floor were not known")
-    if form.attrs.get("mode", "nearest") not in ("nearest", "linear"):
-        raise Declined(f"the mode {form.attrs['mode']} came with this opset")
+    if form.attrs.get("mode", "nearest") not in ("nearest", "linear") or form.input(3):
+        raise Declined("sizes and the mode cubic came with this opset")
+    wanted = _old_coordinates(form, form.input(2), scope)
+    if any(form.attrs.get(a) != v for a, v in wanted.items()):
+        raise Declined(f"before this opset, coordinates were always {' and '.join(wanted.values())}")
     if form.input(1):
         scope.take(form.input(1))
     return form.without(*wanted).with_inputs(form.input(0), form.input(2))
