@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .errors import ShapeError
 from .op import Context, Sample, op
 from .rules import narrow, product, same, unknown, widen
@@ -58,15 +60,15 @@ def conv(
     if W.shape[1] == 1 and group > 1:  # depthwise: one multiply-add per tap, no patches
         y = _depthwise(k.xp, views, weights)
     else:
+        # summed in float64: a BLAS product in float32 rounds equal channels differently, by their place and the number
+        # of threads, and networks with untrained weights (onnx's light models) amplify that without bound
         depth = group * W.shape[1]
-        if len(views) == 1:
-            patches = views[0]
-        else:
-            patches = k.xp.empty((n, depth, len(views), *places), views[0].dtype)
-            for t, view in enumerate(views):
-                patches[:, :, t] = view
+        patches = k.xp.empty((n, depth, len(views), *places), np.float64)
+        for t, view in enumerate(views):
+            patches[:, :, t] = view
         patches = patches.reshape(n, group, W.shape[1] * len(views), math.prod(places))
-        y = k.xp.matmul(weights.reshape(1, group, W.shape[0] // group, -1), patches)
+        rows = weights.astype(np.float64).reshape(1, group, W.shape[0] // group, -1)
+        y = k.xp.matmul(rows, patches).astype(weights.dtype, copy=False)
     return narrow(_add_bias(y.reshape(n, W.shape[0], *places), B), X.dtype)
 
 

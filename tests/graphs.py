@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,3 +53,22 @@ def _hidden(g: GraphBuilder, name: str, x: Any) -> str:
     mask = g.input(f"{name}_rows", Tensor(DType.BOOL, (len(x),)))
     hidden: str = g.Gather(name, g.Squeeze(g.NonZero(mask), g.const([0])), axis=0)
     return hidden
+
+
+def in_float64(graph: Graph) -> Graph:
+    """The same graph with every float32 constant and cast in float64: what exact arithmetic would answer, nearly."""
+
+    def value(name: str, v: Any) -> Any:
+        if isinstance(v, Graph):
+            return in_float64(v)
+        if name == "to" and v == DType.FLOAT.onnx:
+            return DType.DOUBLE.onnx
+        return wide(v) if isinstance(v, np.ndarray) else v
+
+    nodes = tuple(replace(n, attrs={a: value(a, v) for a, v in n.attrs.items()}) for n in graph.nodes)
+    return graph.but(nodes=nodes, initializers={n: wide(a) for n, a in graph.initializers.items()})
+
+
+def wide(x: Any) -> Any:
+    """float32 arrays as float64, others as they are."""
+    return x.astype(np.float64) if x.dtype == np.float32 else x
