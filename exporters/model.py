@@ -196,7 +196,9 @@ def _constants(graph: Graph) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for inner in _graphs(graph):
         found |= {n: a for n, a in inner.initializers.items() if n not in inner.inputs}
-        values: Mapping[str, object] = {n.outputs[0]: n.attrs.get("value") for n in inner.nodes if n.op == "Constant"}
+        values: Mapping[str, object] = {
+            n.outputs[0]: n.attrs.get("value") for n in inner.nodes if n.op == "Constant" and n.outputs
+        }
         found |= {n: a for n, a in values.items() if isinstance(a, np.ndarray)}
     return found
 

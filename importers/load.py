@@ -8,6 +8,7 @@ from functools import cache, partial
 import onnx
 
 from ..ops.budget import Budget
+from ..ops.errors import ModelError, ShapeError
 from ..runtime.graph import Graph
 from .build import Build
 from .check import check, inferred_types
@@ -29,4 +30,7 @@ def load(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budge
         hint = "convert the model to a newer opset first (onnx.version_converter), or export it again"
         declined.unsupported[0] = (declined.unsupported[0][0], hint)
     declined.report(found.name)
-    return graph
+    try:
+        return graph.verify()
+    except ShapeError as error:  # a call without an operand that the function's body needs, for one
+        raise ModelError(error.message, where=error.where, hint="check the operands of this node") from error

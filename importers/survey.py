@@ -16,8 +16,8 @@ from ..ops import OPS, OPSETS, upgrade
 from ..ops.budget import Budget
 from ..ops.errors import BudgetError, MezzoError, ModelError, UnsupportedModel
 from .names import graph_problems, node_problems
-from .source import Source
-from .tensors import TensorReader
+from .source import EXPORT_AGAIN, Source
+from .tensors import TensorReader, location_of
 from .walk import (
     FunctionKey,
     Place,
@@ -26,6 +26,7 @@ from .walk import (
     functions_of,
     key_of,
     label,
+    model_names,
     opsets_of,
     places,
     tensors,
@@ -67,6 +68,11 @@ def survey(source: Source, reader: TensorReader, budget: Budget) -> Findings:
             (f"IR version {model.ir_version} is newer than {onnx.IR_VERSION}, the newest that the installed onnx knows",
              "update onnx, or export the model for an older version")
         )  # fmt: skip
+    # protobuf hands out text that is not UTF-8 as bytes, which nothing further on expects
+    garbled = [text for text in model_names(model) if not isinstance(text, str)]
+    if garbled:
+        found.wrong.append((f"{garbled[0]!r} is a name, and not UTF-8", EXPORT_AGAIN))
+        return found
     functions = functions_of(model)
     used = _measured(model, functions, where, budget, found)
     if found.wrong or found.too_much:
@@ -143,7 +149,7 @@ def schema_opset(domain: str, op: str, opset: int) -> int | None:
     """The opset at which the operator took the form that it has at `opset`; None if onnx knows no such operator."""
     try:
         return int(onnx.defs.get_schema(op, opset, domain).since_version)
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):  # TypeError: a damaged opset that is no 32-bit number
         return None
 
 
@@ -231,12 +237,13 @@ def _stored(
     absent = reader.missing(external)
     if absent:
         folder = os.fspath(reader.folder or "")
-        text = f"files of external data are missing: {', '.join(absent)}"
+        files = [f"{at!r} (for {len(names)} tensors, {names[0]!r} first)" for at, names in absent.items()]
+        text = f"files of external data are missing: {', '.join(files)}"
         found.wrong.append((f"{reader.name}: {text}", f"put them into {folder}, beside the model"))
     for tensor in stored:
         try:
             dtype, dims = reader.declared(tensor)
-            if tensor.data_location == onnx.TensorProto.EXTERNAL and not absent:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL and location_of(tensor) not in absent:
                 reader.external(tensor, dtype, dims)
         except MezzoError as error:
             found.add(error)

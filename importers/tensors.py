@@ -138,18 +138,15 @@ class TensorReader:
 
     # External data
 
-    def missing(self, tensors: Sequence[TensorProto]) -> list[str]:
-        """One line for each file of external data that is not there."""
+    def missing(self, tensors: Sequence[TensorProto]) -> dict[str, list[str]]:
+        """Files of external data that are not there, each with the names of the tensors that need it."""
         wanted: dict[str, list[str]] = {}
         for tensor in tensors:
-            wanted.setdefault(_entries(tensor).get("location", ""), []).append(tensor.name)
-        if self.folder is None:
-            return []
-        return [
-            f"{location!r} (for {len(names)} tensors, {names[0]!r} first)"
-            for location, names in wanted.items()
-            if location and not os.path.isabs(location) and not os.path.lexists(self.folder / location)
-        ]
+            wanted.setdefault(location_of(tensor), []).append(tensor.name)
+        folder = self.folder
+        if folder is None:
+            return {}
+        return {at: names for at, names in wanted.items() if stays(at) and not os.path.lexists(folder / at)}
 
     def external(self, tensor: TensorProto, dtype: DType, dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
         """The mapped bytes of a tensor whose data lie in another file."""
@@ -214,7 +211,7 @@ def inside(folder: Path, location: str, where: str) -> str:
     hint = "keep the files of external data in the folder of the model"
     if not location or "\0" in location:
         raise ModelError(f"{location!r} is no file name of external data", where=where, hint=hint)
-    if os.path.isabs(location) or ".." in Path(location.replace("\\", "/")).parts:
+    if not stays(location):
         raise ModelError(f"its external data {location!r} lie outside of the model's folder", where=where, hint=hint)
     real = os.path.realpath(folder / location)
     if os.path.commonpath([real, folder]) != str(folder) or real == str(folder):
@@ -222,6 +219,17 @@ def inside(folder: Path, location: str, where: str) -> str:
             f"its external data {location!r} lead to {real}, outside of the model's folder", where=where, hint=hint
         )
     return real
+
+
+def stays(location: str) -> bool:
+    """Whether a location names something below the folder of the model, as far as its text tells."""
+    usable = bool(location) and "\0" not in location and not os.path.isabs(location)
+    return usable and ".." not in Path(location.replace("\\", "/")).parts
+
+
+def location_of(tensor: TensorProto) -> str:
+    """The file that a tensor's data lie in; empty if it does not say."""
+    return _entries(tensor).get("location", "")
 
 
 def _entries(tensor: TensorProto) -> dict[str, str]:

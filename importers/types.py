@@ -38,4 +38,6 @@ def type_from(proto: onnx.TypeProto, where: str) -> Type | None:
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     if dim.HasField("dim_value"):
         return int(dim.dim_value) if dim.dim_value >= 0 else None
+    if not isinstance(dim.dim_param, str):
+        raise ShapeError(f"the name {dim.dim_param!r} of a dim is not UTF-8", hint="export the model again")
     return None if dim.dim_param in NAMELESS else dim.dim_param

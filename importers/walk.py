@@ -45,6 +45,36 @@ def names_read(graph: onnx.GraphProto) -> set[str]:
     return names.union(*(names_read(body) for n in graph.node for _, body in bodies(n)))
 
 
+def names_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[str | bytes]:
+    """Every text that nodes name something by, subgraphs included."""
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, node.overload, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.ref_attr_name)
+        for _, body in bodies(node):
+            yield from graph_names(body)
+
+
+def graph_names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+    """Every text that a graph names something by."""
+    yield from (graph.name, graph.doc_string)
+    yield from (i.name for i in (*graph.input, *graph.output, *graph.value_info))
+    yield from (t.name for t in tensors(graph))
+    yield from names_in(graph.node)
+
+
+def model_names(model: onnx.ModelProto) -> Iterator[str | bytes]:
+    """Every text that a model names something by."""
+    yield model.doc_string
+    yield from (text for p in model.metadata_props for text in (p.key, p.value))
+    yield from (o.domain for holder in (model, *model.functions) for o in holder.opset_import)
+    yield from graph_names(model.graph)
+    for function in model.functions:
+        yield from (function.name, function.domain, function.overload, *function.input, *function.output)
+        yield from (*function.attribute, *(a.name for a in function.attribute_proto))
+        yield from names_in(function.node)
+
+
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Every tensor stored in a graph, those of attributes and subgraphs included."""
     yield from graph.initializer

@@ -21,7 +21,7 @@ from mezzo.ops.types import f32, i64
 from mezzo.runtime.eager import evaluate
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
 
-from .graphs import arrays, sample_graph
+from .graphs import sample_graph
 from .models import LIGHT, Real, model, node, ort_run, real_models, value
 
 Array = np.ndarray[Any, Any]

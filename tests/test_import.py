@@ -115,7 +115,15 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("recorded")
 def test_attributes_by_kind() -> None:
-    given = {"f": 1.5, "i": 3, "s": "text", "raw": b"\xff", "fs": [1.0, 2.0], "is_": [1, 2], "ss": ["a", "b"]}
+    given: dict[str, Any] = {
+        "f": 1.5,
+        "i": 3,
+        "s": "text",
+        "raw": b"\xff",
+        "fs": [1.0, 2.0],
+        "is_": [1, 2],
+        "ss": ["a", "b"],
+    }
     kept = node("Keep", "x", "y", domain="test", **given, t=onnx.numpy_helper.from_array(np.arange(3)))
     graph = load_onnx(model([kept], [value("x", 1)], [value("y", 1)], domains={"test": 1}))
     attrs = dict(graph.nodes[0].attrs)
@@ -185,7 +193,7 @@ def test_initialisers_that_are_inputs(ir: int, inputs: tuple[str, ...]) -> None:
 
 
 def test_external_data_are_mapped_not_copied(tmp_path: Path) -> None:
-    weights = {"w": np.arange(300, dtype=np.float32), "b": np.arange(300, dtype=np.int64)}
+    weights: dict[str, Array] = {"w": np.arange(300, dtype=np.float32), "b": np.arange(300, dtype=np.int64)}
     proto = model([node("Add", "x w", "y")], [value("x", 300)], [value("y", 300)], initializers=weights)
     onnx.save(proto, str(tmp_path / "m.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
     graph = load_onnx(tmp_path / "m.onnx")

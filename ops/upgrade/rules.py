@@ -222,7 +222,8 @@ def _split_down(form: Form, scope: Scope) -> Form:
     if "num_outputs" not in form.attrs:
         return form
     parts, data = form.attrs["num_outputs"], scope.type(form.input(0))
-    size = None if data is None or data.dims is None else data.dims[form.attrs.get("axis", 0)]
+    axis, dims = form.attrs.get("axis", 0), (data.dims if data else None) or ()
+    size = dims[axis] if -len(dims) <= axis < len(dims) else None
     # A file of an older opset promised equal parts; `num_outputs` alone allows a smaller last one.
     even = size % parts == 0 if isinstance(size, int) else 0 < scope.source < 18
     if parts != len(form.outputs) or not even:
