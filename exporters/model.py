@@ -96,7 +96,9 @@ class _Writer:
     def _ir(self) -> int:
         ids = [onnx.helper.make_opsetid(d, v) for d, v in self.opsets.items()]
         least = int(onnx.helper.find_min_ir_version_for(ids, ignore_unknown=True))
-        if self._top.ir_version:  # a file has shown that it goes with less
+        came_from = self._top.opsets
+        if self._top.ir_version and all(v <= came_from.get(d, 0) for d, v in self.opsets.items()):
+            # The file has shown that its opset goes with less.
             least = min(least, self._top.ir_version)
         graphs = list(_graphs(self._top))
         overridable = bool(self._top.states) or any(i in self._top.inputs for i in self._top.initializers)

@@ -32,13 +32,12 @@ class DataFile:
         self.threshold = threshold
         self._handle, self.temporary = _temporary(folder, "data")
         self._digest = hashlib.blake2b(digest_size=8)
-        self._stored: list[onnx.TensorProto] = []
         self._size = 0
 
     def store(self, name: str, array: Array) -> onnx.TensorProto:
         """Write a large array to the file, and return a TensorProto that points there; small ones stay inside."""
         size = stored_bytes(array)
-        if size < self.threshold:
+        if size < max(self.threshold, 1):
             return tensor(name, array)
         start = -(-self._size // (step := PAGE if size >= 1 << 20 else LINE)) * step
         self._write(b"\0" * (start - self._size))
@@ -58,7 +57,9 @@ class DataFile:
         self._size += len(data)
 
     def finish(self, model: onnx.ModelProto, name: str) -> str:
-        """Close the file and write its final name into the model; returns that name."""
+        """Close the file and write its final name into the model; returns that name (empty if nothing was stored)."""
+        if not self._size:
+            return ""
         location = f"{name}.{self._digest.hexdigest()}.data"
         for graph in _proto_graphs(model.graph):
             for stored in graph.initializer:
@@ -105,9 +106,15 @@ def save(
         try:
             model = to_model(graph, opset=opset, store=data.store if data else tensor)
             location = data.finish(model, target.name) if data else ""
-            if data:
+            known = not location or (target.parent / location).exists()
+            if data and location:
                 os.replace(data.temporary, target.parent / location)
-            _replace(model, target)
+            try:
+                _replace(model, target)
+            except BaseException:
+                if not known:
+                    (target.parent / location).unlink(missing_ok=True)
+                raise
             _remove_former(target, location)
         finally:
             if data:

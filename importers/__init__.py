@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 from ..ops.budget import Budget
 from ..runtime.graph import Graph
+from .uses import OperatorUse
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["load_onnx"]
+__all__ = ["OperatorUse", "load_onnx", "operators_of"]
+
+DEFAULT = Budget()
 
 
-def load_onnx(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, budget: Budget = Budget()) -> Graph:  # noqa: B008 - frozen
+def load_onnx(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, budget: Budget = DEFAULT) -> Graph:
     """Read an ONNX model as a graph of our opsets.
 
     `source` is a path, the bytes of a file, or a parsed model; only a path can have external data, which is mapped
@@ -23,12 +26,18 @@ def load_onnx(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, budge
     Raises ModelError if the file is malformed, UnsupportedModel if it needs operators or opsets that are not carried
     (all of them are named at once), BudgetError if it passes a limit of `budget`.
     """
-    try:
-        from .load import load
-    except ModuleNotFoundError as absent:
-        from ..ops.errors import MissingPackage
+    from .load import load
 
-        if absent.name != "onnx":
-            raise
-        raise MissingPackage("reading ONNX files needs the package onnx", hint="pip install onnx") from absent
     return load(source, budget)
+
+
+def operators_of(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, budget: Budget = DEFAULT
+) -> list[OperatorUse]:
+    """The operators that an ONNX model uses, each with what stands against it, if anything does.
+
+    Raises ModelError or BudgetError if the file cannot be read so far.
+    """
+    from .load import operators
+
+    return operators(source, budget)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import onnx
 import onnx.checker
@@ -65,26 +67,11 @@ def without_weights(model: onnx.ModelProto, *, nested: bool = False) -> onnx.Mod
     """The model with large initialisers declared as inputs instead. With `nested`, large tensors of attributes and
     subgraphs become empty too, which is enough for the checker and not for inference."""
     light = onnx.ModelProto()
-    for field, value in model.ListFields():
-        if field.name == "graph":
-            continue
-        if field.is_repeated:
-            getattr(light, field.name).extend(value)
-        else:
-            setattr(light, field.name, value)
-    for field, value in model.graph.ListFields():
-        if field.name == "initializer":
-            continue
-        if field.is_repeated:
-            getattr(light.graph, field.name).extend(value)
-        else:
-            setattr(light.graph, field.name, value)
+    _copy_fields(model, light, without="graph")
+    _copy_fields(model.graph, light.graph, without="initializer")
     declared = {i.name for i in light.graph.input}
     for tensor in model.graph.initializer:
-        size = 1
-        for d in tensor.dims:
-            size *= d
-        if size <= SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
+        if math.prod(tensor.dims) <= SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
             light.graph.initializer.append(tensor)
         elif tensor.name not in declared:
             light.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
@@ -96,6 +83,16 @@ def without_weights(model: onnx.ModelProto, *, nested: bool = False) -> onnx.Mod
                 tensor.raw_data = b""
                 tensor.dims[:] = [0]
     return light
+
+
+def _copy_fields(source: Any, target: Any, *, without: str) -> None:
+    for field, content in source.ListFields():
+        if field.name == without:
+            continue
+        if isinstance(content, (str, bytes, int, float)):
+            setattr(target, field.name, content)
+        else:
+            getattr(target, field.name).extend(content)
 
 
 def inferred_types(model: onnx.ModelProto) -> dict[str, Tensor]:

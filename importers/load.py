@@ -12,9 +12,22 @@ from ..ops.errors import ModelError, ShapeError
 from ..runtime.graph import Graph
 from .build import Build
 from .check import check, inferred_types
+from .operators import operator_uses
 from .source import read
-from .survey import Findings, survey
+from .survey import Findings, measured, survey
 from .tensors import TensorReader
+from .uses import OperatorUse
+from .walk import functions_of
+
+
+def operators(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget) -> list[OperatorUse]:
+    """See `mezzo.importers.operators_of`."""
+    found = read(source, budget)
+    problems = Findings()
+    functions = functions_of(found.model)
+    used = measured(found.model, functions, found.name, budget, problems)
+    problems.report(found.name)
+    return operator_uses(found.model, functions, used, found.name)
 
 
 def load(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget) -> Graph:

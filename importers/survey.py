@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 
 import onnx
-import onnx.defs
 
-from ..ops import OPS, OPSETS, upgrade
 from ..ops.budget import Budget
 from ..ops.errors import BudgetError, MezzoError, ModelError, UnsupportedModel
 from .names import graph_problems, node_problems
+from .operators import operator_uses, shown
 from .source import EXPORT_AGAIN, Source
 from .tensors import TensorReader, location_of
+from .uses import OperatorUse
 from .walk import (
     FunctionKey,
     Place,
     attribute_tensors,
-    domain_of,
     functions_of,
     key_of,
-    label,
     model_names,
-    opsets_of,
     places,
     tensors,
 )
-
-Used = tuple[str, str, int]  # domain, operator, opset
 
 
 @dataclass(slots=True)
@@ -68,13 +61,8 @@ def survey(source: Source, reader: TensorReader, budget: Budget) -> Findings:
             (f"IR version {model.ir_version} is newer than {onnx.IR_VERSION}, the newest that the installed onnx knows",
              "update onnx, or export the model for an older version")
         )  # fmt: skip
-    # protobuf hands out text that is not UTF-8 as bytes, which nothing further on expects
-    garbled = [text for text in model_names(model) if not isinstance(text, str)]
-    if garbled:
-        found.wrong.append((f"{garbled[0]!r} is a name, and not UTF-8", EXPORT_AGAIN))
-        return found
     functions = functions_of(model)
-    used = _measured(model, functions, where, budget, found)
+    used = measured(model, functions, where, budget, found)
     if found.wrong or found.too_much:
         return found  # too deep, too many, or recursive: not to be walked further
     found.wrong += graph_problems(model.graph, where)
@@ -82,24 +70,15 @@ def survey(source: Source, reader: TensorReader, budget: Budget) -> Findings:
         body = functions[key]
         place = f"{where}: function {body.name!r}"
         found.wrong += node_problems(body.node, set(body.input), body.output, place, frozenset())
-    _operators(list(_all_places(model, functions, used, where)), functions, found)
+    _operators(operator_uses(model, functions, used, where), found)
     _stored(model, functions, used, reader, found)
     return found
-
-
-def _all_places(
-    model: onnx.ModelProto, functions: Mapping[FunctionKey, onnx.FunctionProto], used: list[FunctionKey], where: str
-) -> Iterator[Place]:
-    yield from places(where, model.graph.node, opsets_of(model))
-    for key in used:
-        body = functions[key]
-        yield from places(f"{where}: function {body.name!r}", body.node, {**opsets_of(model), **opsets_of(body)})
 
 
 # Depth and number of nodes, which bound everything that follows
 
 
-def _measured(
+def measured(
     model: onnx.ModelProto,
     functions: Mapping[FunctionKey, onnx.FunctionProto],
     where: str,
@@ -107,6 +86,11 @@ def _measured(
     found: Findings,
 ) -> list[FunctionKey]:
     """Check nesting and the number of nodes; returns the functions that are called, innermost first."""
+    # protobuf hands out text that is not UTF-8 as bytes, which nothing further on expects
+    garbled = [text for text in model_names(model) if not isinstance(text, str)]
+    if garbled:
+        found.wrong.append((f"{garbled[0]!r} is a name, and not UTF-8", EXPORT_AGAIN))
+        return []
     sizes: dict[FunctionKey, tuple[int, int]] = {}
 
     def measure(nodes: Place, path: tuple[FunctionKey, ...]) -> tuple[int, int]:
@@ -141,85 +125,21 @@ def _measured(
     return list(sizes)
 
 
-# Operators and opsets
+# Operators
 
 
-@cache
-def schema_opset(domain: str, op: str, opset: int) -> int | None:
-    """The opset at which the operator took the form that it has at `opset`; None if onnx knows no such operator."""
-    try:
-        return int(onnx.defs.get_schema(op, opset, domain).since_version)
-    except (onnx.defs.SchemaError, TypeError):  # TypeError: a damaged opset that is no 32-bit number
-        return None
-
-
-def missing_changes(domain: str, op: str, opset: int) -> list[int]:
-    """Changes between `opset` and ours that the table of upgrades does not know."""
-    known, at, lacking = set(upgrade.changes(domain, op)), OPSETS.get(domain, 0), list[int]()
-    while (since := schema_opset(domain, op, at)) is not None and since > opset:
-        lacking += [since] if since not in known and schema_opset(domain, op, since - 1) is not None else []
-        at = since - 1
-    return lacking[::-1]
-
-
-def _operators(all_places: list[Place], functions: Mapping[FunctionKey, object], found: Findings) -> None:
-    count: Counter[Used] = Counter()
-    first: dict[Used, str] = {}
+def _operators(uses: list[OperatorUse], found: Findings) -> None:
     unimported: Counter[str] = Counter()
-    for place in all_places:
-        for index, node in enumerate(place.nodes):
-            domain = domain_of(node.domain)
-            if key_of(node) in functions:
-                continue
-            if domain not in place.opsets:
-                unimported[domain] += 1
-            key = (domain, node.op_type, place.opsets.get(domain, OPSETS.get(domain, 1)))
-            count[key] += 1
-            first.setdefault(key, f"{place.where}: {label(index, node)}")
+    for use in uses:
+        if use.opset is None:
+            unimported[use.domain] += use.count
+        elif use.problem:
+            place = f"{use.count} times, first at {use.first.partition(': ')[2]}"
+            text = f"{shown(use.domain)}::{use.op} of opset {use.opset} {use.problem} ({place})"
+            found.unsupported.append((text, use.hint))
     for domain, times in unimported.items():
-        text = f"{times} nodes use the domain {_shown(domain)}, and the model imports no opset for it"
+        text = f"{times} nodes use the domain {shown(domain)}, and the model imports no opset for it"
         found.wrong.append((text, "add the domain to the model's opset_import"))
-    for (domain, op, opset), times in count.items():
-        reason, hint = _objection(domain, op, opset)
-        if reason:
-            at = first[domain, op, opset].partition(": ")[2]
-            text = f"{_shown(domain)}::{op} of opset {opset} {reason} ({times} times, first at {at})"
-            found.unsupported.append((text, hint))
-
-
-def _shown(domain: str) -> str:
-    return domain or "ai.onnx"
-
-
-def _objection(domain: str, op: str, opset: int) -> tuple[str, str]:
-    """Why a node of this operator cannot be taken, and what to do; two empty strings if it can."""
-    if not upgrade.carried(domain, op):
-        return "is not carried", _nearest(domain, op)
-    ours = OPSETS[domain]
-    if opset > ours:
-        newest = onnx.defs.onnx_opset_version() if not domain else max(
-            (s.since_version for s in onnx.defs.get_all_schemas() if s.domain == domain), default=ours)  # fmt: skip
-        older = f"export the model for opset {ours} of {_shown(domain)} or below"
-        if not domain and opset > newest:
-            return f"is newer than opset {newest}, the newest that the installed onnx knows", older
-        since = schema_opset(domain, op, opset)
-        if since is not None and since > ours:
-            return f"changed at opset {since}, and is carried as of opset {ours}", older
-    lacking = missing_changes(domain, op, opset)
-    if lacking:
-        changed = f"changed at opset {', '.join(map(str, lacking))} in a way that is not known here"
-        return changed, "convert the model to a newer opset first (onnx.version_converter)"
-    return "", ""
-
-
-def _nearest(domain: str, op: str) -> str:
-    if schema_opset(domain, op, OPSETS.get(domain, 0)) is not None:
-        return f"{op} is an operator of ONNX that is not carried yet: export the model without it"
-    names = {name for d, name in OPS if d == domain}
-    if not names:
-        return f"operators of the domain {_shown(domain)} are not known: export with standard operators"
-    alike = difflib.get_close_matches(op, names, 3, 0.6) or [n for n in names if n.lower() == op.lower()]
-    return f"{op} may mean {' or '.join(alike)}" if alike else f"{op} has no operator of a similar name"
 
 
 # Stored tensors

@@ -299,16 +299,26 @@ def test_external_data_beside_the_model(tmp_path: Path) -> None:
     close(evaluate(loaded, FEEDS), evaluate(load_onnx(path), FEEDS))
 
 
+def test_weights_too_large_for_a_protobuf_are_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mezzo.exporters.save.LARGEST_PROTOBUF", 1000)
+    with pytest.raises(ModelError, match="16640 bytes of weights are more than a protobuf can hold"):
+        save_onnx(weighty(), tmp_path / "m.onnx", external_data="never")
+    save_onnx(weighty(), tmp_path / "m.onnx", threshold=0)
+    assert len(list(tmp_path.iterdir())) == 2
+    close(evaluate(load_onnx(tmp_path / "m.onnx"), FEEDS), evaluate(weighty(), FEEDS))
+
+
 def test_a_failed_save_leaves_the_former_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     save_onnx(weighty(), path)
     before = path.read_bytes()
-    lost = Graph(("x",), ("y",), (Node("Relu", ("x",), ("y",)),), types={"x": f32(2), "y": f32(3, 4, 5)})
-    lost = lost.but(outputs=("nothing",), types={**lost.types, "nothing": f32(2)})
+    lost = weighty().but(outputs=("nothing",))
+    lost = lost.but(types={**lost.types, "nothing": f32(2)})
     with pytest.raises(ModelError, match="onnx refuses the model") as caught:
-        save_onnx(lost, path, external_data="always", threshold=0)
+        save_onnx(lost, path, external_data="always")
     assert caught.value.hint
     assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")

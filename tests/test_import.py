@@ -15,7 +15,7 @@ import onnx.helper
 import onnx.numpy_helper
 import pytest
 
-from mezzo.importers import load_onnx
+from mezzo.importers import load_onnx, operators_of
 from mezzo.importers.build import Build
 from mezzo.importers.tensors import TensorReader
 from mezzo.importers.types import type_from
@@ -440,6 +440,17 @@ def test_recursive_functions_are_refused() -> None:
     two = function("Two", "a", "b", [node("One", "a", "b", domain="own")])
     with pytest.raises(ModelError, match="functions call themselves: One -> Two -> One"):
         load_onnx(calling([one, two], [node("One", "x", "y", domain="own")]))
+
+
+def test_operators_of_a_model() -> None:
+    nodes = [node("Relu", "x", "a"), node("Relu", "a", "b", name="r"), node("Relo", "b", "y")]
+    used = operators_of(model(nodes, [value("x", 2)], [value("y", 2)]))
+    assert [(u.domain, u.op, u.opset, u.count, bool(u.problem)) for u in used] == [
+        ("", "Relu", 17, 2, False),
+        ("", "Relo", 17, 1, True),
+    ]
+    assert used[1].first == "made: node 2 '' (Relo)"
+    assert "Relu" in used[1].hint
 
 
 def test_referee_is_there() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from mezzo.exporters import to_onnx
 from mezzo.importers import load_onnx
-from mezzo.importers.survey import missing_changes
+from mezzo.importers.operators import missing_changes
 from mezzo.ops import OPS, OPSETS
 from mezzo.ops.errors import UnsupportedModel
 from mezzo.ops.upgrade import CHANGES, Form, before, changes

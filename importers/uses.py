@@ -1,0 +1,21 @@
+"""How a model uses one operator, and whether that is carried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorUse:
+    """An operator as a model uses it, `count` times. `opset` is None if the model imports none for the domain.
+
+    `first` names the first such node; `problem` says why it cannot be taken (empty: it can), `hint` what to do.
+    """
+
+    domain: str
+    op: str
+    opset: int | None
+    count: int
+    first: str
+    problem: str = ""
+    hint: str = ""
