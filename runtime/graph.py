@@ -165,30 +165,32 @@ class Graph:
         return self.but(nodes=nodes, outputs=tuple(names.get(o, o) for o in self.outputs), states=states)
 
     def verify(self, outer: Iterable[str] = ()) -> Graph:
-        """Return the graph, or raise PlanError naming what breaks its rules: each value is defined once, before its
-        first use; operators get as many operands as they take."""
-        known = set(outer)
-        for group in (self.inputs, [i for i in self.initializers if i not in self.inputs]):
-            for name in group:
-                if name in known:
-                    raise PlanError(f"value {name!r} is defined twice", where=self.name)
-                known.add(name)
-        known |= {s.input for s in self.states}
+        """Return the graph, or raise PlanError naming what breaks its rules: a value has one definition in the graph
+        and all its subgraphs together, before its first use; operators get as many operands as they take."""
+        self._verify(set(outer), set(outer))
+        return self
+
+    def _verify(self, known: set[str], everywhere: set[str]) -> None:
+        def define(name: str, where: str) -> None:
+            if name in everywhere:
+                raise PlanError(f"value {name!r} is defined twice", where=where)
+            known.add(name)
+            everywhere.add(name)
+
+        for name in dict.fromkeys([*self.inputs, *self.initializers, *(s.input for s in self.states)]):
+            define(name, self.name)
         for node in self.nodes:
             missing = [i for i in node.reads() if i not in known]
             if missing:
                 raise PlanError(f"value {missing[0]!r} is read before it is made", where=node.place)
             check_arity(node)
             for body in node.bodies.values():
-                body.verify(known)
+                body._verify(set(known), everywhere)
             for o in filter(None, node.outputs):
-                if o in known:
-                    raise PlanError(f"value {o!r} is defined twice", where=node.place)
-                known.add(o)
+                define(o, node.place)
         lost = [o for o in (*self.outputs, *(s.output for s in self.states)) if o not in known]
         if lost:
             raise PlanError(f"output {lost[0]!r} is never made", where=self.name)
-        return self
 
     def __str__(self) -> str:
         def typed(names: Sequence[str]) -> str:
@@ -276,7 +278,7 @@ class GraphBuilder:
         stem = self._fresh(name)
         made = tuple(f"{stem}.{i}" if i else stem for i in range(outputs))
         values = {a: tuple(v) if isinstance(v, list) else v for a, v in attrs.items()}
-        values = {a: self._trace(f"{stem}/", v) if isinstance(v, Body) else v for a, v in values.items()}
+        values = {a: self._trace(f"{stem}/{a}/", v) if isinstance(v, Body) else v for a, v in values.items()}
         ins = tuple(i or "" for i in inputs)
         while ins and not ins[-1]:
             ins = ins[:-1]

@@ -160,12 +160,18 @@ class Instance:
         return made
 
     def _store(self, name: str, result: Any) -> None:
+        pool = self.around.pool
         if self.program.space(name) is not Space.DYNAMIC:
             np.copyto(self.arrays[name], result, casting="unsafe")
-        elif isinstance(result, np.ndarray) and result.dtype != object:
-            self.arrays[name] = self.around.pool.adopt(result)
-        else:
+        elif not isinstance(result, np.ndarray) or result.dtype == object:
             self.arrays[name] = result
+        elif result.base is self.arena.base:  # a body's static result lies in workspace, which others use next
+            self.arrays[name] = pool.take(DType.of(result.dtype), result.shape)
+            np.copyto(self.arrays[name], result)
+        elif any(result is x for x in self.arrays.values()):  # a body handed on what it was given
+            self.arrays[name] = result
+        else:
+            self.arrays[name] = pool.adopt(result)
 
     def run(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ops import Tensor, Type
+from ..ops.errors import ShapeError
 from .graph import Graph, Node
 from .kernels import Target, choose
 from .plan import ALIGN, Life, Space, Strategy, plan
@@ -39,7 +40,8 @@ def _lower(
     outside = [n for n in graph.captures() if n not in constants]
     dynamic = {n for n, t in graph.types.items() if not (isinstance(t, Tensor) and t.static)}
     steps = [_step(graph, node, options, constants, dynamic) for node in graph.nodes]
-    steps, states, stored = _with_states(graph, steps, options)
+    graph, steps, states = _with_states(graph, steps, options)
+    stored = {*states, *states.values()}
     spaces = _spaces(graph, steps, options, constants, outside, dynamic, stored)
     lives = _lives(graph, steps, spaces, options, keep_outputs=body)
     steps = _with_frees(steps, lives, set(graph.outputs))
@@ -105,41 +107,51 @@ def body_bytes(body: Program) -> int:
     return body.plan.size + 2 * sum(aligned(t.nbytes) for t in outputs if isinstance(t, Tensor) and t.static)
 
 
-def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[list[Step], dict[str, str], set[str]]:
+def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Graph, list[Step], dict[str, str]]:
     """Let each state's last value go into the state's own bytes.
 
     Directly, where its producer comes after all readers of the old value and does not disturb them; by a copy at the
-    end otherwise. Returns the steps, the written value of each state, and all values in state space.
+    end otherwise. Returns the graph (with the types of the copies), the steps, and the written value of each state.
     """
+    types, steps = dict(graph.types), list(steps)
     written: dict[str, str] = {}
-    for state in graph.states:
-        readers = [i for i, s in enumerate(steps) if state.input in s.reads()]
-        maker = next((i for i, s in enumerate(steps) if state.output in s.writes()), None)
-        used_again = state.output in graph.outputs or state.output in written.values()
-        if maker is not None and not used_again and _may_overwrite(graph, steps, maker, readers, state.input):
-            written[state.input] = state.output
-            continue
-        copy = f"{state.input}@next"
-        node = Node("Identity", (state.output,), (copy,), name=copy, origin=(state.name,))
-        known = graph.types[state.output]
-        choice, declined = choose(node, [known], [_plain(known)], options.target)
+
+    def copied(value: str, copy: str) -> str:
+        node = Node("Identity", (value,), (copy,), name=copy, origin=(value,))
+        types[copy] = _plain(types[value])
+        choice, declined = choose(node, [types[value]], [types[copy]], options.target)
         steps.append(Step(node, choice, {}, declined))
-        written[state.input] = copy
-    return steps, written, {*written, *written.values()}
+        return copy
+
+    old = {s.input for s in graph.states}
+    final: dict[str, str] = {}
+    for state in graph.states:
+        before, after = types[state.input], types[state.output]
+        if before != after:
+            raise ShapeError(f"state {state.name!r} is {before}, and its next value is {after}", where=graph.name)
+        # a state that becomes another state's old value reads it before either is overwritten
+        swapped = state.output in old and state.output != state.input
+        final[state.input] = copied(state.output, f"{state.input}@read") if swapped else state.output
+    for read, value in final.items():
+        maker = next((i for i, s in enumerate(steps) if value in s.writes()), None)
+        free = value not in graph.outputs and value not in written.values()
+        if maker is not None and free and _may_overwrite(steps, maker, read, value):
+            written[read] = value
+        else:
+            written[read] = copied(value, f"{read}@next")
+    return graph.but(types=types), steps, written
 
 
-def _may_overwrite(graph: Graph, steps: list[Step], maker: int, readers: Iterable[int], state: str) -> bool:
+def _may_overwrite(steps: Sequence[Step], maker: int, state: str, value: str) -> bool:
+    """Whether step `maker` can write `value` over the bytes of `state`."""
     step = steps[maker]
-    if step.dynamic or any(i > maker for i in readers) or graph.types[state] != _type_made(graph, step):
+    readers = [i for i, s in enumerate(steps) if state in s.reads()]
+    if step.dynamic or any(i > maker for i in readers):
         return False
     if maker not in readers:
         return True
-    inputs = step.node.inputs
-    return any(a.output == 0 and inputs[a.input] == state for a in step.choice.aliases)
-
-
-def _type_made(graph: Graph, step: Step) -> Type:
-    return graph.types[step.writes()[0]]
+    node = step.node
+    return any(node.outputs[a.output] == value and node.inputs[a.input] == state for a in step.choice.aliases)
 
 
 def _spaces(

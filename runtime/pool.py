@@ -36,6 +36,7 @@ class Pool:
         self.limit = limit
         self._lock = threading.RLock()  # a block may return while another is being handed out
         self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
+        self._watched: set[int] = set()  # ids of the arrays that own what is handed out
         self._used = self._peak = self._idle = 0
 
     def take(self, dtype: DType, shape: tuple[int, ...]) -> Array:
@@ -52,7 +53,9 @@ class Pool:
             block = aligned_empty(size)
         # a memoryview as base keeps numpy from looking through it: every view then holds this array alive
         handed = np.frombuffer(block.data, np.uint8)
-        weakref.finalize(handed, self._give, block).atexit = False
+        with self._lock:
+            self._watched.add(id(handed))
+        weakref.finalize(handed, self._give, block, id(handed)).atexit = False
         return handed[:nbytes].view(dtype.numpy).reshape(shape)
 
     def adopt(self, array: Array) -> Array:
@@ -60,11 +63,14 @@ class Pool:
         owner = array if array.base is None else array.base
         size = int(array.nbytes)
         with self._lock:
+            if id(owner) in self._watched:  # our own bytes, or adopted before
+                return array
             self._count(size)
+            self._watched.add(id(owner))
         try:
-            weakref.finalize(owner, self._uncount, size).atexit = False
+            weakref.finalize(owner, self._uncount, size, id(owner)).atexit = False
         except TypeError:  # the owner cannot be watched (a buffer of another library): nothing to give back later
-            self._uncount(size)
+            self._uncount(size, id(owner))
         return array
 
     def trim(self) -> int:
@@ -88,13 +94,15 @@ class Pool:
         self._used += size
         self._peak = max(self._peak, self._used)
 
-    def _uncount(self, size: int) -> None:
+    def _uncount(self, size: int, owner: int) -> None:
         with self._lock:
             self._used -= size
+            self._watched.discard(owner)
 
-    def _give(self, block: np.ndarray[Any, Any]) -> None:
+    def _give(self, block: np.ndarray[Any, Any], owner: int) -> None:
         with self._lock:
             self._used -= block.nbytes
+            self._watched.discard(owner)
             if self._idle + block.nbytes <= self.limit // 4:
                 self._idle += block.nbytes
                 self._free.setdefault(block.nbytes, []).append(block)
