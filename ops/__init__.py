@@ -16,6 +16,7 @@ from . import (
     recurrent,
     reduce,
     resize,
+    upgrade,
 )
 from .errors import MezzoError
 from .op import OPS, OPSETS, Body, Builder, Context, Op, Param, Sample, Subgraph, op, pointwise
@@ -55,4 +56,5 @@ __all__ = [
     "recurrent",
     "reduce",
     "resize",
+    "upgrade",
 ]

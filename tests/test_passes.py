@@ -1,0 +1,195 @@
+"""Passes: each keeps the answers and the rules of a graph, and does what it is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mezzo.importers import load_onnx
+from mezzo.ops import Body, DType, Tensor
+from mezzo.ops.budget import Budget
+from mezzo.ops.errors import BudgetError, PlanError, ShapeError
+from mezzo.ops.types import f32, i64
+from mezzo.runtime.eager import evaluate
+from mezzo.runtime.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.infer import infer
+from mezzo.runtime.passes import PIPELINE, RULES, simplify
+from mezzo.runtime.passes.rewrite import Declined, Leaf, Pattern, Replacement, Rule, rewrite
+
+from .models import Real, real_models
+from .test_session import chains
+
+FLAG = Tensor(DType.BOOL, ())
+
+
+def outputs_of(graph: Graph, feeds: dict[str, Any]) -> list[Any]:
+    found = evaluate(graph, feeds)
+    return [found[o] for o in graph.outputs]
+
+
+def assert_each_pass_keeps(graph: Graph, feeds: dict[str, Any]) -> Graph:
+    want, graph = outputs_of(graph, feeds), infer(graph)
+    for _ in range(2):
+        for step in PIPELINE:
+            graph = step(graph)
+            graph.verify()
+            for a, b in zip(outputs_of(graph, feeds), want, strict=True):
+                np.testing.assert_array_equal(a, b, step.__name__)
+    return graph
+
+
+@given(chains(), st.integers(0, 9))
+def test_each_pass_keeps_the_answers(graph: Graph, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    feeds = {n: rng.standard_normal((2, 3)).astype(np.float32) for n in graph.inputs}
+    done = assert_each_pass_keeps(graph, feeds)
+    assert simplify(done) is done, "a fixpoint"
+
+
+@real_models
+def test_each_pass_keeps_the_rules_on_real_models(real: Real) -> None:
+    graph = infer(load_onnx(real.path()))
+    count = sum(1 for _ in graph.walk())
+    for step in PIPELINE * 2:
+        graph = step(graph).verify()
+    assert sum(1 for _ in graph.walk()) <= count
+    assert not {"Constant", "Identity", "Dropout"} & {n.op for _, n in graph.walk()}
+
+
+def test_shape_arithmetic_disappears_when_sizes_are_known() -> None:
+    g = GraphBuilder()
+    x = g.input("x", f32("n", 4))
+    rows = g.Gather(g.Shape(x), g.const(0))
+    flat = g.Reshape(x, g.Unsqueeze(g.Mul(rows, g.const(4)), g.const([0])))
+    graph = g.graph([flat])
+    assert len(simplify(infer(graph)).nodes) > 1
+    assert [n.op for n in simplify(infer(graph, {"x": f32(3, 4)})).nodes] == ["Reshape"]
+
+
+def test_folding_stays_within_its_budget() -> None:
+    g = GraphBuilder()
+    g.input("x", f32(1))
+    graph = g.graph([g.Neg(g.Expand(g.const(1.0, DType.FLOAT), g.const([1000])))])
+    assert simplify(infer(graph)).nodes == ()
+    assert len(simplify(infer(graph, budget=Budget(fold_elements=10))).nodes) == 2
+    with pytest.raises(BudgetError, match="1000"):
+        infer(graph, budget=Budget(tensor_elements=999))
+
+
+def test_equal_nodes_become_one_and_unread_ones_none() -> None:
+    g = GraphBuilder()
+    x = g.input("x", f32(2))
+    a, b = g.Add(x, g.const([1.0, 2.0], DType.FLOAT)), g.Add(x, g.const([1.0, 2.0], DType.FLOAT))
+    g.Exp(x)
+    graph = simplify(infer(g.graph([g.Mul(a, b)])))
+    assert [n.op for n in graph.nodes] == ["Add", "Mul"]
+    assert len(graph.initializers) == 1
+
+
+def test_an_unread_output_is_not_asked_for() -> None:
+    g = GraphBuilder()
+    best, _ = g.op("TopK", g.input("x", f32(4)), g.const([2]), outputs=2)
+    (node,) = simplify(infer(g.graph([best]))).nodes
+    assert node.wanted == (True,)
+
+
+def test_a_known_branch_replaces_its_if() -> None:
+    g = GraphBuilder()
+    x = g.input("x", f32("n"))
+    small = g.Less(g.Gather(g.Shape(x), g.const(0)), g.const(3))
+    y = g.If(
+        small,
+        then_branch=Body([], lambda g: (g.Neg(x),)),
+        else_branch=Body([], lambda g: (g.Exp(x),)),
+    )
+    graph = g.graph([y])
+    for n, op in ((2, "Neg"), (5, "Exp")):
+        assert [m.op for m in simplify(infer(graph, {"x": f32(n)})).nodes] == [op]
+
+
+def test_a_branch_for_other_sizes_fails_only_when_it_runs() -> None:
+    g = GraphBuilder()
+    flag, x = g.input("flag", FLAG), g.input("x", f32(2))
+    y = g.If(
+        flag,
+        then_branch=Body([], lambda g: (g.Add(x, g.const([1.0, 2.0, 3.0], DType.FLOAT)),)),
+        else_branch=Body([], lambda g: (g.Neg(x),)),
+    )
+    from mezzo.runtime.session import Session
+
+    session = Session(g.graph([y]))
+    fed = np.ones(2, np.float32)
+    assert session.run({"flag": np.array(False), "x": fed})["If_0"].tolist() == [-1, -1]
+    with pytest.raises(ShapeError, match="cannot broadcast"):
+        session.run({"flag": np.array(True), "x": fed})
+
+
+def test_a_loop_widens_what_it_carries() -> None:
+    g = GraphBuilder()
+    body = Body([i64(), FLAG, f32(None)], lambda g, i, go, x: (go, g.Concat(x, x, axis=0)))
+    y = g.Loop(g.const(3), None, g.input("x", f32(2)), body=body)
+    assert infer(g.graph([y])).types[y] == f32(None)
+
+
+def test_a_declining_rule_says_why() -> None:
+    g = GraphBuilder()
+    x = g.input("x", f32(2, 3))
+    graph = infer(g.graph([g.Transpose(x, perm=[1, 0]), g.Dropout(x, None, g.const(True)), g.Cast(x, to=11)]))
+    declined: list[Declined] = []
+    assert rewrite(graph, RULES, declined) is graph
+    assert {(d.rule, d.reason) for d in declined} == {
+        ("drop Transpose", "float32[2,3] becomes float32[3,2]"),
+        ("drop Dropout", "it is in training mode"),
+        ("drop Cast", "float32[2,3] becomes float64[2,3]"),
+    }
+
+
+def test_patterns_see_structure_uses_attributes_and_constants() -> None:
+    rule = Rule(
+        "Mul of Exp",
+        Pattern("Mul", (Pattern("Exp", (Leaf("x"),), uses=1), Leaf("scale", constant=True))),
+        lambda m: None,
+        lambda m: Replacement({}, (Node("Neg", (m.values["x"],), m.root.outputs),)),
+    )
+
+    def rewritten(build: Any) -> list[str]:
+        g = GraphBuilder()
+        graph = infer(g.graph(build(g, g.input("x", f32(2)))))
+        return [n.op for n in rewrite(graph, (rule,)).nodes]
+
+    two = lambda g: g.const([2.0, 2.0], DType.FLOAT)  # noqa: E731
+    assert rewritten(lambda g, x: [g.Mul(g.Exp(x), two(g))]) == ["Exp", "Neg"]
+    assert rewritten(lambda g, x: [g.Mul(g.Exp(x), x)]) == ["Exp", "Mul"]
+    assert rewritten(lambda g, x: [g.Mul(e := g.Exp(x), two(g)), e]) == ["Exp", "Mul"]
+    assert rewritten(lambda g, x: [g.Mul(two(g), g.Exp(x))]) == ["Exp", "Mul"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "said"),
+    [
+        ([Node("Neg", ("x",), ("x",))], ("x",), "defined twice"),
+        ([Node("Neg", ("z",), ("y",))], ("y",), "read before"),
+        ([Node("Neg", ("x",), ("y",))], ("z",), "never made"),
+    ],
+)
+def test_a_broken_graph_is_told(nodes: list[Node], outputs: tuple[str, ...], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        Graph(("x",), outputs, tuple(nodes)).verify()
+    with pytest.raises(ShapeError, match="at most 1 inputs"):
+        Graph(("x",), ("y",), (Node("Neg", ("x", "x"), ("y",)),)).verify()
+    with pytest.raises(ShapeError, match="lacks its input B"):
+        Graph(("x",), ("y",), (Node("Add", ("x",), ("y",)),)).verify()
+
+
+def test_errors_of_inference_name_the_node() -> None:
+    g = GraphBuilder()
+    y = g.Add(g.input("a", f32(2)), g.input("b", f32(3)))
+    with pytest.raises(ShapeError, match=r"cannot broadcast \[2\] with \[3\]") as caught:
+        infer(g.graph([y]))
+    assert "Add_0" in caught.value.where
+
+
