@@ -1,0 +1,23 @@
+"""`import mezzo` is cheap and brings nothing that only some users need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+PROBE = """
+import numpy, json, sys, time
+before = set(sys.modules)
+started = time.perf_counter()
+import mezzo
+print(json.dumps([time.perf_counter() - started, sorted({m.split(".")[0] for m in set(sys.modules) - before})]))
+"""
+HEAVY = {"onnx", "google", "click", "rich", "PIL", "ml_dtypes", "onnxruntime", "torch", "cupy", "scipy", "mypy"}
+
+
+def test_import_is_cheap_and_loads_no_readers() -> None:
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=120)
+    seconds, loaded = json.loads(done.stdout)
+    assert not HEAVY & set(loaded)
+    assert seconds < 1.5, "ten times the 150 ms that bench/import_time.py is held to"
