@@ -1,6 +1,8 @@
 """What an operator means: one record per operator, and the types they speak. Imports nothing of ours."""
 
 from . import (
+    activations,
+    bitwise,
     cast,
     control,
     conv,
@@ -16,6 +18,7 @@ from . import (
     recurrent,
     reduce,
     resize,
+    trigonometry,
     upgrade,
 )
 from .errors import MezzoError
@@ -39,6 +42,8 @@ __all__ = [
     "Subgraph",
     "Tensor",
     "Type",
+    "activations",
+    "bitwise",
     "cast",
     "control",
     "conv",
@@ -56,5 +61,6 @@ __all__ = [
     "recurrent",
     "reduce",
     "resize",
+    "trigonometry",
     "upgrade",
 ]

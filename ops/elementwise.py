@@ -16,7 +16,6 @@ from .types import DType, Tensor, f32, i64
 ONE = [Sample([f32(2, 3)])]
 PAIR = [Sample([f32(2, 3), f32(3)]), Sample([f32(2, 1, 4), f32(3, 1)]), Sample([f32(), f32(2)])]
 INTS = Sample([i64(2, 3), i64(3)])
-UNIT = [Sample([np.linspace(-0.9, 0.9, 6, dtype=np.float32)])]
 POSITIVE = [Sample([np.linspace(0.1, 4, 6, dtype=np.float32)])]
 
 
@@ -115,44 +114,24 @@ def ceil(e: Expressions, X: Expr) -> Expr:
     return e.ceil(X)
 
 
-@pointwise("Sin", since=22, output="output", samples=ONE)
-def sin(e: Expressions, input: Expr) -> Expr:
-    return e.sin(input)
+@pointwise("Round", since=22, samples=[*ONE, Sample([np.array([-2.5, -0.5, 0.5, 1.5, 2.6], np.float32)])])
+def round_(e: Expressions, X: Expr) -> Expr:
+    return e.rint(X)
 
 
-@pointwise("Cos", since=22, output="output", samples=ONE)
-def cos(e: Expressions, input: Expr) -> Expr:
-    return e.cos(input)
+@pointwise("Sign", since=13, output="output", samples=[*ONE, Sample([i64(2, 3)]), Sample([np.array([0, 7], np.uint8)])])
+def sign(e: Expressions, input: Expr) -> Expr:
+    return e.sign(input)
 
 
-@pointwise("Tanh", since=13, output="output", samples=ONE)
-def tanh(e: Expressions, input: Expr) -> Expr:
-    return e.tanh(input)
-
-
-@pointwise("Sigmoid", since=13, samples=[*ONE, Sample([np.array([-200.0, 0, 200], np.float32)])])
-def sigmoid(e: Expressions, X: Expr) -> Expr:
-    return e.reciprocal(e.exp(-X) + 1)
-
-
-@pointwise("Relu", since=14, samples=ONE)
-def relu(e: Expressions, X: Expr) -> Expr:
-    return e.max(X, 0)
-
-
-@pointwise("LeakyRelu", since=16, samples=[*ONE, Sample([f32(5)], {"alpha": 0.3})])
-def leaky_relu(e: Expressions, X: Expr, *, alpha: float = 0.01) -> Expr:
-    return e.where(e.less(X, 0), X * alpha, X)
-
-
-@pointwise("HardSigmoid", since=22, samples=[*ONE, Sample([f32(5)], {"alpha": 0.3, "beta": 0.4})])
-def hard_sigmoid(e: Expressions, X: Expr, *, alpha: float = 0.2, beta: float = 0.5) -> Expr:
-    return e.max(e.min(X * alpha + beta, 1), 0)
-
-
-@pointwise("HardSwish", since=22, samples=ONE)
-def hard_swish(e: Expressions, X: Expr) -> Expr:
-    return X * e.max(e.min(X * (1 / 6) + 0.5, 1), 0)
+@pointwise("Mod", since=28, output="C", samples=[
+    Sample([np.array([7, -7, 7, -7]), np.array([3, 3, -3, -3])]),
+    Sample([np.array([7, -7, 7, -7]), np.array([3, 3, -3, -3])], {"fmod": 1}),
+    Sample([np.array([[7], [9]], np.uint8), np.array([4, 5], np.uint8)]),
+    Sample([np.array([[5.5], [-5.5]], np.float32), np.array([2, -2], np.float32)], {"fmod": 1}),
+])  # fmt: skip
+def mod(e: Expressions, A: Expr, B: Expr, *, fmod: int = 0) -> Expr:
+    return e.fmod(A, B) if fmod else e.mod(A, B)
 
 
 @pointwise("Clip", since=13, output="output", samples=[*ONE, Sample([f32(2, 3), np.float32(-0.5), np.float32(0.5)]),
@@ -184,6 +163,14 @@ def sum_(e: Expressions, *data_0: Expr) -> Expr:
     for x in data_0[1:]:
         result = result + x
     return result
+
+
+@pointwise("Mean", since=13, output="mean", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
+def mean(e: Expressions, *data_0: Expr) -> Expr:
+    result = data_0[0]
+    for x in data_0[1:]:
+        result = result + x
+    return result / len(data_0) if len(data_0) > 1 else result
 
 
 @pointwise(
@@ -239,3 +226,22 @@ def not_(e: Expressions, X: Expr) -> Expr:
 @pointwise("Where", since=16, output="output", samples=[Sample([Tensor(DType.BOOL, (2, 3)), f32(3), f32(2, 1)])])
 def where(e: Expressions, condition: Expr, X: Expr, Y: Expr) -> Expr:
     return e.where(condition, X, Y)
+
+
+_SPECIAL = Sample([np.array([-np.inf, -1, 0, np.nan, np.inf], np.float32)])
+
+
+@pointwise("IsNaN", since=20, samples=[*ONE, _SPECIAL])
+def is_nan(e: Expressions, X: Expr) -> Expr:
+    return e.isnan(X)
+
+
+@pointwise("IsInf", since=20, samples=[
+    *ONE, _SPECIAL, *(Sample(_SPECIAL.inputs, {"detect_negative": n, "detect_positive": 1 - n}) for n in (0, 1)),
+    Sample(_SPECIAL.inputs, {"detect_negative": 0, "detect_positive": 0}),
+])  # fmt: skip
+def is_inf(e: Expressions, X: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> Expr:
+    if detect_negative and detect_positive:
+        return e.isinf(X)
+    side = e.less(X, 0) if detect_negative else e.greater(X, 0)
+    return e.and_(e.isinf(X), side if detect_negative or detect_positive else False)

@@ -7,7 +7,7 @@ fresh results (the reference); `lower` turns it into a list of instructions over
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import ShapeError
@@ -66,6 +66,13 @@ PRIMITIVES: dict[str, tuple[str, str]] = {
     "bit_or": ("bitwise_or", "same"),
     "bit_xor": ("bitwise_xor", "same"),
     "bit_not": ("invert", "same"),
+    # shifts are total: by a negative number, or by all bits and more, they leave what shifting bit by bit would leave
+    "shift_left": ("left_shift", "same"),
+    "shift_right": ("right_shift", "same"),
+}
+# Primitives whose result is exact in the element type of their operands, so that a narrow float loses nothing.
+EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "rint", "where"} | {
+    kind for kind, (_, result) in PRIMITIVES.items() if result == "bool"
 }
 
 
@@ -77,6 +84,13 @@ class Expr:
     args: tuple[Expr, ...]
     dtype: DType
     value: Scalar | None = None
+    _hash: int = field(default=0, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:  # once: trees share subtrees, and hashing a whole tree at each node is slow
+        object.__setattr__(self, "_hash", hash((self.kind, self.args, self.dtype, self.value)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __add__(self, other: Expr | Scalar) -> Expr:
         return E.make("add", self, other)
@@ -151,6 +165,29 @@ def inputs(dtypes: Sequence[DType | None]) -> list[Expr | None]:
     return [None if d is None else Expr("input", (), d, i) for i, d in enumerate(dtypes)]
 
 
+def tree_of(rule: Callable[..., Expr], dtypes: Sequence[DType | None], **attrs: Any) -> Expr:
+    """The tree that a pointwise rule makes. In floats of 16 bits or less, a tree of several steps is computed in
+    float32 and rounded once, at its end."""
+    tree = rule(E, *inputs(dtypes), **attrs)
+    if not any(d is not None and d.narrow for d in dtypes) or not _rounds(tree):
+        return tree
+    wide = [leaf and (E.cast(leaf, DType.FLOAT) if leaf.dtype.narrow else leaf) for leaf in inputs(dtypes)]
+    return E.cast(rule(E, *wide, **attrs), tree.dtype)
+
+
+def _rounds(tree: Expr) -> bool:
+    """Whether a tree has several steps, of which one rounds."""
+    if not any(a.args for a in tree.args) and all(a.kind != "const" for a in tree.args):
+        return False
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if node.args and node.kind not in EXACT:
+            return True
+        todo += node.args
+    return False
+
+
 def evaluate(expr: Expr, xp: Any, xs: Sequence[Array]) -> Array:
     """Run a tree on arrays of the module `xp`, every result fresh; broadcasting as numpy does."""
     done: dict[Expr, Array] = {}
@@ -223,8 +260,11 @@ def lower(expr: Expr) -> Lowered:
     """
     order: list[Expr] = []
 
+    seen: set[Expr] = set()
+
     def visit(node: Expr) -> None:
-        if node.kind not in ("input", "const") and node not in order:
+        if node.kind not in ("input", "const") and node not in seen:
+            seen.add(node)
             for arg in node.args:
                 visit(arg)
             order.append(node)

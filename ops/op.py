@@ -40,13 +40,15 @@ class Context:
     """`k` in a reference: what it may ask for besides its inputs.
 
     `xp` is the array module (NumPy or CuPy); `wanted` says which outputs the node uses; `run(body, *args)` runs a
-    subgraph and returns its outputs, which stay valid until the second-next call; `key` holds the random key.
+    subgraph and returns its outputs, which stay valid until the second-next call; `key` holds the random key;
+    `numpy_random` asks for NumPy's own stream where a node has a seed.
     """
 
     xp: Any = np
     wanted: tuple[bool, ...] = (True,)
     run: Callable[..., tuple[Array, ...]] = _no_bodies
     key: tuple[int, ...] = (0,)
+    numpy_random: bool = False
 
 
 class Builder(Protocol):
@@ -65,6 +67,7 @@ class Builder(Protocol):
 
 GradRule = Callable[..., tuple[Value | None, ...]]
 InferRule = Callable[..., Type | tuple[Type, ...]]
+BodyRule = Callable[..., Value | tuple[Value, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class Op:
     tree: Callable[..., expr.Expr] | None = None
     deterministic: bool = True
     grad_rule: GradRule | None = None
+    body_rule: BodyRule | None = None
     saved: tuple[str, ...] = ()
 
     def infer(self, rule: InferRule) -> InferRule:
@@ -136,6 +140,15 @@ class Op:
     def grad(self, rule: GradRule) -> GradRule:
         """Set the gradient rule `(g, dys, ys, xs, **attrs) -> one gradient or None per input`."""
         self.grad_rule = rule
+        return rule
+
+    def body(self, rule: BodyRule) -> BodyRule:
+        """Set the standard form: `(g, xs, types, **attrs) -> values` builds the operator from standard ones.
+
+        `xs` are the inputs (None where absent), `types` what is known of them; one value per output comes back. The
+        rule raises `Declined` of ops/errors.py... where there is no standard form.
+        """
+        self.body_rule = rule
         return rule
 
     def saves(self, *names: str) -> None:
@@ -260,7 +273,7 @@ def pointwise(
         ins, attrs = _signature(rule)
 
         def tree(dtypes: Sequence[DType | None], **given: Any) -> expr.Expr:
-            return rule(expr.E, *expr.inputs(dtypes), **given)
+            return expr.tree_of(rule, dtypes, **given)
 
         def reference(k: Context, *xs: Array, **given: Any) -> Array:
             dtypes = [None if x is None else DType.of(x.dtype) for x in xs]

@@ -87,8 +87,7 @@ def has_rank(t: Tensor, *ranks: int) -> None:
 
 def is_narrow(dtype: Any) -> bool:
     """Whether sums of this element type are taken in float32: floats of 16 bits and less."""
-    kind = DType.of(dtype)
-    return kind.floating and kind.bits <= 16
+    return DType.of(dtype).narrow
 
 
 def widen(x: Array) -> Array:

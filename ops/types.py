@@ -73,6 +73,11 @@ class DType(Enum):
         return "float" in self.value[0]
 
     @property
+    def narrow(self) -> bool:
+        """Whether sums of this element type are taken in float32: floats of 16 bits and less."""
+        return self.floating and self.bits <= 16
+
+    @property
     def integer(self) -> bool:
         return "int" in self.value[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from mezzo.ops import OPS, DType, Op, Sample
 from mezzo.ops.errors import ShapeError
 from mezzo.ops.expr import E, Expr, Lowered, Register, evaluate, inputs, lower
+from mezzo.ops.special import erf
 
 from .test_ops import cases, fill
 
@@ -131,3 +133,25 @@ def test_mixed_element_types_are_refused() -> None:
         E.make("add", a, b)
     with pytest.raises(ShapeError, match="float32 and int64"):
         E.where(E.less(a, 0), a, b)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(np.float32, 5e-7), (np.float64, 1e-15)])
+def test_error_function(dtype: Any, rtol: float) -> None:
+    x = np.concatenate([np.linspace(-7, 7, 20001), np.logspace(-30, 0, 999), [np.inf, -np.inf, 0]]).astype(dtype)
+    (leaf,) = inputs([DType.of(dtype)])
+    assert leaf
+    y = evaluate(erf(E, leaf), np, [x])
+    np.testing.assert_allclose(y, [math.erf(v) for v in x], rtol=rtol)
+    assert abs(y).max() <= 1
+
+
+def test_narrow_floats_are_rounded_once() -> None:
+    x = np.linspace(-3, 3, 99).astype(np.float16)
+    for name in ("Gelu", "Elu", "HardSwish"):
+        tree = OPS["", name].tree
+        assert tree
+        wide = evaluate(tree([DType.FLOAT]), np, [x.astype(np.float32)])
+        np.testing.assert_array_equal(evaluate(tree([DType.FLOAT16]), np, [x]), wide.astype(np.float16))
+    relu = OPS["", "Relu"].tree
+    assert relu
+    assert relu([DType.FLOAT16]).kind == "max"  # exact in any float
