@@ -113,13 +113,15 @@ def evaluate(
     *,
     budget: Budget | None = None,
     key: tuple[int, ...] = (0,),
+    numpy_random: bool = False,
 ) -> dict[str, Array]:
     """Run a graph operator by operator with the references; returns its outputs by name.
 
-    States start from their initialisers and are not kept. Raises MezzoError naming the node that failed.
+    States start from their initialisers and are not kept; `numpy_random` is `Session(random="numpy")`. Raises
+    MezzoError naming the node that failed.
     """
     limits = budget or Budget()
-    values = _run(graph, feeds, {}, limits, Meter(limits.steps), key)
+    values = _run(graph, feeds, {}, limits, Meter(limits.steps), key, numpy_random)
     return {o: values[o] for o in graph.outputs}
 
 
@@ -130,18 +132,20 @@ def _run(
     budget: Budget,
     meter: Meter,
     key: tuple[int, ...],
+    numpy_random: bool,
 ) -> dict[str, Array]:
     values: dict[str, Array] = {**outer, **graph.initializers, **feeds}
 
     def run(body: InterpretedBody, *args: Array) -> tuple[Array, ...]:
         meter.tick()
-        inner = _run(body.graph, dict(zip(body.inputs, args, strict=False)), body.outer, budget, meter, key)
+        given = dict(zip(body.inputs, args, strict=False))
+        inner = _run(body.graph, given, body.outer, budget, meter, key, numpy_random)
         return tuple(inner[o] for o in body.outputs)
 
     for node in graph.nodes:
         with blaming(node.place), np.errstate(all="ignore"):
             results = node.record.run(
-                Context(wanted=node.wanted, run=run, key=node_key(node, key)),
+                Context(wanted=node.wanted, run=run, key=node_key(node, key), numpy_random=numpy_random),
                 [values[i] if i else None for i in node.inputs],
                 {
                     a: InterpretedBody(v, values, budget, meter) if isinstance(v, Graph) else v

@@ -161,9 +161,7 @@ def _without_refused(graph: Graph, scope: _Scope) -> Graph:
         stop = Node("Raise", (), value.outputs, told, domain="mezzo", where=node.where, origin=(node.name,))
         return Graph((), value.outputs, (stop,), types=scope.types)
 
-    nodes = tuple(
-        replace(n, attrs={a: body(n, v) for a, v in n.attrs.items()}) if n.bodies else n for n in graph.nodes
-    )
+    nodes = tuple(replace(n, attrs={a: body(n, v) for a, v in n.attrs.items()}) if n.bodies else n for n in graph.nodes)
     return graph.but(nodes=nodes)
 
 

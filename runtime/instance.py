@@ -13,9 +13,9 @@ from ..ops import DType, MezzoError, Tensor, Type
 from ..ops.budget import Budget
 from ..ops.errors import PlanError, ShapeError
 from ..ops.types import Array, type_of
+from .device import device
 from .eager import Meter, blaming, node_key
 from .infer import check_size
-from .kernels import BY_NAME
 from .kernels.kernel import Scratch, Work
 from .lower import aligned, body_bytes
 from .plan import Space
@@ -39,6 +39,7 @@ class Surroundings:
     meter: Meter
     key: tuple[int, ...] = (0, 0)
     extern: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    numpy_random: bool = False  # seeded draws follow NumPy's RandomState
 
 
 class Instance:
@@ -58,6 +59,7 @@ class Instance:
         if arena.nbytes < program.plan.size:
             raise PlanError(f"an arena of {arena.nbytes} bytes for a plan of {program.plan.size}")
         self.program, self.arena, self.around = program, arena, around
+        self._device = device(program.device)
         self.arrays: dict[str, Array] = {}
         self._bind_fixed(states or {})
         self.runners = [self._runners_of(s) for s in program.steps]
@@ -117,13 +119,14 @@ class Instance:
         outputs = [self.arrays[o] if o else None for o in step.node.outputs]
         work = self._work(i, outputs, self._scratch(step))
         with blaming(step.node.place):
-            call = BY_NAME[step.choice.kernel].prepare(work)
+            call = self._device.kernel(step.choice.kernel).prepare(work)
         return _into(call, outputs) if step.choice.allocates else call
 
     def _work(self, i: int, outputs: Sequence[Array | None], scratch: Scratch) -> Work:
         step = self.program.steps[i]
         inputs = [self.arrays[n] if n else None for n in step.node.inputs]
-        return Work(step.node, step.choice, inputs, outputs, scratch, self.runners[i], partial(self._key, step))
+        key, numpy_random = partial(self._key, step), self.around.numpy_random
+        return Work(step.node, step.choice, inputs, outputs, scratch, self.runners[i], key, numpy_random)
 
     def _key(self, step: Step) -> tuple[int, ...]:
         return node_key(step.node, self.around.key)
@@ -134,7 +137,7 @@ class Instance:
         types: Sequence[Type | None] = []
         if not step.bodies:
             types = self._result_types(step)
-        kernel = BY_NAME[step.choice.kernel]
+        kernel = self._device.kernel(step.choice.kernel)
         if step.choice.allocates:
             results = kernel.prepare(self._work(i, (), pool.take))()
             for name, result in zip(step.node.outputs, results, strict=False):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ..ops import Tensor, Type
 from ..ops.errors import ShapeError
+from .device import DEVICES, Device
 from .graph import Graph, Node
-from .kernels import Target, choose
 from .plan import ALIGN, Life, Space, Strategy, plan
 from .program import Port, Program, Step, without_bodies
 
@@ -17,7 +17,7 @@ from .program import Port, Program, Step, without_bodies
 class Options:
     """How programs are made. `extern` maps values to the names of buffers given at instantiation."""
 
-    target: Target = field(default_factory=Target)
+    device: Device = DEVICES["cpu"]
     strategy: Strategy = Strategy.BOTH
     extern: Mapping[str, str] | None = None
 
@@ -57,6 +57,7 @@ def _lower(
         captures=tuple(outside),
         states=states,
         results=graph.outputs,
+        device=options.device.name,
     )
 
 
@@ -83,7 +84,7 @@ def _own_outputs(graph: Graph) -> Graph:
 def _step(graph: Graph, node: Node, options: Options, weights: Mapping[str, object], dynamic: set[str]) -> Step:
     ins = [graph.types[i] if i else None for i in node.inputs]
     outs = [graph.types[o] for o in node.outputs if o]
-    choice, declined = choose(node, ins, outs, options.target)
+    choice, declined = options.device.choose(node, ins, outs)
     bodies = {
         attr: _lower(b.but(types=graph.types), options, b.outputs, body=True, weights=weights)
         for attr, b in node.bodies.items()
@@ -119,7 +120,7 @@ def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Gra
     def copied(value: str, copy: str) -> str:
         node = Node("Identity", (value,), (copy,), name=copy, origin=(value,))
         types[copy] = _plain(types[value])
-        choice, declined = choose(node, [types[value]], [types[copy]], options.target)
+        choice, declined = options.device.choose(node, [types[value]], [types[copy]])
         steps.append(Step(node, choice, {}, declined))
         return copy
 

@@ -73,6 +73,7 @@ class Program:
     captures: tuple[str, ...] = ()
     states: Mapping[str, str] = field(default_factory=dict[str, str])
     results: tuple[str, ...] = ()
+    device: str = "cpu"
 
     def space(self, value: str) -> Space:
         """Whose bytes hold a value."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,12 +19,14 @@ from ..ops.budget import Budget
 from ..ops.errors import DeadlineError, ForkedProcess, InputError, PlanError
 from ..ops.types import Array, type_of
 from .compile import Bound, Compiled, compile_graph, specialise
+from .device import Device
+from .device import device as device_named
 from .eager import Meter
 from .graph import Graph
 from .instance import Instance, Observer, Surroundings
 from .lower import Options
 from .plan import MemoryPlan, Strategy
-from .pool import Pool, PoolStats, aligned_empty
+from .pool import Pool, PoolStats
 from .program import Port, Program
 
 _ran_in: int | None = None  # the process that has run a program first
@@ -59,15 +61,16 @@ class Stats:
 class _Seat:
     """One arena, and the instances that live in it; at most one of them runs at a time."""
 
-    def __init__(self) -> None:
-        self.arena = aligned_empty(0)
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.arena = device.allocate(0)
         self.instances: dict[Bound, Instance] = {}
         self.evicted = 0  # how many evictions this seat has heard of
 
     def instance(self, bound: Bound, around: Surroundings, states: Mapping[str, Array]) -> Instance:
         if bound.program.plan.size > self.arena.nbytes:
             self.instances.clear()  # they point into the old arena
-            self.arena = aligned_empty(bound.program.plan.size)
+            self.arena = self._device.allocate(bound.program.plan.size)
         made = self.instances.get(bound)
         if made is None:
             made = self.instances[bound] = Instance(bound.program, self.arena, around, states)
@@ -79,7 +82,8 @@ class Session:
 
     `strategy` is how the memory plan reuses bytes; `instances` bounds how many runs go on at once (each takes an
     arena; the default is the number of processors); `max_programs` how many input signatures are kept planned. A
-    graph with states keeps them from run to run, and then runs one at a time.
+    graph with states keeps them from run to run, and then runs one at a time. `seed` begins the random numbers; with
+    `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
 
     >>> from mezzo.runtime.graph import GraphBuilder
     >>> from mezzo.ops.types import f32
@@ -93,18 +97,23 @@ class Session:
         self,
         graph: Graph,
         *,
+        device: str = "cpu",
         budget: Budget | None = None,
         strategy: Strategy | str = Strategy.BOTH,
         instances: int | None = None,
         max_programs: int = 64,
         seed: int = 0,
+        random: Literal["philox", "numpy"] = "philox",
     ) -> None:
         self.graph, self.budget = graph, budget or Budget()
-        self._options = Options(strategy=Strategy(strategy))
+        self._options = Options(device_named(device), Strategy(strategy))
         self._compiled: dict[tuple[str, ...], Compiled] = {}
         self._bound: OrderedDict[Any, Bound] = OrderedDict()
         self._latest: Bound | None = None
+        if random not in ("philox", "numpy"):
+            raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
         self._max_programs, self._seed = max_programs, seed
+        self._numpy_random = random == "numpy"
         self._planning = threading.RLock()
         self._table = threading.Lock()
         self._seats: list[_Seat] = []
@@ -247,7 +256,7 @@ class Session:
         buffers = [self._buffer(p, v, program, outputs) for p, v in zip(program.outputs, program.results, strict=True)]
         with self._seat(deadline) as seat:
             meter = Meter(self.budget.steps)
-            around = Surroundings(bound.constants, self.budget, self._pool, meter)
+            around = Surroundings(bound.constants, self.budget, self._pool, meter, numpy_random=self._numpy_random)
             instance = seat.instance(bound, around, self.states)
             instance.around.meter.used = 0
             instance.around.key = (self._seed, next(self._numbers))
@@ -273,7 +282,7 @@ class Session:
             if self._free:
                 seat = self._free.pop()
             else:
-                seat = _Seat()
+                seat = _Seat(self._options.device)
                 self._seats.append(seat)
         try:
             self._forget_evicted(seat)

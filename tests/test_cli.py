@@ -82,7 +82,11 @@ def test_explain_shows_resnets_bound() -> None:
 
 def test_check_names_all_that_is_missing(tmp_path: Path) -> None:
     good, bad, broken = tmp_path / "good.onnx", tmp_path / "bad.onnx", tmp_path / "broken.onnx"
-    nodes = [node("Relu", "x", "a"), node("Frobnicate", "a", "b", domain="acme"), node("Twist", "b", "c", domain="acme")]
+    nodes = [
+        node("Relu", "x", "a"),
+        node("Frobnicate", "a", "b", domain="acme"),
+        node("Twist", "b", "c", domain="acme"),
+    ]
     made = model(nodes, [value("x", 2)], [value("c", 2)], domains={"acme": 1})
     bad.write_bytes(made.SerializeToString())
     good.write_bytes(Path(DIGITS).read_bytes())

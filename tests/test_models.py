@@ -123,7 +123,7 @@ def speech(real: Real) -> Iterator[dict[str, Array]]:
         for n in counts:
             sound = np.stack([voice(576 * rate // 16000, rate, i) for i in range(n)])
             feeds = {"input": sound, "state": np.zeros((2, n, 128), np.float32), "sr": np.array(rate)}
-            if "16k" in real.name and "op15" not in real.name or real.name.endswith("half"):
+            if ("16k" in real.name and "op15" not in real.name) or real.name.endswith("half"):
                 del feeds["sr"]
             yield feeds
 

@@ -191,5 +191,3 @@ def test_errors_of_inference_name_the_node() -> None:
     with pytest.raises(ShapeError, match=r"cannot broadcast \[2\] with \[3\]") as caught:
         infer(g.graph([y]))
     assert "Add_0" in caught.value.where
-
-

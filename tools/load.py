@@ -6,11 +6,8 @@ import os
 
 from ..importers import load_onnx
 from ..ops.budget import Budget
-from ..ops.errors import MissingPackage
 from ..runtime.plan import Strategy
 from ..runtime.session import Session
-
-DEVICES = ("cpu",)
 
 
 def load(
@@ -29,16 +26,20 @@ def load(
     the rest. A model whose input sizes are all known is planned here, so that the first run only replays.
 
     Raises ModelError if the file is malformed, UnsupportedModel if it needs what is not carried (all at once),
-    ShapeError if its operands do not fit, BudgetError if a limit would be passed.
+    ShapeError if its operands do not fit, BudgetError if a limit would be passed, MissingPackage for a device that is
+    not there.
 
     >>> from mezzo.models.digits import digits_model
     >>> print(*load(digits_model()).inputs)
     image: float32[batch,1,8,8]
     """
-    if device not in DEVICES:
-        raise MissingPackage(
-            f"device {device!r} is not available; this build runs on {', '.join(DEVICES)}",
-            hint="leave out device=, or see `mezzo doctor` for what this machine has",
-        )
     graph = load_onnx(source, budget=budget or Budget())
-    return Session(graph, budget=budget, strategy=strategy, instances=instances, max_programs=max_programs, seed=seed)
+    return Session(
+        graph,
+        device=device,
+        budget=budget,
+        strategy=strategy,
+        instances=instances,
+        max_programs=max_programs,
+        seed=seed,
+    )

@@ -66,8 +66,8 @@ class Work:
     """One step as a kernel prepares it: the node, its chosen kernel and its buffers.
 
     Inputs are None where absent. `scratch(dtype, shape)` hands out workspace. Where `outputs` is None the kernel
-    returns its results instead (Choice.allocates). `bodies` maps attribute names to runnable subgraphs; `run` and
-    `key` serve the references.
+    returns its results instead (Choice.allocates). `bodies` maps attribute names to runnable subgraphs; `key`
+    and `numpy_random` serve the references.
     """
 
     node: Node
@@ -77,6 +77,7 @@ class Work:
     scratch: Scratch
     bodies: Mapping[str, Any] = field(default_factory=dict[str, Any])
     key: Callable[[], tuple[int, ...]] = tuple
+    numpy_random: bool = False
 
 
 class Kernel(Protocol):

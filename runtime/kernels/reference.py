@@ -31,7 +31,7 @@ class Reference:
         inputs, wanted, reference = tuple(work.inputs), node.wanted, record.reference
 
         def run() -> tuple[Any, ...]:
-            k = Context(np, wanted, _run_body, work.key())
+            k = Context(np, wanted, _run_body, work.key(), work.numpy_random)
             result = reference(k, *inputs, **attrs)
             return result if isinstance(result, tuple) else (result,)
 

@@ -1,0 +1,56 @@
+"""Devices: which kernels run there, and where an arena's bytes come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..ops import Type
+from ..ops.errors import MissingPackage, PlanError
+from ..ops.types import Array
+from .graph import Node
+from .kernels import CPU_KERNELS, Choice, Kernel, Target
+from .pool import aligned_empty
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A place where programs run. `kernels` are asked in this order; `allocate(nbytes)` gives the bytes of an arena."""
+
+    name: str
+    kernels: tuple[Kernel, ...]
+    allocate: Callable[[int], Array]
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of this name."""
+        return next(k for k in self.kernels if k.name == name)
+
+    def choose(
+        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type]
+    ) -> tuple[Choice, tuple[tuple[str, str], ...]]:
+        """The first kernel that serves, and (kernel, reason) of each that declined before it."""
+        declined: list[tuple[str, str]] = []
+        for kernel in (k for k in self.kernels if k.serves(node)):
+            answer = kernel.select(node, inputs, outputs, Target(self.name))
+            if isinstance(answer, Choice):
+                return answer, tuple(declined)
+            declined.append((kernel.name, answer.reason))
+        raise PlanError(f"no kernel of {self.name} serves {node.op}", where=node.place)
+
+
+DEVICES: dict[str, Device] = {"cpu": Device("cpu", CPU_KERNELS, aligned_empty)}
+
+
+def device(name: str) -> Device:
+    """The device of this name; MissingPackage names the ones there are.
+
+    >>> device("cpu").name
+    'cpu'
+    """
+    found = DEVICES.get(name)
+    if found is None:
+        raise MissingPackage(
+            f"device {name!r} is not available; this build runs on {', '.join(DEVICES)}",
+            hint="leave out device=, or see `mezzo doctor` for what this machine has",
+        )
+    return found

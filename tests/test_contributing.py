@@ -1,0 +1,28 @@
+"""The recipes of CONTRIBUTING.md work as they are printed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mezzo.ops import OPS
+from mezzo.runtime.device import DEVICES
+
+PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
+
+
+def test_recipes_run() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf8"), re.S | re.M)
+    assert len(blocks) == 5
+    operators, devices, names = dict(OPS), dict(DEVICES), dict[str, Any]()
+    try:
+        for block in blocks:
+            exec(compile(block, str(PAGE), "exec"), names)
+        assert {name for domain, name in OPS if domain == "acme"} == {"Cube", "Median"}
+        for record in (names["cube"], names["median"]):
+            assert record.samples
+    finally:
+        for table, before in ((OPS, operators), (DEVICES, devices)):
+            table.clear()
+            table.update(before)  # type: ignore[call-overload]
