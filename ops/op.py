@@ -67,7 +67,7 @@ class Builder(Protocol):
 
 GradRule = Callable[..., tuple[Value | None, ...]]
 InferRule = Callable[..., Type | tuple[Type, ...]]
-BodyRule = Callable[..., Value | tuple[Value, ...]]
+BodyRule = Callable[..., Value | tuple[Value, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,20 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One worked example, run by every test. Each input is a type (filled at random), an array, or None (absent);
-    `outputs` counts the outputs asked for."""
+class Held:
+    """A host object as a sample's input: a list, a dict, or None for an empty optional; and its type, of which an
+    empty one says nothing itself."""
 
-    inputs: Sequence[Tensor | np.ndarray[Any, Any] | np.generic | None]
+    value: Any
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One worked example, run by every test. Each input is a type (filled at random), an array, a host object, or None
+    (absent); `outputs` counts the outputs asked for."""
+
+    inputs: Sequence[Tensor | np.ndarray[Any, Any] | np.generic | Held | None]
     attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     outputs: int = 1
 
@@ -145,8 +154,8 @@ class Op:
     def body(self, rule: BodyRule) -> BodyRule:
         """Set the standard form: `(g, xs, types, **attrs) -> values` builds the operator from standard ones.
 
-        `xs` are the inputs (None where absent), `types` what is known of them; one value per output comes back. The
-        rule raises `Declined` of ops/errors.py... where there is no standard form.
+        `xs` are the inputs (None where absent), `types` what is known of them; one value per output comes back, or
+        None for a use that has no standard form. An exporter expands the operator by it on request.
         """
         self.body_rule = rule
         return rule

@@ -156,7 +156,7 @@ class Instance:
 
     def _result_types(self, step: Step) -> Sequence[Type]:
         """Types of the results from the operands that are there; refuses sizes above the budget."""
-        ins = [type_of(self.arrays[n], known=True) if n else None for n in step.node.inputs]
+        ins = [self._type_now(n) if n else None for n in step.node.inputs]
         made = step.node.record.infer_types(ins, step.node.attrs, step.node.wanted)
         for t in made:
             check_size(t, self.around.budget)
@@ -249,7 +249,7 @@ class BodyRunner:
         return self.program.results
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
-        known: dict[str, Type] = {n: type_of(self._parent.arrays[n]) for n in self.program.captures}
+        known: dict[str, Type] = {n: self._parent._type_now(n) for n in self.program.captures}
         known |= {n: type_of(self._instance.around.weights[n], known=True) for n in self.program.weights}
         known |= zip(self.inputs, types, strict=True)
         for step, bodies in zip(self.program.steps, self._instance.runners, strict=True):
@@ -279,12 +279,15 @@ def _into(call: Callable[[], Any], outputs: Sequence[Array | None]) -> Callable[
     def run() -> None:
         results = call()
         for i, out in kept:
-            result = results[i]
-            if result.shape != out.shape:
-                raise ShapeError(f"the result has shape {result.shape}, planned was {out.shape}")
-            np.copyto(out, result, casting="unsafe")
+            _copy(out, results[i])
 
     return run
+
+
+def _copy(out: Array, result: Array) -> None:
+    if result.shape != out.shape:
+        raise ShapeError(f"the result has shape {result.shape}, planned was {out.shape}")
+    np.copyto(out, result, casting="unsafe")
 
 
 def _not_yet() -> None:

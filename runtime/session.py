@@ -251,7 +251,7 @@ class Session:
         _check_process()
         wanted = tuple(self.graph.outputs if names is None else names)
         arrays = self._checked(feeds)
-        bound = self._bind(wanted, {n: type_of(a) for n, a in arrays.items()})
+        bound = self._bind(wanted, {p.name: _signature_type(p.type, arrays[p.name]) for p in self.inputs})
         program = bound.program
         buffers = [self._buffer(p, v, program, outputs) for p, v in zip(program.outputs, program.results, strict=True)]
         with self._seat(deadline) as seat:
@@ -339,9 +339,24 @@ class Session:
         return arrays
 
 
-def _as_array(value: Any, type: Type) -> Array:
-    if not isinstance(type, Tensor):
-        return value
+def _signature_type(declared: Type, value: Any) -> Type:
+    """What a program is planned for: sizes of arrays, but only the declared type of host objects."""
+    return type_of(value) if isinstance(declared, Tensor) else declared
+
+
+def _as_array(value: Any, type: Type) -> Any:
+    """A feed as operators take it: an array, or a list, dict or None of such."""
+    match type:
+        case Optional():
+            return None if value is None else _as_array(value, type.element)
+        case Sequence():
+            if not isinstance(value, (list, tuple)):
+                raise TypeError(f"a {type} is a list, not a {value.__class__.__name__}")
+            return [_as_array(v, type.element) for v in value]
+        case Map():
+            if not isinstance(value, dict):
+                raise TypeError(f"a {type} is a dict, not a {value.__class__.__name__}")
+            return value
     if not isinstance(value, np.ndarray):
         # Python numbers and lists take the input's type; other arrays keep theirs, which is then checked
         value = np.asarray(value, type.dtype.numpy if isinstance(value, (bool, int, float, list, tuple)) else None)
@@ -350,6 +365,10 @@ def _as_array(value: Any, type: Type) -> Array:
 
 def _misfits(name: str, want: Type, array: Array, sizes: dict[str, tuple[int, str]]) -> list[str]:
     """What is wrong with one feed; named dims must agree over all inputs."""
+    if isinstance(want, Optional):
+        return [] if array is None else _misfits(name, want.element, array, sizes)
+    if isinstance(want, Sequence):
+        return [p for i, v in enumerate(array) for p in _misfits(f"{name}[{i}]", want.element, v, sizes)]
     if not isinstance(want, Tensor):
         return []
     try:
@@ -375,5 +394,7 @@ def _misfits(name: str, want: Type, array: Array, sizes: dict[str, tuple[int, st
 
 
 def _own(value: Any) -> Any:
-    """A dynamic result as the caller's own array: bytes of the pool go back."""
+    """A dynamic result as the caller's own array: bytes of the pool go back, lists no longer share their elements."""
+    if isinstance(value, list):
+        return [_own(v) for v in value]
     return np.array(value) if isinstance(value, np.ndarray) else value

@@ -7,6 +7,7 @@
 (3, 10)
 """
 
+from . import onnx
 from .ops.budget import Budget
 from .ops.errors import (
     BudgetError,
@@ -43,4 +44,5 @@ __all__ = [
     "UnsupportedModel",
     "__version__",
     "load",
+    "onnx",
 ]
