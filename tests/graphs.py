@@ -49,7 +49,7 @@ def sample_graph(op: Op, sample: Sample, *, fed: str = "all") -> tuple[Graph, di
 
 
 def _hidden(g: GraphBuilder, name: str, x: Any) -> str:
-    """The same elements under a first dim that inference cannot know: the rows where a fed mask is true, all of them."""
+    """The same elements under a first dim that inference cannot know: the rows where a fed mask is true (all)."""
     mask = g.input(f"{name}_rows", Tensor(DType.BOOL, (len(x),)))
     hidden: str = g.Gather(name, g.Squeeze(g.NonZero(mask), g.const([0])), axis=0)
     return hidden

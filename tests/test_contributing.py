@@ -15,7 +15,8 @@ PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 def test_recipes_run() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf8"), re.S | re.M)
     assert len(blocks) == 5
-    operators, devices, names = dict(OPS), dict(DEVICES), dict[str, Any]()
+    tables: tuple[dict[Any, Any], ...] = (OPS, DEVICES)
+    before, names = [dict(t) for t in tables], dict[str, Any]()
     try:
         for block in blocks:
             exec(compile(block, str(PAGE), "exec"), names)
@@ -23,6 +24,6 @@ def test_recipes_run() -> None:
         for record in (names["cube"], names["median"]):
             assert record.samples
     finally:
-        for table, before in ((OPS, operators), (DEVICES, devices)):
+        for table, entries in zip(tables, before, strict=True):
             table.clear()
-            table.update(before)  # type: ignore[call-overload]
+            table.update(entries)

@@ -83,9 +83,10 @@ def voice(samples: int, rate: int, seed: int) -> Array:
     """Vowel-like sound: harmonics of a gliding pitch under a slow envelope, and a little noise."""
     t = np.arange(samples) / rate
     pitch = 110 + 40 * np.sin(2 * np.pi * (t + seed))
-    tone = sum(np.sin(2 * np.pi * k * pitch * t) / k for k in range(1, 12))
+    order = np.arange(1, 12)[:, None]
+    tone = (np.sin(2 * np.pi * order * pitch * t) / order).sum(0)
     noise = 0.01 * np.random.default_rng(seed).standard_normal(samples)
-    return (0.2 * tone + noise).astype(np.float32)
+    return np.asarray(0.2 * tone + noise, np.float32)
 
 
 def file_bytes(length: int) -> Array:
@@ -136,8 +137,8 @@ def resized(feeds: dict[str, Array], seed: int) -> dict[str, Array]:
         if name == "sr":
             return x
         if x.dtype.kind in "iu":
-            return rng.integers(0, 256, x.shape).astype(x.dtype)
-        return rng.standard_normal(x.shape).astype(x.dtype)
+            return rng.integers(0, 256, x.shape, x.dtype)
+        return np.asarray(rng.standard_normal(x.shape), x.dtype)
 
     return {n: one(n, x) for n, x in feeds.items()}
 

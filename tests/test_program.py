@@ -26,7 +26,7 @@ def assert_same(got: dict[str, Any], want: dict[str, Any]) -> None:
         assert got[name].dtype == y.dtype
         # the types of ml_dtypes have NaN, but numpy does not know that
         both = [a.astype(np.float64) if DType.of(y.dtype).bits == 8 else a for a in (got[name], y)]
-        np.testing.assert_array_equal(*both, name)
+        np.testing.assert_array_equal(both[0], both[1], name)
 
 
 @pytest.mark.parametrize("fed", ["all", "types", "dynamic"])
@@ -61,14 +61,14 @@ class Poison:
         self.steps += 1
         outside = arena.copy()
         for name in (*step.writes(), step.workspace):
-            slot = plan.by_value.get(name)
-            if slot is None or slot.life.space is not Space.ARENA or not slot.life.nbytes:
+            place = plan.by_value.get(name)
+            if place is None or place.life.space is not Space.ARENA or not place.life.nbytes:
                 continue
-            outside[slot.offset : slot.end] = self.before[slot.offset : slot.end]
+            outside[place.offset : place.end] = self.before[place.offset : place.end]
             if name != step.workspace:
                 array = instance.arrays[name]
-                assert np.shares_memory(array, arena[slot.offset : slot.end])
-                assert array.nbytes == slot.life.nbytes
+                assert np.shares_memory(array, arena[place.offset : place.end])
+                assert array.nbytes == place.life.nbytes
         assert outside.data == self.before.data, f"{step.node} wrote outside of its slots"
 
 

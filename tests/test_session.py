@@ -61,9 +61,8 @@ def detector() -> bytes:
         "one": np.array([1]),
     }
     outputs = [value("found", 1, None, 4), value("total"), value("shape", 2, kind=INT64)]
-    return model(
-        nodes, [value("boxes", 1, 100, 4), value("scores", 1, 1, 100)], outputs, initializers=constants
-    ).SerializeToString()
+    made = model(nodes, [value("boxes", 1, 100, 4), value("scores", 1, 1, 100)], outputs, initializers=constants)
+    return bytes(made.SerializeToString())
 
 
 def test_changing_counts_do_not_plan_again() -> None:
@@ -96,11 +95,12 @@ def growing() -> bytes:
         [value("i", kind=INT64), value("go", kind=BOOL), value("held", None, 2)],
         [value("again", kind=BOOL), value("longer", None, 2), value("scaled", 1, 2)],
     )
-    return model(
+    made = model(
         [node("Loop", "most - start", "held_out rows", body=body)],
         [value("most", kind=INT64), value("limit", kind=INT64), value("start", "n", 2), value("row", 1, 2)],
         [value("held_out", None, 2), value("rows", None, 1, 2)],
-    ).SerializeToString()
+    )
+    return bytes(made.SerializeToString())
 
 
 def test_a_growing_loop_does_not_plan_again() -> None:
@@ -212,8 +212,8 @@ def test_states_go_from_run_to_run(update: Any) -> None:
 
 def test_states_may_change_places() -> None:
     g = GraphBuilder()
-    a, b = g.state("a", np.float32([1])), g.state("b", np.float32([2]))
-    c = g.state("c", np.float32([3]))
+    a, b = g.state("a", np.array([1], np.float32)), g.state("b", np.array([2], np.float32))
+    c = g.state("c", np.array([3], np.float32))
     g.update(a, b)
     g.update(b, a)
     g.update(c, g.Add(c, a))
@@ -226,7 +226,7 @@ def test_states_may_change_places() -> None:
 
 def test_a_state_keeps_its_type() -> None:
     g = GraphBuilder()
-    g.update(g.state("s", np.float32([1])), g.const([1.0, 2.0], DType.FLOAT))
+    g.update(g.state("s", np.array([1], np.float32)), g.const([1.0, 2.0], DType.FLOAT))
     with pytest.raises(mz.ShapeError, match=r"float32\[1\].*float32\[2\]"):
         Session(g.graph([]))
 
