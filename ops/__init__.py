@@ -18,6 +18,7 @@ from . import (
     recurrent,
     reduce,
     resize,
+    softmax,
     trigonometry,
     upgrade,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "recurrent",
     "reduce",
     "resize",
+    "softmax",
     "trigonometry",
     "upgrade",
 ]

@@ -1,19 +1,19 @@
-"""Normalisation, softmax and dropout.
+"""Normalisation and dropout.
 
 https://onnx.ai/onnx/operators/
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from .errors import ShapeError
-from .op import Context, Op, Sample, broadcast_dims, op
-from .random import seeded, uniform
-from .rules import axis_of, narrow, same, widen
+from .op import Context, Sample, broadcast_dims, op
+from .random import draw
+from .rules import axes_of, axis_of, narrow, same, widen
 from .types import Array, DType, Tensor, f32
 
 POSITIVE = np.array([0.5, 1.0, 2.0], np.float32)
@@ -161,6 +161,118 @@ def _(
 
 
 @op(
+    "GroupNormalization",
+    since=21,
+    samples=[
+        Sample([f32(2, 4, 3, 2), f32(4), f32(4)], {"num_groups": 2}),
+        Sample([f32(1, 6, 5), f32(6), f32(6)], {"num_groups": 3, "epsilon": 0.01}),
+        Sample([f32(2, 3, 4), f32(3), f32(3)], {"num_groups": 3}),
+        Sample([f32(0, 4, 2), f32(4), f32(4)], {"num_groups": 1}),
+    ],
+)
+def group_normalization(
+    k: Context, X: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
+) -> Array:
+    x = _stashed(X, stash_type)
+    x = x.reshape(*x.shape[:1], num_groups, -1 if x.size else math.prod(x.shape[1:]) // num_groups)
+    y = (x - x.mean(2, keepdims=True)) / k.xp.sqrt(x.var(2, keepdims=True) + epsilon)
+    y = narrow(y.reshape(X.shape), X.dtype)
+    return narrow(widen(y) * _per_channel(scale, y) + _per_channel(bias, y), X.dtype)
+
+
+@group_normalization.infer
+def _(X: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1) -> Tensor:
+    _check_channels(X, scale=scale, bias=bias)
+    if X.dims is not None and isinstance(X.dims[1], int) and X.dims[1] % num_groups:
+        raise ShapeError(f"the channels of {X} do not divide into {num_groups} groups")
+    return X.forget()
+
+
+def _stashed(x: Array, stash_type: int) -> Array:
+    """The input of a normalisation in the element type of its first stage, 16-bit ones taken in float32."""
+    return widen(x.astype(DType.from_onnx(stash_type).numpy))
+
+
+@op(
+    "RMSNormalization",
+    since=23,
+    samples=[
+        Sample([f32(2, 3, 4), f32(4)]),
+        Sample([f32(2, 3, 4), f32(3, 4)], {"axis": 1, "epsilon": 0.01}),
+        Sample([f32(2, 3), f32(1)], {"axis": 0}),
+        Sample([f32(2, 3), np.array([1, 2, 3], np.float16)]),
+        Sample([f32(0, 3), f32(3)]),
+    ],
+)
+def rms_normalization(
+    k: Context, X: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Array:
+    x = _stashed(X, stash_type)
+    axes = tuple(range(axis_of(axis, X.ndim), X.ndim))
+    y = narrow(x / k.xp.sqrt((x * x).mean(axes, keepdims=True) + np.asarray(epsilon, x.dtype)), X.dtype)
+    return narrow(widen(y) * widen(scale), scale.dtype)
+
+
+@rms_normalization.infer
+def _(X: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Tensor:
+    if X.dims is None:
+        return scale.of(None)
+    axis_of(axis, X.rank)
+    if scale.dims is not None and (broadcast_dims(X.dims, scale.dims) is None or len(scale.dims) > X.rank):
+        raise ShapeError(f"{scale} does not broadcast to {X}")
+    return scale.of(X.dims)
+
+
+@op(
+    "MeanVarianceNormalization",
+    since=13,
+    samples=[
+        Sample([f32(2, 3, 4, 2)]),
+        Sample([f32(2, 3, 4)], {"axes": [-1]}),
+        Sample([np.ones((1, 2, 2, 1), np.float32)]),
+    ],
+)
+def mean_variance_normalization(k: Context, X: Array, *, axes: Sequence[int] = (0, 2, 3)) -> Array:
+    x, over = widen(X), axes_of(axes, X.ndim)
+    centred = x - x.mean(over, keepdims=True)
+    spread = k.xp.sqrt((centred * centred).mean(over, keepdims=True))
+    return narrow(centred / (spread + np.asarray(1e-9, x.dtype)), X.dtype)  # the schema's body adds the 1e-9
+
+
+@mean_variance_normalization.infer
+def _(X: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
+    axes_of(axes, X.rank)
+    return X.forget()
+
+
+@op(
+    "LpNormalization",
+    since=22,
+    outputs=("output",),
+    samples=[
+        Sample([f32(2, 3, 4)]),
+        Sample([f32(2, 3)], {"p": 1, "axis": 0}),
+        Sample([np.array([[0, 0], [3, 4]], np.float32)]),
+        Sample([f32(0, 3)]),
+    ],
+)
+def lp_normalization(k: Context, input: Array, *, axis: int = -1, p: int = 2) -> Array:
+    x = widen(input)
+    if p not in (1, 2):
+        raise ShapeError(f"p={p} is none of 1, 2")
+    sizes = k.xp.abs(x) if p == 1 else x * x
+    norm = sizes.sum(axis_of(axis, x.ndim), keepdims=True)
+    norm = norm if p == 1 else k.xp.sqrt(norm)
+    return narrow(x / k.xp.where(norm == 0, 1, norm), input.dtype)  # where the norm is 0, so is every element
+
+
+@lp_normalization.infer
+def _(input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    axis_of(axis, input.rank)
+    return input.forget()
+
+
+@op(
     "LRN",
     since=13,
     samples=[
@@ -179,38 +291,6 @@ def lrn(k: Context, X: Array, *, alpha: float = 1e-4, beta: float = 0.75, bias: 
         elif -X.shape[1] < shift < 0:
             sums[:, -shift:] += squares[:, :shift]
     return narrow(x / (bias + alpha / size * sums) ** beta, X.dtype)
-
-
-def _soft(name: str, combine: Callable[[Any, Array, int], Array]) -> Op:
-    """Softmax or its logarithm, of `x` less its largest element."""
-
-    def reference(k: Context, input: Array, *, axis: int = -1) -> Array:
-        at = axis_of(axis, input.ndim)
-        if not input.size:
-            return input.copy()
-        x = widen(input)
-        return narrow(combine(k.xp, x - x.max(at, keepdims=True), at), input.dtype)
-
-    samples = [Sample([f32(2, 5)]), Sample([f32(2, 5, 3)], {"axis": 1}), Sample([f32(0, 3)]), Sample([f32(2, 0)])]
-    large = Sample([np.array([[1e4, 0, -1e4], [1, 2, 3]], np.float32)])
-    made = op(name, since=13, outputs=("output",), samples=[*samples, large])(reference)
-
-    @made.infer
-    def _(input: Tensor, *, axis: int = -1) -> Tensor:
-        axis_of(axis, input.rank)
-        return input.forget()
-
-    return made
-
-
-def _softmax(xp: Any, x: Array, axis: int) -> Array:
-    e = xp.exp(x)
-    e /= e.sum(axis, keepdims=True)
-    return e
-
-
-softmax = _soft("Softmax", _softmax)
-log_softmax = _soft("LogSoftmax", lambda xp, x, axis: x - xp.log(xp.exp(x).sum(axis, keepdims=True)))
 
 
 @op(
@@ -232,7 +312,7 @@ def dropout(
     rate = 0.5 if ratio is None else float(ratio)
     if training_mode is None or not bool(training_mode) or rate == 0:
         return data.copy(), k.xp.ones(data.shape, bool)
-    kept = uniform(k.xp, seeded(k.key, seed), data.shape) >= rate
+    kept = draw(k, seed, data.shape) >= rate
     return narrow(k.xp.where(kept, widen(data) / (1 - rate), 0), data.dtype), kept
 
 

@@ -37,8 +37,8 @@ REDUCE_SAMPLES = [
     Sample([f32(2, 3)], {"noop_with_empty_axes": 1}),
     Sample([f32(2, 3), np.zeros(0, np.int64)], {"keepdims": 0}),
     Sample([f32()], {"keepdims": 0}),
-    Sample([i64(2, 3), np.array([0])]),
 ]
+WHOLE = Sample([i64(2, 3), np.array([0])])
 EMPTY = Sample([f32(2, 0), np.array([1])])
 
 
@@ -95,12 +95,41 @@ def _extreme(method: str, lowest: bool) -> Callable[[Any, Array, Axes, bool], Ar
 
 BOOL = [Sample([np.array([[True, False], [False, False]]), np.array([1])]), Sample([np.zeros((2, 0), bool)])]
 
-reduce_sum = reduction("ReduceSum", 13, lambda xp, x, axes, keep: x.sum(axes, keepdims=keep, dtype=x.dtype), [EMPTY])
-reduce_mean = reduction("ReduceMean", 18, _mean)
-reduce_max = reduction("ReduceMax", 20, _extreme("max", True), [*BOOL, EMPTY])
-reduce_min = reduction("ReduceMin", 20, _extreme("min", False), [*BOOL, EMPTY])
-reduce_prod = reduction("ReduceProd", 18, lambda xp, x, axes, keep: x.prod(axes, keepdims=keep, dtype=x.dtype), [EMPTY])
-reduce_l2 = reduction("ReduceL2", 18, lambda xp, x, axes, keep: xp.sqrt((x * x).sum(axes, keepdims=keep)), [EMPTY])
+
+def _sum(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
+    return x.sum(axes, keepdims=keepdims, dtype=x.dtype)
+
+
+def _prod(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
+    return x.prod(axes, keepdims=keepdims, dtype=x.dtype)
+
+
+def _log_sum_exp(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
+    largest = _extreme("max", True)(xp, x, axes, True)
+    shift = xp.where(xp.isfinite(largest), largest, 0)  # so that exp does not overflow
+    with xp.errstate(divide="ignore"):
+        sums = xp.log(xp.exp(x - shift).sum(axes, keepdims=True)) + shift
+    return sums if keepdims else sums.reshape(_reduced_dims(x.shape, axes, 0))
+
+
+def _log_sum(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
+    with xp.errstate(divide="ignore", invalid="ignore"):
+        return xp.log(x.sum(axes, keepdims=keepdims))
+
+
+_LARGE = [Sample([np.array([[500, 501], [-np.inf, -np.inf], [np.inf, 1]], np.float32), np.array([1])])]
+_ABOVE_ZERO = [Sample([np.array([[1, 2, 0.5], [4, 0, 0]], np.float32), np.array([1])], {"keepdims": k}) for k in (0, 1)]
+
+reduce_sum = reduction("ReduceSum", 13, _sum, [EMPTY, WHOLE])
+reduce_mean = reduction("ReduceMean", 18, _mean, [WHOLE])
+reduce_max = reduction("ReduceMax", 20, _extreme("max", True), [*BOOL, EMPTY, WHOLE])
+reduce_min = reduction("ReduceMin", 20, _extreme("min", False), [*BOOL, EMPTY, WHOLE])
+reduce_prod = reduction("ReduceProd", 18, _prod, [EMPTY, WHOLE])
+reduce_l1 = reduction("ReduceL1", 18, lambda xp, x, axes, keep: _sum(xp, xp.abs(x), axes, keep), [EMPTY, WHOLE])
+reduce_l2 = reduction("ReduceL2", 18, lambda xp, x, axes, keep: xp.sqrt(_sum(xp, x * x, axes, keep)), [EMPTY, WHOLE])
+reduce_log_sum = reduction("ReduceLogSum", 28, _log_sum, [EMPTY, *_ABOVE_ZERO])
+reduce_log_sum_exp = reduction("ReduceLogSumExp", 28, _log_sum_exp, [EMPTY, *_LARGE])
+reduce_sum_square = reduction("ReduceSumSquare", 18, lambda xp, x, a, keep: _sum(xp, x * x, a, keep), [EMPTY, WHOLE])
 
 
 ARG_SAMPLES = [
@@ -137,34 +166,41 @@ arg_max = place_of("ArgMax", 13, "argmax")
 arg_min = place_of("ArgMin", 13, "argmin")
 
 
-@op(
-    "CumSum",
-    since=14,
-    outputs=("y",),
-    samples=[
-        Sample([f32(2, 3), np.array(1)]),
-        Sample([f32(2, 3), np.array(-2, np.int32)], {"reverse": 1}),
-        Sample([i64(4), np.array([0])], {"exclusive": 1}),
-        Sample([i64(2, 3), np.array(0)], {"exclusive": 1, "reverse": 1}),
-        Sample([f32(0, 3), np.array(0)]),
-    ],
-)
-def cum_sum(k: Context, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    at = axis_of(ints(axis)[0], x.ndim)
-    wide = widen(k.xp.flip(x, at) if reverse else x)
-    sums = wide.cumsum(at, dtype=wide.dtype)
-    if exclusive:
-        sums = k.xp.roll(sums, 1, at)
-        sums[(slice(None),) * at + (slice(0, 1),)] = 0
-    return k.xp.array(narrow(k.xp.flip(sums, at) if reverse else sums, x.dtype), order="C")
+CUMULATED_SAMPLES = [
+    Sample([f32(2, 3), np.array(1)]),
+    Sample([f32(2, 3), np.array(-2, np.int32)], {"reverse": 1}),
+    Sample([i64(4), np.array([0])], {"exclusive": 1}),
+    Sample([i64(2, 3), np.array(0)], {"exclusive": 1, "reverse": 1}),
+    Sample([f32(0, 3), np.array(0)]),
+]
 
 
-@cum_sum.infer
-def _(x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    at = axis.ints()
-    if at and x.dims is not None:
-        axis_of(at[0], x.rank)
-    return x.forget()
+def cumulated(name: str, since: int, method: str, first: int) -> Op:
+    """An operator that combines all elements before and at each place; `first` is what none of them give."""
+
+    def reference(k: Context, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+        at = axis_of(ints(axis)[0], x.ndim)
+        wide = widen(k.xp.flip(x, at) if reverse else x)
+        sums = getattr(wide, method)(at, dtype=wide.dtype)
+        if exclusive:
+            sums = k.xp.roll(sums, 1, at)
+            sums[(slice(None),) * at + (slice(0, 1),)] = first
+        return k.xp.array(narrow(k.xp.flip(sums, at) if reverse else sums, x.dtype), order="C")
+
+    made = op(name, since=since, outputs=("y",), samples=CUMULATED_SAMPLES)(reference)
+
+    @made.infer
+    def _(x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+        at = axis.ints()
+        if at and x.dims is not None:
+            axis_of(at[0], x.rank)
+        return x.forget()
+
+    return made
+
+
+cum_sum = cumulated("CumSum", 14, "cumsum", 0)
+cum_prod = cumulated("CumProd", 26, "cumprod", 1)
 
 
 @op(

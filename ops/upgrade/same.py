@@ -45,6 +45,7 @@ Erf                 13
 Sign                13
 Round               22
 Mod                 13 28
+BitShift            28
 IsNaN               13 20
 IsInf               20
 HardSigmoid         6 22
@@ -129,6 +130,8 @@ InstanceNormalization 6 22
 GroupNormalization
 MeanVarianceNormalization 13
 LpNormalization     22
+NegativeLogLikelihoodLoss 13 22
+SoftmaxCrossEntropyLoss 13
 Dropout             13 22
 LSTM                14 22
 GRU                 14 22
