@@ -16,7 +16,7 @@ from .rules import axis_of, narrow, same, widen
 from .types import Array, Dim, Tensor, f32
 
 
-def _soft(name: str, combine: Callable[[Any, Array, int], Array]) -> Op:
+def _soft(name: str, combine: Callable[[Any, Array, int, Any], Array]) -> Op:
     """Softmax or its logarithm, of `x` less its largest element."""
 
     def reference(k: Context, input: Array, *, axis: int = -1) -> Array:
@@ -24,7 +24,7 @@ def _soft(name: str, combine: Callable[[Any, Array, int], Array]) -> Op:
         if not input.size:
             return input.copy()
         x = widen(input)
-        return narrow(combine(k.xp, x - x.max(at, keepdims=True), at), input.dtype)
+        return narrow(combine(k.xp, x - x.max(at, keepdims=True), at, input.dtype), input.dtype)
 
     samples = [Sample([f32(2, 5)]), Sample([f32(2, 5, 3)], {"axis": 1}), Sample([f32(0, 3)]), Sample([f32(2, 0)])]
     large = Sample([np.array([[1e4, 0, -1e4], [1, 2, 3]], np.float32)])
@@ -38,14 +38,20 @@ def _soft(name: str, combine: Callable[[Any, Array, int], Array]) -> Op:
     return made
 
 
-def _softmax(xp: Any, x: Array, axis: int) -> Array:
-    e = xp.exp(x)
-    e /= e.sum(axis, keepdims=True)
+def _softmax(xp: Any, x: Array, axis: int, dtype: Any) -> Array:
+    # the official vectors of attention in float16 come from a softmax that rounds each step
+    step = np.float16 if dtype == np.float16 else x.dtype
+    e = xp.exp(x).astype(step).astype(x.dtype, copy=False)
+    e /= e.sum(axis, keepdims=True).astype(step)
     return e
 
 
+def _log_softmax(xp: Any, x: Array, axis: int, dtype: Any) -> Array:
+    return x - xp.log(xp.exp(x).sum(axis, keepdims=True))
+
+
 softmax = _soft("Softmax", _softmax)
-log_softmax = _soft("LogSoftmax", lambda xp, x, axis: x - xp.log(xp.exp(x).sum(axis, keepdims=True)))
+log_softmax = _soft("LogSoftmax", _log_softmax)
 
 
 @op(

@@ -206,6 +206,14 @@ ORT_DIFFERS: list[tuple[str, Callable[[Sample], bool], str]] = [
     ),
     ("GroupNormalization", lambda s: s.inputs[0] == f32(0, 4, 2), "its function body cannot reshape no elements"),
     ("RMSNormalization", lambda s: getattr(s.inputs[1], "dtype", None) == np.float16, "it lacks mixed element types"),
+    ("Attention", lambda s: s.inputs[0] == f32(0, 2, 3, 4), "it refuses an empty batch"),
+    (
+        "Attention",
+        lambda s: len(s.inputs) == 7 or str(s.inputs[-1]) == "float32[4,5]",
+        "it refuses a mask that ends early",
+    ),
+    ("Attention", lambda s: "left_window_size" in s.attrs, "it has no windows"),
+    ("Attention", lambda s: s.attrs.get("qk_matmul_output_mode") == 2, "it shows hidden scores as the lowest float"),
     ("MeanVarianceNormalization", lambda s: not isinstance(s.inputs[0], Tensor), "it divides 0 by 0"),
 ]
 

@@ -130,6 +130,7 @@ InstanceNormalization 6 22
 GroupNormalization
 MeanVarianceNormalization 13
 LpNormalization     22
+Attention           24 25
 NegativeLogLikelihoodLoss 13 22
 SoftmaxCrossEntropyLoss 13
 Dropout             13 22
