@@ -17,8 +17,8 @@ from .device import device
 from .eager import Meter, blaming, node_key
 from .infer import check_size
 from .kernels.kernel import Scratch, Work
-from .lower import aligned, body_bytes
-from .plan import Space
+from .lives import Space, aligned
+from .lower import body_bytes
 from .pool import Pool
 from .program import Program, Step
 
@@ -161,6 +161,13 @@ class Instance:
         for t in made:
             check_size(t, self.around.budget)
         return made
+
+    def _type_now(self, name: str) -> Type:
+        """The type of a value that is there; for host objects, which may be empty, the planned one."""
+        planned = self.program.types.get(name)
+        if planned is not None and not isinstance(planned, Tensor):
+            return planned
+        return type_of(self.arrays[name], known=True)
 
     def _store(self, name: str, result: Any) -> None:
         pool = self.around.pool

@@ -9,7 +9,8 @@ from ..ops import Tensor, Type
 from ..ops.errors import ShapeError
 from .device import DEVICES, Device
 from .graph import Graph, Node
-from .plan import ALIGN, Life, Space, Strategy, plan
+from .lives import Life, Sharing, Space, aligned
+from .plan import Strategy, plan
 from .program import Port, Program, Step, without_bodies
 
 
@@ -45,7 +46,7 @@ def _lower(
     spaces = _spaces(graph, steps, options, constants, outside, dynamic, stored)
     lives = _lives(graph, steps, spaces, options, keep_outputs=body)
     steps = _with_frees(steps, lives, set(graph.outputs))
-    memory = plan(lives, inplace_pairs(steps), options.strategy)
+    memory = plan(lives, sharings(steps), options.strategy)
     used = {n for s in steps for n in (*s.reads(), *s.writes())} | {*graph.inputs, *graph.outputs, *outside}
     return Program(
         inputs=tuple(Port(n, graph.types[n]) for n in graph.inputs),
@@ -95,11 +96,6 @@ def _step(graph: Graph, node: Node, options: Options, weights: Mapping[str, obje
     step = Step(without_bodies(node), choice, bodies, declined)
     touched = {*step.reads(), *step.writes()}
     return replace(step, dynamic=bool(touched & dynamic))
-
-
-def aligned(nbytes: int) -> int:
-    """The next multiple of the arena's alignment."""
-    return -(-nbytes // ALIGN) * ALIGN
 
 
 def body_bytes(body: Program) -> int:
@@ -152,7 +148,10 @@ def _may_overwrite(steps: Sequence[Step], maker: int, state: str, value: str) ->
     if maker not in readers:
         return True
     node = step.node
-    return any(node.outputs[a.output] == value and node.inputs[a.input] == state for a in step.choice.aliases)
+    return any(
+        a.kind == "inplace" and node.outputs[a.output] == value and node.inputs[a.input] == state
+        for a in step.choice.aliases
+    )
 
 
 def _spaces(
@@ -212,15 +211,22 @@ def _with_frees(steps: Sequence[Step], lives: Iterable[Life], outputs: set[str])
     return [replace(s, frees=tuple(dying[i])) if i in dying else s for i, s in enumerate(steps)]
 
 
-def inplace_pairs(steps: Iterable[Step]) -> list[tuple[str, str]]:
-    """(output, input) pairs that the chosen kernels allow."""
-    pairs = []
+def sharings(steps: Iterable[Step]) -> list[Sharing]:
+    """The bytes that the chosen kernels offer to share: views first, since they save a copy too."""
+    views: list[Sharing] = []
+    inplace: list[Sharing] = []
     for step in steps:
         if step.dynamic:
             continue
         for alias in step.choice.aliases:
             output, source = step.node.outputs[alias.output], step.node.inputs[alias.input]
             others = [*step.node.inputs[: alias.input], *step.node.inputs[alias.input + 1 :]]
-            if output and source and source not in others:
-                pairs.append((output, source))
-    return pairs
+            if not output or not source or source in others:
+                continue
+            if alias.kind == "inplace":
+                inplace.append(Sharing(output, source))
+            elif alias.kind == "view":
+                views.append(Sharing(output, source, "view", alias.delta))
+            else:
+                views.append(Sharing(source, output, "view", alias.delta))
+    return views + inplace

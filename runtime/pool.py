@@ -12,7 +12,7 @@ import numpy as np
 from ..ops import DType
 from ..ops.errors import BudgetError
 from ..ops.types import Array
-from .plan import ALIGN
+from .lives import ALIGN
 
 
 @dataclass(frozen=True, slots=True)

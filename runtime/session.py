@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..ops import DType, Tensor, Type
+from ..ops import DType, Map, Optional, Tensor, Type
+from ..ops import Sequence as ListType
 from ..ops.budget import Budget
 from ..ops.errors import DeadlineError, ForkedProcess, InputError, PlanError
 from ..ops.types import Array, type_of
@@ -349,26 +350,28 @@ def _as_array(value: Any, type: Type) -> Any:
     match type:
         case Optional():
             return None if value is None else _as_array(value, type.element)
-        case Sequence():
+        case ListType():
             if not isinstance(value, (list, tuple)):
                 raise TypeError(f"a {type} is a list, not a {value.__class__.__name__}")
             return [_as_array(v, type.element) for v in value]
         case Map():
             if not isinstance(value, dict):
                 raise TypeError(f"a {type} is a dict, not a {value.__class__.__name__}")
-            return value
+            return {key: _as_array(v, type.element)[()] for key, v in value.items()}
     if not isinstance(value, np.ndarray):
         # Python numbers and lists take the input's type; other arrays keep theirs, which is then checked
         value = np.asarray(value, type.dtype.numpy if isinstance(value, (bool, int, float, list, tuple)) else None)
-    return value if type.dtype is DType.STRING else np.ascontiguousarray(value).reshape(value.shape)
+    if type.dtype is DType.STRING:
+        return value.astype(object) if value.dtype.kind in "UT" else value
+    return np.ascontiguousarray(value).reshape(value.shape)
 
 
 def _misfits(name: str, want: Type, array: Array, sizes: dict[str, tuple[int, str]]) -> list[str]:
     """What is wrong with one feed; named dims must agree over all inputs."""
     if isinstance(want, Optional):
         return [] if array is None else _misfits(name, want.element, array, sizes)
-    if isinstance(want, Sequence):
-        return [p for i, v in enumerate(array) for p in _misfits(f"{name}[{i}]", want.element, v, sizes)]
+    if isinstance(want, ListType):
+        return [p for i, v in enumerate(array) for p in _misfits(f"{name}[{i}]", want.element, v, {})]
     if not isinstance(want, Tensor):
         return []
     try:

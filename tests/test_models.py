@@ -137,7 +137,7 @@ def resized(feeds: dict[str, Array], seed: int) -> dict[str, Array]:
         if name == "sr":
             return x
         if x.dtype.kind in "iu":
-            return rng.integers(0, 256, x.shape, x.dtype)
+            return np.asarray(rng.integers(0, 256, x.shape, x.dtype))
         return np.asarray(rng.standard_normal(x.shape), x.dtype)
 
     return {n: one(n, x) for n, x in feeds.items()}

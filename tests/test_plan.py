@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mezzo.ops.errors import PlanError
-from mezzo.runtime.plan import ALIGN, Life, MemoryPlan, Slot, Space, Strategy, plan
+from mezzo.runtime.lives import ALIGN, Life, Parallel, Sharing, Space
+from mezzo.runtime.plan import MemoryPlan, Slot, Strategy, plan
 
 LIVES = [Life("a", 256, 0, 1), Life("b", 128, 1, 2), Life("c", 256, 2, 3), Life("w", 999, 0, 3, Space.WEIGHT)]
 
@@ -20,16 +24,61 @@ def test_bytes_of_the_dead_are_used_again() -> None:
     assert "w" not in str(made)
 
 
+def inplace(value: str, other: str) -> Sharing:
+    return Sharing(value, other)
+
+
 def test_an_output_takes_the_place_of_a_dying_input() -> None:
     lives = [Life("x", 64, 0, 1), Life("y", 64, 1, 2)]
-    assert plan(lives, [("y", "x")]).size == 64
-    assert plan(lives, [("y", "x")]).inplace == (("y", "x"),)
-    assert plan(lives, [("y", "x")], Strategy.SHARING).size == 128
+    assert plan(lives, [inplace("y", "x")]).size == 64
+    assert plan(lives, [inplace("y", "x")]).shared == (inplace("y", "x"),)
+    assert plan(lives, [inplace("y", "x")], Strategy.SHARING).size == 128
 
 
 def test_an_input_that_lives_on_is_not_overwritten() -> None:
     lives = [Life("x", 64, 0, 2), Life("y", 64, 1, 2)]
-    assert plan(lives, [("y", "x")]).inplace == ()
+    assert plan(lives, [inplace("y", "x")]).shared == ()
+
+
+def test_views_and_parts_share_bytes_while_both_live() -> None:
+    lives = [Life("a", 64, 0, 2), Life("b", 64, 1, 2), Life("both", 128, 2, 3), Life("second", 64, 3, 4)]
+    offers = [Sharing("a", "both", "view"), Sharing("b", "both", "view", 64), Sharing("second", "both", "view", 64)]
+    made = plan(lives, offers)
+    assert (made.size, made.bound) == (128, 128)
+    assert made.by_value["second"].offset == made.by_value["b"].offset == made.by_value["both"].offset + 64
+    assert plan(lives, offers, Strategy.SHARING).size > 128
+
+
+def test_a_view_that_lives_keeps_its_bytes_from_being_overwritten() -> None:
+    lives = [Life("x", 64, 0, 1), Life("view", 64, 1, 3), Life("y", 64, 2, 3)]
+    offers = [Sharing("view", "x", "view"), inplace("y", "view")]
+    assert plan(lives, offers).shared == tuple(offers[:1])
+    lives = [Life("x", 64, 0, 3), Life("view", 64, 1, 2), Life("y", 64, 2, 4)]
+    assert plan(lives, offers).shared == tuple(offers[:1])
+    with pytest.raises(PlanError, match="overlap"):
+        slots = (Slot(lives[0]), Slot(lives[1], 0, "x"), Slot(lives[2]))
+        MemoryPlan(64, slots, tuple(offers)).check()
+
+
+def test_views_must_lie_where_their_elements_are() -> None:
+    whole, part = Life("whole", 128, 0, 2), Life("part", 64, 1, 2)
+    MemoryPlan(128, (Slot(whole), Slot(part, 64, "whole", 64))).check()
+    with pytest.raises(PlanError, match="overlap"):
+        MemoryPlan(128, (Slot(whole), Slot(part, 64, "whole", 0))).check()
+
+
+def test_parallel_branches_never_share_bytes() -> None:
+    # 0 makes x; 1 and 2 read it, each into its own value; 3 reads both
+    needs, touches = [[], [0], [0], [1, 2]], {"x": [0, 1, 2], "a": [1, 3], "t": [1], "b": [2, 3], "y": [3]}
+    lives = [Life(n, 64, min(s), max(s)) for n, s in touches.items()]
+    time = Parallel(needs, touches)
+    made = plan(lives, [inplace("b", "x")], time=time)
+    assert made.shared == ()
+    offsets = {n: made.by_value[n].offset for n in touches}
+    assert len({offsets[n] for n in ("x", "a", "t", "b")}) == 4
+    assert plan(lives).size < made.size
+    with pytest.raises(PlanError, match="overlap"):
+        MemoryPlan(640, tuple(Slot(v) for v in lives), time=time).check()
 
 
 def test_check_names_the_culprits() -> None:
@@ -43,7 +92,7 @@ def test_check_names_the_culprits() -> None:
 def test_check_accepts_shared_bytes_only_where_the_input_dies() -> None:
     a, b = Life("a", 64, 0, 2), Life("b", 64, 1, 3)
     with pytest.raises(PlanError, match="overlap"):
-        MemoryPlan(64, (Slot(a, 0), Slot(b, 0)), (("b", "a"),)).check()
+        MemoryPlan(64, (Slot(a, 0), Slot(b, 0)), (inplace("b", "a"),)).check()
 
 
 lifetimes = st.lists(
@@ -57,15 +106,46 @@ lifetimes = st.lists(
 )
 
 
-@given(lifetimes, st.lists(st.tuples(st.integers(0, 23), st.integers(0, 23)), max_size=12))
-def test_any_lives_any_offers(rows: list[tuple[int, int, int]], offers: list[tuple[int, int]]) -> None:
+offers = st.lists(
+    st.builds(
+        lambda a, b, kind, delta: Sharing(f"v{a}", f"v{b}", kind, 0 if kind == "inplace" else delta * 32),
+        st.integers(0, 23),
+        st.integers(0, 23),
+        st.sampled_from(["inplace", "view"]),
+        st.integers(0, 8),
+    ),
+    max_size=16,
+)
+
+
+@given(lifetimes, offers)
+def test_any_lives_any_offers(rows: list[tuple[int, int, int]], given_offers: list[Sharing]) -> None:
     lives = [Life(f"v{i}", nbytes, first, last) for i, (first, last, nbytes) in enumerate(rows)]
-    pairs = [(f"v{a}", f"v{b}") for a, b in offers]
-    plans = {s: plan(lives, pairs, s) for s in Strategy}
+    plans = {s: plan(lives, given_offers, s) for s in Strategy}
     for made in plans.values():
         assert made.check() is made
         assert made.size >= made.bound
         assert all(s.offset % ALIGN == 0 for s in made.slots)
-    none, inplace, sharing, both = (plans[s].size for s in Strategy)
+    none, inplace, sharing, both, linear = (plans[s].size for s in Strategy)
     assert none >= inplace >= both
     assert none >= sharing >= both
+    assert linear >= both or plans[Strategy.LINEAR].bound < plans[Strategy.BOTH].bound
+
+
+@given(lifetimes, offers, st.integers(0, 2**32))
+def test_check_agrees_with_a_replay(rows: list[tuple[int, int, int]], given_offers: list[Sharing], seed: int) -> None:
+    """Write every value's bytes where the plan puts them, step by step: what is read later must still be there."""
+    lives = [Life(f"v{i}", nbytes, first, last) for i, (first, last, nbytes) in enumerate(rows)]
+    made = plan(lives, given_offers)
+    arena, rng = np.zeros(made.size, np.uint8), np.random.default_rng(seed)
+    content: dict[str, np.ndarray[Any, Any]] = {}
+    for slot in made.slots:
+        content.setdefault(slot.content, rng.integers(0, 256, 1 << 13, np.uint8))
+    for step in range(30):
+        for slot in made.slots:  # readers of the step see what was written
+            if slot.life.first < step <= slot.life.last and slot.life.nbytes:
+                held = arena[slot.offset : slot.end]
+                np.testing.assert_array_equal(held, content[slot.content][slot.delta :][: slot.life.nbytes])
+        for slot in made.slots:
+            if slot.life.first == step:
+                arena[slot.offset : slot.end] = content[slot.content][slot.delta :][: slot.life.nbytes]

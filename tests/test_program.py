@@ -52,10 +52,14 @@ class Poison:
         if phase == "before":
             if index == 0:
                 arena[:] = 0xA5
-            taken_over = {source for _, source in plan.inplace}
+            alive = [s for s in plan.arena() if s.life.first < index <= s.life.last]
             for slot in plan.arena():
-                if slot.life.last == index - 1 and slot.life.value not in taken_over:
-                    arena[slot.offset : slot.end] = 0xA5
+                if slot.life.last == index - 1:
+                    dead = np.ones(slot.life.nbytes, bool)
+                    for other in alive:
+                        if other.offset < slot.end and slot.offset < other.end:
+                            dead[max(other.offset - slot.offset, 0) : other.end - slot.offset] = False
+                    arena[slot.offset : slot.end][dead] = 0xA5
             self.before = arena.copy()
             return
         self.steps += 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..ops import Tensor
 from ..runtime.instance import Instance
-from ..runtime.lower import inplace_pairs
+from ..runtime.lower import sharings
 from ..runtime.plan import Space, Strategy, plan
 from ..runtime.program import Program, Step
 from ..runtime.session import Session
@@ -99,7 +99,7 @@ def _strategies(program: Program) -> Table:
     """The same program under each strategy of the MXNet paper."""
     memory = program.plan
     lives = [s.life for s in memory.slots]
-    pairs = inplace_pairs(program.steps)
+    pairs = sharings(program.steps)
     rows = []
     for strategy in Strategy:
         made = plan(lives, pairs, strategy)

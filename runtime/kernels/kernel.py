@@ -27,11 +27,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Output `output` can take the bytes of input `input`: `may` (if that input dies here) or `must`."""
+    """Bytes that an output and an input can share.
+
+    `inplace`: the output is written over the input, if that dies here. `view`: the output is bytes `delta` onwards of
+    the input, unchanged. `part`: the input is bytes `delta` onwards of the output.
+    """
 
     output: int
     input: int
-    kind: str = "may"
+    kind: str = "inplace"
+    delta: int = 0
 
 
 @dataclass(frozen=True, slots=True)

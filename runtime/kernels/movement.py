@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,8 +133,7 @@ class Movement:
                 return Declined(f"{node.record.inputs[i].name} is not known before the run")
         if node.op == "Cast" and (reason := _odd_cast(inputs[0], outputs[0])):
             return Declined(reason)
-        same = node.op in SAME_BYTES and isinstance(outputs[0], Tensor) and outputs[0].static
-        return Choice(self.name, aliases=(Alias(0, 0),) if same else ())
+        return Choice(self.name, aliases=tuple(_aliases(node, inputs, outputs)))
 
     def prepare(self, work: Work) -> Call:
         pairs = [(d, s) for d, s in MOVES[work.node.op][0](work) if d.size and not _same_place(d, s)]
@@ -149,6 +148,45 @@ class Movement:
                 np.copyto(dst, src, casting="unsafe")
 
         return run
+
+
+def _aliases(node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type]) -> Iterator[Alias]:
+    """Which copies move nothing if the plan puts their two ends into the same bytes."""
+    wholes = tensors([t for t in (*inputs, *outputs) if t is not None])
+    if wholes is None or not all(t.static for t in wholes):
+        return
+    x, y = wholes[0], tensors(outputs)
+    assert y is not None
+    axis = node.attrs.get("axis", 0)
+    if node.op in SAME_BYTES:
+        yield Alias(0, 0, "view")
+    elif node.op in ("Concat", "Split") and all(n == 1 for n in x.sizes[: axis % x.rank]):
+        at = 0
+        for i, part in enumerate(wholes[: len(inputs)] if node.op == "Concat" else y):
+            yield Alias(0, i, "part", at) if node.op == "Concat" else Alias(i, 0, "view", at)
+            at += part.nbytes
+    elif node.op == "Slice" and (begin := _first_byte(node, inputs, x, y[0])) is not None:
+        yield Alias(0, 0, "view", begin)
+
+
+def _first_byte(node: Node, inputs: Sequence[Type | None], x: Tensor, y: Tensor) -> int | None:
+    """Where a slice begins in its input, if it is one run of bytes there."""
+    starts, _, axes, steps = ((*inputs, None, None)[i] for i in range(1, 5))
+    begin = starts.ints() if isinstance(starts, Tensor) else None
+    which = axes.ints() if isinstance(axes, Tensor) else list(range(len(begin or ())))
+    strides = steps.ints() if isinstance(steps, Tensor) else [1]
+    if begin is None or which is None or strides is None or any(s != 1 for s in strides):
+        return None
+    cut = [a for a, (n, m) in enumerate(zip(x.sizes, y.sizes, strict=True)) if n != m]
+    if not cut or any(n != 1 for n in y.sizes[: cut[-1]]):
+        return None if cut else 0
+    at, row = 0, x.dtype.itemsize
+    first = {a % x.rank: s for a, s in zip(which, begin, strict=True)}
+    for a in reversed(range(x.rank)):
+        n, s = x.sizes[a], first.get(a, 0)
+        at += min(max(s + n if s < 0 else s, 0), n) * row
+        row *= n
+    return at
 
 
 def _odd_cast(before: Type | None, after: Type) -> str | None:
