@@ -1,0 +1,274 @@
+"""Signals: Fourier transforms, windows, mel scales.
+
+https://onnx.ai/onnx/operators/onnx__DFT.html, https://onnx.ai/onnx/operators/onnx__STFT.html
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .cast import convert
+from .errors import ShapeError
+from .op import Context, Op, Sample, op
+from .rules import axis_of, ints, same, widen
+from .types import Array, Dim, DType, Tensor, f32
+
+
+def _complex(x: Array) -> Array:
+    """Numbers whose real and imaginary parts lie along the last axis; an axis of 1 has no imaginary part."""
+    if x.shape[-1] not in (1, 2):
+        raise ShapeError(f"the last axis holds the real and the imaginary part, not {x.shape[-1]} elements")
+    return x[..., 0] if x.shape[-1] == 1 else x[..., 0] + 1j * x[..., 1]
+
+
+def _parts(xp: Any, y: Array, dtype: Any) -> Array:
+    return xp.array(xp.stack([y.real, y.imag], -1).astype(dtype), order="C")
+
+
+def _scalar(x: Array | None) -> int | None:
+    return None if x is None else ints(x)[0]
+
+
+@op(
+    "DFT",
+    since=20,
+    outputs=("output",),
+    samples=[
+        Sample([f32(2, 5, 1)]),
+        Sample([f32(2, 5, 2)]),
+        Sample([f32(2, 6, 1)], {"onesided": 1}),
+        Sample([f32(2, 5, 2)], {"inverse": 1}),
+        Sample([f32(2, 4, 2)], {"inverse": 1, "onesided": 1}),
+        Sample([f32(2, 4, 2), np.array(7)], {"inverse": 1, "onesided": 1}),
+        Sample([f32(4, 3, 1), np.array(6), np.array(0)], {"onesided": 1}),
+        Sample([f32(5, 3, 2), np.array(3, np.int32), np.array(-3)]),
+        Sample([f32(2, 5, 1), None, np.array(1)]),
+    ],
+)
+def dft(
+    k: Context,
+    input: Array,
+    dft_length: Array | None = None,
+    axis: Array | None = None,
+    *,
+    inverse: int = 0,
+    onesided: int = 0,
+) -> Array:
+    at = _signal_axis(_scalar(axis), input.ndim)
+    x, count, fft = _complex(widen(input)), _scalar(dft_length), k.xp.fft
+    if inverse and onesided:
+        return fft.irfft(x, count, at)[..., None].astype(input.dtype)
+    if inverse:
+        return _parts(k.xp, fft.ifft(x, count, at), input.dtype)
+    if onesided and input.shape[-1] == 2:
+        raise ShapeError("a complex input has no one-sided transform")
+    return _parts(k.xp, (fft.rfft if onesided else fft.fft)(x, count, at), input.dtype)
+
+
+def _signal_axis(axis: int | None, rank: int) -> int:
+    at = axis_of(-2 if axis is None else axis, rank)
+    if at == rank - 1:
+        raise ShapeError(f"axis {axis} is the one of real and imaginary parts")
+    return at
+
+
+@dft.infer
+def _(
+    input: Tensor,
+    dft_length: Tensor | None = None,
+    axis: Tensor | None = None,
+    *,
+    inverse: int = 0,
+    onesided: int = 0,
+) -> Tensor:
+    dims: list[Dim] = [*input.shape[:-1], 1 if inverse and onesided else 2]
+    given = None if axis is None else axis.ints()
+    if axis is not None and given is None:
+        return input.of((*(None for _ in dims[:-1]), dims[-1]))
+    at = _signal_axis(given[0] if given else None, input.rank)
+    if dft_length is not None:
+        lengths = dft_length.ints()
+        count: Dim = lengths[0] if lengths else None
+    else:
+        count = dims[at]
+        if inverse and onesided:
+            count = 2 * (count - 1) if isinstance(count, int) else None
+    if onesided and not inverse:
+        count = count // 2 + 1 if isinstance(count, int) else None
+    dims[at] = count
+    return input.of(dims)
+
+
+_WINDOW = np.hanning(4).astype(np.float32)
+
+
+@op(
+    "STFT",
+    since=17,
+    outputs=("output",),
+    samples=[
+        Sample([f32(2, 12, 1), np.array(3), _WINDOW]),
+        Sample([f32(2, 12, 1), np.array(4), None, np.array(6)]),
+        Sample([f32(1, 9, 1), np.array(2, np.int32), _WINDOW, np.array(4, np.int32)], {"onesided": 0}),
+        Sample([f32(1, 9, 2), np.array(2), _WINDOW], {"onesided": 0}),
+        Sample([f32(1, 8, 1), np.array(2)]),
+    ],
+)
+def stft(
+    k: Context,
+    signal: Array,
+    frame_step: Array,
+    window: Array | None = None,
+    frame_length: Array | None = None,
+    *,
+    onesided: int = 1,
+) -> Array:
+    if onesided and signal.shape[-1] == 2:
+        raise ShapeError("a complex input has no one-sided transform", hint="set onesided=0")
+    x = _complex(signal.astype(np.float64))
+    size, step = _frame(signal.shape[1], window, _scalar(frame_length)), ints(frame_step)[0]
+    count = _frames(signal.shape[1], size, step)
+    places = k.xp.arange(count)[:, None] * step + k.xp.arange(size)
+    frames = x[:, places]
+    if window is not None:
+        frames = frames * window.astype(np.float64)
+    return _parts(k.xp, (k.xp.fft.rfft if onesided else k.xp.fft.fft)(frames), signal.dtype)
+
+
+def _frame(length: int, window: Any, frame_length: int | None) -> int:
+    """The length of a frame; a window that is given has the same."""
+    if window is None:
+        return length if frame_length is None else frame_length
+    if frame_length is not None and frame_length != window.shape[0]:
+        raise ShapeError(f"a window of {window.shape[0]} does not fit frames of {frame_length}")
+    return int(window.shape[0])
+
+
+def _frames(length: int, size: int, step: int) -> int:
+    if size > length or step < 1:
+        raise ShapeError(f"a signal of {length} has no frames of {size} every {step}")
+    return (length - size) // step + 1
+
+
+@stft.infer
+def _(
+    signal: Tensor,
+    frame_step: Tensor,
+    window: Tensor | None = None,
+    frame_length: Tensor | None = None,
+    *,
+    onesided: int = 1,
+) -> Tensor:
+    if signal.dims is not None and len(signal.dims) != 3:
+        raise ShapeError(f"a signal is [batch, length, 1 or 2], not {signal}")
+    batch, length, _ = signal.dims or (None, None, None)
+    step = frame_step.ints()
+    size: Dim = length
+    if frame_length is not None:
+        sizes = frame_length.ints()
+        size = sizes[0] if sizes else None
+    if window is not None:
+        along = None if window.dims is None else window.dims[0]
+        size = along if frame_length is None else same(size, along, f"{window} does not fit the length of frames")
+    exact = isinstance(length, int) and isinstance(size, int)
+    frames = (
+        _frames(length, size, step[0]) if exact and step and isinstance(length, int) and isinstance(size, int) else None
+    )
+    bins = (size // 2 + 1 if isinstance(size, int) else None) if onesided else size
+    return signal.of((batch, frames, bins, 2))
+
+
+def _mel(hertz: float) -> float:
+    return 2595 * math.log10(1 + hertz / 700)
+
+
+_BINS = [np.array(8), np.array(16), np.array(8192), np.float32(0), np.float32(4096)]
+
+
+@op(
+    "MelWeightMatrix",
+    since=17,
+    outputs=("output",),
+    samples=[
+        Sample(_BINS),
+        Sample(_BINS, {"output_datatype": DType.DOUBLE.onnx}),
+        Sample(
+            [np.array(3, np.int32), np.array(9, np.int32), np.array(8000, np.int32), np.float32(100), np.float32(3000)]
+        ),
+    ],
+)
+def mel_weight_matrix(
+    k: Context,
+    num_mel_bins: Array,
+    dft_length: Array,
+    sample_rate: Array,
+    lower_edge_hertz: Array,
+    upper_edge_hertz: Array,
+    *,
+    output_datatype: int = 1,
+) -> Array:
+    count, length, rate = (ints(x)[0] for x in (num_mel_bins, dft_length, sample_rate))
+    low, high = _mel(float(lower_edge_hertz)), _mel(float(upper_edge_hertz))
+    mels = low + np.arange(count + 2) * (
+        (high - low) / (count + 2)
+    )  # the official vectors divide by two more than bins
+    edges = np.floor((length + 1) * (700 * (10 ** (mels / 2595) - 1)) / rate).astype(np.int64)
+    bins = np.arange(length // 2 + 1)[:, None]
+    left, peak, right = edges[:-2], edges[1:-1], edges[2:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rising, falling = (bins - left) / (peak - left), (right - bins) / (right - peak)
+    weights = np.where((bins >= left) & (bins < peak), rising, 0)
+    weights = np.where((bins > peak) & (bins < right), falling, weights)
+    weights = np.where(bins == peak, 1, weights)
+    return k.xp.asarray(convert(np, weights, DType.from_onnx(output_datatype)))
+
+
+@mel_weight_matrix.infer
+def _(
+    num_mel_bins: Tensor,
+    dft_length: Tensor,
+    sample_rate: Tensor,
+    lower_edge_hertz: Tensor,
+    upper_edge_hertz: Tensor,
+    *,
+    output_datatype: int = 1,
+) -> Tensor:
+    count, length = num_mel_bins.ints(), dft_length.ints()
+    return Tensor(
+        DType.from_onnx(output_datatype), (length[0] // 2 + 1 if length else None, count[0] if count else None)
+    )
+
+
+WINDOW_SAMPLES = [
+    Sample([np.array(10)]),
+    Sample([np.array(7, np.int32)], {"periodic": 0}),
+    Sample([np.array(5)], {"output_datatype": DType.DOUBLE.onnx}),
+    Sample([np.array(0)]),
+]
+
+
+def window(name: str, *factors: float) -> Op:
+    """A window that is a sum of cosines: of 0, 1, 2... periods, with alternating signs."""
+
+    def reference(k: Context, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
+        (count,) = ints(size)
+        turn = 2 * math.pi * np.arange(count) / max(count if periodic else count - 1, 1)
+        made = sum((-1) ** i * f * np.cos(i * turn) for i, f in enumerate(factors))
+        return k.xp.asarray(convert(np, np.asarray(made), DType.from_onnx(output_datatype)))
+
+    made = op(name, since=17, outputs=("output",), samples=WINDOW_SAMPLES)(reference)
+
+    @made.infer
+    def _(size: Tensor, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
+        count = size.ints()
+        return Tensor(DType.from_onnx(output_datatype), (count[0] if count else None,))
+
+    return made
+
+
+hann_window = window("HannWindow", 0.5, 0.5)
+hamming_window = window("HammingWindow", 25 / 46, 21 / 46)
+blackman_window = window("BlackmanWindow", 0.42, 0.5, 0.08)
