@@ -9,18 +9,22 @@ from ..ops import Tensor, Type
 from ..ops.errors import ShapeError
 from .device import DEVICES, Device
 from .graph import Graph, Node
-from .lives import Life, Sharing, Space, aligned
-from .plan import Strategy, plan
+from .lives import Life, Parallel, Sharing, Space, aligned
+from .order import needs, orders
+from .plan import MemoryPlan, Strategy, plan
 from .program import Port, Program, Step, without_bodies
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How programs are made. `extern` maps values to the names of buffers given at instantiation."""
+    """How programs are made. `extern` maps values to the names of buffers given at instantiation; `reorder` lets the
+    planner choose among orders of execution; `parallel` plans so that independent steps may run at the same time."""
 
     device: Device = DEVICES["cpu"]
     strategy: Strategy = Strategy.BOTH
     extern: Mapping[str, str] | None = None
+    reorder: bool = True
+    parallel: bool = False
 
 
 def lower(graph: Graph, options: Options, *, names: Sequence[str] | None = None) -> Program:
@@ -29,12 +33,10 @@ def lower(graph: Graph, options: Options, *, names: Sequence[str] | None = None)
     `names` are the public names of the outputs. Values whose type is not static become dynamic: their steps are
     prepared while the program runs.
     """
-    return _lower(graph, options, names or graph.outputs, body=False, weights={}).check()
+    return _lower(graph, options, names or graph.outputs, weights={}).check()
 
 
-def _lower(
-    graph: Graph, options: Options, names: Sequence[str], *, body: bool, weights: Mapping[str, object]
-) -> Program:
+def _lower(graph: Graph, options: Options, names: Sequence[str], *, weights: Mapping[str, object]) -> Program:
     graph = _own_outputs(graph)
     overridable = {*graph.inputs, *(s.input for s in graph.states)}
     constants = {**weights, **{n: a for n, a in graph.initializers.items() if n not in overridable}}
@@ -44,9 +46,8 @@ def _lower(
     graph, steps, states = _with_states(graph, steps, options)
     stored = {*states, *states.values()}
     spaces = _spaces(graph, steps, options, constants, outside, dynamic, stored)
-    lives = _lives(graph, steps, spaces, options, keep_outputs=body)
+    steps, lives, memory = _planned(graph, steps, spaces, options, states)
     steps = _with_frees(steps, lives, set(graph.outputs))
-    memory = plan(lives, sharings(steps), options.strategy)
     used = {n for s in steps for n in (*s.reads(), *s.writes())} | {*graph.inputs, *graph.outputs, *outside}
     return Program(
         inputs=tuple(Port(n, graph.types[n]) for n in graph.inputs),
@@ -60,6 +61,39 @@ def _lower(
         results=graph.outputs,
         device=options.device.name,
     )
+
+
+def _planned(
+    graph: Graph, steps: list[Step], spaces: Mapping[str, Space], options: Options, states: Mapping[str, str]
+) -> tuple[list[Step], list[Life], MemoryPlan]:
+    """The order of steps with the smallest arena, their lives and their plan."""
+    sizes = {n: _nbytes(graph, n) for n, space in spaces.items() if space is Space.ARENA}
+    best: tuple[list[Step], list[Life], MemoryPlan] | None = None
+    # states are written after their last reader, which only the order of the graph promises
+    candidates = [list(range(len(steps)))] if states or not options.reorder else orders(steps, sizes)
+    for order in candidates:
+        moved = [steps[i] for i in order]
+        lives = _lives(graph, moved, spaces, options)
+        time = parallel(moved) if options.parallel else None
+        memory = plan(lives, sharings(moved), options.strategy, time)
+        if best is None or memory.size < best[2].size:
+            best = (moved, lives, memory)
+    assert best is not None
+    return best
+
+
+def _nbytes(graph: Graph, name: str) -> int:
+    known = graph.types.get(name)
+    return known.nbytes if isinstance(known, Tensor) and known.static else 0
+
+
+def parallel(steps: Sequence[Step]) -> Parallel:
+    """The time of a program whose steps run as soon as their operands are there."""
+    touches: dict[str, list[int]] = {}
+    for i, step in enumerate(steps):
+        for name in (*step.reads(), *step.writes(), step.workspace):
+            touches.setdefault(name, []).append(i)
+    return Parallel(needs(steps), touches)
 
 
 def _plain(type: Type) -> Type:
@@ -87,8 +121,7 @@ def _step(graph: Graph, node: Node, options: Options, weights: Mapping[str, obje
     outs = [graph.types[o] for o in node.outputs if o]
     choice, declined = options.device.choose(node, ins, outs)
     bodies = {
-        attr: _lower(b.but(types=graph.types), options, b.outputs, body=True, weights=weights)
-        for attr, b in node.bodies.items()
+        attr: _lower(b.but(types=graph.types), options, b.outputs, weights=weights) for attr, b in node.bodies.items()
     }
     if bodies:
         # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner
@@ -182,9 +215,7 @@ def _spaces(
     return {name: space(name) for name in sorted(values)}
 
 
-def _lives(
-    graph: Graph, steps: Sequence[Step], spaces: Mapping[str, Space], options: Options, *, keep_outputs: bool
-) -> list[Life]:
+def _lives(graph: Graph, steps: Sequence[Step], spaces: Mapping[str, Space], options: Options) -> list[Life]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for i, step in enumerate(steps):
@@ -195,8 +226,7 @@ def _lives(
     last |= dict.fromkeys(graph.outputs, end)
     lives = []
     for name, space in spaces.items():
-        known = graph.types.get(name)
-        size = known.nbytes if isinstance(known, Tensor) and known.static else 0
+        size = _nbytes(graph, name)
         buffer = (options.extern or {}).get(name, "") if space is Space.EXTERN else ""
         lives.append(Life(name, size, first.get(name, 0), last.get(name, end), space, buffer))
     work = [Life(s.workspace, s.choice.workspace, i, i) for i, s in enumerate(steps) if s.choice.workspace]

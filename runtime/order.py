@@ -1,0 +1,89 @@
+"""Orders of execution: the same steps, so that less is alive at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .program import Step
+
+LARGEST = 5000  # steps: above it the order of the graph stands
+
+
+def needs(steps: Sequence[Step]) -> list[list[int]]:
+    """For each step the steps whose results it reads."""
+    maker = {value: i for i, step in enumerate(steps) for value in step.writes()}
+    return [sorted({maker[n] for n in step.reads() if n in maker}) for step in steps]
+
+
+def orders(steps: Sequence[Step], nbytes: dict[str, int]) -> Iterator[list[int]]:
+    """Orders worth planning for, each a permutation of the steps: the graph's own, one that always runs the step after
+    which least is alive, and one that finishes the hungriest branch first.
+
+    `nbytes` gives the size of each value that lives in the arena.
+    """
+    yield list(range(len(steps)))
+    if len(steps) > LARGEST or len(steps) < 3:
+        return
+    before = needs(steps)
+    yield _greedy(steps, before, nbytes)
+    yield _deepest(steps, before, nbytes)
+
+
+def _greedy(steps: Sequence[Step], before: Sequence[Sequence[int]], nbytes: dict[str, int]) -> list[int]:
+    """List scheduling: of the steps that can run, the one that frees most beyond what it makes; then the earliest."""
+    waiting = [len(b) for b in before]
+    after: list[list[int]] = [[] for _ in steps]
+    for i, b in enumerate(before):
+        for j in b:
+            after[j].append(i)
+    readers: dict[str, int] = {}
+    for step in steps:
+        for name in step.reads():
+            readers[name] = readers.get(name, 0) + 1
+
+    def growth(i: int) -> int:
+        made = sum(nbytes.get(o, 0) for o in steps[i].writes())
+        freed = sum(nbytes.get(n, 0) for n in steps[i].reads() if readers[n] == 1)
+        return made - freed
+
+    ready = [i for i, n in enumerate(waiting) if not n]
+    done: list[int] = []
+    while ready:
+        best = min(ready, key=lambda i: (growth(i), i))
+        ready.remove(best)
+        done.append(best)
+        for name in steps[best].reads():
+            readers[name] -= 1
+        for i in after[best]:
+            waiting[i] -= 1
+            if not waiting[i]:
+                ready.append(i)
+    return done
+
+
+def _deepest(steps: Sequence[Step], before: Sequence[Sequence[int]], nbytes: dict[str, int]) -> list[int]:
+    """Depth first from the last steps backwards, the operand whose making needs most first (as Sethi and Ullman number
+    the registers of an expression)."""
+    peak = [0] * len(steps)
+    for i, b in enumerate(before):
+        held = 0
+        made = sum(nbytes.get(o, 0) for o in steps[i].writes())
+        for j in sorted(b, key=lambda j: -peak[j]):
+            peak[i] = max(peak[i], held + peak[j])
+            held += sum(nbytes.get(o, 0) for o in steps[j].writes())
+        peak[i] = max(peak[i], held + made)
+    done: list[int] = []
+    seen: set[int] = set()
+    read = {j for b in before for j in b}
+    roots = [i for i in range(len(steps)) if i not in read]
+    for root in roots:
+        stack = [(root, False)]
+        while stack:
+            i, expanded = stack.pop()
+            if expanded:
+                done.append(i)
+            elif i not in seen:
+                seen.add(i)
+                stack.append((i, True))
+                stack += [(j, False) for j in sorted(before[i], key=lambda j: peak[j]) if j not in seen]
+    return done
