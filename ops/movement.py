@@ -26,7 +26,7 @@ def _list(*values: int) -> np.ndarray[Any, Any]:
 def identity(k: Context, input: Any) -> Any:
     if isinstance(input, list):
         return [identity.reference(k, v) for v in input]
-    return None if input is None else input.copy()
+    return input.copy() if hasattr(input, "copy") else input  # an optional may be None, a map holds plain numbers
 
 
 @identity.infer

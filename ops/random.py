@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .op import Context
 from .types import Array
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -46,9 +47,14 @@ def mix(key: Sequence[int]) -> tuple[int, int]:
     return words
 
 
-def seeded(key: Sequence[int], seed: int | None) -> tuple[int, ...]:
+def _number(seed: float) -> int:
+    """A seed as an integer for the key: itself where it is whole, its bits otherwise."""
+    return int(seed) if float(seed).is_integer() else int(np.float64(seed).view(np.uint64))
+
+
+def seeded(key: Sequence[int], seed: float | None) -> tuple[int, ...]:
     """The key with its first entry, the program's seed, replaced by an operator's own seed where it has one."""
-    return tuple(key) if seed is None else (int(seed), *key[1:])
+    return tuple(key) if seed is None else (_number(seed), *key[1:])
 
 
 def uniform(xp: Any, key: Sequence[int], shape: Sequence[int]) -> Array:
@@ -59,3 +65,21 @@ def uniform(xp: Any, key: Sequence[int], shape: Sequence[int]) -> Array:
     words = philox(xp, mix(key), [blocks & np.uint64(WORD), blocks >> np.uint64(32), zero, zero])
     flat = xp.stack(words, axis=-1).reshape(-1)[:size] >> np.uint64(8)
     return (flat.astype(np.float32) * np.float32(2.0**-24)).reshape(tuple(shape))
+
+
+def draw(k: Context, seed: float | None, shape: Sequence[int]) -> Array:
+    """Numbers in [0, 1) for an operator with this seed."""
+    if k.numpy_random and seed is not None:
+        return k.xp.asarray(np.random.RandomState(int(seed)).uniform(0, 1, tuple(shape)))
+    return uniform(k.xp, seeded(k.key, seed), shape)
+
+
+def normal(k: Context, seed: float | None, shape: Sequence[int]) -> Array:
+    """float64 numbers of the standard normal distribution, two from each pair of even ones (Box and Muller 1958)."""
+    if k.numpy_random and seed is not None:
+        return k.xp.asarray(np.random.RandomState(int(seed)).normal(0, 1, tuple(shape)))
+    size = math.prod(shape)
+    pairs = uniform(k.xp, seeded(k.key, seed), (-(-size // 2), 2)).astype(np.float64)
+    radius, angle = k.xp.sqrt(-2 * k.xp.log1p(-pairs[:, 0])), 2 * math.pi * pairs[:, 1]
+    both = k.xp.stack([radius * k.xp.cos(angle), radius * k.xp.sin(angle)], axis=1)
+    return both.reshape(-1)[:size].reshape(tuple(shape))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -241,11 +241,20 @@ Type = Tensor | Sequence | Optional | Map
 def type_of(value: Any, *, known: bool = False) -> Type:
     """The type of an array or host object; with `known`, the elements are part of it.
 
-    >>> print(type_of(np.zeros((2, 3), np.int64)))
-    int64[2,3]
+    Empty lists and dicts and None say nothing of what they could hold: they pass for ones of float32.
+
+    >>> print(type_of(np.zeros((2, 3), np.int64)), type_of([np.zeros(3), np.zeros(2)]), type_of({"a": 1.5}))
+    int64[2,3] seq(float64[?]) map(string,float32[])
     """
     if isinstance(value, list):
-        return Sequence(type_of(value[0]) if value else Tensor(DType.FLOAT, None))
+        return Sequence(reduce(join, map(type_of, value)) if value else Tensor(DType.FLOAT, None))
+    if isinstance(value, dict):
+        key, held = next(iter(value.items()), ("", 0.0))
+        scalar = {float: DType.FLOAT, str: DType.STRING, int: DType.INT64}.get(type(held))
+        element = Tensor(scalar, ()) if scalar else type_of(held)
+        return Map(DType.STRING if isinstance(key, str) else DType.INT64, element)
+    if value is None:
+        return Optional(Tensor(DType.FLOAT, None))
     array = value if hasattr(value, "dtype") else np.asarray(value)
     return Tensor(DType.of(array.dtype), tuple(int(n) for n in array.shape), array if known else None)
 

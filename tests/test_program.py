@@ -23,9 +23,21 @@ CASES = [pytest.param(o, s, id=f"{o.name}-{i}") for o in OPS.values() for i, s i
 def assert_same(got: dict[str, Any], want: dict[str, Any]) -> None:
     assert list(got) == list(want)
     for name, y in want.items():
-        assert got[name].dtype == y.dtype
+        assert_equal(got[name], y, name)
+
+
+def assert_equal(got: Any, want: Any, name: str) -> None:
+    assert type(got) is type(want)
+    if isinstance(want, list):
+        assert len(got) == len(want)
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            assert_equal(a, b, f"{name}[{i}]")
+    elif not isinstance(want, np.ndarray):
+        assert got == want
+    else:
+        assert got.dtype == want.dtype
         # the types of ml_dtypes have NaN, but numpy does not know that
-        both = [a.astype(np.float64) if DType.of(y.dtype).bits == 8 else a for a in (got[name], y)]
+        both = [a.astype(np.float64) if DType.of(want.dtype).bits == 8 else a for a in (got, want)]
         np.testing.assert_array_equal(both[0], both[1], name)
 
 

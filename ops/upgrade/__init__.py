@@ -10,7 +10,7 @@ from ..op import OPS, OPSETS
 from . import legacy as legacy
 from .form import Change, Declined, Form, Rewrite, Scope
 from .rules import RULES
-from .same import TABLE, parse
+from .same import ML_TABLE, TABLE, parse
 
 __all__ = ["CHANGES", "Change", "Declined", "Form", "Rewrite", "Scope", "before", "carried", "changes", "upgrade"]
 
@@ -28,8 +28,12 @@ def _axis_from_front(form: Form, scope: Scope) -> Form:
 
 def _table() -> dict[tuple[str, str, int], Change]:
     same, axes = Change(same=True), Change(down=_axis_from_front, same=True)
-    rows = parse(TABLE)
-    made = {("", op, v): axes if from_back else same for op, opsets in rows.items() for v, from_back in opsets.items()}
+    made = {
+        (domain, op, v): axes if from_back else same
+        for domain, table in (("", TABLE), ("ai.onnx.ml", ML_TABLE))
+        for op, opsets in parse(table).items()
+        for v, from_back in opsets.items()
+    }
     return {**made, **RULES}
 
 
@@ -60,7 +64,7 @@ def carried(domain: str, op: str) -> bool:
 def upgrade(form: Form, opset: int, scope: Scope) -> Form:
     """The node as our opset writes it; Declined if it means something that ours cannot say."""
     while True:
-        later = [v for v in changes(form.domain, form.op) if opset < v <= OPSETS[form.domain]]
+        later = [v for v in changes(form.domain, form.op) if opset < v <= OPSETS.get(form.domain, opset)]
         if not later:
             return form
         opset = later[0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..types import DType
 from .form import Change, Declined, Form, Scope, rank_of, unchanged
 
 RULES: dict[tuple[str, str, int], Change] = {}
@@ -376,3 +377,23 @@ def _never(reason: str) -> Callable[[Form, Scope], Form]:
 rule("Scan", 9, Change(_never("Scan of opset 8 runs once for each row of a batch"), unchanged))
 rule("GroupNormalization", 21, Change(_never("scale and bias were per group, and are per channel since opset 21"),
                                       _never("scale and bias were per group before opset 21")))  # fmt: skip
+
+
+# ai.onnx.ml
+
+
+def _label_encoder_up(form: Form, scope: Scope) -> Form:
+    """Words stood for their places, one way or the other as the input is words or numbers."""
+    words = tuple(form.attrs.get("classes_strings", ()))
+    known = scope.type(form.input(0))
+    if known is None:
+        raise Declined("the type of its input says which way it maps, and is not known")
+    numbers = tuple(range(len(words)))
+    keys, values = ("strings", "int64s") if known.dtype is DType.STRING else ("int64s", "strings")
+    both = {"strings": words, "int64s": numbers}
+    return form.without("classes_strings").having(**{f"keys_{keys}": both[keys], f"values_{values}": both[values]})
+
+
+RULES["ai.onnx.ml", "LabelEncoder", 2] = Change(
+    _label_encoder_up, _never("before this opset it maps between words and their places only")
+)

@@ -142,6 +142,27 @@ NonMaxSuppression   11
 If                  11 13 16 19 21 23 24 25
 Loop                11 13 16 19 21 23 24 25
 Scan                11 16 19 21 23 24 25
+QuantizeLinear      13 19 21 23 24 25 28
+DequantizeLinear    13 19 21 23 24 25 28
+DynamicQuantizeLinear
+QLinearMatMul       21
+RandomNormal        22
+RandomNormalLike    22
+RandomUniform       22
+RandomUniformLike   22
+Bernoulli           22
+Multinomial         22
+SplitToSequence     24
+Optional            28
+OptionalGetElement  18 28
+OptionalHasElement  18 28
+"""
+
+# The same for ai.onnx.ml.
+ML_TABLE = """
+LabelEncoder        4
+TreeEnsembleClassifier 3 5
+TreeEnsembleRegressor 3 5
 """
 
 
