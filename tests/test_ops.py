@@ -17,9 +17,9 @@ from mezzo.ops.types import Type, f32, type_of
 
 from .graphs import hosted
 
-STANDARD = [o for o in OPS.values() if o.domain != "mezzo"]
+STANDARD = [o for o in OPS.values() if o.domain not in ("mezzo", "com.microsoft")]  # those that onnx has a schema of
 # Sizes that only the elements tell, however much is known of types.
-BOUND_BY_DATA = {"NonZero", "NonMaxSuppression", "StringNormalizer", "StringSplit", "ImageDecoder"}
+BOUND_BY_DATA = {"NonZero", "NonMaxSuppression", "StringNormalizer", "StringSplit", "ImageDecoder", "Unique"}
 
 
 def plain(sample: Sample) -> bool:
@@ -181,6 +181,8 @@ OTHER_FLOATS = {DType.FLOAT16: "float16", DType.BFLOAT16: "bfloat16", DType.DOUB
 @pytest.mark.parametrize(("o", "sample"), cases(STANDARD))
 def test_other_float_types_give_the_same_numbers(o: Op, sample: Sample, dtype: DType) -> None:
     onnx = pytest.importorskip("onnx")
+    if o.name == "BitCast":
+        pytest.skip("its attribute fixes the width of its input")
     schema = onnx.defs.get_schema(o.name, OPSETS[o.domain], o.domain)
     allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
     formals = [*schema.inputs, *schema.inputs[-1:] * len(sample.inputs)]  # the last may be variadic
@@ -223,6 +225,11 @@ ORT_DIFFERS: list[tuple[str, Callable[[Sample], bool], str]] = [
     ("Attention", lambda s: "left_window_size" in s.attrs, "it has no windows"),
     ("Attention", lambda s: s.attrs.get("qk_matmul_output_mode") == 2, "it shows hidden scores as the lowest float"),
     ("STFT", lambda s: len(s.inputs) == 2, "it needs a window or a frame_length"),
+    (
+        "CenterCropPad",
+        lambda s: getattr(s.inputs[1], "dtype", None) == np.int32,
+        "its function body joins int32 to int64",
+    ),
     ("MeanVarianceNormalization", lambda s: not isinstance(s.inputs[0], Tensor), "it divides 0 by 0"),
 ]
 
