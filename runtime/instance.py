@@ -99,6 +99,8 @@ class Instance:
         def take(dtype: DType, shape: tuple[int, ...]) -> Array:
             nonlocal at
             nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            if not nbytes:  # of no elements: the plan has no slot for it
+                return np.empty(shape, dtype.numpy)
             if slot is None or at + nbytes > slot.end:
                 raise PlanError(f"{step.choice.kernel} wants more workspace than it declared", where=step.node.place)
             view = self.arena[at : at + nbytes].view(dtype.numpy).reshape(shape)
