@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 __all__ = ["save_onnx", "to_onnx"]
 
 
-def to_onnx(graph: Graph, *, opset: int | None = None) -> onnx.ModelProto:
+def to_onnx(graph: Graph, *, opset: int | None = None, standard: bool = False) -> onnx.ModelProto:
     """The graph as an ONNX model, at the lowest opset and IR version that express it.
 
     A graph that was imported comes out as it went in: nodes, names, attributes, inputs and outputs. Nodes are
     rewritten for opsets older than ours only down to the opset of the file they came from, or to `opset`, which
     fixes the opset of the result. A state becomes an extra input (its value before the run, with the first value as
-    default) and an extra output (its value after).
+    default) and an extra output (its value after). With `standard`, operators of other domains (com.microsoft, or
+    your own) are written as the standard ones that their body consists of, where they have one.
 
     Raises UnsupportedModel naming every node that the opset cannot express.
 
@@ -32,7 +33,7 @@ def to_onnx(graph: Graph, *, opset: int | None = None) -> onnx.ModelProto:
     """
     from .model import to_model
 
-    return to_model(graph, opset=opset)
+    return to_model(graph, opset=opset, standard=standard)
 
 
 def save_onnx(
@@ -40,6 +41,7 @@ def save_onnx(
     path: str | os.PathLike[str],
     *,
     opset: int | None = None,
+    standard: bool = False,
     external_data: Literal["auto", "always", "never"] = "auto",
     threshold: int = 1024,
 ) -> None:
@@ -54,4 +56,4 @@ def save_onnx(
     """
     from .save import save
 
-    save(graph, path, opset=opset, external_data=external_data, threshold=threshold)
+    save(graph, path, opset=opset, standard=standard, external_data=external_data, threshold=threshold)

@@ -20,6 +20,8 @@ from ..ops.upgrade import Declined, Form
 from ..runtime.graph import Node
 
 LOWEST = 7  # below, operators had broadcast flags and test modes of their own
+FREE = 2**31  # a domain that onnx does not know has the version that its user gave it
+SCHEMATA = {"", "mezzo", *(s.domain for s in onnx.defs.get_all_schemas())}
 Schema = onnx.defs.OpSchema
 Choice = onnx.defs.OpSchema.FormalParameterOption
 
@@ -80,6 +82,12 @@ class Context:
         return name in self.read
 
 
+def is_composed(node: Node) -> bool:
+    """Whether a node is an operator of ours that no opset of ONNX ever had: only its body can be written."""
+    form = Form(node.op, node.inputs, node.outputs, node.attrs, node.domain)
+    return node.domain == "mezzo" and not any(upgrade.before(form, v) for v in range(1, OPSETS[""] + 1))
+
+
 @cache
 def schema_of(domain: str, op: str, opset: int) -> Schema | None:
     """The schema that an operator has at an opset; None if it has none."""
@@ -101,6 +109,8 @@ def ways(node: Node, around: Context, limit: int | None) -> tuple[list[Way], str
     form = Form(node.op, node.inputs, node.outputs, node.attrs, node.domain)
     at, found = OPSETS.get(node.domain, 0), list[Way]()
     around.added, around.taken = {}, set()
+    if form.domain not in SCHEMATA:
+        return [Way(form, 1, FREE, {}, frozenset())], ""
     if form.domain == "mezzo":
         made = [v for v in range(OPSETS[""], 0, -1) if upgrade.before(form, v)]
         if not made:

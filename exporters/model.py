@@ -8,22 +8,31 @@ import numpy as np
 import onnx
 import onnx.helper
 
-from ..ops import DType
+from ..ops import OPSETS, DType
 from ..ops.budget import Budget
 from ..ops.errors import MezzoError, ModelError, UnsupportedModel
 from ..ops.types import Array, Type, type_of
 from ..ops.upgrade import Form
 from ..runtime.graph import Graph, Node
 from ..runtime.infer import infer
-from .lower import LOWEST, Context, Way, kind_of, schema_of, ways
-from .proto import IR_OF_TYPES, attribute, tensor, value_info
+from .expand import expand
+from .lower import LOWEST, SCHEMATA, Context, Way, is_composed, kind_of, schema_of, ways
+from .proto import IR_OF_TYPES, attribute, kind_by_value, tensor, value_info
 
 Store = Callable[[str, Array], onnx.TensorProto]
 
 
-def to_model(graph: Graph, *, opset: int | None = None, store: Store = tensor) -> onnx.ModelProto:
+def to_model(
+    graph: Graph, *, opset: int | None = None, standard: bool = False, store: Store = tensor
+) -> onnx.ModelProto:
     """See `mezzo.exporters.to_onnx`. `store` turns an initialiser into a TensorProto."""
+    composed = {id(n) for _, n in graph.walk() if is_composed(n) or (standard and n.domain not in SCHEMATA)}
+    if composed:
+        graph = expand(graph, lambda n: id(n) in composed, _types(graph))
     writer = _Writer(graph, opset, store)
+    while writer.misfits:  # operators of old opsets that the chosen one no longer has
+        graph = expand(graph, writer.is_misfit, writer.types, must=True)
+        writer = _Writer(graph, opset, store)
     model = onnx.ModelProto(producer_name="mezzo", doc_string=graph.doc)
     for domain, version in writer.opsets.items():
         model.opset_import.add(domain=domain, version=version)
@@ -61,12 +70,16 @@ class _Writer:
             late = [(n, reasons[id(n)]) for n in nodes if not n.domain and self._ways[id(n)][-1].low > opset]
             self._refuse(late, f"opset {opset}")
         written = {id(n): self._at(n) for n in nodes}
-        self._taken = frozenset().union(*(w.taken for w in written.values() if w))
-        self._read = {i for w in written.values() if w for i in w.form.inputs}
-        self._read |= {i for n in nodes if written[id(n)] is None for i in n.inputs}
+        self.misfits = {i for i, w in written.items() if w is None}
+        self._written = {i: w for i, w in written.items() if w is not None}
+        self._taken = frozenset().union(*(w.taken for w in self._written.values()))
+        self._read = {i for w in self._written.values() for i in w.form.inputs}
         self._read |= {o for g in _graphs(graph) for o in g.outputs}
-        self._written = written
         self.ir_version = self._ir()
+
+    def is_misfit(self, node: Node) -> bool:
+        """Whether the chosen opset lacks this node's operator."""
+        return id(node) in self.misfits
 
     def _refuse(self, nodes: list[tuple[Node, str]], what: str) -> None:
         if nodes:
@@ -83,13 +96,18 @@ class _Writer:
         lowest = {"": LOWEST}
         for node in nodes:
             way = self._ways[id(node)][-1]
-            lowest[way.form.domain] = max(lowest.get(way.form.domain, 1), way.low)
+            least = way.low if way.form.domain in SCHEMATA else self._version(way.form.domain)
+            lowest[way.form.domain] = max(lowest.get(way.form.domain, 1), least)
         if opset is not None:
             lowest[""] = opset
         return lowest
 
+    def _version(self, domain: str) -> int:
+        """The version of a domain that onnx does not know: that of the file it came from."""
+        return self._top.opsets.get(domain) or OPSETS.get(domain, 1)
+
     def _at(self, node: Node) -> Way | None:
-        """How a node is written at the chosen opset; None if it takes several nodes."""
+        """How a node is written at the chosen opset; None if that opset does not have it."""
         fitting = [w for w in self._ways[id(node)] if w.low <= self.opsets[w.form.domain] <= w.high]
         return fitting[0] if fitting else None
 
@@ -123,9 +141,6 @@ class _Writer:
         for node in graph.nodes:
             way = self._written[id(node)]
             try:
-                if way is None:
-                    made.node.extend(self._several(node))
-                    continue
                 kept |= {n: a for n, a in way.added.items() if n in way.form.inputs}
                 made.node.append(self._node(way.form, node.name))
             except MezzoError as error:
@@ -160,28 +175,21 @@ class _Writer:
         made.input.extend(form.inputs)
         made.output.extend(form.outputs)
         schema = schema_of(form.domain, form.op, self.opsets[form.domain])
-        assert schema is not None
         for key, value in form.attrs.items():
             if value is not None:
-                made.attribute.append(attribute(key, value, kind_of(schema, key), self.graph))
+                kind = kind_of(schema, key) if schema else kind_by_value(value)
+                made.attribute.append(attribute(key, value, kind, self.graph))
         return made
-
-    def _several(self, node: Node) -> Iterator[onnx.NodeProto]:
-        """The old Softmax in today's words: flatten, over the columns, and back."""
-        (x,), (y,) = node.inputs, node.outputs
-        shape, rows, soft = (self._context.fresh(f"{y}.{part}") for part in ("shape", "rows", "softmax"))
-        axis = node.attrs.get("axis", 1)
-        yield self._node(Form("Shape", (x,), (shape,)), "")
-        yield self._node(Form("Flatten", (x,), (rows,), {"axis": axis}), "")
-        yield self._node(Form(node.op.removesuffix("Flattened"), (rows,), (soft,), {"axis": 1}), node.name)
-        yield self._node(Form("Reshape", (soft, shape), (y,)), "")
 
 
 def _types(graph: Graph) -> dict[str, Type]:
-    """Types of all values as far as they can be known without computing anything."""
+    """Types of all values as far as they can be known without computing anything; those of constants with what they
+    hold."""
+    constants = _constants(graph)
     try:
         found = infer(graph, budget=Budget(fold_elements=0))
-        return {**found.types, **{n: t for g in _graphs(graph) for n, t in g.types.items()}}
+        declared = {n: t for g in _graphs(graph) for n, t in g.types.items() if n not in constants}
+        return {**found.types, **declared}
     except MezzoError:  # the graph is written as far as declared types tell; onnx.checker judges the result
         return {n: t for g in _graphs(graph) for n, t in g.types.items()}
 

@@ -132,6 +132,26 @@ def attribute(name: str, value: Any, kind: int, write: Callable[[Graph], onnx.Gr
     return made
 
 
+def kind_by_value(value: Any) -> int:
+    """The kind of an attribute that no schema describes."""
+    kinds = AttributeKind
+    singles: list[tuple[type | tuple[type, ...], int, int]] = [
+        ((bool, int, np.integer), kinds.INT, kinds.INTS),
+        ((float, np.floating), kinds.FLOAT, kinds.FLOATS),
+        ((str, bytes), kinds.STRING, kinds.STRINGS),
+        (Graph, kinds.GRAPH, kinds.GRAPHS),
+        (np.ndarray, kinds.TENSOR, kinds.TENSORS),
+        ((Tensor, Sequence, Optional, Map), kinds.TYPE_PROTO, kinds.TYPE_PROTOS),
+    ]
+    several = isinstance(value, (tuple, list))
+    for types, one, many in singles:
+        if all(isinstance(v, types) for v in value) if several else isinstance(value, types):
+            return many if several else one
+    if several and all(isinstance(v, (int, float)) for v in value):
+        return kinds.FLOATS
+    raise ModelError(f"an attribute cannot be {value!r}", hint="give numbers, strings, arrays, types or graphs")
+
+
 def sparse(array: Array) -> onnx.SparseTensorProto:
     """A dense array as a sparse tensor of its elements other than zero."""
     flat = np.asarray(array).reshape(-1)
@@ -146,4 +166,14 @@ def _bytes(value: str | bytes) -> bytes:
     return value if isinstance(value, bytes) else value.encode()
 
 
-__all__ = ["IR_OF_TYPES", "attribute", "payload", "sparse", "stored_bytes", "tensor", "type_of", "value_info"]
+__all__ = [
+    "IR_OF_TYPES",
+    "attribute",
+    "kind_by_value",
+    "payload",
+    "sparse",
+    "stored_bytes",
+    "tensor",
+    "type_of",
+    "value_info",
+]

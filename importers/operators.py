@@ -74,9 +74,9 @@ def _objection(domain: str, op: str, opset: int | None) -> tuple[str, str]:
     """Why a node of this operator cannot be taken, and what to do; two empty strings if it can."""
     if not upgrade.carried(domain, op):
         return "is not carried", _nearest(domain, op)
-    ours = OPSETS[domain]
     if opset is None:
         return "has no opset", "add the domain to the model's opset_import"
+    ours = OPSETS.get(domain, opset)  # a domain of the user's own is taken at whatever version the file says
     if opset > ours:
         newest = onnx.defs.onnx_opset_version() if not domain else max(
             (s.since_version for s in onnx.defs.get_all_schemas() if s.domain == domain), default=ours)  # fmt: skip

@@ -16,7 +16,14 @@ from .types import Array, Dim, DType, Tensor, Type, UnknownRank
 Value = Any  # an array, or the name of a graph's value: gradient rules cannot tell, and need not
 
 # The opsets whose operators are carried, by domain: the vocabulary of a graph.
-OPSETS: dict[str, int] = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview.training": 1, "ai.onnx.preview": 1, "mezzo": 1}
+OPSETS: dict[str, int] = {
+    "": 28,
+    "ai.onnx.ml": 5,
+    "ai.onnx.preview.training": 1,
+    "ai.onnx.preview": 1,
+    "com.microsoft": 1,
+    "mezzo": 1,
+}
 
 
 class Subgraph(Protocol):
@@ -238,7 +245,9 @@ def _same_as_first(*types: Any, **_: Any) -> Type:
 def _signature(function: Callable[..., Any]) -> tuple[tuple[Param, ...], dict[str, Any]]:
     params = list(inspect.signature(function).parameters.values())[1:]  # after `k` or `e`
     ins = tuple(
-        Param(p.name, p.default is None, p.kind is p.VAR_POSITIONAL) for p in params if p.kind is not p.KEYWORD_ONLY
+        Param(p.name, p.default is None or str(p.annotation).endswith("| None"), p.kind is p.VAR_POSITIONAL)
+        for p in params
+        if p.kind is not p.KEYWORD_ONLY
     )
     return ins, {p.name: p.default for p in params if p.kind is p.KEYWORD_ONLY}
 
@@ -254,9 +263,10 @@ def op(
 ) -> Callable[[Callable[..., Any]], Op]:
     """Define an operator from its reference; the signature is the schema.
 
-    After the context `k`, positional parameters are inputs (a default of None makes one optional, `*xs` variadic) and
-    keyword-only ones are attributes with their defaults. Several outputs come back as a tuple. The reference returns
-    fresh arrays. Until `.infer` says otherwise, the result has the type of the first input.
+    After the context `k`, positional parameters are inputs (a default of None or an annotation that ends with
+    `| None` makes one optional, `*xs` variadic) and keyword-only ones are attributes with their defaults. Several
+    outputs come back as a tuple. The reference returns fresh arrays. Until `.infer` says otherwise, the result has the
+    type of the first input.
     """
 
     def define(reference: Callable[..., Any]) -> Op:

@@ -84,7 +84,7 @@ class Cell:
     step: Step
 
 
-def _recur(
+def recur(
     k: Context,
     cell: Cell,
     X: Array,
@@ -216,7 +216,7 @@ def _gru_cell(linear_before_reset: int) -> Cell:
     return Cell(3, ("Sigmoid", "Tanh"), 2, step)
 
 
-def _lstm_cell(input_forget: int) -> Cell:
+def lstm_cell(input_forget: int) -> Cell:
     def step(d: Direction, x: Array, states: list[Array]) -> list[Array]:
         h, c = states
         i, o, f, g = d.xp.split(x + h @ d.R + _bias(d, slice(None)), 4, axis=1)
@@ -277,7 +277,7 @@ def rnn(
     layout: int = 0,
 ) -> tuple[Array, ...]:
     given = list(activations or ("Tanh", "Tanh"))[: W.shape[0]]  # the default names one function too many
-    return _recur(k, RNN, X, W, R, B, sequence_lens, [initial_h], None, given,
+    return recur(k, RNN, X, W, R, B, sequence_lens, [initial_h], None, given,
                   activation_alpha, activation_beta, clip, direction, layout)  # fmt: skip
 
 
@@ -315,7 +315,7 @@ def gru(
     linear_before_reset: int = 0,
 ) -> tuple[Array, ...]:
     cell = _gru_cell(linear_before_reset)
-    return _recur(k, cell, X, W, R, B, sequence_lens, [initial_h], None, activations,
+    return recur(k, cell, X, W, R, B, sequence_lens, [initial_h], None, activations,
                   activation_alpha, activation_beta, clip, direction, layout)  # fmt: skip
 
 
@@ -353,7 +353,7 @@ def lstm(
     input_forget: int = 0,
     layout: int = 0,
 ) -> tuple[Array, ...]:
-    return _recur(k, _lstm_cell(input_forget), X, W, R, B, sequence_lens, [initial_h, initial_c], P,
+    return recur(k, lstm_cell(input_forget), X, W, R, B, sequence_lens, [initial_h, initial_c], P,
                   activations, activation_alpha, activation_beta, clip, direction, layout)  # fmt: skip
 
 

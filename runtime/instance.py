@@ -204,14 +204,18 @@ class Instance:
             calls[i] = self._prepared(i)
         i = 0
         try:
-            if observe is None:
+            meter = self.around.meter
+            if observe is None and not meter.watches:
                 for i, call in enumerate(calls):  # noqa: B007 (the handler below reads the index)
                     call()
             else:
                 for i, call in enumerate(calls):
-                    observe("before", i, program.steps[i], self)
+                    meter.check()
+                    if observe:
+                        observe("before", i, program.steps[i], self)
                     call()
-                    observe("after", i, program.steps[i], self)
+                    if observe:
+                        observe("after", i, program.steps[i], self)
         except Exception as error:
             self._let_go()
             with blaming(program.steps[i].node.place):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..op import Context, Sample, op
-from ..types import Array, f32
+from ..op import Builder, Context, Sample, Value, op
+from ..types import Array, Type, f32
 
 
 def _rows(x: Array, axis: int) -> Array:
@@ -39,8 +40,18 @@ def softmax_flattened(k: Context, x: Any, *, axis: int = 1) -> Any:
     return (e / e.sum(1, keepdims=True)).reshape(x.shape)
 
 
+@softmax_flattened.body
+def _(g: Builder, xs: Sequence[Value], types: Sequence[Type | None], *, axis: int = 1) -> Value:
+    return g.Reshape(g.Softmax(g.Flatten(xs[0], axis=axis), axis=1), g.shape_of(xs[0]))
+
+
 @op("LogSoftmaxFlattened", domain="mezzo", since=1, samples=OLD_SOFTMAX_SAMPLES)
 def log_softmax_flattened(k: Context, x: Any, *, axis: int = 1) -> Any:
     """LogSoftmax as ONNX had it before opset 13: over all dims from `axis` on together."""
     moved, e = _shifted(k, x, axis)
     return (moved - k.xp.log(e.sum(1, keepdims=True))).reshape(x.shape)
+
+
+@log_softmax_flattened.body
+def _(g: Builder, xs: Sequence[Value], types: Sequence[Type | None], *, axis: int = 1) -> Value:
+    return g.Reshape(g.LogSoftmax(g.Flatten(xs[0], axis=axis), axis=1), g.shape_of(xs[0]))

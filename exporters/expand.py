@@ -1,0 +1,84 @@
+"""Nodes written out as the standard operators that their records say they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ..ops.errors import UnsupportedModel
+from ..ops.types import Array, Type
+from ..runtime.graph import Graph, GraphBuilder, Node
+
+Chosen = Callable[[Node], bool]
+
+
+def expand(graph: Graph, chosen: Chosen, types: Mapping[str, Type], *, must: bool = False) -> Graph:
+    """The graph with each chosen node replaced by its body, in subgraphs too.
+
+    A node that has none for its types stays, or with `must` raises UnsupportedModel. Values keep their names; the new
+    ones between them are named after the first output of the node.
+    """
+    nodes: list[Node] = []
+    constants = dict(graph.initializers)
+    for node in graph.nodes:
+        made = _expanded(node, types) if chosen(node) else None
+        if made is None:
+            if must and chosen(node):
+                raise UnsupportedModel(
+                    f"{node.op} has no form at this opset", where=node.place, hint="leave out opset= to get the lowest"
+                )
+            bodies = {a: expand(b, chosen, types, must=must) for a, b in node.bodies.items()}
+            nodes.append(replace(node, attrs={**node.attrs, **bodies}) if bodies else node)
+        else:
+            nodes += made[0]
+            constants |= made[1]
+    return graph.but(nodes=tuple(nodes), initializers=constants)
+
+
+def _expanded(node: Node, types: Mapping[str, Type]) -> tuple[list[Node], Mapping[str, Array]] | None:
+    """The nodes that stand for a node, with their constants; None if its record has no body for it."""
+    record = node.record
+    if record.body_rule is None:
+        return None
+    given = len(node.inputs) if any(p.variadic for p in record.inputs) else len(record.inputs)
+    names = [*node.inputs, *[""] * (given - len(node.inputs))]
+    g = GraphBuilder(prefix=f"{next(filter(None, node.outputs), record.name)}/")
+    found = record.body_rule(g, [n or None for n in names], [types.get(n) for n in names], **record.bind(node.attrs))
+    if found is None:
+        return None
+    values = found if isinstance(found, tuple) else (found,)
+    built = g.graph([])
+    makers = {o for n in built.nodes for o in n.outputs}
+    rename: dict[str, str] = {}
+    copies: list[tuple[str, str]] = []  # outputs that are an input, a constant, or another output
+    for value, name in zip(values, node.outputs, strict=False):
+        if name and value in makers and value not in rename:
+            rename[value] = name
+        elif name:
+            copies.append((value, name))
+    nodes = [
+        replace(
+            n,
+            inputs=tuple(rename.get(i, i) for i in n.inputs),
+            outputs=tuple(rename.get(o, o) for o in n.outputs),
+            where=node.where,
+            origin=(node.name,),
+        )
+        for n in _needed(built.nodes, {*rename, *(v for v, _ in copies)})
+    ]
+    nodes += [Node("Identity", (rename.get(v, v),), (o,), where=node.where, origin=(node.name,)) for v, o in copies]
+    read = {i for n in nodes for i in n.inputs}
+    return nodes, {name: array for name, array in built.initializers.items() if name in read}
+
+
+def _needed(nodes: tuple[Node, ...], wanted: set[str]) -> list[Node]:
+    """The nodes that the wanted values depend on, without the outputs at the end that nobody reads."""
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        used = [o if o in wanted else "" for o in node.outputs]
+        while used and not used[-1]:
+            used.pop()
+        if used:
+            kept.append(replace(node, outputs=tuple(used)))
+            wanted = wanted | set(node.reads())
+    return kept[::-1]

@@ -1,0 +1,597 @@
+"""Quantised operators of the domain com.microsoft that ONNX Runtime's quantisers write.
+
+Each dequantises, computes in float32 and quantises again; its body says so in standard operators.
+
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .errors import ShapeError
+from .microsoft import DOMAIN, Types, dtype_of, rank_of
+from .op import OPS, Builder, Context, Op, Sample, Value, broadcast_dims, op
+from .pool import average_pool
+from .quantize import to_steps
+from .recurrent import Direction, lstm_cell, recur
+from .types import Array, DType, Tensor
+from .windows import Ints
+
+
+def numbers(*shape: int, dtype: type = np.uint8, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Whole numbers over the range of a type, the same each time."""
+    info = np.iinfo(dtype)
+    return np.random.default_rng(seed + sum(shape)).integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+
+
+def scalar(part: Array, what: str) -> Array:
+    """A scale or zero point for the whole tensor; ShapeError if it has more entries."""
+    if part.size != 1:
+        raise ShapeError(f"{what} has {part.size} entries, where one is wanted")
+    return part.reshape(())
+
+
+def real(x: Array, scale: Array, zero: Array | None) -> Array:
+    """float32 numbers from steps."""
+    steps = x.astype(np.float32)
+    if zero is not None:
+        steps = steps - scalar(zero, "a zero point").astype(np.float32)
+    return steps * scalar(scale, "a scale").astype(np.float32)
+
+
+def steps(xp: Any, x: Array, scale: Array, zero: Array | None, dtype: Any) -> Array:
+    """Steps from float32 numbers."""
+    offset = 0 if zero is None else scalar(zero, "a zero point").astype(np.int64)
+    made: Array = xp.asarray(to_steps(xp, x / scalar(scale, "a scale"), offset, DType.of(dtype)))
+    return made
+
+
+def _check_parts(*parts: Tensor | None) -> None:
+    for part in parts:
+        if part is not None and part.elements not in (1, None):
+            raise ShapeError(f"the scale or zero point {part} should have one entry")
+
+
+def _zero(g: Builder, zero: Value | None, dtype: DType) -> Value:
+    """A zero point that is said, since QuantizeLinear takes the type of its result from it."""
+    return g.const(0, dtype) if zero is None else zero
+
+
+def _scalar(g: Builder, part: Value, kind: Any) -> Value:
+    """A scale or zero point without dims, which all opsets of DequantizeLinear take."""
+    return part if rank_of(kind) == 0 else g.Reshape(part, g.const(np.zeros(0, np.int64)))
+
+
+HALF, SMALL, WIDE = np.float32(0.5), np.float32(0.02), np.float32(1.5)
+ODD = np.float32(0.0217)  # no multiple of the scale of X, so that no average lies halfway between two steps
+MIDDLE, BELOW = np.uint8(128), np.int8(-3)
+
+
+# Sums and products
+
+
+def _binary(name: str, combine: Callable[[Array, Array], Array], standard: str, C_scale: Any) -> Op:
+    @op(
+        name,
+        domain=DOMAIN,
+        since=1,
+        outputs=("C",),
+        samples=[
+            Sample([numbers(2, 3, 4), HALF, MIDDLE, numbers(2, 3, 4, seed=1), SMALL, MIDDLE, C_scale, MIDDLE]),
+            Sample(
+                [numbers(2, 3, dtype=np.int8), HALF, BELOW, numbers(3, dtype=np.int8), SMALL, BELOW, C_scale, BELOW]
+            ),
+            Sample([numbers(2, 5), SMALL, np.uint8(0), numbers(2, 1), SMALL, MIDDLE, SMALL, np.uint8(3)]),
+            Sample([numbers(4), SMALL, MIDDLE, numbers(1), WIDE, np.uint8(0), WIDE, np.uint8(0)]),
+        ],
+    )
+    def binary(
+        k: Context,
+        A: Array,
+        A_scale: Array,
+        A_zero_point: Array | None,
+        B: Array,
+        B_scale: Array,
+        B_zero_point: Array | None,
+        C_scale: Array,
+        C_zero_point: Array | None = None,
+    ) -> Array:
+        found = combine(real(A, A_scale, A_zero_point), real(B, B_scale, B_zero_point))
+        return steps(k.xp, found, C_scale, C_zero_point, A.dtype)
+
+    @binary.infer
+    def _(
+        A: Tensor,
+        A_scale: Tensor,
+        A_zero_point: Tensor | None,
+        B: Tensor,
+        B_scale: Tensor,
+        B_zero_point: Tensor | None,
+        C_scale: Tensor,
+        C_zero_point: Tensor | None = None,
+    ) -> Tensor:
+        _check_parts(A_scale, A_zero_point, B_scale, B_zero_point, C_scale, C_zero_point)
+        if A.dtype is not B.dtype:
+            raise ShapeError(f"{A} and {B} differ in type")
+        return A.of(broadcast_dims(A.dims, B.dims))
+
+    @binary.body
+    def _(g: Builder, xs: Sequence[Value | None], types: Types) -> Value:
+        parts = [None if x is None else _scalar(g, x, t) if i not in (0, 3) else x
+                 for i, (x, t) in enumerate(zip(xs, types, strict=True))]  # fmt: skip
+        a, b = (g.DequantizeLinear(*parts[i : i + 3]) for i in (0, 3))
+        return g.QuantizeLinear(getattr(g, standard)(a, b), parts[6], _zero(g, parts[7], dtype_of(types)))
+
+    return binary
+
+
+qlinear_add = _binary("QLinearAdd", np.add, "Add", WIDE)
+qlinear_mul = _binary("QLinearMul", np.multiply, "Mul", np.float32(0.7))
+
+
+# One operand
+
+
+def _wrapped(g: Builder, xs: Sequence[Value | None], types: Types, inner: Callable[[Value], Value]) -> Value:
+    """Dequantise, compute, quantise: the body of an operator with the operands X, scale, zero, scale, zero."""
+    x, *rest = xs
+    x_scale, x_zero, y_scale, y_zero = (
+        None if part is None else _scalar(g, part, kind) for part, kind in zip(rest, types[1:], strict=True)
+    )
+    found = inner(g.DequantizeLinear(x, x_scale, x_zero))
+    return g.QuantizeLinear(found, y_scale, _zero(g, y_zero, dtype_of(types)))
+
+
+@op(
+    "QLinearSigmoid",
+    domain=DOMAIN,
+    since=1,
+    samples=[
+        Sample([numbers(2, 3, 4), SMALL, MIDDLE, np.float32(1 / 256), np.uint8(0)]),
+        Sample([numbers(20, dtype=np.int8), HALF, BELOW, np.float32(1 / 256), np.int8(-128)]),
+        Sample([numbers(3, 3), SMALL, None, np.float32(0.01), None]),
+    ],
+)
+def qlinear_sigmoid(
+    k: Context,
+    X: Array,
+    X_scale: Array,
+    X_zero_point: Array | None,
+    Y_scale: Array,
+    Y_zero_point: Array | None = None,
+) -> Array:
+    found = 1 / (1 + k.xp.exp(-real(X, X_scale, X_zero_point)))
+    return steps(k.xp, found, Y_scale, Y_zero_point, X.dtype)
+
+
+@qlinear_sigmoid.infer
+def _(
+    X: Tensor,
+    X_scale: Tensor,
+    X_zero_point: Tensor | None,
+    Y_scale: Tensor,
+    Y_zero_point: Tensor | None = None,
+) -> Tensor:
+    _check_parts(X_scale, X_zero_point, Y_scale, Y_zero_point)
+    return X.forget()
+
+
+@qlinear_sigmoid.body
+def _(g: Builder, xs: Sequence[Value | None], types: Types) -> Value:
+    return _wrapped(g, xs, types, g.Sigmoid)
+
+
+def _first(x: Array) -> Array:
+    """Channels moved from the last axis to where the standard has them."""
+    return np.moveaxis(x, -1, 1)
+
+
+def _dims_first(X: Tensor) -> Tensor:
+    return X if X.dims is None else X.of((X.dims[0], X.dims[-1], *X.dims[1:-1]))
+
+
+def _dims_last(y: Tensor) -> Tensor:
+    return y if y.dims is None else y.of((y.dims[0], *y.dims[2:], y.dims[1]))
+
+
+def _around(g: Builder, x: Value, rank: int | None, channels_last: int, inner: Callable[[Value], Value]) -> Value:
+    """`inner` with channels in the second place."""
+    if not channels_last:
+        return inner(x)
+    assert rank is not None
+    last = (0, *range(2, rank), 1)
+    return g.Transpose(inner(g.Transpose(x, perm=(0, rank - 1, *range(1, rank - 1)))), perm=last)
+
+
+@op(
+    "QLinearAveragePool",
+    domain=DOMAIN,
+    since=1,
+    samples=[
+        Sample([numbers(1, 2, 5, 5), SMALL, MIDDLE, ODD, MIDDLE], {"kernel_shape": [3, 3]}),
+        Sample(
+            [numbers(1, 2, 5, 5, dtype=np.int8), SMALL, BELOW, np.float32(0.03), np.int8(4)],
+            {"kernel_shape": [2, 3], "pads": [1, 1, 0, 1], "strides": [2, 1]},
+        ),
+        Sample(
+            [numbers(1, 2, 6, 6), SMALL, MIDDLE, ODD, np.uint8(120)],
+            {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1], "count_include_pad": 1, "strides": [2, 2]},
+        ),
+        Sample([numbers(1, 2, 6, 5), SMALL, MIDDLE, ODD, MIDDLE],
+               {"kernel_shape": [3, 2], "strides": [2, 2], "ceil_mode": 1}),
+        Sample([numbers(1, 5, 6, 3), SMALL, MIDDLE, ODD, MIDDLE], {"kernel_shape": [2, 2], "channels_last": 1}),
+    ],
+)  # fmt: skip
+def qlinear_average_pool(
+    k: Context,
+    X: Array,
+    x_scale: Array,
+    x_zero_point: Array | None,
+    y_scale: Array,
+    y_zero_point: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    channels_last: int = 0,
+    count_include_pad: int = 0,
+    kernel_shape: Sequence[int],
+    pads: Ints = None,
+    strides: Ints = None,
+) -> Array:
+    x = real(X, x_scale, x_zero_point)
+    y = average_pool.reference(
+        k, _first(x) if channels_last else x, auto_pad=auto_pad, ceil_mode=ceil_mode,
+        count_include_pad=count_include_pad, kernel_shape=kernel_shape, pads=pads, strides=strides,
+    )  # fmt: skip
+    y = k.xp.ascontiguousarray(k.xp.moveaxis(y, 1, -1)) if channels_last else y
+    return steps(k.xp, y, y_scale, y_zero_point, X.dtype)
+
+
+@qlinear_average_pool.infer
+def _(
+    X: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor | None,
+    y_scale: Tensor,
+    y_zero_point: Tensor | None = None,
+    *,
+    channels_last: int = 0,
+    **attrs: Any,
+) -> Any:
+    _check_parts(x_scale, x_zero_point, y_scale, y_zero_point)
+    if not channels_last:
+        return average_pool.infer_rule(X, **attrs)
+    found = average_pool.infer_rule(_dims_first(X), **attrs)
+    assert isinstance(found, Tensor)
+    return X.of(None) if X.dims is None else _dims_last(found)
+
+
+@qlinear_average_pool.body
+def _(g: Builder, xs: Sequence[Value | None], types: Types, *, channels_last: int = 0, **attrs: Any) -> Value | None:
+    rank = rank_of(types[0])
+    if channels_last and rank is None:
+        return None
+    return _wrapped(g, xs, types, lambda x: _around(g, x, rank, channels_last, lambda y: g.AveragePool(y, **attrs)))
+
+
+@op(
+    "QLinearGlobalAveragePool",
+    domain=DOMAIN,
+    since=1,
+    samples=[
+        Sample([numbers(1, 2, 5, 5), SMALL, MIDDLE, ODD, MIDDLE]),
+        Sample([numbers(2, 3, 4, 2, dtype=np.int8), SMALL, BELOW, ODD, np.int8(5)]),
+        Sample([numbers(1, 3, 3, 4), SMALL, MIDDLE, np.float32(0.03), np.uint8(7)], {"channels_last": 1}),
+    ],
+)
+def qlinear_global_average_pool(
+    k: Context,
+    X: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    *,
+    channels_last: int = 0,
+) -> Array:
+    axes = tuple(range(1, X.ndim - 1)) if channels_last else tuple(range(2, X.ndim))
+    found = real(X, x_scale, x_zero_point).mean(axes, keepdims=True)
+    return steps(k.xp, found, y_scale, y_zero_point, X.dtype)
+
+
+@qlinear_global_average_pool.infer
+def _(
+    X: Tensor, x_scale: Tensor, x_zero_point: Tensor, y_scale: Tensor, y_zero_point: Tensor, *, channels_last: int = 0
+) -> Tensor:
+    _check_parts(x_scale, x_zero_point, y_scale, y_zero_point)
+    if X.dims is None:
+        return X.of(None)
+    kept = {0, len(X.dims) - 1} if channels_last else {0, 1}
+    return X.of(d if i in kept else 1 for i, d in enumerate(X.dims))
+
+
+@qlinear_global_average_pool.body
+def _(g: Builder, xs: Sequence[Value | None], types: Types, *, channels_last: int = 0) -> Value | None:
+    rank = rank_of(types[0])
+    if channels_last and rank is None:
+        return None
+    return _wrapped(g, xs, types, lambda x: _around(g, x, rank, channels_last, g.GlobalAveragePool))
+
+
+# Concat
+
+
+@op(
+    "QLinearConcat",
+    domain=DOMAIN,
+    since=1,
+    samples=[
+        Sample([SMALL, MIDDLE, numbers(2, 3), SMALL, MIDDLE, numbers(2, 2), HALF, np.uint8(7)], {"axis": 1}),
+        Sample([HALF, BELOW, numbers(1, 3, dtype=np.int8), SMALL, BELOW, numbers(2, 3, dtype=np.int8), HALF, BELOW],
+               {"axis": 0}),
+        Sample([WIDE, MIDDLE, *(numbers(2, 2, 2), HALF, MIDDLE) * 3], {"axis": -1}),
+    ],
+)  # fmt: skip
+def qlinear_concat(k: Context, Y_scale: Array, Y_zero_point: Array, *inputs: Array, axis: int) -> Array:
+    parts = [real(*inputs[i : i + 3]) for i in range(0, len(inputs), 3)]
+    return steps(k.xp, k.xp.concatenate(parts, axis), Y_scale, Y_zero_point, Y_zero_point.dtype)
+
+
+@qlinear_concat.infer
+def _(Y_scale: Tensor, Y_zero_point: Tensor, *inputs: Tensor, axis: int) -> Any:
+    if not inputs or len(inputs) % 3:
+        raise ShapeError(f"{len(inputs)} operands are not tensors with a scale and a zero point each")
+    _check_parts(Y_scale, Y_zero_point, *(t for i, t in enumerate(inputs) if i % 3))
+    found = OPS["", "Concat"].infer_rule(*inputs[::3], axis=axis)
+    assert isinstance(found, Tensor)
+    return found.to(Y_zero_point.dtype)
+
+
+@qlinear_concat.body
+def _(g: Builder, xs: Sequence[Value], types: Types, *, axis: int) -> Value:
+    parts = [x if i > 1 and i % 3 == 2 else _scalar(g, x, t) for i, (x, t) in enumerate(zip(xs, types, strict=True))]
+    whole = g.Concat(*(g.DequantizeLinear(*parts[i : i + 3]) for i in range(2, len(parts), 3)), axis=axis)
+    return g.QuantizeLinear(whole, *parts[:2])
+
+
+# Products with weights of few bits
+
+
+def _unpacked(packed: Array, bits: int, count: int) -> Array:
+    """Numbers of `bits` bits out of bytes, lowest bits first, `count` of each last axis."""
+    if bits not in (2, 4, 8):
+        raise ShapeError(f"{bits} bits are not supported", hint="quantise the weights to 2, 4 or 8 bits")
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    apart = (packed[..., None] >> shifts) & np.uint8(2**bits - 1)
+    return apart.reshape(*packed.shape[:-1], -1)[..., :count]
+
+
+def _blocks(K: int, block_size: int) -> int:
+    return -(-K // block_size)
+
+
+def _quantised(B: Array, zero_points: Array | None, N: int, K: int, bits: int, block_size: int) -> tuple[Array, Array]:
+    """The weights (N, K) as whole numbers, and the zero point of each block."""
+    blocks = _blocks(K, block_size)
+    weights = _unpacked(B.reshape(N, -1), bits, blocks * block_size)[:, :K]
+    if zero_points is None:
+        return weights, np.full((N, blocks), 2 ** (bits - 1), np.uint8)
+    if zero_points.dtype == np.uint8:
+        return weights, _unpacked(zero_points.reshape(N, -1), bits, blocks)
+    return weights, zero_points.reshape(N, blocks)
+
+
+N_BITS = {"K": 32, "N": 3, "block_size": 16}
+
+
+@op(
+    "MatMulNBits",
+    domain=DOMAIN,
+    since=1,
+    samples=[
+        Sample([Tensor(DType.FLOAT, (2, 32)), numbers(3, 2, 8), Tensor(DType.FLOAT, (3, 2))], {**N_BITS, "bits": 4}),
+        Sample(
+            [Tensor(DType.FLOAT, (2, 3, 32)), numbers(3, 2, 8), Tensor(DType.FLOAT, (6,)), numbers(3)],
+            {**N_BITS, "bits": 4, "accuracy_level": 1},
+        ),
+        Sample(
+            [Tensor(DType.FLOAT, (1, 40)), numbers(5, 2, 32), Tensor(DType.FLOAT, (5, 2)), numbers(5, 2)],
+            {"K": 40, "N": 5, "block_size": 32, "bits": 8},
+        ),
+        Sample(
+            [Tensor(DType.FLOAT, (2, 32)), numbers(3, 2, 8), Tensor(DType.FLOAT, (3, 2)),
+             Tensor(DType.FLOAT, (3, 2)), None, Tensor(DType.FLOAT, (3,))],
+            N_BITS,
+        ),
+    ],
+)  # fmt: skip
+def matmul_n_bits(
+    k: Context,
+    A: Array,
+    B: Array,
+    scales: Array,
+    zero_points: Array | None = None,
+    g_idx: Array | None = None,
+    bias: Array | None = None,
+    *,
+    K: int,
+    N: int,
+    accuracy_level: int = 0,
+    bits: int = 4,
+    block_size: int,
+    weight_prepacked: int = 0,
+) -> Array:
+    weights, zeros = _quantised(B, zero_points, N, K, bits, block_size)
+    block = np.arange(K) // block_size if g_idx is None else g_idx[:K]
+    each = scales.reshape(N, -1).astype(np.float32)[:, block]
+    dense = (weights.astype(np.float32) - zeros.astype(np.float32)[:, block]) * each
+    y = k.xp.matmul(A.astype(np.float32), dense.T)
+    return (y if bias is None else y + bias.astype(np.float32)).astype(A.dtype)
+
+
+@matmul_n_bits.infer
+def _(
+    A: Tensor,
+    B: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None = None,
+    g_idx: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    K: int,
+    N: int,
+    accuracy_level: int = 0,
+    bits: int = 4,
+    block_size: int,
+    weight_prepacked: int = 0,
+) -> Tensor:
+    if weight_prepacked:
+        raise ShapeError("weights that are packed for one kind of GPU cannot be read", hint="export them unpacked")
+    if A.dims is None:
+        return A.of(None)
+    if not A.dims or (isinstance(A.dims[-1], int) and A.dims[-1] != K):
+        raise ShapeError(f"{A} should have {K} columns (attribute K)")
+    expected = N * _blocks(K, block_size) * block_size * bits // 8
+    if B.elements not in (expected, None):
+        raise ShapeError(f"{B} has {B.elements} bytes; N={N}, K={K} in blocks of {block_size} take {expected}")
+    return A.of((*A.dims[:-1], N))
+
+
+@matmul_n_bits.body
+def _(
+    g: Builder,
+    xs: Sequence[Value | None],
+    types: Types,
+    *,
+    K: int,
+    N: int,
+    accuracy_level: int = 0,
+    bits: int = 4,
+    block_size: int,
+    weight_prepacked: int = 0,
+) -> Value | None:
+    A, _, scales, _, g_idx, bias = xs
+    stored = [t.value if isinstance(t, Tensor) else None for t in types]
+    given = stored[3] is None or stored[3].dtype == np.uint8
+    if stored[1] is None or (xs[3] is not None and stored[3] is None) or g_idx is not None or not given:
+        return None  # the bits have to be known, since no standard operator takes them apart
+    kind = {2: DType.UINT2, 4: DType.UINT4, 8: DType.UINT8}[bits]
+    weights, zeros = (np.asarray(x) for x in _quantised(stored[1], stored[3], N, K, bits, block_size))
+    rows = g.Reshape(scales, g.const([N, _blocks(K, block_size)]))
+    dense = g.DequantizeLinear(
+        g.const(weights, kind), g.Cast(rows, to=DType.FLOAT.onnx), g.const(zeros, kind), axis=1, block_size=block_size
+    )
+    dtype = dtype_of(types)
+    y = g.MatMul(A, g.Transpose(dense if dtype is DType.FLOAT else g.Cast(dense, to=dtype.onnx), perm=(1, 0)))
+    return y if bias is None else g.Add(y, bias)
+
+
+# LSTM
+
+
+def _rounded(xp: Any, x: Array) -> Array:
+    """Numbers as DynamicQuantizeLinear keeps them: whole numbers of steps, in float32 again."""
+    least, most = min(float(x.min(initial=0)), 0.0), max(float(x.max(initial=0)), 0.0)
+    step = np.float32((most - least) / 255)
+    if not step:
+        return x
+    zero = np.clip(np.rint(-np.float32(least) / step), 0, 255)
+    return (xp.clip(xp.rint(x / step) + zero, 0, 255) - zero).astype(np.float32) * step
+
+
+LSTM_WEIGHTS = [numbers(1, 3, 20), numbers(1, 5, 20)]
+LSTM_SCALES: list[Any] = [np.array([0.01], np.float32), np.array([128], np.uint8)] * 2
+LSTM_X = Tensor(DType.FLOAT, (4, 2, 3))
+NO_STATES: list[Any] = [None] * 4
+
+
+@op(
+    "DynamicQuantizeLSTM",
+    domain=DOMAIN,
+    since=1,
+    outputs=("Y?", "Y_h?", "Y_c?"),
+    samples=[
+        Sample([LSTM_X, *LSTM_WEIGHTS, None, *NO_STATES, *LSTM_SCALES], {"hidden_size": 5}, 3),
+        Sample(
+            [LSTM_X, *(w.view(np.int8) for w in LSTM_WEIGHTS), Tensor(DType.FLOAT, (1, 40)), *NO_STATES,
+             *(np.array([0.01], np.float32), np.array([0], np.int8)) * 2],
+            {"hidden_size": 5, "direction": "reverse"}, 3,
+        ),
+        Sample(
+            [LSTM_X, *(np.concatenate([w, w[:, ::-1]]) for w in LSTM_WEIGHTS), Tensor(DType.FLOAT, (2, 40)), None,
+             Tensor(DType.FLOAT, (2, 2, 5)), Tensor(DType.FLOAT, (2, 2, 5)), None,
+             *(np.array([0.01, 0.02], np.float32), np.array([128, 120], np.uint8)) * 2],
+            {"hidden_size": 5, "direction": "bidirectional"}, 3,
+        ),
+    ],
+)  # fmt: skip
+def dynamic_quantize_lstm(
+    k: Context,
+    X: Array,
+    W: Array,
+    R: Array,
+    B: Array | None,
+    sequence_lens: Array | None,
+    initial_h: Array | None,
+    initial_c: Array | None,
+    P: Array | None,
+    W_scale: Array,
+    W_zero_point: Array,
+    R_scale: Array,
+    R_zero_point: Array,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+) -> tuple[Array, ...]:
+    dense = _dense(W, W_scale, W_zero_point), _dense(R, R_scale, R_zero_point)
+    plain = lstm_cell(input_forget)
+
+    def step(d: Direction, x: Array, states: list[Array]) -> list[Array]:
+        h, c = states
+        return plain.step(d, x, [_rounded(k.xp, h), c])
+
+    cell = replace(plain, step=step)
+    return recur(k, cell, _rounded(k.xp, X), dense[0], dense[1], B, sequence_lens, [initial_h, initial_c], P,
+                 activations, activation_alpha, activation_beta, clip, direction, 0)  # fmt: skip
+
+
+def _dense(weights: Array, scale: Array, zero: Array) -> Array:
+    """(directions, inputs, gates) of steps as (directions, gates, inputs) of numbers."""
+    shape = (weights.shape[0], 1, -1)
+    apart = weights.astype(np.float32) - zero.astype(np.float32).reshape(shape)
+    return np.ascontiguousarray((apart * scale.reshape(shape)).swapaxes(1, 2))
+
+
+@dynamic_quantize_lstm.infer
+def _(
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None,
+    sequence_lens: Tensor | None,
+    initial_h: Tensor | None,
+    initial_c: Tensor | None,
+    P: Tensor | None,
+    W_scale: Tensor,
+    W_zero_point: Tensor,
+    R_scale: Tensor,
+    R_zero_point: Tensor,
+    **attrs: Any,
+) -> Any:
+    w, r = (
+        Tensor(DType.FLOAT, None if t.dims is None else (t.dims[0], t.dims[2], t.dims[1]))
+        if t.dims is None or len(t.dims) == 3
+        else t
+        for t in (W, R)
+    )
+    return OPS["", "LSTM"].infer_rule(X, w, r, B, sequence_lens, initial_h, initial_c, P, **attrs)
