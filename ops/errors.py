@@ -7,7 +7,8 @@ MezzoError
 ├── InputError            feeds do not fit the model's signature
 ├── BudgetError           a limit would be passed; raised before the memory or time is taken
 ├── ExecutionError        a step failed while it ran
-├── DeadlineError         a wait passed its deadline
+├── DeadlineError         a wait or a run passed its deadline
+├── Cancelled             the caller ended a run
 ├── ForkedProcess         used in a child forked from a process that had run a program
 ├── MissingPackage        an optional package is absent; the hint is the line that installs it
 └── PlanError             a graph or a plan breaks its own promise: our bug
@@ -73,7 +74,11 @@ class ExecutionError(MezzoError):
 
 
 class DeadlineError(MezzoError):
-    """A wait passed its deadline."""
+    """A wait or a run passed its deadline."""
+
+
+class Cancelled(MezzoError):
+    """The caller ended a run."""
 
 
 class ForkedProcess(MezzoError):

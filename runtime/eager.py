@@ -5,16 +5,18 @@ Slow and simple: what a planned program must equal.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from ..ops import OPS, Context, DType, MezzoError, Type
 from ..ops.budget import Budget
-from ..ops.errors import BudgetError, ExecutionError, ShapeError, UnsupportedModel
+from ..ops.errors import BudgetError, Cancelled, DeadlineError, ExecutionError, ShapeError, UnsupportedModel
 from ..ops.types import Array, type_of
 from .graph import Graph, Node
 from .infer import body_of
@@ -55,18 +57,35 @@ class Eager:
 
 @dataclass(slots=True)
 class Meter:
-    """Counts body iterations of one run against `Budget.steps`, so that an endless loop ends in an error."""
+    """What ends a run: too many body iterations (`Budget.steps`), the clock showing `until`, or `cancel` being set."""
 
     limit: int
     used: int = 0
+    until: float | None = None
+    cancel: threading.Event | None = None
+
+    @property
+    def watches(self) -> bool:
+        """Whether `check` can raise at all."""
+        return self.until is not None or self.cancel is not None
+
+    def check(self) -> None:
+        """Raise DeadlineError or Cancelled if the run is to end."""
+        if self.cancel is not None and self.cancel.is_set():
+            raise Cancelled("the run was cancelled", hint="its event was set by the caller")
+        if self.until is not None and monotonic() > self.until:
+            raise DeadlineError("the run passed its deadline", hint="give it a longer deadline, or smaller inputs")
 
     def tick(self) -> None:
+        """Count one iteration of a body."""
         self.used += 1
         if self.used > self.limit:
             raise BudgetError(
                 f"more than {self.limit} iterations in one run",
                 hint="is the loop endless? raise Budget(steps=...) if it is meant to run longer",
             )
+        if self.watches:
+            self.check()
 
 
 @contextmanager

@@ -34,6 +34,7 @@ class Pool:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.room: int | None = None  # what a session's ceiling leaves beside its arenas
         self._lock = threading.RLock()  # a block may return while another is being handed out
         self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
         self._watched: set[int] = set()  # ids of the arrays that own what is handed out
@@ -80,16 +81,24 @@ class Pool:
             self._free.clear()
         return released
 
+    def held(self) -> int:
+        """Bytes handed out and kept."""
+        with self._lock:
+            return self._used + self._idle
+
     def stats(self) -> PoolStats:
         with self._lock:
             return PoolStats(self._used, self._peak, self._idle, self.limit)
 
     def _count(self, size: int) -> None:
-        if self._used + size > self.limit:
+        limit = self.limit if self.room is None else min(self.limit, self.room)
+        if self._used + self._idle + size > limit:
+            self.trim()
+        if self._used + size > limit:
             raise BudgetError(
-                f"{size} bytes more than the {self._used} in use would pass the limit of {self.limit} bytes for "
+                f"{size} bytes more than the {self._used} in use would pass the limit of {limit} bytes for "
                 "values of data-dependent size",
-                hint="raise Budget(dynamic_bytes=...) or feed smaller inputs",
+                hint="raise Budget(dynamic_bytes=...) or max_memory, or feed smaller inputs",
             )
         self._used += size
         self._peak = max(self._peak, self._used)

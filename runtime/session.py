@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from time import monotonic
@@ -14,21 +14,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..ops import DType, Map, Optional, Tensor, Type
-from ..ops import Sequence as ListType
+from ..ops import Tensor, Type
 from ..ops.budget import Budget
-from ..ops.errors import DeadlineError, ForkedProcess, InputError, PlanError
+from ..ops.errors import ForkedProcess, InputError, PlanError
 from ..ops.types import Array, type_of
 from .compile import Bound, Compiled, compile_graph, specialise
-from .device import Device
 from .device import device as device_named
 from .eager import Meter
+from .feeds import checked, signature_type
 from .graph import Graph
 from .instance import Instance, Observer, Surroundings
 from .lower import Options
 from .plan import MemoryPlan, Strategy
 from .pool import Pool, PoolStats
 from .program import Port, Program
+from .seats import Seats
 
 _ran_in: int | None = None  # the process that has run a program first
 
@@ -59,31 +59,14 @@ class Stats:
     pool: PoolStats
 
 
-class _Seat:
-    """One arena, and the instances that live in it; at most one of them runs at a time."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self.arena = device.allocate(0)
-        self.instances: dict[Bound, Instance] = {}
-        self.evicted = 0  # how many evictions this seat has heard of
-
-    def instance(self, bound: Bound, around: Surroundings, states: Mapping[str, Array]) -> Instance:
-        if bound.program.plan.size > self.arena.nbytes:
-            self.instances.clear()  # they point into the old arena
-            self.arena = self._device.allocate(bound.program.plan.size)
-        made = self.instances.get(bound)
-        if made is None:
-            made = self.instances[bound] = Instance(bound.program, self.arena, around, states)
-        return made
-
-
 class Session:
     """Runs one graph, from any number of threads.
 
     `strategy` is how the memory plan reuses bytes; `instances` bounds how many runs go on at once (each takes an
-    arena; the default is the number of processors); `max_programs` how many input signatures are kept planned. A
-    graph with states keeps them from run to run, and then runs one at a time. `seed` begins the random numbers; with
+    arena; the default is the number of processors); `max_programs` how many input signatures are kept planned;
+    `max_memory` how many bytes arenas and values of data-dependent size may take together (weights and the caller's
+    inputs and outputs are not counted): a run waits for others to end, or is refused, before that is passed. A graph
+    with states keeps them from run to run, and then runs one at a time. `seed` begins the random numbers; with
     `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
 
     >>> from mezzo.runtime.graph import GraphBuilder
@@ -103,6 +86,7 @@ class Session:
         strategy: Strategy | str = Strategy.BOTH,
         instances: int | None = None,
         max_programs: int = 64,
+        max_memory: int | None = None,
         seed: int = 0,
         random: Literal["philox", "numpy"] = "philox",
     ) -> None:
@@ -117,13 +101,11 @@ class Session:
         self._numpy_random = random == "numpy"
         self._planning = threading.RLock()
         self._table = threading.Lock()
-        self._seats: list[_Seat] = []
-        self._free: list[_Seat] = []
-        self._changed = threading.Condition()
-        self._most = 1 if graph.states else max(1, instances or os.cpu_count() or 1)
-        self._pool = Pool(self.budget.dynamic_bytes)
+        most = 1 if graph.states else max(1, instances or os.cpu_count() or 1)
+        self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))
+        self._seats = Seats(self._options.device, self._pool, most, max_memory)
+        self._executor: ThreadPoolExecutor | None = None
         self._numbers, self._planned, self._evicted = count(), 0, 0
-        self._done = 0
         self.states: dict[str, Array] = {s.input: np.array(graph.initializers[s.input]) for s in graph.states}
         self._compile(graph.outputs)
         if all(isinstance(p.type, Tensor) and p.type.static for p in self.inputs):
@@ -165,10 +147,13 @@ class Session:
 
     def stats(self) -> Stats:
         """Counters; a consistent snapshot."""
-        with self._changed, self._table:
-            size = sum(s.arena.nbytes for s in self._seats)
+        with self._table:
             planned = (self._planned, len(self._bound), self._evicted)
-            return Stats(*planned, self._done, len(self._seats), size, self._pool.stats())
+        return Stats(*planned, *self._seats.counts(), self._pool.stats())
+
+    def trim(self) -> int:
+        """Give back the arenas that no run is using and the pool's idle bytes; returns how many bytes that were."""
+        return self._seats.trim()
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -216,20 +201,14 @@ class Session:
                 self._latest = found
             return found
 
-    def _forget_evicted(self, seat: _Seat) -> None:
-        with self._table:
-            if seat.evicted != self._evicted:
-                live = set(self._bound.values())
-                seat.instances = {b: i for b, i in seat.instances.items() if b in live}
-                seat.evicted = self._evicted
-
     # -- running ----------------------------------------------------------------------------------------------------
 
     def __call__(self, *inputs: Any) -> Any:
         """Run on positional inputs; returns the output, or a tuple of several."""
         if len(inputs) > len(self.graph.inputs):
             raise InputError(
-                f"{len(inputs)} inputs given, the model takes {len(self.graph.inputs)}: {self._signature()}"
+                f"{len(inputs)} inputs given, the model takes {len(self.graph.inputs)}",
+                hint=f"they are {', '.join(map(str, self.inputs))}",
             )
         results = tuple(self.run(dict(zip(self.graph.inputs, inputs, strict=False))).values())
         return results[0] if len(results) == 1 else results
@@ -241,25 +220,30 @@ class Session:
         names: Sequence[str] | None = None,
         outputs: Mapping[str, Array] | None = None,
         deadline: float | None = None,
+        cancel: threading.Event | None = None,
         observe: Observer | None = None,
     ) -> dict[str, Any]:
         """Run once: input arrays by name to output arrays by name.
 
         `names` asks for some outputs only (nothing else is computed). `outputs` gives C-contiguous buffers to write
-        into. `deadline` is how many seconds to wait for a free instance. Results belong to the caller. Raises
-        InputError where feeds do not fit, DeadlineError, BudgetError, ExecutionError.
+        into. `deadline` is how many seconds the run may take, waiting for a free instance included; setting `cancel`
+        from another thread ends it too; both are looked at between steps. Results belong to the caller. Raises
+        InputError where feeds do not fit, DeadlineError, Cancelled, BudgetError, ExecutionError.
         """
         _check_process()
+        until = None if deadline is None else monotonic() + deadline
         wanted = tuple(self.graph.outputs if names is None else names)
-        arrays = self._checked(feeds)
-        bound = self._bind(wanted, {p.name: _signature_type(p.type, arrays[p.name]) for p in self.inputs})
+        arrays = checked(self.graph, feeds)
+        bound = self._bind(wanted, {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs})
         program = bound.program
-        buffers = [self._buffer(p, v, program, outputs) for p, v in zip(program.outputs, program.results, strict=True)]
-        with self._seat(deadline) as seat:
-            meter = Meter(self.budget.steps)
-            around = Surroundings(bound.constants, self.budget, self._pool, meter, numpy_random=self._numpy_random)
-            instance = seat.instance(bound, around, self.states)
-            instance.around.meter.used = 0
+        buffers = [self._buffer(p, outputs) for p in program.outputs]
+        with self._seats.borrow(program.plan.size, until, self._live) as seat:
+            instance = seat.instances.get(bound)
+            if instance is None:
+                meter = Meter(self.budget.steps)
+                around = Surroundings(bound.constants, self.budget, self._pool, meter, numpy_random=self._numpy_random)
+                instance = seat.instances[bound] = Instance(program, seat.arena, around, self.states)
+            instance.around.meter = Meter(self.budget.steps, until=until, cancel=cancel)
             instance.around.key = (self._seed, next(self._numbers))
             with np.errstate(all="ignore"):
                 results = instance.run(list(arrays.values()), buffers, observe=observe)
@@ -267,39 +251,26 @@ class Session:
             p.name: r if b is not None else _own(r) for p, b, r in zip(program.outputs, buffers, results, strict=True)
         }
 
-    @contextmanager
-    def _seat(self, deadline: float | None) -> Iterator[_Seat]:
-        """Borrow an arena; wait for one when all are taken."""
-        until = None if deadline is None else monotonic() + deadline
-        with self._changed:
-            while not self._free and len(self._seats) >= self._most:
-                left = None if until is None else until - monotonic()
-                if left is not None and left <= 0:
-                    raise DeadlineError(
-                        f"no instance was free within {deadline} s; {self._most} runs are going on",
-                        hint="allow more with instances=, or a longer deadline",
-                    )
-                self._changed.wait(left)
-            if self._free:
-                seat = self._free.pop()
-            else:
-                seat = _Seat(self._options.device)
-                self._seats.append(seat)
-        try:
-            self._forget_evicted(seat)
-            yield seat
-        finally:
-            with self._changed:
-                self._done += 1
-                self._free.append(seat)
-                self._changed.notify()
+    def run_async(self, feeds: Mapping[str, Any], **options: Any) -> Future[dict[str, Any]]:
+        """`run` in a thread of the session; takes the same arguments and returns a future of its result."""
+        with self._table:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self._seats.most, thread_name_prefix="mezzo")
+        return self._executor.submit(self.run, feeds, **options)
 
-    def _buffer(self, port: Port, value: str, program: Program, given: Mapping[str, Array] | None) -> Array | None:
+    def _live(self) -> set[Bound]:
+        """The programs that are kept."""
+        with self._table:
+            return set(self._bound.values())
+
+    def _buffer(self, port: Port, given: Mapping[str, Array] | None) -> Array | None:
         if not (isinstance(port.type, Tensor) and port.type.static):
             return None
         if given is None or port.name not in given:
             return np.empty(port.type.sizes, port.type.dtype.numpy)
         array = given[port.name]
+        if not isinstance(array, np.ndarray):
+            array = np.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
         fits = type_of(array) == port.type and array.flags.c_contiguous and array.flags.writeable
         if not fits:
             raise InputError(
@@ -308,92 +279,6 @@ class Session:
                 hint=f"give np.empty({port.type.sizes}, {str(port.type.dtype)!r})",
             )
         return array
-
-    # -- feeds ------------------------------------------------------------------------------------------------------
-
-    def _signature(self) -> str:
-        return ", ".join(map(str, self.inputs))
-
-    def _checked(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """The feeds in input order as arrays; InputError lists all that does not fit."""
-        known = {p.name: p.type for p in self.inputs}
-        problems = [f"there is no input {n!r}" for n in feeds if n not in known]
-        arrays: dict[str, Array] = {}
-        sizes: dict[str, tuple[int, str]] = {}
-        for name, type in known.items():
-            if name not in feeds:
-                if name in self.graph.initializers:
-                    arrays[name] = self.graph.initializers[name]
-                else:
-                    problems.append(f"input {name!r} ({type}) is not fed")
-                continue
-            try:
-                arrays[name] = _as_array(feeds[name], type)
-            except (TypeError, ValueError) as error:
-                problems.append(f"input {name!r} is no array: {error}")
-                continue
-            problems += _misfits(name, type, arrays[name], sizes)
-        if problems:
-            raise InputError(
-                "; ".join(problems), where=self.graph.name, hint=f"the model takes {self._signature() or 'no inputs'}"
-            )
-        return arrays
-
-
-def _signature_type(declared: Type, value: Any) -> Type:
-    """What a program is planned for: sizes of arrays, but only the declared type of host objects."""
-    return type_of(value) if isinstance(declared, Tensor) else declared
-
-
-def _as_array(value: Any, type: Type) -> Any:
-    """A feed as operators take it: an array, or a list, dict or None of such."""
-    match type:
-        case Optional():
-            return None if value is None else _as_array(value, type.element)
-        case ListType():
-            if not isinstance(value, (list, tuple)):
-                raise TypeError(f"a {type} is a list, not a {value.__class__.__name__}")
-            return [_as_array(v, type.element) for v in value]
-        case Map():
-            if not isinstance(value, dict):
-                raise TypeError(f"a {type} is a dict, not a {value.__class__.__name__}")
-            return {key: _as_array(v, type.element)[()] for key, v in value.items()}
-    if not isinstance(value, np.ndarray):
-        # Python numbers and lists take the input's type; other arrays keep theirs, which is then checked
-        value = np.asarray(value, type.dtype.numpy if isinstance(value, (bool, int, float, list, tuple)) else None)
-    if type.dtype is DType.STRING:
-        return value.astype(object) if value.dtype.kind in "UT" else value
-    return np.ascontiguousarray(value).reshape(value.shape)
-
-
-def _misfits(name: str, want: Type, array: Array, sizes: dict[str, tuple[int, str]]) -> list[str]:
-    """What is wrong with one feed; named dims must agree over all inputs."""
-    if isinstance(want, Optional):
-        return [] if array is None else _misfits(name, want.element, array, sizes)
-    if isinstance(want, ListType):
-        return [p for i, v in enumerate(array) for p in _misfits(f"{name}[{i}]", want.element, v, {})]
-    if not isinstance(want, Tensor):
-        return []
-    try:
-        have = type_of(array)
-    except Exception as error:
-        return [f"input {name!r}: {error}"]
-    assert isinstance(have, Tensor)
-    if have.dtype is not want.dtype:
-        return [f"input {name!r} is {have.dtype}, expected {want.dtype}"]
-    if want.dims is None:
-        return []
-    if len(want.dims) != have.rank:
-        return [f"input {name!r} is {have}, expected rank {len(want.dims)} ({want})"]
-    found = []
-    for axis, (dim, size) in enumerate(zip(want.dims, have.sizes or array.shape, strict=True)):
-        if isinstance(dim, int) and dim != size:
-            found.append(f"input {name!r} has {size} in axis {axis}, expected {dim} ({want})")
-        elif isinstance(dim, str):
-            before = sizes.setdefault(dim, (size, name))
-            if before[0] != size:
-                found.append(f"dim {dim!r} is {before[0]} in input {before[1]!r} and {size} in input {name!r}")
-    return found
 
 
 def _own(value: Any) -> Any:

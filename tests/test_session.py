@@ -461,3 +461,72 @@ def test_default_inputs_may_be_left_out() -> None:
     assert session.run({"x": x})["y"].tolist() == [1, 2]
     assert session.run({"x": x, "bias": np.array([5, 5], np.float32)})["y"].tolist() == [5, 5]
     assert [a.name for a in mz.InferenceSession(proto.SerializeToString()).get_inputs()] == ["x"]
+
+
+# Services
+
+
+def test_a_run_ends_at_its_deadline_or_when_it_is_cancelled() -> None:
+    g = GraphBuilder("endless")
+    body = Body([i64(), FLAG, f32(2)], lambda g, i, go, x: (g.Identity(go), g.Neg(x)))
+    graph = g.graph([g.Loop(None, g.const(True), g.input("x", f32(2)), body=body)])
+    session, feeds = Session(graph, budget=mz.Budget(steps=1 << 40)), {"x": np.zeros(2, np.float32)}
+    with pytest.raises(mz.DeadlineError, match="passed its deadline") as caught:
+        session.run(feeds, deadline=0.05)
+    assert "Loop" in caught.value.where
+    stop = threading.Event()
+    future = session.run_async(feeds, cancel=stop)
+    assert not future.done()
+    stop.set()
+    with pytest.raises(mz.Cancelled):
+        future.result(60)
+
+
+def test_futures_answer_like_calls() -> None:
+    session, digits = mz.load(digits_model()), held_out().inputs
+    futures = [session.run_async({"image": digits[i : i + 2]}) for i in range(20)]
+    for i, future in enumerate(futures):
+        np.testing.assert_array_equal(future.result(60)["logits"], session(digits[i : i + 2]))
+
+
+def test_memory_stays_under_its_ceiling_and_is_given_back() -> None:
+    free = mz.load(digits_model())
+    arenas = {n: free.warmup({"image": (n, 1, 8, 8)}).plan.size for n in (1, 8, 64)}
+    session = mz.load(digits_model(), max_memory=arenas[8] + arenas[1], instances=4)
+    digits = held_out().inputs
+    want = {n: free(digits[:n]) for n in (1, 8)}
+
+    def work(i: int) -> bool:
+        n = (1, 8)[i % 2]
+        return np.array_equal(session(digits[:n]), want[n]) and session.stats().arena_bytes <= arenas[8] + arenas[1]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(200)))
+    with pytest.raises(mz.BudgetError, match=f"{arenas[64]} bytes, max_memory is"):
+        session(digits[:64])
+    assert session(digits[:1]).shape == (1, 10)
+    assert session.trim() > 0
+    assert session.stats().arena_bytes == 0
+    assert session(digits[:8]).shape == (8, 10)
+
+
+def test_the_ceiling_counts_values_of_data_dependent_size() -> None:
+    g = GraphBuilder("dynamic")
+    rows = g.NonZero(g.input("mask", Tensor(DType.BOOL, ("n",))))
+    graph = g.graph([g.ReduceSum(g.Mul(rows, rows), keepdims=0)])
+    assert Session(graph, max_memory=1 << 20).run({"mask": np.ones(100, bool)})
+    with pytest.raises(mz.BudgetError, match="data-dependent size"):
+        Session(graph, max_memory=1 << 12).run({"mask": np.ones(1000, bool)})
+
+
+def test_arrays_come_and_go_without_copies() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is the peer: pip install --group peers")
+    g = GraphBuilder()
+    session = Session(g.graph([g.Neg(g.input("x", f32(3)))]))
+    fed, seen = torch.arange(3, dtype=torch.float32), []
+    result = session.run({"x": fed}, observe=lambda phase, i, step, instance: seen.append(instance.arrays["x"]))
+    assert seen[0].ctypes.data == fed.data_ptr()
+    assert torch.from_dlpack(result["Neg_0"]).data_ptr() == result["Neg_0"].ctypes.data
+    buffer = torch.empty(3)
+    session.run({"x": memoryview(np.arange(3, dtype=np.float32))}, outputs={"Neg_0": buffer})
+    assert buffer.tolist() == [0, -1, -2]

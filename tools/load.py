@@ -18,6 +18,7 @@ def load(
     strategy: Strategy | str = Strategy.BOTH,
     instances: int | None = None,
     max_programs: int = 64,
+    max_memory: int | None = None,
     seed: int = 0,
 ) -> Session:
     """Load a model and make a session of it.
@@ -41,5 +42,6 @@ def load(
         strategy=strategy,
         instances=instances,
         max_programs=max_programs,
+        max_memory=max_memory,
         seed=seed,
     )

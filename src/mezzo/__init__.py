@@ -11,6 +11,7 @@ from . import onnx
 from .ops.budget import Budget
 from .ops.errors import (
     BudgetError,
+    Cancelled,
     DeadlineError,
     ExecutionError,
     ForkedProcess,
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Budget",
     "BudgetError",
+    "Cancelled",
     "DeadlineError",
     "ExecutionError",
     "ForkedProcess",

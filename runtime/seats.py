@@ -1,0 +1,132 @@
+"""Arenas that runs borrow: at most so many, and together within a ceiling of bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from ..ops.errors import BudgetError, DeadlineError
+from .compile import Bound
+from .device import Device
+from .instance import Instance
+from .pool import Pool
+
+
+class Seat:
+    """One arena, and the instances that live in it; at most one of them runs at a time."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.arena = device.allocate(0)
+        self.instances: dict[Bound, Instance] = {}
+
+    def fit(self, nbytes: int) -> None:
+        """Make the arena large enough; instances that point into a smaller one are dropped."""
+        if nbytes > self.arena.nbytes:
+            self.clear()
+            self.arena = self._device.allocate(nbytes)
+
+    def clear(self) -> int:
+        """Give the arena back; returns its bytes."""
+        released = int(self.arena.nbytes)
+        self.instances = {}
+        self.arena = self._device.allocate(0)
+        return released
+
+
+class Seats:
+    """The seats of a session. `ceiling` bounds arenas and the pool together, in bytes."""
+
+    def __init__(self, device: Device, pool: Pool, most: int, ceiling: int | None) -> None:
+        self.most, self._ceiling = most, ceiling
+        self._device, self._pool = device, pool
+        self._all: list[Seat] = []
+        self._free: list[Seat] = []
+        self._changed = threading.Condition()
+        self._done = 0
+
+    def counts(self) -> tuple[int, int, int]:
+        """Runs that have ended, arenas, and bytes of all arenas."""
+        with self._changed:
+            return self._done, len(self._all), sum(s.arena.nbytes for s in self._all)
+
+    def trim(self) -> int:
+        """Give back arenas that nobody uses and what the pool keeps; returns the bytes."""
+        with self._changed:
+            return sum(s.clear() for s in self._free) + self._pool.trim()
+
+    @contextmanager
+    def borrow(self, nbytes: int, until: float | None, live: Callable[[], set[Bound]]) -> Iterator[Seat]:
+        """A seat whose arena has `nbytes`; waits for one until the clock shows `until`.
+
+        `live` tells which programs are kept: instances of others are dropped. Raises DeadlineError, or BudgetError if
+        the ceiling has no room even when nothing else runs.
+        """
+        seat = self._take(nbytes, until)
+        try:
+            if len(seat.instances) > 8:
+                kept = live()
+                seat.instances = {b: i for b, i in seat.instances.items() if b in kept}
+            yield seat
+        finally:
+            with self._changed:
+                self._done += 1
+                self._free.append(seat)
+                self._pool.room = self._room()
+                self._changed.notify()
+
+    def _take(self, nbytes: int, until: float | None) -> Seat:
+        with self._changed:
+            while True:
+                if self._free or len(self._all) < self.most:
+                    seat = self._claim(nbytes)
+                    if seat is not None:
+                        return seat
+                left = None if until is None else until - monotonic()
+                if left is not None and left <= 0:
+                    raise DeadlineError(
+                        f"no instance was free before the deadline; {self.most} runs may go on at once",
+                        hint="allow more with instances= or max_memory=, or a longer deadline",
+                    )
+                self._changed.wait(left)
+
+    def _claim(self, nbytes: int) -> Seat | None:
+        """The free seat that fits best, grown if the ceiling allows; None to wait for other runs to end."""
+        fitting = [s for s in self._free if s.arena.nbytes >= nbytes]
+        seat = min(fitting, key=lambda s: s.arena.nbytes, default=None)
+        if seat is None:
+            seat = self._free[-1] if self._free else Seat(self._device)
+            if not self._make_room(nbytes, seat):
+                if len(self._free) < len(self._all):
+                    return None
+                raise BudgetError(
+                    f"this run needs an arena of {nbytes} bytes, max_memory is {self._ceiling}",
+                    hint="raise max_memory, or run smaller inputs (`mezzo explain --budget` tells the largest batch)",
+                )
+            seat.fit(nbytes)
+        if seat in self._free:
+            self._free.remove(seat)
+        else:
+            self._all.append(seat)
+        self._pool.room = self._room()
+        return seat
+
+    def _make_room(self, nbytes: int, seat: Seat) -> bool:
+        """Whether an arena of `nbytes` fits under the ceiling once what is idle has been given back."""
+        if self._ceiling is None:
+            return True
+        taken = sum(int(s.arena.nbytes) for s in self._all if s is not seat)
+        if taken + self._pool.held() + nbytes > self._ceiling:
+            self._pool.trim()
+            for other in self._free:
+                if other is not seat:
+                    taken -= other.clear()
+        return taken + self._pool.held() + nbytes <= self._ceiling
+
+    def _room(self) -> int | None:
+        """What the ceiling leaves for the pool."""
+        if self._ceiling is None:
+            return None
+        return self._ceiling - sum(int(s.arena.nbytes) for s in self._all)
