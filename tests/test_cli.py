@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from mezzo.models.digits import digits_model, held_out
+from mezzo.ops.errors import BudgetError
+from mezzo.tools.load import load
 
 from .models import LIGHT, model, node, value
 
@@ -73,6 +75,27 @@ def test_explain_tells_kernels_and_memory() -> None:
     text = mezzo("explain", DIGITS, "--memory")
     assert "Arena" in text
     assert "Kernels" not in text
+
+
+def test_explain_draws_the_plan(tmp_path: Path) -> None:
+    picture = tmp_path / "memory.html"
+    report = as_json("explain", DIGITS, "--memory", "--html", str(picture))
+    text = picture.read_text("utf8")
+    assert text.count("<rect") == len(report["arena"])
+    assert "Who owns the peak" in text
+    assert "http" not in text, "the page is complete in itself"
+
+
+def test_the_largest_batch_runs_and_one_more_is_refused() -> None:
+    report = as_json("explain", DIGITS, "--memory", "--budget", "256KiB")
+    batch = report["largest_batch"]
+    assert report["its_arena_bytes"] <= 256 << 10
+    session = load(DIGITS, max_memory=256 << 10)
+    assert session(np.zeros((batch, 1, 8, 8), np.float32)).shape == (batch, 10)
+    with pytest.raises(BudgetError):
+        session(np.zeros((batch + 1, 1, 8, 8), np.float32))
+    assert "larger --budget" in mezzo("explain", DIGITS, "--budget", "1KiB", code=2)
+    assert "no size" in mezzo("explain", DIGITS, "--budget", "much", code=2)
 
 
 def test_explain_shows_resnets_bound() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ops.errors import InputError, MezzoError
 from . import feeds as inputs
-from .report import Report, Table, show
+from .report import Report, Table, parse_size, show
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 model_argument = click.argument("model", type=click.Path(path_type=Path))
@@ -65,18 +65,38 @@ def run(
 @click.option("--graph", is_flag=True, help="Operators before and after the passes.")
 @click.option("--kernels", is_flag=True, help="The kernel of each step, and what declined.")
 @click.option("--memory", is_flag=True, help="The arena, its bound, and who lives where.")
+@click.option("--html", type=click.Path(path_type=Path), help="Draw the memory plan into this HTML file.")
+@click.option("--budget", metavar="SIZE", help="Find the largest batch whose arena fits, e.g. 2GiB.")
 @shape_option
 @seed_option
 @json_option
-def explain(model: Path, shapes: tuple[str, ...], seed: int, as_json: bool, **flags: bool) -> None:
+def explain(
+    model: Path,
+    html: Path | None,
+    budget: str | None,
+    shapes: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+    **flags: bool,
+) -> None:
     """Show what MODEL becomes: graph, kernels and memory (default: all three). Unknown dims are 1 unless given."""
     from .explain import explain as report
+    from .explain import largest_batch
     from .load import load
+    from .timeline import timeline
 
     session = load(model)
     sizes = inputs.shapes(session, inputs.parse_sizes(shapes))
+    facts: dict[str, Any] = {}
+    if budget:
+        dim, batch, arena = largest_batch(session, sizes, parse_size(budget))
+        facts = {"largest_batch": batch, "its_dim": dim, "its_arena_bytes": arena}
     parts = tuple(part for part, on in flags.items() if on) or tuple(flags)
-    show(report(session, inputs.random_feeds(session, sizes, seed), parts), as_json=as_json)
+    made = report(session, inputs.random_feeds(session, sizes, seed), parts)
+    if html:
+        html.write_text(timeline(session.program, str(model)), "utf8")
+        facts["picture"] = str(html)
+    show(Report(made.title, {**made.facts, **facts}, made.tables), as_json=as_json)
 
 
 @cli.command()

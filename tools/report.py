@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from ..ops.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,22 @@ def size(nbytes: int) -> str:
     while value >= 1024 and len(units) > 1:
         value, units = value / 1024, units[1:]
     return f"{value:.0f} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `2GiB`, `512 MB`, `1e6`; raises InputError for anything else.
+
+    >>> parse_size("2GiB"), parse_size("1.5 kB")
+    (2147483648, 1500)
+    """
+    found = re.fullmatch(r"([\d.]+(?:e\d+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    try:
+        if found is None:
+            raise ValueError
+        number, unit, binary = found.groups()
+        return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit or " "))
+    except ValueError as error:
+        raise InputError(f"{text!r} is no size", hint="write 2GiB, 512MB or a number of bytes") from error
 
 
 def _plain(value: Any) -> Any:
