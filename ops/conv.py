@@ -18,7 +18,8 @@ from .types import Array, Dim, Tensor, f32
 from .windows import Ints, Window, known, out_dims, padded, per_axis, taps, windows
 
 
-def _add_bias(y: Array, B: Array | None) -> Array:
+def add_bias(y: Array, B: Array | None) -> Array:
+    """The array with one number added to each channel, in place."""
     if B is not None:
         y += widen(B).reshape(-1, *(1,) * (y.ndim - 2))
     return y
@@ -69,7 +70,7 @@ def conv(
         patches = patches.reshape(n, group, W.shape[1] * len(views), math.prod(places))
         rows = weights.astype(np.float64).reshape(1, group, W.shape[0] // group, -1)
         y = k.xp.matmul(rows, patches).astype(weights.dtype, copy=False)
-    return narrow(_add_bias(y.reshape(n, W.shape[0], *places), B), X.dtype)
+    return narrow(add_bias(y.reshape(n, W.shape[0], *places), B), X.dtype)
 
 
 def _depthwise(xp: Any, views: Sequence[Array], weights: Array) -> Array:
@@ -95,17 +96,17 @@ def _(
     pads: Ints = None,
     strides: Ints = None,
 ) -> Tensor:
-    x, w, kernel = _conv_dims(X, W, kernel_shape)
+    x, w, kernel = conv_dims(X, W, kernel_shape)
     if x is None or w is None:
         return X.of(None)
     same(x[1], product((w[1], group)), f"{X} has other channels than the kernel {W} takes in {group} groups")
     if isinstance(w[0], int) and w[0] % group:
         raise ShapeError(f"{w[0]} filters do not divide into {group} groups")
-    _check_bias(B, w[0], W)
+    check_bias(B, w[0], W)
     return X.of((x[0], w[0], *out_dims(x[2:], kernel, strides, dilations, pads, auto_pad)))
 
 
-def _conv_dims(
+def conv_dims(
     X: Tensor, W: Tensor, kernel_shape: Ints
 ) -> tuple[tuple[Dim, ...] | None, tuple[Dim, ...] | None, tuple[Dim, ...]]:
     """Dims of input, weights and kernel; a rank that only one of them knows holds for all."""
@@ -125,7 +126,8 @@ def _conv_dims(
     return x, w, tuple(kernel)
 
 
-def _check_bias(B: Tensor | None, filters: Dim, W: Tensor) -> None:
+def check_bias(B: Tensor | None, filters: Dim, W: Tensor) -> None:
+    """ShapeError where a bias has another number of entries than there are filters."""
     if B is not None and B.dims is not None:
         if len(B.dims) != 1:
             raise ShapeError(f"a bias is a list, not {B}")
@@ -214,7 +216,7 @@ def conv_transpose(
     for t, view in enumerate(taps(y, reach)):
         view += patches[:, :, t]
     y = y[(slice(None), slice(None), *(slice(w.before, w.before + w.out) for w in found))].copy()
-    return narrow(_add_bias(y, B), X.dtype)
+    return narrow(add_bias(y, B), X.dtype)
 
 
 @conv_transpose.infer
@@ -232,11 +234,11 @@ def _(
     pads: Ints = None,
     strides: Ints = None,
 ) -> Tensor:
-    x, w, kernel = _conv_dims(X, W, kernel_shape)
+    x, w, kernel = conv_dims(X, W, kernel_shape)
     if x is None or w is None:
         return X.of(None)
     same(x[1], w[0], f"{X} has other channels than the kernel {W} takes")
     filters = product((w[1], group))
-    _check_bias(B, filters, W)
+    check_bias(B, filters, W)
     found = _transposed(x[2:], kernel, strides, dilations, pads, auto_pad, output_padding, output_shape)
     return X.of((x[0], filters, *(None if f is None else f.out for f in found)))

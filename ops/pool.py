@@ -14,9 +14,9 @@ import numpy as np
 
 from .errors import ShapeError
 from .op import Context, Op, Sample, op
-from .rules import narrow, unknown, widen
+from .rules import ints, narrow, unknown, widen
 from .types import Array, Dim, DType, Tensor, f32
-from .windows import Ints, Window, known, out_dims, padded, taps, windows
+from .windows import Ints, Window, known, out_dims, padded, per_axis, taps, windows
 
 
 def _pooled_dims(
@@ -168,22 +168,156 @@ def _(
     return X.of(_pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
 
 
+def _power(x: Array, p: int) -> Array:
+    return abs(x) if p == 1 else x * x if p == 2 else abs(x) ** p
+
+
+def _root(x: Array, p: int) -> Array:
+    return x if p == 1 else x ** (1 / p)
+
+
+@op(
+    "LpPool",
+    since=22,
+    samples=[
+        *(s for s in POOL_SAMPLES if not s.attrs.get("ceil_mode")),
+        Sample([f32(1, 2, 6, 6)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
+        *(Sample([f32(1, 2, 5, 5)], {"kernel_shape": [2, 3], "p": p, "pads": [1, 0, 0, 1]}) for p in (1, 3)),
+    ],
+)
+def lp_pool(
+    k: Context,
+    X: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints = None,
+    kernel_shape: Sequence[int],
+    p: int = 2,
+    pads: Ints = None,
+    strides: Ints = None,
+) -> Array:
+    found = known(windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    y = sum(taps(padded(k.xp, _power(widen(X), p), found), found))
+    return narrow(k.xp.array(_root(y, p), order="C"), X.dtype)
+
+
+@lp_pool.infer
+def _(
+    X: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints = None,
+    kernel_shape: Sequence[int],
+    p: int = 2,
+    pads: Ints = None,
+    strides: Ints = None,
+) -> Tensor:
+    return X.of(_pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+
+
+_PLACES = np.array([[[[5, 7], [13, 15]]]])
+
+
+@op(
+    "MaxUnpool",
+    since=22,
+    outputs=("output",),
+    samples=[
+        Sample([f32(1, 1, 2, 2), _PLACES], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        Sample([f32(1, 1, 2, 2), _PLACES, np.array([1, 1, 5, 5])], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        Sample([f32(1, 2, 3), np.array([[[0, 2, 4], [5, 7, 9]]])],
+               {"kernel_shape": [3], "strides": [2], "pads": [1, 1]}),
+    ],
+)  # fmt: skip
+def max_unpool(
+    k: Context,
+    X: Array,
+    I: Array,  # noqa: E741 (the schema calls it so)
+    output_shape: Array | None = None,
+    *,
+    kernel_shape: Sequence[int],
+    pads: Ints = None,
+    strides: Ints = None,
+) -> Array:
+    sizes = _unpooled(X.shape[2:], kernel_shape, pads, strides)
+    y = k.xp.zeros((*X.shape[:2], *(s or 0 for s in sizes)), X.dtype)
+    y.reshape(-1)[I.reshape(-1)] = X.reshape(-1)
+    if output_shape is None:
+        return y
+    # the official vectors count places in the size that the attributes give, whatever size is asked for
+    whole = k.xp.zeros(ints(output_shape), X.dtype)
+    both = tuple(slice(min(a, b)) for a, b in zip(y.shape, whole.shape, strict=True))
+    whole[both] = y[both]
+    return whole
+
+
+def _unpooled(sizes: Sequence[Dim], kernel_shape: Sequence[int], pads: Ints, strides: Ints) -> tuple[int | None, ...]:
+    """Spatial sizes of what was pooled, as far as they can be told."""
+    n = len(kernel_shape)
+    if len(sizes) != n:
+        raise ShapeError(f"kernel_shape {list(kernel_shape)} does not fit {len(sizes)} spatial axes")
+    step, edge = per_axis(strides, n, 1, "strides"), per_axis(pads, 2 * n, 0, "pads")
+    return tuple(
+        (d - 1) * step[i] + kernel_shape[i] - edge[i] - edge[n + i] if isinstance(d, int) else None
+        for i, d in enumerate(sizes)
+    )
+
+
+@max_unpool.infer
+def _(
+    X: Tensor,
+    I: Tensor,  # noqa: E741
+    output_shape: Tensor | None = None,
+    *,
+    kernel_shape: Sequence[int],
+    pads: Ints = None,
+    strides: Ints = None,
+) -> Tensor:
+    n = len(kernel_shape)
+    if output_shape is not None:
+        asked = output_shape.ints()
+        return X.of([None] * (n + 2) if asked is None else asked)
+    dims = X.dims or I.dims or (None,) * (n + 2)
+    return X.of((*dims[:2], *_unpooled(dims[2:], kernel_shape, pads, strides)))
+
+
+def _global_type(X: Tensor) -> Tensor:
+    return X.of((*X.shape[:2], *(1,) * (X.rank - 2)))
+
+
+GLOBAL_SAMPLES = [Sample([f32(2, 3, 4, 5)]), Sample([f32(1, 2, 3)]), Sample([f32(0, 2, 3, 1)])]
+
+
 def _global(name: str, combine: Callable[[Any, tuple[int, ...]], Array]) -> Op:
     """A pool whose window is all of the spatial axes."""
 
     def reference(k: Context, X: Array) -> Array:
         return narrow(k.xp.asarray(combine(widen(X), tuple(range(2, X.ndim)))), X.dtype)
 
-    made = op(name, since=22, samples=[Sample([f32(2, 3, 4, 5)]), Sample([f32(1, 2, 3)]), Sample([f32(0, 2, 3, 1)])])(
-        reference
-    )
+    made = op(name, since=22, samples=GLOBAL_SAMPLES)(reference)
 
     @made.infer
     def _(X: Tensor) -> Tensor:
-        return X.of((*X.shape[:2], *(1,) * (X.rank - 2)))
+        return _global_type(X)
 
     return made
 
 
 global_average_pool = _global("GlobalAveragePool", lambda x, axes: x.mean(axes, keepdims=True))
 global_max_pool = _global("GlobalMaxPool", lambda x, axes: x.max(axes, keepdims=True))
+
+
+@op(
+    "GlobalLpPool",
+    since=22,
+    samples=[*GLOBAL_SAMPLES, *(Sample([f32(2, 3, 4)], {"p": p}) for p in (1, 3))],
+)
+def global_lp_pool(k: Context, X: Array, *, p: int = 2) -> Array:
+    return narrow(_root(_power(widen(X), p).sum(tuple(range(2, X.ndim)), keepdims=True), p), X.dtype)
+
+
+@global_lp_pool.infer
+def _(X: Tensor, *, p: int = 2) -> Tensor:
+    return _global_type(X)
