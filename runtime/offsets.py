@@ -14,6 +14,7 @@ from .lives import Sequential, Timeline, aligned
 
 SEARCH_LIMIT = 3000  # buffers: above it the linear mode plans, whose time grows with their number only
 TRIES = 40
+EFFORT = 40_000  # neighbours looked at over all tries: what keeps planning short beside a few runs
 
 
 def stacked(buffers: Sequence[Buffer]) -> list[int]:
@@ -108,7 +109,10 @@ def search(buffers: Sequence[Buffer], time: Timeline, enough: int) -> list[int]:
     meets = _meetings(buffers, time)
     best: list[int] = []
     smallest = -1
-    for order in _orders(buffers, sizes, meets):
+    effort = sum(map(len, meets)) + len(buffers)
+    for tries, order in enumerate(_orders(buffers, sizes, meets)):
+        if tries >= 3 and tries * effort > EFFORT:
+            break
         offsets = _placed(order, sizes, meets)
         size = extent(buffers, offsets)
         if smallest < 0 or size < smallest:
@@ -150,7 +154,7 @@ def _orders(buffers: Sequence[Buffer], sizes: list[int], meets: list[list[int]])
     for key in keys:
         yield sorted(everyone, key=key)
     luck = Random(0)
-    for _ in range(TRIES if len(buffers) <= 1000 else 4):
+    for _ in range(TRIES):
         weight = {i: sizes[i] * luck.uniform(0.5, 1.5) for i in everyone}
         yield sorted(everyone, key=lambda i: -weight[i])
 

@@ -6,12 +6,10 @@ live together, then offsets: the order and the four strategies of the MXNet pape
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-
-import numpy as np
 
 from ..ops.errors import PlanError
 from .buffers import Buffer, merged
@@ -89,29 +87,28 @@ class MemoryPlan:
         Sharing is right between views of the same elements, and where an output takes over from an input that dies in
         the step that makes it.
         """
-        slots = self.arena()
         handed = {(s.value, s.other) for s in self.shared if s.kind == "inplace"}
-        start = np.array([s.offset for s in slots], np.int64)
-        end = np.array([s.end for s in slots], np.int64)
-        if slots and (int(end.max()) > self.size or int(start.min()) < 0):
-            raise PlanError(f"{slots[int(end.argmax())].life.value} ends outside of the arena of {self.size} bytes")
-        first = np.array([s.life.first for s in slots], np.int64)
-        last = np.array([s.life.last for s in slots], np.int64)
-        for i, a in enumerate(slots):
-            reach = int(np.searchsorted(start, end[i]))  # the slots are sorted by where they start
-            rest = slice(i + 1, max(reach, i + 1))
-            near = np.ones(rest.stop - rest.start, bool)
-            if isinstance(self.time, Sequential):
-                near = (first[rest] <= last[i]) & (first[i] <= last[rest])
-            for j in np.flatnonzero(near):
-                b = slots[i + 1 + int(j)]
-                if not self.time.meets(a.life, b.life) or a.same_content(b):
-                    continue
-                old, new = sorted((a, b), key=lambda s: s.life.first)
-                pair = (new.life.value, old.life.value)
-                if not (pair in handed and a.offset == b.offset and self.time.succeeds(new.life, old.life)):
-                    raise PlanError(f"{b.life.value} and {a.life.value} overlap")
+        for a, b in self._meetings():
+            if a.offset >= b.end or b.offset >= a.end or a.same_content(b):
+                continue
+            old, new = (a, b) if a.life.first <= b.life.first else (b, a)
+            pair = (new.life.value, old.life.value)
+            if not (pair in handed and a.offset == b.offset and self.time.succeeds(new.life, old.life)):
+                raise PlanError(f"{new.life.value} and {old.life.value} overlap")
         return self
+
+    def _meetings(self) -> Iterator[tuple[Slot, Slot]]:
+        """Every two slots that may be alive together; raises PlanError for a slot outside of the arena."""
+        alive: list[Slot] = []
+        for slot in sorted(self.arena(), key=lambda s: s.life.first):
+            if slot.offset < 0 or slot.end > self.size:
+                raise PlanError(f"{slot.life.value} ends outside of the arena of {self.size} bytes")
+            if isinstance(self.time, Sequential):
+                alive = [s for s in alive if s.life.last >= slot.life.first]
+                yield from ((s, slot) for s in alive)
+            else:
+                yield from ((s, slot) for s in alive if self.time.meets(s.life, slot.life))
+            alive.append(slot)
 
     def __str__(self) -> str:
         rows = [
