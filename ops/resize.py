@@ -85,7 +85,10 @@ def _coordinates(x: Axis, mode: str) -> Vector:
         shift = np.float32(x.size / 2) * (one - np.float32(x.out) / (scale * np.float32(x.size)))
         return shift + (i + half) / scale - half
     if mode == "align_corners":
-        return i * 0 if x.out == 1 else i * last / np.float32(x.out - 1)
+        # the official vectors align the last element with the end of the length before it is rounded down
+        length = x.scale * x.size
+        length = x.out if abs(length - x.out) < 1e-5 * x.out else length
+        return i * 0 if x.out == 1 else i * last / np.float32(length - 1)
     if mode == "asymmetric":
         return i / scale
     if mode == "tf_crop_and_resize":

@@ -185,7 +185,7 @@ def _mel(hertz: float) -> float:
     return 2595 * math.log10(1 + hertz / 700)
 
 
-_BINS = [np.array(8), np.array(16), np.array(8192), np.float32(0), np.float32(4096)]
+_BINS: list[Any] = [np.array(8), np.array(16), np.array(8192), np.float32(0), np.float32(4096)]
 
 
 @op(

@@ -204,6 +204,15 @@ def test_other_float_types_give_the_same_numbers(o: Op, sample: Sample, dtype: D
             np.testing.assert_allclose(y.astype(np.float64), like.astype(np.float64), rtol=rtol, atol=rtol)
 
 
+def fractional_corners(s: Sample) -> bool:
+    """Whether scales ask for a fractional size, to whose end corners are aligned."""
+    scales = s.inputs[2] if len(s.inputs) == 3 else None
+    if s.attrs.get("coordinate_transformation_mode") != "align_corners" or not isinstance(scales, np.ndarray):
+        return False
+    assert isinstance(s.inputs[0], Tensor)
+    return any(abs(n * f - round(n * f)) > 1e-3 for n, f in zip(s.inputs[0].sizes, scales.tolist(), strict=True))
+
+
 ORT_OPSETS = {"": 26, "ai.onnx.ml": 5}
 # What ONNX Runtime lacks or does otherwise than the standard says: operator, a condition on the sample, the reason.
 ORT_DIFFERS: list[tuple[str, Callable[[Sample], bool], str]] = [
@@ -224,6 +233,7 @@ ORT_DIFFERS: list[tuple[str, Callable[[Sample], bool], str]] = [
     ),
     ("Attention", lambda s: "left_window_size" in s.attrs, "it has no windows"),
     ("Attention", lambda s: s.attrs.get("qk_matmul_output_mode") == 2, "it shows hidden scores as the lowest float"),
+    ("Resize", fractional_corners, "it aligns corners with whole sizes, the official vectors with fractional ones"),
     ("DeformConv", lambda s: s.inputs[0] == f32(1, 1, 6), "it knows two spatial axes only"),
     ("MaxUnpool", lambda s: len(s.inputs) == 3, "it counts places in the size asked for"),
     ("GridSample", lambda s: s.inputs[0] == f32(2, 1, 5), "it knows two and three spatial axes only"),

@@ -111,7 +111,7 @@ ArgMin              [11] 12 13
 CumSum              14
 TopK                11 24
 MatMul              9 13
-Gemm                9 11 13
+Gemm                6 9 11 13
 Conv                11 22
 ConvTranspose       11 22
 MaxPool             8 10 11 12 22
@@ -131,11 +131,21 @@ GroupNormalization
 MeanVarianceNormalization 13
 LpNormalization     22
 Attention           24 25
+Det                 22
+DeformConv          22
+MaxRoiPool          22
+MaxUnpool           11 22
+Compress            [11] 28
+ReverseSequence     28
+Unique              28
+Einsum              28
+GridSample          22
+RoiAlign            22
 NegativeLogLikelihoodLoss 13 22
 SoftmaxCrossEntropyLoss 13
 Dropout             13 22
 LSTM                14 22
-GRU                 14 22
+GRU                 3 14 22
 RNN                 14 22
 Resize              13 18 19
 NonMaxSuppression   11
