@@ -73,13 +73,17 @@ class Forest:
             found[here] = np.isin(values[here], self.sets.get(node, ()))
         return found
 
-    def scores(self, x: Array, targets: int, aggregate: str, dtype: Any) -> tuple[Array, Array]:
-        """The votes of all trees, [rows, targets]; and where there was any. Sums are taken in float64."""
+    def scores(self, x: Array, targets: int, aggregate: str) -> tuple[Array, Array]:
+        """The votes of all trees, [rows, targets]; and where there was any.
+
+        Sums are taken tree by tree in the element type of the weights: the shares of an even forest then meet at
+        exactly one half, where a class begins.
+        """
         if x.ndim != 2:
             x = x.reshape(1, -1)
         if len(self.feature) and self.feature.max(initial=0) >= x.shape[1]:
             raise ShapeError(f"the trees ask for feature {self.feature.max()}, and a row has {x.shape[1]}")
-        made, seen = np.zeros((len(x), targets), dtype), np.zeros((len(x), targets), bool)
+        made, seen = np.zeros((len(x), targets), self.weights.dtype), np.zeros((len(x), targets), bool)
         step = max(ROWS // max(len(self.roots), 1), 1)
         for start in range(0, len(x), step):
             part = slice(start, start + step)
@@ -89,7 +93,7 @@ class Forest:
     def _aggregated(self, leaves: Array, targets: int, aggregate: str) -> tuple[Array, Array]:
         start = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
         combine = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
-        total = np.full((len(leaves), targets), start)
+        total = np.full((len(leaves), targets), start, self.weights.dtype)
         seen = np.zeros((len(leaves), targets), bool)
         rows = np.broadcast_to(np.arange(len(leaves))[:, None], leaves.shape)
         for vote in range(int(self.count.max(initial=0))):

@@ -15,6 +15,7 @@ from .ml_scores import (
     Floats,
     Ints,
     Texts,
+    both_classes,
     classified,
     labels_of,
     logistic,
@@ -358,10 +359,13 @@ def svm_classifier(
     count = len(vectors_per_class)
     kernels = _kernel(x, vectors, kernel_type, kernel_params)
     scores, votes = _pairwise(kernels, weights.reshape(count - 1, total), offsets, tuple(vectors_per_class))
-    best = votes.argmax(1)
+    best = votes.argmax(1)  # whatever the probabilities say, as LIBSVM has it
     if prob_a:
         scores = _coupled(scores, np.asarray(prob_a, np.float64), np.asarray(prob_b, np.float64), count)
-        best = scores.argmax(1)
+    elif count == 2:
+        # One score, positive for the first class, comes out as a column for each class in this order: whoever converts
+        # a machine of two classes knows ONNX Runtime's way, and turns the sign.
+        return labels[best], both_classes(scores[:, 0], post_transform, shares=False).astype(np.float32)
     return labels[best], transform(scores, post_transform).astype(np.float32)
 
 
@@ -383,5 +387,5 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     labels = len(labels_of(classlabels_ints, classlabels_strings))
     count = len(vectors_per_class or ())
-    columns = labels if prob_a or not count else count * (count - 1) // 2
+    columns = labels if prob_a or count in (0, 2) else count * (count - 1) // 2
     return classified(X, classlabels_ints, classlabels_strings, columns)

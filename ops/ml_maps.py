@@ -80,7 +80,8 @@ def _(X: Type, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: i
         Sample([_map({"a": 4.0, "c": 8.0}, DType.STRING, DType.FLOAT)], {"string_vocabulary": ("a", "c", "b", "z")}),
         Sample([_map({7: 3.0}, DType.INT64, DType.DOUBLE)], {"int64_vocabulary": (5, 7)}),
         Sample([_map({7: "x"}, DType.INT64, DType.STRING)], {"int64_vocabulary": (5, 7)}),
-        Sample([_map({}, DType.STRING, DType.INT64)], {"string_vocabulary": ("a",)}),
+        Sample([_map({}, DType.STRING, DType.FLOAT)], {"string_vocabulary": ("a",)}),
+        Sample([_map({"b": 3}, DType.STRING, DType.INT64)], {"string_vocabulary": ("a", "b")}),
     ],
 )
 def dict_vectorizer(

@@ -66,12 +66,11 @@ def transform(scores: Array, name: str) -> Array:
 
 
 def both_classes(score: Array, name: str, *, shares: bool) -> Array:
-    """Scores [n, 2] of two classes that one score [n] tells apart. `shares`: the score is a share of 1."""
-    if name == "PROBIT":
-        return np.stack([score, _probit(score)], 1)
+    """Scores [n, 2] of two classes that one score [n] tells apart. `shares`: it is a share of 1, and stays one."""
     if shares:
-        return np.stack([1 - score, score], 1)
-    return np.stack([logistic(-score), logistic(score)] if name == "LOGISTIC" else [-score, score], 1)
+        both = np.stack([1 - score, score], 1)
+        return transform(both, name) if name == "PROBIT" else both
+    return transform(np.stack([-score, score], 1), name)
 
 
 def labels_of(numbers: Ints, words: Texts) -> Array:

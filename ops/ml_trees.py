@@ -77,8 +77,8 @@ def _from_ids(
     votes = place(np.asarray(vote_tree, np.int64), np.asarray(vote_node, np.int64))
     return _forest(
         tops[np.sort(firsts)],
-        np.asarray(split, None if isinstance(split, np.ndarray) else np.float32),
-        (votes, np.asarray(vote_target, np.int64), np.asarray(weight, np.float64)),
+        _numbers(split),
+        (votes, np.asarray(vote_target, np.int64), _numbers(weight)),
         {},
         feature=np.where(leaf, 0, np.asarray(feature, np.int64)),
         mode=np.asarray([MODES.get(m, 0) for m in mode], np.int64),
@@ -86,6 +86,11 @@ def _from_ids(
         no=false,
         nan_is_yes=np.asarray(nan_is_yes, bool) if nan_is_yes is not None else np.zeros(len(nodes), bool),
     )
+
+
+def _numbers(values: Any) -> Array:
+    """A list of floats is one of float32; an array has its own type."""
+    return np.asarray(() if values is None else values, values.dtype if isinstance(values, np.ndarray) else np.float32)
 
 
 def _features(X: Array) -> Array:
@@ -173,10 +178,10 @@ def tree_ensemble_regressor(
     if aggregate_function not in AGGREGATES:
         raise ShapeError(f"aggregate_function {aggregate_function!r} is none of {', '.join(AGGREGATES)}")
     targets = n_targets or 1
-    scores, _ = forest.scores(_features(X), targets, aggregate_function, np.float64)
+    scores, _ = forest.scores(_features(X), targets, aggregate_function)
     base = base_values_as_tensor if base_values_as_tensor is not None else base_values
     if base is not None and len(base):
-        scores = scores + np.asarray(base, np.float64)
+        scores = scores + np.asarray(base, scores.dtype)
     return transform(scores, post_transform).astype(np.float32)
 
 
@@ -249,9 +254,9 @@ def tree_ensemble_classifier(
         weight=class_weights_as_tensor if class_weights_as_tensor is not None else class_weights,
     )
     labels = labels_of(classlabels_int64s, classlabels_strings)
-    scores, _ = forest.scores(_features(X), len(labels), "SUM", np.float64)
+    scores, seen = forest.scores(_features(X), len(labels), "SUM")
     given = base_values_as_tensor if base_values_as_tensor is not None else base_values
-    base = np.asarray(() if given is None else given, np.float64)
+    base = np.asarray(() if given is None else given, scores.dtype)
     if len(labels) == 2 and len(np.unique(forest.targets)) == 1:
         # every vote is for one class: its score tells both apart
         score = scores[:, forest.targets[0]] + (base[-1] if len(base) else 0)
@@ -260,7 +265,9 @@ def tree_ensemble_classifier(
         made = both_classes(score, post_transform, shares=shares)
     else:
         scores = scores + base if len(base) else scores
-        best, made = scores.argmax(1), transform(scores, post_transform)
+        # a class that no leaf voted for is not chosen, even if the others have less than its zero
+        best = (scores if len(base) else np.where(seen, scores, -np.inf)).argmax(1)
+        made = transform(scores, post_transform)
     return labels[best], made.astype(np.float32)
 
 
@@ -306,7 +313,7 @@ def _from_lists(
     return _forest(
         checked("tree_roots", np.asarray(roots, np.int64), nodes),
         padded(split, np.asarray(split).dtype),
-        (np.arange(nodes, nodes + leaves), np.asarray(target, np.int64), np.asarray(weight).astype(np.float64)),
+        (np.arange(nodes, nodes + leaves), np.asarray(target, np.int64), np.asarray(weight)),
         sets,
         feature=padded(feature, np.int64),
         mode=kinds,
@@ -397,7 +404,7 @@ def tree_ensemble(
     ):
         if not 0 <= chosen < len(names):
             raise ShapeError(f"{name} {chosen} is none of 0 to {len(names) - 1}: {', '.join(names)}")
-    scores, _ = forest.scores(_features(X), targets, AGGREGATES[aggregate_function], np.float64)
+    scores, _ = forest.scores(_features(X), targets, AGGREGATES[aggregate_function])
     return transform(scores, TRANSFORMS[post_transform]).astype(X.dtype)
 
 

@@ -110,7 +110,8 @@ def _(
 def string_split(
     k: Context, X: Array, *, delimiter: str | None = None, maxsplit: int | None = None
 ) -> tuple[Array, Array]:
-    parts = [x.split(delimiter or None, -1 if maxsplit is None else maxsplit) for x in X.ravel()]
+    most_splits = -1 if maxsplit is None else maxsplit
+    parts = [x.split(delimiter, most_splits) if delimiter else x.strip().split(None, most_splits) for x in X.ravel()]
     most = max(map(len, parts), default=0)
     padded = [word for row in parts for word in [*row, *[""] * (most - len(row))]]
     return texts(padded, (*X.shape, most)), np.array([len(row) for row in parts], np.int64).reshape(X.shape)

@@ -15,7 +15,7 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 PEERS = (
-    *("onnxruntime", "onnxscript", "sklearn", "torch"),
+    *("onnxruntime", "onnxscript", "skl2onnx", "sklearn", "torch"),
     *("magika", "nudenet", "rapidocr_onnxruntime", "silero_vad"),  # only for the models that they carry
 )
 
