@@ -94,7 +94,7 @@ def explain(
     parts = tuple(part for part, on in flags.items() if on) or tuple(flags)
     made = report(session, inputs.random_feeds(session, sizes, seed), parts)
     if html:
-        html.write_text(timeline(session.program, str(model)), "utf8")
+        html.write_text(timeline(session.program, model.name), "utf8")
         facts["picture"] = str(html)
     show(Report(made.title, {**made.facts, **facts}, made.tables), as_json=as_json)
 
