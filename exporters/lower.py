@@ -84,17 +84,21 @@ class Context:
 
 def is_composed(node: Node) -> bool:
     """Whether a node is an operator of ours that no opset of ONNX ever had: only its body can be written."""
-    form = Form(node.op, node.inputs, node.outputs, node.attrs, node.domain)
-    return node.domain == "mezzo" and not any(upgrade.before(form, v) for v in range(1, OPSETS[""] + 1))
+    made = node.domain, node.op
+    return node.domain == "mezzo" and not any(
+        change.made == made and schema_of(domain, op, opset - 1)
+        for (domain, op, opset), change in upgrade.CHANGES.items()
+    )
 
 
 @cache
 def schema_of(domain: str, op: str, opset: int) -> Schema | None:
-    """The schema that an operator has at an opset; None if it has none."""
+    """The schema that an operator has at an opset; None if it has none there, or one that is not to be used."""
     try:
-        return onnx.defs.get_schema(op, opset, domain)
+        found = onnx.defs.get_schema(op, opset, domain)
     except onnx.defs.SchemaError:
         return None
+    return None if found.deprecated else found
 
 
 def kind_of(schema: Schema, attr: str) -> int:

@@ -98,6 +98,9 @@ def _nearest(domain: str, op: str) -> str:
         return f"{op} is an operator of ONNX that is not carried yet: export the model without it"
     names = {name for d, name in OPS if d == domain}
     if not names:
-        return f"operators of the domain {shown(domain)} are not known: export with standard operators"
+        return (
+            f"operators of the domain {shown(domain)} are not known: export with standard operators, "
+            "or register them (mezzo.op)"
+        )
     alike = difflib.get_close_matches(op, names, 3, 0.6) or [n for n in names if n.lower() == op.lower()]
     return f"{op} may mean {' or '.join(alike)}" if alike else f"{op} has no operator of a similar name"

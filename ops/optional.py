@@ -20,7 +20,7 @@ LIST = Held([np.array([1, 2, 3])], Optional(Sequence(i64(3))))
     "Optional",
     since=28,
     outputs=("output",),
-    samples=[Sample([f32(2)]), Sample([LIST]), Sample([], {"type": f32(2)})],
+    samples=[Sample([f32(2)]), Sample([Held(LIST.value, Sequence(i64(3)))]), Sample([], {"type": f32(2)})],
 )
 def optional(k: Context, input: Any = None, *, type: Type | None = None) -> Any:
     return copied(input)

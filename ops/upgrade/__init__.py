@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..op import OPS, OPSETS
 from . import legacy as legacy
+from . import moved as moved
 from .form import Change, Declined, Form, Rewrite, Scope
 from .rules import RULES
 from .same import ML_TABLE, TABLE, parse

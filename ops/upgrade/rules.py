@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..types import DType
-from .form import Change, Declined, Form, Scope, rank_of, unchanged
+from .form import Change, Declined, Form, Scope, rank_of
 
 RULES: dict[tuple[str, str, int], Change] = {}
 
@@ -49,6 +49,15 @@ def attribute_to_input(attr: str, index: int, dtype: type[Any], *, scalar: bool 
         return shorter.having(**{attr: value.ravel().tolist()[0]})
 
     return Change(up, down)
+
+
+def never(reason: str) -> Callable[[Form, Scope], Form]:
+    """A change that is not crossed in one direction."""
+
+    def decline(form: Form, scope: Scope) -> Form:
+        raise Declined(reason)
+
+    return decline
 
 
 def without(attr: str, default: Any, change: Change) -> Change:
@@ -185,12 +194,11 @@ def _broadcast_up(form: Form, scope: Scope) -> Form:
     return form.without("broadcast", "axis")
 
 
-def _broadcast_down(form: Form, scope: Scope) -> Form:
+def broadcast_down(form: Form, scope: Scope) -> Form:
     raise Declined("broadcasting was limited before this opset")
 
 
-rule("Add Sub Mul Div Pow And Or Xor Equal Less Greater", 7, Change(_broadcast_up, _broadcast_down))
-rule("PRelu", 7, Change(down=_broadcast_down))
+rule("Add Sub Mul Div Pow And Or Xor Equal Less Greater", 7, Change(_broadcast_up, broadcast_down))
 
 
 def _alike_down(form: Form, scope: Scope) -> Form:
@@ -209,7 +217,7 @@ rule(
     6,
     CONSUMED,
 )
-rule("Gemm", 7, Change(lambda f, _: f.without("broadcast"), _broadcast_down))
+rule("Gemm", 7, Change(lambda f, _: f.without("broadcast"), broadcast_down))
 rule("Concat", 4, Change(lambda f, _: f.having(axis=f.attrs.get("axis", 1))))
 rule("Split", 2, Change(lambda f, _: f.having(axis=f.attrs.get("axis", 0))))
 rule("LSTM GRU RNN", 7, Change(lambda f, _: f.without("output_sequence")))
@@ -244,35 +252,6 @@ def _to_number(form: Form, scope: Scope) -> Form:
 rule("Cast", 6, Change(_to_number))
 
 
-# Softmax: before opset 13 it worked on a matrix of all dims before `axis` by the others
-
-
-def _flattened(op: str) -> Change:
-    legacy = f"{op}Flattened"  # see legacy.py
-
-    def up(form: Form, scope: Scope) -> Form:
-        rank, axis = rank_of(form.input(0), scope), form.attrs.get("axis", 1)
-        now = form.attrs.get("axis", -1)
-        if rank and axis in (-1, rank - 1) and now in (-1, rank - 1):
-            return form  # over the last axis both meanings agree
-        return form.named(legacy, "mezzo")
-
-    def down(form: Form, scope: Scope) -> Form:
-        if form.domain == "mezzo":
-            return form.named(op)
-        rank, axis = rank_of(form.input(0), scope), form.attrs.get("axis", -1)
-        before = form.attrs.get("axis", 1)
-        if not rank or axis not in (-1, rank - 1):
-            raise Declined("the meaning of axis changed, and this axis is not known to be the last")
-        return form if before in (-1, rank - 1) else form.having(axis=rank - 1)
-
-    return Change(up, down, made=("mezzo", legacy))
-
-
-for _name in ("Softmax", "LogSoftmax"):
-    rule(_name, 13, _flattened(_name))
-
-
 # Normalisation and dropout: training became an attribute
 
 
@@ -291,7 +270,6 @@ def _batch_norm_down(form: Form, scope: Scope) -> Form:
 
 
 rule("BatchNormalization", 14, Change(_batch_norm_up, _batch_norm_down))
-rule("BatchNormalization", 9, dropped("spatial", 1, "statistics per element are no longer part of ONNX"))
 rule("BatchNormalization", 6, CONSUMED)
 NOT_TEST = "an operator that trains has other outputs since opset 7"
 rule("BatchNormalization", 7, Change(lambda f, s: dropped("is_test", 1, NOT_TEST).up(f.having(
@@ -307,76 +285,6 @@ def _mask_kept(form: Form, scope: Scope) -> Form:
 rule("Dropout", 6, CONSUMED)
 rule("Dropout", 7, Change(lambda f, s: dropped("is_test", 1, NOT_TEST).up(f, s)))
 rule("Dropout", 10, Change(_mask_kept, _mask_kept))
-
-
-# Operators under another name
-
-
-def _old_coordinates(form: Form, scales: str, scope: Scope) -> dict[str, str]:
-    """How Resize and Upsample found their points before they could say so: from the left edge, and for the nearest
-    one downwards where an axis grows, upwards where it shrinks."""
-    found = {"coordinate_transformation_mode": "asymmetric"}
-    if form.attrs.get("mode", "nearest") != "nearest":
-        return found
-    known = scope.value(scales)
-    if known is None and scope.source >= 10:
-        raise Declined("whether it enlarges or shrinks tells where the nearest point is, and its scales are computed")
-    shrinks, grows = known is not None and (known < 1).any(), known is None or (known > 1).any()
-    if shrinks and grows:
-        raise Declined("it enlarges along one axis and shrinks along another, which round differently")
-    return {**found, "nearest_mode": "ceil" if shrinks else "floor"}
-
-
-def _resize_up(form: Form, scope: Scope) -> Form:
-    roi = scope.const(stem(form, "roi"), np.zeros(0, np.float32))
-    moved = form.with_inputs(form.input(0), roi, form.input(1))
-    return moved.having(**_old_coordinates(form, form.input(1), scope))
-
-
-def _resize_down(form: Form, scope: Scope) -> Form:
-    if form.attrs.get("mode", "nearest") not in ("nearest", "linear") or form.input(3):
-        raise Declined("sizes and the mode cubic came with this opset")
-    wanted = _old_coordinates(form, form.input(2), scope)
-    if any(form.attrs.get(a) != v for a, v in wanted.items()):
-        raise Declined(f"before this opset, coordinates were always {' and '.join(wanted.values())}")
-    if form.input(1):
-        scope.take(form.input(1))
-    return form.without(*wanted).with_inputs(form.input(0), form.input(2))
-
-
-def _roi_up(form: Form, scope: Scope) -> Form:
-    if form.attrs.get("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
-        raise Declined("the coordinates tf_half_pixel_for_nn are no longer part of ONNX")
-    return form
-
-
-def _roi_down(form: Form, scope: Scope) -> Form:
-    absent = [scope.const(stem(form, part), np.zeros(0, np.float32)) if not form.input(i) else form.input(i)
-              for i, part in ((1, "roi"), (2, "scales"))]  # fmt: skip
-    return form.with_inputs(form.input(0), *absent, form.input(3))
-
-
-def renamed(old: str, new: str) -> Change:
-    """The operator got another name."""
-    return Change(lambda f, _: f.named(new), lambda f, _: f.named(old), made=("", new))
-
-
-rule("Upsample", 10, renamed("Upsample", "Resize"))
-rule("Resize", 11, Change(_resize_up, _resize_down))
-rule("Resize", 13, Change(_roi_up, _roi_down))
-rule("Scatter", 11, renamed("Scatter", "ScatterElements"))
-
-
-def _never(reason: str) -> Callable[[Form, Scope], Form]:
-    def decline(form: Form, scope: Scope) -> Form:
-        raise Declined(reason)
-
-    return decline
-
-
-rule("Scan", 9, Change(_never("Scan of opset 8 runs once for each row of a batch"), unchanged))
-rule("GroupNormalization", 21, Change(_never("scale and bias were per group, and are per channel since opset 21"),
-                                      _never("scale and bias were per group before opset 21")))  # fmt: skip
 
 
 # ai.onnx.ml
@@ -395,5 +303,5 @@ def _label_encoder_up(form: Form, scope: Scope) -> Form:
 
 
 RULES["ai.onnx.ml", "LabelEncoder", 2] = Change(
-    _label_encoder_up, _never("before this opset it maps between words and their places only")
+    _label_encoder_up, never("before this opset it maps between words and their places only")
 )
