@@ -77,7 +77,9 @@ def merged(lives: Iterable[Life], offers: Sequence[Sharing], time: Timeline) -> 
 
 def _fits(offer: Sharing, value: Member, other: Member, time: Timeline) -> bool:
     if offer.kind == "view":
-        return offer.delta + value.life.nbytes <= other.life.nbytes
+        # a value that lies in another one already stays there: two that it lay in would seem to hold the same elements
+        free = value.content == value.life.value
+        return free and offer.delta + value.life.nbytes <= other.life.nbytes
     return value.life.nbytes == other.life.nbytes and not value.before and time.succeeds(value.life, other.life)
 
 
