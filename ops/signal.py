@@ -13,7 +13,7 @@ import numpy as np
 from .cast import convert
 from .errors import ShapeError
 from .op import Context, Op, Sample, op
-from .rules import axis_of, ints, same
+from .rules import axis_of, ints, same, widen
 from .types import Array, Dim, DType, Tensor, f32
 
 
@@ -58,7 +58,7 @@ def dft(
     onesided: int = 0,
 ) -> Array:
     at = _signal_axis(_scalar(axis), input.ndim)
-    x, count, fft = _complex(input.astype(np.float64)), _scalar(dft_length), k.xp.fft
+    x, count, fft = _complex(widen(input)), _scalar(dft_length), k.xp.fft
     if inverse and onesided:
         return fft.irfft(x, count, at)[..., None].astype(input.dtype)
     if inverse:
