@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -17,6 +16,7 @@ import onnx.checker
 from ..ops import DType
 from ..ops.errors import ModelError
 from ..ops.types import Array
+from ..runtime.files import put_in_place, sync, temporary_beside
 from ..runtime.graph import Graph
 from .model import to_model
 from .proto import payload, stored_bytes, tensor
@@ -30,7 +30,7 @@ class DataFile:
 
     def __init__(self, folder: Path, threshold: int) -> None:
         self.threshold = threshold
-        self._handle, self.temporary = _temporary(folder, "data")
+        self._handle, self.temporary = temporary_beside(folder, "data")
         self._digest = hashlib.blake2b(digest_size=8)
         self._size = 0
 
@@ -65,7 +65,7 @@ class DataFile:
             for stored in graph.initializer:
                 if stored.data_location == onnx.TensorProto.EXTERNAL:
                     stored.external_data[0].value = location
-        _sync(self._handle)
+        sync(self._handle)
         return location
 
     def discard(self) -> None:
@@ -131,10 +131,10 @@ def _bodies(graph: Graph) -> list[Graph]:
 
 
 def _replace(model: onnx.ModelProto, target: Path) -> None:
-    handle, temporary = _temporary(target.parent, "onnx")
+    handle, temporary = temporary_beside(target.parent, "onnx")
     try:
         handle.write(model.SerializeToString())
-        _sync(handle)
+        sync(handle)
         try:
             onnx.checker.check_model(str(temporary))
         except onnx.checker.ValidationError as error:
@@ -143,12 +143,10 @@ def _replace(model: onnx.ModelProto, target: Path) -> None:
                 where=str(target),
                 hint="the former file is untouched; correct the graph that is to be saved",
             ) from error
-        os.chmod(temporary, target.stat().st_mode & 0o777 if target.exists() else _usual_mode())
-        os.replace(temporary, target)
+        put_in_place(temporary, target)
     finally:
         handle.close()
         temporary.unlink(missing_ok=True)
-    _sync_folder(target.parent)
 
 
 def _remove_former(target: Path, location: str) -> None:
@@ -157,29 +155,3 @@ def _remove_former(target: Path, location: str) -> None:
     for entry in os.scandir(target.parent):
         if ours.fullmatch(entry.name) and entry.name != location:
             os.unlink(entry.path)
-
-
-def _temporary(folder: Path, kind: str) -> tuple[IO[bytes], Path]:
-    handle, name = tempfile.mkstemp(prefix=".mezzo-", suffix=f".{kind}", dir=folder)
-    return os.fdopen(handle, "wb"), Path(name)
-
-
-def _sync(handle: IO[bytes]) -> None:
-    handle.flush()
-    os.fsync(handle.fileno())
-    handle.close()
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
-
-
-def _usual_mode() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

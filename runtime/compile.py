@@ -29,11 +29,15 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """A program for one input signature, the constants that it needs, and the graph that it was made from."""
+    """A program for one input signature, the constants that it needs, and the graph that it was made from.
+
+    `origin` tells whether the program was read as a variant of a file, or bound from the graph (and why).
+    """
 
     program: Program
     constants: Mapping[str, Array] = field(repr=False)
     graph: Graph = field(repr=False)
+    origin: str = "graph"
 
 
 def compile_graph(

@@ -7,10 +7,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from time import monotonic
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from .plan import MemoryPlan, Strategy
 from .pool import Pool, PoolStats
 from .program import Port, Program
 from .seats import Seats
+
+if TYPE_CHECKING:
+    from .file import Opened
 
 _ran_in: int | None = None  # the process that has run a program first
 
@@ -68,6 +71,7 @@ class Session:
     inputs and outputs are not counted): a run waits for others to end, or is refused, before that is passed. A graph
     with states keeps them from run to run, and then runs one at a time. `seed` begins the random numbers; with
     `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
+    `stored` is the opened `.mezzo` file that the graph came from: its programs are taken where they fit this machine.
 
     >>> from mezzo.runtime.graph import GraphBuilder
     >>> from mezzo.ops.types import f32
@@ -89,6 +93,7 @@ class Session:
         max_memory: int | None = None,
         seed: int = 0,
         random: Literal["philox", "numpy"] = "philox",
+        stored: Opened | None = None,
     ) -> None:
         self.graph, self.budget = graph, budget or Budget()
         self._options = Options(device_named(device), Strategy(strategy))
@@ -107,7 +112,9 @@ class Session:
         self._executor: ThreadPoolExecutor | None = None
         self._numbers, self._planned, self._evicted = count(), 0, 0
         self.states: dict[str, Array] = {s.input: np.array(graph.initializers[s.input]) for s in graph.states}
-        self._compile(graph.outputs)
+        self._stored = stored
+        if stored is None or not stored.variants:
+            self._compile(graph.outputs)
         if all(isinstance(p.type, Tensor) and p.type.static for p in self.inputs):
             self._bind(graph.outputs, {p.name: p.type for p in self.inputs})
 
@@ -144,6 +151,12 @@ class Session:
                 hint="run once, or call warmup({name: shape})",
             )
         return self._latest
+
+    @property
+    def bound_from(self) -> str:
+        """Where the last program comes from: `variant` of a `.mezzo` file, or `graph`, with the reason in brackets if
+        the session came from such a file."""
+        return self.bound.origin
 
     def stats(self) -> Stats:
         """Counters; a consistent snapshot."""
@@ -184,7 +197,7 @@ class Session:
             found = self._find(key)
             if found is not None:
                 return found
-            made = specialise(self._compile(outputs), types)
+            made = self._from_file(outputs, types) or specialise(self._compile(outputs), types)
             with self._table:
                 self._bound[key] = self._latest = made
                 self._planned += 1
@@ -192,6 +205,33 @@ class Session:
                     self._bound.popitem(last=False)
                     self._evicted += 1
             return made
+
+    def _from_file(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> Bound | None:
+        """The program that the session's file holds for these types; otherwise the graph is bound again as a whole."""
+        if self._stored is None:
+            return None
+        found, reason = self._stored.find(self._options.device, self._options.strategy, outputs, types, self.budget)
+        if found is None:
+            found = replace(specialise(self._compile(outputs), types), origin=f"graph ({reason})")
+        return found
+
+    def save(
+        self, path: str | os.PathLike[str], *, portable: bool = False, source: str = "", written_by: str = ""
+    ) -> None:
+        """Write the graph to a `.mezzo` file, with the programs that are planned now as variants.
+
+        `portable` leaves the programs out; `source` and `written_by` are noted in the file. States begin with their
+        first values again. The file is replaced as a whole. Raises ModelError if it cannot be written or holds
+        something that files cannot.
+        """
+        from .file import encode, key_here
+        from .files import replace_file
+
+        with self._table:
+            planned = list(self._bound.items())
+        device, strategy = self._options.device, self._options.strategy
+        variants = [(key_here(device, strategy, outputs, dict(types)), bound) for (outputs, types), bound in planned]
+        replace_file(path, encode(self.graph, () if portable else variants, source=source, written_by=written_by))
 
     def _find(self, key: Any) -> Bound | None:
         with self._table:

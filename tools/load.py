@@ -6,6 +6,7 @@ import os
 
 from ..importers import load_onnx
 from ..ops.budget import Budget
+from ..runtime.file import is_mezzo, open_file
 from ..runtime.plan import Strategy
 from ..runtime.session import Session
 
@@ -23,8 +24,9 @@ def load(
 ) -> Session:
     """Load a model and make a session of it.
 
-    `source` is the path of an ONNX file, or its bytes. `budget` limits what the model may ask for; see Session for
-    the rest. A model whose input sizes are all known is planned here, so that the first run only replays.
+    `source` is the path of an ONNX or a `.mezzo` file (told apart by how they begin), or its bytes. `budget` limits
+    what the model may ask for; see Session for the rest. A model whose input sizes are all known is planned here, so
+    that the first run only replays; the programs in a `.mezzo` file are taken where they were made for such a machine.
 
     Raises ModelError if the file is malformed, UnsupportedModel if it needs what is not carried (all at once),
     ShapeError if its operands do not fit, BudgetError if a limit would be passed, MissingPackage for a device that is
@@ -34,9 +36,9 @@ def load(
     >>> print(*load(digits_model()).inputs)
     image: float32[batch,1,8,8]
     """
-    graph = load_onnx(source, budget=budget or Budget())
+    stored = open_file(source, budget) if is_mezzo(source) else None
     return Session(
-        graph,
+        stored.graph if stored else load_onnx(source, budget=budget or Budget()),
         device=device,
         budget=budget,
         strategy=strategy,
@@ -44,4 +46,5 @@ def load(
         max_programs=max_programs,
         max_memory=max_memory,
         seed=seed,
+        stored=stored,
     )

@@ -1,0 +1,9 @@
+"""`.mezzo` files: a graph with its weights, and programs that were planned for some machines.
+
+`encode` makes the bytes of a file, `open_file` reads one; neither needs onnx. docs/mezzo.fbs declares every field.
+"""
+
+from .store import About, Opened, encode, is_mezzo, open_file
+from .variants import Key, key_here
+
+__all__ = ["About", "Key", "Opened", "encode", "is_mezzo", "key_here", "open_file"]

@@ -1,0 +1,252 @@
+"""What a stored program must satisfy before it may run: nothing in it is believed that can be worked out again.
+
+A program that contradicts itself is a bad file (ModelError or PlanError). One that is sound, and not what this build
+would make, differs: the caller binds the graph again and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...ops import MezzoError, Tensor, Type
+from ...ops.budget import Budget
+from ...ops.errors import PlanError
+from ...ops.types import Array, type_of
+from ..device import Device
+from ..graph import check_arity
+from ..infer import check_size
+from ..lives import ALIGN, Space, aligned
+from ..lower import body_bytes, sharings
+from ..plan import MemoryPlan, Slot
+from ..program import Program, Step
+from .table import malformed
+
+
+class Differs(Exception):
+    """This machine or this build would make another program; the message says what is different."""
+
+
+def confirm(program: Program, device: Device, weights: Mapping[str, Array], budget: Budget) -> None:
+    """Return if the program may run with these weights on this device.
+
+    Raises ModelError or PlanError for a program that contradicts itself, BudgetError for a value that is too large,
+    Differs where this build would choose otherwise.
+    """
+    _confirm(program, device, {n: type_of(a, known=True) for n, a in weights.items()}, budget, outer={})
+
+
+def _confirm(
+    program: Program, device: Device, weights: Mapping[str, Type], budget: Budget, outer: Mapping[str, Type]
+) -> None:
+    if program.device != device.name:
+        raise malformed(f"a program for {program.device!r} lies in a variant for {device.name!r}")
+    types, plan = program.types, program.plan
+    _check_names(program, weights, outer)
+    for type in types.values():
+        check_size(type, budget)
+    for step in program.steps:
+        _check_step(step, program, device, weights)
+        for body in step.bodies.values():
+            # a body's own weights are constants like any other; what it captures has a type out here
+            _confirm(body, device, weights, budget, types)
+    _check_slots(program)
+    _check_lives(program)
+    _check_shared(plan, program)
+    program.check()
+
+
+def _check_names(program: Program, weights: Mapping[str, Type], outer: Mapping[str, Type]) -> None:
+    """Every value has a slot and a type, and the types of ports, weights and captures are the values' own."""
+    by_value, types = program.plan.by_value, program.types
+    touched = {n for s in program.steps for n in (*s.reads(), *s.writes())}
+    touched.update(p.name for p in program.inputs)
+    touched.update(program.results, program.weights, program.captures, program.states, program.states.values())
+    for name in touched:
+        if name not in by_value or name not in types:
+            raise malformed(f"{name!r} has no place or no type in its program")
+    for name in program.weights:
+        if weights.get(name) != types[name] or program.space(name) is not Space.WEIGHT:
+            raise malformed(f"the constant {name!r} is absent, or is no {types[name]}")
+    for name in program.captures:
+        if outer.get(name) != types[name] or program.space(name) is not Space.INPUT:
+            raise malformed(f"a body takes {name!r} from outside, where it is something else")
+    if len(program.outputs) != len(program.results):
+        raise malformed("a program has not one result for each output")
+    made = {o for s in program.steps for o in s.writes()}
+    for name in program.results:
+        if name not in made or program.space(name) not in (Space.OUTPUT, Space.DYNAMIC):
+            raise malformed(f"the result {name!r} is never made")
+    for port, name in (*((p, p.name) for p in program.inputs), *zip(program.outputs, program.results, strict=True)):
+        if port.type != types[name]:
+            raise malformed(f"{port} is a {types[name]} inside its program")
+    read, written = set(program.states), set(program.states.values())
+    if len(written) < len(read) or any(types[a] != types[b] for a, b in program.states.items()):
+        raise malformed("a state changes its type, or two states are one")
+
+
+def _check_step(step: Step, program: Program, device: Device, weights: Mapping[str, Type]) -> None:
+    node, types = step.node, program.types
+    ins = [(weights.get(i) or types[i]) if i else None for i in node.inputs]
+    outs = [types[o] for o in node.outputs if o]
+    if not outs:
+        raise malformed(f"the step {node} makes nothing")
+    if step.bodies:
+        _ = node.record  # UnsupportedModel names an operator that is not carried
+    else:
+        check_arity(node)
+        _check_types(step, ins, program)
+    kernel = next((k for k in device.kernels if k.name == step.choice.kernel), None)
+    if kernel is None:
+        raise Differs(f"there is no kernel {step.choice.kernel!r}")
+    choice, _ = device.choose(node, ins, outs)
+    expected = choice.workspace if not step.bodies else max(map(body_bytes, step.bodies.values()))
+    mine = (
+        choice.kernel,
+        dict(choice.params),
+        expected,
+        choice.aliases,
+        choice.allocates,
+        choice.layouts,
+        choice.saved,
+    )
+    stored = step.choice
+    theirs = (
+        *(stored.kernel, dict(stored.params), stored.workspace),
+        *(stored.aliases, stored.allocates, stored.layouts, stored.saved),
+    )
+    if mine != theirs or (choice.capturable, choice.deterministic) != (stored.capturable, stored.deterministic):
+        raise Differs(f"{stored.kernel} would now run {node.op} in another way, or {choice.kernel} would")
+    operands = [types[n] for n in (*step.reads(), *step.writes())]
+    loose = any(not (isinstance(t, Tensor) and t.static) for t in operands)
+    if loose and not step.dynamic:
+        raise malformed(f"sizes of {node.op} are unknown in a step that is not dynamic")
+
+
+def _check_types(step: Step, ins: Sequence[Type | None], program: Program) -> None:
+    """What the operator's own rule knows of the results is what the program says of them."""
+    node = step.node
+    if (node.domain, node.op) == ("mezzo", "Raise"):  # it stands for a body whose types do not fit
+        return
+    try:
+        made = node.record.infer_types(ins, node.attrs, node.wanted)
+    except MezzoError as error:
+        raise error.at(node.place) from error.__cause__
+    except Exception as error:  # as in runtime/infer.py: a rule met operands that it does not foresee
+        raise malformed(f"{node.op} cannot take its operands: {error}") from error
+    for name, found in zip(node.outputs, made, strict=True):
+        if name and not _agree(found, program.types[name]):
+            raise malformed(f"{name!r} is a {found}, and the program has it as {program.types[name]}")
+
+
+def _agree(found: Type, stored: Type) -> bool:
+    if not isinstance(found, Tensor) or not isinstance(stored, Tensor):
+        return type(found) is type(stored)
+    if found.dtype is not stored.dtype:
+        return False
+    if found.dims is None or stored.dims is None:
+        return True
+    sizes = zip(found.dims, stored.dims, strict=False)
+    return len(found.dims) == len(stored.dims) and not any(
+        a != b for a, b in sizes if isinstance(a, int) and isinstance(b, int)
+    )
+
+
+def _check_slots(program: Program) -> None:
+    """Places have the size of their values and lie at aligned bytes; spaces are those of the ports."""
+    given = {p.name for p in program.inputs} | set(program.captures)
+    stored = {*program.states, *program.states.values()}
+    constant, results = set(program.weights), set(program.results)
+    work = {s.workspace: s.choice.workspace for s in program.steps if s.choice.workspace}
+    allowed = 0
+    taken = given | stored | constant
+    for slot in program.plan.slots:
+        life, known = slot.life, program.types.get(slot.life.value)
+        space = life.space
+        if known is None:
+            if work.get(life.value) != life.nbytes or space is not Space.ARENA:
+                raise malformed(f"{life.value!r} has a place and is no value")
+        elif isinstance(known, Tensor) and known.static:
+            if life.nbytes != known.nbytes or space is Space.DYNAMIC:
+                raise malformed(f"{life.value!r} is a {known} and has {life.nbytes} bytes")
+        elif life.nbytes or space in (Space.ARENA, Space.STATE, Space.OUTPUT, Space.EXTERN):
+            raise malformed(f"{life.value!r} is a {known} and has a fixed place")
+        fits = {
+            Space.WEIGHT: life.value in constant,
+            Space.INPUT: life.value in given,
+            Space.STATE: life.value in stored,
+            Space.OUTPUT: life.value in results,
+            Space.EXTERN: False,
+        }
+        if not fits.get(space, life.value not in taken):
+            raise malformed(f"{life.value!r} cannot be in the space {space.value}")
+        if space is Space.ARENA:
+            if slot.offset % ALIGN:
+                raise malformed(f"{life.value!r} begins at byte {slot.offset}")
+            allowed += aligned(life.nbytes)
+    if program.plan.size > allowed:
+        raise malformed(f"an arena of {program.plan.size} bytes for values of {allowed}")
+    lacking = [name for name in work if name not in program.plan.by_value]
+    if lacking:
+        raise malformed(f"there is no {lacking[0]}")
+
+
+def _check_lives(program: Program) -> None:
+    """Lives and frees are those that the steps imply: the plan is judged by them."""
+    end = max(len(program.steps) - 1, 0)
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for i, step in enumerate(program.steps):
+        work = (step.workspace,) if step.choice.workspace else ()
+        for name in (*step.reads(), *step.writes(), *work):
+            first.setdefault(name, i)
+            last[name] = i
+    last.update(dict.fromkeys(program.results, end))
+    for slot in program.plan.slots:
+        life = slot.life
+        if life.first > first.get(life.value, 0) or life.last < last.get(life.value, 0):
+            raise malformed(f"{life.value!r} is used before or after its life")
+        if life.last > end:
+            raise malformed(f"{life.value!r} outlives its program")
+    for i, step in enumerate(program.steps):
+        for name in step.frees:
+            if program.space(name) is not Space.DYNAMIC or last.get(name) != i or name in program.results:
+                raise malformed(f"step {i} frees {name!r}, which is needed")
+
+
+def _check_shared(plan: MemoryPlan, program: Program) -> None:
+    """Bytes are shared only as the kernels offer, and views lie where they say."""
+    offers = set(sharings(program.steps))
+    linked: dict[str, str] = {}
+
+    def content(name: str) -> str:
+        while name in linked:
+            name = linked[name]
+        return name
+
+    for shared in plan.shared:
+        if shared not in offers:
+            raise malformed(f"no kernel offers that {shared.value!r} shares the bytes of {shared.other!r}")
+        value, other = plan.by_value[shared.value], plan.by_value[shared.other]
+        if value.life.space is not Space.ARENA or other.life.space is not Space.ARENA:
+            raise malformed(f"{shared.value!r} and {shared.other!r} share bytes outside of the arena")
+        if shared.kind == "view":
+            if value.offset - other.offset != shared.delta or shared.delta + value.life.nbytes > other.life.nbytes:
+                raise malformed(f"{shared.value!r} is no part of {shared.other!r}")
+            a, b = content(shared.value), content(shared.other)
+            if a != b:
+                linked[a] = b
+    for slot in plan.slots:
+        if slot.life.space is Space.ARENA and slot.content not in ("", slot.life.value):
+            _check_content(slot, plan, content)
+
+
+def _check_content(slot: Slot, plan: MemoryPlan, content: object) -> None:
+    whole = plan.by_value.get(slot.content)
+    assert callable(content)
+    if whole is None or content(slot.content) != content(slot.life.value) or whole.content not in ("", slot.content):
+        raise malformed(f"{slot.life.value!r} is no view of {slot.content!r}")
+    if slot.offset - slot.delta != whole.offset - whole.delta:
+        raise malformed(f"{slot.life.value!r} is not where {slot.content!r} has it")
+
+
+__all__ = ["Differs", "PlanError", "confirm"]

@@ -1,0 +1,154 @@
+"""The tables of a `.mezzo` file, field by field, as docs/mezzo.fbs declares them (a test compares the two).
+
+Lists of small things are stored as columns: one vector per property instead of one table per node, slot or type. A
+column is read and checked in a few calls, however long it is, and reading starts from plain integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+MAGIC = b"\x89MEZZO\r\n"  # not text, and spoilt by whatever rewrites line ends
+IDENTIFIER = b"MZZO"
+VERSION = 1
+ALIGN = 64
+COLUMNS = {"[ubyte]": "<u1", "[uint]": "<u4", "[int]": "<i4", "[ulong]": "<u8", "[long]": "<i8"}
+SCALARS = {"ubyte": "<u1", "uint": "<u4", "ulong": "<u8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field: its flatbuffers type, and the table that it holds, if it holds one."""
+
+    number: int
+    kind: str
+    table: Layout | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """A table: its fields by name, in the order of their numbers."""
+
+    name: str
+    fields: dict[str, Field] = field(default_factory=dict[str, Field])
+
+
+TABLES: dict[str, Layout] = {}
+
+
+def _table(name: str, /, **fields: str) -> Layout:
+    made: dict[str, Field] = {}
+    for number, (key, kind) in enumerate(fields.items()):
+        made[key] = Field(number, kind, TABLES.get(kind.strip("[]")))
+    TABLES[name] = Layout(name, made)
+    return TABLES[name]
+
+
+def _all(kind: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), kind)
+
+
+TEXTS = _table("Texts", utf8="[ubyte]", ends="[uint]")
+ARRAYS = _table(
+    "Arrays", dtype="[ubyte]", rank="[ubyte]", dims="[ulong]", at="[ulong]", digest="[ubyte]", texts="Texts"
+)
+POOL = _table(
+    "Pool",
+    texts="Texts",
+    type_kinds="[ubyte]",
+    type_data="[uint]",
+    type_dtypes="[ubyte]",
+    dims_end="[uint]",
+    dims="[long]",
+    value_kinds="[ubyte]",
+    value_data="[long]",
+    elements_end="[uint]",
+    elements="[uint]",
+)
+NODES = _table(
+    "Nodes",
+    **_all(
+        "[uint]",
+        "op domain name where device inputs_end inputs outputs_end outputs attrs_end attr_names attr_values "
+        "origins_end origins",
+    ),
+)
+GRAPH = _table(
+    "Graph",
+    name="uint",
+    doc="uint",
+    ir_version="uint",
+    **_all("[uint]", "inputs outputs initializers types states opsets metadata"),
+    nodes="Nodes",
+)
+SLOTS = _table(
+    "Slots",
+    value="[uint]",
+    nbytes="[ulong]",
+    first="[uint]",
+    last="[uint]",
+    space="[ubyte]",
+    buffer="[uint]",
+    offset="[ulong]",
+    content="[uint]",
+    delta="[long]",
+)
+STEPS = _table(
+    "Steps",
+    nodes="Nodes",
+    kernel="[uint]",
+    workspace="[ulong]",
+    flags="[ubyte]",
+    **_all(
+        "[uint]",
+        "params_end param_names param_values aliases_end alias_output alias_input alias_kind",
+    ),
+    alias_delta="[long]",
+    **_all(
+        "[uint]",
+        "layouts_end layouts saved_end saved bodies_end body_names body_programs declined_end declined frees_end frees",
+    ),
+)
+PROGRAM = _table(
+    "Program",
+    device="uint",
+    **_all("[uint]", "inputs outputs results weights captures states types"),
+    steps="Steps",
+    arena="ulong",
+    bound="ulong",
+    strategy="uint",
+    slots="Slots",
+    **_all("[uint]", "shared_value shared_other shared_kind"),
+    shared_delta="[long]",
+)
+VARIANT = _table(
+    "Variant",
+    device="string",
+    isa="string",
+    kernels="string",
+    precision="string",
+    strategy="string",
+    signature="string",
+    pool="Pool",
+    constants="[uint]",
+    programs="[Program]",
+)
+ABOUT = _table("About", written_by="string", source="string", vocabulary="[string]", versions="[uint]")
+FILE = _table(
+    "File",
+    about="About",
+    arrays="Arrays",
+    pool="Pool",
+    operators="[uint]",
+    since="[uint]",
+    graphs="[Graph]",
+    variants="[Variant]",
+)
+
+
+def numpy_of(kind: str) -> np.dtype[Any]:
+    """The element type of a column or scalar."""
+    return np.dtype(COLUMNS.get(kind) or SCALARS[kind])

@@ -1,0 +1,250 @@
+"""Programs as columns, and back: steps with their kernels, the memory plan, types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..graph import Graph
+from ..kernels import Alias, Choice
+from ..lives import Life, Sequential, Sharing, Space
+from ..plan import MemoryPlan, Slot, Strategy
+from ..program import Port, Program, Step
+from .graphs import NodeWriter, flat, grouped, read_nodes, read_types
+from .pool import Ends, Pool, PoolWriter, same_length, spans
+from .table import Table, malformed
+
+SPACES = tuple(Space)
+ALLOCATES, CAPTURABLE, DETERMINISTIC, DYNAMIC = 1, 2, 4, 8
+
+
+def storable(program: Program) -> bool:
+    """Whether a file can hold the program: plans that are valid in parallel name more than their steps."""
+    plans = [program.plan, *(b.plan for s in program.all_steps() for b in s.bodies.values())]
+    return all(isinstance(p.time, Sequential) for p in plans)
+
+
+class ProgramWriter:
+    """A program and the programs of its bodies, bodies first."""
+
+    def __init__(self, pool: PoolWriter) -> None:
+        self.tables: list[dict[str, Any]] = []
+        self._pool = pool
+
+    def add(self, program: Program) -> int:
+        """Append a program after its bodies; returns its number."""
+        text, type_of = self._pool.text, self._pool.type
+        steps = self._steps(program.steps)
+        shared = program.plan.shared
+        self.tables.append(
+            {
+                "device": text(program.device),
+                "inputs": flat((text(p.name), type_of(p.type)) for p in program.inputs),
+                "outputs": flat((text(p.name), type_of(p.type)) for p in program.outputs),
+                "results": list(map(text, program.results)),
+                "weights": list(map(text, program.weights)),
+                "captures": list(map(text, program.captures)),
+                "states": flat((text(a), text(b)) for a, b in program.states.items()),
+                "types": flat((text(n), type_of(t)) for n, t in program.types.items()),
+                "steps": steps,
+                "arena": program.plan.size,
+                "bound": program.plan.bound,
+                "strategy": text(program.plan.strategy.value),
+                "slots": self._slots(program.plan.slots),
+                "shared_value": [text(s.value) for s in shared],
+                "shared_other": [text(s.other) for s in shared],
+                "shared_kind": [text(s.kind) for s in shared],
+                "shared_delta": [s.delta for s in shared],
+            }
+        )
+        return len(self.tables) - 1
+
+    def _slots(self, slots: Sequence[Slot]) -> dict[str, Any]:
+        text = self._pool.text
+        return {
+            "value": [text(s.life.value) for s in slots],
+            "nbytes": [s.life.nbytes for s in slots],
+            "first": [s.life.first for s in slots],
+            "last": [s.life.last for s in slots],
+            "space": [SPACES.index(s.life.space) for s in slots],
+            "buffer": [text(s.life.name) for s in slots],
+            "offset": [s.offset for s in slots],
+            "content": [text(s.content) for s in slots],
+            "delta": [s.delta for s in slots],
+        }
+
+    def _steps(self, steps: Sequence[Step]) -> dict[str, Any]:
+        text, value = self._pool.text, self._pool.value
+        nodes, params, layouts, saved, declined, frees = NodeWriter(self._pool), *(Ends() for _ in range(5))
+        bodies, aliases = Ends(), Ends()
+        param_values: list[int] = []
+        programs: list[int] = []
+        for step in steps:
+            nodes.add(step.node)
+            choice = step.choice
+            params.add(map(text, choice.params))
+            param_values += map(value, choice.params.values())
+            layouts.add(map(text, choice.layouts))
+            saved.add(map(text, choice.saved))
+            declined.add(text(t) for pair in step.declined for t in pair)
+            frees.add(map(text, step.frees))
+            aliases.add(a.output for a in choice.aliases)
+            programs += [self.add(body) for body in step.bodies.values()]
+            bodies.add(map(text, step.bodies))
+        every = [a for s in steps for a in s.choice.aliases]
+        return {
+            "nodes": nodes.content(),
+            "kernel": [text(s.choice.kernel) for s in steps],
+            "workspace": [s.choice.workspace for s in steps],
+            "flags": [_flags(s) for s in steps],
+            "params_end": params.ends,
+            "param_names": params.items,
+            "param_values": param_values,
+            "aliases_end": aliases.ends,
+            "alias_output": aliases.items,
+            "alias_input": [a.input for a in every],
+            "alias_kind": [text(a.kind) for a in every],
+            "alias_delta": [a.delta for a in every],
+            "layouts_end": layouts.ends,
+            "layouts": layouts.items,
+            "saved_end": saved.ends,
+            "saved": saved.items,
+            "bodies_end": bodies.ends,
+            "body_names": bodies.items,
+            "body_programs": programs,
+            "declined_end": declined.ends,
+            "declined": declined.items,
+            "frees_end": frees.ends,
+            "frees": frees.items,
+        }
+
+
+def _flags(step: Step) -> int:
+    choice = step.choice
+    marks = (choice.allocates, choice.capturable, choice.deterministic, step.dynamic)
+    return sum(1 << i for i, mark in enumerate(marks) if mark)
+
+
+@dataclass(slots=True)
+class _Bodies:
+    """Programs read so far; each may become the body of one step."""
+
+    made: list[Program] = field(default_factory=list[Program])
+    used: set[int] = field(default_factory=set[int])
+
+    def take(self, number: int) -> Program:
+        if number in self.used:
+            raise malformed("two steps share one body")
+        self.used.add(number)
+        return self.made[number]  # IndexError: it is not among the programs before this one
+
+
+def read_program(tables: Sequence[Table], pool: Pool) -> Program:
+    """The last program of a variant, with the others as bodies of its steps. Nothing is checked beyond its form."""
+    bodies = _Bodies()
+    for table in tables:
+        bodies.made.append(_program(table, pool, bodies))
+    if len(bodies.used) != len(bodies.made) - 1 or len(bodies.made) - 1 in bodies.used:
+        raise malformed("a variant holds no program, or bodies that no step uses")
+    return bodies.made[-1]
+
+
+def _program(table: Table, pool: Pool, bodies: _Bodies) -> Program:
+    texts, types = pool.texts, pool.types
+
+    def names(column: str) -> tuple[str, ...]:
+        return tuple([texts[i] for i in table.column(column)])
+
+    def ports(column: str) -> tuple[Port, ...]:
+        return tuple([Port(texts[n], types[t]) for n, t in grouped(table.column(column), 2)])
+
+    return Program(
+        inputs=ports("inputs"),
+        outputs=ports("outputs"),
+        steps=_steps(table.table("steps"), pool, bodies),
+        plan=_plan(table, texts),
+        types=read_types(table, pool),
+        weights=names("weights"),
+        captures=names("captures"),
+        states={texts[a]: texts[b] for a, b in grouped(table.column("states"), 2)},
+        results=names("results"),
+        device=texts[table.number("device")],
+    )
+
+
+def _plan(table: Table, texts: Sequence[str]) -> MemoryPlan:
+    slots = table.table("slots")
+    value, buffer, content = ([texts[i] for i in slots.column(c)] for c in ("value", "buffer", "content"))
+    nbytes, first, last, space = (slots.column(c) for c in ("nbytes", "first", "last", "space"))
+    offset, delta = slots.column("offset"), slots.column("delta")
+    same_length(value, buffer, content, nbytes, first, last, space, offset, delta)
+    if len(set(value)) < len(value):
+        raise malformed("a value has two slots")
+    made = [
+        Slot(Life(v, n, a, b, SPACES[s], name), at, c, d)
+        for v, n, a, b, s, name, at, c, d in zip(
+            value, nbytes, first, last, space, buffer, offset, content, delta, strict=True
+        )
+    ]
+    return MemoryPlan(
+        table.number("arena"),
+        tuple(made),
+        _shared(table, texts),
+        table.number("bound"),
+        Strategy(texts[table.number("strategy")]),
+    )
+
+
+def _shared(table: Table, texts: Sequence[str]) -> tuple[Sharing, ...]:
+    value, other, kind = ([texts[i] for i in table.column(f"shared_{c}")] for c in ("value", "other", "kind"))
+    return tuple([Sharing(*row) for row in zip(value, other, kind, table.column("shared_delta"), strict=True)])
+
+
+def _steps(table: Table, pool: Pool, bodies: _Bodies) -> tuple[Step, ...]:
+    texts, values = pool.texts, pool.values
+
+    def no_graph(number: int) -> Graph:
+        raise malformed("a step holds a graph in place of a program")
+
+    nodes = read_nodes(table.table("nodes"), pool, no_graph)
+    kernels = [texts[i] for i in table.column("kernel")]
+    workspace, flags = table.column("workspace"), table.column("flags")
+    count = same_length(nodes, kernels, workspace, flags)
+
+    def lists(name: str) -> list[tuple[str, ...]]:
+        found = [texts[i] for i in table.column(name)]
+        return [tuple(found[a:b]) for a, b in spans(table.column(f"{name}_end"), count, found)]
+
+    layouts, saved, declined, frees = map(lists, ("layouts", "saved", "declined", "frees"))
+    names, given = [texts[i] for i in table.column("param_names")], [values[i] for i in table.column("param_values")]
+    params = [
+        dict(zip(names[a:b], given[a:b], strict=True))
+        for a, b in spans(table.column("params_end"), count, names, given)
+    ]
+    kinds = [texts[i] for i in table.column("alias_kind")]
+    alias = [
+        Alias(*row)
+        for row in zip(
+            table.column("alias_output"), table.column("alias_input"), kinds, table.column("alias_delta"), strict=True
+        )
+    ]
+    aliases = [tuple(alias[a:b]) for a, b in spans(table.column("aliases_end"), count, alias)]
+    body_names = [texts[i] for i in table.column("body_names")]
+    programs = [bodies.take(i) for i in table.column("body_programs")]
+    inner = [
+        dict(zip(body_names[a:b], programs[a:b], strict=True))
+        for a, b in spans(table.column("bodies_end"), count, body_names, programs)
+    ]
+    return tuple([
+        Step(
+            nodes[i],
+            Choice(kernels[i], params[i], workspace[i], aliases[i], bool(flags[i] & ALLOCATES), layouts[i], saved[i],
+                   bool(flags[i] & CAPTURABLE), bool(flags[i] & DETERMINISTIC)),
+            inner[i],
+            tuple(zip(declined[i][::2], declined[i][1::2], strict=True)),
+            bool(flags[i] & DYNAMIC),
+            frees[i],
+        )
+        for i in range(count)
+    ])  # fmt: skip

@@ -1,0 +1,279 @@
+"""Whole files: a graph and its variants to bytes, and bytes (mapped or in memory) to a graph and its variants.
+
+0   magic (8), version (u32), reserved (u32)
+16  end of the flatbuffer (u64), end of the small arrays (u64), size of the file (u64), reserved (u64)
+48  reserved (16)
+64  digest of bytes 0 to 64 and 128 to the end of the small arrays (64)
+128 the flatbuffer (docs/mezzo.fbs), padded; the small arrays; the large ones, each aligned to 64 bytes
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...ops import OPS, OPSETS, MezzoError, Type
+from ...ops.budget import Budget
+from ...ops.errors import ModelError, UnsupportedModel
+from ...ops.types import Array
+from ..compile import Bound
+from ..device import Device
+from ..graph import Graph
+from ..plan import Strategy
+from .arrays import ArrayWriter, Stored, aligned, digest_of, read_arrays
+from .graphs import GraphWriter, read_graph
+from .layout import FILE, MAGIC, VERSION
+from .opsets import refuse_operators, upgraded
+from .pool import Pool, same_length
+from .programs import storable
+from .table import Table, malformed, root
+from .variants import Differs, Key, key_here, read_key, read_variant, variant_content
+from .write import pack
+
+PREAMBLE = struct.Struct("<8sII4Q16x")
+BEGIN = PREAMBLE.size + 64  # the digest lies between
+NOT_OURS = "give a file that `mezzo compile` or Session.save wrote"
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Tell every way in which a file can contradict itself as a ModelError that names the file."""
+    try:
+        yield
+    except MezzoError as error:
+        raise error.at(where) from error.__cause__
+    except (IndexError, KeyError, ValueError, OverflowError, struct.error) as error:
+        raise malformed(f"the parts of the file do not fit: {type(error).__name__}: {error}").at(where) from error
+
+
+# Writing
+
+
+def encode(
+    graph: Graph,
+    variants: Sequence[tuple[Key, Bound]] = (),
+    *,
+    source: str = "",
+    written_by: str = "",
+) -> Iterator[Any]:
+    """The bytes of a file, piece by piece, without copies of the weights. Raises ModelError for what it cannot hold.
+
+    >>> from mezzo.runtime.graph import GraphBuilder
+    >>> from mezzo.ops.types import f32
+    >>> g = GraphBuilder("double")
+    >>> x = g.input("x", f32("n"))
+    >>> data = b"".join(encode(g.graph([g.Add(x, x)])))
+    >>> print(Opened(data).graph)
+    graph double(x: float32[n]) -> Add_0
+      Add_0 = Add(x, x)
+    """
+    arrays = ArrayWriter()
+    graphs = GraphWriter(arrays)
+    graphs.add(graph)
+    uses = sorted({(n.domain, n.op) for _, n in graph.walk()})
+    domains = sorted({d for d, _ in uses})
+    rows = [(graphs.pool.text(d), graphs.pool.text(op)) for d, op in uses]
+    content: dict[str, Any] = {
+        "about": {
+            "written_by": written_by,
+            "source": source,
+            "vocabulary": domains,
+            "versions": [OPSETS.get(d, graph.opsets.get(d, 1)) for d in domains],
+        },
+        "operators": [n for row in rows for n in row],
+        "since": [OPS[use].since if use in OPS else 0 for use in uses],
+        "variants": [variant_content(k, b, arrays) for k, b in variants if storable(b.program)],
+        "graphs": graphs.tables,
+        "pool": graphs.pool.content(),
+    }
+    places, _, _ = arrays.places(0)
+    # where the arrays lie depends on the length of the description, which does not depend on where they lie
+    begin = aligned(BEGIN + len(pack(FILE, {**content, "arrays": arrays.content(places)})))
+    places, small, end = arrays.places(begin)
+    packed = pack(FILE, {**content, "arrays": arrays.content(places)})
+    preamble = PREAMBLE.pack(MAGIC, VERSION, 0, BEGIN + len(packed), small, end, 0)
+    head = b"".join([packed, b"\0" * (begin - BEGIN - len(packed)), *map(bytes, arrays.parts(small=True))])
+    assert BEGIN + len(head) == small
+    yield preamble + _digest(preamble, head) + head
+    yield from arrays.parts(small=False)
+
+
+def _digest(preamble: bytes, head: Any) -> bytes:
+    made = hashlib.blake2b(preamble)
+    made.update(head)
+    return made.digest()
+
+
+# Reading
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Where a file comes from: the program that wrote it, the file it was made of, the vocabulary of its graph."""
+
+    written_by: str
+    source: str
+    vocabulary: Mapping[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Opened:
+    """A file, read and checked except for its weights: `graph`, `variants` by what they are for, `about`.
+
+    `data` is the whole file, in memory or mapped; all arrays are views of it. Raises ModelError if it is malformed,
+    UnsupportedModel if it needs what is not carried, BudgetError if it passes a limit.
+    """
+
+    data: Any
+    name: str = "model"
+    budget: Budget = field(default_factory=Budget)
+    about: About = field(init=False)
+    graph: Graph = field(init=False)
+    stored: list[Stored] = field(init=False)
+    variants: dict[Key, Table] = field(init=False)
+    problem: str = ""
+    _arrays: list[Array] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        whole = np.frombuffer(self.data, np.uint8)
+        with reading(self.name):
+            flat = _head(whole, self.name)
+            top = root(flat, FILE)
+            self.about = _about(top.table("about"))
+            self._arrays, self.stored = read_arrays(top.table("arrays"), whole, aligned(BEGIN + len(flat)), self.budget)
+            pool = Pool(top.table("pool"), self._arrays, self.budget)
+            self._check_operators(top, pool)
+            tables = top.tables("graphs")
+            self.budget.check("nodes", sum(len(t.table("nodes").raw("op")) for t in tables), "nodes")
+            graph = read_graph(tables, pool, self._arrays, self._check_nesting)
+            older = {d: v for d, v in self.about.vocabulary.items() if v < OPSETS.get(d, v)}
+            if older:
+                graph = upgraded(graph, older)
+                self.problem = "the file was written for older opsets"
+            self.graph = _verified(graph)
+            self.variants = {read_key(t): t for t in top.tables("variants")}
+
+    def _check_nesting(self, depth: int) -> None:
+        self.budget.check("nesting", depth, "subgraphs inside subgraphs")
+
+    def _check_operators(self, top: Table, pool: Pool) -> None:
+        names, since = top.column("operators"), top.column("since")
+        same_length(names[::2], names[1::2], since)
+        uses = [(pool.texts[a], pool.texts[b]) for a, b in zip(names[::2], names[1::2], strict=True)]
+        refuse_operators(dict(zip(uses, since, strict=True)), self.about.vocabulary, self.name)
+
+    def find(
+        self, device: Device, strategy: Strategy, outputs: Sequence[str], types: Mapping[str, Type], budget: Budget
+    ) -> tuple[Bound | None, str]:
+        """The stored program for these inputs and this machine, or None and the reason why the graph must be bound."""
+        if self.problem or not self.variants:
+            return None, self.problem or "the file holds no variant"
+        key = key_here(device, strategy, outputs, types)
+        table = self.variants.get(key)
+        if table is None:
+            same = [k for k in self.variants if k.signature == key.signature]
+            return None, key.differs_from(same[0]) if same else "no variant has these input types"
+        with reading(self.name):
+            try:
+                return read_variant(table, self._arrays, self.graph, device, outputs, types, budget), ""
+            except Differs as reason:
+                return None, str(reason)
+
+    def damaged(self) -> list[Stored]:
+        """The arrays whose bytes are not those that were written; reads them all."""
+        whole = np.frombuffer(self.data, np.uint8)
+        return [
+            s
+            for s in self.stored
+            if digest_of(whole[s.at : s.at + s.nbytes]) != s.digest or whole[s.at + s.nbytes : s.at + s.extent].any()
+        ]
+
+
+def _head(whole: np.ndarray[Any, Any], name: str) -> bytes:
+    """The flatbuffer of a file, copied so that it stays what was checked."""
+    if whole.size < BEGIN or whole[:8].tobytes() != MAGIC:
+        raise ModelError("this is no .mezzo file, or only a part of one", where=name, hint=NOT_OURS)
+    preamble = whole[: PREAMBLE.size].tobytes()
+    _, version, reserved, flat, small, end, rest = PREAMBLE.unpack(preamble)
+    if version > VERSION:
+        raise UnsupportedModel(
+            f"the file has format version {version}, and this is made for versions up to {VERSION}",
+            where=name,
+            hint="install a newer Mezzo, or compile the model again with this one",
+        )
+    if end != whole.size:
+        raise ModelError(
+            f"the file has {whole.size} bytes, and was written with {end}", where=name, hint="copy the file again"
+        )
+    if version < 1 or reserved or rest or any(preamble[48:]) or not BEGIN <= flat <= small <= end:
+        raise malformed("the first bytes of the file do not fit one another")
+    if _digest(preamble, whole[BEGIN:small].data) != whole[PREAMBLE.size : BEGIN].tobytes():
+        raise ModelError(
+            "the file is damaged: its digest is not that of what it holds", where=name, hint="copy or make it again"
+        )
+    return whole[BEGIN:flat].tobytes()
+
+
+def _about(table: Table) -> About:
+    domains, versions = table.texts("vocabulary"), table.column("versions")
+    return About(table.text("written_by"), table.text("source"), dict(zip(domains, versions, strict=True)))
+
+
+def _verified(graph: Graph) -> Graph:
+    untyped = [i for i in graph.inputs if i not in graph.types]
+    first = [s.input for s in graph.states if s.input not in graph.initializers]
+    if untyped or first:
+        raise malformed(f"{[*untyped, *first][0]!r} has no type, or is a state without a first value")
+    try:
+        return graph.verify()
+    except MezzoError as error:
+        raise ModelError(error.message, where=error.where, hint=error.hint or "make the file again") from error
+
+
+def is_mezzo(source: Any) -> bool:
+    """Whether a path or bytes begin like a `.mezzo` file; False for what cannot be read."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source[:8]) == MAGIC
+    try:
+        found = os.stat(source)
+        if not stat.S_ISREG(found.st_mode):
+            return False
+        with open(source, "rb") as file:
+            return file.read(8) == MAGIC
+    except (OSError, TypeError, ValueError):
+        return False
+
+
+def open_file(
+    source: str | os.PathLike[str] | bytes, budget: Budget | None = None, *, at: int = 0, size: int | None = None
+) -> Opened:
+    """Open a file, or a file inside another (`size` bytes from `at` on); it is mapped, and no weight is read.
+
+    Raises as Opened does.
+    """
+    limits = budget or Budget()
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return Opened(bytes(source), budget=limits)
+    name = os.fspath(source)
+    try:
+        with open(source, "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or not found.st_size:
+                raise ModelError("this is not a regular file, or it is empty", where=name, hint=NOT_OURS)
+            limits.check("file_bytes", found.st_size, "bytes of the model file", where=name)
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"the file cannot be read: {error}", where=name, hint="check the path") from error
+    return Opened(mapped[at : len(mapped) if size is None else at + size], os.path.basename(name), limits)
+
+
+__all__ = ["About", "Opened", "encode", "is_mezzo", "open_file"]

@@ -1,0 +1,134 @@
+"""Variants: planned programs of a file, each for one kind of machine and one signature of inputs."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...ops import Type
+from ...ops.budget import Budget
+from ...ops.types import Array, type_of
+from ..compile import Bound
+from ..device import Device
+from ..graph import Graph, Node
+from ..plan import Strategy
+from ..program import Program
+from .confirm import Differs, confirm
+from .graphs import flat, grouped
+from .pool import Pool, PoolWriter
+from .programs import ProgramWriter, read_program
+from .table import Table, malformed
+
+PRECISION = "as the model"  # other precisions come with the passes that make them
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a variant was made for. `isa` is the processor (or the sm of a GPU), `kernels` names the kernels and the
+    versions of the libraries behind them, `signature` the inputs' types and the outputs."""
+
+    device: str
+    isa: str
+    kernels: str
+    precision: str
+    strategy: str
+    signature: str
+
+    def differs_from(self, other: Key) -> str:
+        """The first field in which another key differs, with both sides; empty if none does."""
+        for name in self.__slots__:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                return f"{name} {theirs!r}, here {mine!r}" if name != "signature" else "other input types or outputs"
+        return ""
+
+
+def key_here(device: Device, strategy: Strategy, outputs: Sequence[str], types: Mapping[str, Type]) -> Key:
+    """The key of programs that this machine makes."""
+    names = ", ".join(k.name for k in device.kernels)
+    shown = "; ".join(f"{name!r}: {t}" for name, t in types.items())
+    return Key(
+        device=device.name,
+        isa=platform.machine(),
+        kernels=f"numpy {np.__version__}: {names}",
+        precision=PRECISION,
+        strategy=strategy.value,
+        signature=f"{shown} -> {', '.join(map(repr, outputs))}",
+    )
+
+
+def variant_content(key: Key, bound: Bound, array: Callable[[Array], int]) -> dict[str, Any]:
+    """The Variant table of a bound program."""
+    pool = PoolWriter(array)
+    programs = ProgramWriter(pool)
+    programs.add(bound.program)
+    constants = flat((pool.text(n), array(a)) for n, a in bound.constants.items())
+    return {
+        **{name: getattr(key, name) for name in Key.__slots__},
+        "constants": constants,
+        "programs": programs.tables,
+        "pool": pool.content(),
+    }
+
+
+def read_key(table: Table) -> Key:
+    """What a variant was made for."""
+    return Key(*(table.text(name) for name in Key.__slots__))
+
+
+def read_variant(
+    table: Table,
+    arrays: Sequence[Array],
+    graph: Graph,
+    device: Device,
+    outputs: Sequence[str],
+    types: Mapping[str, Type],
+    budget: Budget,
+) -> Bound:
+    """The program of a variant, confirmed.
+
+    Raises Differs where this build would make another one, ModelError or PlanError where the variant contradicts
+    itself or the graph, BudgetError where a value is too large.
+    """
+    table = table.fresh()
+    pool = Pool(table.table("pool"), arrays, budget)
+    constants = {pool.texts[n]: arrays[a] for n, a in grouped(table.column("constants"), 2)}
+    tables = table.tables("programs")
+    budget.check("nodes", sum(len(t.table("steps").raw("kernel")) for t in tables), "steps of a stored program")
+    program = read_program(tables, pool)
+    if {p.name: p.type for p in program.inputs} != dict(types) or [p.name for p in program.inputs] != list(
+        graph.inputs
+    ):
+        raise malformed("a variant has other inputs than its key says")
+    if [p.name for p in program.outputs] != list(outputs):
+        raise malformed("a variant has other outputs than its key says")
+    first = {s.input: type_of(graph.initializers[s.input]) for s in graph.states}
+    if {n: program.types.get(n) for n in program.states} != {n: first.get(n) for n in program.states}:
+        raise malformed("a variant has other states than the graph")
+    confirm(program, device, constants, budget)
+    return Bound(program, constants, planned_graph(program, constants), "variant")
+
+
+def planned_graph(program: Program, constants: Mapping[str, Array]) -> Graph:
+    """The graph that a program runs: its steps as nodes, bodies as subgraphs; for looking at."""
+
+    def nodes(part: Program) -> tuple[Node, ...]:
+        return tuple(
+            Node(n.op, n.inputs, n.outputs, {**n.attrs, **{a: body(b) for a, b in s.bodies.items()}}, n.domain, n.name,
+                 n.where, n.origin, n.device) if s.bodies else n
+            for s in part.steps
+            for n in (s.node,)
+        )  # fmt: skip
+
+    def body(part: Program) -> Graph:
+        own = {n: constants[n] for n in part.weights if n in constants}
+        return Graph(tuple(p.name for p in part.inputs), part.results, nodes(part), own, part.types)
+
+    return body(program)
+
+
+__all__ = ["Differs", "Key", "key_here", "read_key", "read_variant", "variant_content"]

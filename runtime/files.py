@@ -1,0 +1,61 @@
+"""Replacing a file as a whole: a reader finds the old one or the new one, and never half of one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from ..ops.errors import ModelError
+
+
+def replace_file(path: str | os.PathLike[str], pieces: Iterable[Any]) -> None:
+    """Write bytes-like pieces to a file that takes the place of `path` once it is on the disk. Raises ModelError."""
+    target = Path(os.path.realpath(path))
+    try:
+        handle, temporary = temporary_beside(target.parent, "part")
+        try:
+            for piece in pieces:
+                handle.write(piece)
+            sync(handle)
+            put_in_place(temporary, target)
+        finally:
+            handle.close()
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise ModelError(
+            f"the file cannot be written: {error}", where=str(target), hint="check the folder and its free space"
+        ) from error
+
+
+def temporary_beside(folder: Path, kind: str) -> tuple[IO[bytes], Path]:
+    """A new file in this folder, open for writing, and its path."""
+    handle, name = tempfile.mkstemp(prefix=".mezzo-", suffix=f".{kind}", dir=folder)
+    return os.fdopen(handle, "wb"), Path(name)
+
+
+def sync(handle: IO[bytes]) -> None:
+    """Bring what was written to the disk, and close the file."""
+    handle.flush()
+    os.fsync(handle.fileno())
+    handle.close()
+
+
+def put_in_place(temporary: Path, target: Path) -> None:
+    """Rename a finished file to its final name, with the permissions of the file it replaces."""
+    os.chmod(temporary, target.stat().st_mode & 0o777 if target.exists() else _usual_mode())
+    os.replace(temporary, target)
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        number = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def _usual_mode() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
