@@ -65,7 +65,7 @@ def convert(xp: Any, x: Array, to: DType, saturate: int = 1, round_mode: str = "
         if to.bits < 8 and of.integer:  # the higher bits are dropped
             low = x.astype(np.int64) & ((1 << to.bits) - 1)
             return (xp.where(low >> (to.bits - 1), low - (1 << to.bits), low) if to.signed else low).astype(to.numpy)
-        if of.bits < 8 or to.bits < 8:  # ml_dtypes converts its own types by way of a common one
+        if of.bits < 8 or to.bits < 8 or of is DType.FLOAT8E8M0:  # ml_dtypes converts its own types by a common one
             return x.astype(np.float32).astype(to.numpy)
         return x.astype(to.numpy)
 

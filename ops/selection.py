@@ -89,12 +89,15 @@ def _(input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: i
         Sample([np.array([[1, 0, 0], [1, 0, 0], [2, 3, 4]])], {"axis": 0}, 4),
         Sample([np.array([[[3, 1], [0, 1], [3, 1]]], np.float32)], {"axis": -2, "sorted": 0}, 4),
         Sample([np.zeros(0, np.float32)], {}, 4),
+        Sample([np.array([["b", "a"], ["a", "c"], ["b", "a"]], object)], {"axis": 0}, 4),
     ],
 )
 def unique(k: Context, X: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array, ...]:
     xp, at = k.xp, None if axis is None else axis_of(axis, X.ndim)
-    y, first, inverse, counts = xp.unique(X, True, True, True, axis=at)
-    inverse = inverse.reshape(-1)
+    # along an axis numpy compares no texts, but their ranks, which are in the same order
+    keys = np.unique(X, return_inverse=True)[1].reshape(X.shape) if at is not None and X.dtype == object else X
+    _, first, inverse, counts = xp.unique(keys, True, True, True, axis=at)
+    y, inverse = (X.ravel() if at is None else X).take(first, at or 0), inverse.reshape(-1)
     if not sorted:  # in the order of first occurrence
         order = xp.argsort(first)
         rank = xp.empty_like(order)

@@ -204,6 +204,62 @@ def test_other_float_types_give_the_same_numbers(o: Op, sample: Sample, dtype: D
             np.testing.assert_allclose(y.astype(np.float64), like.astype(np.float64), rtol=rtol, atol=rtol)
 
 
+# Operators whose results depend on how wide an element is, or whose attributes name the element type of an input.
+WIDTH_MATTERS = {"BitCast", "BitShift", "BitwiseNot"}
+
+
+@pytest.mark.parametrize(("o", "sample"), cases([o for o in STANDARD if not o.domain and o.deterministic]))
+def test_every_allowed_element_type(o: Op, sample: Sample) -> None:
+    """The samples in each further type that the schema allows: small whole numbers, so that all types hold them."""
+    onnx = pytest.importorskip("onnx")
+    schema = onnx.defs.get_schema(o.name, OPSETS[o.domain], o.domain)
+    formals = [*schema.inputs, *schema.inputs[-1:] * len(sample.inputs)]
+    xs = fill(sample)
+    for constraint in schema.type_constraints:
+        which = [
+            i
+            for i, (x, f) in enumerate(zip(xs, formals, strict=False))
+            if isinstance(x, np.ndarray) and f.type_str == constraint.type_param_str
+        ]
+        own = {DType.of(xs[i].dtype) for i in which}
+        if len(own) != 1 or not own <= {DType.INT64, DType.FLOAT} or o.name in WIDTH_MATTERS:
+            continue
+        for dtype in DType:
+            allowed = f"tensor({dtype.name.lower()})" in constraint.allowed_type_strs
+            if dtype not in own and allowed and not (dtype is DType.STRING and reckons(o, sample)):
+                check_element_type(o, sample, xs, which, dtype)
+
+
+def reckons(o: Op, sample: Sample) -> bool:
+    """Whether a sample computes with its elements, although the schema would take texts."""
+    return o.name in ("Col2Im", "GridSample", "Resize") or "reduction" in sample.attrs
+
+
+def check_element_type(o: Op, sample: Sample, xs: list[Any], which: list[int], dtype: DType) -> None:
+    def small(x: Any) -> Any:
+        whole = np.clip(np.rint(x), -100, 100).astype(x.dtype)
+        return whole if dtype.signed else np.abs(whole)
+
+    plain = [small(x) if i in which else x for i, x in enumerate(xs)]
+    turned = [cast_to(x, dtype) if i in which else x for i, x in enumerate(plain)]
+    types = [None if x is None else type_of(x) for x in turned]
+    found = o.infer_types(types, sample.attrs, (True,) * sample.outputs)
+    with np.errstate(all="ignore"):
+        ys, exact = run(o, sample, turned), run(o, sample, plain)
+    for y, t, like in zip(ys, found, exact, strict=False):
+        assert not compatible(t, y), f"{dtype}: {compatible(t, y)}"
+        if dtype.integer and xs[which[0]].dtype == np.int64 and DType.of(y.dtype) is dtype:
+            np.testing.assert_array_equal(y, cast_to(like, dtype), str(dtype))
+
+
+def cast_to(x: Any, dtype: DType) -> Any:
+    """The numbers in another element type; strings too."""
+    if dtype is DType.STRING:
+        return np.array(x.astype(str), object)
+    with np.errstate(all="ignore"):
+        return x.astype(dtype.numpy)
+
+
 def fractional_corners(s: Sample) -> bool:
     """Whether scales ask for a fractional size, to whose end corners are aligned."""
     scales = s.inputs[2] if len(s.inputs) == 3 else None
