@@ -1,0 +1,50 @@
+"""A transformer encoder (arXiv 1706.03762) as a graph, of any size, with random weights."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ops import DType
+from ..ops.types import f32
+from ..runtime.graph import Graph, GraphBuilder
+
+
+def encoder(
+    layers: int = 4,
+    width: int = 256,
+    heads: int = 4,
+    *,
+    batch: int | str = "batch",
+    length: int | str = "length",
+    seed: int = 0,
+) -> Graph:
+    """`x` float32 [batch, length, width] to `y` of the same shape: attention and a feed-forward network of four times
+    the width in each layer, each added to its input and normalised."""
+    g, rng = GraphBuilder("encoder"), np.random.default_rng(seed)
+
+    def weight(*shape: int) -> str:
+        return g.const(rng.standard_normal(shape, np.float32) * np.float32(shape[0] ** -0.5))
+
+    def dense(x: str, rows: int, columns: int) -> str:
+        made: str = g.Add(g.MatMul(x, weight(rows, columns)), g.const(np.zeros(columns, np.float32)))
+        return made
+
+    def normalised(x: str) -> str:
+        ones, zeros = (g.const(np.full(width, v, np.float32)) for v in (1, 0))
+        made: str = g.LayerNormalization(x, ones, zeros)
+        return made
+
+    def split(x: str, order: list[int]) -> str:
+        made: str = g.Transpose(g.Reshape(x, g.const([0, 0, heads, width // heads])), perm=order)
+        return made
+
+    x = g.input("x", f32(batch, length, width))
+    for _ in range(layers):
+        query, key, value = (dense(x, width, width) for _ in range(3))
+        scores = g.MatMul(split(query, [0, 2, 1, 3]), split(key, [0, 2, 3, 1]))
+        scaled = g.Mul(scores, g.const((width // heads) ** -0.5, DType.FLOAT))
+        mixed = g.MatMul(g.Softmax(scaled), split(value, [0, 2, 1, 3]))
+        joined = g.Reshape(g.Transpose(mixed, perm=[0, 2, 1, 3]), g.const([0, 0, width]))
+        x = normalised(g.Add(x, dense(joined, width, width)))
+        x = normalised(g.Add(x, dense(g.Relu(dense(x, width, 4 * width)), 4 * width, width)))
+    return g.graph([x])
