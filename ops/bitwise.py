@@ -69,9 +69,10 @@ def _from_nibbles(bits: Array, to: DType) -> Array:
         Sample([i64(2)], {"to": DType.DOUBLE.onnx}),
         Sample([np.array(1.5, np.float16)], {"to": DType.BFLOAT16.onnx}),
         Sample([np.array([True, False])], {"to": DType.UINT8.onnx}),
-        Sample([np.array([-8, -1, 0, 7]).astype(DType.INT4.numpy)], {"to": DType.UINT4.onnx}),
-        Sample([np.array([0, 7, 8, 15]).astype(DType.UINT4.numpy)], {"to": DType.INT4.onnx}),
-        Sample([np.array([0, 1, 2, 3]).astype(DType.UINT2.numpy)], {"to": DType.INT2.onnx}),
+        # types, not arrays: an array would bring ml_dtypes into every process
+        Sample([Tensor(DType.INT4, (3, 5))], {"to": DType.UINT4.onnx}),
+        Sample([Tensor(DType.UINT4, (3, 5))], {"to": DType.INT4.onnx}),
+        Sample([Tensor(DType.UINT2, (3, 5))], {"to": DType.INT2.onnx}),
     ],
 )
 def bit_cast(k: Context, input: Array, *, to: int) -> Array:

@@ -150,7 +150,10 @@ def _(
     return x.to(y_zero_point.dtype if y_zero_point is not None else asked or DType.UINT8)
 
 
-def _stored(values: Sequence[float], dtype: DType) -> np.ndarray[Any, Any]:
+def _stored(values: Sequence[float], dtype: DType) -> np.ndarray[Any, Any] | Tensor:
+    """These elements; of a type that numpy lacks any elements, since ml_dtypes is not to be in every process."""
+    if not hasattr(np, str(dtype)):
+        return Tensor(dtype, (len(values),))
     return np.array(values, np.float32).astype(dtype.numpy)
 
 

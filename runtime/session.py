@@ -68,8 +68,9 @@ class Session:
     `strategy` is how the memory plan reuses bytes; `instances` bounds how many runs go on at once (each takes an
     arena; the default is the number of processors); `max_programs` how many input signatures are kept planned;
     `max_memory` how many bytes arenas and values of data-dependent size may take together (weights and the caller's
-    inputs and outputs are not counted): a run waits for others to end, or is refused, before that is passed. A graph
-    with states keeps them from run to run, and then runs one at a time. `seed` begins the random numbers; with
+    inputs and outputs are not counted): a run waits for others to end, or is refused, before that is passed. `fuse`
+    puts one operator in the place of several where that saves memory (see runtime/passes/fusions.py). A graph with
+    states keeps them from run to run, and then runs one at a time. `seed` begins the random numbers; with
     `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
     `stored` is the opened `.mezzo` file that the graph came from: its programs are taken where they fit this machine.
 
@@ -91,12 +92,13 @@ class Session:
         instances: int | None = None,
         max_programs: int = 64,
         max_memory: int | None = None,
+        fuse: bool = False,
         seed: int = 0,
         random: Literal["philox", "numpy"] = "philox",
         stored: Opened | None = None,
     ) -> None:
         self.graph, self.budget = graph, budget or Budget()
-        self._options = Options(device_named(device), Strategy(strategy))
+        self._options = Options(device_named(device), Strategy(strategy), fuse=fuse)
         self._compiled: dict[tuple[str, ...], Compiled] = {}
         self._bound: OrderedDict[Any, Bound] = OrderedDict()
         self._latest: Bound | None = None
@@ -216,13 +218,13 @@ class Session:
         return found
 
     def save(
-        self, path: str | os.PathLike[str], *, portable: bool = False, source: str = "", written_by: str = ""
+        self, path: str | os.PathLike[str], *, portable: bool = False, source: str = "", producer: str = ""
     ) -> None:
         """Write the graph to a `.mezzo` file, with the programs that are planned now as variants.
 
-        `portable` leaves the programs out; `source` and `written_by` are noted in the file. States begin with their
-        first values again. The file is replaced as a whole. Raises ModelError if it cannot be written or holds
-        something that files cannot.
+        `portable` leaves the programs out; `source` and `producer` (the model file, and what made it) are noted in
+        it. States begin with their first values again. The file is replaced as a whole. Raises ModelError if it
+        cannot be written, or the graph holds something that files cannot.
         """
         from .file import encode, key_here
         from .files import replace_file
@@ -231,7 +233,7 @@ class Session:
             planned = list(self._bound.items())
         device, strategy = self._options.device, self._options.strategy
         variants = [(key_here(device, strategy, outputs, dict(types)), bound) for (outputs, types), bound in planned]
-        replace_file(path, encode(self.graph, () if portable else variants, source=source, written_by=written_by))
+        replace_file(path, encode(self.graph, () if portable else variants, source=source, producer=producer))
 
     def _find(self, key: Any) -> Bound | None:
         with self._table:

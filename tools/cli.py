@@ -115,12 +115,39 @@ def check(models: tuple[Path, ...], as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @json_option
-def doctor(as_json: bool) -> None:
-    """Show versions, devices and features, and why one is off."""
-    from .doctor import doctor as report
+def doctor(file: Path | None, as_json: bool) -> None:
+    """Show versions, devices and features, and why one is off; or read all of a .mezzo FILE (exit code 3: damaged)."""
+    from . import doctor as reports
 
-    show(report(), as_json=as_json)
+    report, code = reports.doctor_file(file) if file else (reports.doctor(), 0)
+    show(report, as_json=as_json)
+    sys.exit(code)
+
+
+@cli.command(name="compile")
+@model_argument
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The .mezzo file to write.")
+@click.option("--portable", is_flag=True, help="The graph alone, without programs for this machine.")
+@shape_option
+@json_option
+def compile_command(model: Path, output: Path, portable: bool, shapes: tuple[str, ...], as_json: bool) -> None:
+    """Write MODEL as a .mezzo file. A --shape name that is given again makes one more program."""
+    from .compile import compile_model
+
+    show(compile_model(model, output, shapes, portable=portable), as_json=as_json)
+
+
+@cli.command()
+@model_argument
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The .pyz file to write.")
+@json_option
+def bundle(model: Path, output: Path, as_json: bool) -> None:
+    """Put MODEL and the runtime into one file that needs numpy alone: python app.pyz --input x=x.npy."""
+    from .bundle import bundle as report
+
+    show(report(model, output), as_json=as_json)
 
 
 @cli.command()

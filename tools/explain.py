@@ -26,6 +26,7 @@ def explain(
     facts: dict[str, Any] = {
         "inputs": ", ".join(map(str, program.inputs)),
         "outputs": ", ".join(map(str, program.outputs)),
+        "bound_from": session.bound_from,
         "steps": len(program.all_steps()),
         "allocating_steps": program.allocating,
         "dynamic_steps": program.dynamic,

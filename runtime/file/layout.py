@@ -136,7 +136,9 @@ VARIANT = _table(
     constants="[uint]",
     programs="[Program]",
 )
-ABOUT = _table("About", written_by="string", source="string", vocabulary="[string]", versions="[uint]")
+ABOUT = _table(
+    "About", written_by="string", source="string", producer="string", vocabulary="[string]", versions="[uint]"
+)
 FILE = _table(
     "File",
     about="About",

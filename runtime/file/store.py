@@ -26,7 +26,7 @@ from ...ops.budget import Budget
 from ...ops.errors import ModelError, UnsupportedModel
 from ...ops.types import Array
 from ..compile import Bound
-from ..device import Device
+from ..device import DEVICES, Device
 from ..graph import Graph
 from ..plan import Strategy
 from .arrays import ArrayWriter, Stored, aligned, digest_of, read_arrays
@@ -63,7 +63,7 @@ def encode(
     variants: Sequence[tuple[Key, Bound]] = (),
     *,
     source: str = "",
-    written_by: str = "",
+    producer: str = "",
 ) -> Iterator[Any]:
     """The bytes of a file, piece by piece, without copies of the weights. Raises ModelError for what it cannot hold.
 
@@ -84,8 +84,9 @@ def encode(
     rows = [(graphs.pool.text(d), graphs.pool.text(op)) for d, op in uses]
     content: dict[str, Any] = {
         "about": {
-            "written_by": written_by,
+            "written_by": _written_by(),
             "source": source,
+            "producer": producer,
             "vocabulary": domains,
             "versions": [OPSETS.get(d, graph.opsets.get(d, 1)) for d in domains],
         },
@@ -107,6 +108,15 @@ def encode(
     yield from arrays.parts(small=False)
 
 
+def _written_by() -> str:
+    from importlib import metadata  # slow to import, and not needed to read
+
+    try:
+        return f"mezzo {metadata.version('mezzo')}"
+    except metadata.PackageNotFoundError:  # in a bundle
+        return "mezzo"
+
+
 def _digest(preamble: bytes, head: Any) -> bytes:
     made = hashlib.blake2b(preamble)
     made.update(head)
@@ -118,10 +128,12 @@ def _digest(preamble: bytes, head: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Where a file comes from: the program that wrote it, the file it was made of, the vocabulary of its graph."""
+    """Where a file comes from: the program that wrote it, the model file it was made of and what had made that, the
+    vocabulary of its graph."""
 
     written_by: str
     source: str
+    producer: str
     vocabulary: Mapping[str, int]
 
 
@@ -188,6 +200,17 @@ class Opened:
             except Differs as reason:
                 return None, str(reason)
 
+    def fits(self, key: Key) -> bool:
+        """Whether a variant of this key would be looked at on this machine."""
+        if self.problem or key.device not in DEVICES:
+            return False
+        here = key_here(DEVICES[key.device], Strategy.BOTH, (), {})
+        return (key.isa, key.kernels, key.precision) == (here.isa, here.kernels, here.precision)
+
+    def place_of(self, array: Array) -> int:
+        """Where an array of this file lies; some other number for an array that does not come from it."""
+        return int(array.ctypes.data - np.frombuffer(self.data, np.uint8).ctypes.data)
+
     def damaged(self) -> list[Stored]:
         """The arrays whose bytes are not those that were written; reads them all."""
         whole = np.frombuffer(self.data, np.uint8)
@@ -225,7 +248,12 @@ def _head(whole: np.ndarray[Any, Any], name: str) -> bytes:
 
 def _about(table: Table) -> About:
     domains, versions = table.texts("vocabulary"), table.column("versions")
-    return About(table.text("written_by"), table.text("source"), dict(zip(domains, versions, strict=True)))
+    return About(
+        table.text("written_by"),
+        table.text("source"),
+        table.text("producer"),
+        dict(zip(domains, versions, strict=True)),
+    )
 
 
 def _verified(graph: Graph) -> Graph:
