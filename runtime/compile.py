@@ -12,7 +12,8 @@ from ..ops.types import Array
 from .graph import Graph
 from .infer import infer
 from .lower import Options, lower
-from .passes import simplify
+from .passes import rewrite, simplify
+from .passes.fusions import FUSIONS
 from .passes.prune import prune
 from .program import Program
 
@@ -65,6 +66,8 @@ def compile_graph(
 def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Bound:
     """The program for these input types: dims and known values propagate, kernels are chosen, memory is planned."""
     graph = simplify(infer(compiled.graph, types, budget=compiled.budget))
+    if compiled.options.fuse:
+        graph = infer(prune(rewrite(graph, FUSIONS)), types, budget=compiled.budget)
     program = lower(graph, compiled.options, names=compiled.outputs)
     constants: dict[str, Array] = {}
     wanted = program.all_weights()

@@ -17,14 +17,19 @@ from .program import Port, Program, Step, without_bodies
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How programs are made. `extern` maps values to the names of buffers given at instantiation; `reorder` lets the
-    planner choose among orders of execution; `parallel` plans so that independent steps may run at the same time."""
+    """How programs are made.
+
+    `extern` maps values to the names of buffers given at instantiation; `reorder` lets the planner choose among orders
+    of execution; `parallel` plans so that independent steps may run at the same time; `fuse` applies the rules of
+    passes/fusions.py.
+    """
 
     device: Device = DEVICES["cpu"]
     strategy: Strategy = Strategy.BOTH
     extern: Mapping[str, str] | None = None
     reorder: bool = True
     parallel: bool = False
+    fuse: bool = False
 
 
 def lower(graph: Graph, options: Options, *, names: Sequence[str] | None = None) -> Program:

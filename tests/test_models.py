@@ -174,8 +174,7 @@ def test_strategies_answer_alike_in_the_papers_order(real: Real) -> None:
 @real_models
 def test_steps_keep_to_their_bytes(real: Real) -> None:
     graph, feeds = load_onnx(real.path()), real.feeds()
-    got, steps = poisoned(graph, feeds)
-    assert steps >= len(Session(graph).graph.outputs)
+    got, _ = poisoned(graph, feeds)
     for name, y in Session(graph, strategy=Strategy.NONE).run(feeds).items():
         np.testing.assert_array_equal(got[name], y)
 

@@ -13,7 +13,7 @@ from mezzo.runtime.eager import evaluate
 from mezzo.runtime.graph import Graph, GraphBuilder
 from mezzo.runtime.instance import Instance
 from mezzo.runtime.plan import Space, Strategy
-from mezzo.runtime.program import Step
+from mezzo.runtime.program import Program, Step
 from mezzo.runtime.session import Session
 
 from .graphs import sample_graph
@@ -21,10 +21,19 @@ from .graphs import sample_graph
 CASES = [pytest.param(o, s, id=f"{o.name}-{i}") for o in OPS.values() for i, s in enumerate(o.samples)]
 
 
-def assert_same(got: dict[str, Any], want: dict[str, Any]) -> None:
+ROUNDS = {"numpy.conv_relu_pool"}  # kernels whose sums round otherwise than their references, within 1e-6
+
+
+def assert_same(got: dict[str, Any], want: dict[str, Any], program: Program | None = None) -> None:
+    """Equal bit for bit, unless a kernel of the program may round otherwise."""
     assert list(got) == list(want)
+    rounds = program is not None and any(s.choice.kernel in ROUNDS for s in program.all_steps())
     for name, y in want.items():
-        assert_equal(got[name], y, name)
+        if rounds:
+            assert got[name].shape == y.shape
+            assert np.abs(got[name] - y).max(initial=0) <= 1e-6 * np.abs(y).max(initial=0)
+        else:
+            assert_equal(got[name], y, name)
 
 
 def assert_equal(got: Any, want: Any, name: str) -> None:
@@ -48,7 +57,7 @@ def test_program_equals_interpreter(op: Op, sample: Sample, fed: str) -> None:
     graph, feeds = sample_graph(op, sample, fed=fed)
     session = Session(graph)
     for run in range(2):
-        assert_same(session.run(feeds), evaluate(graph, feeds, key=(0, run)))
+        assert_same(session.run(feeds), evaluate(graph, feeds, key=(0, run)), session.program)
     if fed == "dynamic" and op.name not in ("Shape", "Size", "OptionalHasElement") and "x0_rows" in feeds:
         assert session.program.dynamic
 
@@ -89,19 +98,23 @@ class Poison:
         assert outside.data == self.before.data, f"{step.node} wrote outside of its slots"
 
 
-def poisoned(graph: Graph, feeds: dict[str, Any], strategy: Strategy = Strategy.BOTH) -> tuple[dict[str, Any], int]:
-    """Run a graph with poison in every byte that is not in use; returns the outputs and the number of steps."""
+def poisoned(
+    graph: Graph, feeds: dict[str, Any], strategy: Strategy = Strategy.BOTH
+) -> tuple[dict[str, Any], Program]:
+    """Run a graph with poison in every byte that is not in use; returns the outputs and the program."""
     session, watch = Session(graph, strategy=strategy), Poison()
     session.run(feeds)
-    return session.run(feeds, observe=watch), watch.steps
+    results = session.run(feeds, observe=watch)
+    assert watch.steps == len(session.program.steps)
+    return results, session.program
 
 
 @pytest.mark.parametrize("strategy", list(Strategy), ids=lambda s: s.value)
 @pytest.mark.parametrize(("op", "sample"), CASES)
 def test_steps_write_their_planned_bytes_only(op: Op, sample: Sample, strategy: Strategy) -> None:
     graph, feeds = sample_graph(op, sample)
-    got, _ = poisoned(graph, feeds, strategy)
-    assert_same(got, evaluate(graph, feeds, key=(0, 1)))
+    got, program = poisoned(graph, feeds, strategy)
+    assert_same(got, evaluate(graph, feeds, key=(0, 1)), program)
 
 
 def test_program_holds_no_array() -> None:

@@ -20,6 +20,7 @@ def load(
     instances: int | None = None,
     max_programs: int = 64,
     max_memory: int | None = None,
+    fuse: bool = False,
     seed: int = 0,
 ) -> Session:
     """Load a model and make a session of it.
@@ -45,6 +46,7 @@ def load(
         instances=instances,
         max_programs=max_programs,
         max_memory=max_memory,
+        fuse=fuse,
         seed=seed,
         stored=stored,
     )

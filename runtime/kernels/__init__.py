@@ -7,7 +7,8 @@ from .matmul import Gemm, MatMul
 from .movement import Movement, Take
 from .pointwise import Pointwise
 from .reference import Reference
+from .strips import ConvReluPool
 
-CPU_KERNELS: tuple[Kernel, ...] = (Pointwise(), MatMul(), Gemm(), Movement(), Take(), Reference())
+CPU_KERNELS: tuple[Kernel, ...] = (Pointwise(), MatMul(), Gemm(), Movement(), Take(), ConvReluPool(), Reference())
 
 __all__ = ["CPU_KERNELS", "Alias", "Call", "Choice", "Declined", "Kernel", "Target", "Work"]
