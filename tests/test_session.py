@@ -528,5 +528,5 @@ def test_arrays_come_and_go_without_copies() -> None:
     assert seen[0].ctypes.data == fed.data_ptr()
     assert torch.from_dlpack(result["Neg_0"]).data_ptr() == result["Neg_0"].ctypes.data
     buffer = torch.empty(3)
-    session.run({"x": memoryview(np.arange(3, dtype=np.float32))}, outputs={"Neg_0": buffer})
+    session.run({"x": np.arange(3, dtype=np.float32).data}, outputs={"Neg_0": buffer})
     assert buffer.tolist() == [0, -1, -2]

@@ -103,7 +103,7 @@ def shapes_under_a_ceiling(runs: int, kinds: int) -> None:
 
     def work(i: int) -> bool:
         n = int(sizes[i % kinds])
-        return session(digits[:n]).shape == (n, 10) and session.stats().arena_bytes <= largest
+        return bool(session(digits[:n]).shape == (n, 10) and session.stats().arena_bytes <= largest)
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(runs)))
