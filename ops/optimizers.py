@@ -48,9 +48,9 @@ def states(made: Op, kinds: int) -> None:
 
 def _samples(kinds: int, attrs: list[dict[str, Any]]) -> list[Sample]:
     """One tensor at the first step, and two at the fourth; the last state is a running square."""
-    one = [np.float32(0.1), np.array(0), *[f32(2)] * (kinds - 1), SQUARES]
+    one: list[Any] = [np.float32(0.1), np.array(0), *[f32(2)] * (kinds - 1), SQUARES]
     pair = [f32(2), f32(2, 1)]
-    two = [np.float32(0.1), np.array(3), *pair * (kinds - 1), SQUARES, SQUARES.reshape(2, 1)]
+    two: list[Any] = [np.float32(0.1), np.array(3), *pair * (kinds - 1), SQUARES, SQUARES.reshape(2, 1)]
     return [Sample(x, a, (kinds - 1) * n) for x, n in ((one, 1), (two, 2)) for a in attrs]
 
 
