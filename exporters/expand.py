@@ -72,13 +72,17 @@ def _expanded(node: Node, types: Mapping[str, Type]) -> tuple[list[Node], Mappin
 
 
 def _needed(nodes: tuple[Node, ...], wanted: set[str]) -> list[Node]:
-    """The nodes that the wanted values depend on, without the outputs at the end that nobody reads."""
+    """The nodes that the wanted values depend on, without optional outputs that nobody reads."""
     kept: list[Node] = []
     for node in reversed(nodes):
-        used = [o if o in wanted else "" for o in node.outputs]
-        while used and not used[-1]:
-            used.pop()
-        if used:
-            kept.append(replace(node, outputs=tuple(used)))
-            wanted = wanted | set(node.reads())
+        if wanted.isdisjoint(node.outputs):
+            continue
+        params = node.record.outputs
+        outputs = [
+            o if o in wanted or not params[min(i, len(params) - 1)].optional else "" for i, o in enumerate(node.outputs)
+        ]
+        while not outputs[-1]:
+            outputs.pop()
+        kept.append(replace(node, outputs=tuple(outputs)))
+        wanted = wanted | set(node.reads())
     return kept[::-1]

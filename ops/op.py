@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import expr
-from .errors import MezzoError, ShapeError
+from .errors import InputError, MezzoError, ShapeError
 from .types import Array, Dim, DType, Tensor, Type, UnknownRank
 
 Value = Any  # an array, or the name of a graph's value: gradient rules cannot tell, and need not
@@ -252,10 +252,23 @@ def _signature(function: Callable[..., Any]) -> tuple[tuple[Param, ...], dict[st
     return ins, {p.name: p.default for p in params if p.kind is p.KEYWORD_ONLY}
 
 
+def _register(made: Op) -> Op:
+    """Enter a record. One in a domain of your own may be defined again (a cell of a notebook runs twice)."""
+    key = made.domain, made.name
+    if key in OPS and made.domain in OPSETS:
+        raise InputError(
+            f"operator {made.domain or 'ai.onnx'}::{made.name} is defined already",
+            where="mezzo.op",
+            hint="give an operator of your own a domain of its own: domain='org.example'",
+        )
+    OPS[key] = made
+    return made
+
+
 def op(
     name: str,
     *,
-    since: int,
+    since: int = 1,
     domain: str = "",
     outputs: tuple[str, ...] = ("Y",),
     samples: Sequence[Sample] = (),
@@ -267,25 +280,47 @@ def op(
     `| None` makes one optional, `*xs` variadic) and keyword-only ones are attributes with their defaults. Several
     outputs come back as a tuple. The reference returns fresh arrays. Until `.infer` says otherwise, the result has the
     type of the first input.
+
+    With a domain of your own this registers an operator that imported models then use; `.infer`, `.grad` and `.body`
+    add the result's type, the gradient and the standard operators that it consists of (`to_onnx(standard=True)`).
+    Raises InputError if the domain is one of ours and has the operator already.
+
+    >>> @op("Scaled", domain="org.example")
+    ... def scaled(k, x, *, by=2.0):
+    ...     return x * np.float32(by)
+    >>> @scaled.body
+    ... def _(g, xs, types, *, by=2.0):
+    ...     return g.Mul(xs[0], g.const(by, types[0].dtype))
+    >>> print(scaled, *scaled.run(Context(), [np.ones(2, np.float32)], {"by": 3.0}))
+    org.example::Scaled-1(x; by) -> Y [3. 3.]
+    >>> del OPS["org.example", "Scaled"]
     """
 
     def define(reference: Callable[..., Any]) -> Op:
         ins, attrs = _signature(reference)
         outs = tuple(map(Param.parse, outputs))
-        made = Op(name, domain, since, ins, outs, attrs, reference, samples, _same_as_first, None, deterministic)
-        OPS[domain, name] = made
-        return made
+        return _register(
+            Op(name, domain, since, ins, outs, attrs, reference, samples, _same_as_first, None, deterministic)
+        )
 
     return define
 
 
 def pointwise(
-    name: str, *, since: int, samples: Sequence[Sample], domain: str = "", output: str = "Y"
+    name: str, *, since: int = 1, samples: Sequence[Sample] = (), domain: str = "", output: str = "Y"
 ) -> Callable[[Callable[..., expr.Expr]], Op]:
     """Define an operator that is one scalar expression over its broadcast inputs.
 
     The rule gets the expression builder `e` (see ops/expr.py), one expression per input (None where absent) and the
     attributes; it may look at element types. Reference, inference and the allocation-free kernels are generated.
+    Raises InputError as `op` does.
+
+    >>> @pointwise("SquaredRelu", domain="org.example")
+    ... def squared_relu(e, x):
+    ...     return e.max(x, 0) * e.max(x, 0)
+    >>> squared_relu.run(Context(), [np.array([-2, 3], np.float32)], {})
+    (array([0., 9.], dtype=float32),)
+    >>> del OPS["org.example", "SquaredRelu"]
     """
 
     def define(rule: Callable[..., expr.Expr]) -> Op:
@@ -304,8 +339,6 @@ def pointwise(
             root = tree([None if t is None else t.dtype for t in types], **given)
             return Tensor(root.dtype, broadcast_dims(*(t.dims for t in types if t is not None)))
 
-        made = Op(name, domain, since, ins, (Param(output),), attrs, reference, samples, infer, tree)
-        OPS[domain, name] = made
-        return made
+        return _register(Op(name, domain, since, ins, (Param(output),), attrs, reference, samples, infer, tree))
 
     return define

@@ -23,6 +23,7 @@ from .ops.errors import (
     ShapeError,
     UnsupportedModel,
 )
+from .ops.op import op, pointwise
 from .runtime.session import Session
 from .tools.inference_session import InferenceSession
 from .tools.load import load
@@ -47,4 +48,6 @@ __all__ = [
     "__version__",
     "load",
     "onnx",
+    "op",
+    "pointwise",
 ]
