@@ -51,7 +51,7 @@ def arena_rows() -> tuple[list[Row], list[str]]:
             outputs = sum(p.type.nbytes for p in program.outputs if isinstance(p.type, Tensor)) / MIB
             notes.append(
                 f"forward/{name}/b{batch}: without reuse {memory.total() / MIB:.2f} MiB, kernel workspace at most "
-                f"{workspace:.2f} MiB, output {outputs:.2f} MiB, {program.allocating} steps run references that allocate"
+                f"{workspace:.2f} MiB, output {outputs:.2f} MiB, {program.allocating} steps run allocating references"
             )
     return rows, notes
 

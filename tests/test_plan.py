@@ -55,8 +55,8 @@ def test_a_view_that_lives_keeps_its_bytes_from_being_overwritten() -> None:
     assert plan(lives, offers).shared == tuple(offers[:1])
     lives = [Life("x", 64, 0, 3), Life("view", 64, 1, 2), Life("y", 64, 2, 4)]
     assert plan(lives, offers).shared == tuple(offers[:1])
+    slots = (Slot(lives[0]), Slot(lives[1], 0, "x"), Slot(lives[2]))
     with pytest.raises(PlanError, match="overlap"):
-        slots = (Slot(lives[0]), Slot(lives[1], 0, "x"), Slot(lives[2]))
         MemoryPlan(64, slots, tuple(offers)).check()
 
 

@@ -98,9 +98,7 @@ class Poison:
         assert outside.data == self.before.data, f"{step.node} wrote outside of its slots"
 
 
-def poisoned(
-    graph: Graph, feeds: dict[str, Any], strategy: Strategy = Strategy.BOTH
-) -> tuple[dict[str, Any], Program]:
+def poisoned(graph: Graph, feeds: dict[str, Any], strategy: Strategy = Strategy.BOTH) -> tuple[dict[str, Any], Program]:
     """Run a graph with poison in every byte that is not in use; returns the outputs and the program."""
     session, watch = Session(graph, strategy=strategy), Poison()
     session.run(feeds)
