@@ -31,7 +31,7 @@ from .program import Port, Program
 from .seats import Seats
 
 if TYPE_CHECKING:
-    from .file import Opened
+    from .file import Key, Opened
 
 _ran_in: int | None = None  # the process that has run a program first
 
@@ -226,14 +226,20 @@ class Session:
         it. States begin with their first values again. The file is replaced as a whole. Raises ModelError if it
         cannot be written, or the graph holds something that files cannot.
         """
-        from .file import encode, key_here
+        from .file import encode
         from .files import replace_file
+
+        variants = [] if portable else self.variants()
+        replace_file(path, encode(self.graph, variants, source=source, producer=producer))
+
+    def variants(self) -> list[tuple[Key, Bound]]:
+        """The programs that are planned now, each with what it was planned for, as a file keeps them."""
+        from .file import key_here
 
         with self._table:
             planned = list(self._bound.items())
         device, strategy = self._options.device, self._options.strategy
-        variants = [(key_here(device, strategy, outputs, dict(types)), bound) for (outputs, types), bound in planned]
-        replace_file(path, encode(self.graph, () if portable else variants, source=source, producer=producer))
+        return [(key_here(device, strategy, outputs, dict(types)), bound) for (outputs, types), bound in planned]
 
     def _find(self, key: Any) -> Bound | None:
         with self._table:
