@@ -1,56 +1,35 @@
-"""What `import mezzo` costs beyond numpy, in milliseconds: each import in a process of its own, interleaved."""
+"""What `import mezzo` costs beyond numpy: each import in a process of its own, interleaved."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import subprocess
 import sys
 
-CASES = {"mezzo": "import numpy, time; t = time.perf_counter(); import mezzo; print(time.perf_counter() - t)"}
-PEERS = {
-    "ort": "import numpy, time; t = time.perf_counter(); import onnxruntime; print(time.perf_counter() - t)",
-    "onnx": "import numpy, time; t = time.perf_counter(); import onnx; print(time.perf_counter() - t)",
-    "torch": "import numpy, time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)",
-}
+from rows import Row, arguments, machine, show, users_environment
+
+CODE = "import numpy, time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+MODULES = {"mezzo": "mezzo", "ort": "onnxruntime", "onnx": "onnx", "torch": "torch"}
 
 
-def seconds(code: str) -> float | None:
+def milliseconds(module: str) -> float | None:
     """What a fresh process measured, or None where the peer is absent."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    return float(done.stdout) if done.returncode == 0 else None
+    command = [sys.executable, "-c", CODE.format(module)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=users_environment())
+    return float(done.stdout) * 1e3 if done.returncode == 0 else None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="5 rounds instead of 20")
-    parser.add_argument("--json", help="write the rows to this file, or - for standard output")
-    args = parser.parse_args()
-    codes = CASES | PEERS
-    taken: dict[str, list[float]] = {name: [] for name in codes}
+    args = arguments(__doc__)
+    taken: dict[str, list[float]] = {name: [] for name in MODULES}
+    milliseconds("mezzo")  # compiles its modules once, as the first start on a machine does
     for _ in range(5 if args.quick else 20):
-        for name, code in codes.items():
-            one = seconds(code)
+        for name, module in MODULES.items():
+            one = milliseconds(module)
             if one is not None:
-                taken[name].append(one * 1e3)
-    medians = {name: round(statistics.median(t), 2) for name, t in taken.items() if t}
-    row = {
-        "case": "import/beyond-numpy",
-        "unit": "ms",
-        "ours": medians["mezzo"],
-        "peers": {n: medians[n] for n in PEERS if n in medians},
-        "floor": None,
-    }
-    if args.json:
-        text = json.dumps([row], indent=1)
-        if args.json == "-":
-            print(text)
-            return
-        with open(args.json, "w") as file:
-            file.write(text + "\n")
-    print(f"{'case':<24}{'mezzo':>10}" + "".join(f"{n:>10}" for n in row["peers"]))
-    print(f"{row['case']:<24}{row['ours']:>10}" + "".join(f"{v:>10}" for v in row["peers"].values()) + "  ms")
+                taken[name].append(one)
+    middle = {name: statistics.median(times) for name, times in taken.items() if times}
+    show([Row("import/beyond-numpy", "ms", middle.pop("mezzo"), middle)], args, [machine()])
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -47,6 +48,11 @@ def show(rows: Sequence[Row], args: argparse.Namespace, notes: Sequence[str] = (
         print(f"{r.case:<32}{r.ours:>12.3f}{cells}{floor}{r.unit:>6}")
     for note in notes:
         print(note)
+
+
+def users_environment() -> dict[str, str]:
+    """The environment of a fresh process as users have it: compiled modules are kept from one start to the next."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def machine() -> str:

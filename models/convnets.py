@@ -68,10 +68,13 @@ class Layers:
     def conv_norm_relu(
         self, x: tuple[str, int], channels: int, kernel: int, stride: int = 1, pad: int = 0
     ) -> tuple[str, int]:
-        name, _ = self.conv(x, channels, kernel, stride, pad)
+        return self.relu(self.norm(self.conv(x, channels, kernel, stride, pad)))
+
+    def norm(self, x: tuple[str, int]) -> tuple[str, int]:
+        name, channels = x
         scale, bias, mean = (self.weight(channels) for _ in range(3))
         variance = self.g.const(np.ones(channels, np.float32))
-        return self.relu((self.g.BatchNormalization(name, scale, bias, mean, variance), channels))
+        return self.g.BatchNormalization(name, scale, bias, mean, variance), channels
 
     def pool(
         self, x: tuple[str, int], kernel: int, stride: int, pad: int = 0, *, kind: str = "Max", ceil: int = 0
@@ -200,6 +203,30 @@ def inception_bn(batch: int | str = 1, weights: Weights = no_weights) -> Graph:
     x = module(x, 352, (192, 320), (160, 224), "Average", 128)
     x = module(x, 352, (192, 320), (192, 224), "Max", 128)
     return n.classes(n.flat(n.pool(x, 7, 1, kind="Average"), 1))
+
+
+def resnet50(batch: int | str = 1, weights: Weights = no_weights) -> Graph:
+    """ResNet-50 v1.5 (arXiv 1512.03385, the stride in the 3x3 convolution): 25.6 million parameters."""
+    n = Layers("resnet50", batch, weights)
+    x = n.pool(n.conv_norm_relu(n.data, 64, 7, 2, 3), 3, 2, 1)
+    for stage, (count, channels) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
+        for i in range(count):
+            stride = 2 if stage and not i else 1
+            y = n.conv_norm_relu(n.conv_norm_relu(x, channels, 1), channels, 3, stride, 1)
+            y = n.norm(n.conv(y, 4 * channels, 1, bias=False))
+            shortcut = x if i else n.norm(n.conv(x, 4 * channels, 1, stride, bias=False))
+            x = n.relu((n.g.Add(y[0], shortcut[0]), y[1]))
+    return n.classes(n.flat((n.g.GlobalAveragePool(x[0]), x[1]), 1))
+
+
+def mlp(batch: int | str = 1, weights: Weights = no_weights) -> Graph:
+    """Three dense layers, 784-128-64-10."""
+    g = GraphBuilder("mlp")
+    x = g.input("data", f32(batch, 784))
+    for rows, columns in ((784, 128), (128, 64), (64, 10)):
+        x = g.Gemm(x, g.const(weights((columns, rows))), g.const(weights((columns,))), transB=1)
+        x = x if columns == 10 else g.Relu(x)
+    return g.graph([x])
 
 
 NETS: dict[str, Callable[..., Graph]] = {
