@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -182,7 +183,7 @@ class Op:
         self, inputs: Sequence[Type | None], attrs: Mapping[str, Any], wanted: tuple[bool, ...] = (True,)
     ) -> tuple[Type, ...]:
         """Result types of one node, one per entry of `wanted`; raises ShapeError where the operands do not fit."""
-        extra = {"wanted": wanted} if "wanted" in inspect.signature(self.infer_rule).parameters else {}
+        extra = {"wanted": wanted} if _names_wanted(self.infer_rule) else {}
         try:
             found = self.infer_rule(*inputs, **self.bind(attrs), **extra)
         except UnknownRank:
@@ -204,6 +205,11 @@ class Op:
         outs = [p.name + "?" * p.optional + "*" * p.variadic for p in self.outputs]
         name = f"{self.domain}::{self.name}" if self.domain else self.name
         return f"{name}-{self.since}({', '.join(ins)}; {', '.join(self.attrs)}) -> {', '.join(outs)}"
+
+
+@cache
+def _names_wanted(rule: InferRule) -> bool:
+    return "wanted" in inspect.signature(rule).parameters
 
 
 OPS: dict[tuple[str, str], Op] = {}
