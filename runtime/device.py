@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..ops import Type
-from ..ops.errors import MissingPackage, PlanError
+from ..ops import MezzoError, Type
+from ..ops.errors import MissingPackage, PlanError, ShapeError
 from ..ops.types import Array
 from .graph import Node
 from .kernels import CPU_KERNELS, Choice, Kernel, Target
@@ -31,7 +31,16 @@ class Device:
         """The first kernel that serves, and (kernel, reason) of each that declined before it."""
         declined: list[tuple[str, str]] = []
         for kernel in (k for k in self.kernels if k.serves(node)):
-            answer = kernel.select(node, inputs, outputs, Target(self.name))
+            try:
+                answer = kernel.select(node, inputs, outputs, Target(self.name))
+            except MezzoError as error:
+                raise error.at(node.place) from error.__cause__
+            except Exception as error:  # as in infer: an attribute is of a kind that nobody foresees
+                raise ShapeError(
+                    f"{node.op} cannot be run by {kernel.name}: {type(error).__name__}: {error}",
+                    where=node.place,
+                    hint="check the operand types and attributes of this node",
+                ) from error
             if isinstance(answer, Choice):
                 return answer, tuple(declined)
             declined.append((kernel.name, answer.reason))

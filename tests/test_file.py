@@ -475,8 +475,7 @@ def mezzo(*arguments: str | os.PathLike[str]) -> str:
 
 def digits_onnx(tmp_path: Path) -> Path:
     path = tmp_path / "digits.onnx"
-    source = DIGITS if isinstance(DIGITS, bytes) else Path(DIGITS).read_bytes()
-    path.write_bytes(source)
+    path.write_bytes(DIGITS.read_bytes())
     return path
 
 
