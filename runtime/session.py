@@ -18,6 +18,7 @@ from ..ops import Tensor, Type
 from ..ops.budget import Budget
 from ..ops.errors import ForkedProcess, InputError, PlanError
 from ..ops.types import Array, type_of
+from .buckets import Buckets, check_buckets, cut, padded
 from .compile import Bound, Compiled, compile_graph, specialise
 from .device import device as device_named
 from .eager import Meter
@@ -69,7 +70,9 @@ class Session:
     arena; the default is the number of processors); `max_programs` how many input signatures are kept planned;
     `max_memory` how many bytes arenas and values of data-dependent size may take together (weights and the caller's
     inputs and outputs are not counted): a run waits for others to end, or is refused, before that is passed. `fuse`
-    puts one operator in the place of several where that saves memory (see runtime/passes/fusions.py). A graph with
+    puts one operator in the place of several where that saves memory (see runtime/passes/fusions.py). `buckets` maps
+    open dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`: inputs are padded with zeros to the next
+    one and results cut back, which is right for dims whose elements the model treats independently. A graph with
     states keeps them from run to run, and then runs one at a time. `seed` begins the random numbers; with
     `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
     `stored` is the opened `.mezzo` file that the graph came from: its programs are taken where they fit this machine.
@@ -93,6 +96,7 @@ class Session:
         max_programs: int = 64,
         max_memory: int | None = None,
         fuse: bool = False,
+        buckets: Buckets | None = None,
         seed: int = 0,
         random: Literal["philox", "numpy"] = "philox",
         stored: Opened | None = None,
@@ -105,6 +109,7 @@ class Session:
         if random not in ("philox", "numpy"):
             raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
         self._max_programs, self._seed = max_programs, seed
+        self._buckets = check_buckets(buckets or {}, self.inputs)
         self._numpy_random = random == "numpy"
         self._planning = threading.RLock()
         self._table = threading.Lock()
@@ -281,7 +286,9 @@ class Session:
         _check_process()
         until = None if deadline is None else monotonic() + deadline
         wanted = tuple(self.graph.outputs if names is None else names)
-        arrays = checked(self.graph, feeds)
+        arrays, had = padded(self._buckets, self.inputs, checked(self.graph, feeds))
+        if had and outputs:
+            raise InputError("outputs= and buckets= exclude each other", hint="copy from the results instead")
         bound = self._bind(wanted, {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs})
         program = bound.program
         buffers = [self._buffer(p, outputs) for p in program.outputs]
@@ -295,9 +302,10 @@ class Session:
             instance.around.key = (self._seed, next(self._numbers))
             with np.errstate(all="ignore"):
                 results = instance.run(list(arrays.values()), buffers, observe=observe)
-        return {
+        made = {
             p.name: r if b is not None else _own(r) for p, b, r in zip(program.outputs, buffers, results, strict=True)
         }
+        return cut(self.outputs, made, had) if had else made
 
     def run_async(self, feeds: Mapping[str, Any], **options: Any) -> Future[dict[str, Any]]:
         """`run` in a thread of the session; takes the same arguments and returns a future of its result."""

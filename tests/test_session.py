@@ -530,3 +530,16 @@ def test_arrays_come_and_go_without_copies() -> None:
     buffer = torch.empty(3)
     session.run({"x": np.arange(3, dtype=np.float32).data}, outputs={"Neg_0": buffer})
     assert buffer.tolist() == [0, -1, -2]
+
+
+def test_buckets_plan_a_few_sizes_and_answer_for_all() -> None:
+    plain, session, digits = mz.load(digits_model()), mz.load(digits_model(), buckets={"batch": (16, 4)}), held_out()
+    for n in (1, 3, 4, 5, 16, 2, 20):
+        got, want = session(digits.inputs[:n]), plain(digits.inputs[:n])
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    assert session.stats().planned == 3  # 4, 16, and 20 above the largest
+    with pytest.raises(mz.InputError, match="no input has a dim 'length'"):
+        mz.load(digits_model(), buckets={"length": (1,)})
+    with pytest.raises(mz.InputError, match="not sizes"):
+        mz.load(digits_model(), buckets={"batch": ()})

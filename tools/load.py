@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
 from ..importers import load_onnx
 from ..ops.budget import Budget
@@ -21,6 +22,7 @@ def load(
     max_programs: int = 64,
     max_memory: int | None = None,
     fuse: bool = False,
+    buckets: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
 ) -> Session:
     """Load a model and make a session of it.
@@ -47,6 +49,7 @@ def load(
         max_programs=max_programs,
         max_memory=max_memory,
         fuse=fuse,
+        buckets=buckets,
         seed=seed,
         stored=stored,
     )
