@@ -92,6 +92,18 @@ def _(g: Builder, xs: Sequence[Value | None], types: Types) -> Value:
     return g.Mul(g.Mul(x, g.const(0.5, dtype)), g.Add(tanh, g.const(1, dtype)))
 
 
+@pointwise("QuickGelu", domain=DOMAIN, since=1, samples=[
+    Sample([f32(2, 3)]), Sample([f32(5)], {"alpha": 1.0}), Sample([f32(2, 3, 4)], {"alpha": -0.5}),
+])  # fmt: skip
+def quick_gelu(e: Expressions, X: Expr, *, alpha: float = 1.702) -> Expr:
+    return X * e.reciprocal(e.exp(X * -alpha) + 1)
+
+
+@quick_gelu.body
+def _(g: Builder, xs: Sequence[Value], types: Types, *, alpha: float = 1.702) -> Value:
+    return g.Mul(xs[0], g.Sigmoid(g.Mul(xs[0], g.const(alpha, dtype_of(types)))))
+
+
 # Conv with what follows it
 
 # Activation -> the attributes that activation_params holds, in this order.
