@@ -21,8 +21,9 @@ from .graph import Graph, Node
 
 def check_size(made: Type, budget: Budget) -> None:
     """Refuse a tensor above the budget before anything of its size exists; raises BudgetError."""
-    if isinstance(made, Tensor) and made.elements is not None:
-        budget.check("tensor_elements", made.elements, f"elements of {made}")
+    elements = made.elements if isinstance(made, Tensor) else None
+    if elements is not None and elements > budget.tensor_elements:
+        budget.check("tensor_elements", elements, f"elements of {made}")
 
 
 @dataclass(slots=True)

@@ -7,14 +7,17 @@ would make, differs: the caller binds the graph again and says why.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...ops import MezzoError, Tensor, Type
 from ...ops.budget import Budget
 from ...ops.errors import PlanError
 from ...ops.types import Array, type_of
 from ..device import Device
-from ..graph import check_arity
+from ..graph import Node, check_arity
 from ..infer import check_size
+from ..kernels import Choice
 from ..lives import ALIGN, Space, aligned
 from ..lower import body_bytes, sharings
 from ..plan import MemoryPlan, Slot
@@ -32,30 +35,34 @@ def confirm(program: Program, device: Device, weights: Mapping[str, Array], budg
     Raises ModelError or PlanError for a program that contradicts itself, BudgetError for a value that is too large,
     Differs where this build would choose otherwise.
     """
-    _confirm(program, device, {n: type_of(a, known=True) for n, a in weights.items()}, budget, outer={})
+    # rules and kernels look at the elements of shapes, axes, scales and the like; weights are left alone
+    known = {n: type_of(a, known=True) for n, a in weights.items() if a.size <= 16 or a.dtype.kind in "iub"}
+    _confirm(program, _Checked(device, known), weights, budget, outer={})
 
 
 def _confirm(
-    program: Program, device: Device, weights: Mapping[str, Type], budget: Budget, outer: Mapping[str, Type]
+    program: Program, checked: _Checked, weights: Mapping[str, Array], budget: Budget, outer: Mapping[str, Type]
 ) -> None:
-    if program.device != device.name:
-        raise malformed(f"a program for {program.device!r} lies in a variant for {device.name!r}")
+    if program.device != checked.device.name:
+        raise malformed(f"a program for {program.device!r} lies in a variant for {checked.device.name!r}")
     types, plan = program.types, program.plan
     _check_names(program, weights, outer)
-    for type in types.values():
+    distinct = {id(t): t for t in types.values()}  # a file names each type by its index: there are few of them
+    for type in distinct.values():
         check_size(type, budget)
+    fixed = {i: t.nbytes for i, t in distinct.items() if isinstance(t, Tensor) and t.static}
     for step in program.steps:
-        _check_step(step, program, device, weights)
+        _check_step(step, program, checked, fixed)
         for body in step.bodies.values():
             # a body's own weights are constants like any other; what it captures has a type out here
-            _confirm(body, device, weights, budget, types)
-    _check_slots(program)
+            _confirm(body, checked, weights, budget, types)
+    _check_slots(program, fixed)
     _check_lives(program)
     _check_shared(plan, program)
     program.check()
 
 
-def _check_names(program: Program, weights: Mapping[str, Type], outer: Mapping[str, Type]) -> None:
+def _check_names(program: Program, weights: Mapping[str, Array], outer: Mapping[str, Type]) -> None:
     """Every value has a slot and a type, and the types of ports, weights and captures are the values' own."""
     by_value, types = program.plan.by_value, program.types
     touched = {n for s in program.steps for n in (*s.reads(), *s.writes())}
@@ -65,7 +72,8 @@ def _check_names(program: Program, weights: Mapping[str, Type], outer: Mapping[s
         if name not in by_value or name not in types:
             raise malformed(f"{name!r} has no place or no type in its program")
     for name in program.weights:
-        if weights.get(name) != types[name] or program.space(name) is not Space.WEIGHT:
+        array = weights.get(name)
+        if array is None or not _is_a(array, types[name]) or program.space(name) is not Space.WEIGHT:
             raise malformed(f"the constant {name!r} is absent, or is no {types[name]}")
     for name in program.captures:
         if outer.get(name) != types[name] or program.space(name) is not Space.INPUT:
@@ -84,47 +92,60 @@ def _check_names(program: Program, weights: Mapping[str, Type], outer: Mapping[s
         raise malformed("a state changes its type, or two states are one")
 
 
-def _check_step(step: Step, program: Program, device: Device, weights: Mapping[str, Type]) -> None:
-    node, types = step.node, program.types
-    ins = [(weights.get(i) or types[i]) if i else None for i in node.inputs]
-    outs = [types[o] for o in node.outputs if o]
-    if not outs:
-        raise malformed(f"the step {node} makes nothing")
-    if step.bodies:
-        _ = node.record  # UnsupportedModel names an operator that is not carried
-    else:
-        check_arity(node)
-        _check_types(step, ins, program)
-    kernel = next((k for k in device.kernels if k.name == step.choice.kernel), None)
-    if kernel is None:
-        raise Differs(f"there is no kernel {step.choice.kernel!r}")
-    choice, _ = device.choose(node, ins, outs)
-    expected = choice.workspace if not step.bodies else max(map(body_bytes, step.bodies.values()))
-    mine = (
-        choice.kernel,
-        dict(choice.params),
-        expected,
-        choice.aliases,
-        choice.allocates,
-        choice.layouts,
-        choice.saved,
-    )
-    stored = step.choice
-    theirs = (
-        *(stored.kernel, dict(stored.params), stored.workspace),
-        *(stored.aliases, stored.allocates, stored.layouts, stored.saved),
-    )
-    if mine != theirs or (choice.capturable, choice.deterministic) != (stored.capturable, stored.deterministic):
+@dataclass(slots=True)
+class _Checked:
+    """What is worked out of steps. Equal steps (same operator, attributes and types) share one answer: a file names
+    types and values by index, so that equal ones are one object."""
+
+    device: Device
+    weights: Mapping[str, Type]
+    choices: dict[Any, Choice] = field(default_factory=dict[Any, Choice])
+
+    def choice(self, step: Step, types: Mapping[str, Type]) -> Choice:
+        """The choice that this build makes for a step; its operands and the stored types of its results are checked."""
+        node = step.node
+        ins = [(self.weights.get(i) or types[i]) if i else None for i in node.inputs]
+        outs = [types[o] if o else None for o in node.outputs]
+        repeats = tuple(map(node.inputs.index, node.inputs))  # a kernel may ask whether two operands are one
+        attrs = tuple((a, id(v)) for a, v in node.attrs.items())
+        key = (node.op, node.domain, node.device, attrs, repeats, *map(id, ins), None, *map(id, outs))
+        found = None if step.bodies else self.choices.get(key)
+        if found is None:
+            found = self.choices[key] = self._work_out(step, ins, outs)
+        return found
+
+    def _work_out(self, step: Step, ins: Sequence[Type | None], outs: Sequence[Type | None]) -> Choice:
+        node, results = step.node, [t for t in outs if t is not None]
+        if not results:
+            raise malformed(f"the step {node} makes nothing")
+        if step.bodies:
+            _ = node.record  # UnsupportedModel names an operator that is not carried
+        else:
+            check_arity(node)
+            _check_types(node, ins, outs)
+        choice, _ = self.device.choose(node, ins, results)
+        if step.bodies:
+            choice = replace(choice, workspace=max(map(body_bytes, step.bodies.values())))
+        return choice
+
+
+def _is_a(array: Array, type: Type) -> bool:
+    return isinstance(type, Tensor) and array.shape == type.dims and array.dtype == type.dtype.numpy
+
+
+def _check_step(step: Step, program: Program, checked: _Checked, fixed: Mapping[int, int]) -> None:
+    node, types, stored = step.node, program.types, step.choice
+    if not any(k.name == stored.kernel for k in checked.device.kernels):
+        raise Differs(f"there is no kernel {stored.kernel!r}")
+    choice = checked.choice(step, types)
+    if choice != stored:
         raise Differs(f"{stored.kernel} would now run {node.op} in another way, or {choice.kernel} would")
-    operands = [types[n] for n in (*step.reads(), *step.writes())]
-    loose = any(not (isinstance(t, Tensor) and t.static) for t in operands)
-    if loose and not step.dynamic:
+    if not step.dynamic and any(id(types[n]) not in fixed for n in (*step.reads(), *step.writes())):
         raise malformed(f"sizes of {node.op} are unknown in a step that is not dynamic")
 
 
-def _check_types(step: Step, ins: Sequence[Type | None], program: Program) -> None:
+def _check_types(node: Node, ins: Sequence[Type | None], outs: Sequence[Type | None]) -> None:
     """What the operator's own rule knows of the results is what the program says of them."""
-    node = step.node
     if (node.domain, node.op) == ("mezzo", "Raise"):  # it stands for a body whose types do not fit
         return
     try:
@@ -133,9 +154,9 @@ def _check_types(step: Step, ins: Sequence[Type | None], program: Program) -> No
         raise error.at(node.place) from error.__cause__
     except Exception as error:  # as in runtime/infer.py: a rule met operands that it does not foresee
         raise malformed(f"{node.op} cannot take its operands: {error}") from error
-    for name, found in zip(node.outputs, made, strict=True):
-        if name and not _agree(found, program.types[name]):
-            raise malformed(f"{name!r} is a {found}, and the program has it as {program.types[name]}")
+    for name, found, stored in zip(node.outputs, made, outs, strict=True):
+        if stored is not None and not _agree(found, stored):
+            raise malformed(f"{name!r} is a {found}, and the program has it as {stored}")
 
 
 def _agree(found: Type, stored: Type) -> bool:
@@ -151,33 +172,36 @@ def _agree(found: Type, stored: Type) -> bool:
     )
 
 
-def _check_slots(program: Program) -> None:
-    """Places have the size of their values and lie at aligned bytes; spaces are those of the ports."""
+def _check_slots(program: Program, fixed: Mapping[int, int]) -> None:
+    """Places have the size of their values and lie at aligned bytes; spaces are those of the ports.
+
+    `fixed` has the bytes of each type of known size, by its id.
+    """
     given = {p.name for p in program.inputs} | set(program.captures)
     stored = {*program.states, *program.states.values()}
     constant, results = set(program.weights), set(program.results)
     work = {s.workspace: s.choice.workspace for s in program.steps if s.choice.workspace}
     allowed = 0
     taken = given | stored | constant
+    owners: dict[Space, set[str]] = {
+        Space.WEIGHT: constant,
+        Space.INPUT: given,
+        Space.STATE: stored,
+        Space.OUTPUT: results,
+        Space.EXTERN: set(),
+    }
     for slot in program.plan.slots:
         life, known = slot.life, program.types.get(slot.life.value)
         space = life.space
         if known is None:
             if work.get(life.value) != life.nbytes or space is not Space.ARENA:
                 raise malformed(f"{life.value!r} has a place and is no value")
-        elif isinstance(known, Tensor) and known.static:
-            if life.nbytes != known.nbytes or space is Space.DYNAMIC:
+        elif id(known) in fixed:
+            if life.nbytes != fixed[id(known)] or space is Space.DYNAMIC:
                 raise malformed(f"{life.value!r} is a {known} and has {life.nbytes} bytes")
         elif life.nbytes or space in (Space.ARENA, Space.STATE, Space.OUTPUT, Space.EXTERN):
             raise malformed(f"{life.value!r} is a {known} and has a fixed place")
-        fits = {
-            Space.WEIGHT: life.value in constant,
-            Space.INPUT: life.value in given,
-            Space.STATE: life.value in stored,
-            Space.OUTPUT: life.value in results,
-            Space.EXTERN: False,
-        }
-        if not fits.get(space, life.value not in taken):
+        if life.value not in owners[space] if space in owners else life.value in taken:
             raise malformed(f"{life.value!r} cannot be in the space {space.value}")
         if space is Space.ARENA:
             if slot.offset % ALIGN:
