@@ -217,7 +217,7 @@ class Session:
         """The program that the session's file holds for these types; otherwise the graph is bound again as a whole."""
         if self._stored is None:
             return None
-        found, reason = self._stored.find(self._options.device, self._options.strategy, outputs, types, self.budget)
+        found, reason = self._stored.find(self._options, outputs, types, self.budget)
         if found is None:
             found = replace(specialise(self._compile(outputs), types), origin=f"graph ({reason})")
         return found
@@ -243,8 +243,7 @@ class Session:
 
         with self._table:
             planned = list(self._bound.items())
-        device, strategy = self._options.device, self._options.strategy
-        return [(key_here(device, strategy, outputs, dict(types)), bound) for (outputs, types), bound in planned]
+        return [(key_here(self._options, outputs, dict(types)), bound) for (outputs, types), bound in planned]
 
     def _find(self, key: Any) -> Bound | None:
         with self._table:

@@ -350,6 +350,21 @@ def test_a_variant_of_another_machine(change: dict[str, str], said: str) -> None
     assert second.bound_from.startswith(said)
 
 
+def test_options_of_planning_belong_to_the_variant() -> None:
+    g = GraphBuilder()
+    x = g.Conv(g.input("x", f32(1, 3, 16, 16)), g.const(np.ones((4, 3, 3, 3), np.float32)))
+    graph = g.graph([g.MaxPool(g.Relu(x), kernel_shape=(2, 2), strides=(2, 2))])
+    image = np.random.default_rng(0).random((1, 3, 16, 16), np.float32)
+    fused = Session(graph, fuse=True)
+    opened = Opened(b"".join(encode(graph, fused.variants())))
+    again, other = Session(opened.graph, stored=opened, fuse=True), Session(opened.graph, stored=opened)
+    assert same(again(image), fused(image))
+    assert again.bound_from == "variant"
+    assert len(again.program.steps) == 1
+    assert same(other(image), Session(graph)(image))
+    assert other.bound_from == "graph (strategy 'both, fused', here 'both')"
+
+
 def test_a_variant_with_other_kernels_is_bound_again() -> None:
     first = mz.load(DIGITS)
     images = held_out().inputs[:2]
@@ -492,6 +507,7 @@ def test_the_compile_command(tmp_path: Path) -> None:
     assert not open_file(output).variants
     assert open_file(output).about.source == "digits.onnx"
     assert "damaged arrays" in mezzo("doctor", output)
+    assert "covered" in mezzo("check", output)
 
 
 NUMPY_ALONE = (

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
+from ..ops import Tensor
 from ..ops.errors import ModelError
 from ..runtime.bundled import MODEL, open_bundle
 from ..runtime.file import encode, is_mezzo, open_file
@@ -102,7 +103,9 @@ def _add_module(made: ZipFile, path: Path, name: str) -> None:
 def _report(target: Path, modules: int) -> Report:
     opened = open_bundle(target)
     needs = ["numpy"]
-    if any(s.dtype.numpy.isbuiltin != 1 for s in opened.stored):
+    types = [*opened.graph.types.values(), *(t for b in opened.graph.walk() for t in b[0].types.values())]
+    used = {s.dtype for s in opened.stored} | {t.dtype for t in types if isinstance(t, Tensor)}
+    if any(d.numpy.isbuiltin != 1 for d in used):
         needs.append("ml_dtypes")
     facts = {
         "bytes": target.stat().st_size,

@@ -26,9 +26,9 @@ from ...ops.budget import Budget
 from ...ops.errors import ModelError, UnsupportedModel
 from ...ops.types import Array
 from ..compile import Bound
-from ..device import DEVICES, Device
+from ..device import DEVICES
 from ..graph import Graph
-from ..plan import Strategy
+from ..lower import Options
 from .arrays import ArrayWriter, Stored, aligned, digest_of, read_arrays
 from .graphs import GraphWriter, read_graph
 from .layout import FILE, MAGIC, VERSION
@@ -184,19 +184,19 @@ class Opened:
         refuse_operators(dict(zip(uses, since, strict=True)), self.about.vocabulary, self.name)
 
     def find(
-        self, device: Device, strategy: Strategy, outputs: Sequence[str], types: Mapping[str, Type], budget: Budget
+        self, options: Options, outputs: Sequence[str], types: Mapping[str, Type], budget: Budget
     ) -> tuple[Bound | None, str]:
         """The stored program for these inputs and this machine, or None and the reason why the graph must be bound."""
         if self.problem or not self.variants:
             return None, self.problem or "the file holds no variant"
-        key = key_here(device, strategy, outputs, types)
+        key = key_here(options, outputs, types)
         table = self.variants.get(key)
         if table is None:
             same = [k for k in self.variants if k.signature == key.signature]
             return None, key.differs_from(same[0]) if same else "no variant has these input types"
         with reading(self.name):
             try:
-                return read_variant(table, self._arrays, self.graph, device, outputs, types, budget), ""
+                return read_variant(table, self._arrays, self.graph, options.device, outputs, types, budget), ""
             except Differs as reason:
                 return None, str(reason)
 
@@ -204,7 +204,7 @@ class Opened:
         """Whether a variant of this key would be looked at on this machine."""
         if self.problem or key.device not in DEVICES:
             return False
-        here = key_here(DEVICES[key.device], Strategy.BOTH, (), {})
+        here = key_here(Options(DEVICES[key.device]), (), {})
         return (key.isa, key.kernels, key.precision) == (here.isa, here.kernels, here.precision)
 
     def place_of(self, array: Array) -> int:

@@ -15,7 +15,7 @@ from ...ops.types import Array, type_of
 from ..compile import Bound
 from ..device import Device
 from ..graph import Graph, Node
-from ..plan import Strategy
+from ..lower import Options
 from ..program import Program
 from .confirm import Differs, confirm
 from .graphs import flat, grouped
@@ -29,7 +29,8 @@ PRECISION = "as the model"  # other precisions come with the passes that make th
 @dataclass(frozen=True, slots=True)
 class Key:
     """What a variant was made for. `isa` is the processor (or the sm of a GPU), `kernels` names the kernels and the
-    versions of the libraries behind them, `signature` the inputs' types and the outputs."""
+    versions of the libraries behind them, `strategy` how the program was planned, `signature` the inputs' types and
+    the outputs."""
 
     device: str
     isa: str
@@ -47,8 +48,10 @@ class Key:
         return ""
 
 
-def key_here(device: Device, strategy: Strategy, outputs: Sequence[str], types: Mapping[str, Type]) -> Key:
-    """The key of programs that this machine makes."""
+def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]) -> Key:
+    """The key of programs that this machine makes with these options."""
+    device = options.device
+    how = {"fused": options.fuse, "parallel": options.parallel, "in given order": not options.reorder}
     names = ", ".join(k.name for k in device.kernels)
     shown = "; ".join(f"{name!r}: {t}" for name, t in types.items())
     return Key(
@@ -56,7 +59,7 @@ def key_here(device: Device, strategy: Strategy, outputs: Sequence[str], types: 
         isa=platform.machine(),
         kernels=f"numpy {np.__version__}: {names}",
         precision=PRECISION,
-        strategy=strategy.value,
+        strategy=", ".join([options.strategy.value, *(word for word, on in how.items() if on)]),
         signature=f"{shown} -> {', '.join(map(repr, outputs))}",
     )
 
