@@ -92,11 +92,7 @@ class DType(Enum):
         >>> DType.of(np.float32).name
         'FLOAT'
         """
-        kind = np.dtype(dtype)
-        found = _BY_NAME.get("object" if kind.kind in "OUST" else kind.name)
-        if found is None:
-            raise ShapeError(f"{kind} is no ONNX element type", hint="cast the array first")
-        return found
+        return _of(np.dtype(dtype))
 
     @classmethod
     def from_onnx(cls, number: int) -> DType:
@@ -115,6 +111,14 @@ class DType(Enum):
 
 _BY_NAME = {d.value[0]: d for d in DType}
 _BY_NUMBER = {d.value[1]: d for d in DType}
+
+
+@cache
+def _of(dtype: np.dtype[Any]) -> DType:
+    found = _BY_NAME.get("object" if dtype.kind in "OUST" else dtype.name)
+    if found is None:
+        raise ShapeError(f"{dtype} is no ONNX element type", hint="cast the array first")
+    return found
 
 
 @cache
