@@ -120,6 +120,8 @@ def ways(node: Node, around: Context, limit: int | None) -> tuple[list[Way], str
         if not made:
             return [], f"mezzo::{form.op} is no operator of ONNX"
         form, at = _down(form, made[0], around), made[0] - 1
+    elif form.domain:  # a domain that retired the operator is written at the last opset that has it
+        at = max((v for v in range(1, at + 1) if schema_of(form.domain, form.op, v)), default=at)
     while True:
         schema = schema_of(form.domain, form.op, at)
         if schema is None:
@@ -195,4 +197,4 @@ def type_word(kind: Type) -> str:
         case Optional():
             return f"optional({type_word(kind.element)})"
         case Map():
-            return f"map({kind.key.name.lower()}, {type_word(kind.element)})"
+            return f"map({kind.key.name.lower()},{type_word(kind.element)})"
