@@ -16,7 +16,7 @@ import numpy as np
 
 from ..ops import Tensor, Type
 from ..ops.budget import Budget
-from ..ops.errors import ForkedProcess, InputError, PlanError
+from ..ops.errors import ForkedProcess, InputError, PlanError, ShapeError
 from ..ops.types import Array, type_of
 from .buckets import Buckets, check_buckets, cut, padded
 from .compile import Bound, Compiled, compile_graph, specialise
@@ -108,6 +108,9 @@ class Session:
         self._latest: Bound | None = None
         if random not in ("philox", "numpy"):
             raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
+        untyped = [n for n in graph.inputs if n not in graph.types]
+        if untyped:
+            raise ShapeError(f"input {untyped[0]!r} has no type", where=graph.name, hint="declare every input's type")
         self._max_programs, self._seed = max_programs, seed
         self._buckets = check_buckets(buckets or {}, self.inputs)
         self._numpy_random = random == "numpy"

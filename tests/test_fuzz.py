@@ -17,7 +17,7 @@ from mezzo.ops.budget import Budget
 from mezzo.ops.types import f32
 from mezzo.runtime.file import Opened, encode
 from mezzo.runtime.file.store import BEGIN, PREAMBLE, _digest
-from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.session import Session
 
 from .test_bad_input import WHOLE
@@ -214,3 +214,17 @@ def test_many_mutations(seed: int) -> None:
 
 def test_the_onnx_model_itself() -> None:
     assert try_onnx(WHOLE)
+
+
+def test_an_input_without_a_type() -> None:
+    """Found by mutations: nothing reads it, so that inference never asked for its type."""
+    nodes = (Node("Identity", ("w",), ("y",)),)
+    with pytest.raises(MezzoError, match="'x' has no type"):
+        Session(Graph(("x",), ("y",), nodes, {"w": np.ones(2, np.float32)}))
+
+
+def test_an_attribute_of_a_strange_kind() -> None:
+    """Found by mutations: a kernel met a number that cannot be an axis."""
+    nodes = (Node("Concat", ("x", "x"), ("y",), {"axis": "0"}),)
+    with pytest.raises(MezzoError, match="Concat"):
+        Session(Graph(("x",), ("y",), nodes, types={"x": f32(2, 2)}))
