@@ -46,7 +46,7 @@ def softmax(xp: Any, scores: Array) -> Array:
 def _scores(xp: Any, q: Array, key: Array, scale: float | None) -> Array:
     """How well each query matches each key. Several query heads in a row may share one head of keys."""
     batch, heads, length, size = q.shape
-    root = np.asarray(math.sqrt(1 / math.sqrt(size) if scale is None else scale), q.dtype)
+    root = np.asarray(math.sqrt(1 / math.sqrt(max(size, 1)) if scale is None else scale), q.dtype)
     grouped = (q * root).reshape(batch, key.shape[1], heads // max(key.shape[1], 1), length, size)
     found = xp.matmul(grouped, (key * root).swapaxes(2, 3)[:, :, None])
     return found.reshape(batch, heads, length, key.shape[2])
@@ -186,7 +186,7 @@ def _match(q: tuple[Dim, ...], key: tuple[Dim, ...], value: tuple[Dim, ...]) -> 
     same(q[3], key[3], "queries and keys differ in size")
     same(key[2], value[2], "keys and values differ in number")
     same(key[1], value[1], "keys and values differ in heads")
-    if isinstance(q[1], int) and isinstance(key[1], int) and q[1] % key[1]:
+    if isinstance(q[1], int) and isinstance(key[1], int) and q[1] % max(key[1], 1):
         raise ShapeError(f"{q[1]} heads of queries do not divide among {key[1]} heads of keys")
 
 

@@ -68,7 +68,7 @@ def conv(
         for t, view in enumerate(views):
             patches[:, :, t] = view
         patches = patches.reshape(n, group, W.shape[1] * len(views), math.prod(places))
-        rows = weights.astype(np.float64).reshape(1, group, W.shape[0] // group, -1)
+        rows = weights.astype(np.float64).reshape(1, group, W.shape[0] // group, W.shape[1] * len(views))
         y = k.xp.matmul(rows, patches).astype(weights.dtype, copy=False)
     return narrow(add_bias(y.reshape(n, W.shape[0], *places), B), X.dtype)
 
@@ -180,6 +180,7 @@ def _transposed(
         Sample([f32(1, 2, 4), f32(2, 3, 3)], {"dilations": [2]}),
         Sample([f32(1, 2, 4), f32(2, 3, 3)], {"strides": [2], "auto_pad": "SAME_UPPER"}),
         Sample([f32(1, 2, 4), f32(2, 3, 4)], {"strides": [3], "auto_pad": "SAME_LOWER"}),
+        Sample([f32(1, 0, 4), f32(0, 1, 4)], {"strides": [3]}),
         Sample([f32(1, 2, 4), f32(2, 3, 3)], {"strides": [2], "output_shape": [8]}),
         Sample(
             [f32(1, 2, 3, 3), f32(2, 1, 3, 3)], {"strides": [3, 2], "output_shape": [10, 8], "output_padding": [1, 1]}
@@ -206,7 +207,7 @@ def conv_transpose(
     n, c, *sizes = X.shape
     made = W.shape[1] * group
     found = known(_transposed(sizes, W.shape[2:], strides, dilations, pads, auto_pad, output_padding, output_shape))
-    weights = widen(W).reshape(1, group, c // group, -1)
+    weights = widen(W).reshape(1, group, c // group, math.prod(W.shape[1:]))
     patches = k.xp.matmul(weights.swapaxes(2, 3), widen(X).reshape(n, group, c // group, math.prod(sizes)))
     patches = patches.reshape(n, made, math.prod(W.shape[2:]), *sizes)
     # every input place adds its patch into the whole result, of which the pads are then cut off

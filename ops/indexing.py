@@ -139,12 +139,17 @@ def _(data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
         Sample([f32(3, 4, 2), np.array([[1], [0]])]),
         Sample([f32(2, 4, 3), np.array([[[1], [0]], [[2], [3]]])], {"batch_dims": 1}),
         Sample([f32(3, 4), np.array([2, 2])]),
+        Sample([f32(3, 4, 2), np.zeros((2, 0), int)]),
+        Sample([f32(2, 4), np.zeros((2, 3, 0), int)], {"batch_dims": 1}),
     ],
 )
 def gather_nd(k: Context, data: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     lead = indices.shape[:-1]
     batch = [k.xp.arange(lead[i]).reshape([-1 if i == j else 1 for j in range(len(lead))]) for i in range(batch_dims)]
     picked = [indices[..., i] for i in range(indices.shape[-1])]
+    if not picked:  # each tuple of no indices picks the whole of its batch
+        kept = k.xp.expand_dims(data, tuple(range(batch_dims, len(lead))))
+        return k.xp.array(k.xp.broadcast_to(kept, (*lead, *data.shape[batch_dims:])), order="C")
     return k.xp.array(data[(*batch, *picked)])
 
 

@@ -93,11 +93,11 @@ def _split(x: Array, heads: int) -> Array:
 
 def _attend(xp: Any, q: Array, k: Array, v: Array, bias: Array | None, scale: float | None) -> tuple[Array, Array]:
     """softmax(q k' scale + bias) v with the heads side by side again, and the products before the softmax."""
-    factor = scale if scale else 1 / math.sqrt(q.shape[-1])
+    factor = scale if scale else 1 / math.sqrt(max(q.shape[-1], 1))
     products = xp.matmul(q, k.swapaxes(-1, -2)) * np.float32(factor)
     if bias is not None:
         products = products + bias
-    weights = xp.exp(products - products.max(-1, keepdims=True))
+    weights = xp.exp(products - products.max(-1, keepdims=True, initial=LEAST))
     weights /= weights.sum(-1, keepdims=True)
     y = xp.matmul(weights, v).transpose(0, 2, 1, 3)
     return y.reshape(*y.shape[:2], y.shape[2] * y.shape[3]), products
@@ -124,9 +124,9 @@ def _mask_bias(xp: Any, mask: Array, batch: int, rows: int, columns: int, filter
     return xp.where(seen, np.float32(0), np.float32(filter_value))
 
 
-def _causal(xp: Any, rows: int, columns: int) -> Array:
-    """What hides later places from earlier ones; the last row sees everything."""
-    later = xp.arange(columns) > xp.arange(rows)[:, None] + (columns - rows)
+def _causal(xp: Any, rows: int, columns: int, past: int) -> Array:
+    """What hides later places from earlier ones; the first row sees the past and the first place."""
+    later = xp.arange(columns) > xp.arange(rows)[:, None] + past
     return xp.where(later, LEAST, np.float32(0))
 
 
@@ -197,7 +197,7 @@ def attention(
         None if attention_bias is None else widen(attention_bias),
         None if mask_index is None
         else _mask_bias(k.xp, mask_index, input.shape[0], rows, columns, mask_filter_value),
-        _causal(k.xp, rows, columns) if unidirectional else None,
+        _causal(k.xp, rows, columns, columns - rows) if unidirectional else None,
     )  # fmt: skip
     y, _ = _attend(k.xp, q, key, value, added, scale)
     present = k.xp.stack([key, value]) if k.wanted[1:2] == (True,) else k.xp.zeros(0, np.float32)
@@ -254,6 +254,7 @@ QUERY, KEY = f32(2, 3, 8), f32(2, 4, 8)
         Sample([QUERY, KEY, KEY], {"num_heads": 2}),
         Sample([QUERY, KEY, f32(2, 4, 4), f32(20)], {"num_heads": 2, "scale": 0.4}),
         Sample([KEY, KEY, KEY, f32(24), MASK], {"num_heads": 4, "unidirectional": 1}),
+        Sample([f32(2, 3, 8), f32(2, 2, 2, 4), f32(2, 2, 2, 4)], {"num_heads": 2, "unidirectional": 1}),
         Sample([QUERY, KEY, KEY, None, np.array([4, 2], np.int32)], {"num_heads": 2, "mask_filter_value": -30.0}),
         Sample([QUERY, KEY, KEY, None, None, f32(1, 2, 3, 4)], {"num_heads": 2}),
         Sample([QUERY, QUERY, QUERY, None, None, None, f32(2, 2, 5, 4), f32(2, 2, 5, 4)], {"num_heads": 2}, 3),
@@ -287,7 +288,7 @@ def multi_head_attention(
         None if attention_bias is None else widen(attention_bias),
         None if key_padding_mask is None
         else _mask_bias(k.xp, key_padding_mask, q.shape[0], rows, columns, mask_filter_value),
-        _causal(k.xp, rows, columns) if unidirectional else None,
+        _causal(k.xp, rows, columns, 0 if past_key is None else past_key.shape[2]) if unidirectional else None,
     )  # fmt: skip
     y, products = _attend(k.xp, q, keys, values, added, scale)
     return tuple(narrow(k.xp.array(x, order="C"), query.dtype) for x in (y, keys, values, products))

@@ -179,6 +179,7 @@ def _(*X: Tensor, inputdimensions: Ints = None) -> Tensor:
     samples=[
         Sample([np.array([[2, 5], [9, 1]])], {"cats_int64s": (1, 2, 5)}),
         Sample([text("a", "z", "b")], {"cats_strings": ("a", "b")}),
+        Sample([text("a", "z")], {"cats_int64s": (1, 2, 5)}),
         Sample([np.array([1.0, 2.0], np.float32)], {"cats_int64s": (2, 1), "zeros": 0}),
     ],
 )
@@ -187,6 +188,8 @@ def one_hot_encoder(
 ) -> Array:
     words = DType.of(X.dtype) is DType.STRING
     categories = texts(list(cats_strings or ()), (-1,)) if words else np.asarray(cats_int64s or (), np.int64)
+    if not categories.size:  # of the other kind: nothing is one of them
+        return np.zeros((*X.shape, len(cats_strings or cats_int64s or ())), np.float32)
     hot = (X if words else X.astype(np.int64))[..., None] == categories
     if not zeros and not hot.any(-1).all():
         strange = X[~hot.any(-1)].ravel()[0]
@@ -196,7 +199,8 @@ def one_hot_encoder(
 
 @one_hot_encoder.infer
 def _(X: Tensor, *, cats_int64s: Ints = None, cats_strings: Texts = None, zeros: int = 1) -> Tensor:
-    count = len((cats_strings if X.dtype is DType.STRING else cats_int64s) or ())
+    kinds = (cats_strings, cats_int64s) if X.dtype is DType.STRING else (cats_int64s, cats_strings)
+    count = len(kinds[0] or kinds[1] or ())
     return Tensor(DType.FLOAT, None if X.dims is None else (*X.dims, count))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -46,6 +47,7 @@ WORDS = {
     since=9,
     samples=[
         Sample([np.array([1, 1, 3, 3, 3, 7, 8, 6, 7, 5, 6, 8], np.int32)], WORDS),
+        Sample([np.zeros(0, np.int64)], WORDS),
         Sample([np.array([[1, 3, 5, 7, 8], [6, 7, 5, 6, 5]])], {**WORDS, "max_skip_count": 3, "min_gram_length": 1}),
         Sample(
             [text(["a", "b", "a", "b"], ["b", "c", "", "c"])],
@@ -80,7 +82,7 @@ def tf_idf_vectorizer(
     if mode not in ("TF", "IDF", "TFIDF"):
         raise ShapeError(f"mode {mode!r} is none of TF, IDF, TFIDF")
     pool = pool_of(tuple(ngram_counts), tuple(pool_strings or pool_int64s or ()))
-    rows = X.reshape(-1, X.shape[-1]).tolist()
+    rows = X.reshape(math.prod(X.shape[:-1]), X.shape[-1]).tolist()
     width = max(ngram_indexes) + 1
     found = np.zeros((len(rows), width), np.float32)
     scale = np.ones(len(ngram_indexes), np.float32) if weights is None else np.asarray(weights, np.float32)

@@ -290,13 +290,13 @@ def _global_type(X: Tensor) -> Tensor:
 GLOBAL_SAMPLES = [Sample([f32(2, 3, 4, 5)]), Sample([f32(1, 2, 3)]), Sample([f32(0, 2, 3, 1)])]
 
 
-def _global(name: str, combine: Callable[[Any, tuple[int, ...]], Array]) -> Op:
+def _global(name: str, combine: Callable[[Any, tuple[int, ...]], Array], *more: Sample) -> Op:
     """A pool whose window is all of the spatial axes."""
 
     def reference(k: Context, X: Array) -> Array:
         return narrow(k.xp.asarray(combine(widen(X), tuple(range(2, X.ndim)))), X.dtype)
 
-    made = op(name, since=22, samples=GLOBAL_SAMPLES)(reference)
+    made = op(name, since=22, samples=[*GLOBAL_SAMPLES, *more])(reference)
 
     @made.infer
     def _(X: Tensor) -> Tensor:
@@ -306,7 +306,9 @@ def _global(name: str, combine: Callable[[Any, tuple[int, ...]], Array]) -> Op:
 
 
 global_average_pool = _global("GlobalAveragePool", lambda x, axes: x.mean(axes, keepdims=True))
-global_max_pool = _global("GlobalMaxPool", lambda x, axes: x.max(axes, keepdims=True))
+global_max_pool = _global(
+    "GlobalMaxPool", lambda x, axes: x.max(axes, keepdims=True, initial=-np.inf), Sample([f32(0, 2, 0, 1)])
+)
 
 
 @op(
