@@ -26,6 +26,8 @@ IR_OF_TYPES = {
     DType.FLOAT8E8M0: 12,
     DType.INT2: 13,
     DType.UINT2: 13,
+    DType.FLOAT6E2M3: 14,
+    DType.FLOAT6E3M2: 14,
 }
 
 
@@ -34,13 +36,9 @@ def payload(array: Array, dtype: DType) -> bytes:
     flat = np.ascontiguousarray(array).reshape(-1)
     if dtype.bits >= 8:
         return bytes(flat.data.cast("B")) if flat.dtype.isbuiltin == 1 else flat.tobytes()
-    each = 8 // dtype.bits
     bits = flat.view(np.uint8) if not dtype.integer else flat.astype(np.int8).view(np.uint8)
-    padded = np.zeros(-(-flat.size // each) * each, np.uint8)
-    padded[: flat.size] = bits & (2**dtype.bits - 1)
-    shifts = np.arange(0, 8, dtype.bits, dtype=np.uint8)
-    packed: bytes = (padded.reshape(-1, each) << shifts).sum(1, dtype=np.uint8).tobytes()
-    return packed
+    apart = np.unpackbits(bits[:, None], axis=1, count=dtype.bits, bitorder="little")
+    return np.packbits(apart, bitorder="little").tobytes()
 
 
 def stored_bytes(array: Array) -> int:

@@ -98,7 +98,8 @@ class TensorReader:
         entries: Sequence[Any] = getattr(tensor, _FIELDS.get(dtype, "int32_data"))
         count = math.prod(dims)
         complex_ = dtype.name.startswith("COMPLEX")  # two entries an element
-        needed = 2 * count if complex_ else -(-count * dtype.bits // 8) if 0 < dtype.bits < 8 else count
+        packed = 0 < dtype.bits < 8 and 8 % dtype.bits == 0  # those of 6 bits are an entry each
+        needed = 2 * count if complex_ else -(-count * dtype.bits // 8) if packed else count
         if len(entries) != needed:
             raise self._short(tensor, needed, len(entries), "entries")
         if dtype is DType.STRING:
@@ -109,6 +110,9 @@ class TensorReader:
                 return parts.view(dtype.numpy).reshape(dims)
             if (dtype.floating and dtype.bits <= 16) or dtype.bits < 8:  # stored as bit patterns
                 patterns = np.array(entries, np.int64).astype(np.uint16 if dtype.bits == 16 else np.uint8)
+                if dtype.bits < 8 and not packed:
+                    single: np.ndarray[Any, Any] = (patterns & (2**dtype.bits - 1)).view(dtype.numpy)
+                    return single.reshape(dims)
                 return self._from_bytes(tensor, patterns.view(np.uint8), dtype, dims)
             return np.array(entries, dtype.numpy).reshape(dims)
         except OverflowError as error:
@@ -237,9 +241,13 @@ def _entries(tensor: TensorProto) -> dict[str, str]:
 
 
 def _unpack(data: np.ndarray[Any, Any], count: int, dtype: DType) -> np.ndarray[Any, Any]:
-    """Elements of 2 or 4 bits, lowest bits first, one a byte."""
-    shifts = np.arange(0, 8, dtype.bits, dtype=np.uint8)
-    parts = (data[:, None] >> shifts & (2**dtype.bits - 1)).reshape(-1)[:count]
+    """Elements of 2, 4 or 6 bits, lowest bits first, one a byte."""
+    if 8 % dtype.bits:
+        apart = np.unpackbits(data, count=count * dtype.bits, bitorder="little").reshape(count, dtype.bits)
+        parts = np.packbits(apart, axis=1, bitorder="little").reshape(-1)
+    else:
+        shifts = np.arange(0, 8, dtype.bits, dtype=np.uint8)
+        parts = (data[:, None] >> shifts & (2**dtype.bits - 1)).reshape(-1)[:count]
     if dtype.integer:
         signed = parts.astype(np.int8)
         if dtype.signed:

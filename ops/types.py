@@ -49,6 +49,8 @@ class DType(Enum):
     FLOAT8E8M0 = ("float8_e8m0fnu", 24, 8)
     UINT2 = ("uint2", 25, 2)
     INT2 = ("int2", 26, 2)
+    FLOAT6E2M3 = ("float6_e2m3fn", 27, 6)
+    FLOAT6E3M2 = ("float6_e3m2fn", 28, 6)
 
     @property
     def onnx(self) -> int:
