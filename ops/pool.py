@@ -33,6 +33,7 @@ POOL_SAMPLES = [
     Sample([f32(1, 2, 6, 6)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
     Sample([f32(1, 1, 5, 5)], {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [1, 1, 1, 1], "ceil_mode": 1}),
     Sample([f32(2, 2, 8)], {"kernel_shape": [3], "dilations": [2]}),
+    Sample([f32(1, 2, 2, 5)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
     Sample([f32(1, 2, 7)], {"kernel_shape": [3], "strides": [2], "auto_pad": "SAME_UPPER"}),
     Sample([f32(1, 2, 8)], {"kernel_shape": [3], "strides": [2], "auto_pad": "SAME_LOWER"}),
     Sample([f32(1, 2, 8)], {"kernel_shape": [3], "auto_pad": "VALID"}),

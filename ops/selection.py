@@ -89,6 +89,7 @@ def _(input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: i
         Sample([np.array([[1, 0, 0], [1, 0, 0], [2, 3, 4]])], {"axis": 0}, 4),
         Sample([np.array([[[3, 1], [0, 1], [3, 1]]], np.float32)], {"axis": -2, "sorted": 0}, 4),
         Sample([np.zeros(0, np.float32)], {}, 4),
+        Sample([np.zeros((1, 3, 0), np.float32)], {"axis": 1}, 4),
         Sample([np.array([["b", "a"], ["a", "c"], ["b", "a"]], object)], {"axis": 0}, 4),
     ],
 )
@@ -96,6 +97,8 @@ def unique(k: Context, X: Array, *, axis: int | None = None, sorted: int = 1) ->
     xp, at = k.xp, None if axis is None else axis_of(axis, X.ndim)
     # along an axis numpy compares no texts, but their ranks, which are in the same order
     keys = np.unique(X, return_inverse=True)[1].reshape(X.shape) if at is not None and X.dtype == object else X
+    if at is not None and not X.size:  # slices without elements are equal to each other
+        keys = xp.zeros([n if a == at else 1 for a, n in enumerate(X.shape)], bool)
     _, first, inverse, counts = xp.unique(keys, True, True, True, axis=at)
     y, inverse = (X.ravel() if at is None else X).take(first, at or 0), inverse.reshape(-1)
     if not sorted:  # in the order of first occurrence

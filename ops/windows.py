@@ -54,9 +54,9 @@ def window(
         before, after = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
     elif auto_pad in ("NOTSET", "VALID", ""):
         room = size + before + after - span
-        if room < 0:
-            raise ShapeError(f"a window of {span} does not fit into {size} padded by {before} and {after}")
         out = (-(-room // stride) if ceil_mode else room // stride) + 1
+        if out < 1:
+            raise ShapeError(f"a window of {span} does not fit into {size} padded by {before} and {after}")
         if ceil_mode and (out - 1) * stride >= size + before:  # a window that starts in the padding is left out
             out -= 1
     else:
