@@ -16,7 +16,7 @@ from .errors import ShapeError
 from .expr import Expr, Expressions
 from .linear import matmul
 from .op import OPS, Builder, Context, Sample, Value, op, pointwise
-from .rules import has_rank, narrow, same, widen
+from .rules import has_rank, mean_of, narrow, same, widen
 from .special import erf
 from .types import Array, DType, Tensor, Type, f32
 from .windows import Ints
@@ -287,9 +287,9 @@ def _(
 
 def normalised(xp: Any, x: Array, gamma: Array, beta: Array | None, epsilon: float) -> tuple[Array, Array, Array]:
     """Layer normalisation over the last axis in float32: the result, the mean and the inverse deviation."""
-    mean = x.mean(-1, keepdims=True)
+    mean = mean_of(x, -1, keepdims=True)
     centred = x - mean
-    inverse = 1 / xp.sqrt((centred * centred).mean(-1, keepdims=True) + np.asarray(epsilon, x.dtype))
+    inverse = 1 / xp.sqrt(mean_of(centred * centred, -1, keepdims=True) + np.asarray(epsilon, x.dtype))
     y = centred * inverse * widen(gamma)
     return y if beta is None else y + widen(beta), mean, inverse
 

@@ -17,6 +17,7 @@ from .microsoft import DOMAIN, Types, dtype_of, rank_of
 from .op import OPS, Builder, Context, Op, Sample, Value, broadcast_dims, op
 from .pool import average_pool
 from .quantize import to_steps
+from .rules import mean_of
 from .types import Array, DType, Tensor
 from .windows import Ints
 
@@ -298,7 +299,7 @@ def qlinear_global_average_pool(
     channels_last: int = 0,
 ) -> Array:
     axes = tuple(range(1, X.ndim - 1)) if channels_last else tuple(range(2, X.ndim))
-    found = real(X, x_scale, x_zero_point).mean(axes, keepdims=True)
+    found = mean_of(real(X, x_scale, x_zero_point), axes, keepdims=True)
     return steps(k.xp, found, y_scale, y_zero_point, X.dtype)
 
 

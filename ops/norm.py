@@ -13,7 +13,7 @@ import numpy as np
 from .errors import ShapeError
 from .op import Context, Sample, broadcast_dims, op
 from .random import draw
-from .rules import axes_of, axis_of, narrow, same, widen
+from .rules import axes_of, axis_of, mean_of, narrow, same, variance_of, widen
 from .types import Array, DType, Tensor, f32
 
 POSITIVE = np.array([0.5, 1.0, 2.0], np.float32)
@@ -62,7 +62,7 @@ def batch_normalization(
         y += _per_channel(widen(B) - widen(input_mean) * factor, x)
         return (narrow(y, X.dtype),)
     axes = (0, *range(2, X.ndim))
-    mean, var = x.mean(axes), x.var(axes)
+    mean, var = mean_of(x, axes), variance_of(x, axes)
     y = (x - _per_channel(mean, x)) * _per_channel(widen(scale) / k.xp.sqrt(var + epsilon), x) + _per_channel(B, x)
     running = [
         narrow(widen(old) * momentum + new * (1 - momentum), old.dtype)
@@ -98,7 +98,7 @@ def _(
 def instance_normalization(k: Context, input: Array, scale: Array, B: Array, *, epsilon: float = 1e-5) -> Array:
     x = widen(input)
     axes = tuple(range(2, x.ndim))
-    y = (x - x.mean(axes, keepdims=True)) / k.xp.sqrt(x.var(axes, keepdims=True) + epsilon)
+    y = (x - mean_of(x, axes, keepdims=True)) / k.xp.sqrt(variance_of(x, axes, keepdims=True) + epsilon)
     return narrow(y * _per_channel(scale, x) + _per_channel(B, x), input.dtype)
 
 
@@ -132,9 +132,9 @@ def layer_normalization(
     stash = DType.from_onnx(stash_type).numpy
     x = X.astype(np.float32 if stash_type == 1 else np.float64)
     axes = tuple(range(axis_of(axis, X.ndim), X.ndim))
-    mean = x.mean(axes, keepdims=True)
+    mean = mean_of(x, axes, keepdims=True)
     centred = x - mean
-    inverse = 1 / k.xp.sqrt((centred * centred).mean(axes, keepdims=True) + np.asarray(epsilon, x.dtype))
+    inverse = 1 / k.xp.sqrt(mean_of(centred * centred, axes, keepdims=True) + np.asarray(epsilon, x.dtype))
     y = narrow(centred * inverse, X.dtype) * Scale
     return narrow(y if B is None else y + B, X.dtype), narrow(mean, stash), narrow(inverse, stash)
 
@@ -175,7 +175,7 @@ def group_normalization(
 ) -> Array:
     x = _stashed(X, stash_type)
     x = x.reshape(*x.shape[:1], num_groups, -1 if x.size else math.prod(x.shape[1:]) // num_groups)
-    y = (x - x.mean(2, keepdims=True)) / k.xp.sqrt(x.var(2, keepdims=True) + epsilon)
+    y = (x - mean_of(x, 2, keepdims=True)) / k.xp.sqrt(variance_of(x, 2, keepdims=True) + epsilon)
     y = narrow(y.reshape(X.shape), X.dtype)
     return narrow(widen(y) * _per_channel(scale, y) + _per_channel(bias, y), X.dtype)
 
@@ -209,7 +209,7 @@ def rms_normalization(
 ) -> Array:
     x = _stashed(X, stash_type)
     axes = tuple(range(axis_of(axis, X.ndim), X.ndim))
-    y = narrow(x / k.xp.sqrt((x * x).mean(axes, keepdims=True) + np.asarray(epsilon, x.dtype)), X.dtype)
+    y = narrow(x / k.xp.sqrt(mean_of(x * x, axes, keepdims=True) + np.asarray(epsilon, x.dtype)), X.dtype)
     return narrow(widen(y) * widen(scale), scale.dtype)
 
 
@@ -234,8 +234,8 @@ def _(X: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_
 )
 def mean_variance_normalization(k: Context, X: Array, *, axes: Sequence[int] = (0, 2, 3)) -> Array:
     x, over = widen(X), axes_of(axes, X.ndim)
-    centred = x - x.mean(over, keepdims=True)
-    spread = k.xp.sqrt((centred * centred).mean(over, keepdims=True))
+    centred = x - mean_of(x, over, keepdims=True)
+    spread = k.xp.sqrt(mean_of(centred * centred, over, keepdims=True))
     return narrow(centred / (spread + np.asarray(1e-9, x.dtype)), X.dtype)  # the schema's body adds the 1e-9
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from .errors import ShapeError
 from .op import Context, Op, Sample, op
-from .rules import ints, narrow, unknown, widen
+from .rules import ints, mean_of, narrow, unknown, widen
 from .types import Array, Dim, DType, Tensor, f32
 from .windows import Ints, Window, known, out_dims, padded, per_axis, taps, windows
 
@@ -306,7 +306,7 @@ def _global(name: str, combine: Callable[[Any, tuple[int, ...]], Array], *more: 
     return made
 
 
-global_average_pool = _global("GlobalAveragePool", lambda x, axes: x.mean(axes, keepdims=True))
+global_average_pool = _global("GlobalAveragePool", lambda x, axes: mean_of(x, axes, keepdims=True))
 global_max_pool = _global(
     "GlobalMaxPool", lambda x, axes: x.max(axes, keepdims=True, initial=-np.inf), Sample([f32(0, 2, 0, 1)])
 )

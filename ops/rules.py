@@ -98,3 +98,16 @@ def widen(x: Array) -> Array:
 def narrow(x: Array, dtype: Any) -> Array:
     """The array in `dtype` again after a sum."""
     return x.astype(dtype, copy=False)
+
+
+def mean_of(x: Array, axes: Any, *, keepdims: bool = False) -> Array:
+    """The mean over axes: NaN over no elements, without numpy's warning about it."""
+    count = math.prod(x.shape[a] for a in ((axes,) if isinstance(axes, int) else axes))
+    total = x.sum(axes, keepdims=keepdims)
+    return total / x.dtype.type(count)
+
+
+def variance_of(x: Array, axes: Any, *, keepdims: bool = False) -> Array:
+    """The mean of the squared distances from the mean."""
+    centred = x - mean_of(x, axes, keepdims=True)
+    return mean_of(centred * centred, axes, keepdims=keepdims)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import shutil
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +14,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core already: before 
 
 import pytest
 from hypothesis import settings
+
+import mezzo
 
 ROOT = Path(__file__).parents[1]
 PEERS = (
@@ -30,6 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # hypothesis mixes constants of the loaded modules into its examples: all are loaded first, so that the examples do
+    # not depend on which tests a worker has run before
+    for module in pkgutil.walk_packages(mezzo.__path__, "mezzo."):
+        if not module.name.endswith((".train", ".__main__")):
+            import_module(module.name)
     missing = [name for name in PEERS if not find_spec(name)]
     if config.getoption("--peers") and missing:
         raise pytest.UsageError(f"--peers, but {', '.join(missing)} not installed: make install PEERS=1")

@@ -43,11 +43,12 @@ DIFFERS: list[tuple[str, Callable[[Case], bool], str]] = [
     ("RNN GRU LSTM", lambda c: bool(c.sample.attrs.get("layout")), "the runtime has no layout 1"),
     ("Adam Adagrad Momentum", lambda c: kinds(c) > 1, "the reference promotes where the schema names the type"),
     (
-        "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
-        "ReduceSumSquare",
+        "Squeeze Unsqueeze ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum "
+        "ReduceLogSumExp ReduceSumSquare",
         lambda c: len(c.xs) > 1 and c.xs[1] is not None and repeats(c),
         "the runtime takes an axis named twice",
     ),
+    ("DFT", lambda c: pointless(c), "the runtime transforms no points; the reference and we refuse"),
     ("Optional", lambda c: c.dtypes[0] is None, "the reference wraps the value in a list"),
     ("LinearClassifier", lambda c: True, "the runtime wants intercepts, and leaves over coefficients that do not fit"),
     ("Compress", lambda c: True, "the runtime takes conditions longer than the axis"),
@@ -67,6 +68,12 @@ DIFFERS: list[tuple[str, Callable[[Case], bool], str]] = [
         "a causal mask of more keys than queries is the runtime's own",
     ),
 ]
+
+
+def pointless(case: Case) -> bool:
+    """Whether a transform has no points: none go in, or half of a spectrum of none."""
+    both = bool(case.sample.attrs.get("inverse") and case.sample.attrs.get("onesided"))
+    return not np.size(case.xs[0]) or (both and 1 in np.shape(case.xs[0]))
 
 
 def kinds(case: Case) -> int:
