@@ -20,7 +20,9 @@ from .graph import Graph, Node
 
 
 def check_size(made: Type, budget: Budget) -> None:
-    """Refuse a tensor above the budget before anything of its size exists; raises BudgetError."""
+    """Refuse a tensor above the budget, or of negative size, before anything of its size exists."""
+    if isinstance(made, Tensor) and any(isinstance(d, int) and d < 0 for d in made.dims or ()):
+        raise ShapeError(f"the result would be {made}", hint="the operands are too small for these attributes")
     elements = made.elements if isinstance(made, Tensor) else None
     if elements is not None and elements > budget.tensor_elements:
         budget.check("tensor_elements", elements, f"elements of {made}")
