@@ -49,7 +49,7 @@ def load(**options: Any) -> Session:
     """
     archive = getattr(globals().get("__loader__"), "archive", "")
     opened = open_bundle(archive or __file__)
-    return Session(opened.graph, stored=opened, **options)
+    return Session(opened, **options)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

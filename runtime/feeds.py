@@ -11,23 +11,23 @@ from ..ops import DType, Map, Optional, Tensor, Type
 from ..ops import Sequence as ListType
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
-from .graph import Graph
+from .graph import Signature
 
 
-def checked(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """The feeds in the graph's order as operators take them; InputError lists all that does not fit.
+def checked(signature: Signature, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """The feeds in the model's order as operators take them; InputError lists all that does not fit.
 
     Arrays are taken as they are (anything with DLPack or the buffer protocol without a copy, if it is contiguous);
     Python numbers and nested lists take the input's element type. Inputs with an initialiser may be left out.
     """
-    known = {n: graph.types[n] for n in graph.inputs}
+    known = signature.inputs
     problems = [f"there is no input {n!r}" for n in feeds if n not in known]
     arrays: dict[str, Any] = {}
     sizes: dict[str, tuple[int, str]] = {}
     for name, type in known.items():
         if name not in feeds:
-            if name in graph.initializers:
-                arrays[name] = graph.initializers[name]
+            if name in signature.defaults:
+                arrays[name] = signature.defaults[name]
             else:
                 problems.append(f"input {name!r} ({type}) is not fed")
             continue
@@ -39,7 +39,7 @@ def checked(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, Any]:
         problems += _misfits(name, type, arrays[name], sizes)
     if problems:
         takes = ", ".join(f"{n}: {t}" for n, t in known.items())
-        raise InputError("; ".join(problems), where=graph.name, hint=f"the model takes {takes or 'no inputs'}")
+        raise InputError("; ".join(problems), where=signature.name, hint=f"the model takes {takes or 'no inputs'}")
     return arrays
 
 

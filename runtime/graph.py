@@ -88,6 +88,18 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Signature:
+    """What a caller of a graph meets: its inputs with their types, the names of its outputs, the values of inputs that
+    may be left out, and the first value of each state, by the name that a run reads."""
+
+    name: str
+    inputs: Mapping[str, Type]
+    outputs: tuple[str, ...]
+    defaults: Mapping[str, Array]
+    states: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """A typed dataflow graph; nodes stand in an order in which they can run.
 
@@ -110,6 +122,20 @@ class Graph:
     def but(self, **changes: Any) -> Graph:
         """A copy with some fields replaced."""
         return replace(self, **changes)
+
+    @property
+    def signature(self) -> Signature:
+        """What a caller meets; ShapeError if an input has no type."""
+        untyped = [n for n in self.inputs if n not in self.types]
+        if untyped:
+            raise ShapeError(f"input {untyped[0]!r} has no type", where=self.name, hint="declare every input's type")
+        return Signature(
+            self.name,
+            {n: self.types[n] for n in self.inputs},
+            self.outputs,
+            {n: self.initializers[n] for n in self.inputs if n in self.initializers},
+            {s.input: self.initializers[s.input] for s in self.states},
+        )
 
     def producers(self) -> dict[str, Node]:
         """The node that makes each value."""

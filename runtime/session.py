@@ -16,7 +16,7 @@ import numpy as np
 
 from ..ops import Tensor, Type
 from ..ops.budget import Budget
-from ..ops.errors import ForkedProcess, InputError, PlanError, ShapeError
+from ..ops.errors import ForkedProcess, InputError, PlanError
 from ..ops.types import Array, type_of
 from .buckets import Buckets, check_buckets, cut, padded
 from .compile import Bound, Compiled, compile_graph, specialise
@@ -29,7 +29,7 @@ from .lower import Options
 from .plan import MemoryPlan, Strategy
 from .pool import Pool, PoolStats
 from .program import Port, Program
-from .seats import Seats
+from .seats import Seats, processors
 
 if TYPE_CHECKING:
     from .file import Key, Opened
@@ -75,7 +75,8 @@ class Session:
     one and results cut back, which is right for dims whose elements the model treats independently. A graph with
     states keeps them from run to run, and then runs one at a time. `seed` begins the random numbers; with
     `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
-    `stored` is the opened `.mezzo` file that the graph came from: its programs are taken where they fit this machine.
+    `model` is a graph, or an opened `.mezzo` file: its programs are taken where they fit this machine, each read and
+    confirmed when it is first needed, and its graph where none fits.
 
     >>> from mezzo.runtime.graph import GraphBuilder
     >>> from mezzo.ops.types import f32
@@ -87,7 +88,7 @@ class Session:
 
     def __init__(
         self,
-        graph: Graph,
+        model: Graph | Opened,
         *,
         device: str = "cpu",
         budget: Budget | None = None,
@@ -99,46 +100,52 @@ class Session:
         buckets: Buckets | None = None,
         seed: int = 0,
         random: Literal["philox", "numpy"] = "philox",
-        stored: Opened | None = None,
     ) -> None:
-        self.graph, self.budget = graph, budget or Budget()
+        self._model, self.signature, self.budget = model, model.signature, budget or Budget()
+        self._stored = None if isinstance(model, Graph) else model
         self._options = Options(device_named(device), Strategy(strategy), fuse=fuse)
         self._compiled: dict[tuple[str, ...], Compiled] = {}
         self._bound: OrderedDict[Any, Bound] = OrderedDict()
         self._latest: Bound | None = None
         if random not in ("philox", "numpy"):
             raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
-        untyped = [n for n in graph.inputs if n not in graph.types]
-        if untyped:
-            raise ShapeError(f"input {untyped[0]!r} has no type", where=graph.name, hint="declare every input's type")
         self._max_programs, self._seed = max_programs, seed
         self._buckets = check_buckets(buckets or {}, self.inputs)
         self._numpy_random = random == "numpy"
         self._planning = threading.RLock()
         self._table = threading.Lock()
-        most = 1 if graph.states else max(1, instances or os.cpu_count() or 1)
+        most = 1 if self.signature.states else max(1, instances or processors())
         self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))
         self._seats = Seats(self._options.device, self._pool, most, max_memory)
         self._executor: ThreadPoolExecutor | None = None
         self._numbers, self._planned, self._evicted = count(), 0, 0
-        self.states: dict[str, Array] = {s.input: np.array(graph.initializers[s.input]) for s in graph.states}
-        self._stored = stored
-        if stored is None or not stored.variants:
-            self._compile(graph.outputs)
-        if all(isinstance(p.type, Tensor) and p.type.static for p in self.inputs):
-            self._bind(graph.outputs, {p.name: p.type for p in self.inputs})
+        self.states: dict[str, Array] = {n: np.array(a) for n, a in self.signature.states.items()}
+        self._fixed = all(isinstance(t, Tensor) and t.static for t in self.signature.inputs.values())
+        if not self._lies_ready():
+            # whatever is wrong with the graph is said here, and not by the first run
+            self._compile(self.signature.outputs)
+            self._bind_fixed()
 
     # -- what it is -------------------------------------------------------------------------------------------------
 
     @property
+    def graph(self) -> Graph:
+        """The graph as it was imported; that of a `.mezzo` file is read when it is first asked for, and raises then
+        what is wrong with it."""
+        if isinstance(self._model, Graph):
+            return self._model
+        with self._planning:
+            return self._model.graph
+
+    @property
     def inputs(self) -> tuple[Port, ...]:
         """Names and types of the inputs."""
-        return tuple(Port(n, self.graph.types[n]) for n in self.graph.inputs)
+        return tuple(Port(n, t) for n, t in self.signature.inputs.items())
 
     @property
     def outputs(self) -> tuple[Port, ...]:
         """Names and types of the outputs, as far as they are known before a run."""
-        compiled = self._compile(self.graph.outputs)
+        compiled = self._compile(self.signature.outputs)
         types = compiled.graph.types
         return tuple(Port(n, types[v]) for n, v in zip(compiled.outputs, compiled.graph.outputs, strict=True))
 
@@ -155,6 +162,7 @@ class Session:
     @property
     def bound(self) -> Bound:
         """The last program with its constants and its graph."""
+        self._bind_fixed()
         if self._latest is None:
             raise PlanError(
                 "nothing is planned yet, since the input sizes are not known",
@@ -188,7 +196,18 @@ class Session:
                 types[port.name] = port.type.of(tuple(int(n) for n in shapes[port.name]))
             else:
                 types[port.name] = port.type
-        return self._bind(self.graph.outputs, types).program
+        return self._bind(self.signature.outputs, types).program
+
+    def _lies_ready(self) -> bool:
+        """Whether the file has a program for the sizes that the inputs have; any program, if sizes are open."""
+        if self._stored is None or not self._fixed:
+            return self._stored is not None and bool(self._stored.variants)
+        return self._stored.holds(self._options, self.signature.outputs, self.signature.inputs)
+
+    def _bind_fixed(self) -> None:
+        """Plan a model whose input sizes are all known, if nothing is planned."""
+        if self._fixed and self._latest is None:
+            self._bind(self.signature.outputs, self.signature.inputs)
 
     def _compile(self, outputs: tuple[str, ...]) -> Compiled:
         with self._planning:
@@ -244,6 +263,7 @@ class Session:
         """The programs that are planned now, each with what it was planned for, as a file keeps them."""
         from .file import key_here
 
+        self._bind_fixed()
         with self._table:
             planned = list(self._bound.items())
         return [(key_here(self._options, outputs, dict(types)), bound) for (outputs, types), bound in planned]
@@ -260,12 +280,12 @@ class Session:
 
     def __call__(self, *inputs: Any) -> Any:
         """Run on positional inputs; returns the output, or a tuple of several."""
-        if len(inputs) > len(self.graph.inputs):
+        if len(inputs) > len(self.signature.inputs):
             raise InputError(
-                f"{len(inputs)} inputs given, the model takes {len(self.graph.inputs)}",
+                f"{len(inputs)} inputs given, the model takes {len(self.signature.inputs)}",
                 hint=f"they are {', '.join(map(str, self.inputs))}",
             )
-        results = tuple(self.run(dict(zip(self.graph.inputs, inputs, strict=False))).values())
+        results = tuple(self.run(dict(zip(self.signature.inputs, inputs, strict=False))).values())
         return results[0] if len(results) == 1 else results
 
     def run(
@@ -287,8 +307,8 @@ class Session:
         """
         _check_process()
         until = None if deadline is None else monotonic() + deadline
-        wanted = tuple(self.graph.outputs if names is None else names)
-        arrays, had = padded(self._buckets, self.inputs, checked(self.graph, feeds))
+        wanted = tuple(self.signature.outputs if names is None else names)
+        arrays, had = padded(self._buckets, self.inputs, checked(self.signature, feeds))
         if had and outputs:
             raise InputError("outputs= and buckets= exclude each other", hint="copy from the results instead")
         bound = self._bind(wanted, {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs})

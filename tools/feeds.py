@@ -55,7 +55,7 @@ def random_feeds(session: Session, sizes: Mapping[str, tuple[int, ...]], seed: i
     rng = np.random.default_rng(seed)
     feeds: dict[str, Any] = {}
     for port in session.inputs:
-        if port.name in session.graph.initializers:
+        if port.name in session.signature.defaults:
             continue
         assert isinstance(port.type, Tensor)
         shape, dtype = sizes[port.name], port.type.dtype

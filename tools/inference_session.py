@@ -85,11 +85,11 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that must be fed."""
-        return [NodeArg.of(p) for p in self.session.inputs if p.name not in self.session.graph.initializers]
+        return [NodeArg.of(p) for p in self.session.inputs if p.name not in self.session.signature.defaults]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """The inputs that may be fed and otherwise have the file's value."""
-        return [NodeArg.of(p) for p in self.session.inputs if p.name in self.session.graph.initializers]
+        return [NodeArg.of(p) for p in self.session.inputs if p.name in self.session.signature.defaults]
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs, with their shapes as far as they are known before a run."""

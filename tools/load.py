@@ -39,9 +39,8 @@ def load(
     >>> print(*load(digits_model()).inputs)
     image: float32[batch,1,8,8]
     """
-    stored = open_file(source, budget) if is_mezzo(source) else None
     return Session(
-        stored.graph if stored else load_onnx(source, budget=budget or Budget()),
+        open_file(source, budget) if is_mezzo(source) else load_onnx(source, budget=budget or Budget()),
         device=device,
         budget=budget,
         strategy=strategy,
@@ -51,5 +50,4 @@ def load(
         fuse=fuse,
         buckets=buckets,
         seed=seed,
-        stored=stored,
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -129,12 +129,29 @@ class ArrayWriter:
                 yield b"\0" * (aligned(data.nbytes) - data.nbytes)
 
 
-def read_arrays(
-    table: Table, mapped: np.ndarray[Any, Any], begin: int, budget: Budget
-) -> tuple[list[Array], list[Stored]]:
-    """All arrays as read-only views of the mapped file, and where they lie. ModelError where one lies outside."""
-    if sys.byteorder != "little":
-        raise ModelError("files hold little-endian numbers, and this machine has others", hint="load the ONNX file")
+class Arrays:
+    """The arrays of a file by their numbers, as read-only views of what is mapped: made when the first is asked for.
+
+    Raises ModelError where one lies outside of the file, BudgetError where one is too large.
+    """
+
+    def __init__(self, table: Table, mapped: Any, begin: int, budget: Budget) -> None:
+        self._given = (table, mapped, begin, budget)
+
+    @cached_property
+    def _read(self) -> tuple[list[Array], list[Stored]]:
+        return _read_arrays(*self._given)
+
+    @property
+    def stored(self) -> list[Stored]:
+        """Where those lie that are not of strings."""
+        return self._read[1]
+
+    def __getitem__(self, number: int) -> Array:
+        return self._read[0][number]
+
+
+def _read_arrays(table: Table, mapped: Any, begin: int, budget: Budget) -> tuple[list[Array], list[Stored]]:
     dtypes, ranks, places = (table.column(c) for c in ("dtype", "rank", "at"))
     dims, digests = table.column("dims"), table.raw("digest").tobytes()
     count = same_length(dtypes, ranks, places)
@@ -157,15 +174,15 @@ def read_arrays(
             arrays.append(_strings(texts, at, shape))
             continue
         nbytes = elements * dtype.itemsize
-        if at % ALIGN or at < begin or at + nbytes > mapped.size:
-            raise malformed(f"an array lies at bytes {at} to {at + nbytes} of {mapped.size}")
+        if at % ALIGN or at < begin or at + nbytes > len(mapped):
+            raise malformed(f"an array lies at bytes {at} to {at + nbytes} of {len(mapped)}")
         arrays.append(make(shape, dtype.numpy, at))
         stored.append(Stored(dtype, shape, at, digests[DIGEST * i : DIGEST * (i + 1)]))
     return arrays, stored
 
 
-def _maker(mapped: np.ndarray[Any, Any]) -> Callable[[tuple[int, ...], np.dtype[Any], int], Array]:
-    whole = mapped.data  # every view holds the mapping
+def _maker(mapped: Any) -> Callable[[tuple[int, ...], np.dtype[Any], int], Array]:
+    whole = memoryview(mapped)  # every view holds the mapping
 
     def make(shape: tuple[int, ...], dtype: np.dtype[Any], at: int) -> Array:
         if 0 in shape:

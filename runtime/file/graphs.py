@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...ops.types import Type
-from ..graph import Graph, Node, State
-from .pool import BodyRef, Ends, Pool, PoolWriter, same_length, spans
+from ..graph import Graph, Node, Signature, State
+from .pool import BodyRef, Ends, Indexed, Pool, PoolWriter, same_length, spans
 from .table import Table, malformed
 
 
@@ -134,7 +134,27 @@ def read_types(table: Table, pool: Pool) -> dict[str, Type]:
     return {texts[n]: types[t] for n, t in grouped(table.column("types"), 2)}
 
 
-def read_graph(tables: Sequence[Table], pool: Pool, arrays: Sequence[Any], nesting: Callable[[int], None]) -> Graph:
+def read_signature(table: Table, pool: Pool, arrays: Indexed) -> Signature:
+    """The signature of a Graph table, whose nodes are left alone. ModelError where it contradicts itself."""
+    texts = pool.texts
+    types, constants = (
+        {texts[n]: i for n, i in grouped(table.column(c), 2)} for c in ("types", "initializers")
+    )  # most of them belong to values that no caller meets: their numbers are not looked up
+    inputs = [texts[i] for i in table.column("inputs")]
+    first = [texts[i] for _, i, _ in grouped(table.column("states"), 3)]
+    wrong = [n for n in inputs if n not in types] + [n for n in first if n not in constants]
+    if wrong or len(set(inputs)) < len(inputs):
+        raise malformed(f"{wrong} have no type or no first value, or two inputs have one name")
+    return Signature(
+        texts[table.number("name")],
+        {n: pool.types[types[n]] for n in inputs},
+        tuple([texts[i] for i in table.column("outputs")]),
+        {n: arrays[constants[n]] for n in inputs if n in constants},
+        {n: arrays[constants[n]] for n in first},
+    )
+
+
+def read_graph(tables: Sequence[Table], pool: Pool, arrays: Indexed, nesting: Callable[[int], None]) -> Graph:
     """The last graph of a section, with the others as bodies of its nodes, each used exactly once.
 
     `nesting` is told how deep bodies lie inside one another, and may refuse.
@@ -161,13 +181,13 @@ def read_graph(tables: Sequence[Table], pool: Pool, arrays: Sequence[Any], nesti
     return made[-1]
 
 
-def _graph(table: Table, pool: Pool, arrays: Sequence[Any], body: Callable[[int], Graph]) -> Graph:
+def _graph(table: Table, pool: Pool, arrays: Indexed, body: Callable[[int], Graph]) -> Graph:
     texts = pool.texts
 
     def names(column: str) -> tuple[str, ...]:
         return tuple([texts[i] for i in table.column(column)])
 
-    def pairs(column: str, second: Sequence[Any] | None) -> Mapping[str, Any]:
+    def pairs(column: str, second: Indexed | None) -> Mapping[str, Any]:
         rows = grouped(table.column(column), 2)
         return {texts[a]: b if second is None else second[b] for a, b in rows}
 

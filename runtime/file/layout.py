@@ -7,25 +7,24 @@ column is read and checked in a few calls, however long it is, and reading start
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 MAGIC = b"\x89MEZZO\r\n"  # not text, and spoilt by whatever rewrites line ends
 IDENTIFIER = b"MZZO"
 VERSION = 1
 ALIGN = 64
-COLUMNS = {"[ubyte]": "<u1", "[uint]": "<u4", "[int]": "<i4", "[ulong]": "<u8", "[long]": "<i8"}
-SCALARS = {"ubyte": "<u1", "uint": "<u4", "ulong": "<u8"}
+SCALARS = {"ubyte": "B", "uint": "I", "ulong": "Q"}  # as `struct` and memoryviews name them
+COLUMNS = {"[ubyte]": "B", "[uint]": "I", "[ulong]": "Q", "[long]": "q"}
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field: its flatbuffers type, and the table that it holds, if it holds one."""
+    """A field: its flatbuffers type, the table that it holds, if it holds one, and the code of its numbers, if it
+    holds numbers."""
 
     number: int
     kind: str
     table: Layout | None = None
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +41,8 @@ TABLES: dict[str, Layout] = {}
 def _table(name: str, /, **fields: str) -> Layout:
     made: dict[str, Field] = {}
     for number, (key, kind) in enumerate(fields.items()):
-        made[key] = Field(number, kind, TABLES.get(kind.strip("[]")))
+        code = COLUMNS.get(kind) or SCALARS.get(kind, "")
+        made[key] = Field(number, kind, TABLES.get(kind.strip("[]")), code)
     TABLES[name] = Layout(name, made)
     return TABLES[name]
 
@@ -149,8 +149,3 @@ FILE = _table(
     graphs="[Graph]",
     variants="[Variant]",
 )
-
-
-def numpy_of(kind: str) -> np.dtype[Any]:
-    """The element type of a column or scalar."""
-    return np.dtype(COLUMNS.get(kind) or SCALARS[kind])

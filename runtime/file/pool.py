@@ -9,8 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,6 +26,12 @@ TENSOR, UNRANKED, SEQUENCE, OPTIONAL, MAP = range(5)
 INT, FLOAT, BOOL, TEXT, BYTES, ARRAY, TYPE, GRAPH, TUPLE, NONE = range(10)
 _DTYPES = {d.onnx: d for d in DType}
 _DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
+
+
+class Indexed(Protocol):
+    """What gives the thing of a number."""
+
+    def __getitem__(self, number: int, /) -> Any: ...
 
 
 class Ends:
@@ -45,16 +52,15 @@ class Ends:
         self.ends.append(len(self.items))
 
 
-def spans(ends: Sequence[int], count: int, *columns: Sequence[Any]) -> list[tuple[int, int]]:
+def spans(ends: list[int], count: int, *columns: Sequence[Any]) -> list[tuple[int, int]]:
     """Begin and end of each list; ModelError unless there are `count` of them, one after another, and they end where
     the columns end."""
     total = ends[-1] if ends else 0
     if len(ends) != count or any(len(c) != total for c in columns):
         raise malformed("columns that belong together differ in length")
-    found = list(pairwise((0, *ends)))
-    if any(a > b for a, b in found):
+    if ends != sorted(ends):  # quick where they are
         raise malformed("the ends of lists are not in order")
-    return found
+    return list(pairwise((0, *ends)))
 
 
 def same_length(*columns: Sequence[Any]) -> int:
@@ -194,13 +200,20 @@ def read_texts(table: Table) -> list[str]:
 
 
 class Pool:
-    """The texts, types and values of a section, read and checked. Lists raise IndexError for numbers that they lack;
-    callers run under `reading`."""
+    """The texts, types and values of a section, read and checked when they are asked for. Lists raise IndexError for
+    numbers that they lack; callers run under `reading`."""
 
-    def __init__(self, table: Table, arrays: Sequence[Any], budget: Budget) -> None:
+    def __init__(self, table: Table, arrays: Indexed, budget: Budget) -> None:
+        self._table, self._arrays, self._budget = table, arrays, budget
         self.texts = read_texts(table.table("texts"))
-        self.types = _types(table, self.texts, budget)
-        self.values = _values(table, self.texts, self.types, arrays)
+
+    @cached_property
+    def types(self) -> list[Type]:
+        return _types(self._table, self.texts, self._budget)
+
+    @cached_property
+    def values(self) -> list[Any]:
+        return _values(self._table, self.texts, self.types, self._arrays)
 
 
 def dtype_of(number: int) -> DType:
@@ -236,14 +249,14 @@ def _types(table: Table, texts: Sequence[str], budget: Budget) -> list[Type]:
     return made
 
 
-def _values(table: Table, texts: Sequence[str], types: Sequence[Type], arrays: Sequence[Any]) -> list[Any]:
+def _values(table: Table, texts: Sequence[str], types: Sequence[Type], arrays: Indexed) -> list[Any]:
     kinds, data = table.column("value_kinds"), table.column("value_data")
     same_length(kinds, data)
     elements = table.column("elements")
     lists = iter(spans(table.column("elements_end"), kinds.count(TUPLE), elements))
     if kinds and min((d for k, d in zip(kinds, data, strict=True) if k not in (INT, FLOAT)), default=0) < 0:
         raise malformed("an attribute names something by a negative number")
-    tables: Mapping[int, Sequence[Any]] = {TEXT: texts, TYPE: types, ARRAY: arrays}
+    tables: Mapping[int, Indexed] = {TEXT: texts, TYPE: types, ARRAY: arrays}
     made: list[Any] = []
     sizes: list[int] = []  # how much a value holds once every list is written out
     most = len(kinds) + len(elements) + (1 << 16)

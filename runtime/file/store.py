@@ -14,9 +14,11 @@ import mmap
 import os
 import stat
 import struct
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,10 @@ from ...ops.errors import ModelError, UnsupportedModel
 from ...ops.types import Array
 from ..compile import Bound
 from ..device import DEVICES
-from ..graph import Graph
+from ..graph import Graph, Signature
 from ..lower import Options
-from .arrays import ArrayWriter, Stored, aligned, digest_of, read_arrays
-from .graphs import GraphWriter, read_graph
+from .arrays import Arrays, ArrayWriter, Stored, aligned, digest_of
+from .graphs import GraphWriter, read_graph, read_signature
 from .layout import FILE, MAGIC, VERSION
 from .opsets import refuse_operators, upgraded
 from .pool import Pool, same_length
@@ -137,50 +139,66 @@ class About:
     vocabulary: Mapping[str, int]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Opened:
-    """A file, read and checked except for its weights: `graph`, `variants` by what they are for, `about`.
+    """A file whose digest is right: `about`, `signature`, `variants` by what they are for, and its arrays.
 
-    `data` is the whole file, in memory or mapped; all arrays are views of it. Raises ModelError if it is malformed,
-    UnsupportedModel if it needs what is not carried, BudgetError if it passes a limit.
+    `data` is the whole file, in memory or mapped; all arrays are views of it. The graph and the programs are read when
+    somebody asks for them: a session that finds its program in the file needs no graph. Raises ModelError if the file
+    is malformed, UnsupportedModel if it needs what is not carried, BudgetError if it passes a limit; `graph` and
+    `find` raise the same, of what they read.
     """
 
     data: Any
     name: str = "model"
     budget: Budget = field(default_factory=Budget)
     about: About = field(init=False)
-    graph: Graph = field(init=False)
-    stored: list[Stored] = field(init=False)
+    signature: Signature = field(init=False)
     variants: dict[Key, Table] = field(init=False)
     problem: str = ""
-    _arrays: list[Array] = field(init=False, repr=False)
+    _graphs: list[Table] = field(init=False, repr=False)
+    _pool: Pool = field(init=False, repr=False)
+    _arrays: Arrays = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        whole = np.frombuffer(self.data, np.uint8)
         with reading(self.name):
-            flat = _head(whole, self.name)
+            flat = _head(memoryview(self.data), self.name)
             top = root(flat, FILE)
             self.about = _about(top.table("about"))
-            self._arrays, self.stored = read_arrays(top.table("arrays"), whole, aligned(BEGIN + len(flat)), self.budget)
-            pool = Pool(top.table("pool"), self._arrays, self.budget)
-            self._check_operators(top, pool)
-            tables = top.tables("graphs")
-            self.budget.check("nodes", sum(len(t.table("nodes").raw("op")) for t in tables), "nodes")
-            graph = read_graph(tables, pool, self._arrays, self._check_nesting)
-            older = {d: v for d, v in self.about.vocabulary.items() if v < OPSETS.get(d, v)}
-            if older:
-                graph = upgraded(graph, older)
-                self.problem = "the file was written for older opsets"
-            self.graph = _verified(graph)
+            self._arrays = Arrays(top.table("arrays"), self.data, aligned(BEGIN + len(flat)), self.budget)
+            self._pool = Pool(top.table("pool"), self._arrays, self.budget)
+            self._check_operators(top)
+            self._graphs = top.tables("graphs")
+            self.signature = read_signature(self._graphs[-1], self._pool, self._arrays)
             self.variants = {read_key(t): t for t in top.tables("variants")}
+        if self._older():
+            self.problem = "the file was written for older opsets"
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph as it was imported, in today's opsets and verified."""
+        with reading(self.name):
+            self.budget.check("nodes", sum(len(t.table("nodes").raw("op")) for t in self._graphs), "nodes")
+            graph = read_graph(self._graphs, self._pool, self._arrays, self._check_nesting)
+            return _verified(upgraded(graph, older) if (older := self._older()) else graph)
+
+    @property
+    def stored(self) -> list[Stored]:
+        """Where the arrays lie."""
+        with reading(self.name):
+            return self._arrays.stored
+
+    def _older(self) -> dict[str, int]:
+        return {d: v for d, v in self.about.vocabulary.items() if v < OPSETS.get(d, v)}
 
     def _check_nesting(self, depth: int) -> None:
         self.budget.check("nesting", depth, "subgraphs inside subgraphs")
 
-    def _check_operators(self, top: Table, pool: Pool) -> None:
+    def _check_operators(self, top: Table) -> None:
         names, since = top.column("operators"), top.column("since")
         same_length(names[::2], names[1::2], since)
-        uses = [(pool.texts[a], pool.texts[b]) for a, b in zip(names[::2], names[1::2], strict=True)]
+        texts = self._pool.texts
+        uses = [(texts[a], texts[b]) for a, b in zip(names[::2], names[1::2], strict=True)]
         refuse_operators(dict(zip(uses, since, strict=True)), self.about.vocabulary, self.name)
 
     def find(
@@ -196,9 +214,13 @@ class Opened:
             return None, key.differs_from(same[0]) if same else "no variant has these input types"
         with reading(self.name):
             try:
-                return read_variant(table, self._arrays, self.graph, options.device, outputs, types, budget), ""
+                return read_variant(table, self._arrays, self.signature, options.device, outputs, types, budget), ""
             except Differs as reason:
                 return None, str(reason)
+
+    def holds(self, options: Options, outputs: Sequence[str], types: Mapping[str, Type]) -> bool:
+        """Whether a variant was made for just these inputs, options and machine."""
+        return not self.problem and key_here(options, outputs, types) in self.variants
 
     def fits(self, key: Key) -> bool:
         """Whether a variant of this key would be looked at on this machine."""
@@ -221,11 +243,13 @@ class Opened:
         ]
 
 
-def _head(whole: np.ndarray[Any, Any], name: str) -> bytes:
+def _head(whole: memoryview, name: str) -> bytes:
     """The flatbuffer of a file, copied so that it stays what was checked."""
-    if whole.size < BEGIN or whole[:8].tobytes() != MAGIC:
+    if len(whole) < BEGIN or whole[:8] != MAGIC:
         raise ModelError("this is no .mezzo file, or only a part of one", where=name, hint=NOT_OURS)
-    preamble = whole[: PREAMBLE.size].tobytes()
+    if sys.byteorder != "little":
+        raise ModelError("files hold little-endian numbers, and this machine has others", hint="load the ONNX file")
+    preamble = bytes(whole[: PREAMBLE.size])
     _, version, reserved, flat, small, end, rest = PREAMBLE.unpack(preamble)
     if version > VERSION:
         raise UnsupportedModel(
@@ -233,17 +257,17 @@ def _head(whole: np.ndarray[Any, Any], name: str) -> bytes:
             where=name,
             hint="install a newer Mezzo, or compile the model again with this one",
         )
-    if end != whole.size:
+    if end != len(whole):
         raise ModelError(
-            f"the file has {whole.size} bytes, and was written with {end}", where=name, hint="copy the file again"
+            f"the file has {len(whole)} bytes, and was written with {end}", where=name, hint="copy the file again"
         )
     if version < 1 or reserved or rest or any(preamble[48:]) or not BEGIN <= flat <= small <= end:
         raise malformed("the first bytes of the file do not fit one another")
-    if _digest(preamble, whole[BEGIN:small].data) != whole[PREAMBLE.size : BEGIN].tobytes():
+    if _digest(preamble, whole[BEGIN:small]) != whole[PREAMBLE.size : BEGIN]:
         raise ModelError(
             "the file is damaged: its digest is not that of what it holds", where=name, hint="copy or make it again"
         )
-    return whole[BEGIN:flat].tobytes()
+    return bytes(whole[BEGIN:flat])
 
 
 def _about(table: Table) -> About:
@@ -257,10 +281,6 @@ def _about(table: Table) -> About:
 
 
 def _verified(graph: Graph) -> Graph:
-    untyped = [i for i in graph.inputs if i not in graph.types]
-    first = [s.input for s in graph.states if s.input not in graph.initializers]
-    if untyped or first:
-        raise malformed(f"{[*untyped, *first][0]!r} has no type, or is a state without a first value")
     try:
         return graph.verify()
     except MezzoError as error:
@@ -275,7 +295,7 @@ def is_mezzo(source: Any) -> bool:
         found = os.stat(source)
         if not stat.S_ISREG(found.st_mode):
             return False
-        with open(source, "rb") as file:
+        with open(source, "rb", buffering=0) as file:
             return file.read(8) == MAGIC
     except (OSError, TypeError, ValueError):
         return False
@@ -293,7 +313,7 @@ def open_file(
         return Opened(bytes(source), budget=limits)
     name = os.fspath(source)
     try:
-        with open(source, "rb") as file:
+        with open(source, "rb", buffering=0) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode) or not found.st_size:
                 raise ModelError("this is not a regular file, or it is empty", where=name, hint=NOT_OURS)

@@ -1,24 +1,23 @@
 """Reading flatbuffers tables with every bound checked, from bytes that nobody can change any more.
 
 The flatbuffers package has no verifier in Python, and takes a microsecond per field; see
-docs/decisions/0003-the-mezzo-file.md. Needs nothing but numpy, so that a bundle does not either.
+docs/decisions/0003-the-mezzo-file.md. Needs nothing but Python, so that a bundle does not either. Numbers
+are taken as the machine has them: files are refused on one that is not little-endian.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from ...ops.errors import ModelError
-from .layout import COLUMNS, IDENTIFIER, SCALARS, Field, Layout, numpy_of
+from .layout import COLUMNS, IDENTIFIER, SCALARS, Field, Layout
 
 HINT = "copy or make the file again; `mezzo doctor FILE` tells more"
 _U32, _I32, _U16 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
-_SCALARS = {kind: struct.Struct(code.replace("u1", "B").replace("u4", "I").replace("u8", "Q"))
-            for kind, code in SCALARS.items()}  # fmt: skip
+_WIDTHS = {code: struct.calcsize(f"<{code}") for code in COLUMNS.values()}
+_SCALARS = {code: struct.Struct(f"<{code}") for code in SCALARS.values()}
 
 
 def malformed(message: str) -> ModelError:
@@ -33,6 +32,10 @@ class Buffer:
 
     data: bytes
     left: int
+    view: memoryview = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.view = memoryview(self.data)
 
     def take(self, at: int, nbytes: int) -> int:
         """Claim bytes; returns where they begin. ModelError outside of the buffer, or if too much is read."""
@@ -83,32 +86,32 @@ class Table:
     def _target(self, at: int) -> int:
         return at + self._buffer.u32(at)
 
-    def _vector(self, at: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    def _vector(self, at: int, itemsize: int) -> memoryview:
         start = self._target(at)
-        count = self._buffer.u32(start)
-        self._buffer.take(start + 4, count * dtype.itemsize)
-        return np.frombuffer(self._buffer.data, dtype, count, start + 4)
+        nbytes = self._buffer.u32(start) * itemsize
+        begin = self._buffer.take(start + 4, nbytes)
+        return self._buffer.view[begin : begin + nbytes]
 
     def column(self, name: str) -> list[int]:
         """The integers of a column; empty if it is absent."""
-        found: list[int] = self.raw(name).tolist()
-        return found
+        return self.raw(name).tolist()
 
-    def raw(self, name: str) -> np.ndarray[Any, Any]:
-        """A column as an array over the file's bytes."""
+    def raw(self, name: str) -> memoryview:
+        """A column as it lies in the file."""
         field, at = self._field(name)
-        assert field.kind in COLUMNS
-        return self._vector(at, numpy_of(field.kind)) if at else np.zeros(0, numpy_of(field.kind))
+        found: Any = self._vector(at, _WIDTHS[field.code]) if at else memoryview(b"")
+        numbers: memoryview = found.cast(field.code)
+        return numbers
 
     def number(self, name: str) -> int:
         """A scalar; 0 if it is absent."""
         field, at = self._field(name)
-        code = _SCALARS[field.kind]
+        code = _SCALARS[field.code]
         return int(code.unpack_from(self._buffer.data, self._buffer.take(at, code.size))[0]) if at else 0
 
     def _string(self, at: int) -> str:
         try:
-            return self._vector(at, np.dtype("<u1")).tobytes().decode("utf-8")
+            return str(self._vector(at, 1), "utf-8")
         except UnicodeDecodeError as error:
             raise malformed("a text is not UTF-8") from error
 

@@ -14,15 +14,16 @@ from ...ops.budget import Budget
 from ...ops.types import Array, type_of
 from ..compile import Bound
 from ..device import Device
-from ..graph import Graph, Node
+from ..graph import Graph, Node, Signature
 from ..lower import Options
 from ..program import Program
 from .confirm import Differs, confirm
 from .graphs import flat, grouped
-from .pool import Pool, PoolWriter
+from .pool import Indexed, Pool, PoolWriter
 from .programs import ProgramWriter, read_program
 from .table import Table, malformed
 
+ISA = platform.machine()
 PRECISION = "as the model"  # other precisions come with the passes that make them
 
 
@@ -56,7 +57,7 @@ def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]
     shown = "; ".join(f"{name!r}: {t}" for name, t in types.items())
     return Key(
         device=device.name,
-        isa=platform.machine(),
+        isa=ISA,
         kernels=f"numpy {np.__version__}: {names}",
         precision=PRECISION,
         strategy=", ".join([options.strategy.value, *(word for word, on in how.items() if on)]),
@@ -85,8 +86,8 @@ def read_key(table: Table) -> Key:
 
 def read_variant(
     table: Table,
-    arrays: Sequence[Array],
-    graph: Graph,
+    arrays: Indexed,
+    signature: Signature,
     device: Device,
     outputs: Sequence[str],
     types: Mapping[str, Type],
@@ -95,7 +96,7 @@ def read_variant(
     """The program of a variant, confirmed.
 
     Raises Differs where this build would make another one, ModelError or PlanError where the variant contradicts
-    itself or the graph, BudgetError where a value is too large.
+    itself or the signature, BudgetError where a value is too large.
     """
     table = table.fresh()
     pool = Pool(table.table("pool"), arrays, budget)
@@ -103,13 +104,12 @@ def read_variant(
     tables = table.tables("programs")
     budget.check("nodes", sum(len(t.table("steps").raw("kernel")) for t in tables), "steps of a stored program")
     program = read_program(tables, pool)
-    if {p.name: p.type for p in program.inputs} != dict(types) or [p.name for p in program.inputs] != list(
-        graph.inputs
-    ):
+    given = [p.name for p in program.inputs]
+    if {p.name: p.type for p in program.inputs} != dict(types) or given != list(signature.inputs):
         raise malformed("a variant has other inputs than its key says")
     if [p.name for p in program.outputs] != list(outputs):
         raise malformed("a variant has other outputs than its key says")
-    first = {s.input: type_of(graph.initializers[s.input]) for s in graph.states}
+    first = {n: type_of(a) for n, a in signature.states.items()}
     if {n: program.types.get(n) for n in program.states} != {n: first.get(n) for n in program.states}:
         raise malformed("a variant has other states than the graph")
     confirm(program, device, constants, budget)

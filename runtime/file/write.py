@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ops.errors import MissingPackage, ModelError
-from .layout import COLUMNS, IDENTIFIER, SCALARS, Field, Layout, numpy_of
+from .layout import COLUMNS, IDENTIFIER, SCALARS, Field, Layout
 
 
 def pack(layout: Layout, content: Mapping[str, Any]) -> bytes:
@@ -56,7 +56,7 @@ def _outside(builder: Any, field: Field, value: Any) -> int:
         return int(value)
     if field.kind in COLUMNS:
         try:
-            return int(builder.CreateNumpyVector(np.array(value, numpy_of(field.kind))))
+            return int(builder.CreateNumpyVector(np.array(value, f"<{field.code}")))
         except OverflowError as error:
             raise ModelError(f"a number does not fit {field.kind}: {error}", hint="the graph is too large") from error
     if field.kind == "string":
