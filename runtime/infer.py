@@ -17,6 +17,7 @@ from ..ops.budget import Budget
 from ..ops.errors import ShapeError
 from ..ops.types import type_of
 from .graph import Graph, Node
+from .shared import shared
 
 
 def check_size(made: Type, budget: Budget) -> None:
@@ -121,7 +122,7 @@ class _Scope:
         values = [t.value if isinstance(t, Tensor) else None for t in ins]
         with np.errstate(all="ignore"):
             results = node.record.run(Context(wanted=node.wanted), values, node.attrs)
-        return tuple(type_of(r, known=True) for r in results[: len(found)])
+        return tuple(type_of(shared(r, values), known=True) for r in results[: len(found)])
 
 
 def infer(graph: Graph, inputs: Mapping[str, Type] | None = None, *, budget: Budget | None = None) -> Graph:

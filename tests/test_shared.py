@@ -1,0 +1,78 @@
+"""Sessions of one model hold its weights once, and what is folded from them too."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import numpy as np
+
+from mezzo.exporters import to_onnx
+from mezzo.importers import load_onnx
+from mezzo.ops.types import f32
+from mezzo.runtime import shared
+from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.session import Session
+
+SIDE = 512  # of a weight of 1 MiB
+
+
+def model(scale: float = 2) -> Graph:
+    """A product with a weight, and with one that is folded from it."""
+    g = GraphBuilder()
+    w = g.const(np.random.default_rng(0).random((SIDE, SIDE), np.float32))
+    folded = g.Mul(w, g.const(np.float32(scale)))
+    return g.graph([g.MatMul(g.MatMul(g.input("x", f32("n", SIDE)), w), folded)])
+
+
+def test_sessions_share_what_is_folded() -> None:
+    graph, x = model(), np.ones((2, SIDE), np.float32)
+    first, second = Session(graph), Session(graph)
+    again = Session(load_onnx(to_onnx(graph).SerializeToString()))  # the same file, loaded once more
+    other = Session(model(3))
+    answers = [s(x) for s in (first, second, again, other)]
+    assert np.array_equal(answers[0], answers[1])
+    assert np.array_equal(answers[0], answers[2])
+    assert not np.array_equal(answers[0], answers[3])
+    made = [next(a for n, a in s.bound.constants.items() if n not in s.graph.initializers)
+            for s in (first, second, again, other)]  # fmt: skip
+    assert made[0] is made[1] is made[2]
+    assert made[0] is not made[3]
+    assert not made[0].flags.writeable
+    first(np.ones((5, SIDE), np.float32))
+    assert any(a is made[0] for a in first.bound.constants.values())  # of another signature
+
+
+def test_a_second_session_takes_no_second_weight() -> None:
+    graph, x = model(), np.ones((2, SIDE), np.float32)
+    first = Session(graph)
+    first(x)
+    gc.collect()
+    tracemalloc.start()
+    second = Session(graph)
+    second(x)
+    gc.collect()
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < SIDE * SIDE * 4 / 2
+
+
+def test_what_no_session_uses_is_given_back() -> None:
+    gc.collect()
+    before = len(shared._kept)
+    session = Session(model(5))
+    session(np.ones((1, SIDE), np.float32))
+    assert len(shared._kept) == before + 1
+    del session
+    gc.collect()
+    assert len(shared._kept) == before
+
+
+def test_small_arrays_views_and_texts_are_left_alone() -> None:
+    large = np.zeros(shared.SMALL, np.uint8)
+    assert shared.shared(large[:8], []).flags.writeable
+    assert shared.shared(large.reshape(2, -1), [large]).base is large
+    assert shared.shared(large.copy(), [large]) is shared.shared(large.copy(), [large])
+    words = np.full(shared.SMALL, "a", object)
+    assert shared.shared(words, []) is words
+    assert shared.shared(large.astype(np.int8), []).dtype == np.int8
