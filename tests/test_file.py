@@ -23,7 +23,7 @@ from mezzo.ops.budget import Budget
 from mezzo.ops.errors import BudgetError, ModelError, UnsupportedModel
 from mezzo.ops.types import f32
 from mezzo.runtime.file import Key, Opened, encode, open_file, opsets, store
-from mezzo.runtime.file.layout import TABLES, VERSION
+from mezzo.runtime.file.layout import FORMAT, TABLES
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.session import Session
 from mezzo.tools.doctor import doctor_file
@@ -306,8 +306,8 @@ def saved(tmp_path: Path) -> bytes:
 
 def test_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
     data = bytearray(saved(tmp_path))
-    struct.pack_into("<I", data, 8, VERSION + 1)
-    with pytest.raises(UnsupportedModel, match=f"format version {VERSION + 1}.*versions up to {VERSION}") as caught:
+    struct.pack_into("<I", data, 8, FORMAT + 1)
+    with pytest.raises(UnsupportedModel, match=f"format version {FORMAT + 1}.*versions up to {FORMAT}") as caught:
         mz.load(bytes(data))
     assert "newer Mezzo" in caught.value.hint
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 MAGIC = b"\x89MEZZO\r\n"  # not text, and spoilt by whatever rewrites line ends
 IDENTIFIER = b"MZZO"
-VERSION = 1
+FORMAT = 1
 ALIGN = 64
 SCALARS = {"ubyte": "B", "uint": "I", "ulong": "Q"}  # as `struct` and memoryviews name them
 COLUMNS = {"[ubyte]": "B", "[uint]": "I", "[ulong]": "Q", "[long]": "q"}

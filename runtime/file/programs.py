@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...ops.errors import ModelError
 from ..graph import Graph
 from ..kernels import Alias, Choice
 from ..lives import Life, Sequential, Sharing, Space
@@ -19,10 +20,14 @@ SPACES = tuple(Space)
 ALLOCATES, CAPTURABLE, DETERMINISTIC, DYNAMIC = 1, 2, 4, 8
 
 
-def storable(program: Program) -> bool:
-    """Whether a file can hold the program: plans that are valid in parallel name more than their steps."""
+def check_storable(program: Program) -> None:
+    """Raise ModelError for a program that cannot run from its file alone."""
     plans = [program.plan, *(b.plan for s in program.all_steps() for b in s.bodies.values())]
-    return all(isinstance(p.time, Sequential) for p in plans)
+    outside = {s.life.name for p in plans for s in p.slots if s.life.space is Space.EXTERN}
+    parallel = not all(isinstance(p.time, Sequential) for p in plans)
+    if outside or parallel:
+        what = f"needs the buffers {', '.join(sorted(outside))} from outside" if outside else "has a parallel plan"
+        raise ModelError(f"a program that {what} is not for files", hint="plan it without extern= and parallel=")
 
 
 class ProgramWriter:

@@ -31,12 +31,12 @@ from ..compile import Bound
 from ..device import DEVICES
 from ..graph import Graph, Signature
 from ..lower import Options
+from ..version import __version__
 from .arrays import Arrays, ArrayWriter, Stored, aligned, digest_of
 from .graphs import GraphWriter, read_graph, read_signature
-from .layout import FILE, MAGIC, VERSION
+from .layout import FILE, FORMAT, MAGIC
 from .opsets import refuse_operators, upgraded
 from .pool import Pool, same_length
-from .programs import storable
 from .table import Table, malformed, root
 from .variants import Differs, Key, key_here, read_key, read_variant, variant_content
 from .write import pack
@@ -86,7 +86,7 @@ def encode(
     rows = [(graphs.pool.text(d), graphs.pool.text(op)) for d, op in uses]
     content: dict[str, Any] = {
         "about": {
-            "written_by": _written_by(),
+            "written_by": f"mezzo {__version__}",
             "source": source,
             "producer": producer,
             "vocabulary": domains,
@@ -94,7 +94,7 @@ def encode(
         },
         "operators": [n for row in rows for n in row],
         "since": [OPS[use].since if use in OPS else 0 for use in uses],
-        "variants": [variant_content(k, b, arrays) for k, b in variants if storable(b.program)],
+        "variants": [variant_content(k, b, arrays) for k, b in variants],
         "graphs": graphs.tables,
         "pool": graphs.pool.content(),
     }
@@ -103,20 +103,11 @@ def encode(
     begin = aligned(BEGIN + len(pack(FILE, {**content, "arrays": arrays.content(places)})))
     places, small, end = arrays.places(begin)
     packed = pack(FILE, {**content, "arrays": arrays.content(places)})
-    preamble = PREAMBLE.pack(MAGIC, VERSION, 0, BEGIN + len(packed), small, end, 0)
+    preamble = PREAMBLE.pack(MAGIC, FORMAT, 0, BEGIN + len(packed), small, end, 0)
     head = b"".join([packed, b"\0" * (begin - BEGIN - len(packed)), *map(bytes, arrays.parts(small=True))])
     assert BEGIN + len(head) == small
     yield preamble + _digest(preamble, head) + head
     yield from arrays.parts(small=False)
-
-
-def _written_by() -> str:
-    from importlib import metadata  # slow to import, and not needed to read
-
-    try:
-        return f"mezzo {metadata.version('mezzo')}"
-    except metadata.PackageNotFoundError:  # in a bundle
-        return "mezzo"
 
 
 def _digest(preamble: bytes, head: Any) -> bytes:
@@ -251,9 +242,9 @@ def _head(whole: memoryview, name: str) -> bytes:
         raise ModelError("files hold little-endian numbers, and this machine has others", hint="load the ONNX file")
     preamble = bytes(whole[: PREAMBLE.size])
     _, version, reserved, flat, small, end, rest = PREAMBLE.unpack(preamble)
-    if version > VERSION:
+    if version > FORMAT:
         raise UnsupportedModel(
-            f"the file has format version {version}, and this is made for versions up to {VERSION}",
+            f"the file has format version {version}, and this is made for versions up to {FORMAT}",
             where=name,
             hint="install a newer Mezzo, or compile the model again with this one",
         )

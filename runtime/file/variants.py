@@ -17,10 +17,11 @@ from ..device import Device
 from ..graph import Graph, Node, Signature
 from ..lower import Options
 from ..program import Program
+from ..version import __version__
 from .confirm import Differs, confirm
 from .graphs import flat, grouped
 from .pool import Indexed, Pool, PoolWriter
-from .programs import ProgramWriter, read_program
+from .programs import ProgramWriter, check_storable, read_program
 from .table import Table, malformed
 
 ISA = platform.machine()
@@ -30,8 +31,8 @@ PRECISION = "as the model"  # other precisions come with the passes that make th
 @dataclass(frozen=True, slots=True)
 class Key:
     """What a variant was made for. `isa` is the processor (or the sm of a GPU), `kernels` names the kernels and the
-    versions of the libraries behind them, `strategy` how the program was planned, `signature` the inputs' types and
-    the outputs."""
+    versions of what is behind them (ours too: our operators folded the constants), `strategy` how the program was
+    planned, `signature` the inputs' types and the outputs."""
 
     device: str
     isa: str
@@ -53,14 +54,15 @@ def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]
     """The key of programs that this machine makes with these options."""
     device = options.device
     how = {"fused": options.fuse, "parallel": options.parallel, "in given order": not options.reorder}
+    outside = [f"{value!r} in {buffer!r}" for value, buffer in sorted((options.extern or {}).items())]
     names = ", ".join(k.name for k in device.kernels)
     shown = "; ".join(f"{name!r}: {t}" for name, t in types.items())
     return Key(
         device=device.name,
         isa=ISA,
-        kernels=f"numpy {np.__version__}: {names}",
+        kernels=f"mezzo {__version__}, numpy {np.__version__}: {names}",
         precision=PRECISION,
-        strategy=", ".join([options.strategy.value, *(word for word, on in how.items() if on)]),
+        strategy=", ".join([options.strategy.value, *(word for word, on in how.items() if on), *outside]),
         signature=f"{shown} -> {', '.join(map(repr, outputs))}",
     )
 
@@ -69,6 +71,7 @@ def variant_content(key: Key, bound: Bound, array: Callable[[Array], int]) -> di
     """The Variant table of a bound program."""
     pool = PoolWriter(array)
     programs = ProgramWriter(pool)
+    check_storable(bound.program)
     programs.add(bound.program)
     constants = flat((pool.text(n), array(a)) for n, a in bound.constants.items())
     return {

@@ -25,10 +25,10 @@ from .ops.errors import (
 )
 from .ops.op import op, pointwise
 from .runtime.session import Session
+from .runtime.version import __version__
 from .tools.inference_session import InferenceSession
 from .tools.load import load
 
-__version__ = "0.1.0"
 __all__ = [
     "Budget",
     "BudgetError",
