@@ -17,6 +17,7 @@ from .microsoft import DOMAIN, Types, dtype_of, rank_of
 from .op import OPS, Builder, Context, Op, Sample, Value, broadcast_dims, op
 from .pool import average_pool
 from .quantize import to_steps
+from .quantized import apart, requantized
 from .rules import mean_of
 from .types import Array, DType, Tensor
 from .windows import Ints
@@ -356,3 +357,97 @@ def _(g: Builder, xs: Sequence[Value], types: Types, *, axis: int) -> Value:
     parts = [x if i > 1 and i % 3 == 2 else _scalar(g, x, t) for i, (x, t) in enumerate(zip(xs, types, strict=True))]
     whole = g.Concat(*(g.DequantizeLinear(*parts[i : i + 3]) for i in range(2, len(parts), 3)), axis=axis)
     return g.QuantizeLinear(whole, *parts[:2])
+
+
+# A product
+
+
+ROWS, COLUMNS = numbers(3, 4), numbers(4, 5, dtype=np.int8)
+PER_COLUMN: list[Any] = [np.linspace(0.01, 0.05, 5, dtype=np.float32), np.array([0, 1, -2, 3, -4], np.int8)]
+
+
+@op(
+    "QGemm",
+    domain=DOMAIN,
+    since=1,
+    samples=[
+        Sample([ROWS, SMALL, MIDDLE, COLUMNS, HALF, BELOW, None, WIDE, np.uint8(7)]),
+        Sample([ROWS, SMALL, MIDDLE, COLUMNS, HALF, BELOW]),
+        Sample([ROWS.T.copy(), SMALL, MIDDLE, COLUMNS.T.copy(), *PER_COLUMN, np.arange(5, dtype=np.int32) * 99],
+               {"transA": 1, "transB": 1, "alpha": 0.5}),
+        Sample([ROWS, SMALL, MIDDLE, COLUMNS, *PER_COLUMN, np.full((3, 1), -700, np.int32), SMALL, np.uint8(100)],
+               {"alpha": 1.5}),
+        Sample([COLUMNS.T.copy(), SMALL, BELOW, COLUMNS, SMALL, BELOW, np.int32(500).reshape(1), HALF, BELOW]),
+        Sample([ROWS, SMALL, MIDDLE, numbers(5, 4), SMALL, MIDDLE, None, HALF, MIDDLE], {"transB": 1}),
+    ],
+)  # fmt: skip
+def qgemm(
+    k: Context,
+    A: Array,
+    a_scale: Array,
+    a_zero_point: Array,
+    B: Array,
+    b_scale: Array,
+    b_zero_point: Array,
+    C: Array | None = None,
+    y_scale: Array | None = None,
+    y_zero_point: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Array:
+    """The product of whole numbers is exact; C, in steps of the product, is added to it before it is scaled."""
+    b = B.T if transB else B
+    sums = apart(A.T if transA else A, scalar(a_zero_point, "a zero point")) @ apart(b, b_zero_point)
+    if C is not None:
+        sums = sums + C
+    factor = np.float32(alpha) * scalar(a_scale, "a scale") * b_scale
+    if y_scale is None or y_zero_point is None:
+        return k.xp.asarray(sums.astype(np.float32) * factor)
+    return requantized(k.xp, sums, factor / scalar(y_scale, "a scale"), scalar(y_zero_point, "a zero point"))
+
+
+@qgemm.infer
+def _(
+    A: Tensor,
+    a_scale: Tensor,
+    a_zero_point: Tensor,
+    B: Tensor,
+    b_scale: Tensor,
+    b_zero_point: Tensor,
+    C: Tensor | None = None,
+    y_scale: Tensor | None = None,
+    y_zero_point: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Tensor:
+    _check_parts(a_scale, a_zero_point, y_scale, y_zero_point)
+    if (y_scale is None) is not (y_zero_point is None):
+        raise ShapeError("y_scale and y_zero_point come together or not at all", hint="correct the node")
+    found = OPS["", "Gemm"].infer_rule(A, B, C, transA=transA, transB=transB)
+    assert isinstance(found, Tensor)
+    for part in (b_scale, b_zero_point):
+        if part.elements not in (None, 1, found.shape[1] if isinstance(found.shape[1], int) else part.elements):
+            raise ShapeError(f"the scale or zero point {part} has not one entry for each column of {found}")
+    return found.to(DType.FLOAT if y_zero_point is None else y_zero_point.dtype)
+
+
+@qgemm.body
+def _(
+    g: Builder, xs: Sequence[Value | None], types: Types, *, alpha: float = 1.0, transA: int = 0, transB: int = 0
+) -> Value:
+    whole: list[Any] = [*xs, *[None] * (9 - len(xs))]
+    a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = whole
+    a, b = (g.Transpose(x, perm=(1, 0)) if turned else x for x, turned in ((a, transA), (b, transB)))
+    sums = g.MatMulInteger(a, b, _scalar(g, a_zero, types[2]), b_zero)
+    if c is not None:
+        sums = g.Add(sums, c)
+    factor = g.Mul(g.Mul(g.const(alpha, DType.FLOAT), _scalar(g, a_scale, types[1])), b_scale)
+    real_sums = g.Cast(sums, to=DType.FLOAT.onnx)
+    if y_scale is None:
+        return g.Mul(real_sums, factor)
+    steps = g.Mul(real_sums, g.Div(factor, _scalar(g, y_scale, types[7])))
+    return g.QuantizeLinear(steps, g.const(1.0, DType.FLOAT), _scalar(g, y_zero, types[8]))

@@ -30,7 +30,7 @@ def _rows(part: Array) -> Array:
     return part[:, None] if part.ndim == 1 and part.size > 1 else part
 
 
-def _apart(x: Array, zero: Array | None) -> Array:
+def apart(x: Array, zero: Array | None) -> Array:
     """Distances from the zero point, in float64."""
     wide = x.astype(np.float64)
     return wide if zero is None else wide - zero.astype(np.float64)
@@ -59,8 +59,8 @@ A, B = _numbers(0, 255, 2, 3), _numbers(-128, 127, 3, 4, dtype=np.int8)
 def matmul_integer(
     k: Context, A: Array, B: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
 ) -> Array:
-    a = _apart(A, None if a_zero_point is None else _rows(a_zero_point))
-    return _wrap(k.xp.asarray(k.xp.matmul(a, _apart(B, b_zero_point))))
+    a = apart(A, None if a_zero_point is None else _rows(a_zero_point))
+    return _wrap(k.xp.asarray(k.xp.matmul(a, apart(B, b_zero_point))))
 
 
 @matmul_integer.infer
@@ -123,12 +123,12 @@ def qlinear_matmul(
     y_scale: Array,
     y_zero_point: Array,
 ) -> Array:
-    sums = k.xp.asarray(k.xp.matmul(_apart(a, _rows(a_zero_point)), _apart(b, b_zero_point)))
+    sums = k.xp.asarray(k.xp.matmul(apart(a, _rows(a_zero_point)), apart(b, b_zero_point)))
     factor = _rows(widen(a_scale)) * widen(b_scale) / widen(y_scale)
-    return _requantized(k.xp, sums, factor, y_zero_point)
+    return requantized(k.xp, sums, factor, y_zero_point)
 
 
-def _requantized(xp: Any, sums: Array, factor: Array, zero: Array) -> Array:
+def requantized(xp: Any, sums: Array, factor: Array, zero: Array) -> Array:
     """Exact sums in steps of the result. The product with the factor is one of float32, as in other runtimes, so that
     ties fall alike."""
     to = DType.of(zero.dtype)
@@ -185,8 +185,8 @@ def conv_integer(
     pads: Ints = None,
     strides: Ints = None,
 ) -> Array:
-    weights = _apart(w, None if w_zero_point is None else _by_filter(w_zero_point, w.ndim))
-    image = _apart(x, x_zero_point)  # the padding is then 0, which stands for the zero point
+    weights = apart(w, None if w_zero_point is None else _by_filter(w_zero_point, w.ndim))
+    image = apart(x, x_zero_point)  # the padding is then 0, which stands for the zero point
     return _wrap(
         conv.reference(
             k,
@@ -283,8 +283,8 @@ def qlinear_conv(
 ) -> Array:
     sums = conv.reference(
         k,
-        _apart(x, x_zero_point),
-        _apart(w, _by_filter(w_zero_point, w.ndim)),
+        apart(x, x_zero_point),
+        apart(w, _by_filter(w_zero_point, w.ndim)),
         None if B is None else B.astype(np.float64),
         auto_pad=auto_pad,
         dilations=dilations,
@@ -294,7 +294,7 @@ def qlinear_conv(
         strides=strides,
     )
     factor = x_scale.reshape(()) * _by_filter(w_scale, x.ndim - 1) / y_scale.reshape(())
-    return _requantized(k.xp, sums, factor, y_zero_point)
+    return requantized(k.xp, sums, factor, y_zero_point)
 
 
 @qlinear_conv.infer
