@@ -125,8 +125,11 @@ def _mask_bias(xp: Any, mask: Array, batch: int, rows: int, columns: int, filter
 
 
 def _causal(xp: Any, rows: int, columns: int, past: int) -> Array:
-    """What hides later places from earlier ones; the first row sees the past and the first place."""
-    later = xp.arange(columns) > xp.arange(rows)[:, None] + past
+    """What hides later places from earlier ones; the first row sees the past and the first place.
+
+    The last row sees everything, more keys than queries included: so ONNX Runtime has it."""
+    row = xp.arange(rows)[:, None]
+    later = (xp.arange(columns) > row + past) & (row < rows - 1)
     return xp.where(later, LEAST, np.float32(0))
 
 
@@ -254,11 +257,17 @@ QUERY, KEY = f32(2, 3, 8), f32(2, 4, 8)
         Sample([QUERY, KEY, KEY], {"num_heads": 2}),
         Sample([QUERY, KEY, f32(2, 4, 4), f32(20)], {"num_heads": 2, "scale": 0.4}),
         Sample([KEY, KEY, KEY, f32(24), MASK], {"num_heads": 4, "unidirectional": 1}),
-        Sample([f32(2, 3, 8), f32(2, 2, 2, 4), f32(2, 2, 2, 4)], {"num_heads": 2, "unidirectional": 1}),
+        Sample([QUERY, f32(2, 2, 2, 4), f32(2, 2, 2, 4)], {"num_heads": 2, "unidirectional": 1}),
         Sample([QUERY, KEY, KEY, None, np.array([4, 2], np.int32)], {"num_heads": 2, "mask_filter_value": -30.0}),
         Sample([QUERY, KEY, KEY, None, None, f32(1, 2, 3, 4)], {"num_heads": 2}),
         Sample([QUERY, QUERY, QUERY, None, None, None, f32(2, 2, 5, 4), f32(2, 2, 5, 4)], {"num_heads": 2}, 3),
         Sample([QUERY, f32(2, 2, 4, 4), f32(2, 2, 4, 4)], {"num_heads": 2}),
+        Sample([QUERY, f32(2, 6, 8), f32(2, 6, 8)], {"num_heads": 2, "unidirectional": 1}),
+        Sample(
+            [QUERY, KEY, KEY, None, None, None, f32(2, 2, 5, 4), f32(2, 2, 5, 4)],
+            {"num_heads": 2, "unidirectional": 1},
+            3,
+        ),
     ],
 )
 def multi_head_attention(

@@ -14,7 +14,7 @@ from .errors import ShapeError
 from .microsoft import DOMAIN
 from .op import Context, Sample, op
 from .rules import has_rank
-from .types import Array, DType, Tensor
+from .types import Array, Dim, DType, Tensor
 
 START, END = "\x02", "\x03"
 LINES = np.array(["Hello World", "I love computer science !", ""], object)
@@ -64,6 +64,7 @@ def _between(cut: re.Pattern[str], text: str) -> Iterator[str]:
         Sample([LINES[:2].reshape(1, 2)], {**COMMON, "tokenexp": "[a-z]+", "mincharnum": 3}),
         Sample([LINES], {**COMMON, "tokenexp": ".", "mark": 1}),
         Sample([LINES[2:]], {**COMMON, "separators": [" "]}),
+        *(Sample([np.empty(dims, object)], {**COMMON, "separators": [" "]}) for dims in ((0,), (0, 3), (3, 0))),
     ],
 )
 def tokenizer(
@@ -84,7 +85,12 @@ def tokenizer(
     made = np.full((len(found), width), pad_value, object)
     for row, tokens in enumerate(found):
         made[row, : len(tokens)] = tokens
-    return made.reshape(*X.shape, width) if found else np.empty(X.shape, object)
+    return made.reshape(*X.shape, width) if found else np.empty(_without_texts(X.shape), object)
+
+
+def _without_texts(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The dims where there are no texts, as ONNX Runtime has them: none for the tokens, and a list stays a list."""
+    return (dims[0], 0) if len(dims) == 2 else (0,)
 
 
 @tokenizer.infer
@@ -102,6 +108,8 @@ def _(
     if mincharnum < 1:
         raise ShapeError(f"mincharnum {mincharnum} should be at least 1")
     has_rank(X, 1, 2)
-    if X.elements == 0:
-        return Tensor(DType.STRING, X.dims)
+    if X.elements is None:  # where a dim may be 0 the rank is not known either
+        return Tensor(DType.STRING, None)
+    if not X.elements:
+        return Tensor(DType.STRING, _without_texts(X.shape))
     return Tensor(DType.STRING, (*X.shape, None))

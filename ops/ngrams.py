@@ -27,7 +27,10 @@ def pool_of(counts: tuple[int, ...], tokens: tuple[Any, ...]) -> Pool:
         if start > end or (end - start) % length:
             raise ShapeError(f"ngram_counts {list(counts)} do not divide {len(tokens)} tokens into n-grams")
         for at in range(start, end, length):
-            found[tokens[at : at + length]] = len(found)
+            gram = tokens[at : at + length]
+            if gram in found:
+                raise ShapeError(f"the n-gram {' '.join(map(str, gram))!r} is in the pool twice", hint="list it once")
+            found[gram] = len(found)
     return found
 
 
@@ -63,6 +66,10 @@ WORDS = {
             },
         ),
         Sample([np.array([5, 5, 4, 5, 5])], {**WORDS, "mode": "IDF", "min_gram_length": 1, "weights": (0.5,) * 7}),
+        *(
+            Sample([x], {**WORDS, "min_gram_length": 1, "pool_strings": tuple("pqrstuvwxy")})
+            for x in (np.array([1, 5, 6, 5]), text("p", "t", "u", "q"))
+        ),
     ],
 )
 def tf_idf_vectorizer(
@@ -81,7 +88,8 @@ def tf_idf_vectorizer(
 ) -> Array:
     if mode not in ("TF", "IDF", "TFIDF"):
         raise ShapeError(f"mode {mode!r} is none of TF, IDF, TFIDF")
-    pool = pool_of(tuple(ngram_counts), tuple(pool_strings or pool_int64s or ()))
+    of_texts = X.dtype == object if pool_strings and pool_int64s else bool(pool_strings)  # of two, the one of X's type
+    pool = pool_of(tuple(ngram_counts), tuple((pool_strings if of_texts else pool_int64s) or ()))
     rows = X.reshape(math.prod(X.shape[:-1]), X.shape[-1]).tolist()
     width = max(ngram_indexes) + 1
     found = np.zeros((len(rows), width), np.float32)

@@ -39,6 +39,8 @@ POOL_SAMPLES = [
     Sample([f32(1, 2, 8)], {"kernel_shape": [3], "auto_pad": "VALID"}),
     Sample([f32(1, 1, 4, 3, 5)], {"kernel_shape": [2, 2, 2], "pads": [0, 1, 0, 1, 0, 1]}),
     Sample([f32(0, 2, 4, 4)], {"kernel_shape": [2, 2]}),
+    Sample([f32(1, 2, 2, 5)], {"kernel_shape": [3, 3]}),  # one row short of a window
+    Sample([f32(1, 2, 1, 5)], {"kernel_shape": [3, 2], "strides": [2, 1]}),
 ]
 
 

@@ -46,6 +46,9 @@ def _scalar(x: Array | None) -> int | None:
         Sample([f32(4, 3, 1), np.array(6), np.array(0)], {"onesided": 1}),
         Sample([f32(5, 3, 2), np.array(3, np.int32), np.array(-3)]),
         Sample([f32(2, 5, 1), None, np.array(1)]),
+        Sample([f32(2, 0, 1)]),
+        Sample([f32(2, 0, 2)], {"inverse": 1}),
+        Sample([f32(2, 1, 2)], {"inverse": 1, "onesided": 1}),
     ],
 )
 def dft(
@@ -59,6 +62,13 @@ def dft(
 ) -> Array:
     at = _signal_axis(_scalar(axis), input.ndim)
     x, count, fft = _complex(widen(input)), _scalar(dft_length), k.xp.fft
+    along = x.shape[at]
+    points = count if count is not None else 2 * (along - 1) if inverse and onesided else along
+    if points < 1 and (points < 0 or count is not None or (onesided and not inverse)):
+        raise ShapeError(f"a transform of {points} points", hint="give it at least one")
+    if not points:  # nothing comes of nothing, where the result has no elements
+        shape = [0 if a == at else n for a, n in enumerate(input.shape[:-1])]
+        return k.xp.zeros((*shape, 1 if inverse and onesided else 2), input.dtype)
     if inverse and onesided:
         return fft.irfft(x, count, at)[..., None].astype(input.dtype)
     if inverse:

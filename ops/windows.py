@@ -55,7 +55,7 @@ def window(
     elif auto_pad in ("NOTSET", "VALID", ""):
         room = size + before + after - span
         out = (-(-room // stride) if ceil_mode else room // stride) + 1
-        if out < 1:
+        if out < 0:  # exactly one step short there is no window and no fault: the result is empty
             raise ShapeError(f"a window of {span} does not fit into {size} padded by {before} and {after}")
         if ceil_mode and (out - 1) * stride >= size + before:  # a window that starts in the padding is left out
             out -= 1
