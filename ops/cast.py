@@ -66,7 +66,10 @@ def convert(xp: Any, x: Array, to: DType, saturate: int = 1, round_mode: str = "
             low = x.astype(np.int64) & ((1 << to.bits) - 1)
             return (xp.where(low >> (to.bits - 1), low - (1 << to.bits), low) if to.signed else low).astype(to.numpy)
         if of.bits < 8 or to.bits < 8 or of is DType.FLOAT8E8M0:  # ml_dtypes converts its own types by a common one
-            return x.astype(np.float32).astype(to.numpy)
+            wide = x.astype(np.float32)
+            if of is DType.FLOAT8E8M0 and to.integer:  # as for the other floats of eight bits
+                wide = xp.where(xp.isnan(wide), np.float32(0), wide)
+            return wide.astype(to.numpy)
         return x.astype(to.numpy)
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .errors import ShapeError
 from .op import Context, Sample, op
-from .rules import has_rank, same
+from .rules import has_rank, ints, same
 from .types import Array, DType, Tensor, f32
 
 _BOXES = np.array(
@@ -27,6 +28,7 @@ _CENTRES = np.array([[[0.5, 0.5, 1, 1], [0.5, 0.6, 1, 1], [0.5, 0.4, 1, 1], [0.5
         Sample([_BOXES, _SCORES, np.array([3]), np.array([0.5], np.float32), np.array([0.25], np.float32)]),
         Sample([_BOXES, _SCORES, np.array(2), np.float32(0.5)]),
         Sample([_BOXES, _SCORES, np.array([9])]),
+        Sample([_BOXES, _SCORES, np.array([2, 7]), np.array([0.5, 0.1], np.float32)]),  # the first of several counts
         Sample([_BOXES, _SCORES]),
         Sample(
             [_CENTRES, _SCORES[:, :, :4].copy(), np.array([3]), np.array([0.5], np.float32)], {"center_point_box": 1}
@@ -44,9 +46,9 @@ def non_max_suppression(
     *,
     center_point_box: int = 0,
 ) -> Array:
-    most = 0 if max_output_boxes_per_class is None else int(max_output_boxes_per_class.reshape(()))
-    overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(()))
-    least = None if score_threshold is None else float(score_threshold.reshape(()))
+    most = 0 if max_output_boxes_per_class is None else ints(max_output_boxes_per_class)[0]
+    overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(-1)[0])
+    least = None if score_threshold is None else float(score_threshold.reshape(-1)[0])
     if center_point_box:
         half = boxes[..., 2:] / 2
         low, high = boxes[..., :2] - half, boxes[..., :2] + half
@@ -88,6 +90,9 @@ def _(
     *,
     center_point_box: int = 0,
 ) -> Tensor:
+    for limit in (max_output_boxes_per_class, iou_threshold, score_threshold):
+        if limit is not None and limit.elements == 0:
+            raise ShapeError(f"the limit {limit} holds no number")
     has_rank(boxes, 3)
     has_rank(scores, 3)
     if boxes.dims is not None:

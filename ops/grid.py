@@ -5,12 +5,15 @@ https://onnx.ai/onnx/operators/onnx__AffineGrid.html, https://onnx.ai/onnx/opera
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from .errors import ShapeError
 from .op import Context, Sample, op
 from .points import Outside, read_at, reflect, stay, to_border
 from .rules import has_rank, ints, length, narrow, same, unknown, widen
+from .strings import text
 from .types import Array, Dim, DType, Tensor, f32
 
 
@@ -70,6 +73,8 @@ _MODES = ("linear", "nearest", "cubic")
         Sample([f32(2, 1, 5), f32(2, 4, 1)]),
         Sample([Tensor(DType.INT32, (2, 1, 4, 5)), _GRID], {"mode": "nearest"}),
         Sample([f32(1, 1, 1, 1), f32(1, 2, 2, 2)], {"padding_mode": "reflection", "align_corners": 1}),
+        Sample([f32(1, 2, 0, 3), f32(1, 2, 2, 2)]),
+        Sample([text(["a", "b"], ["c", "d"])[None, None], _GRID[:1]], {"mode": "nearest"}),
     ],
 )  # fmt: skip
 def grid_sample(
@@ -77,7 +82,13 @@ def grid_sample(
 ) -> Array:
     if mode not in _MODES or padding_mode not in PADDINGS:
         raise ShapeError(f"mode {mode!r} with padding_mode {padding_mode!r} is unknown")
-    sizes, points = X.shape[2:], widen(grid).reshape(len(grid), -1, grid.shape[-1])
+    dtype = DType.of(X.dtype)
+    if mode != "nearest" and dtype is DType.STRING:
+        raise ShapeError(f"there is no {mode} mean of texts", hint="mode='nearest' takes them")
+    sizes, points = X.shape[2:], widen(grid)
+    points = points.reshape(len(grid), math.prod(grid.shape[1:-1]), grid.shape[-1])
+    if 0 in sizes and padding_mode != "zeros":
+        raise ShapeError(f"an image of {list(sizes)} has no edge to go to", hint="padding_mode='zeros' takes it")
     edges = [(0.0, n - 1.0) if align_corners else (-0.5, n - 0.5) for n in sizes]
     move = PADDINGS[padding_mode]
     places = []
@@ -85,8 +96,10 @@ def grid_sample(
         at = points[..., len(sizes) - 1 - i]  # a point lists its coordinates from the innermost axis
         at = (at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2
         places.append(move(k.xp, at, n, low, high) if mode == "linear" else at)  # others move each neighbour alone
-    x = X if mode == "nearest" or X.dtype.kind == "c" else widen(X)
+    x = X if mode == "nearest" or dtype.numpy.kind == "c" else widen(X) if dtype.floating else X.astype(np.float64)
     y = read_at(k.xp, x, places, mode, move, edges).reshape(*X.shape[:2], *grid.shape[1:-1])
+    if dtype.integer and mode != "nearest":
+        y = y.astype(np.int64)  # cut to a whole number; what is left and right of the type's range goes round
     return k.xp.array(narrow(y, X.dtype), order="C")
 
 

@@ -109,6 +109,8 @@ def _(
     multi_class: int = 0,
     post_transform: str = "NONE",
 ) -> tuple[Tensor, Tensor]:
+    if classlabels_ints and classlabels_strings:
+        raise ShapeError("a LinearClassifier has labels of one kind", hint="remove one of the classlabels attributes")
     labels = len(labels_of(classlabels_ints, classlabels_strings))
     features = X.dims[-1] if X.dims else None
     made = _score_columns(coefficients, intercepts, labels, features)

@@ -180,6 +180,8 @@ def tree_ensemble_regressor(
     targets = n_targets or 1
     scores, _ = forest.scores(_features(X), targets, aggregate_function)
     base = base_values_as_tensor if base_values_as_tensor is not None else base_values
+    if base is not None and len(base) not in (0, targets):
+        raise ShapeError(f"{len(base)} base_values for {targets} targets", hint="give one for each target, or none")
     if base is not None and len(base):
         scores = scores + np.asarray(base, scores.dtype)
     return transform(scores, post_transform).astype(np.float32)
@@ -210,6 +212,7 @@ def _(X: Tensor, **attrs: Any) -> Tensor:
             )
         ),
         Sample([X], _small("class", class_ids=(0, 1, 1, 0, 1), classlabels_int64s=(0, 1), base_values=(0.5, -0.5)), 2),
+        Sample([X], _small("class", class_ids=(0,) * 5, classlabels_int64s=(0, 1), base_values=(0.5, -0.5)), 2),
     ],
 )
 def tree_ensemble_classifier(
@@ -259,14 +262,18 @@ def tree_ensemble_classifier(
     base = np.asarray(() if given is None else given, scores.dtype)
     if len(labels) == 2 and len(np.unique(forest.targets)) == 1:
         # every vote is for one class: its score tells both apart
-        score = scores[:, forest.targets[0]] + (base[-1] if len(base) else 0)
+        target = forest.targets[0]
+        score = scores[:, target] + (base[min(target, len(base) - 1)] if len(base) else 0)
         shares = bool((forest.weights >= 0).all())
         best = (score > (0.5 if shares else 0)).astype(int)
         made = both_classes(score, post_transform, shares=shares)
+        if len(base) == 2:  # of ONNX Runtime's scores one is missing then; this follows the reference
+            made = transform(np.stack([1 - score if post_transform == "NONE" else -score, score], 1), post_transform)
+            best = made.argmax(1)
     else:
         scores = scores + base if len(base) else scores
-        # a class that no leaf voted for is not chosen, even if the others have less than its zero
-        best = (scores if len(base) else np.where(seen, scores, -np.inf)).argmax(1)
+        # of three and more, a class that no leaf voted for is not chosen, even if the others have less than its zero
+        best = (scores if len(base) or len(labels) == 2 else np.where(seen, scores, -np.inf)).argmax(1)
         made = transform(scores, post_transform)
     return labels[best], made.astype(np.float32)
 

@@ -79,6 +79,9 @@ def read_at(
     them; `edges` are the ends of each axis for that.
     """
     batch, channels, *sizes = x.shape
+    nothing: Any = np.zeros((), x.dtype) if x.dtype != object else np.array("", object)
+    if 0 in sizes:
+        return xp.full((batch, channels, places[0].shape[-1]), nothing, x.dtype)
     flat = x.reshape(batch, channels, -1)
     rows = xp.arange(batch)[:, None]
     bounds = edges or [(0.0, float(n - 1)) for n in sizes]
@@ -91,11 +94,11 @@ def read_at(
         for (first, weights), tap, size, (low, high) in zip(axes, taps, sizes, bounds, strict=True):
             at = outside(xp, first + tap, size, low, high)
             inside = inside & (at >= 0) & (at <= size - 1)
-            index = index * size + xp.clip(at, 0, max(size - 1, 0)).astype(np.int64)
+            index = index * size + xp.clip(at, 0, size - 1).astype(np.int64)
             weight = weights[tap] if weight is None else weight * weights[tap]
         picked = flat[rows, :, index]  # [batch, points, channels]
         if mode == "nearest":
-            picked = xp.where(inside[..., None], picked, np.zeros((), x.dtype))
+            picked = xp.where(inside[..., None], picked, nothing)
         else:
             picked = picked * xp.where(inside, weight, 0)[..., None]
         total = picked if total is None else total + picked

@@ -30,6 +30,8 @@ def _truths(*values: int) -> np.ndarray[Any, Any]:
         Sample([f32(3, 2), _truths(0, 1, 0, 0, 1)]),
         Sample([i64(3, 2), _truths(1)], {"axis": 1}),
         Sample([f32(2, 2), _truths(0, 0)], {"axis": 0}),
+        Sample([f32(2), _truths(0, 1, 0, 1, 1)]),
+        Sample([f32(3, 0), _truths(1)], {"axis": 1}),
     ],
 )
 def compress(k: Context, input: Array, condition: Array, *, axis: int | None = None) -> Array:
@@ -40,11 +42,12 @@ def compress(k: Context, input: Array, condition: Array, *, axis: int | None = N
 
 @compress.infer
 def _(input: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
-    kept = None if condition.value is None else int(np.count_nonzero(np.asarray(condition.value)))
-    if axis is None:
-        return input.of((kept if input.elements is not None else None,))
-    at = axis_of(axis, input.rank)
-    return input.of(kept if i == at else d for i, d in enumerate(input.shape))
+    at = 0 if axis is None else axis_of(axis, input.rank)
+    along = input.elements if axis is None else input.shape[at]
+    kept: Dim = None
+    if condition.value is not None and isinstance(along, int):  # what is said beyond the axis counts for nothing
+        kept = int(np.count_nonzero(np.asarray(condition.value)[:along]))
+    return input.of((kept,) if axis is None else (kept if i == at else d for i, d in enumerate(input.shape)))
 
 
 @op(
