@@ -234,7 +234,8 @@ def filled(x: Any, dtype: DType | None, rng: np.random.Generator, wild: bool) ->
 def turned(x: Any, dtype: DType) -> Any:
     """The numbers in another element type; texts where they are asked for."""
     if dtype is DType.STRING:
-        return x if x.dtype == object else np.array(x.astype(int).astype(str), object)
+        with np.errstate(all="ignore"):
+            return x if x.dtype == object else np.array(x.astype(int).astype(str), object)
     if x.dtype.kind in "OUST":
         x = np.array([float(len(str(v))) for v in x.reshape(-1)]).reshape(x.shape)
     with np.errstate(all="ignore"):

@@ -293,7 +293,14 @@ ORT_DIFFERS: list[tuple[str, Callable[[Sample], bool], str]] = [
     ("Resize", fractional_corners, "it aligns corners with whole sizes, the official vectors with fractional ones"),
     ("DeformConv", lambda s: s.inputs[0] == f32(1, 1, 6), "it knows two spatial axes only"),
     ("MaxUnpool", lambda s: len(s.inputs) == 3, "it counts places in the size asked for"),
+    ("GridSample", lambda s: isinstance(s.inputs[0], np.ndarray), "it has no texts"),
     ("GridSample", lambda s: s.inputs[0] == f32(2, 1, 5), "it knows two and three spatial axes only"),
+    ("GridSample", lambda s: s.inputs[0] == f32(1, 2, 0, 3), "it refuses an image without pixels"),
+    (
+        "TfIdfVectorizer",
+        lambda s: {"pool_strings", "pool_int64s"} <= s.attrs.keys() and not isinstance(s.inputs[0][0], str),  # type: ignore[index]
+        "of two pools it takes the texts",
+    ),
     ("STFT", lambda s: len(s.inputs) == 2, "it needs a window or a frame_length"),
     (
         "CenterCropPad",

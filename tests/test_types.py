@@ -14,6 +14,7 @@ from mezzo.exporters.proto import tensor
 from mezzo.importers.tensors import TensorReader
 from mezzo.ops import OPSETS, DType, MezzoError, Op, Sample
 from mezzo.ops.budget import Budget
+from mezzo.ops.cast import convert
 from mezzo.ops.types import type_of
 
 from .graphs import hosted
@@ -104,3 +105,10 @@ def test_packed_elements_are_those_of_onnx(dtype: DType, count: int) -> None:
     if dtype.bits == 6 and count:  # without raw_data each is an entry of its own
         spread = onnx.TensorProto(data_type=dtype.onnx, dims=[count], int32_data=array.view(np.uint8).tolist())
         np.testing.assert_array_equal(reader.read(spread).astype(np.float32), array.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [d for d in DType if d.floating and d.bits == 8], ids=str)
+def test_nan_of_eight_bits_is_0_as_a_whole_number(dtype: DType) -> None:
+    numbers = np.array([np.nan, 2], np.float32).astype(dtype.numpy)
+    for to in (DType.INT32, DType.INT64, DType.UINT8):
+        assert convert(np, numbers, to).tolist() == [0, 2]
