@@ -134,7 +134,7 @@ def check_bias(B: Tensor | None, filters: Dim, W: Tensor) -> None:
         same(B.dims[0], filters, f"the bias {B} does not fit the filters of {W}")
 
 
-def _transposed(
+def transposed_windows(
     sizes: Sequence[Dim],
     kernel: Sequence[Dim],
     strides: Ints,
@@ -206,7 +206,7 @@ def conv_transpose(
 ) -> Array:
     n, c, *sizes = X.shape
     made = W.shape[1] * group
-    found = known(_transposed(sizes, W.shape[2:], strides, dilations, pads, auto_pad, output_padding, output_shape))
+    found = known(transposed_windows(sizes, W.shape[2:], strides, dilations, pads, auto_pad, output_padding, output_shape))
     weights = widen(W).reshape(1, group, c // group, math.prod(W.shape[1:]))
     patches = k.xp.matmul(weights.swapaxes(2, 3), widen(X).reshape(n, group, c // group, math.prod(sizes)))
     patches = patches.reshape(n, made, math.prod(W.shape[2:]), *sizes)
@@ -241,5 +241,5 @@ def _(
     same(x[1], w[0], f"{X} has other channels than the kernel {W} takes")
     filters = product((w[1], group))
     check_bias(B, filters, W)
-    found = _transposed(x[2:], kernel, strides, dilations, pads, auto_pad, output_padding, output_shape)
+    found = transposed_windows(x[2:], kernel, strides, dilations, pads, auto_pad, output_padding, output_shape)
     return X.of((x[0], filters, *(None if f is None else f.out for f in found)))

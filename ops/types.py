@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .errors import ShapeError
+from .layouts import nbytes as layout_bytes
 
 Array = Any  # a numpy or cupy array, or a host object (string array, list, dict, None) where the type says so
 
@@ -145,7 +146,8 @@ class UnknownRank(Exception):
 class Tensor:
     """A tensor's type. `dims` is None when not even the rank is known; `value` holds the elements where known.
 
-    `value` is knowledge, not identity: two types with the same dtype and dims are equal.
+    `value` is knowledge, not identity: two types with the same dtype and dims are equal. `layout` tells how the
+    elements lie in memory (see layouts.py); only programs have types that are not row-major.
 
     >>> print(Tensor(DType.FLOAT, (2, "n", None)))
     float32[2,n,?]
@@ -154,11 +156,13 @@ class Tensor:
     dtype: DType
     dims: tuple[Dim, ...] | None
     value: Array | None = field(default=None, compare=False, repr=False)
+    layout: str = ""
 
     def __str__(self) -> str:
         if self.dims is None:
             return f"{self.dtype}[...]"
-        return f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.dims)}]"
+        shown = f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.dims)}]"
+        return f"{shown}:{self.layout}" if self.layout else shown
 
     @property
     def shape(self) -> tuple[Dim, ...]:
@@ -190,7 +194,9 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in host memory; the type must be static."""
+        """Bytes in host memory, padding of blocked layouts included; the type must be static."""
+        if self.layout:
+            return layout_bytes(self.layout, self.sizes, self.dtype.itemsize)
         return (self.elements or 0) * self.dtype.itemsize
 
     def to(self, dtype: DType) -> Tensor:
@@ -203,7 +209,11 @@ class Tensor:
 
     def forget(self) -> Tensor:
         """The same type without knowledge of the elements."""
-        return Tensor(self.dtype, self.dims)
+        return Tensor(self.dtype, self.dims, layout=self.layout)
+
+    def laid(self, layout: str) -> Tensor:
+        """The same dtype and dims in another memory layout."""
+        return Tensor(self.dtype, self.dims, layout=layout)
 
     def ints(self) -> list[int] | None:
         """The elements as a list of Python ints, where known (axes, shapes, counts)."""

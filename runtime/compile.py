@@ -9,10 +9,13 @@ from ..ops import Type
 from ..ops.budget import Budget
 from ..ops.errors import InputError
 from ..ops.types import Array
-from .graph import Graph
+from .graph import Graph, Node
 from .infer import infer
+from .kernels import Ask
 from .lower import Options, lower
 from .passes import rewrite, simplify
+from .passes.batchnorm import BATCHNORM
+from .passes.chains import fuse_chains
 from .passes.fusions import FUSIONS
 from .passes.prune import prune
 from .program import Program
@@ -68,9 +71,11 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Bound:
     graph = simplify(infer(compiled.graph, types, budget=compiled.budget))
     if compiled.options.fuse:
         graph = infer(prune(rewrite(graph, FUSIONS)), types, budget=compiled.budget)
-    program = lower(graph, compiled.options, names=compiled.outputs)
-    constants: dict[str, Array] = {}
+    if compiled.options.onednn:
+        graph = _fused(graph, compiled, types)
+    program, packed = lower(graph, compiled.options, names=compiled.outputs)
     wanted = program.all_weights()
+    constants = {n: a for n, a in packed.items() if n in wanted}
 
     def collect(part: Graph) -> None:
         constants.update((n, a) for n, a in part.initializers.items() if n in wanted)
@@ -80,3 +85,18 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Bound:
 
     collect(graph)
     return Bound(program, constants, graph)
+
+
+def _fused(graph: Graph, compiled: Compiled, types: Mapping[str, Type]) -> Graph:
+    """Batch normalisation in weights, and chains of operators that one kernel computes."""
+    options = compiled.options
+
+    def takes(around: Graph, node: Node) -> str | None:
+        known = [around.types[n] for n in node.inputs]
+        constants = [n in around.initializers or n in graph.initializers for n in node.inputs]
+        ask = Ask(node, known, [around.types[node.outputs[0]]], constants, options.target)
+        choice, declined = options.device.choose(ask)
+        return None if choice.implementation else "; ".join(reason for _, reason in declined)
+
+    graph = infer(prune(rewrite(graph, BATCHNORM)), types, budget=compiled.budget)
+    return infer(prune(fuse_chains(graph, takes)), types, budget=compiled.budget)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar, cast
 
-from ..ops import MezzoError, Type
+from ..ops import MezzoError, Tensor, Type
 from ..ops.errors import MissingPackage, PlanError, ShapeError
 from ..ops.types import Array
-from .graph import Node
-from .kernels import CPU_KERNELS, Choice, Kernel, Target
+from . import onednn
+from .kernels import CPU_KERNELS, Ask, Choice, Kernel, Packs
 from .pool import aligned_empty
 
 
@@ -25,14 +26,13 @@ class Device:
         """The kernel of this name."""
         return next(k for k in self.kernels if k.name == name)
 
-    def choose(
-        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type]
-    ) -> tuple[Choice, tuple[tuple[str, str], ...]]:
+    def choose(self, ask: Ask) -> tuple[Choice, tuple[tuple[str, str], ...]]:
         """The first kernel that serves, and (kernel, reason) of each that declined before it."""
-        declined: list[tuple[str, str]] = []
+        node, declined = ask.node, list[tuple[str, str]]()
+        plain = replace(ask, inputs=[_row_major(t) for t in ask.inputs], outputs=list(map(_row_major, ask.outputs)))
         for kernel in (k for k in self.kernels if k.serves(node)):
             try:
-                answer = kernel.select(node, inputs, outputs, Target(self.name))
+                answer = kernel.select(ask if isinstance(kernel, Packs) else plain)
             except MezzoError as error:
                 raise error.at(node.place) from error.__cause__
             except Exception as error:  # as in infer: an attribute is of a kind that nobody foresees
@@ -47,7 +47,14 @@ class Device:
         raise PlanError(f"no kernel of {self.name} serves {node.op}", where=node.place)
 
 
-DEVICES: dict[str, Device] = {"cpu": Device("cpu", CPU_KERNELS, aligned_empty)}
+T = TypeVar("T", bound=Type | None)
+
+
+def _row_major(type: T) -> T:
+    return cast(T, replace(type, layout="")) if isinstance(type, Tensor) and type.layout else type
+
+
+DEVICES: dict[str, Device] = {"cpu": Device("cpu", (*onednn.KERNELS, *CPU_KERNELS), aligned_empty)}
 
 
 def device(name: str) -> Device:

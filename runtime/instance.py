@@ -15,12 +15,13 @@ from ..ops.errors import PlanError, ShapeError
 from ..ops.types import Array, type_of
 from .device import device
 from .eager import Meter, blaming, node_key
+from .graph import Node
 from .infer import check_size
-from .kernels.kernel import Scratch, Work
+from .kernels import Ask, Rebinds
+from .kernels.kernel import Scratch, Work, failed
 from .lives import Space, aligned
-from .lower import body_bytes
 from .pool import Pool
-from .program import Program, Step
+from .program import Program, Step, body_bytes
 
 
 class Observer(Protocol):
@@ -59,21 +60,25 @@ class Instance:
         if arena.nbytes < program.plan.size:
             raise PlanError(f"an arena of {arena.nbytes} bytes for a plan of {program.plan.size}")
         self.program, self.arena, self.around = program, arena, around
-        self._device = device(program.device)
+        self._device = device(program.target.device)
+        self._constant = frozenset(program.weights)
+        # kernels look at single numbers among the constants (an exponent, a bound)
+        small = [n for n in program.weights if around.weights[n].size == 1 and around.weights[n].dtype != np.uint8]
+        self._known = {n: type_of(around.weights[n], known=True) for n in small}
         self.arrays: dict[str, Array] = {}
         self._bind_fixed(states or {})
         self.runners = [self._runners_of(s) for s in program.steps]
         moving = {Space.INPUT, Space.OUTPUT}
         foreign = {*moving, Space.DYNAMIC}
         self._foreign = [s.life.value for s in program.plan.slots if s.life.space in foreign]
-        self._rebound: list[int] = []
+        self._moving: dict[int, list[tuple[Place, str]]] = {}
         self._calls: list[Callable[[], Any]] = []
         for i, step in enumerate(program.steps):
-            touched = {program.space(n) for n in (*step.node.inputs, *step.writes()) if n}
+            touched = [(p, n) for p, n in _places(step.node) if program.space(n) in moving]
             if step.dynamic:
                 self._calls.append(partial(self._run_dynamic, i))
-            elif touched & moving:
-                self._rebound.append(i)
+            elif touched:
+                self._moving[i] = touched
                 self._calls.append(_not_yet)
             else:
                 self._calls.append(self._prepared(i))
@@ -128,7 +133,15 @@ class Instance:
         step = self.program.steps[i]
         inputs = [self.arrays[n] if n else None for n in step.node.inputs]
         key, numpy_random = partial(self._key, step), self.around.numpy_random
-        return Work(step.node, step.choice, inputs, outputs, scratch, self.runners[i], key, numpy_random)
+        return Work(self._ask(step), step.choice, inputs, outputs, scratch, self.runners[i], key, numpy_random)
+
+    def _ask(self, step: Step) -> Ask:
+        """What the step's kernel was asked when it was chosen."""
+        program, node = self.program, step.node
+        types = [self._known.get(n) or program.types.get(n) if n else None for n in node.inputs]
+        results = [program.types[n] for n in node.outputs if n]
+        constants = [n in self._constant for n in node.inputs]
+        return Ask(node, types, results, constants, program.target)
 
     def _key(self, step: Step) -> tuple[int, ...]:
         return node_key(step.node, self.around.key)
@@ -200,20 +213,29 @@ class Instance:
         arrays.update(zip(program.captures, captures, strict=True))
         arrays.update((n, o) for n, o in zip(program.results, outputs, strict=True) if o is not None)
         calls = self._calls
-        for i in self._rebound:
-            calls[i] = self._prepared(i)
+        for i, places in self._moving.items():
+            call = calls[i]
+            if isinstance(call, Rebinds):
+                for place, name in places:
+                    call.rebind(place, arrays[name])
+            else:
+                calls[i] = self._prepared(i)
         i = 0
         try:
             meter = self.around.meter
             if observe is None and not meter.watches:
                 for i, call in enumerate(calls):  # noqa: B007 (the handler below reads the index)
-                    call()
+                    status = call()
+                    if status.__class__ is int and status:
+                        raise failed(status)
             else:
                 for i, call in enumerate(calls):
                     meter.check()
                     if observe:
                         observe("before", i, program.steps[i], self)
-                    call()
+                    status = call()
+                    if status.__class__ is int and status:
+                        raise failed(status)
                     if observe:
                         observe("after", i, program.steps[i], self)
         except Exception as error:
@@ -227,8 +249,9 @@ class Instance:
 
     def _let_go(self) -> None:
         """Keep nothing alive that belongs to the caller."""
-        for i in self._rebound:
-            self._calls[i] = _not_yet
+        for i in self._moving:
+            if not isinstance(self._calls[i], Rebinds):
+                self._calls[i] = _not_yet
         for name in self._foreign:
             self.arrays.pop(name, None)
 
@@ -278,11 +301,28 @@ class BodyRunner:
         self._parent.around.meter.tick()
         self._turn ^= 1
         captures = [self._parent.arrays[n] for n in self.program.captures]
+        args = tuple(map(_contiguous, args))  # a slice of a scanned value may not be
         return tuple(self._instance.run(args, self._buffers[self._turn], captures=captures))
 
 
+Place = tuple[str, int]
+
+
+def _places(node: Node) -> list[tuple[Place, str]]:
+    """Where each value of a node stands."""
+    sides = (("in", node.inputs), ("out", node.outputs))
+    return [((side, i), name) for side, names in sides for i, name in enumerate(names) if name]
+
+
 def _view(memory: np.ndarray[Any, Any], offset: int, type: Tensor) -> Array:
+    """A value's bytes as an array; of its own shape if it is row-major, else as the bytes that they are."""
+    if type.layout:
+        return memory[offset : offset + type.nbytes]
     return memory[offset : offset + type.nbytes].view(type.dtype.numpy).reshape(type.sizes)
+
+
+def _contiguous(value: Any) -> Any:
+    return np.ascontiguousarray(value) if isinstance(value, np.ndarray) and not value.flags.c_contiguous else value
 
 
 def _into(call: Callable[[], Any], outputs: Sequence[Array | None]) -> Callable[[], None]:

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 
 from ..ops import Tensor, Type
 from ..ops.errors import ShapeError
+from ..ops.types import Array
+from .arrange import Arranger, wishes
 from .device import DEVICES, Device
 from .graph import Graph, Node
-from .lives import Life, Parallel, Sharing, Space, aligned
+from .kernels import Ask, Target
+from .lives import Life, Parallel, Sharing, Space
 from .order import needs, orders
 from .plan import MemoryPlan, Strategy, plan
-from .program import Port, Program, Step, without_bodies
+from .program import Port, Program, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class Options:
 
     `extern` maps values to the names of buffers given at instantiation; `reorder` lets the planner choose among orders
     of execution; `parallel` plans so that independent steps may run at the same time; `fuse` applies the rules of
-    passes/fusions.py.
+    passes/fusions.py. `threads`, `onednn` and `math` are those of `Target`.
     """
 
     device: Device = DEVICES["cpu"]
@@ -30,24 +33,36 @@ class Options:
     reorder: bool = True
     parallel: bool = False
     fuse: bool = False
+    threads: int = 1
+    onednn: bool = True
+    math: str = "strict"
+
+    @property
+    def target(self) -> Target:
+        """What kernels are told of these options."""
+        return Target(self.device.name, self.threads, self.onednn, self.math)
 
 
-def lower(graph: Graph, options: Options, *, names: Sequence[str] | None = None) -> Program:
-    """Make the program of a graph whose types are known (see `infer`).
+def lower(graph: Graph, options: Options, *, names: Sequence[str] | None = None) -> tuple[Program, Mapping[str, Array]]:
+    """Make the program of a graph whose types are known (see `infer`), and the constants that kernels have packed.
 
     `names` are the public names of the outputs. Values whose type is not static become dynamic: their steps are
     prepared while the program runs.
     """
-    return _lower(graph, options, names or graph.outputs, weights={}).check()
+    packed: dict[str, Array] = {}
+    return _lower(graph, options, names or graph.outputs, {}, packed).check(), packed
 
 
-def _lower(graph: Graph, options: Options, names: Sequence[str], *, weights: Mapping[str, object]) -> Program:
+def _lower(
+    graph: Graph, options: Options, names: Sequence[str], weights: Mapping[str, Array], packed: dict[str, Array]
+) -> Program:
     graph = _own_outputs(graph)
     overridable = {*graph.inputs, *(s.input for s in graph.states)}
     constants = {**weights, **{n: a for n, a in graph.initializers.items() if n not in overridable}}
     outside = [n for n in graph.captures() if n not in constants]
     dynamic = {n for n, t in graph.types.items() if not (isinstance(t, Tensor) and t.static)}
-    steps = [_step(graph, node, options, constants, dynamic) for node in graph.nodes]
+    graph, steps = _steps(graph, options, constants, packed, dynamic)
+    constants |= packed
     graph, steps, states = _with_states(graph, steps, options)
     stored = {*states, *states.values()}
     spaces = _spaces(graph, steps, options, constants, outside, dynamic, stored)
@@ -64,7 +79,7 @@ def _lower(graph: Graph, options: Options, names: Sequence[str], *, weights: Map
         captures=tuple(outside),
         states=states,
         results=graph.outputs,
-        device=options.device.name,
+        target=options.target,
     )
 
 
@@ -121,25 +136,23 @@ def _own_outputs(graph: Graph) -> Graph:
     return graph.but(nodes=tuple(nodes), outputs=tuple(outputs), types=types)
 
 
-def _step(graph: Graph, node: Node, options: Options, weights: Mapping[str, object], dynamic: set[str]) -> Step:
-    ins = [graph.types[i] if i else None for i in node.inputs]
-    outs = [graph.types[o] for o in node.outputs if o]
-    choice, declined = options.device.choose(node, ins, outs)
-    bodies = {
-        attr: _lower(b.but(types=graph.types), options, b.outputs, weights=weights) for attr, b in node.bodies.items()
-    }
-    if bodies:
-        # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner
-        choice = replace(choice, workspace=max(map(body_bytes, bodies.values())))
-    step = Step(without_bodies(node), choice, bodies, declined)
-    touched = {*step.reads(), *step.writes()}
-    return replace(step, dynamic=bool(touched & dynamic))
-
-
-def body_bytes(body: Program) -> int:
-    """Workspace of a body: its arena, and its static outputs twice."""
-    outputs = [p.type for p in body.outputs]
-    return body.plan.size + 2 * sum(aligned(t.nbytes) for t in outputs if isinstance(t, Tensor) and t.static)
+def _steps(
+    graph: Graph, options: Options, constants: Mapping[str, Array], packed: dict[str, Array], dynamic: set[str]
+) -> tuple[Graph, list[Step]]:
+    """The steps of the nodes, and the graph with the types of what reordering adds."""
+    captured = {n for node in graph.nodes for body in node.bodies.values() for n in body.captures()}
+    plain = {*graph.outputs, *captured, *(options.extern or ()), *dynamic, *(s.output for s in graph.states)}
+    wished = wishes(graph, plain)
+    made = Arranger(options.device, options.target, dict(graph.types), constants, packed, plain, wished)
+    for node in graph.nodes:
+        bodies = {
+            attr: _lower(b.but(types=graph.types), options, b.outputs, constants, packed)
+            for attr, b in node.bodies.items()
+        }
+        captures = (c for b in bodies.values() for c in b.captures)
+        touched = {*filter(None, node.inputs), *filter(None, node.outputs), *captures}
+        made.add(node, bodies, bool(touched & dynamic))
+    return graph.but(types=made.types), made.steps
 
 
 def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Graph, list[Step], dict[str, str]]:
@@ -154,7 +167,8 @@ def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Gra
     def copied(value: str, copy: str) -> str:
         node = Node("Identity", (value,), (copy,), name=copy, origin=(value,))
         types[copy] = _plain(types[value])
-        choice, declined = options.device.choose(node, [types[value]], [types[copy]])
+        ask = Ask(node, [types[value]], [types[copy]], target=options.target)
+        choice, declined = options.device.choose(ask)
         steps.append(Step(node, choice, {}, declined))
         return copy
 
@@ -196,7 +210,7 @@ def _spaces(
     graph: Graph,
     steps: Sequence[Step],
     options: Options,
-    constants: Mapping[str, object],
+    constants: Mapping[str, Array],
     outside: Iterable[str],
     dynamic: set[str],
     stored: set[str],

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..ops import Type
+from ..ops import Tensor, Type
 from ..ops.errors import PlanError
 from .graph import Graph, Node
-from .kernels import Choice
+from .kernels import Choice, Target
+from .lives import aligned
 from .plan import MemoryPlan, Space
 
 
@@ -73,7 +74,7 @@ class Program:
     captures: tuple[str, ...] = ()
     states: Mapping[str, str] = field(default_factory=dict[str, str])
     results: tuple[str, ...] = ()
-    device: str = "cpu"
+    target: Target = field(default_factory=Target)
 
     def space(self, value: str) -> Space:
         """Whose bytes hold a value."""
@@ -104,9 +105,17 @@ class Program:
         return sum(s.dynamic for s in self.all_steps())
 
     def check(self) -> Program:
-        """Return the program, or raise PlanError: slots overlap, a step writes an input or a weight, a value is read
-        before it is written, or a state is read after its write."""
+        """Return the program, or raise PlanError: slots overlap, or `check_order` finds a fault."""
         self.plan.check()
+        self.check_order()
+        for step in self.steps:
+            for body in step.bodies.values():
+                body.check()
+        return self
+
+    def check_order(self) -> None:
+        """Raise PlanError where a step writes an input or a weight, a value is read before it is written, or a state
+        is read after its write; bodies apart."""
         ready = {p.name for p in self.inputs} | set(self.weights) | set(self.captures) | set(self.states)
         fixed = {Space.INPUT, Space.WEIGHT}
         written: set[str] = set()
@@ -122,9 +131,6 @@ class Program:
                 if self.space(name) is Space.STATE:
                     written.add(name)
                 ready.add(name)
-            for body in step.bodies.values():
-                body.check()
-        return self
 
     def __str__(self) -> str:
         head = f"program({', '.join(map(str, self.inputs))}) -> {', '.join(map(str, self.outputs))}"
@@ -135,3 +141,9 @@ class Program:
 def without_bodies(node: Node) -> Node:
     """The node as a step keeps it: subgraphs have become programs."""
     return replace(node, attrs={a: v for a, v in node.attrs.items() if not isinstance(v, Graph)})
+
+
+def body_bytes(body: Program) -> int:
+    """Workspace of a body: its arena, and its static outputs twice."""
+    outputs = [p.type for p in body.outputs]
+    return body.plan.size + 2 * sum(aligned(t.nbytes) for t in outputs if isinstance(t, Tensor) and t.static)

@@ -70,7 +70,9 @@ class Session:
     arena; the default is the number of processors); `max_programs` how many input signatures are kept planned;
     `max_memory` how many bytes arenas and values of data-dependent size may take together (weights and the caller's
     inputs and outputs are not counted): a run waits for others to end, or is refused, before that is passed. `fuse`
-    puts one operator in the place of several where that saves memory (see runtime/passes/fusions.py). `buckets` maps
+    puts one operator in the place of several where that saves memory (see runtime/passes/fusions.py). `threads`
+    is how many one step may use (default: all processors of this process), `onednn=False` leaves the CPU to NumPy.
+    `buckets` maps
     open dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`: inputs are padded with zeros to the next
     one and results cut back, which is right for dims whose elements the model treats independently. A graph with
     states keeps them from run to run, and then runs one at a time. `seed` begins the random numbers; with
@@ -97,13 +99,17 @@ class Session:
         max_programs: int = 64,
         max_memory: int | None = None,
         fuse: bool = False,
+        threads: int | None = None,
+        onednn: bool = True,
         buckets: Buckets | None = None,
         seed: int = 0,
         random: Literal["philox", "numpy"] = "philox",
     ) -> None:
         self._model, self.signature, self.budget = model, model.signature, budget or Budget()
         self._stored = None if isinstance(model, Graph) else model
-        self._options = Options(device_named(device), Strategy(strategy), fuse=fuse)
+        self._options = Options(
+            device_named(device), Strategy(strategy), fuse=fuse, threads=threads or processors(), onednn=onednn
+        )
         self._compiled: dict[tuple[str, ...], Compiled] = {}
         self._bound: OrderedDict[Any, Bound] = OrderedDict()
         self._latest: Bound | None = None

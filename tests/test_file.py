@@ -402,7 +402,7 @@ def broken_programs(bound: Any) -> dict[str, Any]:
         "results": dataclasses.replace(program, results=("image",)),
         "weights": dataclasses.replace(program, weights=()),
         "fewer": dataclasses.replace(program, steps=program.steps[:-1]),
-        "device": dataclasses.replace(program, device="gpu"),
+        "device": dataclasses.replace(program, target=dataclasses.replace(program.target, device="gpu")),
     }
 
 
@@ -461,7 +461,8 @@ def test_older_files_are_upgraded() -> None:
 def test_doctor_finds_a_flipped_weight(tmp_path: Path) -> None:
     data, path = bytearray(saved(tmp_path)), tmp_path / "m.mezzo"
     assert doctor_file(path)[1] == 0
-    at = max(s.at for s in Opened(bytes(data)).stored if s.nbytes > 4096)
+    opened = Opened(bytes(data))
+    at = max(opened.place_of(a) for a in opened.graph.initializers.values() if a.nbytes > 4096)
     data[at + 5] ^= 1
     path.write_bytes(data)
     mz.load(path)
@@ -536,7 +537,8 @@ def check_bundle(python: list[str], app: Path, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "logits" in done.stdout
     want = mz.load(DIGITS)(held_out().inputs[:2])
-    assert same(np.load(folder / "y.npz")["logits"], want)
+    got = np.load(folder / "y.npz")["logits"]
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()  # there, NumPy has the CPU to itself
     done = subprocess.run([*python, str(app), "--input", "nothing"], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 2
     assert "InputError" in done.stderr

@@ -10,18 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from ...ops import MezzoError, Tensor, Type
 from ...ops.budget import Budget
 from ...ops.errors import PlanError
 from ...ops.types import Array, type_of
+from ..arrange import split
 from ..device import Device
 from ..graph import Node, check_arity
 from ..infer import check_size
-from ..kernels import Choice
+from ..kernels import Ask, Choice, Target
 from ..lives import ALIGN, Space, aligned
-from ..lower import body_bytes, sharings
+from ..lower import Options, sharings
 from ..plan import MemoryPlan, Slot
-from ..program import Program, Step
+from ..program import Program, Step, body_bytes
 from .table import malformed
 
 
@@ -29,7 +32,7 @@ class Differs(Exception):
     """This machine or this build would make another program; the message says what is different."""
 
 
-def confirm(program: Program, device: Device, weights: Mapping[str, Array], budget: Budget) -> None:
+def confirm(program: Program, options: Options, weights: Mapping[str, Array], budget: Budget) -> None:
     """Return if the program may run with these weights on this device.
 
     Raises ModelError or PlanError for a program that contradicts itself, BudgetError for a value that is too large,
@@ -37,29 +40,31 @@ def confirm(program: Program, device: Device, weights: Mapping[str, Array], budg
     """
     # rules and kernels look at the elements of shapes, axes, scales and the like; weights are left alone
     known = {n: type_of(a, known=True) for n, a in weights.items() if a.size <= 16 or a.dtype.kind in "iub"}
-    _confirm(program, _Checked(device, known), weights, budget, outer={})
+    _confirm(program, _Checked(options.device, options.target, known), weights, budget, outer={})
 
 
 def _confirm(
     program: Program, checked: _Checked, weights: Mapping[str, Array], budget: Budget, outer: Mapping[str, Type]
 ) -> None:
-    if program.device != checked.device.name:
-        raise malformed(f"a program for {program.device!r} lies in a variant for {checked.device.name!r}")
+    if program.target != checked.target:
+        raise malformed(f"a program for {program.target} lies in a variant for {checked.target}")
     types, plan = program.types, program.plan
     _check_names(program, weights, outer)
+    program.check_order()
     distinct = {id(t): t for t in types.values()}  # a file names each type by its index: there are few of them
     for type in distinct.values():
         check_size(type, budget)
     fixed = {i: t.nbytes for i, t in distinct.items() if isinstance(t, Tensor) and t.static}
+    constants = frozenset(program.weights)
     for step in program.steps:
-        _check_step(step, program, checked, fixed)
+        _check_step(step, program, checked, fixed, constants)
         for body in step.bodies.values():
             # a body's own weights are constants like any other; what it captures has a type out here
             _confirm(body, checked, weights, budget, types)
     _check_slots(program, fixed)
     _check_lives(program)
     _check_shared(plan, program)
-    program.check()
+    program.plan.check()
 
 
 def _check_names(program: Program, weights: Mapping[str, Array], outer: Mapping[str, Type]) -> None:
@@ -98,23 +103,32 @@ class _Checked:
     types and values by index, so that equal ones are one object."""
 
     device: Device
+    target: Target
     weights: Mapping[str, Type]
     choices: dict[Any, Choice] = field(default_factory=dict[Any, Choice])
 
-    def choice(self, step: Step, types: Mapping[str, Type]) -> Choice:
+    def choice(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> Choice:
         """The choice that this build makes for a step; its operands and the stored types of its results are checked."""
         node = step.node
-        ins = [(self.weights.get(i) or types[i]) if i else None for i in node.inputs]
+        ins = [self._type(i, types[i]) if i else None for i in node.inputs]
         outs = [types[o] if o else None for o in node.outputs]
         repeats = tuple(map(node.inputs.index, node.inputs))  # a kernel may ask whether two operands are one
         attrs = tuple((a, id(v)) for a, v in node.attrs.items())
-        key = (node.op, node.domain, node.device, attrs, repeats, *map(id, ins), None, *map(id, outs))
+        known = tuple(i in constants for i in node.inputs)
+        key = (node.op, node.domain, node.device, attrs, repeats, known, *map(id, ins), None, *map(id, outs))
         found = None if step.bodies else self.choices.get(key)
         if found is None:
-            found = self.choices[key] = self._work_out(step, ins, outs)
+            found = self.choices[key] = self._work_out(step, constants, ins, outs)
         return found
 
-    def _work_out(self, step: Step, ins: Sequence[Type | None], outs: Sequence[Type | None]) -> Choice:
+    def _type(self, name: str, stored: Type) -> Type:
+        """The stored type, with the elements of constants that are looked at."""
+        laid = isinstance(stored, Tensor) and stored.layout
+        return stored if laid else self.weights.get(name, stored)
+
+    def _work_out(
+        self, step: Step, constants: frozenset[str], ins: Sequence[Type | None], outs: Sequence[Type | None]
+    ) -> Choice:
         node, results = step.node, [t for t in outs if t is not None]
         if not results:
             raise malformed(f"the step {node} makes nothing")
@@ -123,23 +137,32 @@ class _Checked:
         else:
             check_arity(node)
             _check_types(node, ins, outs)
-        choice, _ = self.device.choose(node, ins, results)
+        choice, _ = self.device.choose(Ask(node, ins, results, [i in constants for i in node.inputs], self.target))
         if step.bodies:
             choice = replace(choice, workspace=max(map(body_bytes, step.bodies.values())))
         return choice
 
 
 def _is_a(array: Array, type: Type) -> bool:
+    if isinstance(type, Tensor) and type.layout:
+        return bool(array.shape == (type.nbytes,) and array.dtype == np.uint8)
     return isinstance(type, Tensor) and array.shape == type.dims and array.dtype == type.dtype.numpy
 
 
-def _check_step(step: Step, program: Program, checked: _Checked, fixed: Mapping[int, int]) -> None:
+def _check_step(
+    step: Step, program: Program, checked: _Checked, fixed: Mapping[int, int], constants: frozenset[str]
+) -> None:
     node, types, stored = step.node, program.types, step.choice
     if not any(k.name == stored.kernel for k in checked.device.kernels):
         raise Differs(f"there is no kernel {stored.kernel!r}")
-    choice = checked.choice(step, types)
+    choice = checked.choice(step, types, constants)
     if choice != stored:
         raise Differs(f"{stored.kernel} would now run {node.op} in another way, or {choice.kernel} would")
+    before, after = split(choice, node)
+    for name, layout in (*before, *after):
+        known = types[name] if name else None
+        if isinstance(known, Tensor) and known.layout != layout:
+            raise malformed(f"{node.op} takes or gives {name!r} in another layout than {known}")
     if not step.dynamic and any(id(types[n]) not in fixed for n in (*step.reads(), *step.writes())):
         raise malformed(f"sizes of {node.op} are unknown in a step that is not dynamic")
 

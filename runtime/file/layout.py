@@ -109,7 +109,8 @@ STEPS = _table(
     alias_delta="[long]",
     **_all(
         "[uint]",
-        "layouts_end layouts saved_end saved bodies_end body_names body_programs declined_end declined frees_end frees",
+        "layouts_end layouts saved_end saved bodies_end body_names body_programs declined_end declined frees_end frees "
+        "implementation",
     ),
 )
 PROGRAM = _table(

@@ -121,7 +121,8 @@ class PoolWriter:
         match type:
             case Tensor():
                 dims = type.dims
-                row = (TENSOR if dims is not None else UNRANKED, 0, type.dtype.onnx)
+                layout = 1 + self.text(type.layout) if type.layout else 0
+                row = (TENSOR if dims is not None else UNRANKED, layout, type.dtype.onnx)
                 coded = [-2 - self.text(d) if isinstance(d, str) else -1 if d is None else d for d in dims or ()]
             case Map():
                 row, coded = (MAP, self.type(type.element), type.key.onnx), []
@@ -232,7 +233,12 @@ def _types(table: Table, texts: Sequence[str], budget: Budget) -> list[Type]:
     depth: list[int] = []
     for kind, inner, dtype, (a, b) in zip(kinds, data, dtypes, lists, strict=True):
         if kind in (TENSOR, UNRANKED):
-            made.append(Tensor(dtype_of(dtype), tuple(dims[a:b]) if kind == TENSOR else None))
+            laid = Tensor(dtype_of(dtype), tuple(dims[a:b]) if kind == TENSOR else None)
+            if inner:
+                laid = laid.laid(texts[inner - 1])
+                if not laid.static or laid.nbytes < 0:  # nbytes raises PlanError for what is no layout
+                    raise malformed("a type of unknown sizes has a layout")
+            made.append(laid)
             depth.append(0)
             continue
         element = made[inner]  # IndexError: it is not among the types before this one

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...ops.errors import ModelError
 from ..graph import Graph
-from ..kernels import Alias, Choice
+from ..kernels import Alias, Choice, Target
 from ..lives import Life, Sequential, Sharing, Space
 from ..plan import MemoryPlan, Slot, Strategy
 from ..program import Port, Program, Step
@@ -44,7 +44,7 @@ class ProgramWriter:
         shared = program.plan.shared
         self.tables.append(
             {
-                "device": text(program.device),
+                "device": text(program.target.device),
                 "inputs": flat((text(p.name), type_of(p.type)) for p in program.inputs),
                 "outputs": flat((text(p.name), type_of(p.type)) for p in program.outputs),
                 "results": list(map(text, program.results)),
@@ -103,6 +103,7 @@ class ProgramWriter:
             "kernel": [text(s.choice.kernel) for s in steps],
             "workspace": [s.choice.workspace for s in steps],
             "flags": [_flags(s) for s in steps],
+            "implementation": [text(s.choice.implementation) for s in steps],
             "params_end": params.ends,
             "param_names": params.items,
             "param_values": param_values,
@@ -145,17 +146,19 @@ class _Bodies:
         return self.made[number]  # IndexError: it is not among the programs before this one
 
 
-def read_program(tables: Sequence[Table], pool: Pool) -> Program:
-    """The last program of a variant, with the others as bodies of its steps. Nothing is checked beyond its form."""
+def read_program(tables: Sequence[Table], pool: Pool, target: Target) -> Program:
+    """The last program of a variant, with the others as bodies of its steps, made for `target` (the key says so).
+
+    Nothing is checked beyond its form."""
     bodies = _Bodies()
     for table in tables:
-        bodies.made.append(_program(table, pool, bodies))
+        bodies.made.append(_program(table, pool, bodies, target))
     if len(bodies.used) != len(bodies.made) - 1 or len(bodies.made) - 1 in bodies.used:
         raise malformed("a variant holds no program, or bodies that no step uses")
     return bodies.made[-1]
 
 
-def _program(table: Table, pool: Pool, bodies: _Bodies) -> Program:
+def _program(table: Table, pool: Pool, bodies: _Bodies, target: Target) -> Program:
     texts, types = pool.texts, pool.types
 
     def names(column: str) -> tuple[str, ...]:
@@ -174,7 +177,7 @@ def _program(table: Table, pool: Pool, bodies: _Bodies) -> Program:
         captures=names("captures"),
         states={texts[a]: texts[b] for a, b in grouped(table.column("states"), 2)},
         results=names("results"),
-        device=texts[table.number("device")],
+        target=replace(target, device=texts[table.number("device")]),
     )
 
 
@@ -215,7 +218,8 @@ def _steps(table: Table, pool: Pool, bodies: _Bodies) -> tuple[Step, ...]:
     nodes = read_nodes(table.table("nodes"), pool, no_graph)
     kernels = [texts[i] for i in table.column("kernel")]
     workspace, flags = table.column("workspace"), table.column("flags")
-    count = same_length(nodes, kernels, workspace, flags)
+    implementations = [texts[i] for i in table.column("implementation")]
+    count = same_length(nodes, kernels, workspace, flags, implementations)
 
     def lists(name: str) -> list[tuple[str, ...]]:
         found = [texts[i] for i in table.column(name)]
@@ -244,8 +248,8 @@ def _steps(table: Table, pool: Pool, bodies: _Bodies) -> tuple[Step, ...]:
     return tuple([
         Step(
             nodes[i],
-            Choice(kernels[i], params[i], workspace[i], aliases[i], bool(flags[i] & ALLOCATES), layouts[i], saved[i],
-                   bool(flags[i] & CAPTURABLE), bool(flags[i] & DETERMINISTIC)),
+            Choice(kernels[i], params[i], workspace[i], aliases[i], bool(flags[i] & ALLOCATES), layouts[i],
+                   implementations[i], saved[i], bool(flags[i] & CAPTURABLE), bool(flags[i] & DETERMINISTIC)),
             inner[i],
             tuple(zip(declined[i][::2], declined[i][1::2], strict=True)),
             bool(flags[i] & DYNAMIC),

@@ -205,7 +205,7 @@ class Opened:
             return None, key.differs_from(same[0]) if same else "no variant has these input types"
         with reading(self.name):
             try:
-                return read_variant(table, self._arrays, self.signature, options.device, outputs, types, budget), ""
+                return read_variant(table, self._arrays, self.signature, options, outputs, types, budget), ""
             except Differs as reason:
                 return None, str(reason)
 

@@ -13,7 +13,6 @@ from ...ops import Type
 from ...ops.budget import Budget
 from ...ops.types import Array, type_of
 from ..compile import Bound
-from ..device import Device
 from ..graph import Graph, Node, Signature
 from ..lower import Options
 from ..program import Program
@@ -61,7 +60,7 @@ def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]
         device=device.name,
         isa=ISA,
         kernels=f"mezzo {__version__}, numpy {np.__version__}: {names}",
-        precision=PRECISION,
+        precision=PRECISION if options.math == "strict" else f"{options.math} products",
         strategy=", ".join([options.strategy.value, *(word for word, on in how.items() if on), *outside]),
         signature=f"{shown} -> {', '.join(map(repr, outputs))}",
     )
@@ -91,7 +90,7 @@ def read_variant(
     table: Table,
     arrays: Indexed,
     signature: Signature,
-    device: Device,
+    options: Options,
     outputs: Sequence[str],
     types: Mapping[str, Type],
     budget: Budget,
@@ -106,7 +105,7 @@ def read_variant(
     constants = {pool.texts[n]: arrays[a] for n, a in grouped(table.column("constants"), 2)}
     tables = table.tables("programs")
     budget.check("nodes", sum(len(t.table("steps").raw("kernel")) for t in tables), "steps of a stored program")
-    program = read_program(tables, pool)
+    program = read_program(tables, pool, options.target)
     given = [p.name for p in program.inputs]
     if {p.name: p.type for p in program.inputs} != dict(types) or given != list(signature.inputs):
         raise malformed("a variant has other inputs than its key says")
@@ -115,7 +114,7 @@ def read_variant(
     first = {n: type_of(a) for n, a in signature.states.items()}
     if {n: program.types.get(n) for n in program.states} != {n: first.get(n) for n in program.states}:
         raise malformed("a variant has other states than the graph")
-    confirm(program, device, constants, budget)
+    confirm(program, options, constants, budget)
     return Bound(program, constants, planned_graph(program, constants), "variant")
 
 

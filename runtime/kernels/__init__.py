@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .kernel import Alias, Call, Choice, Declined, Kernel, Target, Work
+from .kernel import Alias, Ask, Call, Choice, Declined, Kernel, Packs, Rebinds, Target, Work
 from .matmul import Gemm, MatMul
 from .movement import Movement, Take
 from .pointwise import Pointwise
@@ -11,4 +11,6 @@ from .strips import ConvReluPool
 
 CPU_KERNELS: tuple[Kernel, ...] = (Pointwise(), MatMul(), Gemm(), Movement(), Take(), ConvReluPool(), Reference())
 
-__all__ = ["CPU_KERNELS", "Alias", "Call", "Choice", "Declined", "Kernel", "Target", "Work"]
+__all__ = [
+    "CPU_KERNELS", "Alias", "Ask", "Call", "Choice", "Declined", "Kernel", "Packs", "Rebinds", "Target", "Work",
+]  # fmt: skip

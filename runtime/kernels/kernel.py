@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ...ops import DType, Tensor, Type
+from ...ops.errors import ExecutionError
 from ...ops.types import Array
 from ..graph import Node
 
@@ -20,9 +21,13 @@ Scratch = Callable[[DType, tuple[int, ...]], Array]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What programs are made for."""
+    """What programs are made for: a device, how many of its threads one step may use, whether oneDNN is taken where
+    it is found, and how float32 products are computed (`strict`, or `bf16`: operands rounded to bfloat16)."""
 
     device: str = "cpu"
+    threads: int = 1
+    onednn: bool = True
+    math: str = "strict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +49,9 @@ class Choice:
     """The kernel of one step, as data that a file can hold.
 
     `workspace` counts bytes of the arena used while the step runs. `allocates` marks a step whose results are fresh
-    arrays that are then copied into their slots. `layouts` names the memory layout of inputs and outputs where it is
-    not row-major; `saved` the outputs of a training twin.
+    arrays that are then copied into their slots. `layouts` names the memory layouts of all inputs, then of all outputs
+    (empty: row-major throughout); `implementation` is the library's name for what runs; `saved` names the outputs of a
+    training twin.
     """
 
     kernel: str
@@ -54,6 +60,7 @@ class Choice:
     aliases: tuple[Alias, ...] = ()
     allocates: bool = False
     layouts: tuple[str, ...] = ()
+    implementation: str = ""
     saved: tuple[str, ...] = ()
     capturable: bool = True
     deterministic: bool = True
@@ -67,15 +74,35 @@ class Declined:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """One step before a kernel is chosen: a node and the types around it.
+
+    The inputs' layouts are those in which they are at hand (a kernel may want others: they are then reordered), those
+    of the outputs are what their readers would like best. `constants` tells which inputs are constant, so that they
+    can be packed ahead of time.
+    """
+
+    node: Node
+    inputs: Sequence[Type | None]
+    outputs: Sequence[Type]
+    constants: Sequence[bool] = ()
+    target: Target = field(default_factory=Target)
+
+    def constant(self, i: int) -> bool:
+        """Whether input `i` is a constant."""
+        return i < len(self.constants) and self.constants[i]
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """One step as a kernel prepares it: the node, its chosen kernel and its buffers.
+    """One step as a kernel prepares it: what was asked, its chosen kernel and its buffers.
 
     Inputs are None where absent. `scratch(dtype, shape)` hands out workspace. Where `outputs` is None the kernel
     returns its results instead (Choice.allocates). `bodies` maps attribute names to runnable subgraphs; `key`
     and `numpy_random` serve the references.
     """
 
-    node: Node
+    ask: Ask
     choice: Choice
     inputs: Sequence[Array | None]
     outputs: Sequence[Array | None]
@@ -84,18 +111,42 @@ class Work:
     key: Callable[[], tuple[int, ...]] = tuple
     numpy_random: bool = False
 
+    @property
+    def node(self) -> Node:
+        return self.ask.node
+
 
 class Kernel(Protocol):
     """A way to run some operators on one kind of device."""
 
-    name: str
-
+    @property
+    def name(self) -> str: ...
     def serves(self, node: Node) -> bool: ...
-    def select(
-        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type], target: Target
-    ) -> Choice | Declined: ...
-
+    def select(self, ask: Ask) -> Choice | Declined: ...
     def prepare(self, work: Work) -> Call: ...
+
+
+@runtime_checkable
+class Packs(Protocol):
+    """A kernel that reads and writes layouts of its own, and packs constants into them."""
+
+    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+        """The bytes of constant input `index` in the layout that the choice names."""
+        ...
+
+
+@runtime_checkable
+class Rebinds(Protocol):
+    """A prepared call that can be given other buffers of the same types."""
+
+    def rebind(self, place: tuple[str, int], array: Array) -> None:
+        """Let input ("in", i) or output ("out", i) be another array."""
+        ...
+
+
+def failed(status: int) -> ExecutionError:
+    """The error for a prepared call that returned a status other than 0: libraries answer so."""
+    return ExecutionError(f"the library behind this step answered with status {status}", hint="see `mezzo doctor`")
 
 
 def tensors(types: Sequence[Type | None]) -> list[Tensor] | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ops import DType, Tensor, Type
 from ..graph import Node
-from .kernel import Call, Choice, Declined, Target, Work
+from .kernel import Ask, Call, Choice, Declined, Work
 
 BLAS = (DType.FLOAT, DType.DOUBLE)
 
@@ -29,10 +29,8 @@ class MatMul:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "MatMul")
 
-    def select(
-        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type], target: Target
-    ) -> Choice | Declined:
-        reason = _why_not(inputs)
+    def select(self, ask: Ask) -> Choice | Declined:
+        reason = _why_not(ask.inputs)
         return Declined(reason) if reason else Choice(self.name)
 
     def prepare(self, work: Work) -> Call:
@@ -52,9 +50,8 @@ class Gemm:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Gemm")
 
-    def select(
-        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type], target: Target
-    ) -> Choice | Declined:
+    def select(self, ask: Ask) -> Choice | Declined:
+        inputs, node = ask.inputs, ask.node
         reason = _why_not(inputs)
         if reason:
             return Declined(reason)

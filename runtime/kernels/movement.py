@@ -10,7 +10,7 @@ import numpy as np
 from ...ops import Tensor, Type
 from ...ops.types import Array
 from ..graph import Node
-from .kernel import Alias, Call, Choice, Declined, Target, Work, tensors
+from .kernel import Alias, Ask, Call, Choice, Declined, Work, tensors
 
 Copies = Callable[[Work], list[tuple[Array, Array]]]
 
@@ -120,9 +120,8 @@ class Movement:
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in MOVES
 
-    def select(
-        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type], target: Target
-    ) -> Choice | Declined:
+    def select(self, ask: Ask) -> Choice | Declined:
+        node, inputs, outputs = ask.node, ask.inputs, ask.outputs
         if tensors([t for t in inputs if t is not None]) is None or tensors(outputs) is None:
             return Declined("an operand is no tensor of numbers")
         if node.op == "Split" and not all(node.outputs):
@@ -213,10 +212,8 @@ class Take:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Gather")
 
-    def select(
-        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type], target: Target
-    ) -> Choice | Declined:
-        if tensors([t for t in inputs if t is not None]) is None:
+    def select(self, ask: Ask) -> Choice | Declined:
+        if tensors([t for t in ask.inputs if t is not None]) is None:
             return Declined("an operand is no tensor of numbers")
         return Choice(self.name)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...ops import OPS, DType, Tensor, Type
+from ...ops import OPS, DType, Tensor
 from ...ops.expr import Lowered, Register, lower
 from ..graph import Node
-from .kernel import Alias, Call, Choice, Declined, Target, Work, tensors
+from .kernel import Alias, Ask, Call, Choice, Declined, Work, tensors
 
 
 @lru_cache(maxsize=4096)
@@ -34,11 +34,10 @@ class Pointwise:
     def serves(self, node: Node) -> bool:
         return node.record.tree is not None
 
-    def select(
-        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type], target: Target
-    ) -> Choice | Declined:
+    def select(self, ask: Ask) -> Choice | Declined:
+        node, inputs = ask.node, ask.inputs
         present = tensors([t for t in inputs if t is not None])
-        result = tensors(outputs)
+        result = tensors(ask.outputs)
         if present is None or result is None:
             return Declined("an operand is no tensor of numbers")
         dtypes = [t.dtype if isinstance(t, Tensor) else None for t in inputs]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ...ops import Context, Type
+from ...ops import Context
 from ..graph import Node
-from .kernel import Call, Choice, Declined, Target, Work
+from .kernel import Ask, Call, Choice, Declined, Work
 
 
 class Reference:
@@ -20,10 +19,8 @@ class Reference:
     def serves(self, node: Node) -> bool:
         return True
 
-    def select(
-        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type], target: Target
-    ) -> Choice | Declined:
-        return Choice(self.name, allocates=True, capturable=False, deterministic=node.record.deterministic)
+    def select(self, ask: Ask) -> Choice | Declined:
+        return Choice(self.name, allocates=True, capturable=False, deterministic=ask.node.record.deterministic)
 
     def prepare(self, work: Work) -> Call:
         record, node = work.node.record, work.node

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ...ops import DType, Tensor, Type
+from ...ops import DType, Tensor
 from ..graph import Node
 from ..lives import aligned
-from .kernel import Call, Choice, Declined, Target, Work
+from .kernel import Ask, Call, Choice, Declined, Work
 
 PATCHES = 256 << 10  # bytes of patches at a time: they stay in a core's second-level cache
 
@@ -23,9 +22,8 @@ class ConvReluPool:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", "ConvReluPool")
 
-    def select(
-        self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type], target: Target
-    ) -> Choice | Declined:
+    def select(self, ask: Ask) -> Choice | Declined:
+        node, inputs, outputs = ask.node, ask.inputs, ask.outputs
         x, w, y = inputs[0], inputs[1], outputs[0]
         if not all(isinstance(t, Tensor) and t.static and t.dtype is DType.FLOAT for t in (x, w, y)):
             return Declined("an operand is not float32 of known sizes")

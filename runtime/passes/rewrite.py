@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...ops import Tensor, Type
-from ...ops.types import Array
+from ...ops.types import Array, type_of
 from ..graph import Graph, Node
 from .bodies import map_bodies
 
@@ -75,10 +75,12 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What stands in place of the matched nodes: new nodes, and for outputs of the root the values to read instead."""
+    """What stands in place of the matched nodes: new nodes, for outputs of the root the values to read instead, and
+    constants that the new nodes read."""
 
     values: Mapping[str, str]
     nodes: tuple[Node, ...] = ()
+    constants: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[Declined] | None
             by_op.setdefault(name, []).append(rule)
     names: dict[str, str] = {}
     nodes: list[Node] = []
+    constants: dict[str, Array] = {}
     for node in graph.nodes:
         done = _first(graph, by_op.get(node.op, ()), node, producers, uses, declined)
         if done is None:
@@ -155,9 +158,12 @@ def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[Declined] | None
             continue
         nodes += [replace(n, origin=n.origin or (node.name,), where=n.where or node.where) for n in done.nodes]
         names |= {old: _last(names, new) for old, new in done.values.items()}
+        constants |= done.constants
     if not names and len(nodes) == len(graph.nodes) and all(a is b for a, b in zip(nodes, graph.nodes, strict=True)):
         return graph
-    return graph.but(nodes=tuple(nodes)).rename(names)
+    types = {**graph.types, **{n: type_of(a, known=True) for n, a in constants.items()}}
+    initializers = {**graph.initializers, **constants}
+    return graph.but(nodes=tuple(nodes), initializers=initializers, types=types).rename(names)
 
 
 def _last(names: Mapping[str, str], name: str) -> str:

@@ -1,0 +1,89 @@
+"""Memory layouts as strings, in the notation of oneDNN's format tags.
+
+The empty string is row-major. `acdb` names the dims from the outermost to the innermost (here a channels-last image);
+a capital letter marks a dim that is split, and blocks follow from the outer to the inner: `aBcd16b` keeps sixteen
+channels together. Blocked dims are padded to whole blocks. `+64` at the end counts bytes behind the elements.
+`NAME=1024` is a form that only one kernel knows, of so many bytes: packed weights have such layouts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from .errors import PlanError
+
+_FORM = re.compile(r"([A-Za-z]+)((?:\d+[a-z])*)(?:\+(\d+))?")
+_BLOCK = re.compile(r"(\d+)([a-z])")
+Loops = tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=4096)
+def parse(layout: str, rank: int) -> tuple[tuple[int, ...], Loops, int]:
+    """The order of dims, the inner blocks (dim, size) from outer to inner, and the bytes behind the elements.
+
+    Raises PlanError if it is no layout of tensors of this rank.
+
+    >>> parse("aBcd16b", 4)
+    ((0, 1, 2, 3), ((1, 16),), 0)
+    """
+    found = _FORM.fullmatch(layout)
+    order = tuple(ord(c) - ord("a") for c in found[1].lower()) if found else ()
+    if found is None or sorted(order) != list(range(rank)):
+        raise PlanError(f"{layout!r} is no layout of rank {rank}")
+    blocks = tuple((ord(d) - ord("a"), int(n)) for n, d in _BLOCK.findall(found[2]))
+    split = {i for i, c in zip(order, found[1], strict=True) if c.isupper()}
+    if split != {d for d, _ in blocks} or any(n < 2 for _, n in blocks):
+        raise PlanError(f"{layout!r}: capital letters and blocks differ")
+    return order, blocks, int(found[3] or 0)
+
+
+def padded(layout: str, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The sizes, rounded up to whole blocks."""
+    whole = [1] * len(sizes)
+    for dim, size in parse(layout, len(sizes))[1] if layout else ():
+        whole[dim] *= size
+    return tuple(-(-n // b) * b for n, b in zip(sizes, whole, strict=True))
+
+
+def nbytes(layout: str, sizes: Sequence[int], itemsize: int) -> int:
+    """Bytes of a tensor in this layout; PlanError if it is no layout.
+
+    >>> nbytes("aBcd16b", (1, 3, 2, 2), 4), nbytes("packed=640", (3, 3), 4)
+    (256, 640)
+    """
+    if not layout:
+        return math.prod(sizes) * itemsize
+    name, _, count = layout.rpartition("=")
+    if name and count.isdecimal() and len(count) < 16:
+        return int(count)
+    return math.prod(padded(layout, sizes)) * itemsize + parse(layout, len(sizes))[2]
+
+
+def is_permutation(layout: str) -> bool:
+    """Whether elements lie apart by constant strides, without padding."""
+    return layout.isalpha() and layout.islower()
+
+
+def plain(layout: str, sizes: Sequence[int]) -> str:
+    """The layout, or "" where the bytes are in row-major order all the same, since dims of size 1 do not count.
+
+    >>> plain("acdb", (1, 64, 1, 1)), plain("acdb", (1, 64, 7, 7))
+    ('', 'acdb')
+    """
+    if not layout or "=" in layout:
+        return layout
+    order, blocks, extra = parse(layout, len(sizes))
+    if extra or padded(layout, sizes) != tuple(sizes):
+        return layout
+    inner = [math.prod(n for d, n in blocks if d == dim) for dim in range(len(sizes))]
+    loops = [(d, sizes[d] // inner[d]) for d in order] + list(blocks)
+    moving = [d for d, n in loops if n > 1]
+    return "" if moving == sorted(moving) else layout
+
+
+def row_major(rank: int) -> str:
+    """The letters of the dims in order."""
+    return "abcdefghijkl"[:rank]

@@ -1,0 +1,127 @@
+"""Steps from nodes: kernels and memory layouts chosen together.
+
+Kernels are asked in order of execution. A kernel says in which layouts it wants its inputs and gives its outputs; where
+an input is at hand in another one, a Reorder step stands before, or a constant is packed once and for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from ..ops import Tensor, Type
+from ..ops.errors import PlanError
+from ..ops.layouts import row_major
+from ..ops.types import Array
+from .device import Device
+from .graph import Graph, Node
+from .kernels import Ask, Choice, Packs, Target
+from .program import Program, Step, body_bytes, without_bodies
+
+LowerBody = Callable[[Graph, Mapping[str, Type]], Program]
+
+
+@dataclass(slots=True)
+class Arranger:
+    """Makes the steps of one graph. `types` grows by the values that reordering adds; `packed` by packed constants.
+
+    `plain` names values that somebody reads who knows no layouts: outputs, states, what bodies capture.
+    """
+
+    device: Device
+    target: Target
+    types: dict[str, Type]
+    constants: Mapping[str, Array]
+    packed: dict[str, Array]
+    plain: set[str]
+    wishes: Mapping[str, str] = field(default_factory=dict[str, str])
+    steps: list[Step] = field(default_factory=list[Step])
+    _moved: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    _inner: dict[str, str] = field(default_factory=dict[str, str])
+
+    def add(self, node: Node, bodies: Mapping[str, Program], dynamic: bool) -> None:
+        """Append the step of a node, and the reordering steps that it needs around it."""
+        outputs = [self._wished(o) for o in node.outputs if o]
+        ins = [self.types[i] if i else None for i in node.inputs]
+        ask = Ask(node, ins, outputs, [i in self.constants for i in node.inputs], self.target)
+        choice, declined = self.device.choose(ask)
+        if bodies:
+            # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner
+            choice = replace(choice, workspace=max(map(body_bytes, bodies.values())))
+        before, after = split(choice, node)
+        inputs = [self._at_hand(name, layout, ask, i, choice) for i, (name, layout) in enumerate(before)]
+        renamed, later = [], []
+        for name, layout in after:
+            if not (layout and name):
+                renamed.append(name)
+                continue
+            known = self.types[name]
+            assert isinstance(known, Tensor)
+            if name in self.plain:
+                inner = f"{name}:{layout}"
+                self.types[inner] = known.laid(layout)
+                later.append((inner, name))
+                renamed.append(inner)
+            else:
+                self.types[name] = known.laid(layout)
+                renamed.append(name)
+        node = replace(node, inputs=tuple(inputs), outputs=tuple(renamed))
+        self.steps.append(Step(without_bodies(node), choice, bodies, declined, dynamic))
+        for inner, name in later:
+            self._reorder(inner, name, "", node)
+
+    def _wished(self, output: str) -> Type:
+        """The type of an output with the layout that its reader would like."""
+        known, wish = self.types[output], self.wishes.get(output, "")
+        return known.laid(wish) if wish and isinstance(known, Tensor) and output not in self.plain else known
+
+    def _at_hand(self, name: str, layout: str, ask: Ask, index: int, choice: Choice) -> str:
+        """The name under which an input lies in this layout."""
+        known = self.types[name] if name else None
+        if not isinstance(known, Tensor) or known.layout == layout:
+            return name
+        if (name, layout) in self._moved:
+            return self._moved[name, layout]
+        made = f"{name}:{layout}" if layout else f"{name}:{row_major(known.rank)}"
+        self._moved[name, layout] = made
+        if name in self.constants:
+            kernel = self.device.kernel(choice.kernel)
+            assert isinstance(kernel, Packs)
+            self.types[made] = known.laid(layout)
+            self.packed[made] = kernel.pack(ask, index, self.constants[name])
+        else:
+            self._reorder(name, made, layout, ask.node)
+        return made
+
+    def _reorder(self, source: str, made: str, layout: str, around: Node) -> None:
+        known = self.types[source]
+        assert isinstance(known, Tensor)
+        self.types[made] = known.laid(layout)
+        node = Node("Reorder", (source,), (made,), {"layout": layout}, "mezzo", made, around.where, around.origin)
+        choice, declined = self.device.choose(Ask(node, [known], [self.types[made]], target=self.target))
+        if split(choice, node) != ([(source, known.layout)], [(made, layout)]):
+            raise PlanError(f"nothing reorders {known} to {layout or 'row-major'}", where=around.place)
+        self.steps.append(Step(node, choice, {}, declined))
+
+
+def split(choice: Choice, node: Node) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The layouts of inputs and of outputs, each beside its value's name."""
+    layouts = choice.layouts or ("",) * (len(node.inputs) + len(node.outputs))
+    count = len(node.inputs)
+    return (
+        list(zip(node.inputs, layouts[:count], strict=True)),
+        list(zip(node.outputs, layouts[count:], strict=True)),
+    )
+
+
+def wishes(graph: Graph, plain: Iterable[str]) -> dict[str, str]:
+    """The layouts of values whose only reader is a Transpose: in them the transposed value is row-major."""
+    uses, found = graph.uses(), dict[str, str]()
+    for node in graph.nodes:
+        if (node.domain, node.op) != ("", "Transpose") or uses[node.inputs[0]] != 1 or node.inputs[0] in plain:
+            continue
+        known = graph.types.get(node.inputs[0])
+        if isinstance(known, Tensor) and known.static and known.rank:
+            order = node.attrs.get("perm") or tuple(reversed(range(known.rank)))
+            found[node.inputs[0]] = "".join(row_major(known.rank)[d] for d in order)
+    return found

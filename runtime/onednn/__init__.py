@@ -1,0 +1,23 @@
+"""CPU kernels of oneDNN, called through its C API.
+
+https://oneapi-src.github.io/oneDNN/ (the C API of version 3). `library.py` finds it, `api.py` declares its functions,
+`memory.py` and `primitive.py` wrap descriptors; each family of kernels has a module of its own, and `KERNELS` lists
+them. Without the library nothing here is used.
+"""
+
+from __future__ import annotations
+
+from ..kernels.kernel import Kernel
+from .conv import Conv, ConvTranspose
+from .elementwise import Binary, Eltwise
+from .matmul import Gemm, MatMul
+from .movement import Reorder, Transpose
+from .norm import LayerNorm, Softmax
+from .pool import Pool
+
+KERNELS: tuple[Kernel, ...] = (
+    Conv(), ConvTranspose(), MatMul(), Gemm(), Pool(), Softmax(), LayerNorm(), Eltwise(), Binary(), Reorder(),
+    Transpose(),
+)  # fmt: skip
+
+__all__ = ["KERNELS"]

@@ -1,0 +1,106 @@
+"""Convolutions and transposed convolutions.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_convolution.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...ops import Tensor
+from ...ops.conv import transposed_windows
+from ...ops.fused import ABSENT
+from ...ops.layouts import plain, row_major
+from ...ops.windows import Window, known, windows
+from ..kernels.kernel import Ask
+from .api import BIAS, DST, SRC, WEIGHTS, Refused
+from .kernel import OneDnn, channels_last, constant, floats, result
+from .memory import ANY, Memory, strides_of
+from .postops import Link, post_ops
+from .primitive import Attributes, Draft, Operand, describe
+
+
+class Conv(OneDnn):
+    """Conv of one to three spatial axes, grouped and depthwise too, with bias and post-ops."""
+
+    name = "onednn.conv"
+    ops = frozenset({"Conv"})
+    kind = "convolution_forward"
+
+    def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """The layouts of oneDNN's choice first, then channels-last, then row-major."""
+        link = links[0]
+        x, w = floats(ask, link.operands[:2])
+        y = result(ask)
+        if not 3 <= len(x.sizes) <= 5:
+            raise Refused(f"{len(x.sizes) - 2} spatial axes")
+        weights = self._weights(ask, link, w)
+        settings = (f"{self.kind.split('_')[0]}_direct", *_windows(self._windows(link, x, w, y)))
+        bias: tuple[Operand, ...] = ()
+        if link.operand(2) != ABSENT:
+            (b,) = floats(ask, [link.operand(2)])
+            bias = (Operand(BIAS, ("in", link.operand(2)), Memory.of(b)),)
+        attributes = Attributes(math=ask.target.math)
+        for layout in (ANY, channels_last(len(x.sizes)), ""):
+            source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
+            target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
+            draft = Draft(self.kind, (source, weights, *bias, target), settings, attributes)
+            yield from _followed(ask, links[1:], draft, y)
+
+    def _windows(self, link: Link, x: Tensor, w: Tensor, y: Tensor) -> tuple[Window, ...]:
+        a = link.attr
+        return known(windows(x.sizes[2:], w.sizes[2:], a("strides"), a("dilations"), a("pads"), a("auto_pad")))
+
+    def _weights(self, ask: Ask, link: Link, w: Tensor) -> Operand:
+        """The weights as oneDNN numbers their axes: with an axis for the groups, if there are several."""
+        group, sizes = link.attr("group"), w.sizes
+        if group > 1:
+            sizes = (group, sizes[0] // group, *sizes[1:])
+        return constant(ask, WEIGHTS, link.operands[1], Memory(sizes, w.dtype))
+
+
+class ConvTranspose(Conv):
+    """ConvTranspose of one to three spatial axes: oneDNN's deconvolution."""
+
+    name = "onednn.conv_transpose"
+    ops = frozenset({"ConvTranspose"})
+    kind = "deconvolution_forward"
+
+    def _windows(self, link: Link, x: Tensor, w: Tensor, y: Tensor) -> tuple[Window, ...]:
+        a = link.attr
+        found = transposed_windows(
+            x.sizes[2:], w.sizes[2:], a("strides"), a("dilations"), a("pads"), a("auto_pad"), a("output_padding"),
+            a("output_shape"),
+        )  # fmt: skip
+        return known(found)
+
+    def _weights(self, ask: Ask, link: Link, w: Tensor) -> Operand:
+        """ONNX has the input channels first, oneDNN the output channels."""
+        group, (channels, filters, *kernel) = link.attr("group"), w.sizes
+        each = channels // group
+        split = strides_of(row_major(len(w.sizes) + 1), (group, each, filters, *kernel))
+        sizes, strides = (group, filters, each, *kernel), (split[0], split[2], split[1], *split[3:])
+        if group == 1:
+            sizes, strides = sizes[1:], strides[1:]
+        return constant(ask, WEIGHTS, link.operands[1], Memory(sizes, w.dtype, strides=strides))
+
+
+def _windows(found: Sequence[Window]) -> tuple[tuple[int, ...], ...]:
+    """Strides, dilations and paddings as oneDNN counts them."""
+    if any(w.out < 1 or min(w.before, w.after) < 0 for w in found):
+        raise Refused("there is no window, or a padding is negative")
+    columns: list[Any] = [[w.stride, w.dilation - 1, w.before, w.after] for w in found]
+    return tuple(tuple(column) for column in zip(*columns, strict=True))
+
+
+def _followed(ask: Ask, links: tuple[Link, ...], draft: Draft, y: Tensor) -> Iterator[Draft]:
+    """The draft with post-ops. Operands of the result's size must lie as the result does: where oneDNN chooses that
+    layout, it is asked for it first."""
+    *others, target = draft.operands
+    if links and target.memory.layout == ANY:
+        chosen = plain(describe(draft, ask.target.threads).layout(DST) or "", y.sizes)
+        target = replace(target, memory=replace(target.memory, layout=chosen), layout=chosen)
+    post = post_ops(ask, links, y.sizes, target.layout)
+    yield replace(draft, operands=(*others, target), attributes=replace(draft.attributes, post=post))

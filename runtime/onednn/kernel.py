@@ -1,0 +1,189 @@
+"""What all oneDNN kernels share: drafts tried in order, layouts read back, calls prepared."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from ...ops import DType, Tensor, Type
+from ...ops.layouts import is_permutation, plain, row_major
+from ...ops.types import Array
+from ..graph import Node
+from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work
+from . import api
+from .library import find, library
+from .memory import ANY, Memory, layout_of, nbytes, strides_of
+from .postops import Link, anchor, chain
+from .primitive import Descriptor, Draft, Operand, Place, bind, describe, repacked
+
+REFERENCE = ("ref", "simple:any")  # implementations that are slower than numpy
+FLOATS = (DType.FLOAT, DType.BFLOAT16)
+
+
+class OneDnn(ABC):
+    """A family of operators that one kind of primitive serves, alone or followed by post-ops.
+
+    A family writes `drafts`: the primitives that would do, best first. The first that oneDNN has with a fast
+    implementation is taken; drafts depend on nothing but what is asked, so that the same one is found again when the
+    step is prepared.
+    """
+
+    name: ClassVar[str]
+    ops: ClassVar[frozenset[str]]
+    inplace: ClassVar[bool] = False  # whether the first input's bytes may become the result's
+
+    @abstractmethod
+    def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """The primitives that would do, best first; raises Refused with the reason where there are none."""
+
+    def serves(self, node: Node) -> bool:
+        """Whether the node, or the first operator of its chain, belongs to this family."""
+        domain, op = anchor(node)
+        return not domain and op in self.ops
+
+    def select(self, ask: Ask) -> Choice | Declined:
+        """The first fast primitive, with the layouts that it wants and gives."""
+        found = self._describe(ask)
+        if isinstance(found, Declined):
+            return found
+        layouts = _layouts(ask, found)
+        return Choice(
+            self.name,
+            workspace=found.scratch,
+            aliases=tuple(self._aliases(ask, layouts)),
+            layouts=layouts if any(layouts) else (),
+            implementation=found.implementation,
+        )
+
+    def prepare(self, work: Work) -> Call:
+        """The primitive over the buffers of the step."""
+        found = self._describe(work.ask)
+        if isinstance(found, Declined):
+            raise api.Refused(found.reason)
+        arrays: dict[Place, Array] = {("in", i): a for i, a in enumerate(work.inputs) if a is not None}
+        arrays |= {("out", i): a for i, a in enumerate(work.outputs) if a is not None}
+        scratch = work.scratch(DType.UINT8, (found.scratch,)) if found.scratch else None
+        return bind(found, arrays, scratch, work.ask.target.threads)
+
+    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+        """A constant in the layout that the primitive reads."""
+        found = self._describe(ask)
+        assert isinstance(found, Descriptor)
+        operand = found.draft.at(("in", index))[0]
+        known = ask.inputs[index]
+        assert isinstance(known, Tensor)
+        source = operand.source or operand.memory.row_major()
+        target = found.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
+        return repacked(np.ascontiguousarray(array), source, target)
+
+    def _describe(self, ask: Ask) -> Descriptor | Declined:
+        if not ask.target.onednn:
+            return Declined("oneDNN is switched off")
+        if library() is None:
+            return Declined(str(find()))
+        types: list[Type | None] = [*ask.inputs, *ask.outputs]
+        if not all(t is None or (isinstance(t, Tensor) and t.static and t.elements) for t in types):
+            return Declined("an operand has no known sizes, or no elements")
+        reasons: list[str] = []
+        try:
+            for draft in self.drafts(ask, chain(ask.node)):
+                try:
+                    found = describe(draft, ask.target.threads)
+                    _layouts(ask, found)
+                except api.Refused as error:
+                    reasons.append(str(error))
+                    continue
+                if not found.implementation.startswith(REFERENCE):
+                    return found
+                reasons.append(f"only {found.implementation} would do")
+        except api.Refused as error:
+            reasons.append(str(error))
+        return Declined("; ".join(dict.fromkeys(reasons)))
+
+    def _aliases(self, ask: Ask, layouts: Sequence[str]) -> Iterator[Alias]:
+        """Inputs of the result's type and layout that nothing else of the call reads."""
+        if not self.inplace:
+            return
+        result = ask.outputs[0]
+        for i, t in enumerate(ask.inputs):
+            same = (
+                isinstance(t, Tensor)
+                and isinstance(result, Tensor)
+                and (t.dtype, t.dims) == (result.dtype, result.dims)
+            )
+            if same and layouts[i] == layouts[len(ask.inputs)] and ask.node.inputs.count(ask.node.inputs[i]) == 1:
+                yield Alias(0, i)
+
+
+def _layouts(ask: Ask, found: Descriptor) -> tuple[str, ...]:
+    """The layouts of all inputs, then of all outputs."""
+    inputs = [_layout(found, ("in", i), t) for i, t in enumerate(ask.inputs)]
+    return (*inputs, *(_layout(found, ("out", i), None) for i in range(len(ask.node.outputs))))
+
+
+def _layout(found: Descriptor, place: Place, type: Type | None) -> str:
+    """The layout in which the step has an operand; Refused if that cannot be said."""
+    wanted = {_one_layout(found, o) for o in found.draft.at(place)}
+    if len(wanted) > 1:
+        raise api.Refused("an operand is wanted in two layouts")
+    return wanted.pop() if wanted else type.layout if isinstance(type, Tensor) else ""
+
+
+def _one_layout(found: Descriptor, operand: Operand) -> str:
+    if operand.memory.layout != ANY:
+        return operand.layout
+    descriptor = found.memory(operand.argument)
+    tag = layout_of(descriptor)
+    if tag is None:
+        raise api.Refused(f"{found.implementation} wants a layout without a name")
+    source, sizes = operand.source, operand.memory.dims
+    if source is None:
+        tag = plain(tag, sizes)
+        if tag and tag not in api.TAGS and not is_permutation(tag):
+            raise api.Refused(f"{found.implementation} wants {tag}")
+        return tag
+    if api.getter("memory_desc_equal")(descriptor, source.handle.value):
+        return ""
+    strides = source.strides or strides_of(row_major(len(sizes)), sizes)
+    shown = ";".join(",".join(map(str, numbers)) for numbers in (sizes, strides))
+    return f"{tag}({shown})={nbytes(descriptor)}"
+
+
+def floats(ask: Ask, at: Sequence[int]) -> list[Tensor]:
+    """Operands of a float type that oneDNN computes with; Refused for others."""
+    found = [ask.inputs[i] if i >= 0 else None for i in at]
+    made = [t for t in found if isinstance(t, Tensor) and t.dtype in FLOATS]
+    if len(made) < len(found):
+        raise api.Refused(f"operands are {', '.join(map(str, found))}")
+    return made
+
+
+def result(ask: Ask) -> Tensor:
+    """The type of the one output."""
+    found = ask.outputs[0]
+    if len(ask.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in FLOATS:
+        raise api.Refused(f"the results are {', '.join(map(str, ask.outputs))}")
+    return found
+
+
+def channels_last(rank: int) -> str:
+    """The layout of images whose channels lie together.
+
+    >>> channels_last(4)
+    'acdb'
+    """
+    letters = row_major(rank)
+    return letters[0] + letters[2:] + letters[1]
+
+
+def constant(ask: Ask, argument: int, at: int, memory: Memory) -> Operand:
+    """An operand that oneDNN lays out as it likes if it is a constant, and that is read as it is otherwise."""
+    known = ask.inputs[at]
+    if ask.constant(at):
+        return Operand(argument, ("in", at), memory.any(), source=memory)
+    if isinstance(known, Tensor) and known.layout and is_permutation(known.layout) and memory.dims == known.sizes:
+        return Operand(argument, ("in", at), Memory.of(known), known.layout)
+    return Operand(argument, ("in", at), memory)

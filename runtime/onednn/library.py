@@ -1,0 +1,104 @@
+"""Finding oneDNN, its version, and what it may use of this machine."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import site
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SWITCH = "MEZZO_ONEDNN"  # "off" to run without, or the path of a library to take instead
+_FILES = ("lib/libdnnl.so.3", "lib/libdnnl.3.dylib", "Library/bin/dnnl.dll", "bin/dnnl.dll")
+_SYSTEM = ("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll")
+# dnnl_cpu_isa_t: each adds bits to the ones before
+_ISAS = {
+    0x1FEF: "avx512_core_amx_fp16", 0xFEF: "avx512_core_amx", 0x1EF: "avx512_core_fp16", 0xE7: "avx512_core_bf16",
+    0x67: "avx512_core_vnni", 0x27: "avx512_core", 0x1F: "avx2_vnni_2", 0xF: "avx2_vnni", 0x7: "avx2", 0x3: "avx",
+    0x1: "sse41",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The loaded library: `handle` for ctypes, `isa` the best instruction set that it uses here."""
+
+    handle: Any
+    path: str
+    version: str
+    isa: str
+
+    @property
+    def bf16(self) -> bool:
+        """Whether bfloat16 is computed natively."""
+        return "bf16" in self.isa or "amx" in self.isa or "fp16" in self.isa
+
+    def __str__(self) -> str:
+        return f"oneDNN {self.version} ({self.isa})"
+
+
+class _Version(ctypes.Structure):
+    _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int), ("patch", ctypes.c_int))
+
+
+@cache
+def find() -> Library | str:
+    """The library, or why there is none; looked for once."""
+    wanted = os.environ.get(SWITCH, "")
+    if wanted.lower() in ("off", "0", "no"):
+        return f"{SWITCH}={wanted}"
+    reasons = []
+    for path in [wanted] if wanted else _candidates():
+        try:
+            handle = ctypes.CDLL(path)
+        except OSError as error:
+            reasons.append(str(error))
+            continue
+        handle.dnnl_version.restype = ctypes.POINTER(_Version)
+        version = handle.dnnl_version().contents
+        if version.major != 3:
+            reasons.append(f"{path} is version {version.major}.{version.minor}, its C API is not that of 3.x")
+            continue
+        isa = _ISAS.get(int(handle.dnnl_get_effective_cpu_isa()), "other")
+        return Library(handle, str(path), f"{version.major}.{version.minor}.{version.patch}", isa)
+    return "; ".join(dict.fromkeys(reasons)) or "not installed: pip install onednn-cpu-gomp"
+
+
+def _candidates() -> Iterator[str]:
+    for prefix in dict.fromkeys([sys.prefix, site.getuserbase() or sys.prefix, sys.base_prefix]):
+        for name in _FILES:
+            path = Path(prefix, name)
+            if path.exists():
+                yield str(path)
+    yield from _SYSTEM
+
+
+def library() -> Library | None:
+    """The library, where there is one."""
+    found = find()
+    return found if isinstance(found, Library) else None
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Primitives that are made inside are split for so many threads.
+
+    OpenMP keeps the number for each thread of the process, and oneDNN reads it when a primitive is made, not when it
+    runs.
+    """
+    found = library()
+    openmp = None if found is None else found.handle
+    if openmp is None or not hasattr(openmp, "omp_set_num_threads"):
+        yield
+        return
+    before = int(openmp.omp_get_max_threads())
+    openmp.omp_set_num_threads(count)
+    try:
+        yield
+    finally:
+        openmp.omp_set_num_threads(before)

@@ -1,0 +1,116 @@
+"""Matrix products: MatMul and Gemm, with bias and post-ops.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_matmul.html
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ...ops import Tensor
+from ...ops.fused import ABSENT, PREVIOUS
+from ...ops.layouts import is_permutation
+from ..kernels.kernel import Ask
+from .api import BIAS, DST, SRC, WEIGHTS, Refused
+from .kernel import OneDnn, constant, floats, result
+from .memory import Memory, strides_of
+from .postops import Link, post_ops
+from .primitive import Attributes, Draft, Operand, PostOp
+
+
+class MatMul(OneDnn):
+    """MatMul of any number of leading axes, broadcast; operands and result may have their axes in any order."""
+
+    name = "onednn.matmul"
+    ops = frozenset({"MatMul"})
+
+    def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """As one product of two matrices where the second operand is one; as it stands otherwise."""
+        link = links[0]
+        a, b = floats(ask, link.operands)
+        y = result(ask)
+        if min(len(a.sizes), len(b.sizes)) < 2:
+            raise Refused("an operand is a vector")
+        if len(b.sizes) == 2 and not y.layout:
+            try:
+                yield _flat(ask, links, a, b, y)
+            except Refused:
+                if len(a.sizes) == 2:
+                    raise
+        yield self._batched(ask, links, a, b, y)
+
+    def _batched(self, ask: Ask, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor) -> Draft:
+        rank = len(y.sizes)
+        wish = y.layout if is_permutation(y.layout) and y.layout[-1] in "abcdef"[rank - 2 : rank] else ""
+        sides = []
+        for argument, at, t in zip((SRC, WEIGHTS), links[0].operands, (a, b), strict=True):
+            layout = t.layout if is_permutation(t.layout) else ""
+            if layout and layout[-1] not in "abcdef"[len(t.sizes) - 2 : len(t.sizes)]:
+                layout = ""
+            sizes = (1,) * (rank - len(t.sizes)) + t.sizes
+            strides = strides_of(layout, t.sizes) if layout else None
+            if strides is not None:
+                strides = (strides[0],) * (rank - len(t.sizes)) + strides
+            sides.append(Operand(argument, ("in", at), Memory(sizes, t.dtype, strides=strides), layout))
+        target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, wish), wish)
+        post = post_ops(ask, links[1:], y.sizes, wish)
+        return Draft("matmul", (*sides, target), attributes=Attributes(post, ask.target.math))
+
+
+def _flat(ask: Ask, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor) -> Draft:
+    """All leading axes as one; a bias that follows goes into the product itself."""
+    left = Memory((math.prod(a.sizes[:-1]), a.sizes[-1]), a.dtype)
+    right = constant(ask, WEIGHTS, links[0].operands[1], Memory(b.sizes, b.dtype))
+    return product(ask, links, Operand(SRC, ("in", links[0].operands[0]), left), right, y)
+
+
+def product(
+    ask: Ask, links: tuple[Link, ...], left: Operand, right: Operand, y: Tensor, first: tuple[PostOp, ...] = ()
+) -> Draft:
+    """The draft of a product of two matrices. `first` are post-ops before those of the links."""
+    flat = (math.prod(y.sizes[:-1]), y.sizes[-1])
+    operands, rest = [left, right], links[1:]
+    if rest and not first:
+        bias = _bias(ask, rest[0], flat[1])
+        if bias is not None:
+            operands, rest = [*operands, bias], rest[1:]
+    post = first + post_ops(ask, rest, y.sizes, "", flat)
+    target = Operand(DST, ("out", 0), Memory(flat, y.dtype))
+    return Draft("matmul", (*operands, target), attributes=Attributes(post, ask.target.math))
+
+
+def _bias(ask: Ask, link: Link, columns: int) -> Operand | None:
+    """The other operand of an Add, if it has one entry for each column."""
+    others = [i for i in link.operands if i != PREVIOUS]
+    other = ask.inputs[others[0]] if link.op == "Add" and len(others) == 1 else None
+    if not isinstance(other, Tensor) or other.sizes[-1:] != (columns,) or other.elements != columns or columns == 1:
+        return None
+    return Operand(BIAS, ("in", others[0]), Memory((1, columns), other.dtype))
+
+
+class Gemm(OneDnn):
+    """Gemm with either operand transposed; `beta` of 0 or 1."""
+
+    name = "onednn.gemm"
+    ops = frozenset({"Gemm"})
+
+    def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """The product of two matrices, scaled by alpha, plus C."""
+        link, y = links[0], result(ask)
+        a, b = floats(ask, link.operands[:2])
+        alpha, beta = link.attr("alpha"), link.attr("beta")
+        left = Operand(SRC, ("in", link.operands[0]), _matrix(a, link.attr("transA")))
+        right = constant(ask, WEIGHTS, link.operands[1], _matrix(b, link.attr("transB")))
+        first: tuple[PostOp, ...] = (PostOp("eltwise_linear", alpha, 0.0),) if alpha != 1 else ()
+        if link.operand(2) != ABSENT and beta:
+            if beta != 1:
+                raise Refused("beta scales the third operand")
+            add = Link("Add", (PREVIOUS, link.operand(2)), {})
+            links = (link, add, *links[1:])
+        yield product(ask, links, left, right, y, first)
+
+
+def _matrix(t: Tensor, transposed: int) -> Memory:
+    rows, columns = t.sizes
+    return Memory((columns, rows), t.dtype, strides=(1, columns)) if transposed else Memory(t.sizes, t.dtype)

@@ -1,0 +1,87 @@
+"""Layouts changed: reordering, and transposing without a copy.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_reorder.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...ops import Tensor
+from ...ops.layouts import is_permutation, parse, plain, row_major
+from ...ops.types import Array
+from ..graph import Node
+from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work
+from . import api
+from .api import DST, SRC
+from .kernel import OneDnn
+from .library import library
+from .memory import Memory
+from .postops import Link
+from .primitive import Draft, Operand
+
+
+class Reorder(OneDnn):
+    """The same elements in another layout, or in another float type."""
+
+    name = "onednn.reorder"
+    ops = frozenset({"Reorder"})
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("mezzo", "Reorder")
+
+    def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """One reorder."""
+        (x,) = ask.inputs
+        assert isinstance(x, Tensor)
+        layout = links[0].attrs.get("layout", "")
+        source = Operand(SRC, ("in", 0), Memory.of(x), x.layout)
+        yield Draft("reorder", (source, Operand(DST, ("out", 0), Memory(x.sizes, x.dtype, layout), layout)))
+
+
+class Transpose:
+    """Transpose as another layout of the same bytes: nothing moves until somebody wants row-major order."""
+
+    name = "layout.transpose"
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("", "Transpose")
+
+    def select(self, ask: Ask) -> Choice | Declined:
+        """A view, if everything that may read it can be given another layout."""
+        (x,) = ask.inputs
+        if not ask.target.onednn or library() is None:
+            return Declined("nothing would reorder the result")
+        if not isinstance(x, Tensor) or not x.static or x.dtype not in api.DTYPES or not 0 < len(x.sizes) <= 6:
+            return Declined(f"oneDNN reorders no {x}")
+        if x.layout and not is_permutation(x.layout):
+            return Declined(f"the input is blocked: {x.layout}")
+        order = ask.node.attrs.get("perm") or tuple(reversed(range(len(x.sizes))))
+        lying = parse(x.layout or row_major(len(x.sizes)), len(x.sizes))[0]
+        letters = row_major(len(x.sizes))
+        layout = plain("".join(letters[order.index(d)] for d in lying), [x.sizes[d] for d in order])
+        layouts = (x.layout, layout)
+        return Choice(self.name, aliases=(Alias(0, 0, "view"),), layouts=layouts if any(layouts) else ())
+
+    def prepare(self, work: Work) -> Call:
+        """Nothing to do where the plan has both in one place."""
+        (x,), (y,) = work.inputs, work.outputs
+        assert x is not None and y is not None
+        source, target = _bytes(x), _bytes(y)
+        if source.__array_interface__["data"] == target.__array_interface__["data"]:
+            return _nothing
+        return lambda: np.copyto(target, source)
+
+    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+        """Constants are folded before kernels are chosen; none is packed for a view."""
+        raise AssertionError("a transposed view reads its input as it is")
+
+
+def _bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _nothing() -> None:
+    return None

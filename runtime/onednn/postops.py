@@ -1,0 +1,180 @@
+"""Operators that follow another one, as post-ops of its primitive: a table of what each becomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ...ops import OPS, Tensor
+from ...ops.fused import ABSENT, PREVIOUS
+from ..graph import Node
+from ..kernels.kernel import Ask
+from .api import Refused
+from .memory import Memory
+from .primitive import PostOp
+
+Attrs = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One operator of a chain: operands are inputs of the step by number, or PREVIOUS, or ABSENT."""
+
+    op: str
+    operands: tuple[int, ...]
+    attrs: Attrs
+
+    def attr(self, name: str) -> Any:
+        """An attribute, its default included."""
+        return self.attrs.get(name, OPS["", self.op].attrs.get(name))
+
+    def operand(self, i: int) -> int:
+        """Operand `i`, ABSENT behind the last."""
+        return self.operands[i] if i < len(self.operands) else ABSENT
+
+
+def chain(node: Node) -> tuple[Link, ...]:
+    """The operators that a node stands for: itself, or the links of a `mezzo.Fused`."""
+    if (node.domain, node.op) == ("mezzo", "Fused"):
+        return tuple(Link(op, tuple(operands), dict(attrs)) for _, op, operands, attrs in node.attrs["chain"])
+    return (Link(node.op, tuple(i if n else ABSENT for i, n in enumerate(node.inputs)), node.attrs),)
+
+
+def anchor(node: Node) -> tuple[str, str]:
+    """Domain and name of the operator that a node begins with."""
+    if (node.domain, node.op) == ("mezzo", "Fused"):
+        domain, op, *_ = node.attrs["chain"][0]
+        return domain, op
+    return node.domain, node.op
+
+
+Eltwise = Callable[[Link], tuple[str, float, float] | None]
+
+
+def _gelu(link: Link) -> tuple[str, float, float]:
+    return ("eltwise_gelu_tanh" if link.attr("approximate") == "tanh" else "eltwise_gelu_erf"), 0.0, 0.0
+
+
+# https://oneapi-src.github.io/oneDNN/dev_guide_eltwise.html; ONNX's Round is to the nearest even, as oneDNN's is
+ELTWISE: Final[dict[str, Eltwise]] = {
+    "Abs": lambda n: ("eltwise_abs", 0.0, 0.0),
+    "Elu": lambda n: ("eltwise_elu", n.attr("alpha"), 0.0),
+    "Exp": lambda n: ("eltwise_exp", 0.0, 0.0),
+    "Gelu": _gelu,
+    "HardSigmoid": lambda n: ("eltwise_hardsigmoid", n.attr("alpha"), n.attr("beta")),
+    "HardSwish": lambda n: ("eltwise_hardswish", 1 / 6, 0.5),
+    "LeakyRelu": lambda n: ("eltwise_relu", n.attr("alpha"), 0.0),
+    "Log": lambda n: ("eltwise_log", 0.0, 0.0),
+    "Mish": lambda n: ("eltwise_mish", 0.0, 0.0),
+    "Neg": lambda n: ("eltwise_linear", -1.0, 0.0),
+    "Reciprocal": lambda n: ("eltwise_pow", 1.0, -1.0),
+    "Relu": lambda n: ("eltwise_relu", 0.0, 0.0),
+    "Round": lambda n: ("eltwise_round", 0.0, 0.0),
+    "Sigmoid": lambda n: ("eltwise_logistic", 0.0, 0.0),
+    "Softplus": lambda n: ("eltwise_soft_relu", 1.0, 0.0),
+    "Sqrt": lambda n: ("eltwise_sqrt", 0.0, 0.0),
+    "Swish": lambda n: ("eltwise_swish", n.attr("alpha"), 0.0),
+    "Tanh": lambda n: ("eltwise_tanh", 0.0, 0.0),
+}
+BINARY: Final = {
+    "Add": "binary_add", "Mul": "binary_mul", "Sub": "binary_sub", "Div": "binary_div", "Max": "binary_max",
+    "Min": "binary_min",
+}  # fmt: skip
+COMMUTE: Final = {"Add", "Mul", "Max", "Min"}
+LINEAR: Final[dict[str, Callable[[float], tuple[float, float]]]] = {
+    "Add": lambda v: (1.0, v), "Sub": lambda v: (1.0, -v), "Mul": lambda v: (v, 0.0), "Div": lambda v: (1 / v, 0.0),
+}  # fmt: skip
+
+
+def scalar(ask: Ask, at: int) -> float | None:
+    """The value of a constant of one finite number; None for any other input."""
+    known = ask.inputs[at] if at >= 0 and ask.constant(at) else None
+    if isinstance(known, Tensor) and known.value is not None and known.elements == 1:
+        found = float(np.asarray(known.value).reshape(()))
+        return found if math.isfinite(found) else None
+    return None
+
+
+def clip_bounds(ask: Ask, link: Link) -> tuple[float, float]:
+    """The bounds of a Clip; Refused where one is not known."""
+    bounds = []
+    for i, default in ((1, -np.inf), (2, np.inf)):
+        at = link.operand(i)
+        value = float(default) if at == ABSENT else None
+        if value is None:
+            value = scalar(ask, at)
+            if value is None:
+                raise Refused("a bound of Clip is not known")
+        bounds.append(float(np.clip(value, *FLOATS)))
+    return bounds[0], bounds[1]
+
+
+POWERS: Final = (2.0, 3.0, 0.5, -1.0, -0.5)  # what oneDNN computes without a logarithm
+FLOATS: Final = (-3.4028234663852886e38, 3.4028234663852886e38)
+
+
+def eltwise(ask: Ask, link: Link) -> tuple[str, float, float] | None:
+    """The algorithm of an operator of one operand and constants, with its alpha and beta; None if it is none."""
+    if link.op == "Clip":
+        return ("eltwise_clip", *clip_bounds(ask, link))
+    if link.op in ELTWISE:
+        return ELTWISE[link.op](link)
+    if len(link.operands) != 2:
+        return None
+    first, second = link.operands
+    value = scalar(ask, second)
+    if link.op == "Pow":
+        if value not in POWERS:
+            raise Refused("the exponent is not one of a few known numbers")
+        return "eltwise_pow", 1.0, value
+    if value is None and link.op in COMMUTE:
+        value = scalar(ask, first)
+    if value is not None and link.op in LINEAR and (value or link.op != "Div"):
+        return ("eltwise_linear", *LINEAR[link.op](value))
+    return None
+
+
+def post_ops(
+    ask: Ask, links: tuple[Link, ...], sizes: tuple[int, ...], layout: str, reshape: tuple[int, ...] | None = None
+) -> tuple[PostOp, ...]:
+    """The post-ops for the links after the anchor; Refused where one of them is none.
+
+    `sizes` and `layout` are those of the result; operands of its size are taken in that layout. Where the primitive
+    sees the result as `reshape` (leading axes made one), operands must follow.
+    """
+    made = []
+    for link in links:
+        found = eltwise(ask, link)
+        if found is not None:
+            made.append(PostOp(*found))
+            continue
+        kind = BINARY.get(link.op)
+        others = [i for i in link.operands if i != PREVIOUS]
+        if kind is None or len(others) != 1 or len(link.operands) != 2:
+            raise Refused(f"{link.op} is no post-op")
+        if link.operands[0] != PREVIOUS and link.op not in COMMUTE:
+            raise Refused(f"the result is the second operand of {link.op}")
+        other = ask.inputs[others[0]]
+        if not isinstance(other, Tensor) or not other.static:
+            raise Refused(f"an operand of {link.op} has no known sizes")
+        memory = _beside(other, sizes, layout, reshape)
+        shown = layout if other.sizes == sizes else ""
+        made.append(PostOp(kind, other=memory, place=("in", others[0]), layout=shown))
+    return tuple(made)
+
+
+def _beside(other: Tensor, sizes: tuple[int, ...], layout: str, reshape: tuple[int, ...] | None) -> Memory:
+    """An operand of a binary post-op, of the rank of the result."""
+    dims = (1,) * (len(sizes) - len(other.sizes)) + other.sizes
+    if len(dims) != len(sizes) or any(d not in (1, n) for d, n in zip(dims, sizes, strict=True)):
+        raise Refused("an operand would widen the result")
+    whole = dims == sizes
+    if reshape is not None and len(reshape) != len(sizes):
+        if not whole and any(d != 1 for d in dims[:-1]):
+            raise Refused("an operand is spread over a part of the leading axes")
+        dims = reshape if whole else (1,) * (len(reshape) - 1) + dims[-1:]
+    return Memory(dims, other.dtype, layout if whole and reshape is None else "")

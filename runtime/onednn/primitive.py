@@ -1,0 +1,257 @@
+"""Primitives: what is asked of oneDNN as data, its answer, and the prepared call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any
+
+from ...ops.types import Array
+from ..kernels.kernel import failed
+from ..pool import aligned_empty
+from . import api
+from .library import threads
+from .memory import ANY, Handle, Memory, layout_of, nbytes
+
+Place = tuple[str, int]  # ("in", 2): the third input of the step; ("out", 0): its first output
+
+
+@dataclass(frozen=True, slots=True)
+class PostOp:
+    """What is done to each element of the result before it is written: an eltwise function, a binary one whose other
+    operand is `other`, or the sum with what the result held before (`kind` "sum"). `layout` is how the step has that
+    operand."""
+
+    kind: str
+    alpha: float = 0.0
+    beta: float = 0.0
+    other: Memory | None = None
+    place: Place = ("in", -1)
+    layout: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """Attributes of a primitive: post-ops, arithmetic of float32 (`strict`, or `bf16` products), and masks of scales
+    and zero points by argument, whose values are given at each run."""
+
+    post: tuple[PostOp, ...] = ()
+    math: str = "strict"
+    scales: tuple[tuple[int, int], ...] = ()
+    zero_points: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One argument of the call: where its bytes are and how the primitive sees them.
+
+    `layout` is how the step has them (the primitive may see a matrix where the step has more axes). For constants that
+    oneDNN may lay out as it likes (`memory` in ANY), `source` says how the primitive would see them row-major.
+    """
+
+    argument: int
+    place: Place
+    memory: Memory
+    layout: str = ""
+    source: Memory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A primitive as a kernel asks for it. `settings` are the numbers that the kind takes, in its own order (see
+    `_create`)."""
+
+    kind: str
+    operands: tuple[Operand, ...]
+    settings: tuple[Any, ...] = ()
+    attributes: Attributes = field(default_factory=Attributes)
+
+    def memory(self, argument: int) -> int | None:
+        """The descriptor of an argument, None where it is absent."""
+        return next((o.memory.handle.value for o in self.operands if o.argument == argument), None)
+
+    def at(self, place: Place) -> list[Operand]:
+        """The arguments that a place serves, operands of post-ops included."""
+        found = [o for o in self.operands if o.place == place]
+        for i, p in enumerate(self.attributes.post):
+            if p.other is not None and p.place == place:
+                found.append(Operand(api.ATTR_POST_OP * (i + 1) | api.SRC_1, place, p.other, p.layout))
+        return found
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the call reads and writes."""
+        return list(
+            dict.fromkeys([*(o.place for o in self.operands), *(p.place for p in self.attributes.post if p.other)])
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Descriptor:
+    """oneDNN's answer: the implementation's name, scratch bytes, and the layout of each argument (None: unknown)."""
+
+    draft: Draft
+    handle: Handle
+    implementation: str
+    scratch: int
+
+    def layout(self, argument: int) -> str | None:
+        """The layout that an argument has."""
+        return layout_of(self.memory(argument))
+
+    def memory(self, argument: int) -> int:
+        """The descriptor of an argument; it belongs to this object."""
+        found = api.getter("primitive_desc_query_md")(self.handle.value, api.QUERY_EXEC_ARG, argument)
+        if not found:
+            raise api.Refused(f"{self.implementation} has no argument {argument}")
+        return int(found)
+
+
+@lru_cache(maxsize=4096)
+def describe(draft: Draft, count: int) -> Descriptor:
+    """Ask for a primitive split over `count` threads; Refused where oneDNN has none."""
+    with threads(count):
+        attributes = _attributes(draft.attributes)
+        handle = Handle(_create(draft, attributes.value), "primitive_desc_destroy")
+    scratch = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
+    name = api.text(handle.value, api.QUERY_IMPL)
+    return Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0)
+
+
+def _attributes(wanted: Attributes) -> Handle:
+    made = Handle(api.create("primitive_attr_create"), "primitive_attr_destroy")
+    api.function("primitive_attr_set_scratchpad_mode")(made.value, api.SCRATCHPAD_USER)
+    api.function("primitive_attr_set_fpmath_mode")(made.value, api.MATH[wanted.math])
+    for argument, mask in wanted.scales:
+        api.function("primitive_attr_set_scales_mask")(made.value, argument, mask)
+    for argument, mask in wanted.zero_points:
+        api.function("primitive_attr_set_zero_points_mask")(made.value, argument, mask)
+    if wanted.post:
+        post = Handle(api.create("post_ops_create"), "post_ops_destroy")
+        for p in wanted.post:
+            if p.kind == "sum":
+                api.function("post_ops_append_sum")(post.value, 1.0, 0, 0)
+            elif p.other is not None:
+                algorithm = api.ALGORITHMS[p.kind]
+                api.function("post_ops_append_binary")(post.value, algorithm, p.other.handle.value)
+            else:
+                api.function("post_ops_append_eltwise")(post.value, api.ALGORITHMS[p.kind], p.alpha, p.beta)
+        api.function("primitive_attr_set_post_ops")(made.value, post.value)
+    return made
+
+
+def _create(draft: Draft, attributes: int) -> int:
+    """The primitive descriptor. Which arguments and settings a kind takes is written here and nowhere else."""
+    m, s = draft.memory, draft.settings
+    e, forward = api.engine(), api.FORWARD_INFERENCE
+    args: tuple[Any, ...]
+    match draft.kind:
+        case "convolution_forward" | "deconvolution_forward":
+            algorithm, *windows = s
+            args = (e, forward, api.ALGORITHMS[algorithm], m(api.SRC), m(api.WEIGHTS), m(api.BIAS), m(api.DST),
+                    *map(api.dims, windows))  # fmt: skip
+        case "pooling_forward":
+            algorithm, *windows = s
+            args = (e, forward, api.ALGORITHMS[algorithm], m(api.SRC), m(api.DST), *map(api.dims, windows))
+        case "matmul":
+            args = (e, m(api.SRC), m(api.WEIGHTS), m(api.BIAS), m(api.DST))
+        case "inner_product_forward":
+            args = (e, forward, m(api.SRC), m(api.WEIGHTS), m(api.BIAS), m(api.DST))
+        case "binary":
+            args = (e, api.ALGORITHMS[s[0]], m(api.SRC), m(api.SRC_1), m(api.DST))
+        case "eltwise_forward":
+            args = (e, forward, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), s[1], s[2])
+        case "softmax_forward":
+            args = (e, forward, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), s[1])
+        case "layer_normalization_forward":
+            args = (e, forward, m(api.SRC), m(api.DST), None, *s)
+        case "batch_normalization_forward":
+            args = (e, forward, m(api.SRC), m(api.DST), *s)
+        case "reduction":
+            args = (e, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), *s[1:])
+        case "resampling_forward":
+            args = (e, forward, api.ALGORITHMS[s[0]], None, m(api.SRC), m(api.DST))
+        case "lrn_forward":
+            args = (e, forward, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), *s[1:])
+        case "prelu_forward":
+            args = (e, forward, m(api.SRC), m(api.WEIGHTS), m(api.DST))
+        case "concat":
+            parts = [o.memory.handle.value for o in draft.operands if o.argument != api.DST]
+            array = (ctypes.c_void_p * len(parts))(*parts)
+            args = (e, m(api.DST), len(parts), s[0], array)
+        case "reorder":
+            args = (m(api.SRC), e, m(api.DST), e)
+        case other:
+            raise AssertionError(f"no primitive is called {other}")
+    return api.create(draft.kind, *args, attributes)
+
+
+class Execution(partial[int]):
+    """A primitive bound to its buffers; calling it runs it and returns oneDNN's status, 0 for success."""
+
+    memories: Mapping[Place, Sequence[Handle]]
+    kept: tuple[Any, ...]
+
+    def rebind(self, place: Place, array: Array) -> None:
+        """Let every argument at this place read or write another array of the same type."""
+        for memory in self.memories.get(place, ()):
+            api.function("memory_set_data_handle")(memory.value, address(array))
+
+
+def address(array: Array) -> int:
+    """Where an array begins."""
+    return int(array.__array_interface__["data"][0])
+
+
+def bind(descriptor: Descriptor, arrays: Mapping[Place, Array], scratch: Array | None, count: int) -> Execution:
+    """The call of a primitive over these buffers."""
+    with threads(count):
+        made = api.create("primitive_create", descriptor.handle.value)
+    primitive = Handle(made, "primitive_destroy")
+    draft = descriptor.draft
+    memories: dict[Place, list[Handle]] = {}
+    rows: list[tuple[int, int]] = []
+    for operand in (o for place in draft.places for o in draft.at(place)):
+        described = descriptor.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
+        begin = address(arrays[operand.place])
+        memory = Handle(api.create("memory_create", described, api.engine(), begin), "memory_destroy")
+        memories.setdefault(operand.place, []).append(memory)
+        rows.append((operand.argument, memory.value))
+    if descriptor.scratch:
+        assert scratch is not None
+        described = descriptor.memory(api.SCRATCHPAD)
+        memory = Handle(api.create("memory_create", described, api.engine(), address(scratch)), "memory_destroy")
+        memories[("scratch", 0)] = [memory]
+        rows.append((api.SCRATCHPAD, memory.value))
+    table = (api.Argument * len(rows))(*(api.Argument(*row) for row in rows))
+    execute, stream = api.executor()
+    call = Execution(
+        execute, ctypes.c_void_p(primitive.value), stream, ctypes.c_int(len(rows)),
+        ctypes.c_void_p(ctypes.addressof(table)),
+    )  # fmt: skip
+    call.memories, call.kept = memories, (primitive, table, descriptor)
+    return call
+
+
+def repacked(array: Array, source: Memory, target: int) -> Array:
+    """The bytes of a contiguous array that `source` describes, in the layout that a descriptor has."""
+    packed = aligned_empty(nbytes(target))
+    attributes = _attributes(Attributes())
+    e = api.engine()
+    handle = Handle(
+        api.create("reorder", source.handle.value, e, target, e, attributes.value), "primitive_desc_destroy"
+    )
+    scratch = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
+    workspace = aligned_empty(nbytes(scratch) if scratch else 0)
+    primitive = Handle(api.create("primitive_create", handle.value), "primitive_destroy")
+    sides = [(api.SRC, source.handle.value, array), (api.DST, target, packed)]
+    sides += [(api.SCRATCHPAD, scratch, workspace)] if workspace.size else []
+    memories = [Handle(api.create("memory_create", d, e, address(a)), "memory_destroy") for _, d, a in sides]
+    table = (api.Argument * len(sides))(*(api.Argument(s[0], m.value) for s, m in zip(sides, memories, strict=True)))
+    execute, stream = api.executor()
+    status = execute(ctypes.c_void_p(primitive.value), stream, len(sides), ctypes.c_void_p(ctypes.addressof(table)))
+    if status:
+        raise failed(status)
+    return packed

@@ -1,0 +1,96 @@
+"""Batch normalisation with fixed statistics: into the weights of the convolution before it, else a scale and a shift.
+
+https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...ops import DType, Tensor
+from ...ops.types import Array
+from ..graph import Node
+from .rewrite import Leaf, Match, Pattern, Replacement, Rule
+
+_STATISTICS = tuple(Leaf(name, constant=True) for name in ("scale", "shift", "mean", "var"))
+
+
+def _fixed(m: Match) -> str | None:
+    if m.attr("training_mode") or any(m.root.outputs[1:]):
+        return "it computes its statistics"
+    x = m.tensor(m.input(0))
+    if x is None or x.dtype is not DType.FLOAT or x.dims is None:
+        return f"the input is {x}"
+    return None
+
+
+def _after_convolution(m: Match) -> str | None:
+    conv = m.nodes[-1]
+    known = [m.constant(i) if i else None for i in conv.inputs[1:]]
+    if any(i and a is None for i, a in zip(conv.inputs[1:], known, strict=True)):
+        return "weights or bias of the convolution are not known"
+    return _fixed(m)
+
+
+def _scale_and_shift(m: Match) -> tuple[Array, Array]:
+    """The two numbers for each channel, in float64."""
+    arrays = (m.constant(m.values[n]) for n in ("scale", "shift", "mean", "var"))
+    scale, shift, mean, var = (np.asarray(a, np.float64) for a in arrays)
+    factor = scale / np.sqrt(var + m.attr("epsilon"))
+    return factor, shift - mean * factor
+
+
+def _into_convolution(m: Match) -> Replacement:
+    conv, root = m.nodes[-1], m.root
+    factor, shift = _scale_and_shift(m)
+    w = np.asarray(m.constant(conv.inputs[1]), np.float64)
+    b = m.constant(conv.inputs[2]) if len(conv.inputs) > 2 and conv.inputs[2] else None
+    if conv.op == "Conv":
+        w = w * factor.reshape(-1, *(1,) * (w.ndim - 1))
+    else:  # input channels first, then the filters of each group
+        group = conv.attrs.get("group", 1)
+        split = w.reshape(group, -1, *w.shape[1:]) * factor.reshape(group, 1, w.shape[1], *(1,) * (w.ndim - 2))
+        w = split.reshape(w.shape)
+    if b is not None:
+        shift = shift + np.asarray(b, np.float64) * factor
+    made = root.outputs[0]
+    constants = {f"{made}:weights": w.astype(np.float32), f"{made}:bias": shift.astype(np.float32)}
+    inputs = (conv.inputs[0], *constants)
+    node = Node(conv.op, inputs, root.outputs[:1], conv.attrs, name=root.name, origin=_origin(m), where=root.where)
+    return Replacement({}, (node,), constants)
+
+
+def _alone(m: Match) -> Replacement:
+    root, x = m.root, m.tensor(m.input(0))
+    assert isinstance(x, Tensor)
+    factor, shift = (v.astype(np.float32).reshape(-1, *(1,) * (x.rank - 2)) for v in _scale_and_shift(m))
+    made = root.outputs[0]
+    scaled = f"{made}:scaled"
+    constants = {f"{made}:scale": factor, f"{made}:shift": shift}
+    names = tuple(constants)
+    nodes = (
+        Node("Mul", (root.inputs[0], names[0]), (scaled,), name=f"{root.name}:scale", origin=_origin(m)),
+        Node("Add", (scaled, names[1]), (made,), name=root.name, origin=_origin(m)),
+    )
+    return Replacement({}, nodes, constants)
+
+
+def _origin(m: Match) -> tuple[str, ...]:
+    return tuple(n.name for n in m.nodes)
+
+
+_convolved = Pattern(("Conv", "ConvTranspose"), (Leaf("x"), Leaf("w", constant=True)), uses=1)
+BATCHNORM: tuple[Rule, ...] = (
+    Rule(
+        "BatchNormalization into the convolution before it",
+        Pattern("BatchNormalization", (_convolved, *_STATISTICS)),
+        _after_convolution,
+        _into_convolution,
+    ),
+    Rule(
+        "BatchNormalization as scale and shift",
+        Pattern("BatchNormalization", (Leaf("x"), *_STATISTICS)),
+        _fixed,
+        _alone,
+    ),
+)

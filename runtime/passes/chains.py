@@ -1,0 +1,92 @@
+"""Chains: a node and those that follow it become one `mezzo.Fused`, where a kernel of the device computes them at once.
+
+Nothing is fused on suspicion: a chain grows by one node as long as a kernel that fuses takes the whole of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ...ops import Tensor
+from ...ops.fused import ABSENT, PREVIOUS, Link
+from ..graph import Graph, Node
+from .bodies import map_bodies
+
+Takes = Callable[[Graph, Node], str | None]  # None if a kernel computes the node at once, else why not
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Where a chain ended, and why."""
+
+    where: str
+    reason: str
+
+
+def fuse_chains(graph: Graph, takes: Takes, stopped: list[Stopped] | None = None) -> Graph:
+    """Fuse what `takes` accepts; why chains end goes to `stopped`. Subgraphs are fused on their own."""
+    graph = map_bodies(graph, lambda body: fuse_chains(body.but(types=graph.types), takes, stopped))
+    uses, readers = graph.uses(), dict[str, Node]()
+    for node in graph.nodes:
+        for name in node.inputs:
+            readers[name] = node
+    gone: set[str] = set()
+    placed: dict[str, Node] = {}
+    for node in graph.nodes:
+        if node.outputs[0] in gone or not _plain(node):
+            continue
+        chain, last = [node], node
+        fused = node
+        while uses.get(last.outputs[0]) == 1 and last.outputs[0] in readers:
+            reader = readers[last.outputs[0]]
+            if not _plain(reader) or reader.outputs[0] in gone or not _same_size(graph, last, reader):
+                break
+            longer = _fused([*chain, reader])
+            reason = takes(graph, longer)
+            if reason is not None:
+                if stopped is not None:
+                    stopped.append(Stopped(reader.place, reason))
+                break
+            chain, last, fused = [*chain, reader], reader, longer
+        if len(chain) > 1:
+            gone.update(n.outputs[0] for n in chain)
+            placed[last.outputs[0]] = fused
+    if not placed:
+        return graph
+    nodes = tuple(_rebuilt(graph, gone, placed))
+    return graph.but(nodes=nodes)
+
+
+def _rebuilt(graph: Graph, gone: set[str], placed: dict[str, Node]) -> Iterator[Node]:
+    for node in graph.nodes:
+        name = node.outputs[0]
+        if name in placed:
+            yield placed[name]
+        elif name not in gone:
+            yield node
+
+
+def _plain(node: Node) -> bool:
+    return len(node.outputs) == 1 and not node.bodies and not node.domain
+
+
+def _same_size(graph: Graph, before: Node, after: Node) -> bool:
+    x, y = graph.types.get(before.outputs[0]), graph.types.get(after.outputs[0])
+    return isinstance(x, Tensor) and isinstance(y, Tensor) and x.static and x.dims == y.dims
+
+
+def _fused(nodes: list[Node]) -> Node:
+    """The node that stands for a chain."""
+    inputs: dict[str, int] = {}
+    links: list[Link] = []
+    previous = ""
+    for node in nodes:
+        operands = tuple(
+            ABSENT if not n else PREVIOUS if n == previous else inputs.setdefault(n, len(inputs)) for n in node.inputs
+        )
+        links.append((node.domain, node.op, operands, tuple(sorted(node.attrs.items()))))
+        previous = node.outputs[0]
+    first, last = nodes[0], nodes[-1]
+    origin = tuple(dict.fromkeys(o for n in nodes for o in (n.origin or (n.name,))))
+    return Node("Fused", tuple(inputs), last.outputs, {"chain": tuple(links)}, "mezzo", last.name, first.where, origin)
