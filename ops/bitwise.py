@@ -67,6 +67,7 @@ def _from_nibbles(bits: Array, to: DType) -> Array:
     samples=[
         Sample([f32(2, 3)], {"to": DType.INT32.onnx}),
         Sample([i64(2)], {"to": DType.DOUBLE.onnx}),
+        Sample([np.array([1 - 2j], np.complex128)], {"to": DType.COMPLEX128.onnx}),
         Sample([np.array(1.5, np.float16)], {"to": DType.BFLOAT16.onnx}),
         Sample([np.array([True, False])], {"to": DType.UINT8.onnx}),
         # types, not arrays: an array would bring ml_dtypes into every process

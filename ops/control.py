@@ -169,6 +169,7 @@ def _running(g: Builder, total: Any, x: Any) -> tuple[Any, ...]:
     outputs=("final_state_and_scan_outputs*",),
     samples=[
         Sample([f32(2), f32(3, 2)], {"num_scan_inputs": 1, "body": Body([f32(2), f32(2)], _running)}, outputs=2),
+        Sample([f32(), f32(3)], {"num_scan_inputs": 1, "body": Body([f32(), f32()], _running)}, outputs=2),
         Sample(
             [f32(2), f32(2, 3)],
             {
@@ -201,7 +202,7 @@ def scan(
     length = _length([x.shape[0] for x in scanned])
     rows: list[list[Array]] = [[] for _ in body.outputs[n:]]
     for i in range(length):
-        xs = [x[length - 1 - i if back else i] for x, back in zip(scanned, backwards, strict=True)]
+        xs = [x[length - 1 - i if back else i, ...] for x, back in zip(scanned, backwards, strict=True)]
         results = k.run(body, *carried, *xs)
         carried = list(results[:n])
         for row, value in zip(rows, results[n:], strict=True):

@@ -82,6 +82,8 @@ def _(X: Type, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: i
         Sample([_map({7: "x"}, DType.INT64, DType.STRING)], {"int64_vocabulary": (5, 7)}),
         Sample([_map({}, DType.STRING, DType.FLOAT)], {"string_vocabulary": ("a",)}),
         Sample([_map({"b": 3}, DType.STRING, DType.INT64)], {"string_vocabulary": ("a", "b")}),
+        Sample([_map({"b": 0.5}, DType.STRING, DType.DOUBLE)], {"string_vocabulary": ("a", "b")}),
+        Sample([_map({5: 0.25}, DType.INT64, DType.FLOAT)], {"int64_vocabulary": (5, 7)}),
     ],
 )
 def dict_vectorizer(
