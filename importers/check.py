@@ -54,7 +54,11 @@ PASSED_OVER = "mezzo.retired"  # the checker lets nodes of domains that it does 
 def _retired(node: onnx.NodeProto, opset: int) -> bool:
     """Whether onnx calls an operator deprecated that a later opset brought back in another form, which we know.
     (GroupNormalization of opset 18 to 20: the checker refuses files that exporters wrote and runtimes take.)"""
-    if domain_of(node.domain) or not any(v > opset for v in upgrade.changes("", node.op_type)):
+    if (
+        domain_of(node.domain)
+        or not 0 < opset < 1 << 31
+        or not any(v > opset for v in upgrade.changes("", node.op_type))
+    ):
         return False
     try:
         return bool(onnx.defs.get_schema(node.op_type, opset).deprecated)

@@ -71,6 +71,10 @@ class TensorReader:
         if any(d < 0 for d in dims):
             raise ModelError(f"the dims {list(dims)} are negative", where=where, hint=NOT_WHOLE)
         self.budget.check("tensor_elements", math.prod(dims), f"elements of dims {list(dims)}", where=where)
+        if math.prod(filter(None, dims)) >= 1 << 58:
+            raise ModelError(
+                f"no array has the dims {list(dims)}, though without elements", where=where, hint=NOT_WHOLE
+            )
         return dtype, dims
 
     def where(self, tensor: TensorProto) -> str:

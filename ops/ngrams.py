@@ -24,7 +24,7 @@ def pool_of(counts: tuple[int, ...], tokens: tuple[Any, ...]) -> Pool:
     found: Pool = {}
     ends = (*counts[1:], len(tokens))
     for length, (start, end) in enumerate(zip(counts, ends, strict=True), start=1):
-        if start > end or (end - start) % length:
+        if not 0 <= start <= end <= len(tokens) or (end - start) % length:
             raise ShapeError(f"ngram_counts {list(counts)} do not divide {len(tokens)} tokens into n-grams")
         for at in range(start, end, length):
             gram = tokens[at : at + length]
@@ -96,8 +96,9 @@ def tf_idf_vectorizer(
     scale = np.ones(len(ngram_indexes), np.float32) if weights is None else np.asarray(weights, np.float32)
     for row, tokens in zip(found, rows, strict=True):
         times = np.zeros(len(ngram_indexes), np.float32)
-        for length in range(min_gram_length, max_gram_length + 1):
-            for step in range(1, max_skip_count + 2 if length > 1 else 2):  # one token alone skips nothing
+        for length in range(max(min_gram_length, 1), min(max_gram_length, len(ngram_counts), len(tokens)) + 1):
+            furthest = (len(tokens) - 1) // (length - 1) if length > 1 else 1  # one token alone skips nothing
+            for step in range(1, min(max_skip_count + 1, furthest) + 1):
                 for start in range(len(tokens) - (length - 1) * step):
                     at = pool.get(tuple(tokens[start : start + (length - 1) * step + 1 : step]))
                     if at is not None:

@@ -285,10 +285,11 @@ def lrn(k: Context, X: Array, *, alpha: float = 1e-4, beta: float = 0.75, bias: 
     x = widen(X)
     squares = x * x
     sums = squares.copy()
-    for shift in range(-((size - 1) // 2), size // 2 + 1):
-        if 0 < shift < X.shape[1]:
+    most = X.shape[1] - 1  # no channel is further away
+    for shift in range(-min((size - 1) // 2, most), min(size // 2, most) + 1):
+        if shift > 0:
             sums[:, :-shift] += squares[:, shift:]
-        elif -X.shape[1] < shift < 0:
+        elif shift < 0:
             sums[:, -shift:] += squares[:, :shift]
     return narrow(x / (bias + alpha / size * sums) ** beta, X.dtype)
 

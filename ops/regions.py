@@ -123,6 +123,8 @@ def roi_align(
         for first, last, count, size in ((top, bottom, output_height, X.shape[2]),
                                          (left, right, output_width, X.shape[3])):  # fmt: skip
             extent = last - first if shifted else max(last - first, 1.0)
+            if not extent < 64 * size + 4096:  # as many samples as pixels: their number must not be the data's choice
+                raise ShapeError(f"a region of {extent} pixels on an image of {size}")
             samples = sampling_ratio if sampling_ratio > 0 else max(math.ceil(extent / count), 1)
             axes.append((count, samples, [xp.asarray(v) for v in _readers(size, first, extent, count, samples)]))
         (rows, down, vertical), (columns, across, horizontal) = axes

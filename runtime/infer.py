@@ -6,6 +6,7 @@ so that shape arithmetic has vanished before anything is planned.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +25,8 @@ def check_size(made: Type, budget: Budget) -> None:
     """Refuse a tensor above the budget, or of negative size, before anything of its size exists."""
     if isinstance(made, Tensor) and any(isinstance(d, int) and d < 0 for d in made.dims or ()):
         raise ShapeError(f"the result would be {made}", hint="the operands are too small for these attributes")
+    if isinstance(made, Tensor) and math.prod(d for d in made.dims or () if isinstance(d, int) and d) >= 1 << 58:
+        raise ShapeError(f"the result would be {made}", hint="no array has such sizes, not even one without elements")
     elements = made.elements if isinstance(made, Tensor) else None
     if elements is not None and elements > budget.tensor_elements:
         budget.check("tensor_elements", elements, f"elements of {made}")
