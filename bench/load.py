@@ -1,9 +1,10 @@
 """From a file to a session that is ready: ours from `.mezzo` beside ONNX Runtime's from `.onnx`.
 
 `load/NET` is the time until the session is made (the file mapped and its digest checked, nothing run), without imports;
-`first/NET` until the first answer, so that it has what loading leaves for later: reading and confirming the program; `process/NET` a whole process, from start to end, that loads, answers once and stops. Each round starts
-fresh processes, interleaved. The floor of `process` is a process that only imports numpy. ResNet-50 has 25.6 million
-real random float32 values as initialisers.
+`first/NET` until the first answer, so that it has what loading leaves for later: reading and confirming the program;
+`process/NET` a whole process, from start to end, that loads, answers once and stops. Each round starts fresh processes,
+interleaved. The floor of `process` is a process that only imports numpy. ResNet-50 has 25.6 million real random float32
+values as initialisers.
 """
 
 from __future__ import annotations
