@@ -64,6 +64,12 @@ def _(X: Tensor, cos_cache: Tensor, sin_cache: Tensor, position_ids: Tensor | No
     has_rank(X, 3, 4)
     if X.dims is not None and len(X.dims) == 3 and not attrs.get("num_heads"):
         raise ShapeError(f"{X} needs the number of heads", hint="set num_heads")
+    width: Dim = attrs.get("rotary_embedding_dim") or None
+    if width is None and X.dims is not None:
+        width, heads = X.dims[-1], attrs.get("num_heads") if len(X.dims) == 3 else 1
+        width = width // heads if isinstance(width, int) and heads else width
+    if isinstance(width, int) and width % 2:
+        raise ShapeError(f"{width} elements of each head do not make pairs to turn", hint="correct the sizes")
     return X.forget()
 
 

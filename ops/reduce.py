@@ -138,6 +138,7 @@ ARG_SAMPLES = [
     Sample([np.array([[1, 1, 0], [0, 2, 2]])], {"axis": 1, "select_last_index": 1}),
     Sample([np.array([[1, 1, 0], [0, 2, 2]])], {"axis": 1}),
     Sample([f32(0, 3)], {"axis": 1}),
+    Sample([f32(0, 0)], {"axis": 1, "keepdims": 0}),
 ]
 
 
@@ -146,10 +147,13 @@ def place_of(name: str, since: int, method: str) -> Op:
 
     def reference(k: Context, data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
         at = axis_of(axis, data.ndim)
+        dims = _reduced_dims(data.shape, (at,), keepdims)
+        if 0 in dims:  # no extreme is asked for, not even of nothing
+            return k.xp.zeros(dims, np.int64)
         x = k.xp.flip(data, at) if select_last_index else data
         found = k.xp.expand_dims(getattr(widen(x), method)(at), at).astype(np.int64)
         found = data.shape[at] - 1 - found if select_last_index else found
-        return found if keepdims else k.xp.array(found.reshape(_reduced_dims(data.shape, (at,), 0)))
+        return k.xp.array(found.reshape(dims))
 
     made = op(name, since=since, outputs=("reduced",), samples=ARG_SAMPLES)(reference)
 

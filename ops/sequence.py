@@ -237,6 +237,8 @@ def _(input_sequence: Type, *, axis: int, new_axis: int = 0) -> Tensor:
         Sample([f32(5, 2), np.int64(2)]),
         Sample([f32(2, 4), np.int32(2)], {"axis": 1, "keepdims": 0}),
         Sample([f32(5, 2), np.array([1, 0, 4], np.int64)]),
+        Sample([f32(0, 2)]),
+        Sample([f32(2, 0), np.int64(2)], {"axis": 1}),
         Sample([np.array(["a", "b", "c"], object), np.array([1, 2], np.int32)]),
     ],
 )
@@ -256,7 +258,7 @@ def split_to_sequence(
         ends = np.cumsum(ints(split), dtype=np.int64).tolist()
         if min(ints(split), default=0) < 0 or (ends[-1] if ends else 0) != size:
             raise ShapeError(f"the parts {ints(split)} do not make up {size}")
-    starts = [0, *ends[:-1]]
+    starts = [0, *ends][: len(ends)]
     return [input[(slice(None),) * at + (slice(a, b),)].copy() for a, b in zip(starts, ends, strict=True)]
 
 

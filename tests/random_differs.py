@@ -393,6 +393,23 @@ def normalized(X: Any, **attrs: Any) -> Any:
     return np.array(kept, object).reshape(*X.shape[:-1], -1)
 
 
+def float32_scales(case: Case) -> Sample:
+    wide = wider("float32")(case).inputs
+    return replace(case.sample, inputs=[wide[i] if i in (1, 4, 6) else x for i, x in enumerate(case.xs)])
+
+
+def width_of_heads(case: Case) -> int:
+    """How many elements of each head are turned."""
+    attrs, dims = case.sample.attrs, np.shape(case.xs[0])
+    return int(attrs.get("rotary_embedding_dim") or dims[-1] // (attrs["num_heads"] if len(dims) == 3 else 1))
+
+
+def fused_matmul_of_nothing(case: Case, referee: Referee) -> Answer:
+    """Zeros, in the shape that the runtime says."""
+    found, _ = referee.ask("runtime", case.model, dict(case.feeds))
+    return None if found is None else [np.zeros_like(found[0])]
+
+
 def padded_texts(case: Case) -> Sample:
     """Texts as numbers above zero: places in a list."""
     listed = sorted({*case.xs[0].reshape(-1)} - {""})
@@ -452,7 +469,7 @@ ROWS = [
     Row("LinearClassifier", lambda c: len(labels(c)) != 1, "the standard wants one kind of labels", refused),
     Row("LinearClassifier", lambda c: "intercepts" not in c.sample.attrs,
         "the runtime wants intercepts; the reference adds nothing to no scores", closed(linear_classifier)),
-    Row("SpaceToDepth", empty, "the reference divides no elements into blocks of any size", refused),
+    Row("SpaceToDepth DepthToSpace", empty, "the reference divides no elements into blocks of any size", refused),
     Row("TfIdfVectorizer", lambda c: twice(first(c), c.sample.attrs), "the reference keeps one of two like n-grams",
         refused),
     Row("TfIdfVectorizer", lambda c: {"pool_strings", "pool_int64s"} <= c.sample.attrs.keys(),
@@ -472,6 +489,21 @@ ROWS = [
             exclude_outside=None))),
     Row("GatherND", lambda c: outside(*c.xs, **c.sample.attrs), "the runtime looks at no index where no element moves",
         refused),
+    Row("Cast", lambda c: first(c) is DType.FLOAT8E8M0, "the runtime spells NaN as it does for no other type",
+        asked("runtime", lambda c: c.sample, lambda c, found: [np.where(found[0] == "NaN", "nan", found[0])])),
+    Row("RotaryEmbedding", lambda c: width_of_heads(c) % 2 != 0, "the runtime turns a pair of one", refused),
+    Row("FusedMatMul", lambda c: empty(c) and c.dtypes[0] is DType.FLOAT,
+        "the runtime leaves sums of nothing as they are", fused_matmul_of_nothing),
+    Row("Split", lambda c: c.sample.attrs.get("num_outputs", c.sample.outputs) != c.sample.outputs,
+        "neither counts the outputs of the node", refused),
+    Row("SplitToSequence", lambda c: len(c.xs) > 1 and np.ndim(c.xs[1]) == 1
+        and np.sum(c.xs[1]) != np.shape(c.xs[0])[c.sample.attrs.get("axis", 0)],
+        "parts that do not make up the axis: the reference takes what there is, the runtime refuses some", refused),
+    Row("NegativeLogLikelihoodLoss", empty, "the runtime takes the mean of nothing for 0; the reference refuses",
+        closed(lambda *xs, **_: np.float32(np.nan))),
+    Row("LayerNormalization", lambda c: narrow(c) and c.sample.outputs > 1,
+        "the reference gives the mean in the type of X, not in that of stash_type",
+        asked("reference", wider("float32"))),
     Row("LRN", lambda c: first(c) is DType.DOUBLE, "the runtime has no float64; the reference adds in float32",
         closed(lrn)),
     Row("QuantizeLinear", lambda c: np.ndim(c.xs[1]) > 0 and not blocks_fit(c),
@@ -479,7 +511,9 @@ ROWS = [
     Row("QuantizeLinear", lambda c: not np.all(c.xs[1]), "the reference casts infinite quotients", quantised),
     Row("DequantizeLinear", lambda c: first(c).floating and len(c.xs) > 2,
         "the reference has no zero points of floats, which the standard's formula has", closed(dequantised)),
-    Row("QLinearMatMul QLinearConv", narrow, "the reference rounds every step to the narrow type",
+    Row("QLinearMatMul", narrow, "the reference rounds every step to the type of the scales",
+        asked("reference", float32_scales)),
+    Row("QLinearConv", narrow, "the reference rounds every step to the narrow type",
         asked("runtime", wider("float32"))),
     Row("TreeEnsembleRegressor TreeEnsembleClassifier TreeEnsemble", lambda c: empty(c)
         and np.shape(c.xs[0])[-1] <= max(c.sample.attrs["nodes_featureids"]),
