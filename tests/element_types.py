@@ -58,11 +58,13 @@ def type_in(x: Any) -> Any:
     return x if x is None else x.type if isinstance(x, Held) else type_of(x)
 
 
-def ran(o: Op) -> dict[str, set[str]]:
+def ran(o: Op) -> tuple[dict[str, set[str]], list[str]]:
     """The types in which some sample ran, by type parameter: its own, and those that its numbers, or the attribute that
-    names the type of its result, could be turned into; and those of a body made for them."""
+    names the type of its result, could be turned into; and those of a body made for them. And what a planned program
+    answered otherwise than the reference."""
     schema, types = schema_of(o), allowed(o)
     found: dict[str, set[str]] = {p: set() for p in types}
+    wrong = list[str]()
 
     def note(sample: Sample, xs: list[Any], ys: Results | None) -> None:
         """The types of all operands and results of a run."""
@@ -87,7 +89,8 @@ def ran(o: Op) -> dict[str, set[str]]:
                         made, turned = alike(xs, made, which, [types[p] for p in ins])
                         ys = attempt(o, sample, made)
                     if ys is not None and of_the_same_numbers(o, sample, xs, made, turned, ys):
-                        note(sample, made, ys if as_planned(o, sample, made, ys) else None)
+                        note(sample, made, ys)
+                        wrong += as_planned(o, sample, made, ys)
                 elif not which and LEAF.search(target):
                     for other in with_result_type(sample, BY_NAME[LEAF.findall(target)[0]], target):
                         note(other, xs, attempt(o, other, xs))
@@ -95,7 +98,7 @@ def ran(o: Op) -> dict[str, set[str]]:
         value = value_of(target)
         sample = BODIES[o.name](value)
         note(sample, arrays(sample), through_a_session(o, sample, value))
-    return found
+    return found, wrong
 
 
 def formals_of(formals: Any, xs: Any) -> list[Any]:
@@ -237,13 +240,17 @@ BODIES: dict[str, Callable[[Any], Sample]] = {
 }  # fmt: skip
 
 
-def as_planned(o: Op, sample: Sample, made: list[Any], ys: Results) -> bool:
-    """Whether the planned program, with whatever kernel it chose, answers as the reference does."""
+def as_planned(o: Op, sample: Sample, made: list[Any], ys: Results) -> list[str]:
+    """How the planned program, with whatever kernels it chose, differs from the reference."""
     if not o.deterministic:
-        return True
+        return []
     graph, feeds = sample_graph(o, replace(sample, inputs=made))
-    got = Session(graph).run({n: x.value if isinstance(x, Held) else x for n, x in feeds.items()})
-    return all(equal(y, like) for y, (like, _) in zip(got.values(), ys, strict=True))
+    try:
+        got = Session(graph).run({n: x.value if isinstance(x, Held) else x for n, x in feeds.items()})
+    except MezzoError as error:
+        return [f"{o.name}: {error}"]
+    pairs = zip(got.values(), ys, strict=True)
+    return [f"{o.name}: {y} instead of {like}" for y, (like, _) in pairs if not equal(y, like)]
 
 
 def of_the_same_numbers(o: Op, sample: Sample, xs: list[Any], made: list[Any], which: list[int], ys: Results) -> bool:
