@@ -14,10 +14,11 @@ from .matmul import Gemm, MatMul
 from .movement import Reorder, Transpose
 from .norm import LayerNorm, Softmax
 from .pool import Pool
+from .recurrent import Recurrent
 
 KERNELS: tuple[Kernel, ...] = (
     Conv(), ConvTranspose(), MatMul(), Gemm(), Pool(), Softmax(), LayerNorm(), Eltwise(), Binary(), Reorder(),
-    Transpose(),
+    Transpose(), Recurrent(),
 )  # fmt: skip
 
 __all__ = ["KERNELS"]

@@ -81,6 +81,7 @@ DESCRIPTORS: Final = {
     "resampling_forward": (_P, _I, _I, POINTER(c_float), _P, _P, _P),
     "reduction": (_P, _I, _P, _P, _F, _F, _P),
     "vanilla_rnn_forward": (_P, _I, _I, _I, *_RECURRENT, c_uint, _F, _F, _P),
+    "sum": (_P, _P, _I, POINTER(c_float), _PP, _P),
     "lstm_forward": (_P, _I, _I, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, c_uint, _P),
     "gru_forward": (_P, _I, _I, *_RECURRENT, c_uint, _P),
     "lbr_gru_forward": (_P, _I, _I, *_RECURRENT, c_uint, _P),

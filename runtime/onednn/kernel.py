@@ -80,13 +80,8 @@ class OneDnn(ABC):
         return repacked(np.ascontiguousarray(array), source, target)
 
     def _describe(self, ask: Ask) -> Descriptor | Declined:
-        if not ask.target.onednn:
-            return Declined("oneDNN is switched off")
-        if library() is None:
-            return Declined(str(find()))
-        types: list[Type | None] = [*ask.inputs, *ask.outputs]
-        if not all(t is None or (isinstance(t, Tensor) and t.static and t.elements) for t in types):
-            return Declined("an operand has no known sizes, or no elements")
+        if (why := unavailable(ask)) is not None:
+            return Declined(why)
         reasons: list[str] = []
         try:
             for draft in self.drafts(ask, chain(ask.node)):
@@ -118,13 +113,25 @@ class OneDnn(ABC):
                 yield Alias(0, i)
 
 
+def unavailable(ask: Ask) -> str | None:
+    """Why oneDNN cannot be asked at all, if it cannot."""
+    if not ask.target.onednn:
+        return "oneDNN is switched off"
+    if library() is None:
+        return str(find())
+    types: list[Type | None] = [*ask.inputs, *ask.outputs]
+    if not all(t is None or (isinstance(t, Tensor) and t.static and t.elements) for t in types):
+        return "an operand has no known sizes, or no elements"
+    return None
+
+
 def _layouts(ask: Ask, found: Descriptor) -> tuple[str, ...]:
     """The layouts of all inputs, then of all outputs."""
-    inputs = [_layout(found, ("in", i), t) for i, t in enumerate(ask.inputs)]
-    return (*inputs, *(_layout(found, ("out", i), None) for i in range(len(ask.node.outputs))))
+    inputs = [layout_at(found, ("in", i), t) for i, t in enumerate(ask.inputs)]
+    return (*inputs, *(layout_at(found, ("out", i), None) for i in range(len(ask.node.outputs))))
 
 
-def _layout(found: Descriptor, place: Place, type: Type | None) -> str:
+def layout_at(found: Descriptor, place: Place, type: Type | None) -> str:
     """The layout in which the step has an operand; Refused if that cannot be said."""
     wanted = {_one_layout(found, o) for o in found.draft.at(place)}
     if len(wanted) > 1:
@@ -149,7 +156,7 @@ def _one_layout(found: Descriptor, operand: Operand) -> str:
         return ""
     strides = source.strides or strides_of(row_major(len(sizes)), sizes)
     shown = ";".join(",".join(map(str, numbers)) for numbers in (sizes, strides))
-    return f"{tag}({shown})={nbytes(descriptor)}"
+    return f"{tag}{operand.layout}({shown})={nbytes(descriptor)}"
 
 
 def floats(ask: Ask, at: Sequence[int]) -> list[Tensor]:

@@ -181,8 +181,22 @@ def _create(draft: Draft, attributes: int) -> int:
             parts = [o.memory.handle.value for o in draft.operands if o.argument != api.DST]
             array = (ctypes.c_void_p * len(parts))(*parts)
             args = (e, m(api.DST), len(parts), s[0], array)
+        case "sum":
+            parts = [o.memory.handle.value for o in draft.operands if o.argument != api.DST]
+            scales = (ctypes.c_float * len(parts))(*([s[0]] * len(parts)))
+            args = (e, m(api.DST), len(parts), scales, (ctypes.c_void_p * len(parts))(*parts))
         case "reorder":
             args = (m(api.SRC), e, m(api.DST), e)
+        case "lstm_forward":
+            args = (e, forward, s[0], m(api.SRC), m(api.SRC_1), m(api.SRC_2), m(api.WEIGHTS), m(api.WEIGHTS_1),
+                    m(api.WEIGHTS_2), None, m(api.BIAS), m(api.DST), m(api.DST_1), m(api.DST_2), 0)  # fmt: skip
+        case "gru_forward" | "lbr_gru_forward" | "vanilla_rnn_forward":
+            args = (m(api.SRC), m(api.SRC_1), m(api.WEIGHTS), m(api.WEIGHTS_1), m(api.BIAS), m(api.DST), m(api.DST_1),
+                    0)  # fmt: skip
+            if draft.kind == "vanilla_rnn_forward":
+                args = (e, forward, api.ALGORITHMS[s[1]], s[0], *args, s[2], 0.0)
+            else:
+                args = (e, forward, s[0], *args)
         case other:
             raise AssertionError(f"no primitive is called {other}")
     return api.create(draft.kind, *args, attributes)
