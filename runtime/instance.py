@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from .eager import Meter, blaming, node_key
 from .graph import Node
 from .infer import check_size
 from .kernels import Ask, Rebinds
-from .kernels.kernel import Scratch, Work, failed
+from .kernels.kernel import Scratch, Work, failed, nothing
 from .lives import Space, aligned
 from .pool import Pool
 from .program import Program, Step, body_bytes
@@ -46,8 +47,9 @@ class Surroundings:
 class Instance:
     """The prepared calls of a program over one arena.
 
-    Steps whose operands all have a fixed place are prepared here, once. Steps that touch inputs or outputs of the
-    program are prepared again for the buffers of each run; dynamic steps when their operands exist.
+    Steps whose operands all have a fixed place are prepared here, once. Small inputs and outputs have one too, behind
+    the planned bytes of the arena, and are copied there and back; steps that touch large ones are bound to the buffers
+    of each run, and dynamic steps prepared when their operands exist.
     """
 
     def __init__(
@@ -57,8 +59,8 @@ class Instance:
         around: Surroundings,
         states: Mapping[str, Array] | None = None,
     ) -> None:
-        if arena.nbytes < program.plan.size:
-            raise PlanError(f"an arena of {arena.nbytes} bytes for a plan of {program.plan.size}")
+        if arena.nbytes < program.arena_bytes:
+            raise PlanError(f"an arena of {arena.nbytes} bytes for a program of {program.arena_bytes}")
         self.program, self.arena, self.around = program, arena, around
         self._device = device(program.target.device)
         self._constant = frozenset(program.weights)
@@ -67,14 +69,17 @@ class Instance:
         self._known = {n: type_of(around.weights[n], known=True) for n in small}
         self.arrays: dict[str, Array] = {}
         self._bind_fixed(states or {})
+        self._staged = self._bind_staged()
         self.runners = [self._runners_of(s) for s in program.steps]
-        moving = {Space.INPUT, Space.OUTPUT}
-        foreign = {*moving, Space.DYNAMIC}
-        self._foreign = [s.life.value for s in program.plan.slots if s.life.space in foreign]
+        foreign = {Space.INPUT, Space.OUTPUT, Space.DYNAMIC}
+        places = [s.life for s in program.plan.slots if s.life.value not in self._staged]
+        self._foreign = [life.value for life in places if life.space in foreign]
+        moving = {life.value for life in places if life.space in (Space.INPUT, Space.OUTPUT)}
         self._moving: dict[int, list[tuple[Place, str]]] = {}
+        self._rebinds: dict[int, Rebinds] = {}
         self._calls: list[Callable[[], Any]] = []
         for i, step in enumerate(program.steps):
-            touched = [(p, n) for p, n in _places(step.node) if program.space(n) in moving]
+            touched = [(p, n) for p, n in _places(step.node) if n in moving]
             if step.dynamic:
                 self._calls.append(partial(self._run_dynamic, i))
             elif touched:
@@ -82,6 +87,7 @@ class Instance:
                 self._calls.append(_not_yet)
             else:
                 self._calls.append(self._prepared(i))
+        self._fixed = None if self._moving else self._working()
 
     def _bind_fixed(self, states: Mapping[str, Array]) -> None:
         program = self.program
@@ -95,6 +101,21 @@ class Instance:
                 self.arrays[life.value] = _view(self.arena, slot.offset, known)
         for read, write in program.states.items():
             self.arrays[read] = self.arrays[write] = states[read]
+
+    def _bind_staged(self) -> dict[str, Array]:
+        """Places for the small ports, behind those of the plan."""
+        at, made = aligned(self.program.plan.size), dict[str, Array]()
+        for name in self.program.staged:
+            known = self.program.types[name]
+            assert isinstance(known, Tensor)
+            made[name] = _view(self.arena, at, known)
+            at += aligned(known.nbytes)
+        self.arrays |= made
+        return made
+
+    def _working(self) -> list[tuple[int, Callable[[], Any]]]:
+        """The calls that do something, with the numbers of their steps."""
+        return [(i, call) for i, call in enumerate(self._calls) if call is not nothing]
 
     def _scratch(self, step: Step) -> Scratch:
         """Hand out the step's workspace piece by piece."""
@@ -208,28 +229,29 @@ class Instance:
     ) -> list[Any]:
         """Replay. `inputs` (and `captures`) in the program's order; `outputs` holds the buffer of each static output,
         None for dynamic ones. Returns the outputs: those buffers, or arrays of the pool."""
-        program, arrays = self.program, self.arrays
-        arrays.update(zip((p.name for p in program.inputs), inputs, strict=True))
-        arrays.update(zip(program.captures, captures, strict=True))
-        arrays.update((n, o) for n, o in zip(program.results, outputs, strict=True) if o is not None)
-        calls = self._calls
-        for i, places in self._moving.items():
-            call = calls[i]
-            if isinstance(call, Rebinds):
-                for place, name in places:
-                    call.rebind(place, arrays[name])
+        program, arrays, staged = self.program, self.arrays, self._staged
+        for name, given in chain(zip(program.given, inputs, strict=True), zip(program.captures, captures, strict=True)):
+            if name in staged:
+                np.copyto(staged[name], given)
             else:
-                calls[i] = self._prepared(i)
+                arrays[name] = given
+        for name, buffer in zip(program.results, outputs, strict=True):
+            if buffer is not None and name not in staged:
+                arrays[name] = buffer
+        working = self._fixed
+        if working is None:
+            self._bind_moving()
+            working = self._working()
         i = 0
         try:
             meter = self.around.meter
             if observe is None and not meter.watches:
-                for i, call in enumerate(calls):  # noqa: B007 (the handler below reads the index)
+                for i, call in working:  # noqa: B007 (the handler below reads the index)
                     status = call()
                     if status.__class__ is int and status:
                         raise failed(status)
             else:
-                for i, call in enumerate(calls):
+                for i, call in enumerate(self._calls):
                     meter.check()
                     if observe:
                         observe("before", i, program.steps[i], self)
@@ -243,14 +265,30 @@ class Instance:
             with blaming(program.steps[i].node.place):
                 raise
             raise AssertionError from error  # not reached: blaming raises
-        results = [arrays[n] for n in program.results]
+        results: list[Any] = []
+        for name, buffer in zip(program.results, outputs, strict=True):
+            if buffer is not None and name in staged:
+                np.copyto(buffer, staged[name])
+            results.append(arrays[name] if buffer is None else buffer)
         self._let_go()
         return results
+
+    def _bind_moving(self) -> None:
+        """Bind the steps that touch the buffers of this run."""
+        for i, places in self._moving.items():
+            call = self._rebinds.get(i)
+            if call is not None:
+                for place, name in places:
+                    call.rebind(place, self.arrays[name])
+                continue
+            made = self._calls[i] = self._prepared(i)
+            if isinstance(made, Rebinds):
+                self._rebinds[i] = made
 
     def _let_go(self) -> None:
         """Keep nothing alive that belongs to the caller."""
         for i in self._moving:
-            if not isinstance(self._calls[i], Rebinds):
+            if i not in self._rebinds:
                 self._calls[i] = _not_yet
         for name in self._foreign:
             self.arrays.pop(name, None)
@@ -264,8 +302,8 @@ class BodyRunner:
 
     def __init__(self, program: Program, space: np.ndarray[Any, Any], parent: Instance) -> None:
         self.program, self._parent = program, parent
-        self._instance = Instance(program, space[: program.plan.size], parent.around)
-        at = program.plan.size
+        self._instance = Instance(program, space[: program.arena_bytes], parent.around)
+        at = program.arena_bytes
         self._buffers: tuple[list[Array | None], list[Array | None]] = ([], [])
         for buffers in self._buffers:
             for port in program.outputs:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ..ops import Tensor, Type
 from ..ops.errors import PlanError
@@ -14,6 +15,9 @@ from .graph import Graph, Node
 from .kernels import Choice, Target
 from .lives import aligned
 from .plan import MemoryPlan, Space
+
+
+STAGED = 16 << 10  # bytes: binding a call to another buffer costs more than a copy of so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Step:
         return f"workspace of {next(iter(self.writes()))}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Program:
     """What is replayed: steps in order over the slots of a memory plan.
 
@@ -75,6 +79,23 @@ class Program:
     states: Mapping[str, str] = field(default_factory=dict[str, str])
     results: tuple[str, ...] = ()
     target: Target = field(default_factory=Target)
+
+    @cached_property
+    def given(self) -> tuple[str, ...]:
+        """The inputs' names."""
+        return tuple(p.name for p in self.inputs)
+
+    @cached_property
+    def staged(self) -> tuple[str, ...]:
+        """Inputs, captured values and results that are copied to and from a fixed place: static and small."""
+        ports = dict.fromkeys((*self.given, *self.captures, *self.results))
+        return tuple(n for n in ports if n not in self.states and _is_small(self.types.get(n)))
+
+    @cached_property
+    def arena_bytes(self) -> int:
+        """Bytes of an instance's arena: those of the plan, and the places of small ports behind them."""
+        types = [self.types[n] for n in self.staged]
+        return aligned(self.plan.size) + sum(aligned(t.nbytes) for t in types if isinstance(t, Tensor))
 
     def space(self, value: str) -> Space:
         """Whose bytes hold a value."""
@@ -138,6 +159,10 @@ class Program:
         return "\n".join([head, *rows, str(self.plan)])
 
 
+def _is_small(type: Type | None) -> bool:
+    return isinstance(type, Tensor) and type.static and type.nbytes <= STAGED
+
+
 def without_bodies(node: Node) -> Node:
     """The node as a step keeps it: subgraphs have become programs."""
     return replace(node, attrs={a: v for a, v in node.attrs.items() if not isinstance(v, Graph)})
@@ -146,4 +171,4 @@ def without_bodies(node: Node) -> Node:
 def body_bytes(body: Program) -> int:
     """Workspace of a body: its arena, and its static outputs twice."""
     outputs = [p.type for p in body.outputs]
-    return body.plan.size + 2 * sum(aligned(t.nbytes) for t in outputs if isinstance(t, Tensor) and t.static)
+    return body.arena_bytes + 2 * sum(aligned(t.nbytes) for t in outputs if isinstance(t, Tensor) and t.static)

@@ -320,7 +320,7 @@ class Session:
         bound = self._bind(wanted, {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs})
         program = bound.program
         buffers = [self._buffer(p, outputs) for p in program.outputs]
-        with self._seats.borrow(program.plan.size, until, self._live) as seat:
+        with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
             instance = seat.instances.get(bound)
             if instance is None:
                 meter = Meter(self.budget.steps)

@@ -46,7 +46,7 @@ def test_any_order_answers_alike(graph: Graph, seed: int) -> None:
     for turn in range(3):
         made = shuffled(bound, Random(seed + turn))
         around = Surroundings(bound.constants, budget, Pool(1 << 20), Meter(budget.steps))
-        instance = Instance(made.program, aligned_empty(made.program.plan.size), around)
+        instance = Instance(made.program, aligned_empty(made.program.arena_bytes), around)
         static = [isinstance(p.type, Tensor) and p.type.static for p in made.program.outputs]
         buffers = [np.empty_like(want[o]) if known else None for o, known in zip(graph.outputs, static, strict=True)]
         results = instance.run([feeds[n] for n in graph.inputs], buffers)

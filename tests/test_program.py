@@ -82,7 +82,8 @@ class Poison:
         self.before: Any = None
 
     def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None:
-        plan, arena = instance.program.plan, instance.arena
+        plan = instance.program.plan
+        arena = instance.arena[: plan.size]  # behind it lie the small inputs and outputs
         if phase == "before":
             if index == 0:
                 arena[:] = 0xA5

@@ -98,7 +98,7 @@ def test_steps_allocate_nothing_for_long() -> None:
 def shapes_under_a_ceiling(runs: int, kinds: int) -> None:
     rng, digits = np.random.default_rng(0), np.resize(held_out().inputs, (600, 1, 8, 8))
     sizes = rng.permutation(np.arange(1, 601))[:kinds]
-    largest = mz.load(digits_model()).warmup({"image": (int(sizes.max()), 1, 8, 8)}).plan.size
+    largest = mz.load(digits_model()).warmup({"image": (int(sizes.max()), 1, 8, 8)}).arena_bytes
     session: Any = mz.load(digits_model(), max_memory=largest, max_programs=16, instances=4)
 
     def work(i: int) -> bool:

@@ -158,7 +158,7 @@ def largest_batch(session: Session, sizes: Mapping[str, tuple[int, ...]], budget
     together = {n for n, d in batches if d == dim and (d is not None or n == first)}
 
     def arena(batch: int) -> int:
-        return session.warmup({n: (batch, *s[1:]) if n in together else s for n, s in sizes.items()}).plan.size
+        return session.warmup({n: (batch, *s[1:]) if n in together else s for n, s in sizes.items()}).arena_bytes
 
     if arena(1) > budget:
         raise InputError(f"one needs an arena of {arena(1)} bytes, more than {budget}", hint="give a larger --budget")

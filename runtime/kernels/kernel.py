@@ -149,6 +149,10 @@ def failed(status: int) -> ExecutionError:
     return ExecutionError(f"the library behind this step answered with status {status}", hint="see `mezzo doctor`")
 
 
+def nothing() -> None:
+    """The call of a step that has nothing to do: its result is where it belongs already."""
+
+
 def tensors(types: Sequence[Type | None]) -> list[Tensor] | None:
     """The types, if every one is a tensor of numbers; else None."""
     found = [t for t in types if isinstance(t, Tensor) and t.dtype is not DType.STRING]

@@ -10,7 +10,7 @@ import numpy as np
 from ...ops import Tensor, Type
 from ...ops.types import Array
 from ..graph import Node
-from .kernel import Alias, Ask, Call, Choice, Declined, Work, tensors
+from .kernel import Alias, Ask, Call, Choice, Declined, Work, nothing, tensors
 
 Copies = Callable[[Work], list[tuple[Array, Array]]]
 
@@ -137,7 +137,7 @@ class Movement:
     def prepare(self, work: Work) -> Call:
         pairs = [(d, s) for d, s in MOVES[work.node.op][0](work) if d.size and not _same_place(d, s)]
         if not pairs:
-            return _nothing
+            return nothing
         if len(pairs) == 1:
             dst, src = pairs[0]
             return lambda: np.copyto(dst, src, casting="unsafe")
@@ -198,10 +198,6 @@ def _odd_cast(before: Type | None, after: Type) -> str | None:
 
 def _same_place(a: Array, b: Array) -> bool:
     return bool(a.dtype == b.dtype and a.ctypes.data == b.ctypes.data and a.strides == b.strides)
-
-
-def _nothing() -> None:
-    return None
 
 
 class Take:

@@ -13,7 +13,7 @@ from ...ops import Tensor
 from ...ops.layouts import is_permutation, parse, plain, row_major
 from ...ops.types import Array
 from ..graph import Node
-from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work
+from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work, nothing
 from . import api
 from .api import DST, SRC
 from .kernel import OneDnn
@@ -71,7 +71,7 @@ class Transpose:
         assert x is not None and y is not None
         source, target = _bytes(x), _bytes(y)
         if source.__array_interface__["data"] == target.__array_interface__["data"]:
-            return _nothing
+            return nothing
         return lambda: np.copyto(target, source)
 
     def pack(self, ask: Ask, index: int, array: Array) -> Array:
@@ -81,7 +81,3 @@ class Transpose:
 
 def _bytes(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
-
-
-def _nothing() -> None:
-    return None
