@@ -19,6 +19,7 @@ from .passes.chains import fuse_chains
 from .passes.fusions import FUSIONS
 from .passes.prune import prune
 from .program import Program
+from .shared import shared
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +76,7 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Bound:
         graph = _fused(graph, compiled, types)
     program, packed = lower(graph, compiled.options, names=compiled.outputs)
     wanted = program.all_weights()
-    constants = {n: a for n, a in packed.items() if n in wanted}
+    constants = {n: shared(a, ()) for n, a in packed.items() if n in wanted}
 
     def collect(part: Graph) -> None:
         constants.update((n, a) for n, a in part.initializers.items() if n in wanted)

@@ -1,5 +1,5 @@
-"""Constants that several sessions work out alike, kept once: what folding makes of the weights of one model is the same
-for each session, signature and thread."""
+"""Constants that several sessions work out alike, kept once: what folding and packing make of the weights of one model
+is the same for each session, and often for each signature."""
 
 from __future__ import annotations
 
