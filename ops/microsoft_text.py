@@ -64,6 +64,7 @@ def _between(cut: re.Pattern[str], text: str) -> Iterator[str]:
         Sample([LINES[:2].reshape(1, 2)], {**COMMON, "tokenexp": "[a-z]+", "mincharnum": 3}),
         Sample([LINES], {**COMMON, "tokenexp": ".", "mark": 1}),
         Sample([LINES[2:]], {**COMMON, "separators": [" "]}),
+        Sample([LINES[2:]], {**COMMON, "separators": [" "], "mark": 1}),
         *(Sample([np.empty(dims, object)], {**COMMON, "separators": [" "]}) for dims in ((0,), (0, 3), (3, 0))),
     ],
 )
@@ -80,7 +81,9 @@ def tokenizer(
     found = []
     for text in X.reshape(-1):
         tokens = [t for t in _tokens(str(text), separators or (), tokenexp) if len(t) >= mincharnum]
-        found.append([START, *tokens, END] if mark else tokens)
+        found.append(tokens)
+    if mark and any(found):  # where no text has tokens, ONNX Runtime marks nothing
+        found = [[START, *tokens, END] for tokens in found]
     width = max(map(len, found), default=0)
     made = np.full((len(found), width), pad_value, object)
     for row, tokens in enumerate(found):

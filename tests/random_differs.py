@@ -334,6 +334,16 @@ def transformed(case: Case, found: list[Any]) -> list[Any]:
     return [TRANSFORMS[BY_NUMBER[asked_for] if isinstance(asked_for, int) else asked_for](found[0].astype(float))]
 
 
+def quantiles(case: Case, found: list[Any]) -> list[Any]:
+    """The normal distribution's quantile of the second score, by the formula that ONNX Runtime has."""
+    x = 2 * found[1][:, 1].astype(float) - 1
+    with np.errstate(all="ignore"):
+        log = np.log((1 - x) * (1 + x))
+        half = 2 / (np.pi * 0.147) + 0.5 * log
+        made = np.sqrt(2) * np.sign(x) * np.sqrt(-half + np.sqrt(half * half - log / 0.147))
+    return [found[0], np.stack([1 - made, made], 1)]
+
+
 def linear_classifier(X: Any, **attrs: Any) -> Any:
     """Without intercepts: the scores are the products."""
     x, given = np.asarray(X, float), attrs.get("classlabels_ints") or attrs["classlabels_strings"]
@@ -391,6 +401,10 @@ def normalized(X: Any, **attrs: Any) -> Any:
     turn = cases[attrs.get("case_change_action", "NONE")]
     kept = [turn(w) for w in X.reshape(-1) if fold(w) not in stop] or [""]
     return np.array(kept, object).reshape(*X.shape[:-1], -1)
+
+
+def mask_of_floats(case: Case) -> Sample:
+    return replace(case.sample, inputs=[x if i != 3 else x.astype(case.xs[0].dtype) for i, x in enumerate(case.xs)])
 
 
 def float32_scales(case: Case) -> Sample:
@@ -469,6 +483,18 @@ ROWS = [
     Row("LinearClassifier", lambda c: len(labels(c)) != 1, "the standard wants one kind of labels", refused),
     Row("LinearClassifier", lambda c: "intercepts" not in c.sample.attrs,
         "the runtime wants intercepts; the reference adds nothing to no scores", closed(linear_classifier)),
+    Row("LinearClassifier", lambda c: c.sample.attrs.get("post_transform") == "PROBIT" and c.dtypes[1] is DType.FLOAT,
+        "the runtime mixes up the quantiles of two classes that one score tells apart",
+        asked("runtime", with_attrs(post_transform=None), quantiles)),
+    Row("Attention", lambda c: not c.op.domain and len(c.xs) > 3 and c.xs[3] is not None and c.xs[3].dtype.kind in "iu",
+        "a mask that ends early is padded with -inf, which the referees turn into whole numbers",
+        asked("reference", mask_of_floats)),
+    Row("STFT", lambda c: np.shape(c.xs[0])[-1] == 2 and c.sample.attrs.get("onesided", 1) == 1,
+        "the standard has no one-sided transform of complex numbers", refused),
+    Row("QLinearAveragePool", lambda c: bool(c.sample.attrs.get("ceil_mode"))
+        and not any(c.sample.attrs.get("pads", ())),
+        "the runtime counts what lies behind the image, which is no padding", asked("runtime", with_attrs(
+            count_include_pad=0))),
     Row("SpaceToDepth DepthToSpace", empty, "the reference divides no elements into blocks of any size", refused),
     Row("TfIdfVectorizer", lambda c: twice(first(c), c.sample.attrs), "the reference keeps one of two like n-grams",
         refused),
