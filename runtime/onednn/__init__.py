@@ -8,6 +8,7 @@ them. Without the library nothing here is used.
 from __future__ import annotations
 
 from ..kernels.kernel import Kernel
+from .concat import Concat, Split
 from .conv import Conv, ConvTranspose
 from .elementwise import Binary, Eltwise
 from .matmul import Gemm, MatMul
@@ -18,7 +19,7 @@ from .recurrent import Recurrent
 
 KERNELS: tuple[Kernel, ...] = (
     Conv(), ConvTranspose(), MatMul(), Gemm(), Pool(), Softmax(), LayerNorm(), Eltwise(), Binary(), Reorder(),
-    Transpose(), Recurrent(),
+    Transpose(), Recurrent(), Concat(), Split(),
 )  # fmt: skip
 
 __all__ = ["KERNELS"]

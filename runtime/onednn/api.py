@@ -91,6 +91,7 @@ _OTHERS: Final = {
     "stream_create": (_PP, _P, c_uint),
     "memory_desc_create_with_tag": (_PP, _I, _D, _I, _I),
     "memory_desc_create_with_strides": (_PP, _I, _D, _I, _D),
+    "memory_desc_create_submemory": (_PP, _P, _D, _D),
     "memory_desc_clone": (_PP, _P),
     "memory_desc_destroy": (_P,),
     "memory_desc_query": (_P, _I, _P),

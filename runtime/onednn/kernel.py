@@ -33,6 +33,7 @@ class OneDnn(ABC):
 
     name: ClassVar[str]
     ops: ClassVar[frozenset[str]]
+    slow: ClassVar[tuple[str, ...]] = REFERENCE  # implementations that are not taken
     inplace: ClassVar[bool] = False  # whether the first input's bytes may become the result's
 
     @abstractmethod
@@ -91,7 +92,7 @@ class OneDnn(ABC):
                 except api.Refused as error:
                     reasons.append(str(error))
                     continue
-                if not found.implementation.startswith(REFERENCE):
+                if not found.implementation.startswith(self.slow):
                     return found
                 reasons.append(f"only {found.implementation} would do")
         except api.Refused as error:

@@ -31,12 +31,13 @@ class Handle:
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What a memory descriptor says: sizes, element type, and a layout as ops/layouts.py writes it, ANY, or strides in
-    elements."""
+    elements. `inside` makes it a part of a larger one: the sizes of that, and where the part begins."""
 
     dims: tuple[int, ...]
     dtype: DType
     layout: str = ""
     strides: tuple[int, ...] | None = None
+    inside: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @classmethod
     def of(cls, type: Tensor) -> Self:
@@ -63,7 +64,11 @@ def _descriptor(memory: Memory) -> Handle:
     if dtype is None or not 0 < rank <= 6 or 0 in memory.dims:
         raise api.Refused(f"there is no memory of {memory.dtype} {list(memory.dims)}")
     dims = api.dims(memory.dims)
-    if memory.layout == ANY:
+    if memory.inside is not None:
+        whole, begin = memory.inside
+        around = _descriptor(Memory(whole, memory.dtype, memory.layout, memory.strides))
+        made = api.create("memory_desc_create_submemory", around.value, dims, api.dims(begin))
+    elif memory.layout == ANY:
         made = api.create("memory_desc_create_with_tag", rank, dims, dtype, api.TAG_ANY)
     elif memory.layout in api.TAGS:
         made = api.create("memory_desc_create_with_tag", rank, dims, dtype, api.TAGS[memory.layout])
