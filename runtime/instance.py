@@ -69,10 +69,10 @@ class Instance:
         self._known = {n: type_of(around.weights[n], known=True) for n in small}
         self.arrays: dict[str, Array] = {}
         self._bind_fixed(states or {})
-        self._staged = self._bind_staged()
+        self.staged = self._bind_staged()
         self.runners = [self._runners_of(s) for s in program.steps]
         foreign = {Space.INPUT, Space.OUTPUT, Space.DYNAMIC}
-        places = [s.life for s in program.plan.slots if s.life.value not in self._staged]
+        places = [s.life for s in program.plan.slots if s.life.value not in self.staged]
         self._foreign = [life.value for life in places if life.space in foreign]
         moving = {life.value for life in places if life.space in (Space.INPUT, Space.OUTPUT)}
         self._moving: dict[int, list[tuple[Place, str]]] = {}
@@ -87,7 +87,7 @@ class Instance:
                 self._calls.append(_not_yet)
             else:
                 self._calls.append(self._prepared(i))
-        self._fixed = None if self._moving else self._working()
+        self.fixed = None if self._moving else self._working()
 
     def _bind_fixed(self, states: Mapping[str, Array]) -> None:
         program = self.program
@@ -229,7 +229,7 @@ class Instance:
     ) -> list[Any]:
         """Replay. `inputs` (and `captures`) in the program's order; `outputs` holds the buffer of each static output,
         None for dynamic ones. Returns the outputs: those buffers, or arrays of the pool."""
-        program, arrays, staged = self.program, self.arrays, self._staged
+        program, arrays, staged = self.program, self.arrays, self.staged
         for name, given in chain(zip(program.given, inputs, strict=True), zip(program.captures, captures, strict=True)):
             if name in staged:
                 np.copyto(staged[name], given)
@@ -238,7 +238,7 @@ class Instance:
         for name, buffer in zip(program.results, outputs, strict=True):
             if buffer is not None and name not in staged:
                 arrays[name] = buffer
-        working = self._fixed
+        working = self.fixed
         if working is None:
             self._bind_moving()
             working = self._working()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
+from typing import Any
 
 from ..ops.errors import BudgetError, DeadlineError
 from .compile import Bound
@@ -27,6 +28,7 @@ class Seat:
         self._device = device
         self.arena = device.allocate(0)
         self.instances: dict[Bound, Instance] = {}
+        self.replays: dict[object, Callable[[Mapping[str, Any]], dict[str, Any]]] = {}
 
     def fit(self, nbytes: int) -> None:
         """Make the arena large enough; instances that point into a smaller one are dropped."""
@@ -37,9 +39,14 @@ class Seat:
     def clear(self) -> int:
         """Give the arena back; returns its bytes."""
         released = int(self.arena.nbytes)
-        self.instances = {}
+        self.keep(set())
         self.arena = self._device.allocate(0)
         return released
+
+    def keep(self, live: set[Bound]) -> None:
+        """Drop the instances of all other programs."""
+        self.instances = {b: i for b, i in self.instances.items() if b in live}
+        self.replays = {}
 
 
 class Seats:
@@ -50,8 +57,9 @@ class Seats:
         self._device, self._pool = device, pool
         self._all: list[Seat] = []
         self._free: list[Seat] = []
-        self._changed = threading.Condition()
-        self._done = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._done = self._waiting = 0
 
     def counts(self) -> tuple[int, int, int]:
         """Runs that have ended, arenas, and bytes of all arenas."""
@@ -73,14 +81,27 @@ class Seats:
         seat = self._take(nbytes, until)
         try:
             if len(seat.instances) > 8:
-                kept = live()
-                seat.instances = {b: i for b, i in seat.instances.items() if b in kept}
+                seat.keep(live())
             yield seat
         finally:
-            with self._changed:
-                self._done += 1
-                self._free.append(seat)
+            self.give(seat)
+
+    def take_ready(self, known: object) -> Seat | None:
+        """A free seat that has a replay of this kind, at once or not at all; `give` it back."""
+        with self._lock:
+            for i in range(len(self._free) - 1, -1, -1):
+                if known in self._free[i].replays:
+                    return self._free.pop(i)
+        return None
+
+    def give(self, seat: Seat) -> None:
+        """A run has ended."""
+        with self._lock:
+            self._done += 1
+            self._free.append(seat)
+            if self._ceiling is not None:
                 self._pool.room = self._room()
+            if self._waiting:
                 self._changed.notify()
 
     def _take(self, nbytes: int, until: float | None) -> Seat:
@@ -96,7 +117,11 @@ class Seats:
                         f"no instance was free before the deadline; {self.most} runs may go on at once",
                         hint="allow more with instances= or max_memory=, or a longer deadline",
                     )
-                self._changed.wait(left)
+                self._waiting += 1
+                try:
+                    self._changed.wait(left)
+                finally:
+                    self._waiting -= 1
 
     def _claim(self, nbytes: int) -> Seat | None:
         """The free seat that fits best, grown if the ceiling allows; None to wait for other runs to end."""

@@ -1,0 +1,91 @@
+"""Runs that were seen before: what a session need not work out again when arrays of the same kinds are fed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ops import Tensor
+from ..ops.types import Array
+from .compile import Bound
+from .instance import Instance
+from .kernels.kernel import failed
+
+FedKey = tuple[tuple[str, tuple[int, ...], Any], ...]
+Replay = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def fed_key(feeds: Mapping[str, Any]) -> FedKey | None:
+    """Names, shapes and element types of what is fed; None where anything is no contiguous array of numbers."""
+    key = []
+    for name, array in feeds.items():
+        if array.__class__ is not np.ndarray or not array.flags.c_contiguous or array.dtype.kind in "OUS":
+            return None
+        key.append((name, array.shape, array.dtype))
+    return tuple(key)
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """A program and the buffers that it takes. `defaults` are inputs that were left out; `counted` tells whether the
+    run needs a meter and a random key of its own, `guarded` whether NumPy computes anything; `recent` whether it ran
+    since programs were last evicted."""
+
+    bound: Bound
+    names: tuple[str, ...]
+    defaults: Mapping[str, Array]
+    results: tuple[tuple[str, tuple[int, ...] | None, Any], ...]
+    counted: bool
+    guarded: bool
+    recent: bool = True
+
+    @classmethod
+    def of(cls, bound: Bound, arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> Known:
+        """What a run of these arrays has shown."""
+        program, steps = bound.program, bound.program.all_steps()
+        results: list[tuple[str, tuple[int, ...] | None, Any]] = []
+        for port in program.outputs:
+            if isinstance(port.type, Tensor) and port.type.static:
+                results.append((port.name, port.type.sizes, port.type.dtype.numpy))
+            else:
+                results.append((port.name, None, None))
+        return cls(
+            bound,
+            tuple(arrays),
+            {n: a for n, a in arrays.items() if n not in feeds},
+            tuple(results),
+            counted=any(s.bodies or not s.choice.deterministic for s in steps),
+            guarded=any(s.dynamic or not s.choice.implementation for s in steps),
+        )
+
+    def replay(self, instance: Instance, feeds: Mapping[str, Any]) -> tuple[list[Array | None], list[Any]]:
+        """The buffers of this run (None for results of a size that data decides), and the results."""
+        inputs = [feeds[n] if n in feeds else self.defaults[n] for n in self.names]
+        buffers = [None if sizes is None else np.empty(sizes, dtype) for _, sizes, dtype in self.results]
+        with np.errstate(all="ignore"):
+            return buffers, instance.run(inputs, buffers)
+
+    def short(self, instance: Instance) -> Replay | None:
+        """A replay without any choice left, for programs that only call libraries on buffers that never change: what
+        small models are made of. None for the others."""
+        working = instance.fixed
+        if working is None or self.counted or self.guarded or self.defaults:
+            return None
+        staged, program = instance.staged, instance.program
+        inputs = [(n, staged[n]) for n in self.names]
+        results = [(name, staged[value]) for (name, _, _), value in zip(self.results, program.results, strict=True)]
+        copy = np.copyto
+
+        def replay(feeds: Mapping[str, Any]) -> dict[str, Any]:
+            for name, place in inputs:
+                copy(place, feeds[name])
+            for i, call in working:
+                status = call()
+                if status:
+                    raise failed(status).at(program.steps[i].node.place)
+            return {name: place.copy() for name, place in results}
+
+        return replay
