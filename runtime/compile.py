@@ -16,8 +16,10 @@ from .lower import Options, lower
 from .passes import rewrite, simplify
 from .passes.batchnorm import BATCHNORM
 from .passes.chains import fuse_chains
+from .passes.fold import fold
 from .passes.fusions import FUSIONS
 from .passes.prune import prune
+from .passes.qdq import quantise
 from .program import Program
 from .shared import shared
 
@@ -72,8 +74,7 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Bound:
     graph = simplify(infer(compiled.graph, types, budget=compiled.budget))
     if compiled.options.fuse:
         graph = infer(prune(rewrite(graph, FUSIONS)), types, budget=compiled.budget)
-    if compiled.options.onednn:
-        graph = _fused(graph, compiled, types)
+    graph = _fused(graph, compiled, types) if compiled.options.onednn else prune(fold(graph, weights=True))
     program, packed = lower(graph, compiled.options, names=compiled.outputs)
     wanted = program.all_weights()
     constants = {n: shared(a, ()) for n, a in packed.items() if n in wanted}
@@ -89,15 +90,16 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Bound:
 
 
 def _fused(graph: Graph, compiled: Compiled, types: Mapping[str, Type]) -> Graph:
-    """Batch normalisation in weights, and chains of operators that one kernel computes."""
+    """Quantised operators, batch normalisation in weights, and chains of operators that one kernel computes."""
     options = compiled.options
 
     def takes(around: Graph, node: Node) -> str | None:
-        known = [around.types[n] for n in node.inputs]
+        known = [around.types[n] if n else None for n in node.inputs]
         constants = [n in around.initializers or n in graph.initializers for n in node.inputs]
         ask = Ask(node, known, [around.types[node.outputs[0]]], constants, options.target)
         choice, declined = options.device.choose(ask)
         return None if choice.implementation else "; ".join(reason for _, reason in declined)
 
-    graph = infer(prune(rewrite(graph, BATCHNORM)), types, budget=compiled.budget)
+    graph = prune(fold(quantise(graph, takes), weights=True))
+    graph = infer(prune(rewrite(infer(graph, types, budget=compiled.budget), BATCHNORM)), types, budget=compiled.budget)
     return infer(prune(fuse_chains(graph, takes)), types, budget=compiled.budget)

@@ -15,9 +15,13 @@ from .matmul import Gemm, MatMul
 from .movement import Reorder, Transpose
 from .norm import LayerNorm, Softmax
 from .pool import Pool
+from .quantised import QUANTISED
+from .quantised_elements import ELEMENTS
+from .quantised_matmul import PRODUCTS
 from .recurrent import Recurrent
 
 KERNELS: tuple[Kernel, ...] = (
+    *QUANTISED, *PRODUCTS, *ELEMENTS,
     Conv(), ConvTranspose(), MatMul(), Gemm(), Pool(), Softmax(), LayerNorm(), Eltwise(), Binary(), Reorder(),
     Transpose(), Recurrent(), Concat(), Split(),
 )  # fmt: skip

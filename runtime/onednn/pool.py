@@ -6,7 +6,9 @@ https://oneapi-src.github.io/oneDNN/dev_guide_pooling.html
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from ...ops import Tensor
 from ...ops.windows import Window, known, windows
 from ..kernels.kernel import Ask
 from .api import DST, SRC, Refused
@@ -31,31 +33,36 @@ class Pool(OneDnn):
         y = result(ask)
         if not 3 <= len(x.sizes) <= 5:
             raise Refused(f"{len(x.sizes) - 2} spatial axes")
-        if link.op in WHOLE:
-            algorithm = WHOLE[link.op]
-            found = tuple(Window(n, 1, 1, 0, 0, 1) for n in x.sizes[2:])
-        else:
-            a = link.attr
-            placed = windows(
-                x.sizes[2:], a("kernel_shape"), a("strides"), a("dilations"), a("pads"), a("auto_pad"), a("ceil_mode")
-            )
-            found = known(placed)
-            algorithm = _algorithm(link, found)
-        if any(w.out < 1 or w.span > n + w.before + w.after + w.extra for w, n in zip(found, x.sizes[2:], strict=True)):
-            raise Refused("there is no window")
-        settings = (
-            algorithm,
-            *(tuple(getattr(w, k) for w in found) for k in ("stride", "kernel")),
-            tuple(w.dilation - 1 for w in found),
-            tuple(w.before for w in found),
-            # what is left over at the end is cut, where oneDNN would see a negative padding
-            tuple((w.out - 1) * w.stride + w.span - n - w.before for w, n in zip(found, x.sizes[2:], strict=True)),
-        )
+        settings = placed(link, x)
         for layout in dict.fromkeys((x.layout, channels_last(len(x.sizes)), "")):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             post = post_ops(ask, links[1:], y.sizes, layout)
             yield Draft("pooling_forward", (source, target), settings, Attributes(post))
+
+
+def placed(link: Link, x: Tensor) -> tuple[Any, ...]:
+    """The algorithm of a pooling and where its windows lie, as oneDNN counts it."""
+    if link.op in WHOLE:
+        algorithm = WHOLE[link.op]
+        found = tuple(Window(n, 1, 1, 0, 0, 1) for n in x.sizes[2:])
+    else:
+        a = link.attr
+        around = windows(
+            x.sizes[2:], a("kernel_shape"), a("strides"), a("dilations"), a("pads"), a("auto_pad"), a("ceil_mode")
+        )
+        found = known(around)
+        algorithm = _algorithm(link, found)
+    if any(w.out < 1 or w.span > n + w.before + w.after + w.extra for w, n in zip(found, x.sizes[2:], strict=True)):
+        raise Refused("there is no window")
+    return (
+        algorithm,
+        *(tuple(getattr(w, k) for w in found) for k in ("stride", "kernel")),
+        tuple(w.dilation - 1 for w in found),
+        tuple(w.before for w in found),
+        # what is left over at the end is cut, where oneDNN would see a negative padding
+        tuple((w.out - 1) * w.stride + w.span - n - w.before for w, n in zip(found, x.sizes[2:], strict=True)),
+    )
 
 
 def _algorithm(link: Link, found: tuple[Window, ...]) -> str:

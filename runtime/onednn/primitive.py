@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
+
 from ...ops.types import Array
 from ..kernels.kernel import failed
 from ..pool import aligned_empty
@@ -22,7 +24,7 @@ Place = tuple[str, int]  # ("in", 2): the third input of the step; ("out", 0): i
 class PostOp:
     """What is done to each element of the result before it is written: an eltwise function, a binary one whose other
     operand is `other`, or the sum with what the result held before (`kind` "sum"). `layout` is how the step has that
-    operand."""
+    operand; `value` as for `Operand`."""
 
     kind: str
     alpha: float = 0.0
@@ -30,6 +32,7 @@ class PostOp:
     other: Memory | None = None
     place: Place = ("in", -1)
     layout: str = ""
+    value: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,9 @@ class Operand:
     """One argument of the call: where its bytes are and how the primitive sees them.
 
     `layout` is how the step has them (the primitive may see a matrix where the step has more axes). For constants that
-    oneDNN may lay out as it likes (`memory` in ANY), `source` says how the primitive would see them row-major.
+    oneDNN may lay out as it likes (`memory` in ANY), `source` says how the primitive would see them row-major, and
+    `layout` what else their form depends on. `value` holds the bytes of what is no operand of the step (scales, zero
+    points); its place is ("given", n).
     """
 
     argument: int
@@ -56,6 +61,7 @@ class Operand:
     memory: Memory
     layout: str = ""
     source: Memory | None = None
+    value: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ class Draft:
         found = [o for o in self.operands if o.place == place]
         for i, p in enumerate(self.attributes.post):
             if p.other is not None and p.place == place:
-                found.append(Operand(api.ATTR_POST_OP * (i + 1) | api.SRC_1, place, p.other, p.layout))
+                found.append(Operand(api.ATTR_POST_OP * (i + 1) | api.SRC_1, place, p.other, p.layout, value=p.value))
         return found
 
     @property
@@ -227,6 +233,8 @@ def bind(descriptor: Descriptor, arrays: Mapping[Place, Array], scratch: Array |
     draft = descriptor.draft
     memories: dict[Place, list[Handle]] = {}
     rows: list[tuple[int, int]] = []
+    given = _given(draft)
+    arrays = {**arrays, **given}
     for operand in (o for place in draft.places for o in draft.at(place)):
         described = descriptor.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
         begin = address(arrays[operand.place])
@@ -245,8 +253,17 @@ def bind(descriptor: Descriptor, arrays: Mapping[Place, Array], scratch: Array |
         execute, ctypes.c_void_p(primitive.value), stream, ctypes.c_int(len(rows)),
         ctypes.c_void_p(ctypes.addressof(table)),
     )  # fmt: skip
-    call.memories, call.kept = memories, (primitive, table, descriptor)
+    call.memories, call.kept = memories, (primitive, table, descriptor, given)
     return call
+
+
+def _given(draft: Draft) -> dict[Place, Array]:
+    """Arrays of the values that the draft itself holds."""
+    made: dict[Place, Array] = {}
+    for operand in (o for place in draft.places for o in draft.at(place) if o.value):
+        made[operand.place] = aligned_empty(len(operand.value))
+        made[operand.place][...] = np.frombuffer(operand.value, np.uint8)
+    return made
 
 
 def repacked(array: Array, source: Memory, target: int) -> Array:

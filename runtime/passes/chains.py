@@ -68,7 +68,8 @@ def _rebuilt(graph: Graph, gone: set[str], placed: dict[str, Node]) -> Iterator[
 
 
 def _plain(node: Node) -> bool:
-    return len(node.outputs) == 1 and not node.bodies and not node.domain
+    standard = not node.domain or (node.domain, node.op) == ("com.microsoft", "QLinearAdd")
+    return len(node.outputs) == 1 and not node.bodies and standard
 
 
 def _same_size(graph: Graph, before: Node, after: Node) -> bool:

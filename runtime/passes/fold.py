@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from ...ops import Tensor
@@ -9,14 +11,19 @@ from ..graph import Graph, Node
 from .bodies import map_bodies
 
 
-def fold(graph: Graph) -> Graph:
-    """Replace nodes by initialisers where inference has found all their elements (see runtime/infer.py)."""
+def fold(graph: Graph, *, weights: bool = False) -> Graph:
+    """Replace nodes by initialisers where inference has found all their elements (see runtime/infer.py).
+
+    Quantised weights stay as they are unless `weights` is true: the rules of qdq.py look for them.
+    """
 
     def known(node: Node) -> bool:
+        if not weights and (node.domain, node.op) == ("", "DequantizeLinear"):
+            return False
         types = [graph.types.get(o) for o in node.outputs if o]
         return all(isinstance(t, Tensor) and t.value is not None for t in types)
 
-    graph = map_bodies(graph, fold)
+    graph = map_bodies(graph, partial(fold, weights=weights))
     gone = [n for n in graph.nodes if known(n)]
     if not gone:
         return graph

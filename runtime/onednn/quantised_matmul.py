@@ -1,0 +1,164 @@
+"""Products of 8-bit matrices: QLinearMatMul, QGemm of com.microsoft, MatMulInteger; and MatMulNBits.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_matmul.html
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...ops import DType, Tensor, Type
+from ...ops.fused import ABSENT
+from ...ops.types import Array
+from ..kernels.kernel import Ask, Choice, Declined, Kernel
+from .api import BIAS, DST, SRC, WEIGHTS, Refused
+from .memory import Memory
+from .postops import Link
+from .primitive import Draft, Operand
+from .quantised import (
+    BYTES,
+    EXACT,
+    Parts,
+    Quantised,
+    attr,
+    output,
+    scale_of,
+    signed,
+    tensors,
+    values,
+    whole_products,
+    zero_of,
+)  # fmt: skip
+
+
+class QLinearMatMul(Quantised):
+    """QLinearMatMul with one scale for the left operand, and one or one for each column for the right one."""
+
+    name = "onednn.qlinear_matmul"
+    ops = frozenset({"QLinearMatMul"})
+
+    def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """One product."""
+        (link,) = _alone(links)
+        at = link.operands
+        a, b = tensors(ask, (at[0], at[3]), BYTES)
+        y, parts = output(ask, BYTES), Parts()
+        factor = scale_of(ask, at[1]) * _columns(ask, at[4], b.sizes[-1]) / scale_of(ask, at[6])
+        _zeros(ask, parts, at[2], (b, at[5]))
+        parts.zero(DST, zero_of(ask, at[7]))
+        yield product(ask, (at[0], a, 0), (at[3], b, 0), y, parts, factor)
+
+
+class MatMulInteger(Quantised):
+    """MatMulInteger: the sums themselves."""
+
+    name = "onednn.matmul_integer"
+    ops = frozenset({"MatMulInteger"})
+
+    def select(self, ask: Ask) -> Choice | Declined:
+        if columns_sum(ask.inputs[1]) >= EXACT:
+            return Declined("sums may be larger than float32 holds exactly")
+        return super().select(ask)
+
+    def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """One product."""
+        (link,) = _alone(links)
+        a, b = tensors(ask, link.operands[:2], BYTES)
+        y, parts = output(ask, (DType.INT32,)), Parts()
+        _zeros(ask, parts, link.operand(2), (b, link.operand(3)))
+        yield product(ask, (link.operands[0], a, 0), (link.operands[1], b, 0), y, parts, np.ones(1, np.float32))
+
+
+class QGemm(Quantised):
+    """QGemm of com.microsoft: quantised again or left as float32."""
+
+    name = "onednn.qgemm"
+    ops = frozenset({"QGemm"})
+
+    def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """One product, scaled, plus C in steps of it."""
+        (link,) = _alone(links)
+        at = link.operands
+        a, b = tensors(ask, (at[0], at[3]), BYTES)
+        y, parts = output(ask, (*BYTES, DType.FLOAT)), Parts()
+        turned = attr(link, "transB")
+        factor = np.float32(attr(link, "alpha")) * scale_of(ask, at[1]) * _columns(ask, at[4], y.sizes[1])
+        if link.operand(7) != ABSENT:
+            factor = factor / scale_of(ask, at[7])
+            parts.zero(DST, zero_of(ask, link.operand(8)))
+        _zeros(ask, parts, at[2], (b, at[5]))
+        if link.operand(6) != ABSENT:
+            c = values(ask, at[6]).astype(np.float32)
+            if c.size not in (1, y.sizes[1]) or (c.ndim == 2 and c.shape[0] != 1):
+                raise Refused("C differs from row to row")
+            parts.value(BIAS, np.broadcast_to(c * factor, (1, y.sizes[1])), dims=(1, y.sizes[1]))
+        yield product(ask, (at[0], a, attr(link, "transA")), (at[3], b, turned), y, parts, factor)
+
+
+def _alone(links: tuple[Link, ...]) -> tuple[Link, ...]:
+    if len(links) > 1:
+        raise Refused(f"{links[1].op} is no post-op")
+    return links
+
+
+def _columns(ask: Ask, at: int, count: int) -> Array:
+    """Scales of the right operand; Refused if they are neither one nor one for each column."""
+    found = values(ask, at).astype(np.float32)
+    if found.size not in (1, count) or found.ndim > 1 or not np.isfinite(found).all():
+        raise Refused(f"scales of shape {found.shape} for {count} columns")
+    return found.reshape(-1)
+
+
+def _zeros(ask: Ask, parts: Parts, left: int, right: tuple[Tensor, int]) -> None:
+    """Zero points of both operands; that of the right one is counted as its numbers are, from 128 if unsigned."""
+    parts.zero(SRC, zero_of(ask, left))
+    zero = zero_of(ask, right[1]) - (128 if right[0].dtype is DType.UINT8 else 0)
+    parts.zero(WEIGHTS, zero)
+
+
+def columns_sum(b: Type | None) -> float:
+    """How large a sum of products with one column may be."""
+    if not isinstance(b, Tensor) or not b.static or len(b.sizes) < 2:
+        return math.inf
+    if b.value is None:
+        return 255.0 * 255 * b.sizes[-2]
+    apart = np.abs(np.asarray(b.value).astype(np.int64) - (128 if b.dtype is DType.UINT8 else 0))
+    return 255.0 * float(apart.sum(-2).max(initial=0))
+
+
+def product(
+    ask: Ask,
+    left: tuple[int, Tensor, int],
+    right: tuple[int, Tensor, int],
+    y: Tensor,
+    parts: Parts,
+    factor: Array,
+) -> Draft:
+    """The draft of a product. Operands are (place, type, transposed); `factor` is one or one for each column."""
+    whole_products()
+    (at, a, turned), (beside, b, around) = left, right
+    if min(len(a.sizes), len(b.sizes)) < 2:
+        raise Refused("an operand is a vector")
+    flat = len(b.sizes) == 2 and not turned
+    rank = 2 if flat or turned else len(y.sizes)
+    target = (math.prod(y.sizes[:-1]), y.sizes[-1]) if flat else y.sizes
+    rows = (math.prod(a.sizes[:-1]), a.sizes[-1]) if flat else a.sizes
+    parts.scale(WEIGHTS, factor, 1 << (rank - 1))
+    source = Operand(SRC, ("in", at), _matrix(rows, a.dtype, turned, rank))
+    weights = signed(ask, beside, a, _matrix(b.sizes, DType.INT8, around, rank), bool(parts.zeros))
+    made = Operand(DST, ("out", 0), Memory(target, y.dtype))
+    return Draft("matmul", (source, weights, *parts.operands, made), attributes=parts.attributes())
+
+
+def _matrix(sizes: tuple[int, ...], dtype: DType, transposed: int, rank: int) -> Memory:
+    sizes = (1,) * (rank - len(sizes)) + sizes
+    if not transposed:
+        return Memory(sizes, dtype)
+    rows, columns = sizes
+    return Memory((columns, rows), dtype, strides=(1, columns))
+
+
+PRODUCTS: tuple[Kernel, ...] = (QLinearMatMul(), QGemm(), MatMulInteger())
