@@ -33,7 +33,7 @@ class Axis:
     end: float = 1.0
 
 
-def _resized(
+def resized(
     dims: Sequence[int],
     axes: Sequence[int] | None,
     scales: Sequence[float] | None,
@@ -72,7 +72,7 @@ def _resized(
     return found
 
 
-def _coordinates(x: Axis, mode: str) -> Vector:
+def coordinates(x: Axis, mode: str) -> Vector:
     """Where in the input each place of the output lies; in float32, as other runtimes reckon."""
     i = np.arange(x.out, dtype=np.float32)
     one, half, scale = np.float32(1), np.float32(0.5), np.float32(x.scale)
@@ -123,7 +123,7 @@ def _cubic(a: float) -> Callable[[Vector], Vector]:
     return weight
 
 
-def _weights(x: Axis, at: Vector, mode: str, cubic_coeff_a: float, exclude_outside: int, antialias: int) -> Vector:
+def filters(x: Axis, at: Vector, mode: str, cubic_coeff_a: float, exclude_outside: int, antialias: int) -> Vector:
     """The matrix [out, size] of what each input element gives to each output element."""
     radius, weight = (1, _linear) if mode == "linear" else (2, _cubic(cubic_coeff_a))
     shrink = min(x.scale, 1.0) if antialias else 1.0  # the filter is stretched, to see every element it passes over
@@ -187,12 +187,12 @@ def resize(
     xp, transform = k.xp, coordinate_transformation_mode
     if mode not in ("nearest", "linear", "cubic") or nearest_mode not in ROUNDINGS:
         raise ShapeError(f"mode {mode!r} with nearest_mode {nearest_mode!r} is unknown")
-    whole = _resized(X.shape, axes, _floats(scales), None if not _given(sizes) else ints(sizes), _floats(roi),
+    whole = resized(X.shape, axes, _floats(scales), None if not _given(sizes) else ints(sizes), _floats(roi),
                      keep_aspect_ratio_policy, transform)  # fmt: skip
     y = X if mode == "nearest" else widen(X)
     outside = []
     for x in whole:
-        at = _coordinates(x, transform)
+        at = coordinates(x, transform)
         if transform == "tf_crop_and_resize":
             outside.append((x.axis, (at < 0) | (at > x.size - 1)))
         if x.size == x.out and np.array_equal(at, np.arange(x.size)):
@@ -200,7 +200,7 @@ def resize(
         if mode == "nearest":
             y = y.take(xp.asarray(ROUNDINGS[nearest_mode](at).clip(0, x.size - 1).astype(np.int64)), x.axis)
         else:
-            matrix = _weights(x, at, mode, cubic_coeff_a, exclude_outside, antialias)
+            matrix = filters(x, at, mode, cubic_coeff_a, exclude_outside, antialias)
             y = xp.moveaxis(xp.matmul(xp.moveaxis(y, x.axis, -1), xp.asarray(matrix.T)), -1, x.axis)
     y = xp.array(_rounded(xp, y, X.dtype), order="C")
     for axis, mask in outside:
@@ -254,7 +254,7 @@ def _(
         return X.of(None if i in at else d for i, d in enumerate(X.dims))
     part = None if roi is None or roi.value is None else _floats(np.asarray(roi.value))
     dims = [d if isinstance(d, int) else 1 for d in X.dims]
-    found = {x.axis: x for x in _resized(dims, at, factors, wanted, part, policy, transform)}
+    found = {x.axis: x for x in resized(dims, at, factors, wanted, part, policy, transform)}
 
     def one(i: int, d: Dim) -> Dim:
         if i not in found or (not isinstance(d, int) and found[i].scale == 1 and not cropped):

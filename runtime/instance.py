@@ -64,8 +64,8 @@ class Instance:
         self.program, self.arena, self.around = program, arena, around
         self._device = device(program.target.device)
         self._constant = frozenset(program.weights)
-        # kernels look at single numbers among the constants (an exponent, a bound)
-        small = [n for n in program.weights if around.weights[n].size == 1 and around.weights[n].dtype != np.uint8]
+        # kernels look at a few numbers among the constants (an exponent, a bound, axes, the scales of an image)
+        small = [n for n in program.weights if around.weights[n].size <= 16 and around.weights[n].dtype != np.uint8]
         self._known = {n: type_of(around.weights[n], known=True) for n in small}
         self.arrays: dict[str, Array] = {}
         self._bind_fixed(states or {})

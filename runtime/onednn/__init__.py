@@ -19,11 +19,13 @@ from .quantised import QUANTISED
 from .quantised_elements import ELEMENTS
 from .quantised_matmul import PRODUCTS
 from .recurrent import Recurrent
+from .reduce import Reduce
+from .resample import Resize
 
 KERNELS: tuple[Kernel, ...] = (
     *QUANTISED, *PRODUCTS, *ELEMENTS,
     Conv(), ConvTranspose(), MatMul(), Gemm(), Pool(), Softmax(), LayerNorm(), Eltwise(), Binary(), Reorder(),
-    Transpose(), Recurrent(), Concat(), Split(),
+    Transpose(), Recurrent(), Concat(), Split(), Reduce(), Resize(),
 )  # fmt: skip
 
 __all__ = ["KERNELS"]

@@ -20,7 +20,7 @@ from .kernel import floats
 from .memory import ANY, Memory, layout_of, nbytes, strides_of
 from .postops import Link, chain
 from .primitive import Descriptor, Draft, Operand, Place, repacked
-from .several import WORK, ZEROS, Several
+from .several import WORK, Several
 
 # the order of ONNX's gates that oneDNN wants: i, o, f, c become i, f, c, o; z, r, h stay
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (0, 1, 2), "RNN": (0,)}
@@ -125,20 +125,21 @@ def _drafts(ask: Ask, link: Link, sizes: _Sizes, x: Tensor, plain: bool) -> tupl
         given = kept = True
     if given:
         for argument, at in zip((SRC_1, SRC_2), starts, strict=False):
-            place: Place = (ZEROS, argument) if at == ABSENT else ("in", at)
-            operands.append(Operand(argument, place, sizes.state(dtype)))
+            state = sizes.state(dtype)
+            operands.append(_zeros(argument, state) if at == ABSENT else Operand(argument, ("in", at), state))
     for argument, at, rows in ((WEIGHTS, W, sizes.inputs), (WEIGHTS_1, R, sizes.hidden)):
         dims = (1, sizes.directions, rows, gates, sizes.hidden)
         memory = Memory(dims, dtype)
         source = Memory(dims, dtype, strides=strides_of("abdec", dims))
         operands.append(Operand(argument, ("in", at), memory if plain else memory.any(), source=source))
     biases = gates + (link.op == "GRU" and bool(link.attr("linear_before_reset")))
-    place = (ZEROS, BIAS) if link.operand(B) == ABSENT else ("in", B)  # oneDNN has no fast form without
-    operands.append(Operand(BIAS, place, Memory((1, sizes.directions, biases, sizes.hidden), DType.FLOAT)))
+    bias = Memory((1, sizes.directions, biases, sizes.hidden), DType.FLOAT)
+    # oneDNN has no fast form without a bias
+    operands.append(_zeros(BIAS, bias) if link.operand(B) == ABSENT else Operand(BIAS, ("in", B), bias))
     if link.operand(P) != ABSENT:
         operands.append(Operand(WEIGHTS_2, ("in", P), Memory((1, sizes.directions, 3, sizes.hidden), DType.FLOAT)))
     moved = two and not sizes.batch_first and sizes.batch > 1 and wanted[0]
-    place = (WORK, 0) if moved or not wanted[0] else ("out", 0)
+    place: Place = (WORK, 0) if moved or not wanted[0] else ("out", 0)
     operands.append(Operand(DST, place, sizes.sequence(dtype, sizes.directions * sizes.hidden)))
     if kept:
         for i, argument in enumerate((DST_1, DST_2)[:states], 1):
@@ -149,6 +150,11 @@ def _drafts(ask: Ask, link: Link, sizes: _Sizes, x: Tensor, plain: bool) -> tupl
     whole = (sizes.steps, sizes.directions, sizes.batch, sizes.hidden)
     source = Memory(whole, dtype, strides=strides_of("acbd", whole))
     return draft, Draft("reorder", (Operand(SRC, (WORK, 0), source), Operand(DST, ("out", 0), Memory(whole, dtype))))
+
+
+def _zeros(argument: int, memory: Memory) -> Operand:
+    """An operand that the step has not got: zero throughout."""
+    return Operand(argument, ("given", argument), memory, value=bytes(nbytes(memory.handle.value)))
 
 
 def _sizes(ask: Ask, link: Link) -> _Sizes:

@@ -12,7 +12,6 @@ from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work
 from ..lives import aligned
-from ..pool import aligned_empty
 from . import api
 from .kernel import REFERENCE, layout_at, unavailable
 from .memory import nbytes
@@ -20,7 +19,6 @@ from .postops import anchor
 from .primitive import Descriptor, Draft, Execution, Place, bind, describe
 
 WORK = "work"  # ("work", 0): the first temporary result
-ZEROS = "zeros"  # ("zeros", 0): an operand that the step has not got, and that is zero throughout
 
 
 class Several(ABC):
@@ -67,14 +65,8 @@ class Several(ABC):
         arrays |= {("out", i): a for i, a in enumerate(work.outputs) if a is not None}
         temporary, scratch = _workspace(found)
         arrays |= {place: work.scratch(DType.UINT8, (size,)) for place, size in temporary.items()}
-        zeros = {place: aligned_empty(size) for place, size in _bytes(found, ZEROS).items()}
-        for array in zeros.values():
-            array.fill(0)
-        arrays |= zeros
         shared = work.scratch(DType.UINT8, (scratch,)) if scratch else None
         calls = [bind(d, arrays, shared, work.ask.target.threads) for d in found]
-        for call in calls:
-            call.kept = (*call.kept, zeros)
         return calls[0] if len(calls) == 1 else Calls(calls)
 
     @abstractmethod
@@ -138,14 +130,9 @@ class Calls:
 
 def _workspace(found: Sequence[Descriptor]) -> tuple[Mapping[Place, int], int]:
     """Bytes of each temporary result, and of the scratchpad that all primitives share."""
-    return _bytes(found, WORK), max(d.scratch for d in found)
-
-
-def _bytes(found: Sequence[Descriptor], side: str) -> Mapping[Place, int]:
-    """Bytes of the operands on one side."""
     sizes: dict[Place, int] = {}
     for operand in joined.from_iterable(d.draft.operands for d in found):
-        if operand.place[0] == side:
+        if operand.place[0] == WORK:
             size = nbytes(operand.memory.handle.value)
             sizes[operand.place] = max(size, sizes.get(operand.place, 0))
-    return sizes
+    return sizes, max(d.scratch for d in found)

@@ -1,0 +1,147 @@
+"""Reductions: sums, means, extremes and products along axes.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_reduction.html. oneDNN is fast along the last axes; with others behind,
+the reduced ones are the window of a pooling of images whose channels are those others, or a sum is a product with ones
+(exact where the sum is: counts stay whole). Axes that lie side by side are one, so that two primitives do for most
+tensors. Where elements are NaN, the largest and the smallest are not defined
+(oneDNN skips NaN, ONNX Runtime finds it in some places).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from ...ops import DType, Tensor
+from ...ops.fused import ABSENT
+from ...ops.layouts import is_permutation, parse, plain, row_major
+from ...ops.types import Array
+from ..kernels.kernel import Ask
+from .api import DST, SRC, WEIGHTS, Refused
+from .kernel import floats, result
+from .memory import Memory
+from .postops import Link, chain, post_ops
+from .primitive import Attributes, Draft, Operand, Place, PostOp
+from .several import WORK, Several
+
+# what is done to each element before, how they are combined, and what is done to the result
+REDUCTIONS = {
+    "ReduceSum": ("", "sum", ""),
+    "ReduceMean": ("", "mean", ""),
+    "ReduceMax": ("", "max", ""),
+    "ReduceMin": ("", "min", ""),
+    "ReduceProd": ("", "mul", ""),
+    "ReduceL1": ("eltwise_abs", "sum", ""),
+    "ReduceL2": ("eltwise_square", "sum", "eltwise_sqrt"),
+    "ReduceSumSquare": ("eltwise_square", "sum", ""),
+    "ReduceLogSum": ("", "sum", "eltwise_log"),
+}
+POOLING = {"max": "pooling_max", "mean": "pooling_avg_exclude_padding"}
+
+
+class Reduce(Several):
+    """A reduction along known axes, and what is done to its result."""
+
+    name = "onednn.reduce"
+    ops = frozenset(REDUCTIONS)
+
+    def plans(self, ask: Ask) -> Iterator[tuple[Draft, ...]]:
+        """In the layout of the input, else row-major."""
+        links = chain(ask.node)
+        (x,) = floats(ask, links[0].operands[:1])
+        axes = _axes(ask, links[0], x)
+        for layout in dict.fromkeys((x.layout if is_permutation(x.layout) else "", "")):
+            yield tuple(_drafts(ask, links, x, axes, layout))
+
+    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+        """Nothing is packed: constants are reduced before kernels are chosen."""
+        raise AssertionError("a reduction reads its input as it is")
+
+
+def _axes(ask: Ask, link: Link, x: Tensor) -> frozenset[int]:
+    given: list[int] | None = None
+    if link.operand(1) != ABSENT:
+        known = ask.inputs[link.operand(1)]
+        given = known.ints() if isinstance(known, Tensor) else None
+        if given is None:
+            raise Refused("the axes are not known")
+    if not given:
+        given = [] if link.attr("noop_with_empty_axes") else list(range(x.rank))
+    return frozenset(a % x.rank for a in given)
+
+
+def _drafts(ask: Ask, links: tuple[Link, ...], x: Tensor, axes: frozenset[int], layout: str) -> Iterator[Draft]:
+    before, combine, after = REDUCTIONS[links[0].op]
+    y, kept = result(ask), bool(links[0].attr("keepdims"))
+    order = parse(layout, x.rank)[0] if layout else tuple(range(x.rank))
+    groups = [
+        (reduced, math.prod(x.sizes[d] for d in dims))
+        for reduced, dims in groupby([d for d in order if x.sizes[d] > 1], axes.__contains__)
+    ]
+    if not any(reduced for reduced, _ in groups):
+        raise Refused("there is only one element along the axes")
+    place: Place = ("in", links[0].operands[0])
+    dtype, shown, turn = x.dtype, layout, 0
+    if before:
+        if x.dtype is not DType.FLOAT:
+            raise Refused("what is done before would be rounded")
+        memory = Memory((1, x.elements or 1), dtype)
+        yield Draft("eltwise_forward", (Operand(SRC, place, memory, layout), Operand(DST, (WORK, 0), memory)),
+                    (before, 0.0, 0.0))  # fmt: skip
+        place, shown = (WORK, 0), ""
+    dims: tuple[int, ...]
+    settings: tuple[Any, ...]
+    post: tuple[PostOp, ...]
+    window = 0
+    while groups:
+        last, size = groups.pop()
+        if last:
+            outer = math.prod(n for _, n in groups)
+            source, dims = Memory((outer, size), dtype), (outer, 1)
+            kind, settings = "reduction", (f"reduction_{combine}", 0.0, 0.0)
+        else:
+            _, window = groups.pop()
+            outer = math.prod(n for _, n in groups)
+            if combine == "sum":
+                source, dims, kind, settings = Memory((outer, window, size), dtype), (outer, 1, size), "matmul", ()
+            elif combine in POOLING:
+                source = Memory((outer, size, window, 1), dtype, strides=(window * size, 1, size, size))
+                dims, kind = (outer, size, 1, 1), "pooling_forward"
+                settings = (POOLING[combine], (1, 1), (window, 1), (0, 0), (0, 0), (0, 0))
+            else:
+                raise Refused(f"oneDNN has no {combine} over axes before others")
+            groups = _joined([*groups, (False, size)])
+        if any(reduced for reduced, _ in groups):
+            turn += 1
+            post = ()
+            target = Operand(DST, (WORK, turn), _flat(dims, DType.FLOAT))
+        else:
+            groups = []
+            letters = [d for d in order if kept or d not in axes]
+            laid = plain("".join(row_major(y.rank)[sorted(letters).index(d)] for d in letters), y.sizes)
+            post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], y.sizes, laid, dims)
+            target = Operand(DST, ("out", 0), _flat(dims, y.dtype), laid)
+        operands: tuple[Operand, ...] = (Operand(SRC, place, source, shown), target)
+        if kind == "matmul":
+            operands = (_ones(window, dtype), Operand(WEIGHTS, place, source, shown), target)
+        yield Draft(kind, operands, settings, Attributes(post))
+        place, dtype, shown = target.place, DType.FLOAT, ""
+
+
+def _ones(count: int, dtype: DType) -> Operand:
+    """A row of ones."""
+    return Operand(SRC, ("given", 0), Memory((1, 1, count), dtype), value=np.ones(count, dtype.numpy).tobytes())
+
+
+def _flat(dims: tuple[int, ...], dtype: DType) -> Memory:
+    """A result; of a pooling, its channels side by side."""
+    return Memory(dims, dtype, strides=(dims[1], 1, dims[1], dims[1])) if len(dims) == 4 else Memory(dims, dtype)
+
+
+def _joined(groups: list[tuple[bool, int]]) -> list[tuple[bool, int]]:
+    """Axes that lie side by side as one."""
+    return [(r, math.prod(n for _, n in same)) for r, same in groupby(groups, lambda g: g[0])]
