@@ -1,9 +1,9 @@
-"""The seven convolutional networks of the MXNet paper's memory figure (arXiv 1512.01274, Fig. 7), as graphs.
+"""Convolutional networks as graphs: the seven of the MXNet paper's memory figure (arXiv 1512.01274, Fig. 7), and others.
 
 AlexNet (Krizhevsky 2012, without its two groups' memory split) and the single-tower form of "One weird trick"
 (arXiv 1404.5997), GoogLeNet v1 (arXiv 1409.4842), Inception with batch normalisation (arXiv 1502.03167), and VGG with
-11, 16 and 19 layers (configurations A, D and E of arXiv 1409.1556). Each takes `data` float32 [batch, 3, 224, 224] and
-ends in a softmax over 1000 classes.
+11, 16 and 19 layers (configurations A, D and E of arXiv 1409.1556); `NETS` lists these. Beside them ResNet-50 and
+MobileNetV2. Each takes `data` float32 [batch, 3, 224, 224] and ends in a softmax over 1000 classes.
 """
 
 from __future__ import annotations
@@ -40,21 +40,30 @@ def random_weights(seed: int = 0) -> Weights:
 class Layers:
     """Layers over a GraphBuilder; each method takes a value with its channel count and returns the next."""
 
-    def __init__(self, name: str, batch: int | str, weights: Weights) -> None:
+    def __init__(self, name: str, batch: int | str, weights: Weights, side: int = 224) -> None:
         self.g = GraphBuilder(name)
         self.weights = weights
-        self.data = (self.g.input("data", f32(batch, 3, 224, 224)), 3)
+        self.data = (self.g.input("data", f32(batch, 3, side, side)), 3)
 
     def weight(self, *shape: int) -> str:
         return self.g.const(self.weights(shape))
 
     def conv(
-        self, x: tuple[str, int], channels: int, kernel: int, stride: int = 1, pad: int = 0, *, bias: bool = True
+        self,
+        x: tuple[str, int],
+        channels: int,
+        kernel: int,
+        stride: int = 1,
+        pad: int = 0,
+        *,
+        bias: bool = True,
+        groups: int = 1,
     ) -> tuple[str, int]:
         name, depth = x
-        w = self.weight(channels, depth, kernel, kernel)
+        w = self.weight(channels, depth // groups, kernel, kernel)
         b = [self.weight(channels)] if bias else []
-        made = self.g.Conv(name, w, *b, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4)
+        how = {"group": groups} if groups > 1 else {}
+        made = self.g.Conv(name, w, *b, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, **how)
         return made, channels
 
     def relu(self, x: tuple[str, int]) -> tuple[str, int]:
@@ -66,15 +75,17 @@ class Layers:
         return self.relu(self.conv(x, channels, kernel, stride, pad))
 
     def conv_norm_relu(
-        self, x: tuple[str, int], channels: int, kernel: int, stride: int = 1, pad: int = 0
+        self, x: tuple[str, int], channels: int, kernel: int, stride: int = 1, pad: int = 0, *, bias: bool = True
     ) -> tuple[str, int]:
-        return self.relu(self.norm(self.conv(x, channels, kernel, stride, pad)))
+        return self.relu(self.norm(self.conv(x, channels, kernel, stride, pad, bias=bias)))
 
-    def norm(self, x: tuple[str, int]) -> tuple[str, int]:
+    def norm(self, x: tuple[str, int], gain: float = 1) -> tuple[str, int]:
+        """Near `gain` times its input, so that what goes through many of them stays in the range of real networks;
+        the last one of a residual branch takes a small gain, since what is added adds up."""
         name, channels = x
-        scale, bias, mean = (self.weight(channels) for _ in range(3))
-        variance = self.g.const(np.ones(channels, np.float32))
-        return self.g.BatchNormalization(name, scale, bias, mean, variance), channels
+        scale, bias, mean = (0.1 * self.weights((channels,)) for _ in range(3))
+        constants = ((1 + scale) * gain, bias, mean, np.ones(channels))
+        return self.g.BatchNormalization(name, *(self.g.const(c.astype(np.float32)) for c in constants)), channels
 
     def pool(
         self, x: tuple[str, int], kernel: int, stride: int, pad: int = 0, *, kind: str = "Max", ceil: int = 0
@@ -205,17 +216,52 @@ def inception_bn(batch: int | str = 1, weights: Weights = no_weights) -> Graph:
     return n.classes(n.flat(n.pool(x, 7, 1, kind="Average"), 1))
 
 
-def resnet50(batch: int | str = 1, weights: Weights = no_weights) -> Graph:
+def resnet50(batch: int | str = 1, weights: Weights = no_weights, side: int = 224) -> Graph:
     """ResNet-50 v1.5 (arXiv 1512.03385, the stride in the 3x3 convolution): 25.6 million parameters."""
-    n = Layers("resnet50", batch, weights)
-    x = n.pool(n.conv_norm_relu(n.data, 64, 7, 2, 3), 3, 2, 1)
+    n = Layers("resnet50", batch, weights, side)
+    x = n.pool(n.conv_norm_relu(n.data, 64, 7, 2, 3, bias=False), 3, 2, 1)
     for stage, (count, channels) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
         for i in range(count):
             stride = 2 if stage and not i else 1
-            y = n.conv_norm_relu(n.conv_norm_relu(x, channels, 1), channels, 3, stride, 1)
-            y = n.norm(n.conv(y, 4 * channels, 1, bias=False))
+            y = n.conv_norm_relu(x, channels, 1, bias=False)
+            y = n.conv_norm_relu(y, channels, 3, stride, 1, bias=False)
+            y = n.norm(n.conv(y, 4 * channels, 1, bias=False), 0.25)
             shortcut = x if i else n.norm(n.conv(x, 4 * channels, 1, stride, bias=False))
             x = n.relu((n.g.Add(y[0], shortcut[0]), y[1]))
+    return n.classes(n.flat((n.g.GlobalAveragePool(x[0]), x[1]), 1))
+
+
+# Expansion, channels, repeats and first stride of each stage (arXiv 1801.04381, table 2).
+BOTTLENECKS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+
+
+def mobilenetv2(batch: int | str = 1, weights: Weights = no_weights, side: int = 224) -> Graph:
+    """MobileNetV2 1.0 (arXiv 1801.04381): 3.5 million parameters."""
+    n = Layers("mobilenetv2", batch, weights, side)
+    low, high = (n.g.const(np.float32(v)) for v in (0, 6))
+
+    def conv(
+        x: tuple[str, int], channels: int, kernel: int = 1, stride: int = 1, *, groups: int = 1
+    ) -> tuple[str, int]:
+        y = n.norm(n.conv(x, channels, kernel, stride, kernel // 2, bias=False, groups=groups))
+        return n.g.Clip(y[0], low, high), channels
+
+    x = conv(n.data, 32, 3, 2)
+    for expansion, channels, repeats, first in BOTTLENECKS:
+        for i in range(repeats):
+            stride = 1 if i else first
+            y = conv(x, expansion * x[1]) if expansion > 1 else x
+            y = n.norm(n.conv(conv(y, y[1], 3, stride, groups=y[1]), channels, 1, bias=False))
+            x = (n.g.Add(x[0], y[0]), channels) if i else y
+    x = conv(x, 1280)
     return n.classes(n.flat((n.g.GlobalAveragePool(x[0]), x[1]), 1))
 
 

@@ -1,0 +1,92 @@
+"""The networks that benchmarks run and tests confirm, defined once: how each is built and what it is fed.
+
+Sizes are those of the real networks and weights are random with a fixed seed, scaled so that what flows through has
+the range that trained networks have: a comparison of precisions then says something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..ops.types import Array, f32
+from ..runtime.graph import Graph, GraphBuilder
+from .bert import bert
+from .convnets import Weights, mlp, mobilenetv2, no_weights, random_weights, resnet50
+
+LENGTH, FEATURES, HIDDEN = 64, 128, 256  # of the LSTM
+
+
+def lstm(
+    batch: int | str = 1,
+    weights: Weights = no_weights,
+    *,
+    length: int = LENGTH,
+    features: int = FEATURES,
+    hidden: int = HIDDEN,
+) -> Graph:
+    """One LSTM layer: `x` float32 [length, batch, features] to all hidden states and the last one."""
+    g = GraphBuilder("lstm")
+    x = g.input("x", f32(length, batch, features))
+    gates = [g.const(weights((4 * hidden, columns))[None]) for columns in (features, hidden)]
+    bias = g.const(np.float32(0.1) * weights((8 * hidden,))[None])
+    return g.graph(g.op("LSTM", x, *gates, bias, outputs=2, hidden_size=hidden))
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A network: `builder(batch, weights, **sizes)`, `feeder(rng, batch, **sizes)`; `small` are sizes for tests."""
+
+    builder: Callable[..., Graph]
+    feeder: Callable[..., dict[str, Array]]
+    small: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    def build(self, batch: int | str = 1, weights: Weights | None = None, **sizes: Any) -> Graph:
+        """The graph, with random weights of a fixed seed if none are given."""
+        return self.builder(batch, weights or random_weights(), **sizes)
+
+    def feeds(self, batch: int = 1, *, seed: int = 1, **sizes: Any) -> dict[str, Array]:
+        """Inputs of a fixed seed."""
+        return self.feeder(np.random.default_rng(seed), batch, **sizes)
+
+
+def _pictures(rng: np.random.Generator, batch: int, *, side: int = 224) -> dict[str, Array]:
+    return {"data": rng.standard_normal((batch, 3, side, side), np.float32)}
+
+
+def _digits(rng: np.random.Generator, batch: int) -> dict[str, Array]:
+    return {"data": rng.random((batch, 784), np.float32)}
+
+
+def _sentences(
+    rng: np.random.Generator, batch: int, *, length: int = 128, vocabulary: int = 30522, **_: int
+) -> dict[str, Array]:
+    """Two sentences each, padded: the mask leaves out the last fifth."""
+    ids = rng.integers(0, vocabulary, (batch, length))
+    kinds, mask = np.zeros_like(ids), np.ones_like(ids)
+    kinds[:, length // 2 :] = 1
+    mask[:, length - length // 5 :] = 0
+    return {"input_ids": ids, "token_type_ids": kinds, "attention_mask": mask}
+
+
+def _series(
+    rng: np.random.Generator, batch: int, *, length: int = LENGTH, features: int = FEATURES, **_: int
+) -> dict[str, Array]:
+    return {"x": rng.standard_normal((length, batch, features), np.float32)}
+
+
+WORKLOADS: Mapping[str, Workload] = MappingProxyType(
+    {
+        "mlp": Workload(mlp, _digits),
+        "mobilenetv2": Workload(mobilenetv2, _pictures, MappingProxyType({"side": 64})),
+        "resnet50": Workload(resnet50, _pictures, MappingProxyType({"side": 64})),
+        "bert": Workload(
+            bert, _sentences, MappingProxyType({"layers": 2, "width": 64, "heads": 4, "length": 16, "vocabulary": 100})
+        ),
+        "lstm": Workload(lstm, _series, MappingProxyType({"length": 5, "features": 12, "hidden": 16})),
+    }
+)
