@@ -13,7 +13,8 @@ from .conv import Conv, ConvTranspose
 from .elementwise import Binary, Eltwise
 from .matmul import Gemm, MatMul
 from .movement import Reorder, Transpose
-from .norm import LayerNorm, Softmax
+from .norm import ChannelNorm, LayerNorm, LocalNorm, Softmax
+from .operands import Cast, PRelu, Sum
 from .pool import Pool
 from .quantised import QUANTISED
 from .quantised_elements import ELEMENTS
@@ -25,7 +26,8 @@ from .resample import Resize
 KERNELS: tuple[Kernel, ...] = (
     *QUANTISED, *PRODUCTS, *ELEMENTS,
     Conv(), ConvTranspose(), MatMul(), Gemm(), Pool(), Softmax(), LayerNorm(), Eltwise(), Binary(), Reorder(),
-    Transpose(), Recurrent(), Concat(), Split(), Reduce(), Resize(),
+    Transpose(), Recurrent(), Concat(), Split(), Reduce(), Resize(), ChannelNorm(), LocalNorm(),
+    Cast(), PRelu(), Sum(),
 )  # fmt: skip
 
 __all__ = ["KERNELS"]

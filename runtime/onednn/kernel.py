@@ -121,7 +121,8 @@ def unavailable(ask: Ask) -> str | None:
     if library() is None:
         return str(find())
     types: list[Type | None] = [*ask.inputs, *ask.outputs]
-    if not all(t is None or (isinstance(t, Tensor) and t.static and t.elements) for t in types):
+    # an empty list stands for an operand that is absent (the scales of a Resize); no memory can be made of it
+    if not all(t is None or (isinstance(t, Tensor) and t.static and (t.elements or t.sizes == (0,))) for t in types):
         return "an operand has no known sizes, or no elements"
     return None
 

@@ -1,7 +1,8 @@
-"""Softmax and normalisation.
+"""Softmax and normalisation: over last axes, over groups of channels, across channels.
 
 https://oneapi-src.github.io/oneDNN/dev_guide_softmax.html,
-https://oneapi-src.github.io/oneDNN/dev_guide_layer_normalization.html
+https://oneapi-src.github.io/oneDNN/dev_guide_layer_normalization.html,
+https://oneapi-src.github.io/oneDNN/dev_guide_lrn.html
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from collections.abc import Iterator
 
 from ...ops import DType
 from ...ops.fused import ABSENT
+from ...ops.layouts import row_major
+from ...ops.types import Array
 from ..kernels.kernel import Ask
-from .api import DST, SCALE, SHIFT, SRC, Refused
-from .kernel import OneDnn, floats, result
+from .api import DST, SCALE, SHIFT, SRC, SRC_1, Refused
+from .kernel import OneDnn, channels_last, floats, result
 from .memory import Memory
-from .postops import Link, post_ops
-from .primitive import Attributes, Draft, Operand
+from .postops import Link, chain, post_ops
+from .primitive import Attributes, Draft, Operand, PostOp
+from .several import WORK, Several
 
 USE_SCALE, USE_SHIFT = 2, 4
 
@@ -29,12 +33,13 @@ class Softmax(OneDnn):
     inplace = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the input, else row-major."""
+        """In the layout of the input, else row-major, else with the elements of the axis side by side."""
         link, y = links[0], result(ask)
         (x,) = floats(ask, link.operands)
         axis = link.attr("axis") % len(x.sizes)
         algorithm = "softmax_log" if link.op == "LogSoftmax" else "softmax_accurate"
-        for layout in dict.fromkeys((x.layout, "")):
+        letters = row_major(len(x.sizes))
+        for layout in dict.fromkeys((x.layout, "", letters.replace(letters[axis], "") + letters[axis])):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             post = post_ops(ask, links[1:], y.sizes, layout)
@@ -70,3 +75,59 @@ class LayerNorm(OneDnn):
         operands.append(Operand(DST, ("out", 0), Memory(sizes, y.dtype)))
         post = post_ops(ask, links[1:], y.sizes, "", sizes)
         yield Draft("layer_normalization_forward", tuple(operands), (link.attr("epsilon"), flags), Attributes(post))
+
+
+class ChannelNorm(Several):
+    """InstanceNormalization and GroupNormalization: the channels of a group are normalised as one row, then each
+    channel is scaled and shifted."""
+
+    name = "onednn.channel_norm"
+    ops = frozenset({"InstanceNormalization", "GroupNormalization"})
+
+    def plans(self, ask: Ask) -> Iterator[tuple[Draft, ...]]:
+        """Two primitives over the row-major image."""
+        links = chain(ask.node)
+        link, y = links[0], result(ask)
+        x, scale, shift = floats(ask, link.operands)
+        if len({t.dtype for t in (x, scale, shift)}) > 1 or x.dtype is not DType.FLOAT:
+            raise Refused("numbers between the two are rounded to another type than float32")
+        if len(x.sizes) < 3 or link.attrs.get("stash_type", 1) != 1:
+            raise Refused("there are no elements in a channel, or statistics are kept in another type than float32")
+        batch, channels, *rest = x.sizes
+        groups = link.attr("num_groups") if link.op == "GroupNormalization" else channels
+        rows = Memory((batch * groups, channels // groups * math.prod(rest)), x.dtype)
+        normed = Operand(DST, (WORK, 0), rows)
+        first = Draft("layer_normalization_forward", (Operand(SRC, ("in", link.operands[0]), rows), normed),
+                      (link.attr("epsilon"), 0))  # fmt: skip
+        image, channel = Memory(x.sizes, x.dtype), Memory((1, channels, *[1] * len(rest)), x.dtype)
+        operands = (
+            Operand(SRC, (WORK, 0), image),
+            Operand(SRC_1, ("in", link.operands[1]), channel),
+            Operand(DST, ("out", 0), image),
+        )
+        shifted = PostOp("binary_add", other=channel, place=("in", link.operands[2]))
+        post = (shifted, *post_ops(ask, links[1:], y.sizes, ""))
+        yield first, Draft("binary", operands, ("binary_mul",), Attributes(post))
+
+    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+        """Nothing is packed."""
+        raise AssertionError("scales are read as they are")
+
+
+class LocalNorm(OneDnn):
+    """LRN: each element divided by a power of the squares around it, across channels."""
+
+    name = "onednn.lrn"
+    ops = frozenset({"LRN"})
+
+    def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """In the layout of the input first."""
+        link, y = links[0], result(ask)
+        (x,) = floats(ask, link.operands)
+        if len(links) > 1 or not link.attr("size") % 2:
+            raise Refused("a window of an even size, whose longer side is another")
+        settings = ("lrn_across_channels", link.attr("size"), *map(link.attr, ("alpha", "beta", "bias")))
+        for layout in dict.fromkeys((x.layout, "", channels_last(len(x.sizes)))):
+            source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
+            target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
+            yield Draft("lrn_forward", (source, target), settings)

@@ -54,6 +54,11 @@ class Reduce(Several):
         links = chain(ask.node)
         (x,) = floats(ask, links[0].operands[:1])
         axes = _axes(ask, links[0], x)
+        if not x.elements:
+            raise Refused("there are no elements")
+        if all(x.sizes[a] == 1 for a in axes):
+            yield (_single(ask, links, x),)
+            return
         for layout in dict.fromkeys((x.layout if is_permutation(x.layout) else "", "")):
             yield tuple(_drafts(ask, links, x, axes, layout))
 
@@ -74,6 +79,17 @@ def _axes(ask: Ask, link: Link, x: Tensor) -> frozenset[int]:
     return frozenset(a % x.rank for a in given)
 
 
+def _single(ask: Ask, links: tuple[Link, ...], x: Tensor) -> Draft:
+    """Of one element: that itself, but for what is done before and after."""
+    before, _, after = REDUCTIONS[links[0].op]
+    y, sizes = result(ask), (1, x.elements or 1)
+    post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], y.sizes, "", sizes)
+    source = Operand(SRC, ("in", links[0].operands[0]), Memory(sizes, x.dtype))
+    target = Operand(DST, ("out", 0), Memory(sizes, y.dtype))
+    settings = (before, 0.0, 0.0) if before else ("eltwise_linear", 1.0, 0.0)
+    return Draft("eltwise_forward", (source, target), settings, Attributes(post))
+
+
 def _drafts(ask: Ask, links: tuple[Link, ...], x: Tensor, axes: frozenset[int], layout: str) -> Iterator[Draft]:
     before, combine, after = REDUCTIONS[links[0].op]
     y, kept = result(ask), bool(links[0].attr("keepdims"))
@@ -82,16 +98,14 @@ def _drafts(ask: Ask, links: tuple[Link, ...], x: Tensor, axes: frozenset[int], 
         (reduced, math.prod(x.sizes[d] for d in dims))
         for reduced, dims in groupby([d for d in order if x.sizes[d] > 1], axes.__contains__)
     ]
-    if not any(reduced for reduced, _ in groups):
-        raise Refused("there is only one element along the axes")
     place: Place = ("in", links[0].operands[0])
     dtype, shown, turn = x.dtype, layout, 0
     if before:
         if x.dtype is not DType.FLOAT:
             raise Refused("what is done before would be rounded")
         memory = Memory((1, x.elements or 1), dtype)
-        yield Draft("eltwise_forward", (Operand(SRC, place, memory, layout), Operand(DST, (WORK, 0), memory)),
-                    (before, 0.0, 0.0))  # fmt: skip
+        operands: tuple[Operand, ...] = (Operand(SRC, place, memory, layout), Operand(DST, (WORK, 0), memory))
+        yield Draft("eltwise_forward", operands, (before, 0.0, 0.0))
         place, shown = (WORK, 0), ""
     dims: tuple[int, ...]
     settings: tuple[Any, ...]
@@ -125,7 +139,7 @@ def _drafts(ask: Ask, links: tuple[Link, ...], x: Tensor, axes: frozenset[int], 
             laid = plain("".join(row_major(y.rank)[sorted(letters).index(d)] for d in letters), y.sizes)
             post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], y.sizes, laid, dims)
             target = Operand(DST, ("out", 0), _flat(dims, y.dtype), laid)
-        operands: tuple[Operand, ...] = (Operand(SRC, place, source, shown), target)
+        operands = (Operand(SRC, place, source, shown), target)
         if kind == "matmul":
             operands = (_ones(window, dtype), Operand(WEIGHTS, place, source, shown), target)
         yield Draft(kind, operands, settings, Attributes(post))
