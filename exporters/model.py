@@ -15,7 +15,7 @@ from ..ops.types import Array, Type, type_of
 from ..ops.upgrade import Form
 from ..runtime.graph import Graph, Node
 from ..runtime.infer import infer
-from .expand import expand
+from ..runtime.passes.expand import expand
 from .lower import LOWEST, SCHEMATA, Context, Way, is_composed, kind_of, schema_of, ways
 from .proto import IR_OF_TYPES, attribute, kind_by_value, tensor, value_info
 

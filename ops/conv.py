@@ -206,7 +206,9 @@ def conv_transpose(
 ) -> Array:
     n, c, *sizes = X.shape
     made = W.shape[1] * group
-    found = known(transposed_windows(sizes, W.shape[2:], strides, dilations, pads, auto_pad, output_padding, output_shape))
+    found = known(
+        transposed_windows(sizes, W.shape[2:], strides, dilations, pads, auto_pad, output_padding, output_shape)
+    )
     weights = widen(W).reshape(1, group, c // group, math.prod(W.shape[1:]))
     patches = k.xp.matmul(weights.swapaxes(2, 3), widen(X).reshape(n, group, c // group, math.prod(sizes)))
     patches = patches.reshape(n, made, math.prod(W.shape[2:]), *sizes)

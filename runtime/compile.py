@@ -15,13 +15,22 @@ from .kernels import Ask
 from .lower import Options, lower
 from .passes import rewrite, simplify
 from .passes.batchnorm import BATCHNORM
+from .passes.canonical import CANONICAL
 from .passes.chains import fuse_chains
+from .passes.expand import expand
 from .passes.fold import fold
 from .passes.fusions import FUSIONS
 from .passes.prune import prune
 from .passes.qdq import quantise
 from .program import Program
 from .shared import shared
+
+# operators whose parts have better kernels than the whole
+WRITTEN_OUT = {
+    ("", "Attention"),
+    *(("com.microsoft", op) for op in ("FusedMatMul", "FusedConv", "FusedGemm", "Gelu", "FastGelu", "BiasGelu",
+                                       "QuickGelu", "SkipLayerNormalization", "Attention", "MultiHeadAttention")),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,5 +110,7 @@ def _fused(graph: Graph, compiled: Compiled, types: Mapping[str, Type]) -> Graph
         return None if choice.implementation else "; ".join(reason for _, reason in declined)
 
     graph = prune(fold(quantise(graph, takes), weights=True))
+    graph = expand(graph, lambda n: (n.domain, n.op) in WRITTEN_OUT, graph.types)
+    graph = prune(rewrite(infer(graph, types, budget=compiled.budget), CANONICAL))
     graph = infer(prune(rewrite(infer(graph, types, budget=compiled.budget), BATCHNORM)), types, budget=compiled.budget)
-    return infer(prune(fuse_chains(graph, takes)), types, budget=compiled.budget)
+    return infer(prune(fuse_chains(graph, takes, options.extern or ())), types, budget=compiled.budget)

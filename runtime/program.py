@@ -16,7 +16,6 @@ from .kernels import Choice, Target
 from .lives import aligned
 from .plan import MemoryPlan, Space
 
-
 STAGED = 16 << 10  # bytes: binding a call to another buffer costs more than a copy of so many
 
 

@@ -18,6 +18,10 @@ from mezzo.runtime.eager import evaluate
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.infer import infer
 from mezzo.runtime.passes import PIPELINE, RULES, simplify
+from mezzo.runtime.passes.batchnorm import BATCHNORM
+from mezzo.runtime.passes.canonical import CANONICAL
+from mezzo.runtime.passes.chains import Stopped, fuse_chains
+from mezzo.runtime.passes.prune import prune
 from mezzo.runtime.passes.rewrite import Declined, Leaf, Pattern, Replacement, Rule, rewrite
 
 from .models import Real, real_models
@@ -193,3 +197,115 @@ def test_errors_of_inference_name_the_node() -> None:
     with pytest.raises(ShapeError, match=r"cannot broadcast \[2\] with \[3\]") as caught:
         infer(g.graph([y]))
     assert "Add_0" in caught.value.where
+
+
+def _gelu(g: GraphBuilder, x: str, order: int) -> str:
+    one, half = g.const(np.float32(1)), g.const(np.float32(0.5))
+    scaled = g.Mul(x, g.const(np.float32(0.5**0.5))) if order % 2 else g.Div(x, g.const(np.float32(2**0.5)))
+    inner = g.Add(g.Erf(scaled), one) if order < 2 else g.Add(one, g.Erf(scaled))
+    ways = (
+        lambda: g.Mul(g.Mul(x, inner), half),
+        lambda: g.Mul(g.Mul(half, x), inner),
+        lambda: g.Mul(g.Mul(inner, half), x),
+        lambda: g.Mul(half, g.Mul(inner, x)),
+    )
+    return str(ways[order]())
+
+
+def _gelu_tanh(g: GraphBuilder, x: str, order: int) -> str:
+    cube = g.Mul(g.Mul(x, x), x) if order % 2 else g.Pow(x, g.const(np.float32(3)))
+    wave = g.Mul(g.const(np.float32((2 / np.pi) ** 0.5)), g.Add(x, g.Mul(cube, g.const(np.float32(0.044715)))))
+    half = g.Mul(x, g.const(np.float32(0.5)))
+    return str(g.Mul(half, g.Add(g.Tanh(wave), g.const(np.float32(1)))))
+
+
+def _layer_norm(g: GraphBuilder, x: str, order: int) -> str:
+    axes, scale, bias = g.const([-1]), g.const(np.linspace(1, 2, 6, dtype=np.float32)), g.const(np.ones(6, np.float32))
+    centred = g.Sub(x, g.ReduceMean(x, axes))
+    squares = g.Mul(centred, centred) if order % 2 else g.Pow(centred, g.const(np.float32(2)))
+    deviation = g.Sqrt(g.Add(g.ReduceMean(squares, axes), g.const(np.float32(1e-5))))
+    scaled = g.Mul(scale, g.Div(centred, deviation)) if order < 2 else g.Mul(g.Div(centred, deviation), scale)
+    return str(g.Add(scaled, bias))
+
+
+WRITTEN_OUT = {
+    "Gelu": _gelu,
+    "Gelu with tanh": _gelu_tanh,
+    "LayerNormalization": _layer_norm,
+    "Swish": lambda g, x, order: g.Mul(*((x, g.Sigmoid(x)) if order % 2 else (g.Sigmoid(x), x))),
+    "HardSwish": lambda g, x, order: g.Mul(*((x, g.HardSigmoid(x, alpha=1 / 6)) if order % 2 else
+                                             (g.HardSigmoid(x, alpha=1 / 6), x))),
+    "Sum": lambda g, x, order: g.Sum(*[x] * (order + 2)),
+}  # fmt: skip
+ONE = {"Gelu with tanh": "Gelu", "Sum": "Add"}
+
+
+@pytest.mark.parametrize("order", range(4))
+@pytest.mark.parametrize("kind", WRITTEN_OUT)
+def test_what_exporters_write_out_becomes_one_operator(kind: str, order: int) -> None:
+    g = GraphBuilder()
+    x = g.input("x", f32(2, 3, 6))
+    graph = g.graph([WRITTEN_OUT[kind](g, x, order)])
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 6)).astype(np.float32)}
+    made = prune(rewrite(infer(graph), CANONICAL))
+    assert {n.op for n in made.nodes} == {ONE.get(kind, kind)}
+    assert len(made.nodes) == (order + 1 if kind == "Sum" else 1)
+    (got,), (want,) = (evaluate(some, feeds).values() for some in (made, graph))
+    assert np.abs(got - want).max() <= 1e-6 * np.abs(want).max()
+
+
+def test_padding_goes_into_the_window() -> None:
+    g = GraphBuilder()
+    x, w = g.input("x", f32(1, 2, 5, 5)), g.const(np.ones((3, 2, 3, 3), np.float32))
+    padded = g.Pad(x, g.const([0, 0, 1, 0, 0, 0, 2, 1]))
+    graph = g.graph([g.Conv(padded, w, pads=(0, 1, 0, 1))])
+    made = prune(rewrite(infer(graph), CANONICAL))
+    assert [n.op for n in made.nodes] == ["Conv"]
+    assert made.nodes[0].attrs["pads"] == (1, 1, 2, 2)
+    for mode, filling in (("reflect", 0), ("constant", 1)):
+        g = GraphBuilder()
+        padded = g.Pad(
+            g.input("x", f32(1, 2, 5, 5)), g.const([0, 0, 1, 0, 0, 0, 2, 1]), g.const(np.float32(filling)), mode=mode
+        )
+        declined: list[Declined] = []
+        kept = rewrite(
+            infer(g.graph([g.Conv(padded, g.const(np.ones((3, 2, 3, 3), np.float32)))])), CANONICAL, declined
+        )
+        assert [n.op for n in kept.nodes] == ["Pad", "Conv"]
+        assert "not of zeros" in declined[0].reason
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("group", [1, 2])
+def test_batch_normalisation_goes_into_the_convolution(op: str, group: int) -> None:
+    rng = np.random.default_rng(0)
+
+    def random(*shape: int) -> str:
+        return g.const(rng.random(shape, np.float32) + np.float32(0.5))
+
+    g = GraphBuilder()
+    x = g.input("x", f32(1, 4, 5, 5))
+    w = random(6, 4 // group, 3, 3) if op == "Conv" else random(4, 6 // group, 3, 3)
+    y = g.op(op, x, w, *([random(6)] if group == 1 else []), group=group)
+    alone = g.BatchNormalization(x, *(random(4) for _ in range(4)))
+    graph = g.graph([g.BatchNormalization(y, *(random(6) for _ in range(4))), alone])
+    made = prune(rewrite(infer(graph), BATCHNORM))
+    assert {n.op for n in made.nodes} == {op, "Mul", "Add"}
+    feeds = {"x": rng.standard_normal((1, 4, 5, 5)).astype(np.float32)}
+    for got, want in zip(evaluate(made, feeds).values(), evaluate(graph, feeds).values(), strict=True):
+        assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_values_that_somebody_else_reads_end_a_chain() -> None:
+    g = GraphBuilder()
+    x = g.input("x", f32(2, 3))
+    a = g.Abs(x)
+    b = g.Sqrt(a)
+    c = g.Exp(b)
+    graph = infer(g.graph([g.Neg(c), b]))
+    ends: list[Stopped] = []
+    fused = fuse_chains(graph, lambda around, node: "too long" if len(node.attrs["chain"]) > 2 else None, (), ends)
+    assert [n.op for n in fused.nodes] == ["Fused", "Fused"]
+    assert [[link[1] for link in n.attrs["chain"]] for n in fused.nodes] == [["Abs", "Sqrt"], ["Exp", "Neg"]]
+    assert fuse_chains(graph, lambda around, node: None, {a, c}).nodes == graph.nodes
+    assert not ends

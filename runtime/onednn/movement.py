@@ -9,18 +9,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...ops import Tensor
+from ...ops import DType, Tensor
 from ...ops.layouts import is_permutation, parse, plain, row_major
 from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work, nothing
-from . import api
 from .api import DST, SRC
 from .kernel import OneDnn
 from .library import library
 from .memory import Memory
 from .postops import Link
 from .primitive import Draft, Operand
+
+REORDERED = (DType.FLOAT, DType.BFLOAT16, DType.INT32, DType.INT8, DType.UINT8)  # float16 is not, on every machine
 
 
 class Reorder(OneDnn):
@@ -54,7 +55,13 @@ class Transpose:
         (x,) = ask.inputs
         if not ask.target.onednn or library() is None:
             return Declined("nothing would reorder the result")
-        if not isinstance(x, Tensor) or not x.static or x.dtype not in api.DTYPES or not 0 < len(x.sizes) <= 6:
+        if (
+            not isinstance(x, Tensor)
+            or not x.static
+            or not x.elements
+            or x.dtype not in REORDERED
+            or not 0 < len(x.sizes) <= 6
+        ):
             return Declined(f"oneDNN reorders no {x}")
         if x.layout and not is_permutation(x.layout):
             return Declined(f"the input is blocked: {x.layout}")

@@ -5,7 +5,7 @@ Nothing is fused on suspicion: a chain grows by one node as long as a kernel tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 from ...ops import Tensor
@@ -24,9 +24,10 @@ class Stopped:
     reason: str
 
 
-def fuse_chains(graph: Graph, takes: Takes, stopped: list[Stopped] | None = None) -> Graph:
-    """Fuse what `takes` accepts; why chains end goes to `stopped`. Subgraphs are fused on their own."""
-    graph = map_bodies(graph, lambda body: fuse_chains(body.but(types=graph.types), takes, stopped))
+def fuse_chains(graph: Graph, takes: Takes, keep: Container[str] = (), stopped: list[Stopped] | None = None) -> Graph:
+    """Fuse what `takes` accepts, but values in `keep` stay; why chains end goes to `stopped`. Subgraphs are fused on
+    their own."""
+    graph = map_bodies(graph, lambda body: fuse_chains(body.but(types=graph.types), takes, keep, stopped))
     uses, readers = graph.uses(), dict[str, Node]()
     for node in graph.nodes:
         for name in node.inputs:
@@ -38,7 +39,7 @@ def fuse_chains(graph: Graph, takes: Takes, stopped: list[Stopped] | None = None
             continue
         chain, last = [node], node
         fused = node
-        while uses.get(last.outputs[0]) == 1 and last.outputs[0] in readers:
+        while uses.get(last.outputs[0]) == 1 and last.outputs[0] in readers and last.outputs[0] not in keep:
             reader = readers[last.outputs[0]]
             if not _plain(reader) or reader.outputs[0] in gone or not _same_size(graph, last, reader):
                 break

@@ -6,7 +6,8 @@ A check that declines gives its reason, which `rewrite` can report.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,19 +28,31 @@ class Leaf:
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """A node of a pattern: operator, patterns of its inputs (fewer than the node has: the rest is free), attributes
-    that must be equal, which output is meant, and how many readers that output may have."""
+    that must be equal, which output is meant, how many readers that output may have, a name to remember it by, and
+    whether its two operands may stand in either order."""
 
     op: str | tuple[str, ...]
-    inputs: tuple[Pattern | Leaf, ...] = ()
+    inputs: tuple[Operand, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     domain: str = ""
     output: int = 0
     uses: int | None = None
     name: str = ""
+    commutes: bool = False
 
     @property
     def ops(self) -> tuple[str, ...]:
         return (self.op,) if isinstance(self.op, str) else self.op
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """An operand of a pattern that may be written in several ways."""
+
+    choices: tuple[Operand, ...]
+
+
+Operand = Pattern | Leaf | Either
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,36 +118,56 @@ class Declined:
 def match(
     graph: Graph, pattern: Pattern, root: Node, producers: Mapping[str, Node], uses: Mapping[str, int]
 ) -> Match | None:
-    """Fit a pattern whose root is this node, or None."""
-    values: dict[str, str] = {}
-    nodes: list[Node] = []
+    """Fit a pattern whose root is this node, or None; of several ways to fit it, the first."""
+    Found = tuple[Mapping[str, str], tuple[Node, ...]]  # remembered values, and the nodes matched so far
 
-    def leaf(want: Leaf, value: str) -> bool:
-        known = graph.types.get(value)
-        if want.constant and not (isinstance(known, Tensor) and known.value is not None):
-            return False
-        return values.setdefault(want.name, value) == value
-
-    def fits(want: Pattern, node: Node) -> bool:
+    def fits(want: Pattern, node: Node, found: Found) -> Iterator[Found]:
         if node.op not in want.ops or node.domain != want.domain or len(node.inputs) < len(want.inputs):
-            return False
-        if any(node.attrs.get(a, node.record.attrs.get(a)) != v for a, v in want.attrs.items()):
-            return False
+            return
+        if any(not _equal(node.attrs.get(a, node.record.attrs.get(a)), v) for a, v in want.attrs.items()):
+            return
         made = node.outputs[want.output]
         if want.uses is not None and uses.get(made, 0) != want.uses:
-            return False
+            return
+        values, nodes = found
         if want.name:
-            values[want.name] = made
-        nodes.append(node)
-        return all(operand(w, v) for w, v in zip(want.inputs, node.inputs, strict=False))
+            if values.get(want.name, made) != made:
+                return
+            values = {**values, want.name: made}
+        orders = [node.inputs, node.inputs[::-1]] if want.commutes else [node.inputs]
+        for inputs in orders:
+            yield from operands(want.inputs, inputs, (values, (*nodes, node)))
 
-    def operand(want: Pattern | Leaf, value: str) -> bool:
-        if isinstance(want, Leaf):
-            return leaf(want, value)
-        maker = producers.get(value)
-        return maker is not None and maker.outputs[want.output] == value and fits(want, maker)
+    def operands(wants: Sequence[Operand], inputs: Sequence[str], found: Found) -> Iterator[Found]:
+        if not wants:
+            yield found
+            return
+        for one in operand(wants[0], inputs[0], found):
+            yield from operands(wants[1:], inputs[1:], one)
 
-    return Match(graph, root, tuple(nodes), values) if fits(pattern, root) else None
+    def operand(want: Operand, value: str, found: Found) -> Iterator[Found]:
+        values, nodes = found
+        match want:
+            case Leaf():
+                known = graph.types.get(value)
+                constant = isinstance(known, Tensor) and known.value is not None
+                if values.get(want.name, value) == value and (constant or not want.constant):
+                    yield {**values, want.name: value}, nodes
+            case Either():
+                for choice in want.choices:
+                    yield from operand(choice, value, found)
+            case Pattern():
+                maker = producers.get(value)
+                if maker is not None and maker.outputs[want.output] == value:
+                    yield from fits(want, maker, found)
+
+    for values, nodes in fits(pattern, root, ({}, ())):
+        return Match(graph, root, nodes, values)
+    return None
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return math.isclose(a, b, rel_tol=1e-6) if isinstance(a, float) and isinstance(b, float) else bool(a == b)
 
 
 def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[Declined] | None = None) -> Graph:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ..ops.errors import UnsupportedModel
-from ..ops.types import Array, Type
-from ..runtime.graph import Graph, GraphBuilder, Node
+from ...ops.errors import UnsupportedModel
+from ...ops.types import Array, Type
+from ..graph import Graph, GraphBuilder, Node
 
 Chosen = Callable[[Node], bool]
 

@@ -1,0 +1,218 @@
+"""Operators that exporters write out in several nodes, as the one operator that they mean; and a few in a plainer form.
+
+Kernels then need to know one form only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ...ops import DType, Tensor
+from ..graph import Node
+from .rewrite import Either, Leaf, Match, Operand, Pattern, Replacement, Rule
+
+X = Leaf("x")
+NUMBER = "number"  # leaves whose names begin so are constants of one element
+
+
+def number(name: str) -> Leaf:
+    """A constant of one element."""
+    return Leaf(f"{NUMBER} {name}", constant=True)
+
+
+def turned(op: str, a: Operand, b: Operand, uses: int | None = 1) -> Pattern:
+    """An operator whose two operands may stand in either order."""
+    return Pattern(op, (a, b), uses=uses, commutes=True)
+
+
+def fixed(op: str, *operands: Operand) -> Pattern:
+    """An operator that only the pattern reads."""
+    return Pattern(op, operands, uses=1)
+
+
+def value(m: Match, name: str) -> float | None:
+    """The number behind a `number` leaf."""
+    array = m.constant(m.values[f"{NUMBER} {name}"])
+    return None if array is None or np.size(array) != 1 else float(np.asarray(array).reshape(()))
+
+
+def numbers(**wanted: float) -> Callable[[Match], str | None]:
+    """A check: the numbers are these, to the precision of float16."""
+
+    def check(m: Match) -> str | None:
+        x = m.tensor(m.values["x"])
+        if x is None or x.dtype not in (DType.FLOAT, DType.BFLOAT16, DType.FLOAT16):
+            return f"the operand is {x}"
+        for name, number in wanted.items():
+            found = value(m, name)
+            if found is None or not math.isclose(found, number, rel_tol=1e-3):
+                return f"{name} is {found}"
+        return None
+
+    return check
+
+
+def becomes(op: str, *leaves: str, **attrs: object) -> Callable[[Match], Replacement]:
+    """A replacement by one node over remembered values."""
+
+    def replace(m: Match) -> Replacement:
+        inputs = tuple(m.values[n] for n in leaves or ("x",))
+        return Replacement({}, (_node(m, op, inputs, attrs),))
+
+    return replace
+
+
+def _node(m: Match, op: str, inputs: tuple[str, ...], attrs: Mapping[str, object]) -> Node:
+    origin = tuple(n.name for n in m.nodes)
+    return Node(op, inputs, m.root.outputs[:1], attrs, name=m.root.name, where=m.root.where, origin=origin)
+
+
+# Gelu: 0.5 x (1 + erf(x / sqrt 2)), https://arxiv.org/abs/1606.08415, and its form with tanh
+_inner = Either((fixed("Div", X, number("root")), turned("Mul", X, number("inverse root"))))
+
+
+def _half_of(one_plus: Pattern) -> tuple[Pattern, ...]:
+    """0.5 x times something, in the orders that exporters use."""
+    return (
+        turned("Mul", turned("Mul", X, one_plus), number("half"), uses=None),
+        turned("Mul", turned("Mul", X, number("half")), one_plus, uses=None),
+        turned("Mul", X, turned("Mul", one_plus, number("half")), uses=None),
+    )
+
+
+_gelu = _half_of(turned("Add", fixed("Erf", _inner), number("one")))
+
+
+def _is_gelu(m: Match) -> str | None:
+    root = {"root": math.sqrt(2)} if f"{NUMBER} root" in m.values else {"inverse root": math.sqrt(0.5)}
+    return numbers(half=0.5, one=1.0, **root)(m)
+
+
+_cube = Either((fixed("Pow", X, number("three")), turned("Mul", X, turned("Mul", X, X))))
+_wave = turned("Mul", turned("Add", X, turned("Mul", _cube, number("cubic"))), number("slope"))
+_gelu_tanh = _half_of(turned("Add", fixed("Tanh", _wave), number("one")))
+
+
+def _is_gelu_tanh(m: Match) -> str | None:
+    three = {"three": 3.0} if f"{NUMBER} three" in m.values else {}
+    return numbers(half=0.5, one=1.0, cubic=0.044715, slope=math.sqrt(2 / math.pi), **three)(m)
+
+
+# LayerNormalization, https://arxiv.org/abs/1607.06450
+_centred = Pattern("Sub", (X, Pattern("ReduceMean", (X,), name="mean")), name="centred")
+_squares = Either((Pattern("Pow", (_centred, number("two"))), Pattern("Mul", (_centred, _centred))))
+_deviation = Pattern("Sqrt", (turned("Add", Pattern("ReduceMean", (_squares,)), number("eps")),))
+_normal = Pattern("Div", (_centred, _deviation), uses=1)
+_layer_norm = turned("Add", turned("Mul", _normal, Leaf("scale")), Leaf("bias"), uses=None)
+
+
+def _is_layer_norm(m: Match) -> str | None:
+    x, scale, bias = (m.tensor(m.values[n]) for n in ("x", "scale", "bias"))
+    if x is None or x.dims is None or x.dtype is not DType.FLOAT:
+        return f"the operand is {x}"
+    if f"{NUMBER} two" in m.values and value(m, "two") != 2:
+        return "the exponent is not 2"
+    width = x.dims[-1]
+    if any(t is None or t.dims != (width,) for t in (scale, bias)):
+        return "scale and bias are no rows of the last axis"
+    for node in (n for n in m.nodes if n.op == "ReduceMean"):
+        axes = m.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+        if axes is None or [int(a) % len(x.dims) for a in np.ravel(axes)] != [len(x.dims) - 1]:
+            return "the mean is not over the last axis"
+        if not node.attrs.get("keepdims", 1):
+            return "the mean drops its axis"
+    return None if value(m, "eps") is not None else "epsilon is not known"
+
+
+def _layer_norm_node(m: Match) -> Replacement:
+    inputs = tuple(m.values[n] for n in ("x", "scale", "bias"))
+    return Replacement({}, (_node(m, "LayerNormalization", inputs, {"axis": -1, "epsilon": value(m, "eps")}),))
+
+
+# Sums of several operands, softmax as it was before opset 13
+
+
+def _several(m: Match) -> str | None:
+    return None if len(m.root.inputs) > 1 else "it has one operand"
+
+
+def _adds(m: Match) -> Replacement:
+    root, total, nodes = m.root, m.root.inputs[0], list[Node]()
+    for i, other in enumerate(root.inputs[1:]):
+        last = i == len(root.inputs) - 2
+        made = root.outputs[0] if last else f"{root.outputs[0]}:sum{i}"
+        name = root.name if last else f"{root.name}:sum{i}"
+        nodes.append(Node("Add", (total, other), (made,), name=name, where=root.where, origin=(root.name,)))
+        total = made
+    return Replacement({}, tuple(nodes))
+
+
+def _one_axis(m: Match) -> str | None:
+    x = m.tensor(m.input(0))
+    if x is None or x.dims is None:
+        return "the rank is not known"
+    if sum(d != 1 for d in x.dims[m.attr("axis") % len(x.dims) :]) > 1:
+        return "it runs over several axes"
+    return None
+
+
+def _softmax(m: Match) -> Replacement:
+    x = m.tensor(m.input(0))
+    assert isinstance(x, Tensor) and x.dims is not None
+    first = m.attr("axis") % len(x.dims)
+    axis = next((i for i in range(first, len(x.dims)) if x.dims[i] != 1), first)
+    op = m.root.op.removesuffix("Flattened")
+    return Replacement({}, (_node(m, op, m.root.inputs[:1], {"axis": axis}),))
+
+
+# Padding that the window itself can do
+
+
+def _zeros_around(m: Match) -> str | None:
+    pad, conv = m.nodes[-1], m.root
+    pads = m.constant(pad.inputs[1])
+    if pads is None or pad.attrs.get("mode", "constant") != "constant" or any(pad.inputs[3:]):
+        return "the padding is not of zeros, or not known"
+    if len(pad.inputs) > 2 and pad.inputs[2]:
+        filling = m.constant(pad.inputs[2])
+        if filling is None or np.any(np.asarray(filling) != 0):
+            return "the padding is not of zeros"
+    half = len(pads) // 2
+    if any(np.asarray(pads)[[0, 1, half, half + 1]]) or np.min(pads) < 0:
+        return "it pads batch or channels, or crops"
+    return None if conv.attrs.get("auto_pad", "NOTSET") == "NOTSET" else "the window pads by itself"
+
+
+def _padded_window(m: Match) -> Replacement:
+    pad, conv = m.nodes[-1], m.root
+    pads = np.asarray(m.constant(pad.inputs[1])).tolist()
+    half = len(pads) // 2
+    more = pads[2:half] + pads[half + 2 :]
+    own = conv.attrs.get("pads") or (0,) * len(more)
+    attrs = {**conv.attrs, "pads": tuple(int(a + b) for a, b in zip(own, more, strict=True))}
+    return Replacement({}, (_node(m, conv.op, (pad.inputs[0], *conv.inputs[1:]), attrs),))
+
+
+CANONICAL: tuple[Rule, ...] = (
+    *(Rule("Gelu", p, _is_gelu, becomes("Gelu")) for p in _gelu),
+    *(Rule("Gelu with tanh", p, _is_gelu_tanh, becomes("Gelu", approximate="tanh")) for p in _gelu_tanh),
+    Rule("LayerNormalization", _layer_norm, _is_layer_norm, _layer_norm_node),
+    Rule("Swish", turned("Mul", X, fixed("Sigmoid", X), uses=None), numbers(), becomes("Swish")),
+    Rule(
+        "HardSwish",
+        turned("Mul", X, Pattern("HardSigmoid", (X,), {"alpha": 1 / 6, "beta": 0.5}, uses=1), uses=None),
+        numbers(),
+        becomes("HardSwish"),
+    ),
+    Rule("Sum as additions", Pattern("Sum", (X,)), _several, _adds),
+    Rule(
+        "Softmax along one axis",
+        Pattern(("SoftmaxFlattened", "LogSoftmaxFlattened"), (X,), domain="mezzo"),
+        _one_axis,
+        _softmax,
+    ),
+    Rule("padding into the window", Pattern("Conv", (fixed("Pad", X),)), _zeros_around, _padded_window),
+)
