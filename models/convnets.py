@@ -1,4 +1,4 @@
-"""Convolutional networks as graphs: the seven of the MXNet paper's memory figure (arXiv 1512.01274, Fig. 7), and others.
+"""Convolutional networks as graphs: the seven of the MXNet paper's memory figure (arXiv 1512.01274, Fig. 7), and two.
 
 AlexNet (Krizhevsky 2012, without its two groups' memory split) and the single-tower form of "One weird trick"
 (arXiv 1404.5997), GoogLeNet v1 (arXiv 1409.4842), Inception with batch normalisation (arXiv 1502.03167), and VGG with
@@ -232,7 +232,7 @@ def resnet50(batch: int | str = 1, weights: Weights = no_weights, side: int = 22
 
 
 # Expansion, channels, repeats and first stride of each stage (arXiv 1801.04381, table 2).
-BOTTLENECKS = (
+STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
     (6, 32, 3, 2),
@@ -255,7 +255,7 @@ def mobilenetv2(batch: int | str = 1, weights: Weights = no_weights, side: int =
         return n.g.Clip(y[0], low, high), channels
 
     x = conv(n.data, 32, 3, 2)
-    for expansion, channels, repeats, first in BOTTLENECKS:
+    for expansion, channels, repeats, first in STAGES:
         for i in range(repeats):
             stride = 1 if i else first
             y = conv(x, expansion * x[1]) if expansion > 1 else x

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -45,13 +44,13 @@ class Workload:
     feeder: Callable[..., dict[str, Array]]
     small: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
-    def build(self, batch: int | str = 1, weights: Weights | None = None, **sizes: Any) -> Graph:
+    def build(self, batch: int | str = 1, weights: Weights | None = None, *, small: bool = False) -> Graph:
         """The graph, with random weights of a fixed seed if none are given."""
-        return self.builder(batch, weights or random_weights(), **sizes)
+        return self.builder(batch, weights or random_weights(), **(self.small if small else {}))
 
-    def feeds(self, batch: int = 1, *, seed: int = 1, **sizes: Any) -> dict[str, Array]:
+    def feeds(self, batch: int = 1, *, seed: int = 1, small: bool = False) -> dict[str, Array]:
         """Inputs of a fixed seed."""
-        return self.feeder(np.random.default_rng(seed), batch, **sizes)
+        return self.feeder(np.random.default_rng(seed), batch, **(self.small if small else {}))
 
 
 def _pictures(rng: np.random.Generator, batch: int, *, side: int = 224) -> dict[str, Array]:

@@ -40,7 +40,7 @@ def test_sizes(name: str) -> None:
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_same_as_onnx_runtime(name: str) -> None:
     workload = WORKLOADS[name]
-    graph, feeds = workload.build(2, **workload.small), workload.feeds(2, **workload.small)
+    graph, feeds = workload.build(2, small=True), workload.feeds(2, small=True)
     ours = Session(graph).run(feeds)
     theirs = ort_run(to_onnx(graph), feeds)
     assert list(ours) == list(theirs)
