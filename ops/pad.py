@@ -20,7 +20,7 @@ def _list(*values: int) -> np.ndarray[Any, Any]:
     return np.array(values, np.int64)
 
 
-def _pad_pairs(pads: Sequence[int], axes: Iterable[int] | None, rank: int) -> list[tuple[int, int]]:
+def pad_pairs(pads: Sequence[int], axes: Iterable[int] | None, rank: int) -> list[tuple[int, int]]:
     """(before, after) for each axis."""
     at = tuple(range(rank)) if axes is None else axes_of(axes, rank)
     if len(pads) != 2 * len(at):
@@ -31,7 +31,7 @@ def _pad_pairs(pads: Sequence[int], axes: Iterable[int] | None, rank: int) -> li
     return pairs
 
 
-def _pad_indices(mode: str, n: int, before: int, after: int) -> np.ndarray[Any, Any]:
+def pad_indices(mode: str, n: int, before: int, after: int) -> np.ndarray[Any, Any]:
     """Which element of an axis of size `n` each place of the padded axis shows. Negative padding crops first."""
     first, last = max(-before, 0), n - max(-after, 0)
     size = last - first
@@ -75,12 +75,12 @@ def pad(
     *,
     mode: str = "constant",
 ) -> Array:
-    pairs = _pad_pairs(ints(pads), None if axes is None else ints(axes), data.ndim)
+    pairs = pad_pairs(ints(pads), None if axes is None else ints(axes), data.ndim)
     if mode != "constant":
         result = data.copy()
         for axis, (before, after) in enumerate(pairs):
             if before or after:
-                result = result.take(k.xp.asarray(_pad_indices(mode, data.shape[axis], before, after)), axis)
+                result = result.take(k.xp.asarray(pad_indices(mode, data.shape[axis], before, after)), axis)
         return result
     sizes = tuple(n + b + a for n, (b, a) in zip(data.shape, pairs, strict=True))
     fill: Any = "" if data.dtype == object else 0
@@ -106,7 +106,7 @@ def _(
     if sizes is None:
         touched = range(data.rank) if at is None else axes_of(at, data.rank)
         return data.of(None if i in touched else d for i, d in enumerate(data.shape))
-    pairs = _pad_pairs(sizes, at, data.rank)
+    pairs = pad_pairs(sizes, at, data.rank)
     dims = [total((d, b + a)) for d, (b, a) in zip(data.shape, pairs, strict=True)]
     if any(isinstance(d, int) and d < 0 for d in dims):
         raise ShapeError(f"pads {sizes} crop more than {data} has")

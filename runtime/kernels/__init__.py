@@ -5,11 +5,21 @@ from __future__ import annotations
 from .kernel import Alias, Ask, Call, Choice, Declined, Kernel, Packs, Rebinds, Target, Work
 from .matmul import Gemm, MatMul
 from .movement import Movement, Take
+from .pad import Pad
 from .pointwise import Pointwise
 from .reference import Reference
 from .strips import ConvReluPool
 
-CPU_KERNELS: tuple[Kernel, ...] = (Pointwise(), MatMul(), Gemm(), Movement(), Take(), ConvReluPool(), Reference())
+CPU_KERNELS: tuple[Kernel, ...] = (
+    Pointwise(),
+    MatMul(),
+    Gemm(),
+    Movement(),
+    Take(),
+    Pad(),
+    ConvReluPool(),
+    Reference(),
+)
 
 __all__ = [
     "CPU_KERNELS", "Alias", "Ask", "Call", "Choice", "Declined", "Kernel", "Packs", "Rebinds", "Target", "Work",
