@@ -20,6 +20,7 @@ from .passes.chains import fuse_chains
 from .passes.expand import expand
 from .passes.fold import fold
 from .passes.fusions import FUSIONS
+from .passes.precision import narrowed
 from .passes.prune import prune
 from .passes.qdq import quantise
 from .program import Program
@@ -113,4 +114,6 @@ def _fused(graph: Graph, compiled: Compiled, types: Mapping[str, Type]) -> Graph
     graph = expand(graph, lambda n: (n.domain, n.op) in WRITTEN_OUT, graph.types)
     graph = prune(rewrite(infer(graph, types, budget=compiled.budget), CANONICAL))
     graph = infer(prune(rewrite(infer(graph, types, budget=compiled.budget), BATCHNORM)), types, budget=compiled.budget)
+    if options.precision == "bf16":
+        graph = infer(prune(narrowed(graph, takes)), types, budget=compiled.budget)
     return infer(prune(fuse_chains(graph, takes, options.extern or ())), types, budget=compiled.budget)

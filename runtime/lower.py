@@ -17,6 +17,9 @@ from .order import needs, orders
 from .plan import MemoryPlan, Strategy, plan
 from .program import Port, Program, Step
 
+# float32 as it is; products of operands rounded to bfloat16; tensors kept in bfloat16 where kernels take them
+PRECISIONS = ("fp32", "bf16-math", "bf16")
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -24,7 +27,7 @@ class Options:
 
     `extern` maps values to the names of buffers given at instantiation; `reorder` lets the planner choose among orders
     of execution; `parallel` plans so that independent steps may run at the same time; `fuse` applies the rules of
-    passes/fusions.py. `threads`, `onednn` and `math` are those of `Target`.
+    passes/fusions.py. `precision` is one of PRECISIONS; `threads` and `onednn` are those of `Target`.
     """
 
     device: Device = DEVICES["cpu"]
@@ -35,12 +38,13 @@ class Options:
     fuse: bool = False
     threads: int = 1
     onednn: bool = True
-    math: str = "strict"
+    precision: str = "fp32"
 
     @property
     def target(self) -> Target:
         """What kernels are told of these options."""
-        return Target(self.device.name, self.threads, self.onednn, self.math)
+        math = "bf16" if self.precision == "bf16-math" else "strict"
+        return Target(self.device.name, self.threads, self.onednn, math)
 
 
 def lower(graph: Graph, options: Options, *, names: Sequence[str] | None = None) -> tuple[Program, Mapping[str, Array]]:

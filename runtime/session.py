@@ -26,7 +26,8 @@ from .feeds import checked, signature_type
 from .graph import Graph
 from .instance import Instance, Observer, Surroundings
 from .known import FedKey, Known, fed_key
-from .lower import Options
+from .lower import PRECISIONS, Options
+from .onednn.library import find, library
 from .plan import MemoryPlan, Strategy
 from .pool import Pool, PoolStats
 from .program import Port, Program
@@ -37,6 +38,22 @@ if TYPE_CHECKING:
 
 _NOTHING = (None,) * 5  # the options of a run that asks for nothing special
 _ran_in: int | None = None  # the process that has run a program first
+
+
+def _possible(precision: str, onednn: bool) -> str:
+    """The precision, if it is one and this machine computes it; InputError otherwise."""
+    if precision not in PRECISIONS:
+        raise InputError(
+            f"precision {precision!r} is none of {', '.join(PRECISIONS)}",
+            where="Session",
+            hint="for int8, give mz.load calibration data, or load a quantised model as it is",
+        )
+    found = library() if onednn else None
+    if precision != "fp32" and (found is None or not found.bf16):
+        raise InputError(
+            f"this machine computes no bfloat16 ({found or find()})", where="Session", hint="leave out precision="
+        )
+    return precision
 
 
 def _check_process() -> None:
@@ -74,9 +91,10 @@ class Session:
     inputs and outputs are not counted): a run waits for others to end, or is refused, before that is passed. `fuse`
     puts one operator in the place of several where that saves memory (see runtime/passes/fusions.py). `threads`
     is how many one step may use (default: all processors of this process), `onednn=False` leaves the CPU to NumPy.
-    `buckets` maps
-    open dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`: inputs are padded with zeros to the next
-    one and results cut back, which is right for dims whose elements the model treats independently. A graph with
+    `precision` is "fp32", "bf16-math" (products of float32 operands are rounded to bfloat16) or "bf16" (tensors too,
+    where kernels take them). `buckets` maps open dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`:
+    inputs are padded with zeros to the next one and results cut back, which is right for dims whose elements the model
+    treats independently. A graph with
     states keeps them from run to run, and then runs one at a time. `seed` begins the random numbers; with
     `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
     `model` is a graph, or an opened `.mezzo` file: its programs are taken where they fit this machine, each read and
@@ -103,6 +121,7 @@ class Session:
         fuse: bool = False,
         threads: int | None = None,
         onednn: bool = True,
+        precision: str = "fp32",
         buckets: Buckets | None = None,
         seed: int = 0,
         random: Literal["philox", "numpy"] = "philox",
@@ -110,8 +129,9 @@ class Session:
         self._model, self.signature, self.budget = model, model.signature, budget or Budget()
         self._stored = None if isinstance(model, Graph) else model
         self._options = Options(
-            device_named(device), Strategy(strategy), fuse=fuse, threads=threads or processors(), onednn=onednn
-        )
+            device_named(device), Strategy(strategy), fuse=fuse, threads=threads or processors(), onednn=onednn,
+            precision=_possible(precision, onednn),
+        )  # fmt: skip
         self._compiled: dict[tuple[str, ...], Compiled] = {}
         self._bound: OrderedDict[Any, Bound] = OrderedDict()
         self._latest: Bound | None = None

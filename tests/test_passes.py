@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -228,7 +229,7 @@ def _layer_norm(g: GraphBuilder, x: str, order: int) -> str:
     return str(g.Add(scaled, bias))
 
 
-WRITTEN_OUT = {
+WRITTEN_OUT: dict[str, Callable[[Any, str, int], str]] = {
     "Gelu": _gelu,
     "Gelu with tanh": _gelu_tanh,
     "LayerNormalization": _layer_norm,

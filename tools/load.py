@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..importers import load_onnx
 from ..ops.budget import Budget
+from ..ops.errors import InputError
+from ..ops.types import Array
 from ..runtime.file import is_mezzo, open_file
+from ..runtime.graph import Graph
 from ..runtime.plan import Strategy
 from ..runtime.session import Session
+from .ranges import Feeds
 
 
 def load(
@@ -22,14 +26,20 @@ def load(
     max_programs: int = 64,
     max_memory: int | None = None,
     fuse: bool = False,
+    threads: int | None = None,
+    onednn: bool = True,
+    precision: str = "fp32",
+    calibration: Iterable[Feeds | Array | Sequence[Array]] | None = None,
     buckets: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
 ) -> Session:
     """Load a model and make a session of it.
 
     `source` is the path of an ONNX or a `.mezzo` file (told apart by how they begin), or its bytes. `budget` limits
-    what the model may ask for; see Session for the rest. A model whose input sizes are all known is planned here, so
-    that the first run only replays; the programs in a `.mezzo` file are taken where they were made for such a machine.
+    what the model may ask for; see Session for the rest. `precision="int8"` quantises a float model by what its
+    activations are on `calibration` (see tools/calibrate.py). A model whose input sizes are all known is planned here,
+    so that the first run only replays; the programs in a `.mezzo` file are taken where they were made for such a
+    machine.
 
     Raises ModelError if the file is malformed, UnsupportedModel if it needs what is not carried (all at once),
     ShapeError if its operands do not fit, BudgetError if a limit would be passed, MissingPackage for a device that is
@@ -39,8 +49,15 @@ def load(
     >>> print(*load(digits_model()).inputs)
     image: float32[batch,1,8,8]
     """
+    model = open_file(source, budget) if is_mezzo(source) else load_onnx(source, budget=budget or Budget())
+    if precision == "int8":
+        if calibration is None:
+            raise InputError("precision 'int8' needs data", where="load", hint="give calibration=[inputs, ...]")
+        from .calibrate import calibrate
+
+        model = calibrate(model if isinstance(model, Graph) else model.graph, calibration)
     return Session(
-        open_file(source, budget) if is_mezzo(source) else load_onnx(source, budget=budget or Budget()),
+        model,
         device=device,
         budget=budget,
         strategy=strategy,
@@ -48,6 +65,9 @@ def load(
         max_programs=max_programs,
         max_memory=max_memory,
         fuse=fuse,
+        threads=threads,
+        onednn=onednn,
+        precision="fp32" if precision == "int8" else precision,
         buckets=buckets,
         seed=seed,
     )

@@ -24,7 +24,7 @@ from .programs import ProgramWriter, check_storable, read_program
 from .table import Table, malformed
 
 ISA = platform.machine()
-PRECISION = "as the model"  # other precisions come with the passes that make them
+PRECISION = "as the model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,14 @@ def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]
     device = options.device
     how = {"fused": options.fuse, "parallel": options.parallel, "in given order": not options.reorder}
     outside = [f"{value!r} in {buffer!r}" for value, buffer in sorted((options.extern or {}).items())]
+    how_many = f"{options.threads} threads{'' if options.onednn else ', no oneDNN'}"
     names = ", ".join(k.name for k in device.kernels)
     shown = "; ".join(f"{name!r}: {t}" for name, t in types.items())
     return Key(
         device=device.name,
         isa=ISA,
-        kernels=f"mezzo {__version__}, numpy {np.__version__}: {names}",
-        precision=PRECISION if options.math == "strict" else f"{options.math} products",
+        kernels=f"mezzo {__version__}, numpy {np.__version__}, {how_many}: {names}",
+        precision=PRECISION if options.precision == "fp32" else options.precision,
         strategy=", ".join([options.strategy.value, *(word for word, on in how.items() if on), *outside]),
         signature=f"{shown} -> {', '.join(map(repr, outputs))}",
     )

@@ -143,7 +143,9 @@ def layout_at(found: Descriptor, place: Place, type: Type | None) -> str:
 
 def _one_layout(found: Descriptor, operand: Operand) -> str:
     if operand.memory.layout != ANY:
-        return operand.layout
+        if operand.source is None:
+            return operand.layout
+        return f"{operand.memory.dtype}={nbytes(operand.memory.handle.value)}"  # a constant in another type
     descriptor = found.memory(operand.argument)
     tag = layout_of(descriptor)
     if tag is None:

@@ -68,10 +68,12 @@ class LayerNorm(OneDnn):
             if at == ABSENT:
                 continue
             (t,) = floats(ask, [at])
-            if t.elements != columns or t.dtype is not DType.FLOAT:
+            if t.elements != columns or (t.dtype is not DType.FLOAT and not ask.constant(at)):
                 raise Refused(f"{t} is spread over {columns} columns")
             flags |= flag
-            operands.append(Operand(argument, ("in", at), Memory((columns,), t.dtype)))
+            # oneDNN takes them in float32 only
+            source = None if t.dtype is DType.FLOAT else Memory((columns,), t.dtype)
+            operands.append(Operand(argument, ("in", at), Memory((columns,), DType.FLOAT), source=source))
         operands.append(Operand(DST, ("out", 0), Memory(sizes, y.dtype)))
         post = post_ops(ask, links[1:], y.sizes, "", sizes)
         yield Draft("layer_normalization_forward", tuple(operands), (link.attr("epsilon"), flags), Attributes(post))

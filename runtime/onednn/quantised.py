@@ -1,7 +1,7 @@
 """Convolutions of 8-bit numbers: QLinearConv, also followed by a sum, and ConvInteger.
 
-oneDNN adds up products of 8-bit numbers in int32, multiplies the sums by a scale for each filter, adds a bias in
-float32, and rounds to the nearest even: what ONNX says, but for where float32 falls on ties.
+oneDNN adds up products of 8-bit numbers in int32; the bias is added to the sums, which are then multiplied by a scale
+for each filter, rounded to the nearest even and moved by the zero point, each as ONNX says and in its order.
 
 https://oneapi-src.github.io/oneDNN/dev_guide_attributes_quantization.html
 """
@@ -172,31 +172,43 @@ class QLinearConv(Quantised):
         link = links[0]
         x, w = tensors(ask, (link.operands[0], link.operands[3]), BYTES)
         y = output(ask, BYTES)
-        parts = Parts()
-        _scaled(ask, link, x, w, parts)
-        zero = zero_of(ask, link.operands[7])
+        parts, zero = Parts(), zero_of(ask, link.operands[7])
+        steps = _counted(ask, link, x, w, parts)
         if len(links) == 1:
+            steps = (*steps, *rounded(zero))
             parts.zero(DST, zero)
         for layout in (channels_last(len(x.sizes)), ""):
             own = Parts(list(parts.operands), list(parts.scales), list(parts.zeros))
             post = _residual(ask, links[1:], zero, y, layout, own) if len(links) > 1 else ()
-            yield convolution(ask, link, (0, 3), y, layout, own, post)
+            yield convolution(ask, link, (0, 3), y, layout, own, (*steps, *post))
 
 
-def _scaled(ask: Ask, link: Link, x: Tensor, w: Tensor, parts: Parts) -> None:
-    """Scales of the sums and the bias in steps of the result, as ONNX multiplies them."""
+def _counted(ask: Ask, link: Link, x: Tensor, w: Tensor, parts: Parts) -> tuple[PostOp, ...]:
+    """Sums, with the bias in their own units, in steps of the result: one product of float32 as ONNX says."""
     at = link.operands
     scales = values(ask, at[4]).astype(np.float32).reshape(-1)
     if scales.size not in (1, w.sizes[0]) or not np.isfinite(scales).all():
         raise Refused(f"{scales.size} scales for {w.sizes[0]} filters")
-    factor = scale_of(ask, at[1]) * scales / scale_of(ask, at[6])
-    parts.scale(WEIGHTS, factor, 1 if attr(link, "group") == 1 else 3)
     parts.zero(SRC, zero_of(ask, at[2]))
     if link.operand(8) != ABSENT:
-        bias = values(ask, link.operand(8)).astype(np.float32) * factor
-        parts.value(BIAS, bias, dims=(w.sizes[0],))
+        parts.value(BIAS, values(ask, link.operand(8)), DType.INT32, (w.sizes[0],))
     if zero_of(ask, at[5]) != (128 if w.dtype is DType.UINT8 else 0):
         raise Refused("weights have a zero point")
+    factor = scale_of(ask, at[1]) * scales / scale_of(ask, at[6])
+    return times(factor, (1, -1, *(1,) * (len(x.sizes) - 2)))
+
+
+def times(factor: Array, dims: tuple[int, ...]) -> tuple[PostOp, ...]:
+    """The post-op that multiplies by one number, or by one for each entry of the axis that `dims` marks with -1."""
+    if factor.size == 1:
+        return (PostOp("eltwise_linear", float(factor.reshape(())), 0.0),)
+    memory = Memory(tuple(factor.size if d < 0 else d for d in dims), DType.FLOAT)
+    return (PostOp("binary_mul", other=memory, place=("given", 0), value=factor.astype(np.float32).tobytes()),)
+
+
+def rounded(zero: int) -> tuple[PostOp, ...]:
+    """Rounding before an odd zero point is added, after which ties would fall the other way."""
+    return (PostOp("eltwise_round"),) if zero else ()
 
 
 def _residual(ask: Ask, links: tuple[Link, ...], zero: int, y: Tensor, layout: str, parts: Parts) -> tuple[PostOp, ...]:

@@ -25,9 +25,11 @@ from .quantised import (
     Quantised,
     attr,
     output,
+    rounded,
     scale_of,
     signed,
     tensors,
+    times,
     values,
     whole_products,
     zero_of,
@@ -69,7 +71,8 @@ class MatMulInteger(Quantised):
         a, b = tensors(ask, link.operands[:2], BYTES)
         y, parts = output(ask, (DType.INT32,)), Parts()
         _zeros(ask, parts, link.operand(2), (b, link.operand(3)))
-        yield product(ask, (link.operands[0], a, 0), (link.operands[1], b, 0), y, parts, np.ones(1, np.float32))
+        one = np.ones(1, np.float32)
+        yield product(ask, (link.operands[0], a, 0), (link.operands[1], b, 0), y, parts, one)
 
 
 class QGemm(Quantised):
@@ -91,10 +94,10 @@ class QGemm(Quantised):
             parts.zero(DST, zero_of(ask, link.operand(8)))
         _zeros(ask, parts, at[2], (b, at[5]))
         if link.operand(6) != ABSENT:
-            c = values(ask, at[6]).astype(np.float32)
+            c = values(ask, at[6])
             if c.size not in (1, y.sizes[1]) or (c.ndim == 2 and c.shape[0] != 1):
                 raise Refused("C differs from row to row")
-            parts.value(BIAS, np.broadcast_to(c * factor, (1, y.sizes[1])), dims=(1, y.sizes[1]))
+            parts.value(BIAS, np.broadcast_to(c, (1, y.sizes[1])), DType.INT32, (1, y.sizes[1]))
         yield product(ask, (at[0], a, attr(link, "transA")), (at[3], b, turned), y, parts, factor)
 
 
@@ -146,11 +149,12 @@ def product(
     rank = 2 if flat or turned else len(y.sizes)
     target = (math.prod(y.sizes[:-1]), y.sizes[-1]) if flat else y.sizes
     rows = (math.prod(a.sizes[:-1]), a.sizes[-1]) if flat else a.sizes
-    parts.scale(WEIGHTS, factor, 1 << (rank - 1))
+    post = times(factor, (*(1,) * (rank - 1), -1)) if factor.size > 1 or factor[0] != 1 else ()
+    post += rounded(next((1 for argument, _ in parts.zeros if argument == DST), 0))
     source = Operand(SRC, ("in", at), _matrix(rows, a.dtype, turned, rank))
     weights = signed(ask, beside, a, _matrix(b.sizes, DType.INT8, around, rank), bool(parts.zeros))
     made = Operand(DST, ("out", 0), Memory(target, y.dtype))
-    return Draft("matmul", (source, weights, *parts.operands, made), attributes=parts.attributes())
+    return Draft("matmul", (source, weights, *parts.operands, made), attributes=parts.attributes(post))
 
 
 def _matrix(sizes: tuple[int, ...], dtype: DType, transposed: int, rank: int) -> Memory:

@@ -1,0 +1,132 @@
+"""Computing in bfloat16 what a kernel of the device computes so; inputs and outputs of the graph keep their types.
+
+Products and convolutions are narrowed wherever a kernel takes them; other operators where an operand is narrow already,
+so that nothing is rounded twice without need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ...ops import DType, Tensor, Type
+from ...ops.types import Array, type_of
+from ..graph import Graph, Node
+
+NARROW = DType.BFLOAT16
+# products of many terms: what narrow arithmetic is fast at
+HEAVY = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
+# operators whose float operands all have one type, so that they can follow a narrow one
+FOLLOW = frozenset(
+    """Abs Add AveragePool Clip Div Elu Gelu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish LayerNormalization
+    LeakyRelu Max MaxPool Min Mul Neg Relu Sigmoid Softmax Sqrt Sub Swish Tanh""".split()
+)
+# operators that move elements whatever their type
+MOVE = frozenset("Concat Expand Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
+
+Takes = Callable[[Graph, Node], str | None]
+
+
+@dataclass(slots=True)
+class _Narrowing:
+    """The nodes so far. `narrow` maps float32 values to their bfloat16 forms, `wide` holds those that exist as float32
+    too."""
+
+    graph: Graph
+    types: dict[str, Type]
+    constants: dict[str, Array]
+    narrow: dict[str, str] = field(default_factory=dict[str, str])
+    wide: set[str] = field(default_factory=set[str])
+    nodes: list[Node] = field(default_factory=list[Node])
+
+    def narrowed(self, name: str) -> str:
+        """The narrow form of a float32 value; cast if there is none yet."""
+        if name not in self.narrow:
+            made = self.narrow[name] = f"{name}:{NARROW}"
+            known = self.types[name]
+            assert isinstance(known, Tensor)
+            self.types[made] = known.to(NARROW)
+            if name in self.constants:
+                self.constants[made] = np.asarray(self.constants[name]).astype(NARROW.numpy)
+                self.types[made] = type_of(self.constants[made], known=True)
+            else:
+                self.nodes.append(Node("Cast", (name,), (made,), {"to": NARROW.onnx}, name=made, origin=(name,)))
+        return self.narrow[name]
+
+    def widened(self, name: str) -> str:
+        """A value as float32, for whoever knows no other form."""
+        if name in self.narrow and name not in self.wide and name not in self.constants:
+            self.wide.add(name)
+            to = {"to": DType.FLOAT.onnx}
+            self.nodes.append(Node("Cast", (self.narrow[name],), (name,), to, name=f"{name}:wide", origin=(name,)))
+        return name
+
+    def is_float(self, name: str) -> bool:
+        """Whether a value is a float32 tensor of known sizes."""
+        known = self.types.get(name)
+        return isinstance(known, Tensor) and known.dtype is DType.FLOAT and known.static
+
+
+def narrowed(graph: Graph, takes: Takes) -> Graph:
+    """The graph in bfloat16 where `takes` says that a kernel computes a node so (None), else as it is."""
+    inputs = {*graph.inputs, *(s.input for s in graph.states)}
+    constants = {n: a for n, a in graph.initializers.items() if n not in inputs}
+    made = _Narrowing(graph, dict(graph.types), dict(graph.initializers))
+    made.wide.update(inputs)
+    around = graph.but(types=made.types, initializers=made.constants)
+    for node in graph.nodes:
+        after = _narrow_node(node, made, constants, around, takes)
+        if after is not None:
+            made.nodes.append(after)
+            continue
+        for name in node.reads():
+            made.widened(name)
+        made.wide.update(node.outputs)
+        made.nodes.append(node)
+    for name in (*graph.outputs, *(s.output for s in graph.states)):
+        made.widened(name)
+    if not made.narrow:
+        return graph
+    return graph.but(nodes=tuple(made.nodes), types=made.types, initializers=made.constants)
+
+
+def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], around: Graph, takes: Takes) -> Node | None:
+    """The node in bfloat16, whose operands are cast where they must be; None if it stays as it is."""
+    if node.domain or node.bodies or node.op not in HEAVY | FOLLOW | MOVE:
+        return None
+    floats = [n for n in node.inputs if n and made.is_float(n)]
+    if not floats or not all(made.is_float(o) for o in node.outputs if o):
+        return None
+    moving = [n for n in floats if n not in constants]
+    if node.op not in HEAVY and not any(n in made.narrow for n in moving):
+        return None
+    if node.op in MOVE and not all(n in made.narrow for n in moving):
+        return None
+    forms = {n: made.narrow.get(n, f"{n}:{NARROW}") for n in floats}
+    outputs = {o: f"{o}:{NARROW}" for o in node.outputs if o}
+    after = replace(
+        node,
+        inputs=tuple(forms.get(n, n) for n in node.inputs),
+        outputs=tuple(outputs.get(o, o) for o in node.outputs),
+    )
+    for name, form in {**forms, **outputs}.items():
+        known = made.types[name]
+        assert isinstance(known, Tensor)
+        if form not in made.types:
+            made.types[form] = known.to(NARROW)
+    if node.op not in MOVE and takes(_with_constants(around, forms, constants), after) is not None:
+        return None
+    for name in floats:
+        made.narrowed(name)
+    made.narrow |= outputs
+    return after
+
+
+def _with_constants(around: Graph, forms: dict[str, str], constants: dict[str, Array]) -> Graph:
+    """The graph as it will be: narrow forms of constants are constants too."""
+    more = {
+        form: constants[name] for name, form in forms.items() if name in constants and form not in around.initializers
+    }
+    return around.but(initializers={**around.initializers, **more}) if more else around
