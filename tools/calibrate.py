@@ -1,0 +1,315 @@
+"""Post-training quantisation: a float graph and some data to a graph with QuantizeLinear and DequantizeLinear.
+
+Weights get signed 8-bit steps around zero, one scale for each filter or column; activations 8-bit steps over the range
+that they take on the data. The result means what its nodes say and can be saved as ONNX; sessions run it on whole
+numbers where they have kernels (see runtime/passes/qdq.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from ..ops import DType, Tensor
+from ..ops.errors import InputError
+from ..ops.quantize import int_range
+from ..ops.types import Array
+from ..runtime.graph import Graph, Node
+from ..runtime.infer import infer
+from ..runtime.passes import rewrite, simplify
+from ..runtime.passes.batchnorm import BATCHNORM
+from ..runtime.passes.prune import prune
+from .ranges import Feeds, Method, Range, ranges
+
+PRODUCTS: Final = ("Conv", "Gemm", "MatMul")
+POINTWISE: Final = ("Add", "Mul", "Sigmoid", "GlobalAveragePool", "AveragePool")
+# their results are counted as their operands are
+MOVES: Final = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Concat")
+BEHIND: Final = ("Relu", "Clip")  # quantised with what they follow
+ACTIVATIONS: Final = {"uint8": DType.UINT8, "int8": DType.INT8}
+OLDEST: Final = 13  # the opset since which there are scales by axis
+
+
+def calibrate(
+    graph: Graph,
+    data: Iterable[Feeds | Array | Sequence[Array]],
+    *,
+    method: Method = "minmax",
+    percentile: float = 99.99,
+    activations: Literal["uint8", "int8"] = "uint8",
+    per_channel: bool = True,
+    skip: Iterable[str] = (),
+) -> Graph:
+    """The graph in 8 bits, calibrated on `data`.
+
+    Each item of `data` is one run: a dict by input name, an array, or arrays in the order of the inputs. `method` is
+    how ranges are found: "minmax" keeps all that was seen, "percentile" cuts the rarest extremes (`percentile` of the
+    numbers stay), "entropy" the range that tells most of the distribution. `skip` names nodes or operators that stay
+    in floats. Batch normalisation goes into convolutions first.
+
+    Raises InputError for data that the graph does not take, ShapeError where operands do not fit.
+
+    >>> from mezzo.importers import load_onnx
+    >>> from mezzo.models.digits import digits_model, held_out
+    >>> made = calibrate(load_onnx(digits_model()), [held_out().inputs[:64]])
+    >>> sorted({n.op for n in made.nodes} & {"BatchNormalization", "QuantizeLinear", "DequantizeLinear"})
+    ['DequantizeLinear', 'QuantizeLinear']
+    """
+    if activations not in ACTIVATIONS:
+        raise InputError(f"activations={activations!r} is unknown", hint="give uint8 or int8")
+    plain = prune(rewrite(simplify(infer(graph)), BATCHNORM[:1]))
+    typed = infer(prune(plain))
+    made = Insertion(typed, ACTIVATIONS[activations], per_channel, frozenset(skip))
+    values = made.choose()
+    if not values:
+        return typed
+    found = ranges(typed, values, [_feeds(typed, item) for item in data], method, percentile)
+    return made.graph(found)
+
+
+def _feeds(graph: Graph, item: Feeds | Array | Sequence[Array]) -> Feeds:
+    if isinstance(item, Mapping):
+        return item
+    arrays = [item] if isinstance(item, np.ndarray) else list(item)
+    if len(arrays) > len(graph.inputs):
+        raise InputError(f"{len(arrays)} arrays for {len(graph.inputs)} inputs", hint="give dicts by input name")
+    return dict(zip(graph.inputs, arrays, strict=False))
+
+
+@dataclass(slots=True)
+class Insertion:
+    """Chooses the values that are quantised, and puts the nodes around them."""
+
+    source: Graph
+    dtype: DType
+    per_channel: bool
+    skip: frozenset[str]
+    group: dict[str, str] = field(default_factory=dict[str, str])  # values that are counted alike, by one of them
+    chosen: dict[str, Node] = field(default_factory=dict[str, Node])  # quantised nodes by their (last) result
+    nodes: list[Node] = field(default_factory=list[Node])
+    constants: dict[str, Array] = field(default_factory=dict[str, Array])
+    weights: dict[tuple[str, int | None], str] = field(default_factory=dict[tuple[str, int | None], str])
+    taken: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        for graph in (self.source, *(b for _, n in self.source.walk() for b in n.bodies.values())):
+            self.taken |= graph.defined()
+
+    def _fresh(self, name: str) -> str:
+        """A name that nothing has yet."""
+        while name in self.taken:
+            name += "'"
+        self.taken.add(name)
+        return name
+
+    # which values
+
+    def choose(self) -> list[str]:
+        """The values to quantise, in the order of the graph."""
+        uses, readers = self.source.uses(), dict[str, Node]()
+        for node in self.source.nodes:
+            for name in node.inputs:
+                readers[name] = node
+        wanted: dict[str, None] = {}
+        for node in self.source.nodes:
+            if not self._fits(node, wanted):
+                continue
+            result = node.outputs[0]
+            after = readers.get(result)
+            if after is not None and after.op in BEHIND and uses[result] == 1 and node.op not in MOVES:
+                result = after.outputs[0]
+            operands = [n for n in self._operands(node) if not self._known(n)]
+            wanted |= dict.fromkeys((*operands, result))
+            self.chosen[result] = node
+            if node.op in MOVES:
+                for name in operands:
+                    self.group[self._first(name)] = self._first(result)
+        return list(wanted)
+
+    def _first(self, name: str) -> str:
+        while name in self.group and self.group[name] != name:
+            name = self.group[name]
+        return name
+
+    def _operands(self, node: Node) -> tuple[str, ...]:
+        """Inputs that are tensors of the computation, not bounds, shapes or biases."""
+        if node.op in ("Add", "Mul", "Concat"):
+            return node.inputs
+        return node.inputs[:2] if node.op in PRODUCTS else node.inputs[:1]
+
+    def _known(self, name: str) -> bool:
+        found = self.source.types.get(name)
+        return isinstance(found, Tensor) and found.value is not None
+
+    def _fits(self, node: Node, wanted: Mapping[str, None]) -> bool:
+        """Whether a node is to be quantised."""
+        if node.domain or node.op not in (*PRODUCTS, *POINTWISE, *MOVES) or {node.name, node.op} & self.skip:
+            return False
+        types = [self.source.types.get(n) for n in (*self._operands(node), node.outputs[0])]
+        if not all(isinstance(t, Tensor) and t.dtype is DType.FLOAT and t.dims is not None for t in types):
+            return False
+        operands = self._operands(node)
+        if all(map(self._known, operands)) or len(list(filter(None, node.outputs))) > 1:
+            return False
+        if node.op in MOVES:  # they pay only where their operands have steps already
+            return all(n in wanted for n in operands)
+        if node.op in PRODUCTS:
+            return self._plain_product(node)
+        single = [t for n, t in zip(operands, types, strict=False) if self._known(n) and isinstance(t, Tensor)]
+        return all(t.elements != 1 for t in single)
+
+    def _plain_product(self, node: Node) -> bool:
+        if node.op == "Conv":
+            return self._known(node.inputs[1]) and all(map(self._known, filter(None, node.inputs[2:])))
+        if node.op == "Gemm" and len(node.inputs) > 2 and node.inputs[2]:
+            c = self.source.types[node.inputs[2]]
+            one_row = isinstance(c, Tensor) and c.dims is not None and (len(c.dims) < 2 or c.dims[0] == 1)
+            return self._known(node.inputs[2]) and one_row and node.attrs.get("beta", 1.0) == 1
+        return True
+
+    # the nodes
+
+    def graph(self, found: Mapping[str, Range]) -> Graph:
+        """The graph with the nodes around the values whose ranges are given."""
+        joint: dict[str, Range] = {}
+        for name, (low, high) in found.items():
+            known = joint.get(self._first(name), (0.0, 0.0))
+            joint[self._first(name)] = min(low, known[0]), max(high, known[1])
+        steps = {name: self._steps(*joint[self._first(name)]) for name in found}
+        by_node = {id(n): result for result, n in self.chosen.items()}
+        renamed = {n: self._fresh(f"{n}:real") for n in found if n in self.source.inputs}
+        for name, to in renamed.items():
+            self._through(name, name, to, steps[name])
+        source = self.source.rename(renamed)
+        for before, node in zip(self.source.nodes, source.nodes, strict=True):
+            made = node
+            if id(before) in by_node:
+                made = self._quantised(before, node, steps)
+            outputs = tuple(self._fresh(f"{o}:float") if o in steps else o for o in made.outputs)
+            self.nodes.append(made if outputs == made.outputs else replace(made, outputs=outputs))
+            for inner, o in zip(outputs, made.outputs, strict=True):
+                if inner != o:
+                    self._through(o, inner, o, steps[o])
+        opsets = dict(source.opsets)
+        if 0 < opsets.get("", 0) < OLDEST:
+            opsets[""] = OLDEST
+        whole = source.but(
+            nodes=tuple(self.nodes), initializers={**source.initializers, **self.constants}, opsets=opsets
+        )
+        # outputs that are inputs themselves keep their names
+        return infer(prune(whole.but(outputs=self.source.outputs)).verify())
+
+    def _steps(self, low: float, high: float) -> tuple[Array, Array]:
+        """Scale and zero point of a range."""
+        least, most = int_range(self.dtype)
+        scale = np.float32((high - low) / (most - least)) if high > low else np.float32(1)
+        if not scale:  # a range that float32 cannot divide
+            scale = np.finfo(np.float32).tiny
+        zero = np.clip(np.rint(least - np.float64(low) / np.float64(scale)), least, most)
+        return np.asarray(scale, np.float32), np.asarray(zero, self.dtype.numpy)
+
+    def _const(self, name: str, value: Array) -> str:
+        name = self._fresh(name)
+        self.constants[name] = value
+        return name
+
+    def _through(self, name: str, source: str, to: str, steps: tuple[Array, Array]) -> None:
+        scale, zero = self._const(f"{name}:scale", steps[0]), self._const(f"{name}:zero", steps[1])
+        counted = self._fresh(f"{name}:steps")
+        self.nodes += [
+            Node("QuantizeLinear", (source, scale, zero), (counted,), name=f"{name}:quantize", origin=(name,)),
+            Node("DequantizeLinear", (counted, scale, zero), (to,), name=f"{name}:dequantize", origin=(name,)),
+        ]
+
+    def _quantised(self, before: Node, node: Node, steps: Mapping[str, tuple[Array, Array]]) -> Node:
+        """The node with its constants in steps."""
+        inputs = list(node.inputs)
+        if before.op in PRODUCTS:
+            at = _axis(before, len(self._array(before.inputs[1]).shape)) if self._known(before.inputs[1]) else None
+            factor = self._weights(before, inputs, at, steps) if self._known(before.inputs[1]) else None
+            if before.op == "MatMul" and self._known(before.inputs[0]):
+                inputs[0] = self._constant(before.inputs[0])
+            if factor is not None and len(inputs) > 2 and inputs[2] and before.inputs[0] in steps:
+                inputs[2] = self._bias(before, factor * steps[before.inputs[0]][0])
+        elif before.op in ("Add", "Mul"):
+            inputs = [self._constant(n) if self._known(n) else i for n, i in zip(before.inputs, inputs, strict=True)]
+        return replace(node, inputs=tuple(inputs))
+
+    def _array(self, name: str) -> Array:
+        found = self.source.types[name]
+        assert isinstance(found, Tensor)
+        return np.asarray(found.value)
+
+    def _constant(self, name: str) -> str:
+        """A constant operand in the steps of activations, which its partner has."""
+        real = self._array(name)
+        made = self.weights.get((name, None))
+        if made is None:
+            made = self.weights[name, None] = self._fresh(f"{name}:real")
+            least, most = int_range(self.dtype)
+            scale, zero = self._steps(min(float(real.min()), 0.0), max(float(real.max()), 0.0))
+            counted = np.clip(np.rint(real / scale) + zero.astype(np.float32), least, most).astype(zero.dtype)
+            self._dequantise(name, made, counted, scale, zero, None)
+        return made
+
+    def _weights(
+        self, node: Node, inputs: list[str], axis: int | None, steps: Mapping[str, tuple[Array, Array]]
+    ) -> Array:
+        """Put steps in place of the weights; returns their scales."""
+        name = node.inputs[1]
+        real = self._array(name)
+        axis = axis if self.per_channel and axis is not None and real.shape[axis] > 1 else None
+        others = tuple(i for i in range(real.ndim) if i != axis)
+        scale = np.maximum(np.abs(real).max(others if axis is not None else None), np.float32(1e-30)) / np.float32(127)
+        scale = self._room_for_bias(node, np.asarray(scale, np.float32), axis, steps)
+        key = (f"{name}:{scale.tobytes()!r}", axis)
+        made = self.weights.get(key)
+        if made is None:
+            made = self.weights[key] = self._fresh(f"{name}:real")
+            each = scale if axis is None else scale.reshape([-1 if i == axis else 1 for i in range(real.ndim)])
+            counted = np.clip(np.rint(real / each), -127, 127).astype(np.int8)
+            self._dequantise(made, made, counted, scale, np.zeros(scale.shape, np.int8), axis)
+        inputs[1] = made
+        return scale
+
+    def _room_for_bias(
+        self, node: Node, scale: Array, axis: int | None, steps: Mapping[str, tuple[Array, Array]]
+    ) -> Array:
+        """Scales that are large enough for the bias to be counted in 32 bits."""
+        if len(node.inputs) < 3 or not node.inputs[2] or node.inputs[0] not in steps:
+            return scale
+        bias = np.abs(self._array(node.inputs[2]).astype(np.float64)).reshape(-1)
+        least = bias / (2.0**30 * float(steps[node.inputs[0]][0]))
+        wanted = least.max() if axis is None else np.broadcast_to(least, scale.shape)
+        return np.maximum(scale, wanted).astype(np.float32)
+
+    def _bias(self, node: Node, unit: Array) -> str:
+        name = node.inputs[2]
+        real = self._array(name)
+        alpha = np.float32(node.attrs.get("alpha", 1.0))
+        scale = np.asarray(unit * alpha, np.float32)
+        counted = np.rint(real.reshape(-1).astype(np.float64) / scale.astype(np.float64)).astype(np.int32)
+        made = self._fresh(f"{node.outputs[0]}:bias")
+        self._dequantise(made, made, counted, scale, None, 0 if scale.ndim else None)
+        return made
+
+    def _dequantise(
+        self, name: str, made: str, counted: Array, scale: Array, zero: Array | None, axis: int | None
+    ) -> None:
+        parts = [self._const(f"{name}:counted", counted), self._const(f"{name}:scale", np.asarray(scale, np.float32))]
+        if zero is not None:
+            parts.append(self._const(f"{name}:zero", zero))
+        attrs: dict[str, Any] = {} if axis is None else {"axis": axis}
+        self.nodes.append(Node("DequantizeLinear", tuple(parts), (made,), attrs, name=f"{made}:dequantize"))
+
+
+def _axis(node: Node, rank: int) -> int | None:
+    """The axis of filters or columns; None where weights have but one scale."""
+    if node.op == "Conv":
+        return 0
+    if node.op == "Gemm":
+        return 0 if node.attrs.get("transB", 0) else 1
+    return 1 if rank == 2 else None
