@@ -168,6 +168,33 @@ def demo(picture: Path, as_json: bool) -> None:
     show(made, as_json=as_json)
 
 
+@cli.command()
+@model_argument
+@click.option("--against", multiple=True, type=click.Choice(["ort"]), help="Compare with this engine (ONNX Runtime).")
+@click.option("--accuracy", is_flag=True, help="The error of each --precision against fp32, instead of times.")
+@click.option("--precision", "precisions", multiple=True, help="What ours computes in; several for --accuracy.")
+@click.option("--rounds", default=15, show_default=True, type=click.IntRange(1), help="Of each engine in turn.")
+@click.option("--seconds", default=0.2, show_default=True, help="At least so long for a round.")
+@click.option("--threads", default=None, type=click.IntRange(1), help="Of each engine; all processors if not given.")
+@click.option("--input", "given", multiple=True, metavar="NAME=FILE.npy", help="An input from a .npy file.")
+@shape_option
+@seed_option
+@click.option(
+    "--json", "into", is_flag=False, flag_value="-", metavar="[FILE]", help="Write JSON into FILE, or print it."
+)
+def bench(
+    model: Path, given: tuple[str, ...], shapes: tuple[str, ...], seed: int, into: str | None, **how: Any
+) -> None:
+    """Time MODEL, each engine in a process of its own and in turn: medians, ratios, peak memory, time to load."""
+    from .bench import bench as report
+
+    files = {name: _read(Path(path)) for name, path in inputs.parse_sizes(given).items()}
+    made = report(model, files, shapes, seed, **how)
+    if into and into != "-":
+        Path(into).write_text(made.json_text() + "\n", "utf8")
+    show(made, as_json=into == "-")
+
+
 def _read(path: Path) -> Any:
     try:
         return np.load(path, allow_pickle=False)

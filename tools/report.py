@@ -39,6 +39,10 @@ class Report:
         tables = {t.title.lower().replace(" ", "_"): t.records() for t in self.tables}
         return {"title": self.title, **self.facts, **tables}
 
+    def json_text(self) -> str:
+        """`as_json` as text."""
+        return json.dumps(self.as_json(), indent=1, default=_plain)
+
 
 def size(nbytes: int) -> str:
     """Bytes for people.
@@ -77,7 +81,7 @@ def _plain(value: Any) -> Any:
 def show(report: Report, *, as_json: bool) -> None:
     """Print a report to standard output."""
     if as_json:
-        print(json.dumps(report.as_json(), indent=1, default=_plain))
+        print(report.json_text())
         return
     from rich.console import Console
     from rich.markup import escape

@@ -1,0 +1,132 @@
+"""`mezzo bench` and the comparison of engines under it, on tiny models; no time is asserted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mezzo.exporters import save_onnx
+from mezzo.models.digits import digits_model, held_out
+from mezzo.ops.types import f32
+from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.session import Session
+from mezzo.tools import compare
+from mezzo.tools.compare import Contestant, EngineFailed, Measured, command, error, lined_up, race, ratios
+
+from .models import referee
+from .test_cli import as_json, mezzo
+
+DIGITS = str(digits_model())
+SHORT = ("--rounds", "3", "--seconds", "0.001", "--threads", "1")
+
+
+def test_ours_alone(tmp_path: Path) -> None:
+    np.save(tmp_path / "image.npy", held_out().inputs[:3])
+    report = as_json("bench", DIGITS, *SHORT, "--input", f"image={tmp_path}/image.npy")
+    (row,) = report["engines"]
+    assert row["engine"].startswith("mezzo ")
+    assert 0 < row["p50 ms"] <= row["p99 ms"]
+    assert row["median ms"] > 0
+    assert row["load ms"] > 0
+    if sys.platform == "linux":
+        assert row["peak bytes"] > 10 << 20
+    assert (report["threads"], report["rounds"], report["inputs"]) == (1, 3, "image float32[3, 1, 8, 8]")
+
+
+def test_against_onnx_runtime(tmp_path: Path) -> None:
+    referee()
+    Session(_net()).save(tmp_path / "net.mezzo")
+    file = tmp_path / "found.json"
+    text = mezzo("bench", str(tmp_path / "net.mezzo"), *SHORT, "--against", "ort", "--json", str(file))
+    assert "Ratios" in text  # the table is printed all the same
+    report = json.loads(file.read_text())
+    assert [row["engine"].split()[0] for row in report["engines"]] == ["mezzo", "ort"]
+    (row,) = report["ratios"]
+    assert 0 < row["lowest round"] <= row["its time over ours"] <= row["highest round"]
+    assert float(row["outputs differ by"]) < 1e-5
+
+
+def test_accuracy() -> None:
+    report = as_json("bench", DIGITS, "--accuracy", "--precision", "fp32", "--precision", "none", "--threads", "1")
+    same, refused = report["accuracy"]
+    assert (same["output"], float(same["max relative error"])) == ("logits", 0)
+    assert (refused["precision"], refused["output"]) == ("none", "refused")
+    assert "none" in refused["max relative error"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--precision", "bf16", "--precision", "int8"), "one --precision at a time"),
+        (("--precision", "none", *SHORT), "none"),
+    ],
+)
+def test_bad_calls(args: tuple[str, ...], said: str) -> None:
+    assert said in mezzo("bench", DIGITS, *args, code=2)
+
+
+def test_relative_errors() -> None:
+    expected = np.array([[1, -4], [0, 2]], np.float32)
+    assert error(expected + np.float32(1), expected) == (0.25, 0.25)
+    assert error(expected[0], expected) == (np.inf, np.inf)
+    holes = np.where(expected == 0, np.nan, expected)
+    assert error(holes, holes) == (0, 0)
+    assert error(holes, expected) == (np.inf, np.inf)
+    assert error(np.array(["a"]), np.array(["a"])) == (0, 0)
+    assert error(np.array(["a"]), np.array(["b"])) == (np.inf, np.inf)
+    assert error(np.zeros((0, 3)), np.zeros((0, 3))) == (0, 0)
+
+
+def test_ratios_are_of_rounds() -> None:
+    ours, peer = Measured("mezzo", rounds=[1, 2, 4]), Measured("ort", rounds=[2, 2, 2])
+    assert ratios(ours, peer) == [2, 1, 0.5]
+    assert (ours.median, Measured("none").median) == (2, None)
+
+
+LAST_WORDS = "import sys; sys.exit('there is no such engine')"
+
+
+def test_an_engine_that_fails_is_told_and_left_out(tmp_path: Path) -> None:
+    save_onnx(_net(), tmp_path / "net.onnx")
+    found = race(
+        [
+            Contestant("mezzo", command("mezzo"), {"model": str(tmp_path / "net.onnx")}),
+            Contestant("gone", command("mezzo"), {"model": "nowhere.onnx"}),
+            Contestant("dead", [sys.executable, "-c", LAST_WORDS], {}),
+        ],
+        {"x": np.ones((2, 3), np.float32)},
+        threads=1,
+        rounds=2,
+        seconds=0.001,
+    )
+    assert len(found["mezzo"].rounds) == 2
+    assert "nowhere.onnx" in (found["gone"].failed or "")
+    assert found["dead"].failed == "there is no such engine"
+    assert found["gone"].rounds == found["dead"].rounds == []
+
+
+def test_many_threads_at_once(tmp_path: Path) -> None:
+    save_onnx(_net(), tmp_path / "net.onnx")
+    ours = Contestant("mezzo", command("mezzo"), {"model": str(tmp_path / "net.onnx")})
+    with lined_up([ours], {"x": np.ones((2, 3), np.float32)}, threads=1) as (_, engines):
+        served = engines["mezzo"].ask("crowd", seconds=0.05, threads=4)
+        assert served["calls"] >= 4
+        assert 0 < served["p50"] <= served["p99"]
+        assert engines["mezzo"].ask("stats")["calls"] == served["calls"]
+
+
+def test_an_engine_that_answers_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "PATIENCE", 0.2)
+    engine = compare.Engine("slow", [sys.executable, "-c", "import time; time.sleep(60)"], threads=1, environment={})
+    with pytest.raises(EngineFailed, match="slow: its process ended"):
+        engine.ask("stats")
+    engine.close()
+
+
+def _net() -> Graph:
+    g = GraphBuilder("net")
+    return g.graph([g.Relu(g.MatMul(g.input("x", f32("n", 3)), g.const(np.eye(3, 4, dtype=np.float32))))])
