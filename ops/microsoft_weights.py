@@ -43,6 +43,25 @@ def _quantised(B: Array, zero_points: Array | None, N: int, K: int, bits: int, b
     return weights, zero_points.reshape(N, blocks)
 
 
+def dense_weights(
+    B: Array,
+    scales: Array,
+    zero_points: Array | None,
+    g_idx: Array | None,
+    *,
+    K: int,
+    N: int,
+    bits: int,
+    block_size: int,
+) -> Array:
+    """The weights (N, K) of MatMulNBits in float32."""
+    weights, zeros = _quantised(B, zero_points, N, K, bits, block_size)
+    block = np.arange(K) // block_size if g_idx is None else g_idx[:K]
+    each = scales.reshape(N, -1).astype(np.float32)[:, block]
+    made: Array = (weights.astype(np.float32) - zeros.astype(np.float32)[:, block]) * each
+    return made
+
+
 N_BITS = {"K": 32, "N": 3, "block_size": 16}
 
 
@@ -83,10 +102,7 @@ def matmul_n_bits(
     block_size: int,
     weight_prepacked: int = 0,
 ) -> Array:
-    weights, zeros = _quantised(B, zero_points, N, K, bits, block_size)
-    block = np.arange(K) // block_size if g_idx is None else g_idx[:K]
-    each = scales.reshape(N, -1).astype(np.float32)[:, block]
-    dense = (weights.astype(np.float32) - zeros.astype(np.float32)[:, block]) * each
+    dense = dense_weights(B, scales, zero_points, g_idx, N=N, K=K, bits=bits, block_size=block_size)
     y = k.xp.matmul(A.astype(np.float32), dense.T)
     return (y if bias is None else y + bias.astype(np.float32)).astype(A.dtype)
 

@@ -43,7 +43,7 @@ def compared(op: str, x: Sequence[Array], constants: Sequence[Any], kernel: str 
     # a number stands for the input of that position
     names = [given[c] if isinstance(c, int) else None if c is None else g.const(c) for c in constants]
     domain = MICROSOFT if op.startswith("QLinear") and op not in ("QLinearConv", "QLinearMatMul") else ""
-    graph = g.graph([g.op(op, *names, domain=MICROSOFT if op == "QGemm" else domain, **attrs)])
+    graph = g.graph([g.op(op, *names, domain=MICROSOFT if op in ("QGemm", "MatMulNBits") else domain, **attrs)])
     feeds = dict(zip(given, x, strict=True))
     session = Session(graph, threads=1)
     if kernel and VNNI:
@@ -113,6 +113,27 @@ def test_sums_that_float32_cannot_hold_are_left_to_the_reference() -> None:
     assert not compared("MatMulInteger", [a], [0, b, U8(3)]).any()
     image = a.reshape(2, 3000, 1, 1)
     assert not compared("ConvInteger", [image], [0, np.ascontiguousarray(b.T)[:, :, None, None], U8(3)]).any()
+
+
+@pytest.mark.parametrize(("count", "bits", "block"), [(40, 4, 16), (64, 8, 32), (64, 2, 16)])
+def test_weights_of_few_bits(count: int, bits: int, block: int) -> None:
+    blocks = -(-count // block)
+    a, b = RNG.standard_normal((2, 5, count)).astype(F32), eight(U8, 12, blocks, block * bits // 8)
+    scales, zeros = RNG.random((12, blocks)).astype(F32), eight(U8, 12, -(-blocks * bits // 8))
+    attrs = {"K": count, "N": 12, "bits": bits, "block_size": block}
+    order = np.arange(count, dtype=np.int32)[::-1] // block
+    for tail in ([], [zeros], [zeros, np.ascontiguousarray(order)], [None, None, RNG.random(12).astype(F32)]):
+        found = compared("MatMulNBits", [a], [0, b, scales, *tail], "onednn.matmul_n_bits", **attrs)
+        assert found.max() < 1e-3
+
+
+def test_the_same_bits_with_other_scales_are_other_weights() -> None:
+    g, attrs = GraphBuilder(), {"K": 32, "N": 16, "bits": 4, "block_size": 32}
+    x, bits = g.input("x", f32(3, 32)), g.const(eight(U8, 16, 1, 16))
+    parts = [g.op("MatMulNBits", x, bits, g.const(np.full((16, 1), s, F32)), domain=MICROSOFT, **attrs) for s in (1, 2)]
+    graph = g.graph(parts)
+    one, two = Session(graph, threads=1).run({"x": RNG.standard_normal((3, 32)).astype(F32)}).values()
+    np.testing.assert_allclose(two, 2 * one, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "zero"), KINDS)

@@ -5,18 +5,22 @@ https://oneapi-src.github.io/oneDNN/dev_guide_matmul.html
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from ...ops import DType, Tensor, Type
 from ...ops.fused import ABSENT
+from ...ops.microsoft_weights import dense_weights
 from ...ops.types import Array
 from ..kernels.kernel import Ask, Choice, Declined, Kernel
 from .api import BIAS, DST, SRC, WEIGHTS, Refused
+from .kernel import OneDnn
 from .memory import Memory
-from .postops import Link
+from .postops import Link, chain
 from .primitive import Draft, Operand
 from .quantised import (
     BYTES,
@@ -165,4 +169,46 @@ def _matrix(sizes: tuple[int, ...], dtype: DType, transposed: int, rank: int) ->
     return Memory((columns, rows), dtype, strides=(1, columns))
 
 
-PRODUCTS: tuple[Kernel, ...] = (QLinearMatMul(), QGemm(), MatMulInteger())
+class MatMulNBits(Quantised):
+    """MatMulNBits of com.microsoft: the weights are unpacked once, into float32 as oneDNN lays it out.
+
+    It has no product with a scale for each block. Float32 costs the memory of unquantised weights and is exact.
+    """
+
+    name = "onednn.matmul_n_bits"
+    ops = frozenset({"MatMulNBits"})
+
+    def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """One product of all rows."""
+        (link,) = _alone(links)
+        output(ask, (DType.FLOAT,))
+        (a,), parts = tensors(ask, link.operands[:1], (DType.FLOAT,)), Parts()
+        if not ask.constant(link.operands[1]):
+            raise Refused("the weights are no constant")
+        K, N = attr(link, "K"), attr(link, "N")
+        rows = math.prod(a.sizes[:-1])
+        source = Operand(SRC, ("in", link.operands[0]), Memory((rows, K), DType.FLOAT))
+        dense = Memory((K, N), DType.FLOAT)
+        # the form depends on scales and zero points too, which others with the same bits may have otherwise
+        beside = [values(ask, i) for i in link.operands[2:5] if i != ABSENT]
+        form = hashlib.blake2b(b"".join(p.tobytes() for p in beside), digest_size=8).hexdigest()
+        weights = Operand(WEIGHTS, ("in", link.operands[1]), dense.any(), f"dense{form}", source=dense)
+        if link.operand(5) != ABSENT:
+            bias = values(ask, link.operand(5)).astype(np.float32)
+            parts.value(BIAS, bias, dims=(1, N))
+        target = Operand(DST, ("out", 0), Memory((rows, N), DType.FLOAT))
+        attributes = replace(parts.attributes(), math=ask.target.math)
+        yield Draft("matmul", (source, weights, *parts.operands, target), attributes=attributes)
+
+    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+        """The numbers that the bits stand for."""
+        (link,) = chain(ask.node)
+        at = [link.operand(i) for i in range(2, 5)]
+        scales, zeros, order = (None if i == ABSENT else values(ask, i) for i in at)
+        assert scales is not None
+        numbers = {n: attr(link, n) for n in ("K", "N", "bits", "block_size")}
+        dense = dense_weights(np.asarray(array), scales, zeros, order, **numbers)
+        return OneDnn.pack(self, ask, index, np.ascontiguousarray(dense.T))
+
+
+PRODUCTS: tuple[Kernel, ...] = (QLinearMatMul(), QGemm(), MatMulInteger(), MatMulNBits())
