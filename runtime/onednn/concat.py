@@ -16,7 +16,7 @@ from ...ops.layouts import nbytes, padded, parse, row_major
 from ...ops.types import Array
 from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work, nothing, tensors
 from .api import DST, MULTIPLE_SRC, SRC, Refused
-from .kernel import OneDnn
+from .kernel import OneDnn, unavailable
 from .memory import Memory
 from .postops import Link
 from .primitive import Draft, Operand, address
@@ -83,16 +83,17 @@ class Split(Several):
 
     def select(self, ask: Ask) -> Choice | Declined:
         """Views where the parts follow one another, else one primitive for each."""
-        choice = super().select(ask)
         found = tensors([ask.inputs[0], *ask.outputs])
-        if isinstance(choice, Declined) or found is None or not all(ask.node.outputs):
-            return choice
+        if found is None or unavailable(ask) or not found[0].layout or not all(ask.node.outputs):
+            return super().select(ask)
         x, *parts = found
         begins = _begins(parts, x, _axis(ask, x), x.layout)
         if begins is None:
-            return choice
+            return super().select(ask)
         aliases = tuple(Alias(i, 0, "view", at) for i, at in enumerate(begins))
-        return Choice(self.name, aliases=aliases, layouts=choice.layouts, implementation="copies")
+        rest = [t.layout if isinstance(t, Tensor) else "" for t in ask.inputs[1:]]
+        layouts = (x.layout, *rest, *[x.layout] * len(parts))
+        return Choice(self.name, aliases=aliases, layouts=layouts, implementation="copies")
 
     def plans(self, ask: Ask) -> Iterator[tuple[Draft, ...]]:
         """Every part in the layout of the whole."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ops import Tensor
+from ...ops.layouts import plain
 from ..kernels.kernel import Ask
 from .api import DST, SRC, SRC_1, Refused
 from .kernel import OneDnn, floats, result
@@ -65,7 +66,9 @@ class Binary(OneDnn):
         for layout in dict.fromkeys((a.layout or (b.layout if b.sizes == y.sizes else ""), "")):
             beside = layout if b.sizes == y.sizes else ""
             source = Operand(SRC, ("in", first), Memory(a.sizes, a.dtype, layout), layout)
-            other = Operand(SRC_1, ("in", second), Memory(dims, b.dtype, beside), beside)
+            # a row of whole blocks is the same bytes in blocks, and oneDNN wants to be told so
+            seen = layout if not plain(layout, dims) else beside
+            other = Operand(SRC_1, ("in", second), Memory(dims, b.dtype, seen), beside)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             post = post_ops(ask, links[1:], y.sizes, layout)
             yield Draft("binary", (source, other, target), (BINARY[link.op],), Attributes(post))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ops import Tensor
+from ...ops.layouts import plain
 from ..kernels.kernel import Ask
 from .api import DST, MULTIPLE_SRC, SRC, WEIGHTS, Refused
 from .kernel import FLOATS, OneDnn, floats, result
@@ -56,8 +57,10 @@ class PRelu(OneDnn):
         sizes = (1,) * (len(x.sizes) - len(slope.sizes)) + slope.sizes
         for layout in dict.fromkeys((x.layout, "")):
             beside = layout if slope.sizes == x.sizes else ""
+            # a row of whole blocks is the same bytes in blocks, and oneDNN wants to be told so
+            seen = layout if not plain(layout, sizes) else beside
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
-            slopes = Operand(WEIGHTS, ("in", link.operands[1]), Memory(sizes, slope.dtype, beside), beside)
+            slopes = Operand(WEIGHTS, ("in", link.operands[1]), Memory(sizes, slope.dtype, seen), beside)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             yield Draft("prelu_forward", (source, slopes, target))
 
