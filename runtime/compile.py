@@ -113,7 +113,12 @@ def _fused(graph: Graph, compiled: Compiled, types: Mapping[str, Type]) -> Graph
     graph = prune(fold(quantise(graph, takes), weights=True))
     graph = expand(graph, lambda n: (n.domain, n.op) in WRITTEN_OUT, graph.types)
     graph = prune(rewrite(infer(graph, types, budget=compiled.budget), CANONICAL))
-    graph = infer(prune(rewrite(infer(graph, types, budget=compiled.budget), BATCHNORM)), types, budget=compiled.budget)
+    graph = infer(graph, types, budget=compiled.budget)
+    for _ in range(4):  # a scale, a shift, a normalisation, one after another
+        before, graph = graph, prune(rewrite(graph, BATCHNORM))
+        if graph is before:
+            break
+        graph = infer(graph, types, budget=compiled.budget)
     if options.precision == "bf16":
         graph = infer(prune(narrowed(graph, takes)), types, budget=compiled.budget)
     return infer(prune(fuse_chains(graph, takes, options.extern or ())), types, budget=compiled.budget)

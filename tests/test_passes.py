@@ -276,6 +276,34 @@ def test_padding_goes_into_the_window() -> None:
         assert "not of zeros" in declined[0].reason
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_separate_patches_are_a_convolution_of_pixels(biased: bool) -> None:
+    g, rng = GraphBuilder(), np.random.default_rng(0)
+    x, w = g.input("x", f32(2, 5, 3, 4)), g.const(rng.random((5, 2, 3, 2), np.float32))
+    bias = [g.const(rng.random(2, np.float32))] if biased else []
+    graph = g.graph([g.ConvTranspose(x, w, *bias, strides=(3, 2)), g.ConvTranspose(x, w, *bias, strides=(2, 2))])
+    made = prune(rewrite(infer(graph), CANONICAL))
+    assert [n.op for n in made.nodes] == ["Conv", "Reshape", "Transpose", "Reshape", "ConvTranspose"]
+    feeds = {"x": rng.random((2, 5, 3, 4), np.float32)}
+    for got, want in zip(evaluate(made, feeds).values(), evaluate(graph, feeds).values(), strict=True):
+        assert np.abs(got - want).max() <= 1e-6 * np.abs(want).max()
+
+
+def test_constant_scales_and_shifts_go_into_the_convolution() -> None:
+    g, rng = GraphBuilder(), np.random.default_rng(0)
+    y = g.Conv(g.input("x", f32(1, 3, 5, 5)), g.const(rng.random((4, 3, 3, 3), np.float32)))
+    y = g.Mul(g.const(rng.random((4, 1, 1), np.float32)), y)
+    y = g.Div(g.Sub(y, g.const(np.float32(0.5))), g.const(rng.random((1, 4, 1, 1), np.float32) + np.float32(1)))
+    graph = g.graph([g.Add(y, g.const(rng.random((1, 1, 1, 3), np.float32)))])  # the last is no number for a channel
+    made = infer(graph)
+    for _ in range(4):
+        made = infer(prune(rewrite(made, BATCHNORM)))
+    assert [n.op for n in made.nodes] == ["Conv", "Add"]
+    feeds = {"x": rng.random((1, 3, 5, 5), np.float32)}
+    for got, want in zip(evaluate(made, feeds).values(), evaluate(graph, feeds).values(), strict=True):
+        assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
 @pytest.mark.parametrize("group", [1, 2])
 def test_batch_normalisation_goes_into_the_convolution(op: str, group: int) -> None:

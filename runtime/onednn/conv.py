@@ -36,6 +36,8 @@ class Conv(OneDnn):
         y = result(ask)
         if not 3 <= len(x.sizes) <= 5:
             raise Refused(f"{len(x.sizes) - 2} spatial axes")
+        if _is_product(link, x, w):
+            yield from _products(ask, links, x, w, y)
         weights = self._weights(ask, link, w)
         settings = (f"{self.kind.split('_')[0]}_direct", *_windows(self._windows(link, x, w, y)))
         bias: tuple[Operand, ...] = ()
@@ -59,6 +61,26 @@ class Conv(OneDnn):
         if group > 1:
             sizes = (group, sizes[0] // group, *sizes[1:])
         return constant(ask, WEIGHTS, link.operands[1], Memory(sizes, w.dtype))
+
+
+def _is_product(link: Link, x: Tensor, w: Tensor) -> bool:
+    """Whether all that the convolution sees is one pixel."""
+    pixel = all(n == 1 for n in (*x.sizes[2:], *w.sizes[2:]))
+    return link.op == "Conv" and pixel and link.attr("group") == 1 and not any(link.attr("pads") or ())
+
+
+def _products(ask: Ask, links: tuple[Link, ...], x: Tensor, w: Tensor, y: Tensor) -> Iterator[Draft]:
+    """A convolution of single pixels as the product of two matrices."""
+    link, (filters, channels) = links[0], w.sizes[:2]
+    left = Operand(SRC, ("in", link.operands[0]), Memory((x.sizes[0], channels), x.dtype))
+    right = constant(ask, WEIGHTS, link.operands[1], Memory((channels, filters), w.dtype, strides=(1, channels)))
+    target = Operand(DST, ("out", 0), Memory((y.sizes[0], filters), y.dtype))
+    operands = [left, right, target]
+    if link.operand(2) != ABSENT:
+        (b,) = floats(ask, [link.operand(2)])
+        operands.append(Operand(BIAS, ("in", link.operand(2)), Memory((1, filters), b.dtype)))
+    post = post_ops(ask, links[1:], y.sizes, "", (y.sizes[0], filters))
+    yield Draft("matmul", tuple(operands), (), Attributes(post, ask.target.math))
 
 
 class ConvTranspose(Conv):

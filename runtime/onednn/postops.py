@@ -172,7 +172,9 @@ def _beside(other: Tensor, sizes: tuple[int, ...], layout: str, reshape: tuple[i
     if len(dims) != len(sizes) or any(d not in (1, n) for d, n in zip(dims, sizes, strict=True)):
         raise Refused("an operand would widen the result")
     whole = dims == sizes
-    if reshape is not None and len(reshape) != len(sizes):
+    if reshape is not None and reshape == sizes[: len(reshape)] and all(n == 1 for n in sizes[len(reshape) :]):
+        dims = dims[: len(reshape)]
+    elif reshape is not None and len(reshape) != len(sizes):
         if not whole and any(d != 1 for d in dims[:-1]):
             raise Refused("an operand is spread over a part of the leading axes")
         dims = reshape if whole else (1,) * (len(reshape) - 1) + dims[-1:]

@@ -1,4 +1,5 @@
-"""Batch normalisation with fixed statistics: into the weights of the convolution before it, else a scale and a shift.
+"""Scales and shifts of channels: into the weights of the convolution before them. Batch normalisation with fixed
+statistics is such a scale and shift, and stays one where no convolution takes it.
 
 https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
 """
@@ -25,11 +26,43 @@ def _fixed(m: Match) -> str | None:
 
 
 def _after_convolution(m: Match) -> str | None:
-    conv = m.nodes[-1]
+    return _constant_weights(m) or _fixed(m)
+
+
+def _constant_weights(m: Match) -> str | None:
+    conv = _convolution(m)
     known = [m.constant(i) if i else None for i in conv.inputs[1:]]
     if any(i and a is None for i, a in zip(conv.inputs[1:], known, strict=True)):
         return "weights or bias of the convolution are not known"
-    return _fixed(m)
+    return None
+
+
+def _convolution(m: Match) -> Node:
+    return next(n for n in m.nodes if n.op in ("Conv", "ConvTranspose"))
+
+
+def _per_channel(m: Match) -> str | None:
+    """The constant has one number for each channel, or one for all."""
+    y, c = m.tensor(m.root.outputs[0]), m.constant(m.values["c"])
+    if y is None or y.dims is None or y.dtype is not DType.FLOAT or c is None:
+        return f"the result is {y}"
+    if m.root.op == "Div" and not np.all(np.asarray(c)):
+        return "it divides by zero"
+    dims = (1,) * (len(y.dims) - np.ndim(c)) + np.shape(c)
+    if len(dims) != len(y.dims) or dims[1] not in (1, y.dims[1]) or any(d != 1 for d in (dims[0], *dims[2:])):
+        return "the constant is not one number for each channel"
+    return _constant_weights(m)
+
+
+def _folded_constant(m: Match) -> Replacement:
+    c, w = np.asarray(m.constant(m.values["c"]), np.float64).reshape(-1), m.tensor(_convolution(m).inputs[1])
+    conv = _convolution(m)
+    assert w is not None
+    channels = w.sizes[0] if conv.op == "Conv" else w.sizes[1] * conv.attrs.get("group", 1)
+    c, one, zero = np.broadcast_to(c, (channels,)), np.ones(channels), np.zeros(channels)
+    factor, shift = {"Mul": (c, zero), "Div": (1 / c, zero) if m.root.op == "Div" else (one, zero), "Add": (one, c),
+                     "Sub": (one, -c)}[m.root.op]  # fmt: skip
+    return _scaled(m, factor, shift)
 
 
 def _scale_and_shift(m: Match) -> tuple[Array, Array]:
@@ -41,8 +74,12 @@ def _scale_and_shift(m: Match) -> tuple[Array, Array]:
 
 
 def _into_convolution(m: Match) -> Replacement:
-    conv, root = m.nodes[-1], m.root
-    factor, shift = _scale_and_shift(m)
+    return _scaled(m, *_scale_and_shift(m))
+
+
+def _scaled(m: Match, factor: Array, shift: Array) -> Replacement:
+    """The convolution with each filter times a factor, plus a shift."""
+    conv, root = _convolution(m), m.root
     w = np.asarray(m.constant(conv.inputs[1]), np.float64)
     b = m.constant(conv.inputs[2]) if len(conv.inputs) > 2 and conv.inputs[2] else None
     if conv.op == "Conv":
@@ -81,6 +118,18 @@ def _origin(m: Match) -> tuple[str, ...]:
 
 _convolved = Pattern(("Conv", "ConvTranspose"), (Leaf("x"), Leaf("w", constant=True)), uses=1)
 BATCHNORM: tuple[Rule, ...] = (
+    Rule(
+        "constant scale or shift into the convolution before it",
+        Pattern(("Mul", "Add"), (_convolved, Leaf("c", constant=True)), commutes=True),
+        _per_channel,
+        _folded_constant,
+    ),
+    Rule(
+        "constant scale or shift into the convolution before it",
+        Pattern(("Sub", "Div"), (_convolved, Leaf("c", constant=True))),
+        _per_channel,
+        _folded_constant,
+    ),
     Rule(
         "BatchNormalization into the convolution before it",
         Pattern("BatchNormalization", (_convolved, *_STATISTICS)),

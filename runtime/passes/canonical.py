@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ...ops import DType, Tensor
+from ...ops.types import Array
 from ..graph import Node
 from .rewrite import Either, Leaf, Match, Operand, Pattern, Replacement, Rule
 
@@ -196,6 +197,57 @@ def _padded_window(m: Match) -> Replacement:
     return Replacement({}, (_node(m, conv.op, (pad.inputs[0], *conv.inputs[1:]), attrs),))
 
 
+# A transposed convolution whose windows do not meet: each pixel becomes a patch of its own
+
+
+def _patches(m: Match) -> str | None:
+    node, x, w = m.root, m.tensor(m.input(0)), m.constant(m.input(1))
+    bias = m.constant(m.input(2)) if m.input(2) else np.zeros(1)
+    if w is None or bias is None or x is None or not x.static or np.ndim(w) != 4 or x.dtype is not DType.FLOAT:
+        return "it is no convolution of float32 images by known weights"
+    kernel = tuple(w.shape[2:])
+    if tuple(node.attrs.get("strides") or (1, 1)) != kernel or any(node.attrs.get("pads") or ()):
+        return "its windows meet, or it crops"
+    odd = [a for a in ("output_padding", "output_shape") if any(node.attrs.get(a) or ())]
+    if odd or node.attrs.get("group", 1) != 1 or node.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return "it has groups, or a size of its own"
+    if any(d != 1 for d in node.attrs.get("dilations") or ()):
+        return "it is dilated"
+    return None if w.shape[1] < FEW else f"it has {w.shape[1]} filters, which is enough for a kernel of its own"
+
+
+FEW = 8  # filters below which a transposed convolution leaves vectors empty
+
+
+def _pixels_to_patches(m: Match) -> Replacement:
+    node, x, w = m.root, m.tensor(m.input(0)), np.asarray(m.constant(m.input(1)))
+    assert x is not None
+    (n, channels, high, wide), (_, filters, down, across) = x.sizes, w.shape
+    made = node.outputs[0]
+    weights = np.ascontiguousarray(w.transpose(1, 2, 3, 0)).reshape(-1, channels, 1, 1)
+    constants: dict[str, Array] = {
+        f"{made}:weights": weights,
+        f"{made}:apart": np.array([n, filters, down, across, high, wide]),
+        f"{made}:together": np.array([n, filters, high * down, wide * across]),
+    }
+    inputs: tuple[str, ...] = (m.input(0), f"{made}:weights")
+    if m.input(2):
+        constants[f"{made}:bias"] = np.repeat(np.asarray(m.constant(m.input(2))), down * across)
+        inputs = (*inputs, f"{made}:bias")
+
+    def step(op: str, inputs: tuple[str, ...], output: str, **attrs: object) -> Node:
+        name = output.replace(made, node.name)
+        return Node(op, inputs, (output,), attrs, name=name, where=node.where, origin=(node.name,))
+
+    nodes = (
+        step("Conv", inputs, f"{made}:pixels"),
+        step("Reshape", (f"{made}:pixels", f"{made}:apart"), f"{made}:split"),
+        step("Transpose", (f"{made}:split",), f"{made}:turned", perm=(0, 1, 4, 2, 5, 3)),
+        step("Reshape", (f"{made}:turned", f"{made}:together"), made),
+    )
+    return Replacement({}, nodes, constants)
+
+
 CANONICAL: tuple[Rule, ...] = (
     *(Rule("Gelu", p, _is_gelu, becomes("Gelu")) for p in _gelu),
     *(Rule("Gelu with tanh", p, _is_gelu_tanh, becomes("Gelu", approximate="tanh")) for p in _gelu_tanh),
@@ -214,5 +266,6 @@ CANONICAL: tuple[Rule, ...] = (
         _one_axis,
         _softmax,
     ),
+    Rule("transposed convolution of separate windows", Pattern("ConvTranspose", (X,)), _patches, _pixels_to_patches),
     Rule("padding into the window", Pattern("Conv", (fixed("Pad", X),)), _zeros_around, _padded_window),
 )
