@@ -30,6 +30,8 @@ POINTWISE: Final = ("Add", "Mul", "Sigmoid", "GlobalAveragePool", "AveragePool")
 MOVES: Final = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Concat")
 BEHIND: Final = ("Relu", "Clip")  # quantised with what they follow
 ACTIVATIONS: Final = {"uint8": DType.UINT8, "int8": DType.INT8}
+# those that stay alone would become a product and a sum of constants, which lose more in 8 bits
+FOLDED: Final = tuple(r for r in BATCHNORM if r.name != "BatchNormalization as scale and shift")
 OLDEST: Final = 13  # the opset since which there are scales by axis
 
 
@@ -60,7 +62,7 @@ def calibrate(
     """
     if activations not in ACTIVATIONS:
         raise InputError(f"activations={activations!r} is unknown", hint="give uint8 or int8")
-    plain = prune(rewrite(simplify(infer(graph)), BATCHNORM[:1]))
+    plain = prune(rewrite(simplify(infer(graph)), FOLDED))
     typed = infer(prune(plain))
     made = Insertion(typed, ACTIVATIONS[activations], per_channel, frozenset(skip))
     values = made.choose()
