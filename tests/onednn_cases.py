@@ -60,6 +60,8 @@ CASES: dict[str, Cases] = {
         _wide((2, 6, 9, 7), (6, 1, 3, 3), (6,), group=6, dilations=[2, 1], auto_pad="VALID"),
         _wide((1, 8, 7, 7), (12, 4, 3, 3), group=2),
         _wide((2, 5, 31), (7, 5, 4), (7,), strides=[3]),
+        _wide((2, 16, 30, 1), (24, 16, 5, 1), (24,), strides=[2, 1], pads=[1, 0, 2, 0]),
+        _wide((1, 6, 30, 1), (6, 1, 3, 1), group=6, dilations=[2, 1]),
         _wide((1, 4, 5, 6, 7), (8, 4, 3, 3, 3), pads=[1, 0, 1, 1, 0, 1]),
     ),
     "onednn.conv_transpose": each(

@@ -15,7 +15,7 @@ from ...ops.fused import ABSENT
 from ...ops.layouts import plain, row_major
 from ...ops.windows import Window, known, windows
 from ..kernels.kernel import Ask
-from .api import BIAS, DST, SRC, WEIGHTS, Refused
+from .api import BIAS, DST, SRC, TAGS, WEIGHTS, Refused
 from .kernel import OneDnn, channels_last, constant, floats, result
 from .memory import ANY, Memory, strides_of
 from .postops import Link, post_ops
@@ -49,7 +49,8 @@ class Conv(OneDnn):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             draft = Draft(self.kind, (source, weights, *bias, target), settings, attributes)
-            yield from _followed(ask, links[1:], draft, y)
+            made = _followed(ask, links[1:], draft, y)
+            yield from map(_turned, made) if _is_column(x, w, y) else made
 
     def _windows(self, link: Link, x: Tensor, w: Tensor, y: Tensor) -> tuple[Window, ...]:
         a = link.attr
@@ -107,6 +108,36 @@ class ConvTranspose(Conv):
         if group == 1:
             sizes, strides = sizes[1:], strides[1:]
         return constant(ask, WEIGHTS, link.operands[1], Memory(sizes, w.dtype, strides=strides))
+
+
+def _is_column(x: Tensor, w: Tensor, y: Tensor) -> bool:
+    """Whether images are one pixel wide, and higher than that."""
+    wide = {t.sizes[-1] for t in (x, w, y)}
+    return len(x.sizes) == 4 and wide == {1} and y.sizes[2] > 1
+
+
+def _turned(draft: Draft) -> Draft:
+    """The same convolution over rows of pixels instead of columns: the bytes are the same, and oneDNN computes many
+    pixels of a row at once."""
+
+    def turn(memory: Memory) -> Memory:
+        if len(memory.dims) < 4:
+            return memory
+        strides = memory.strides
+        turned = (*strides[:-2], strides[-1], strides[-2]) if strides else None
+        return replace(memory, dims=(*memory.dims[:-2], memory.dims[-1], memory.dims[-2]), strides=turned)
+
+    def turned(operand: Operand) -> Operand:
+        source = operand.source and turn(operand.source)
+        return replace(operand, memory=turn(operand.memory), source=source)
+
+    if not {o.memory.layout for o in draft.operands} <= {"", ANY, channels_last(4), *TAGS}:
+        return draft
+    post = tuple(replace(p, other=turn(p.other)) if p.other else p for p in draft.attributes.post)
+    algorithm, *windows = draft.settings
+    settings = (algorithm, *((w[1], w[0]) for w in windows))
+    attributes = replace(draft.attributes, post=post)
+    return replace(draft, operands=tuple(map(turned, draft.operands)), settings=settings, attributes=attributes)
 
 
 def _windows(found: Sequence[Window]) -> tuple[tuple[int, ...], ...]:
