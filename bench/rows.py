@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -24,9 +24,10 @@ class Row:
     floor: float | None = None
 
 
-def arguments(doc: str | None) -> argparse.Namespace:
-    """--quick and --json, which all benchmarks take."""
-    parser = argparse.ArgumentParser(description=doc)
+def arguments(doc: str | None, more: Callable[[argparse.ArgumentParser], object] = id) -> argparse.Namespace:
+    """--quick and --json, which all benchmarks take, and those that `more` adds."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    more(parser)
     parser.add_argument("--quick", action="store_true", help="end within five minutes")
     parser.add_argument("--json", metavar="FILE", help="write the rows to FILE, or - for standard output alone")
     return parser.parse_args()

@@ -1,0 +1,146 @@
+"""MXNet 1.9.1 as an engine of a comparison: `mxnet_engine.py CHILD`, CHILD being the path of tools/compare_child.py.
+
+It runs in an environment of its own, which has no Mezzo (see `environment.py`). The networks are symbols, bound once:
+so they get MXNet's own fusions for oneDNN. Settings: `net` and `weights` (see nets.py).
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from time import perf_counter
+
+import mxnet as mx
+import numpy as np
+from nets import NETS, Stored
+
+S = mx.sym
+
+
+class Layers:
+    """Layers as symbols; weights are kept by name."""
+
+    def __init__(self, stored):
+        self.stored, self.weights, self.fixed = stored, {}, {}
+
+    def keep(self, array, fixed=False):
+        name = f"p{len(self.weights) + len(self.fixed)}"
+        (self.fixed if fixed else self.weights)[name] = array
+        return S.Variable(name, shape=array.shape)
+
+    def take(self, op):
+        return [self.keep(a) for a in self.stored.take(op)]
+
+    def conv(self, x, stride=1, pad=0, depthwise=False):
+        w, *bias = self.stored.take("Conv")
+        assert not bias
+        channels, _, kernel, _ = w.shape
+        return S.Convolution(
+            x,
+            self.keep(w),
+            num_filter=channels,
+            kernel=(kernel, kernel),
+            stride=(stride, stride),
+            pad=(pad, pad),
+            num_group=channels if depthwise else 1,
+            no_bias=True,
+        )
+
+    def norm(self, x):
+        scale, bias, mean, variance = self.stored.take("BatchNormalization")
+        weights = [self.keep(a) for a in (scale, bias)] + [self.keep(a, fixed=True) for a in (mean, variance)]
+        return S.BatchNorm(x, *weights, eps=1e-5, fix_gamma=False, use_global_stats=True)
+
+    def relu(self, x):
+        return S.Activation(x, act_type="relu")
+
+    def relu6(self, x):
+        return S.clip(x, 0, 6)
+
+    def max_pool(self, x, kernel, stride, pad):
+        return S.Pooling(x, kernel=(kernel, kernel), stride=(stride, stride), pad=(pad, pad), pool_type="max")
+
+    def pooled(self, x):
+        return S.Flatten(S.Pooling(x, global_pool=True, pool_type="avg", kernel=(1, 1)))
+
+    def gemm(self, x):
+        w, b = self.stored.take("Gemm")
+        return S.FullyConnected(x, self.keep(w), self.keep(b), num_hidden=len(b), flatten=False)
+
+    def softmax(self, x):
+        return S.softmax(x, axis=-1)
+
+    def dense(self, x):
+        (w,), (b,) = self.stored.take("MatMul"), self.stored.take("Add")
+        weight = self.keep(np.ascontiguousarray(w.T))
+        return S.FullyConnected(x, weight, self.keep(b), num_hidden=len(b), flatten=False)
+
+    def gelu(self, x):
+        return S.LeakyReLU(x, act_type="gelu")
+
+    def layer_norm(self, x):
+        return S.LayerNorm(x, *self.take("LayerNormalization"), axis=-1, eps=1e-12)
+
+    def embedding(self, ids):
+        (table,) = self.stored.take("Gather")
+        return S.Embedding(ids, self.keep(table), input_dim=len(table), output_dim=table.shape[1])
+
+    def places(self, x):
+        (table,) = self.stored.take("Gather")
+        return S.broadcast_add(x, self.keep(np.ascontiguousarray(table[None, :128])))
+
+    def unseen(self, mask, x):
+        return S.reshape((1 - mask) * -10000.0, (0, 1, 1, -1))
+
+    def attention(self, query, key, value, unseen, heads):
+        def split(x):
+            return S.reshape(S.transpose(S.reshape(x, (0, 0, heads, -1)), (0, 2, 1, 3)), (-3, 0, 0))
+
+        scores = S.batch_dot(split(query) * 0.125, split(key), transpose_b=True)
+        scores = S.broadcast_add(S.reshape(scores, (-4, -1, heads, 0, 0)), unseen)
+        mixed = S.batch_dot(S.reshape(S.softmax(scores, axis=-1), (-3, 0, 0)), split(value))
+        return S.reshape(S.transpose(S.reshape(mixed, (-4, -1, heads, 0, 0)), (0, 2, 1, 3)), (0, 0, -3))
+
+    def lstm(self, x):
+        w, r, b = (a[0] for a in self.stored.take("LSTM"))
+        hidden = r.shape[1]
+
+        def gates(a):  # ONNX has input, output, forget, cell; MXNet input, forget, cell, output
+            i, o, f, c = np.split(a, 4)
+            return np.concatenate([i, f, c, o]).reshape(-1)
+
+        flat = np.concatenate([gates(w), gates(r), gates(b[: 4 * hidden]), gates(b[4 * hidden :])])
+        begin = [self.keep(np.zeros((1, self.batch, hidden), np.float32)) for _ in range(2)]
+        y = S.RNN(x, self.keep(flat), *begin, mode="lstm", state_size=hidden, num_layers=1, state_outputs=True)
+        return [S.expand_dims(y[0], 1), y[1]]
+
+
+def make(settings, feeds):
+    begin = perf_counter()
+    with np.load(settings["weights"], allow_pickle=False) as weights:
+        layers = Layers(Stored(dict(weights)))
+        first = next(iter(feeds.values()))
+        layers.batch = first.shape[1] if settings["net"] == "lstm" else first.shape[0]
+        outputs = NETS[settings["net"]](layers, *(S.Variable(n) for n in feeds))
+    symbol = S.Group(outputs)
+    executor = symbol.simple_bind(mx.cpu(), grad_req="null", **{n: a.shape for n, a in feeds.items()})
+    for name, array in {**layers.weights, **{n: a.astype(np.float32) for n, a in feeds.items()}}.items():
+        executor.arg_dict[name][:] = mx.nd.array(array)
+    for name, array in layers.fixed.items():
+        executor.aux_dict[name][:] = mx.nd.array(array)
+    mx.nd.waitall()
+
+    def call():
+        ys = executor.forward(is_train=False)
+        for y in ys:
+            y.wait_to_read()
+        return ys
+
+    facts = {"version": mx.__version__, "precision": "fp32"}
+    return Ready(call, lambda ys: [y.asnumpy() for y in ys], perf_counter() - begin, facts)
+
+
+if __name__ == "__main__":
+    child = runpy.run_path(sys.argv[1])
+    Ready = child["Ready"]
+    child["serve"](make)
