@@ -21,7 +21,8 @@ Array = np.ndarray[Any, Any]
 RECORDS = [o for o in OPS.values() if o.domain == "com.microsoft"]
 WANTED = """FusedConv FusedMatMul Gelu FastGelu BiasGelu SkipLayerNormalization EmbedLayerNormalization Attention
 MultiHeadAttention DynamicQuantizeLSTM QLinearAdd QLinearMul QLinearSigmoid QLinearAveragePool
-QLinearGlobalAveragePool QLinearConcat QGemm MatMulNBits Tokenizer QuickGelu"""
+QLinearGlobalAveragePool QLinearConcat QGemm MatMulNBits Tokenizer QuickGelu
+DynamicQuantizeMatMul"""
 # Those that only com.microsoft can say; all others have a body of standard operators.
 WITHOUT_BODY = "EmbedLayerNormalization Attention MultiHeadAttention DynamicQuantizeLSTM Tokenizer".split()
 

@@ -43,7 +43,16 @@ def compared(op: str, x: Sequence[Array], constants: Sequence[Any], kernel: str 
     # a number stands for the input of that position
     names = [given[c] if isinstance(c, int) else None if c is None else g.const(c) for c in constants]
     domain = MICROSOFT if op.startswith("QLinear") and op not in ("QLinearConv", "QLinearMatMul") else ""
-    graph = g.graph([g.op(op, *names, domain=MICROSOFT if op in ("QGemm", "MatMulNBits") else domain, **attrs)])
+    graph = g.graph(
+        [
+            g.op(
+                op,
+                *names,
+                domain=MICROSOFT if op in ("QGemm", "MatMulNBits", "DynamicQuantizeMatMul") else domain,
+                **attrs,
+            )
+        ]
+    )
     feeds = dict(zip(given, x, strict=True))
     session = Session(graph, threads=1)
     if kernel and VNNI:
@@ -113,6 +122,47 @@ def test_sums_that_float32_cannot_hold_are_left_to_the_reference() -> None:
     assert not compared("MatMulInteger", [a], [0, b, U8(3)]).any()
     image = a.reshape(2, 3000, 1, 1)
     assert not compared("ConvInteger", [image], [0, np.ascontiguousarray(b.T)[:, :, None, None], U8(3)]).any()
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 33), (1, 33)])
+def test_rows_quantised_as_they_come(shape: tuple[int, ...]) -> None:
+    x = RNG.standard_normal(shape).astype(F32)
+    for weights, zero in ((S8, 0), (U8, 128), (U8, 7)):
+        right = [eight(weights, 33, 20), (RNG.random(20) + 0.1).astype(F32), np.full(20, zero, weights)]
+        for bias in ([], [RNG.random(20).astype(F32)]):
+            found = compared("DynamicQuantizeMatMul", [x], [0, *right, *bias], "onednn.dynamic_matmul")
+            assert found.max() < 1e-4
+    for lowest, highest in ((-1, 1), (0, 0), (0.5, 3), (-4, -2)):
+        g = GraphBuilder()
+        graph = g.graph(g.DynamicQuantizeLinear(g.input("x", f32(*shape)), outputs=3))
+        feeds = {"x": RNG.uniform(lowest, highest, shape).astype(F32)}
+        session = Session(graph, threads=1)
+        assert FOUND is None or session.program.steps[0].choice.kernel == "onednn.dynamic_quantize"
+        for found, want in zip(session.run(feeds).values(), Session(graph, onednn=False).run(feeds).values(),
+                               strict=True):  # fmt: skip
+            np.testing.assert_array_equal(found, want)
+
+
+def test_what_quantisers_write_for_such_rows_is_one_step() -> None:
+    g = GraphBuilder()
+    x = g.Relu(g.input("x", f32("batch", 6, 32)))
+    steps, scale, zero = g.DynamicQuantizeLinear(x, outputs=3)
+    parts = []
+    for i in range(2):
+        sums = g.MatMulInteger(steps, g.const(eight(S8, 32, 16)), zero, g.const(np.zeros(16, S8)))
+        factor = g.Mul(scale, g.const((RNG.random(16) + 0.1).astype(F32)))
+        y = g.Mul(g.Cast(sums, to=DType.FLOAT.onnx), factor) if i else g.Mul(factor, g.Cast(sums, to=1))
+        parts.append(g.Add(g.const(RNG.random(16).astype(F32)), y) if i else g.Neg(y))
+    feeds = {"x": RNG.standard_normal((3, 6, 32)).astype(F32)}
+    graph = g.graph(parts)
+    session = Session(graph, threads=1)
+    found, want = session.run(feeds), Session(graph, onednn=False).run(feeds)
+    for name in graph.outputs:
+        np.testing.assert_allclose(found[name], want[name], rtol=1e-5, atol=1e-4)
+    if VNNI:
+        steps_run = session.warmup({"x": (3, 6, 32)}).steps
+        assert sorted(s.node.op for s in steps_run) == ["DynamicQuantizeMatMul", "DynamicQuantizeMatMul", "Neg",
+                                                             "Relu"]  # fmt: skip
 
 
 @pytest.mark.parametrize(("count", "bits", "block"), [(40, 4, 16), (64, 8, 32), (64, 2, 16)])

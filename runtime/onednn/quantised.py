@@ -54,11 +54,7 @@ class Quantised(OneDnn):
 
     def prepare(self, work: Work) -> Call:
         """The primitive, asked for with the values of the constants, which it was chosen by."""
-        inputs = [
-            type_of(a, known=True) if a is not None and work.ask.constant(i) and not _layout(t) else t
-            for i, (t, a) in enumerate(zip(work.ask.inputs, work.inputs, strict=True))
-        ]
-        return super().prepare(replace(work, ask=replace(work.ask, inputs=inputs)))
+        return super().prepare(with_values(work))
 
     def pack(self, ask: Ask, index: int, array: Array) -> Array:
         """Weights counted from 128 are moved to the signed numbers that oneDNN multiplies with."""
@@ -67,6 +63,15 @@ class Quantised(OneDnn):
         if known.dtype is DType.UINT8:
             array = (np.asarray(array) ^ np.uint8(128)).view(np.int8)
         return super().pack(ask, index, array)
+
+
+def with_values(work: Work) -> Work:
+    """The same step, asked with the elements of its constants."""
+    inputs = [
+        type_of(a, known=True) if a is not None and work.ask.constant(i) and not _layout(t) else t
+        for i, (t, a) in enumerate(zip(work.ask.inputs, work.inputs, strict=True))
+    ]
+    return replace(work, ask=replace(work.ask, inputs=inputs))
 
 
 def _layout(type: Type | None) -> str:

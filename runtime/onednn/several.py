@@ -47,7 +47,7 @@ class Several(ABC):
         if isinstance(found, Declined):
             return found
         layouts = self._layouts(ask, found)
-        temporary, scratch = _workspace(found)
+        temporary, scratch = workspace(found)
         return Choice(
             self.name,
             workspace=sum(map(aligned, temporary.values())) + aligned(scratch),
@@ -63,7 +63,7 @@ class Several(ABC):
             raise api.Refused(found.reason)
         arrays: dict[Place, Array] = {("in", i): a for i, a in enumerate(work.inputs) if a is not None}
         arrays |= {("out", i): a for i, a in enumerate(work.outputs) if a is not None}
-        temporary, scratch = _workspace(found)
+        temporary, scratch = workspace(found)
         arrays |= {place: work.scratch(DType.UINT8, (size,)) for place, size in temporary.items()}
         shared = work.scratch(DType.UINT8, (scratch,)) if scratch else None
         calls = [bind(d, arrays, shared, work.ask.target.threads) for d in found]
@@ -128,7 +128,7 @@ class Calls:
             call.rebind(place, array)
 
 
-def _workspace(found: Sequence[Descriptor]) -> tuple[Mapping[Place, int], int]:
+def workspace(found: Sequence[Descriptor]) -> tuple[Mapping[Place, int], int]:
     """Bytes of each temporary result, and of the scratchpad that all primitives share."""
     sizes: dict[Place, int] = {}
     for operand in joined.from_iterable(d.draft.operands for d in found):

@@ -19,6 +19,7 @@ from ...ops.quantize import int_range
 from ...ops.rules import axis_of
 from ...ops.types import Array, type_of
 from ..graph import Graph, Node
+from .dynamic import DYNAMIC
 from .rewrite import Declined, Leaf, Match, Pattern, Replacement, Rule, rewrite
 
 Takes = Callable[[Graph, Node], str | None]  # None if a kernel computes the node at once, else why not
@@ -305,4 +306,4 @@ def quantise(graph: Graph, takes: Takes, declined: list[Declined] | None = None)
 
         return replace(rule, check=check)
 
-    return rewrite(graph, tuple(map(asked, QDQ)), declined)
+    return rewrite(graph, tuple(map(asked, (*QDQ, *DYNAMIC))), declined)
