@@ -283,6 +283,20 @@ def test_a_quantised_network_runs_on_whole_numbers(dtype: Any) -> None:
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize("count", [2, 5])
+def test_parts_are_joined_as_whole_numbers(count: int) -> None:
+    q = Quantised()
+    x = q.through(q.g.input("x", f32(1, 8, 6, 6)), 0.03, 128)
+    parts = [q.through(q.g.Conv(x, q.weights(8, 8, 1, 1)), 0.1, 128) for _ in range(count)]
+    graph = q.g.graph([q.through(q.g.Concat(*parts, axis=1), 0.1, 128)])
+    ops, found, want = answers(graph, {"x": RNG.standard_normal((1, 8, 6, 6)).astype(F32)})
+    np.testing.assert_array_equal(found, want)
+    if VNNI:
+        assert [op for op in ops if op != "Reorder"] == [
+            "QuantizeLinear", *["QLinearConv"] * count, "Concat", "DequantizeLinear"
+        ]  # fmt: skip
+
+
 Build = Callable[[Quantised, str], str]
 DECLINES: list[tuple[str, Build]] = [
     ("Relu cuts off steps that the result has",
@@ -291,6 +305,8 @@ DECLINES: list[tuple[str, Build]] = [
      lambda q, x: q.through(q.g.Clip(q.g.Conv(x, q.weights(4, 3, 1, 1)), None, q.g.const(F32(6))), 0.1, 0)),
     ("the result is counted in other steps",
      lambda q, x: q.through(q.g.MaxPool(x, kernel_shape=[2, 2]), 0.1, 100)),
+    ("the parts are counted in other steps",
+     lambda q, x: q.through(q.g.Concat(x, q.through(x, 0.1, 128), axis=1), 0.03, 128)),
     ("weights are quantised along axis 1",
      lambda q, x: q.through(q.g.Conv(x, q.weights(4, 3, 1, 1, axis=1)), 0.1, 100)),
     ("the bias would be rounded too coarsely",

@@ -25,6 +25,7 @@ from .rewrite import Declined, Leaf, Match, Pattern, Replacement, Rule, rewrite
 Takes = Callable[[Graph, Node], str | None]  # None if a kernel computes the node at once, else why not
 MICROSOFT = "com.microsoft"
 BYTES = (DType.UINT8, DType.INT8)
+LARGEST_CONCAT = 8
 FINEST = 1 / 16  # of a step of the result: how coarse a step of the sums may be if a bias is rounded to it
 
 
@@ -257,6 +258,24 @@ def _into_moved(m: Match) -> Replacement:
     return _Made(m).node(inner.op, operands, inner.attrs, inner.domain)
 
 
+def _joined(m: Match) -> str | None:
+    """Parts that are all counted as the whole is."""
+    inner, result = _inner(m), Steps(m, m.root)
+    parts = [Steps(m, n) for n in m.nodes if n.op == "DequantizeLinear"]
+    if len(parts) != len(inner.inputs):
+        return "there are more parts"
+    for steps in (result, *parts):
+        why = steps.fault("a part or the whole")
+        if why is not None:
+            return why
+    return _activation(m) if all(p.same(result) for p in parts) else "the parts are counted in other steps"
+
+
+def _into_joined(m: Match) -> Replacement:
+    inner = _inner(m)
+    return _Made(m).node(inner.op, [_maker(m, i).inputs[0] for i in inner.inputs], inner.attrs)
+
+
 def _again(m: Match) -> str | None:
     source, result = Steps(m, m.nodes[1]), Steps(m, m.root)
     why = source.fault("the input", columns=True) or result.fault("the result", columns=True)
@@ -283,6 +302,8 @@ QDQ: tuple[Rule, ...] = (
     *_rules("functions and averages of a quantised operand", ("Sigmoid", "GlobalAveragePool", "AveragePool"), (_X,),
             _pointwise, _into_pointwise),
     *_rules("quantised elements moved", _MOVES, (_X,), _moved, _into_moved),
+    *(rule for n in range(2, LARGEST_CONCAT + 1) for rule in
+      _rules("quantised parts joined", "Concat", [_dequantised(f"x{i}") for i in range(n)], _joined, _into_joined)),
     Rule("quantised as it was", Pattern("QuantizeLinear", (_X,)), _again,
          lambda m: Replacement({m.root.outputs[0]: m.values["x"]})),
 )  # fmt: skip
@@ -300,7 +321,7 @@ def quantise(graph: Graph, takes: Takes, declined: list[Declined] | None = None)
             types = {**m.graph.types, **{n: type_of(a, known=True) for n, a in made.constants.items()}}
             around = m.graph.but(types=types, initializers={**m.graph.initializers, **made.constants})
             for node in made.nodes:
-                if node.domain or node.op not in _MOVES[1:]:
+                if node.domain or node.op not in (*_MOVES[1:], "Concat"):
                     why = takes(around, node)
             return why
 
