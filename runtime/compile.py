@@ -23,6 +23,7 @@ from .passes.fusions import FUSIONS
 from .passes.precision import narrowed
 from .passes.prune import prune
 from .passes.qdq import quantise
+from .passes.rewrite import Rule
 from .program import Program
 from .shared import shared
 
@@ -110,15 +111,18 @@ def _fused(graph: Graph, compiled: Compiled, types: Mapping[str, Type]) -> Graph
         choice, declined = options.device.choose(ask)
         return None if choice.implementation else "; ".join(reason for _, reason in declined)
 
+    def settled(graph: Graph, rules: Sequence[Rule], rounds: int) -> Graph:
+        for _ in range(rounds):
+            before, graph = graph, prune(rewrite(graph, rules))
+            if graph is before:
+                break
+            graph = infer(graph, types, budget=compiled.budget)
+        return graph
+
     graph = prune(fold(quantise(graph, takes), weights=True))
     graph = expand(graph, lambda n: (n.domain, n.op) in WRITTEN_OUT, graph.types)
-    graph = prune(rewrite(infer(graph, types, budget=compiled.budget), CANONICAL))
-    graph = infer(graph, types, budget=compiled.budget)
-    for _ in range(4):  # a scale, a shift, a normalisation, one after another
-        before, graph = graph, prune(rewrite(graph, BATCHNORM))
-        if graph is before:
-            break
-        graph = infer(graph, types, budget=compiled.budget)
+    graph = settled(infer(graph, types, budget=compiled.budget), CANONICAL, 2)  # padding goes before its taps
+    graph = settled(graph, BATCHNORM, 4)  # a scale, a shift, a normalisation, one after another
     if options.precision == "bf16":
         graph = infer(prune(narrowed(graph, takes)), types, budget=compiled.budget)
     return infer(prune(fuse_chains(graph, takes, options.extern or ())), types, budget=compiled.budget)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ops import Tensor, Type
+from ...ops.errors import ShapeError
 from ...ops.types import Array
 from ..graph import Node
 from .kernel import Alias, Ask, Call, Choice, Declined, Work, nothing, tensors
@@ -201,7 +202,7 @@ def _same_place(a: Array, b: Array) -> bool:
 
 
 class Take:
-    """Gather along one axis with `np.take(out=)`."""
+    """Gather along one axis with `np.take(out=)`; of one known index, a slice that may be a view."""
 
     name = "numpy.take"
 
@@ -209,9 +210,20 @@ class Take:
         return (node.domain, node.op) == ("", "Gather")
 
     def select(self, ask: Ask) -> Choice | Declined:
-        if tensors([t for t in ask.inputs if t is not None]) is None:
+        found = tensors([t for t in ask.inputs if t is not None])
+        if found is None:
             return Declined("an operand is no tensor of numbers")
-        return Choice(self.name)
+        x, indices = found
+        at = indices.ints() if ask.constant(1) and indices.rank == 0 and x.static else None
+        if at is None:
+            return Choice(self.name)
+        axis = ask.node.attrs.get("axis", 0) % x.rank
+        size = x.sizes[axis]
+        if not -size <= at[0] < size:
+            raise ShapeError(f"index {at[0]} is outside of the {size} elements of axis {axis}")
+        whole = all(n == 1 for n in x.sizes[:axis])
+        begin = at[0] % size * (x.nbytes // max(size, 1))
+        return Choice(self.name, {"index": at[0]}, aliases=(Alias(0, 0, "view", begin),) if whole else ())
 
     def prepare(self, work: Work) -> Call:
         x, indices = work.inputs
@@ -219,6 +231,9 @@ class Take:
         assert x is not None and indices is not None and out is not None
         axis = _attr(work, "axis") % x.ndim
         n = x.shape[axis]
+        if "index" in work.choice.params:
+            part = x[(*_along(axis, 0, n)[:-1], work.choice.params["index"], ...)]
+            return nothing if _same_place(out, part) else lambda: np.copyto(out, part)
 
         def run() -> None:
             # mode "wrap" writes straight into `out` (mode "raise" buffers it) and gives negative indices their

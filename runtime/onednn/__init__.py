@@ -12,7 +12,7 @@ from .concat import Concat, Split
 from .conv import Conv, ConvTranspose
 from .elementwise import Binary, Eltwise
 from .matmul import Gemm, MatMul
-from .movement import Reorder, Transpose
+from .movement import Reorder, Transpose, Units
 from .norm import ChannelNorm, LayerNorm, LocalNorm, Softmax
 from .operands import Cast, PRelu, Sum
 from .pool import Pool
@@ -27,7 +27,7 @@ from .resample import Resize
 KERNELS: tuple[Kernel, ...] = (
     *QUANTISED, *PRODUCTS, *ELEMENTS, *DYNAMIC,
     Conv(), ConvTranspose(), MatMul(), Gemm(), Pool(), Softmax(), LayerNorm(), Eltwise(), Binary(), Reorder(),
-    Transpose(), Recurrent(), Concat(), Split(), Reduce(), Resize(), ChannelNorm(), LocalNorm(),
+    Transpose(), Units(), Recurrent(), Concat(), Split(), Reduce(), Resize(), ChannelNorm(), LocalNorm(),
     Cast(), PRelu(), Sum(),
 )  # fmt: skip
 

@@ -42,6 +42,51 @@ class Reorder(OneDnn):
         yield Draft("reorder", (source, Operand(DST, ("out", 0), Memory(x.sizes, x.dtype, layout), layout)))
 
 
+class Units:
+    """Squeeze, Unsqueeze and Reshape that only take away or add axes of size 1, in the layout of the input."""
+
+    name = "layout.units"
+
+    def serves(self, node: Node) -> bool:
+        return not node.domain and node.op in ("Squeeze", "Unsqueeze", "Reshape", "Flatten")
+
+    def select(self, ask: Ask) -> Choice | Declined:
+        """A view, if the input has its axes in another order; in row-major order NumPy's view does as well."""
+        x, y = ask.inputs[0], ask.outputs[0]
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor) or not x.static or not y.static:
+            return Declined("sizes are not known")
+        if not is_permutation(x.layout):
+            return Declined(f"the input is {x.layout or 'row-major'}")
+        moving = [d for d in parse(x.layout, len(x.sizes))[0] if x.sizes[d] != 1]
+        left = [d for d, n in enumerate(x.sizes) if n != 1]
+        made = [d for d, n in enumerate(y.sizes) if n != 1]
+        if [x.sizes[d] for d in left] != [y.sizes[d] for d in made]:
+            return Declined("axes of other sizes change")
+        order = [made[left.index(d)] for d in moving]
+        for d in (d for d, n in enumerate(y.sizes) if n == 1):
+            order.insert(order.index(d - 1) + 1 if d else 0, d)
+        layout = plain("".join(row_major(len(y.sizes))[d] for d in order), y.sizes)
+        others = ("",) * (len(ask.inputs) - 1)
+        return Choice(self.name, aliases=(Alias(0, 0, "view"),), layouts=(x.layout, *others, layout))
+
+    def prepare(self, work: Work) -> Call:
+        """Nothing to do where the plan has both in one place."""
+        return _as_they_lie(work)
+
+    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+        """Constants are folded before kernels are chosen; none is packed for a view."""
+        raise AssertionError("a view reads its input as it is")
+
+
+def _as_they_lie(work: Work) -> Call:
+    x, y = work.inputs[0], work.outputs[0]
+    assert x is not None and y is not None
+    source, target = _bytes(x), _bytes(y)
+    if source.__array_interface__["data"] == target.__array_interface__["data"]:
+        return nothing
+    return lambda: np.copyto(target, source)
+
+
 class Transpose:
     """Transpose as another layout of the same bytes: nothing moves until somebody wants row-major order."""
 
@@ -74,12 +119,7 @@ class Transpose:
 
     def prepare(self, work: Work) -> Call:
         """Nothing to do where the plan has both in one place."""
-        (x,), (y,) = work.inputs, work.outputs
-        assert x is not None and y is not None
-        source, target = _bytes(x), _bytes(y)
-        if source.__array_interface__["data"] == target.__array_interface__["data"]:
-            return nothing
-        return lambda: np.copyto(target, source)
+        return _as_they_lie(work)
 
     def pack(self, ask: Ask, index: int, array: Array) -> Array:
         """Constants are folded before kernels are chosen; none is packed for a view."""

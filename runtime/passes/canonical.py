@@ -12,6 +12,7 @@ import numpy as np
 
 from ...ops import DType, Tensor
 from ...ops.types import Array
+from ...ops.windows import windows
 from ..graph import Node
 from .rewrite import Either, Leaf, Match, Operand, Pattern, Replacement, Rule
 
@@ -197,6 +198,54 @@ def _padded_window(m: Match) -> Replacement:
     return Replacement({}, (_node(m, conv.op, (pad.inputs[0], *conv.inputs[1:]), attrs),))
 
 
+# Taps of a convolution that see nothing but padding: images of a few pixels have them
+
+
+def _seen_taps(m: Match) -> list[tuple[int, int, int, int]] | None:
+    """For each spatial axis the first tap that sees a pixel, the one after the last, and the padding that is left."""
+    x, w, a = m.tensor(m.input(0)), m.tensor(m.input(1)), m.attr
+    if x is None or w is None or not x.static or not w.static or a("auto_pad") != "NOTSET":
+        return None
+    found = []
+    for n, place in zip(
+        x.sizes[2:], windows(x.sizes[2:], w.sizes[2:], a("strides"), a("dilations"), a("pads")), strict=True
+    ):
+        if place is None or place.out < 1 or min(place.before, place.after) < 0:
+            return None
+        at = range(-place.before, place.out * place.stride - place.before, place.stride)
+        seen = [t for t in range(place.kernel) if any(0 <= p + t * place.dilation < n for p in at)]
+        if not seen:
+            return None
+        first, last = seen[0], seen[-1] + 1
+        before = place.before - first * place.dilation
+        # what the remaining taps reach behind the image at the last place
+        after = (place.out - 1) * place.stride + (last - first - 1) * place.dilation + 1 - before - n
+        found.append((first, last, before, after))
+    return found
+
+
+def _blind_taps(m: Match) -> str | None:
+    w = m.tensor(m.input(1))
+    if w is None or w.value is None:
+        return "the weights are not known"
+    found = _seen_taps(m)
+    if found is None:
+        return "sizes are not known, or it pads by itself"
+    if all(last - first == k for (first, last, *_), k in zip(found, w.sizes[2:], strict=True)):
+        return "every tap sees a pixel"
+    return "it crops" if any(min(before, after) < 0 for *_, before, after in found) else None
+
+
+def _without_blind_taps(m: Match) -> Replacement:
+    found, w, made = _seen_taps(m), np.asarray(m.constant(m.input(1))), f"{m.root.outputs[0]}:weights"
+    assert found is not None
+    weights = np.ascontiguousarray(w[(slice(None), slice(None), *(slice(first, last) for first, last, *_ in found))])
+    pads = (*(before for _, _, before, _ in found), *(after for *_, after in found))
+    attrs = {**m.root.attrs, "pads": pads, "kernel_shape": weights.shape[2:]}
+    inputs = (m.input(0), made, *m.root.inputs[2:])
+    return Replacement({}, (_node(m, "Conv", inputs, attrs),), {made: weights})
+
+
 # A transposed convolution whose windows do not meet: each pixel becomes a patch of its own
 
 
@@ -268,4 +317,5 @@ CANONICAL: tuple[Rule, ...] = (
     ),
     Rule("transposed convolution of separate windows", Pattern("ConvTranspose", (X,)), _patches, _pixels_to_patches),
     Rule("padding into the window", Pattern("Conv", (fixed("Pad", X),)), _zeros_around, _padded_window),
+    Rule("taps that see only padding", Pattern("Conv", (X,)), _blind_taps, _without_blind_taps),
 )
