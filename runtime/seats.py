@@ -21,6 +21,12 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def usual_threads() -> int:
+    """How many threads a step uses when nothing is said: OMP_NUM_THREADS, else one for each processor."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return min(int(wanted), processors()) if wanted.isdecimal() and int(wanted) else processors()
+
+
 class Seat:
     """One arena, and the instances that live in it; at most one of them runs at a time."""
 

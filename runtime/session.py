@@ -31,7 +31,7 @@ from .onednn.library import find, library
 from .plan import MemoryPlan, Strategy
 from .pool import Pool, PoolStats
 from .program import Port, Program
-from .seats import Seat, Seats, processors
+from .seats import Seat, Seats, processors, usual_threads
 
 if TYPE_CHECKING:
     from .file import Key, Opened
@@ -90,7 +90,8 @@ class Session:
     `max_memory` how many bytes arenas and values of data-dependent size may take together (weights and the caller's
     inputs and outputs are not counted): a run waits for others to end, or is refused, before that is passed. `fuse`
     puts one operator in the place of several where that saves memory (see runtime/passes/fusions.py). `threads`
-    is how many one step may use (default: all processors of this process), `onednn=False` leaves the CPU to NumPy.
+    is how many one step may use (default: OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to
+    NumPy.
     `precision` is "fp32", "bf16-math" (products of float32 operands are rounded to bfloat16) or "bf16" (tensors too,
     where kernels take them). `buckets` maps open dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`:
     inputs are padded with zeros to the next one and results cut back, which is right for dims whose elements the model
@@ -129,7 +130,7 @@ class Session:
         self._model, self.signature, self.budget = model, model.signature, budget or Budget()
         self._stored = None if isinstance(model, Graph) else model
         self._options = Options(
-            device_named(device), Strategy(strategy), fuse=fuse, threads=threads or processors(), onednn=onednn,
+            device_named(device), Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
             precision=_possible(precision, onednn),
         )  # fmt: skip
         self._compiled: dict[tuple[str, ...], Compiled] = {}

@@ -67,7 +67,7 @@ class OneDnn(ABC):
         arrays: dict[Place, Array] = {("in", i): a for i, a in enumerate(work.inputs) if a is not None}
         arrays |= {("out", i): a for i, a in enumerate(work.outputs) if a is not None}
         scratch = work.scratch(DType.UINT8, (found.scratch,)) if found.scratch else None
-        return bind(found, arrays, scratch, work.ask.target.threads)
+        return bind(found, arrays, scratch)
 
     def pack(self, ask: Ask, index: int, array: Array) -> Array:
         """A constant in the layout that the primitive reads."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -96,12 +97,14 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Descriptor:
-    """oneDNN's answer: the implementation's name, scratch bytes, and the layout of each argument (None: unknown)."""
+    """oneDNN's answer: the implementation's name, scratch bytes, threads, and the layout of each argument (None:
+    unknown)."""
 
     draft: Draft
     handle: Handle
     implementation: str
     scratch: int
+    threads: int
 
     def layout(self, argument: int) -> str | None:
         """The layout that an argument has."""
@@ -115,15 +118,40 @@ class Descriptor:
         return int(found)
 
 
+# Elements that are read and written, and multiplications, below which a second thread costs more than it saves (waking
+# it takes some microseconds; where other programs use the processors too, as long as their turns last).
+FEW_ELEMENTS, FEW_PRODUCTS = 1 << 15, 1 << 19
+
+
+def worth_sharing(draft: Draft) -> bool:
+    """Whether several threads are faster than one."""
+    sizes = [math.prod(o.memory.dims) for o in draft.operands]
+    if sum(sizes) > FEW_ELEMENTS and draft.kind not in PRODUCTS:
+        return True
+    weights = [math.prod(o.memory.dims) for o in draft.operands if o.argument in (api.WEIGHTS, api.WEIGHTS_1)]
+    results = [o.memory.dims for o in draft.operands if o.argument == api.DST]
+    if draft.kind not in PRODUCTS or not weights or not results:
+        return False
+    made, columns = math.prod(results[0]), results[0][1 if "conv" in draft.kind else -1]
+    return made * sum(weights) // max(columns, 1) > FEW_PRODUCTS
+
+
+PRODUCTS = frozenset(
+    "convolution_forward deconvolution_forward matmul inner_product_forward lstm_forward gru_forward lbr_gru_forward "
+    "vanilla_rnn_forward".split()
+)
+
+
 @lru_cache(maxsize=4096)
 def describe(draft: Draft, count: int) -> Descriptor:
-    """Ask for a primitive split over `count` threads; Refused where oneDNN has none."""
+    """Ask for a primitive split over `count` threads, or left to one if it is small; Refused where oneDNN has none."""
+    count = count if worth_sharing(draft) else 1
     with threads(count):
         attributes = _attributes(draft.attributes)
         handle = Handle(_create(draft, attributes.value), "primitive_desc_destroy")
     scratch = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
     name = api.text(handle.value, api.QUERY_IMPL)
-    return Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0)
+    return Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0, count)
 
 
 def _attributes(wanted: Attributes) -> Handle:
@@ -225,9 +253,9 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def bind(descriptor: Descriptor, arrays: Mapping[Place, Array], scratch: Array | None, count: int) -> Execution:
+def bind(descriptor: Descriptor, arrays: Mapping[Place, Array], scratch: Array | None) -> Execution:
     """The call of a primitive over these buffers."""
-    with threads(count):
+    with threads(descriptor.threads):
         made = api.create("primitive_create", descriptor.handle.value)
     primitive = Handle(made, "primitive_destroy")
     draft = descriptor.draft

@@ -66,7 +66,7 @@ class Several(ABC):
         temporary, scratch = workspace(found)
         arrays |= {place: work.scratch(DType.UINT8, (size,)) for place, size in temporary.items()}
         shared = work.scratch(DType.UINT8, (scratch,)) if scratch else None
-        calls = [bind(d, arrays, shared, work.ask.target.threads) for d in found]
+        calls = [bind(d, arrays, shared) for d in found]
         return calls[0] if len(calls) == 1 else Calls(calls)
 
     @abstractmethod
