@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 
+from mezzo.exporters import to_onnx
 from mezzo.ops import DType
 from mezzo.ops.types import f32, type_of
 from mezzo.runtime.graph import Graph, GraphBuilder
@@ -200,6 +202,16 @@ def test_between_floats_and_steps(dtype: Any, zero: int) -> None:
     steps, zeros = eight(dtype, 2, 5, 7, 9), np.full(5, zero, dtype)
     assert not compared("DequantizeLinear", [steps], [0, F32(0.0217), dtype(zero)], "onednn.dequantize").any()
     assert not compared("DequantizeLinear", [steps], [0, by_channel, zeros], "onednn.dequantize").any()
+
+
+@pytest.mark.skipif(FOUND is None, reason="the kernel is oneDNN's")
+@pytest.mark.parametrize(("dtype", "zero"), KINDS)
+def test_no_number_becomes_the_lowest_step_as_in_onnx_runtime(dtype: Any, zero: int) -> None:
+    g = GraphBuilder()
+    graph = g.graph([g.QuantizeLinear(g.input("x", f32(20)), g.const(F32(0.1)), g.const(dtype(zero)))])
+    x = np.full(20, np.nan, F32)
+    theirs = ort.InferenceSession(to_onnx(graph).SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(Session(graph, threads=1)(x), theirs)
 
 
 @pytest.mark.parametrize(("dtype", "zero"), KINDS)

@@ -25,6 +25,8 @@ from .postops import Link
 from .primitive import Attributes, Draft, Operand, PostOp
 from .quantised import BYTES, Parts, Quantised, attr, output, scale_of, tensors, values, zero_of
 
+FAR = 2.0**20  # steps: beyond every type, and what NaN is cut to
+
 
 def _side(argument: int, at: int, t: Tensor, layout: str) -> Operand:
     return Operand(argument, ("in", at), Memory(t.sizes, t.dtype, layout), layout)
@@ -59,7 +61,8 @@ def _by_axis(ask: Ask, link: Link, at: int, x: Tensor) -> tuple[Array, tuple[int
 
 class Quantize(Quantised):
     """QuantizeLinear of float32 into 8 bits, per tensor or per axis: a true division, rounded before the zero point is
-    added, so that ties fall as ONNX has them."""
+    added, so that ties fall as ONNX has them. NaN, of which ONNX says nothing, becomes the lowest step, as in ONNX
+    Runtime."""
 
     name = "onednn.quantize"
     ops = frozenset({"QuantizeLinear"})
@@ -77,7 +80,7 @@ class Quantize(Quantised):
         if scale.dtype != np.float32:
             raise Refused(f"the scale is {scale.dtype}")
         divisor = Operand(SRC_1, ("given", 0), Memory(dims, DType.FLOAT), value=scale.tobytes())
-        post = [PostOp("eltwise_round")]
+        post = [PostOp("eltwise_clip", -FAR, FAR), PostOp("eltwise_round")]
         if link.operand(2) != ABSENT:
             zero, dims = _by_axis(ask, link, link.operands[2], x)
             if zero.any():
