@@ -75,13 +75,29 @@ def plain(layout: str, sizes: Sequence[int]) -> str:
     """
     if not layout or "=" in layout:
         return layout
-    order, blocks, extra = parse(layout, len(sizes))
-    if extra or padded(layout, sizes) != tuple(sizes):
-        return layout
+    return "" if alike(layout, "", sizes) else layout
+
+
+def alike(a: str, b: str, sizes: Sequence[int]) -> bool:
+    """Whether tensors of these sizes have the same bytes in both layouts, since dims of size 1 do not count.
+
+    >>> alike("acbd", "acdb", (1, 64, 7, 1)), alike("acbd", "acdb", (1, 64, 7, 7))
+    (True, False)
+    """
+    return a == b or ("=" not in a + b and _loops(a, sizes) == _loops(b, sizes))
+
+
+def _loops(layout: str, sizes: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
+    """What changes from one element to the next, from outer to inner: dims and their counts; and bytes behind."""
+    order, blocks, extra = parse(layout or row_major(len(sizes)), len(sizes))
     inner = [math.prod(n for d, n in blocks if d == dim) for dim in range(len(sizes))]
-    loops = [(d, sizes[d] // inner[d]) for d in order] + list(blocks)
-    moving = [d for d, n in loops if n > 1]
-    return "" if moving == sorted(moving) else layout
+    found: list[tuple[int, int]] = []
+    for dim, n in [(d, -(-sizes[d] // inner[d])) for d in order] + list(blocks):
+        if found and found[-1][0] == dim:  # blocks that follow one another
+            found[-1] = dim, found[-1][1] * n
+        elif n > 1:
+            found.append((dim, n))
+    return found, extra
 
 
 def row_major(rank: int) -> str:

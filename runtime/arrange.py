@@ -6,12 +6,12 @@ an input is at hand in another one, a Reorder step stands before, or a constant 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ops import Tensor, Type
 from ..ops.errors import PlanError
-from ..ops.layouts import row_major
+from ..ops.layouts import alike, row_major
 from ..ops.types import Array
 from .device import Device
 from .graph import Graph, Node
@@ -48,6 +48,7 @@ class Arranger:
         if bodies:
             # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner
             choice = replace(choice, workspace=max(map(body_bytes, bodies.values())))
+        choice = as_they_lie(choice, ins)
         before, after = split(choice, node)
         inputs = [self._at_hand(name, layout, ask, i, choice) for i, (name, layout) in enumerate(before)]
         renamed, later = [], []
@@ -102,6 +103,15 @@ class Arranger:
         if split(choice, node) != ([(source, known.layout)], [(made, layout)]):
             raise PlanError(f"nothing reorders {known} to {layout or 'row-major'}", where=around.place)
         self.steps.append(Step(node, choice, {}, declined))
+
+
+def as_they_lie(choice: Choice, inputs: Sequence[Type | None]) -> Choice:
+    """The choice with the layouts that its inputs have, where the bytes of those that it wants are the same."""
+    layouts = list(choice.layouts)
+    for i, known in enumerate(inputs if layouts else ()):
+        if isinstance(known, Tensor) and known.static and alike(known.layout, layouts[i], known.sizes):
+            layouts[i] = known.layout
+    return replace(choice, layouts=tuple(layouts))
 
 
 def split(choice: Choice, node: Node) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

@@ -16,7 +16,7 @@ from ...ops import MezzoError, Tensor, Type
 from ...ops.budget import Budget
 from ...ops.errors import PlanError
 from ...ops.types import Array, type_of
-from ..arrange import split
+from ..arrange import as_they_lie, split
 from ..device import Device
 from ..graph import Node, check_arity
 from ..infer import check_size
@@ -140,7 +140,7 @@ class _Checked:
         choice, _ = self.device.choose(Ask(node, ins, results, [i in constants for i in node.inputs], self.target))
         if step.bodies:
             choice = replace(choice, workspace=max(map(body_bytes, step.bodies.values())))
-        return choice
+        return as_they_lie(choice, ins)
 
 
 def _is_a(array: Array, type: Type) -> bool:

@@ -12,7 +12,7 @@ from ...ops import Tensor
 from ...ops.windows import Window, known, windows
 from ..kernels.kernel import Ask
 from .api import DST, SRC, Refused
-from .kernel import OneDnn, channels_last, floats, result
+from .kernel import REFERENCE, OneDnn, channels_last, floats, result
 from .memory import Memory
 from .postops import Link, post_ops
 from .primitive import Attributes, Draft, Operand
@@ -25,6 +25,7 @@ class Pool(OneDnn):
 
     name = "onednn.pool"
     ops = frozenset({"MaxPool", "AveragePool", *WHOLE})
+    slow = (*REFERENCE, "simple_nchw")  # one element at a time
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """In the layout of the input first, then channels-last."""
@@ -34,7 +35,10 @@ class Pool(OneDnn):
         if not 3 <= len(x.sizes) <= 5:
             raise Refused(f"{len(x.sizes) - 2} spatial axes")
         settings = placed(link, x)
-        for layout in dict.fromkeys((x.layout, channels_last(len(x.sizes)), "")):
+        layouts = [x.layout, channels_last(len(x.sizes)), ""]
+        if link.op in WHOLE and not x.layout:  # a reduction of last axes is better than moving the image
+            layouts = [""]
+        for layout in dict.fromkeys(layouts):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             post = post_ops(ask, links[1:], y.sizes, layout)

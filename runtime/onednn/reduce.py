@@ -39,6 +39,8 @@ REDUCTIONS = {
     "ReduceL2": ("eltwise_square", "sum", "eltwise_sqrt"),
     "ReduceSumSquare": ("eltwise_square", "sum", ""),
     "ReduceLogSum": ("", "sum", "eltwise_log"),
+    "GlobalAveragePool": ("", "mean", ""),  # these two where pooling is slow
+    "GlobalMaxPool": ("", "max", ""),
 }
 POOLING = {"max": "pooling_max", "mean": "pooling_avg_exclude_padding"}
 
@@ -68,6 +70,8 @@ class Reduce(Several):
 
 
 def _axes(ask: Ask, link: Link, x: Tensor) -> frozenset[int]:
+    if link.op.startswith("Global"):
+        return frozenset(range(2, x.rank))
     given: list[int] | None = None
     if link.operand(1) != ABSENT:
         known = ask.inputs[link.operand(1)]
@@ -92,7 +96,8 @@ def _single(ask: Ask, links: tuple[Link, ...], x: Tensor) -> Draft:
 
 def _drafts(ask: Ask, links: tuple[Link, ...], x: Tensor, axes: frozenset[int], layout: str) -> Iterator[Draft]:
     before, combine, after = REDUCTIONS[links[0].op]
-    y, kept = result(ask), bool(links[0].attr("keepdims"))
+    y = result(ask)
+    kept = len(y.sizes) == x.rank
     order = parse(layout, x.rank)[0] if layout else tuple(range(x.rank))
     groups = [
         (reduced, math.prod(x.sizes[d] for d in dims))
