@@ -94,6 +94,7 @@ def show(made: dict[str, Any]) -> None:
 def mean_of_smaller(rows: list[dict[str, Any]]) -> None:
     """The bar that several rows have together."""
     of = {r["case"]: r["ratios"]["ort"]["median"] for r in rows if r["case"] in SMALLER and "ort" in r["ratios"]}
+    of = {n: v for n, v in of.items() if v > 0}
     if len(of) > 1:
         mean = statistics.geometric_mean(of.values())
         told = "met" if mean >= NEAR * SMALLER_BAR else "missed"

@@ -145,7 +145,8 @@ def error(found: Any, expected: Any) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One engine of a race: what starts it, and the settings it loads with (`model`, `precision`, ...)."""
+    """One engine of a race: what starts it, and the settings it loads with (`model`, `precision`, ...), which may have
+    `threads` of their own."""
 
     name: str
     command: Sequence[str]
@@ -178,7 +179,7 @@ def lined_up(
             stack.callback(engine.close)
             it = measured[c.name]
             try:
-                loaded = engine.ask("load", feeds=inputs, threads=threads, **c.settings)
+                loaded = engine.ask("load", **{"feeds": inputs, "threads": threads, **c.settings})
                 it.load, it.facts = loaded["load_seconds"], loaded["facts"]
                 outputs = str(Path(folder) / f"{c.name}.npz")
                 it.first = engine.ask("answer", to=outputs)["first_seconds"]
