@@ -65,12 +65,12 @@ def _bar(row: dict[str, Any], peer: str, x: Any, y: float) -> list[str]:
     told = f"{row['case']}: {peer} {engine['median_ms']} ms in {engine['precision']}, ours {ours['median_ms']} ms in "
     told += f"{ours['precision']}; ratio {ratio['median']} ({ratio['low']:.3f} to {ratio['high']:.3f})"
     label = f"{ratio['median']:.2f}" + (f" ({engine['precision']})" if engine["precision"] != ours["precision"] else "")
+    bar = x(ratio["bar"]) if "bar" in ratio else one
     made = [
         f'<rect x="{min(one, at):.1f}" y="{y + 1}" width="{max(abs(at - one), 1):.1f}" height="{BAR - 3}" '
         f'fill="{COLOURS[peer]}"><title>{escape(told)}</title></rect>',
-        f'<text x="{max(one, at) + 6:.1f}" y="{y + 11}" font-size="11">{label}</text>',
+        f'<text x="{max(one, at, bar) + 6:.1f}" y="{y + 11}" font-size="11">{label}</text>',
     ]
     if "bar" in ratio:
-        bar = x(ratio["bar"])
         made.append(f'<line x1="{bar:.1f}" x2="{bar:.1f}" y1="{y}" y2="{y + BAR - 1}" stroke="#000" stroke-width="2"/>')
     return made
