@@ -60,7 +60,7 @@ class Dynamic(Several):
         arrays |= {(LIVE, i): a for i, a in enumerate(live)}
         x = work.inputs[0]
         assert x is not None
-        calls = [bind(d, arrays, shared, work.ask.target.threads) for d in found]
+        calls = [bind(d, arrays, shared) for d in found]
         return Looking(calls, x, live, [a for a in work.outputs[1:] if a is not None])
 
     def pack(self, ask: Ask, index: int, array: Array) -> Array:
