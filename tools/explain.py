@@ -81,8 +81,15 @@ def _kernels(program: Program) -> Table:
     for i, step in enumerate(program.all_steps()):
         marks = " ".join(m for m, on in (("allocates", step.choice.allocates), ("dynamic", step.dynamic)) if on)
         reasons = "; ".join(f"{kernel}: {reason}" for kernel, reason in step.declined)
-        rows.append((i, step.node.op, step.node.name, step.choice.kernel, marks, reasons))
-    return Table("Kernels", ("step", "operator", "node", "kernel", "marks", "declined"), rows)
+        choice = step.choice
+        rows.append((i, _operators(step), step.node.name, choice.kernel, choice.implementation, marks, reasons))
+    return Table("Kernels", ("step", "operator", "node", "kernel", "implementation", "marks", "declined"), rows)
+
+
+def _operators(step: Step) -> str:
+    """The operator of a step, or those that are fused in it."""
+    chain = step.node.attrs.get("chain", ()) if step.node.op == "Fused" else ()
+    return "+".join(link[1] for link in chain) or step.node.op
 
 
 def _memory_facts(session: Session, program: Program, allocated: Mapping[int, int]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .extremes import Extremes
 from .kernel import Alias, Ask, Call, Choice, Declined, Kernel, Packs, Rebinds, Target, Work
 from .matmul import Gemm, MatMul
 from .movement import Movement, Take
@@ -16,6 +17,7 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     Gemm(),
     Movement(),
     Take(),
+    Extremes(),
     Pad(),
     ConvReluPool(),
     Reference(),

@@ -144,7 +144,8 @@ def layout_at(found: Descriptor, place: Place, type: Type | None) -> str:
 def _one_layout(found: Descriptor, operand: Operand) -> str:
     if operand.memory.layout != ANY:
         if operand.source is None:
-            return operand.layout
+            same = len(operand.layout) == len(operand.memory.dims)  # else the primitive sees other axes than the step
+            return plain(operand.layout, operand.memory.dims) if same else operand.layout
         return f"{operand.memory.dtype}={nbytes(operand.memory.handle.value)}"  # a constant in another type
     descriptor = found.memory(operand.argument)
     tag = layout_of(descriptor)

@@ -3,8 +3,8 @@
 https://oneapi-src.github.io/oneDNN/dev_guide_reduction.html. oneDNN is fast along the last axes; with others behind,
 the reduced ones are the window of a pooling of images whose channels are those others, or a sum is a product with ones
 (exact where the sum is: counts stay whole). Axes that lie side by side are one, so that two primitives do for most
-tensors. Where elements are NaN, the largest and the smallest are not defined
-(oneDNN skips NaN, ONNX Runtime finds it in some places).
+tensors. The largest and the
+smallest are NumPy's (kernels/extremes.py): here infinities and NaN would be lost.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from .several import WORK, Several
 REDUCTIONS = {
     "ReduceSum": ("", "sum", ""),
     "ReduceMean": ("", "mean", ""),
-    "ReduceMax": ("", "max", ""),
-    "ReduceMin": ("", "min", ""),
     "ReduceProd": ("", "mul", ""),
     "ReduceL1": ("eltwise_abs", "sum", ""),
     "ReduceL2": ("eltwise_square", "sum", "eltwise_sqrt"),
