@@ -175,7 +175,11 @@ def _kept(case: Case, ending: str) -> Path:
     sources = [*sorted((ROOT / "models").glob("*.py")), ROOT / "bench" / "peers" / "quantise.py"]
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:8]
     KEPT.mkdir(parents=True, exist_ok=True)
-    return KEPT / f"{case.workload}.{digest}.{ending}"
+    path = KEPT / f"{case.workload}.{digest}.{ending}"
+    for stale in KEPT.glob(f"{case.workload}.????????.{ending}"):
+        if stale != path:
+            stale.unlink()
+    return path
 
 
 def _child(program: str, *args: str) -> None:
