@@ -77,16 +77,16 @@ class Instance:
         moving = {life.value for life in places if life.space in (Space.INPUT, Space.OUTPUT)}
         self._moving: dict[int, list[tuple[Place, str]]] = {}
         self._rebinds: dict[int, Rebinds] = {}
-        self._calls: list[Callable[[], Any]] = []
+        self.calls: list[Callable[[], Any]] = []
         for i, step in enumerate(program.steps):
             touched = [(p, n) for p, n in _places(step.node) if n in moving]
             if step.dynamic:
-                self._calls.append(partial(self._run_dynamic, i))
+                self.calls.append(partial(self._run_dynamic, i))
             elif touched:
                 self._moving[i] = touched
-                self._calls.append(_not_yet)
+                self.calls.append(_not_yet)
             else:
-                self._calls.append(self._prepared(i))
+                self.calls.append(self._prepared(i))
         self.fixed = None if self._moving else self._working()
 
     def _bind_fixed(self, states: Mapping[str, Array]) -> None:
@@ -115,7 +115,7 @@ class Instance:
 
     def _working(self) -> list[tuple[int, Callable[[], Any]]]:
         """The calls that do something, with the numbers of their steps."""
-        return [(i, call) for i, call in enumerate(self._calls) if call is not nothing]
+        return [(i, call) for i, call in enumerate(self.calls) if call is not nothing]
 
     def _scratch(self, step: Step) -> Scratch:
         """Hand out the step's workspace piece by piece."""
@@ -251,7 +251,7 @@ class Instance:
                     if status.__class__ is int and status:
                         raise failed(status)
             else:
-                for i, call in enumerate(self._calls):
+                for i, call in enumerate(self.calls):
                     meter.check()
                     if observe:
                         observe("before", i, program.steps[i], self)
@@ -281,7 +281,7 @@ class Instance:
                 for place, name in places:
                     call.rebind(place, self.arrays[name])
                 continue
-            made = self._calls[i] = self._prepared(i)
+            made = self.calls[i] = self._prepared(i)
             if isinstance(made, Rebinds):
                 self._rebinds[i] = made
 
@@ -289,7 +289,7 @@ class Instance:
         """Keep nothing alive that belongs to the caller."""
         for i in self._moving:
             if i not in self._rebinds:
-                self._calls[i] = _not_yet
+                self.calls[i] = _not_yet
         for name in self._foreign:
             self.arrays.pop(name, None)
 

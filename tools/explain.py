@@ -82,11 +82,11 @@ def _kernels(program: Program) -> Table:
         marks = " ".join(m for m, on in (("allocates", step.choice.allocates), ("dynamic", step.dynamic)) if on)
         reasons = "; ".join(f"{kernel}: {reason}" for kernel, reason in step.declined)
         choice = step.choice
-        rows.append((i, _operators(step), step.node.name, choice.kernel, choice.implementation, marks, reasons))
+        rows.append((i, operators(step), step.node.name, choice.kernel, choice.implementation, marks, reasons))
     return Table("Kernels", ("step", "operator", "node", "kernel", "implementation", "marks", "declined"), rows)
 
 
-def _operators(step: Step) -> str:
+def operators(step: Step) -> str:
     """The operator of a step, or those that are fused in it."""
     chain = step.node.attrs.get("chain", ()) if step.node.op == "Fused" else ()
     return "+".join(link[1] for link in chain) or step.node.op
