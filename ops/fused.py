@@ -92,7 +92,7 @@ Link = tuple[str, str, tuple[int, ...], tuple[tuple[str, Any], ...]]  # domain, 
     samples=[
         Sample(
             [f32(1, 2, 5, 5), f32(4, 2, 3, 3), f32(4, 1, 1)],
-            {"chain": (("", "Conv", (0, 1), (("strides", (2, 2)),)), ("", "Add", (-1, 2), ()), ("", "Relu", (-1,), ()))},
+            {"chain": (("", "Conv", (0, 1), (("strides", (2, 2)),)), ("", "Add", (-1, 2), ()), ("", "Abs", (-1,), ()))},
         ),
         Sample(
             [f32(3, 4), f32(4, 5), f32(3, 5)],
@@ -101,8 +101,10 @@ Link = tuple[str, str, tuple[int, ...], tuple[tuple[str, Any], ...]]  # domain, 
         Sample([f32(2, 3)], {"chain": (("", "Abs", (0,), ()), ("", "Sqrt", (-1,), ()))}),
     ],
 )  # fmt: skip
-def fused(k: Context, *inputs: Array, chain: tuple[Link, ...]) -> Array:
+def fused(k: Context, *inputs: Array, chain: tuple[Link, ...], overwrites: int = -1) -> Array:
     """A chain of operators of one output each, every one reading the result of the one before.
+
+    `overwrites` names an input that nobody reads afterwards: a kernel may add to its bytes in place.
 
     A link is (domain, operator, operands, attributes); operand i is input i of the node, -1 the previous result, -2 an
     absent one.
@@ -132,7 +134,7 @@ def _operand(i: int, inputs: Any, previous: Any) -> Any:
 
 
 @fused.infer
-def _(*inputs: Tensor, chain: tuple[Link, ...]) -> Type:
+def _(*inputs: Tensor, chain: tuple[Link, ...], overwrites: int = -1) -> Type:
     result: Any = None
     for record, operands, attrs in links(chain):
         (result,) = record.infer_types([_operand(i, inputs, result) for i in operands], attrs)
@@ -143,7 +145,7 @@ def _(*inputs: Tensor, chain: tuple[Link, ...]) -> Type:
 
 
 @fused.body
-def _(g: Builder, xs: Any, types: Any, *, chain: tuple[Link, ...]) -> tuple[Value, ...]:
+def _(g: Builder, xs: Any, types: Any, *, chain: tuple[Link, ...], overwrites: int = -1) -> tuple[Value, ...]:
     result: Any = None
     for record, operands, attrs in links(chain):
         given = [_operand(i, xs, result) for i in operands]

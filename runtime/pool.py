@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +120,24 @@ class Pool:
 
 
 def aligned_empty(nbytes: int) -> np.ndarray[Any, Any]:
-    """Uninitialised bytes whose address is a multiple of ALIGN."""
+    """Uninitialised bytes whose address is a multiple of ALIGN; many of them in large pages, where the system has such.
+
+    Large pages spare kernels that stride over megabytes most of their misses in the processor's table of pages.
+    """
+    if nbytes >= 2 * HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        return _in_large_pages(nbytes)
     raw = np.empty(nbytes + ALIGN, np.uint8)
     start = -raw.ctypes.data % ALIGN
+    return raw[start : start + nbytes]
+
+
+HUGE_PAGE = 2 << 20
+
+
+def _in_large_pages(nbytes: int) -> np.ndarray[Any, Any]:
+    memory = mmap.mmap(-1, -(-nbytes // HUGE_PAGE) * HUGE_PAGE + HUGE_PAGE)
+    with suppress(OSError):  # a kernel without large pages: small ones do
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    raw = np.frombuffer(memory, np.uint8)
+    start = -raw.ctypes.data % HUGE_PAGE
     return raw[start : start + nbytes]

@@ -54,7 +54,7 @@ class OneDnn(ABC):
         return Choice(
             self.name,
             workspace=found.scratch,
-            aliases=tuple(self._aliases(ask, layouts)),
+            aliases=tuple(self._aliases(ask, found, layouts)),
             layouts=layouts if any(layouts) else (),
             implementation=found.implementation,
         )
@@ -99,8 +99,11 @@ class OneDnn(ABC):
             reasons.append(str(error))
         return Declined("; ".join(dict.fromkeys(reasons)))
 
-    def _aliases(self, ask: Ask, layouts: Sequence[str]) -> Iterator[Alias]:
-        """Inputs of the result's type and layout that nothing else of the call reads."""
+    def _aliases(self, ask: Ask, found: Descriptor, layouts: Sequence[str]) -> Iterator[Alias]:
+        """Inputs of the result's type and layout that nothing else of the call reads, or that it adds to."""
+        if found.draft.summed is not None:
+            yield Alias(0, found.draft.summed[1])
+            return
         if not self.inplace:
             return
         result = ask.outputs[0]

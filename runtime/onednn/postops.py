@@ -79,6 +79,7 @@ ELTWISE: Final[dict[str, Eltwise]] = {
     "Swish": lambda n: ("eltwise_swish", n.attr("alpha"), 0.0),
     "Tanh": lambda n: ("eltwise_tanh", 0.0, 0.0),
 }
+SUM: Final = "sum"
 BINARY: Final = {
     "Add": "binary_add", "Mul": "binary_mul", "Sub": "binary_sub", "Div": "binary_div", "Max": "binary_max",
     "Min": "binary_min",
@@ -161,6 +162,8 @@ def post_ops(
         if not isinstance(other, Tensor) or not other.static:
             raise Refused(f"an operand of {link.op} has no known sizes")
         memory = _beside(other, sizes, layout, reshape)
+        if not made and link.op == "Add" and ask.node.attrs.get("overwrites", -1) == others[0]:
+            kind = SUM  # read and written in one go, where another operand would be a third stream of memory
         shown = layout if other.sizes == sizes else ""
         made.append(PostOp(kind, other=memory, place=("in", others[0]), layout=shown))
     return tuple(made)

@@ -84,8 +84,14 @@ class Draft:
         found = [o for o in self.operands if o.place == place]
         for i, p in enumerate(self.attributes.post):
             if p.other is not None and p.place == place:
-                found.append(Operand(api.ATTR_POST_OP * (i + 1) | api.SRC_1, place, p.other, p.layout, value=p.value))
+                argument = 0 if p.kind == "sum" else api.ATTR_POST_OP * (i + 1) | api.SRC_1
+                found.append(Operand(argument, place, p.other, p.layout, value=p.value))
         return found
+
+    @property
+    def summed(self) -> Place | None:
+        """The input whose bytes the result is added to, if there is one."""
+        return next((p.place for p in self.attributes.post if p.kind == "sum"), None)
 
     @property
     def places(self) -> list[Place]:
@@ -248,12 +254,34 @@ class Execution(partial[int]):
             api.function("memory_set_data_handle")(memory.value, address(array))
 
 
+class Summing:
+    """A primitive that adds to what its result holds. The plan puts the operand there where it can; where it cannot,
+    the operand is copied first."""
+
+    def __init__(self, call: Execution, source: Place, arrays: Mapping[Place, Array]) -> None:
+        self._call, self._source = call, source
+        self._ends = {p: arrays[p].reshape(-1).view(np.uint8) for p in (source, ("out", 0))}
+
+    def __call__(self) -> int:
+        np.copyto(self._ends["out", 0], self._ends[self._source])
+        return self._call()
+
+    def rebind(self, place: Place, array: Array) -> None:
+        """Let the operand or the result be another array of the same type."""
+        if place in self._ends:
+            self._ends[place] = array.reshape(-1).view(np.uint8)
+        self._call.rebind(place, array)
+
+
 def address(array: Array) -> int:
     """Where an array begins."""
     return int(array.__array_interface__["data"][0])
 
 
-def bind(descriptor: Descriptor, arrays: Mapping[Place, Array], scratch: Array | None) -> Execution:
+Bound = Execution | Summing
+
+
+def bind(descriptor: Descriptor, arrays: Mapping[Place, Array], scratch: Array | None) -> Bound:
     """The call of a primitive over these buffers."""
     with threads(descriptor.threads):
         made = api.create("primitive_create", descriptor.handle.value)
@@ -263,7 +291,7 @@ def bind(descriptor: Descriptor, arrays: Mapping[Place, Array], scratch: Array |
     rows: list[tuple[int, int]] = []
     given = _given(draft)
     arrays = {**arrays, **given}
-    for operand in (o for place in draft.places for o in draft.at(place)):
+    for operand in (o for place in draft.places for o in draft.at(place) if o.argument):
         described = descriptor.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
         begin = address(arrays[operand.place])
         memory = Handle(api.create("memory_create", described, api.engine(), begin), "memory_destroy")
@@ -282,6 +310,9 @@ def bind(descriptor: Descriptor, arrays: Mapping[Place, Array], scratch: Array |
         ctypes.c_void_p(ctypes.addressof(table)),
     )  # fmt: skip
     call.memories, call.kept = memories, (primitive, table, descriptor, given)
+    summed = draft.summed
+    if summed is not None and address(arrays[summed]) != address(arrays["out", 0]):
+        return Summing(call, summed, arrays)
     return call
 
 

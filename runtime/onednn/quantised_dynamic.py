@@ -18,7 +18,7 @@ from ..kernels.kernel import Ask, Call, Declined, Kernel, Work
 from .api import ATTR_SCALES, ATTR_ZERO_POINTS, BIAS, DST, SRC, SRC_1, WEIGHTS, Refused
 from .memory import ANY, Memory
 from .postops import anchor
-from .primitive import Attributes, Draft, Execution, Operand, Place, PostOp, bind, repacked
+from .primitive import Attributes, Bound, Draft, Operand, Place, PostOp, bind, repacked
 from .quantised import BYTES, MICROSOFT, output, signed, tensors, values, whole_products, with_values, zero_of
 from .several import WORK, Calls, Several, workspace
 
@@ -79,7 +79,7 @@ class Dynamic(Several):
 class Looking(Calls):
     """Primitives behind a look at the range of the input."""
 
-    def __init__(self, calls: Sequence[Execution], x: Array, live: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def __init__(self, calls: Sequence[Bound], x: Array, live: Sequence[Array], outputs: Sequence[Array]) -> None:
         super().__init__(calls)
         self._x, self._live, self._outputs = x, live, list(outputs)
 

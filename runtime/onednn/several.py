@@ -16,7 +16,7 @@ from . import api
 from .kernel import REFERENCE, layout_at, unavailable
 from .memory import nbytes
 from .postops import anchor
-from .primitive import Descriptor, Draft, Execution, Place, bind, describe
+from .primitive import Bound, Descriptor, Draft, Place, bind, describe
 
 WORK = "work"  # ("work", 0): the first temporary result
 
@@ -113,7 +113,7 @@ class Several(ABC):
 class Calls:
     """Primitives one after the other; answers with the first bad status."""
 
-    def __init__(self, calls: Sequence[Execution]) -> None:
+    def __init__(self, calls: Sequence[Bound]) -> None:
         self._calls = tuple(calls)
 
     def __call__(self) -> int:

@@ -6,7 +6,7 @@ Nothing is fused on suspicion: a chain grows by one node as long as a kernel tha
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...ops import Tensor
 from ...ops.fused import ABSENT, PREVIOUS, Link
@@ -55,8 +55,32 @@ def fuse_chains(graph: Graph, takes: Takes, keep: Container[str] = (), stopped: 
             placed[last.outputs[0]] = fused
     if not placed:
         return graph
-    nodes = tuple(_rebuilt(graph, gone, placed))
-    return graph.but(nodes=nodes)
+    nodes = list(_rebuilt(graph, gone, placed))
+    return graph.but(nodes=tuple(_overwriting(graph, nodes)))
+
+
+def _overwriting(graph: Graph, nodes: list[Node]) -> Iterator[Node]:
+    """The nodes; those that add a value which dies with them to a result of its type say so."""
+    last: dict[str, int] = {}
+    for i, node in enumerate(nodes):
+        last.update(dict.fromkeys(node.reads(), i))
+    made = {o for n in nodes for o in n.outputs if o}
+    kept = {*graph.outputs, *(s.output for s in graph.states)}
+    for i, node in enumerate(nodes):
+        found = _added(graph, node) if node.op == "Fused" else -1
+        name = node.inputs[found] if found >= 0 else ""
+        if name in made - kept and last[name] == i and node.inputs.count(name) == 1:
+            node = replace(node, attrs={**node.attrs, "overwrites": found})
+        yield node
+
+
+def _added(graph: Graph, node: Node) -> int:
+    """The input of the result's type that is added to the first operator's result, perhaps behind a bias; else -1."""
+    for _, op, operands, _ in node.attrs["chain"][1:3]:
+        other = next((i for i in operands if i >= 0), -1) if op == "Add" else -1
+        if other < 0 or graph.types.get(node.inputs[other]) == graph.types.get(node.outputs[0]):
+            return other
+    return -1
 
 
 def _rebuilt(graph: Graph, gone: set[str], placed: dict[str, Node]) -> Iterator[Node]:
