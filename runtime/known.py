@@ -11,6 +11,7 @@ import numpy as np
 from ..ops import Tensor
 from ..ops.types import Array
 from .compile import Bound
+from .eager import blaming
 from .instance import Instance
 from .kernels.kernel import failed
 
@@ -35,6 +36,7 @@ class Known:
     since programs were last evicted."""
 
     bound: Bound
+    fed: FedKey
     names: tuple[str, ...]
     defaults: Mapping[str, Array]
     results: tuple[tuple[str, tuple[int, ...] | None, Any], ...]
@@ -43,8 +45,9 @@ class Known:
     recent: bool = True
 
     @classmethod
-    def of(cls, bound: Bound, arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> Known:
-        """What a run of these arrays has shown."""
+    def of(cls, bound: Bound, fed: FedKey, arrays: Mapping[str, Any]) -> Known:
+        """What a run of these arrays has shown; `fed` is the key of those that the caller gave."""
+        given = {name for name, _, _ in fed}
         program, steps = bound.program, bound.program.all_steps()
         results: list[tuple[str, tuple[int, ...] | None, Any]] = []
         for port in program.outputs:
@@ -54,12 +57,25 @@ class Known:
                 results.append((port.name, None, None))
         return cls(
             bound,
+            fed,
             tuple(arrays),
-            {n: a for n, a in arrays.items() if n not in feeds},
+            {n: a for n, a in arrays.items() if n not in given},
             tuple(results),
             counted=any(s.bodies or not s.choice.deterministic for s in steps),
-            guarded=any(s.dynamic or not s.choice.implementation for s in steps),
+            guarded=any(s.dynamic or not s.choice.implementation for s in steps),  # a reference or numpy raises
         )
+
+    def fits(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether `fed_key` would give the same key again; quicker, for the case that is met again and again."""
+        if len(feeds) != len(self.fed):
+            return False
+        for name, shape, dtype in self.fed:
+            array = feeds.get(name)
+            if array.__class__ is not np.ndarray or array.shape != shape or array.dtype is not dtype:
+                return False
+            if not array.flags.c_contiguous:
+                return False
+        return True
 
     def replay(self, instance: Instance, feeds: Mapping[str, Any]) -> tuple[list[Array | None], list[Any]]:
         """The buffers of this run (None for results of a size that data decides), and the results."""
@@ -69,10 +85,19 @@ class Known:
             return buffers, instance.run(inputs, buffers)
 
     def short(self, instance: Instance) -> Replay | None:
-        """A replay without any choice left, for programs that only call libraries on buffers that never change: what
-        small models are made of. None for the others."""
+        """A replay without any choice left, for programs whose buffers never change: what small models are made of.
+
+        None for the others.
+        """
+        if any(s.dynamic for s in instance.program.steps):
+            return None
         working = instance.fixed
-        if working is None or self.counted or self.guarded or self.defaults:
+        if (
+            working is None
+            or self.counted
+            or self.defaults
+            or not all(sizes is not None for _, sizes, _ in self.results)
+        ):
             return None
         staged, program = instance.staged, instance.program
         inputs = [(n, staged[n]) for n in self.names]
@@ -88,4 +113,20 @@ class Known:
                     raise failed(status).at(program.steps[i].node.place)
             return {name: place.copy() for name, place in results}
 
-        return replay
+        def guarded(feeds: Mapping[str, Any]) -> dict[str, Any]:
+            for name, place in inputs:
+                copy(place, feeds[name])
+            i = 0
+            try:
+                with np.errstate(all="ignore"):
+                    for i, call in working:  # noqa: B007 (the handler below reads the index)
+                        status = call()
+                        if status.__class__ is int and status:
+                            raise failed(status)
+            except Exception as error:
+                with blaming(program.steps[i].node.place):
+                    raise
+                raise AssertionError from error  # not reached: blaming raises
+            return {name: place.copy() for name, place in results}
+
+        return guarded if self.guarded else replay

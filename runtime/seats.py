@@ -65,7 +65,7 @@ class Seats:
         self._free: list[Seat] = []
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._done = self._waiting = 0
+        self._done = self._waiting = self._promised = 0
 
     def counts(self) -> tuple[int, int, int]:
         """Runs that have ended, arenas, and bytes of all arenas."""
@@ -95,6 +95,8 @@ class Seats:
     def take_ready(self, known: object) -> Seat | None:
         """A free seat that has a replay of this kind, at once or not at all; `give` it back."""
         with self._lock:
+            if self._waiting:  # whoever came first is served first
+                return None
             for i in range(len(self._free) - 1, -1, -1):
                 if known in self._free[i].replays:
                     return self._free.pop(i)
@@ -107,16 +109,22 @@ class Seats:
             self._free.append(seat)
             if self._ceiling is not None:
                 self._pool.room = self._room()
-            if self._waiting:
+            if self._waiting > self._promised:
+                self._promised += 1
                 self._changed.notify()
 
     def _take(self, nbytes: int, until: float | None) -> Seat:
         with self._changed:
+            woken = False
             while True:
-                if self._free or len(self._all) < self.most:
+                # seats that were given back while others waited are promised to those
+                spare = len(self._free) + self.most - len(self._all) - self._promised + woken
+                if spare > 0:
                     seat = self._claim(nbytes)
                     if seat is not None:
+                        self._promised -= woken
                         return seat
+                self._promised -= woken
                 left = None if until is None else until - monotonic()
                 if left is not None and left <= 0:
                     raise DeadlineError(
@@ -125,7 +133,7 @@ class Seats:
                     )
                 self._waiting += 1
                 try:
-                    self._changed.wait(left)
+                    woken = self._changed.wait(left)
                 finally:
                     self._waiting -= 1
 

@@ -152,6 +152,11 @@ def _adds(m: Match) -> Replacement:
     return Replacement({}, tuple(nodes))
 
 
+def _square(m: Match) -> Replacement:
+    # a product can go on with further operands, where a power cannot
+    return Replacement({}, (_node(m, "Mul", (m.values["x"], m.values["x"]), {}),))
+
+
 def _one_axis(m: Match) -> str | None:
     x = m.tensor(m.input(0))
     if x is None or x.dims is None:
@@ -308,6 +313,7 @@ CANONICAL: tuple[Rule, ...] = (
         numbers(),
         becomes("HardSwish"),
     ),
+    Rule("square", Pattern("Pow", (X, number("two"))), numbers(two=2.0), _square),
     Rule("Sum as additions", Pattern("Sum", (X,)), _several, _adds),
     Rule(
         "Softmax along one axis",
