@@ -47,8 +47,10 @@ def _possible(precision: str, onednn: bool) -> str:
             where="Session",
             hint="for int8, give mz.load calibration data, or load a quantised model as it is",
         )
+    if precision == "fp32":
+        return precision  # the library is not even looked for: loading it takes milliseconds
     found = library() if onednn else None
-    if precision != "fp32" and (found is None or not found.bf16):
+    if found is None or not found.bf16:
         raise InputError(
             f"this machine computes no bfloat16 ({found or find()})", where="Session", hint="leave out precision="
         )

@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo.models.convnets import no_weights
 from mezzo.models.digits import digits_model, held_out
+from mezzo.models.workloads import WORKLOADS
 from mezzo.runtime.instance import Instance
 from mezzo.runtime.program import Step
+from mezzo.runtime.session import Session
 
 # A process of its own, so that nothing else moves its resident size. Prints the growth after warm-up, in per cent.
 FLAT = """
@@ -119,3 +122,23 @@ def test_changing_shapes_stay_under_the_ceiling() -> None:
 @pytest.mark.soak
 def test_changing_shapes_stay_under_the_ceiling_for_long() -> None:
     shapes_under_a_ceiling(2_000, 500)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_steady_run_allocates_next_to_nothing(name: str) -> None:
+    """Results apart, which are written into buffers given here."""
+    workload = WORKLOADS[name]
+    small = name == "bert"
+    session, feeds = Session(workload.build(1, no_weights, small=small)), workload.feeds(1, small=small)
+    buffers = session.run(feeds)
+    for _ in range(3):
+        session.run(feeds, outputs=buffers)
+    tracemalloc.start()
+    try:
+        session.run(feeds, outputs=buffers)
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        session.run(feeds, outputs=buffers)
+        assert tracemalloc.get_traced_memory()[1] - before <= 64 << 10
+    finally:
+        tracemalloc.stop()

@@ -73,11 +73,12 @@ class Backend(BaseBackend):
         return device.partition(":")[0] == "CPU"
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> Representation:
-        """Load a model. Raises ModelError, UnsupportedModel, ShapeError or BudgetError as `mezzo.load` does."""
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", *, onednn: bool = True, **_: Any) -> Representation:
+        """Load a model; `onednn=False` leaves it to NumPy. Raises ModelError, UnsupportedModel, ShapeError or
+        BudgetError as `mezzo.load` does."""
         if not cls.supports_device(device):
             raise InputError(f"there is no device {device!r} here", where="Backend.prepare", hint="device='CPU'")
-        return Representation(Session(load_onnx(model), random="numpy", instances=1))
+        return Representation(Session(load_onnx(model), random="numpy", instances=1, onednn=onednn))
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:

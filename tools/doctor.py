@@ -14,6 +14,7 @@ import numpy as np
 
 from ..ops import OPS, OPSETS
 from ..runtime.file import open_file
+from ..runtime.onednn.library import find, library
 from .report import Report, Table
 
 PACKAGES = ("mezzo", "numpy", "onnx", "ml_dtypes", "flatbuffers", "rich", "click", "pillow")
@@ -39,6 +40,13 @@ def _devices() -> list[tuple[str, str, str]]:
     return [("cpu", "on", f"{os.cpu_count()} processors, NumPy kernels over {_blas()}"), ("gpu", "off", gpu)]
 
 
+def _narrow() -> tuple[str, str]:
+    found = library()
+    if found is None or not found.bf16:
+        return "off", "precision='bf16' needs oneDNN on a processor that has such products"
+    return "on", "precision='bf16'" + (" and 'bf16-math'" if "amx" in found.isa else "; 'bf16-math' gains where AMX is")
+
+
 def _features() -> list[tuple[str, str, str]]:
     def package(module: str, name: str, what: str) -> tuple[str, str, str]:
         there = find_spec(module) is not None
@@ -48,7 +56,8 @@ def _features() -> list[tuple[str, str, str]]:
         package("onnx", "onnx", "ONNX files"),
         package("ml_dtypes", "ml_dtypes", "bfloat16, float8, int4"),
         package("PIL", "pillow", "pictures"),
-        ("oneDNN kernels", "off", "not part of this version: convolutions and pooling run their NumPy references"),
+        ("oneDNN kernels", "on" if library() else "off", str(find())),
+        ("bfloat16 on the CPU", *_narrow()),
     ]
 
 

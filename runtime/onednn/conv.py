@@ -21,8 +21,6 @@ from .memory import ANY, Memory, strides_of
 from .postops import Link, post_ops
 from .primitive import Attributes, Draft, Operand, describe
 
-FEW_CHANNELS = 4
-
 
 class Conv(OneDnn):
     """Conv of one to three spatial axes, grouped and depthwise too, with bias and post-ops."""
@@ -47,9 +45,7 @@ class Conv(OneDnn):
             (b,) = floats(ask, [link.operand(2)])
             bias = (Operand(BIAS, ("in", link.operand(2)), Memory.of(b)),)
         attributes = Attributes(math=ask.target.math)
-        # pictures of a few channels: oneDNN would choose a blocked result, which the next convolution has reordered
-        last = channels_last(len(x.sizes))
-        for layout in (last, ANY, "") if x.sizes[1] < FEW_CHANNELS else (ANY, last, ""):
+        for layout in (ANY, channels_last(len(x.sizes)), ""):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             draft = Draft(self.kind, (source, weights, *bias, target), settings, attributes)
