@@ -18,7 +18,7 @@ from unittest import TestCase
 
 import pytest
 
-import mezzo as mz
+from mezzo.onnx import Backend
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its cases are computed when they are imported, infinities and all
@@ -48,14 +48,14 @@ class TwoWays:
     plain: tuple[Any, ...] = ()
 
     def __init__(self, model: Any, **options: Any) -> None:
-        self._ways = [mz.onnx.Backend.prepare(model, onednn=onednn, **options) for onednn in (True, False)]
+        self._ways = [Backend.prepare(model, onednn=onednn, **options) for onednn in (True, False)]
 
     def run(self, inputs: Any, **options: Any) -> tuple[Any, ...]:
         answers, TwoWays.plain = (way.run(inputs, **options) for way in self._ways)
         return answers
 
 
-class Both(mz.onnx.Backend):
+class Both(Backend):
     """Our backend; each model runs twice."""
 
     @classmethod

@@ -27,6 +27,7 @@ class Conv(OneDnn):
 
     name = "onednn.conv"
     ops = frozenset({"Conv"})
+    remembers = True
     kind = "convolution_forward"
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:

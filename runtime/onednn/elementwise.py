@@ -22,6 +22,7 @@ class Eltwise(OneDnn):
 
     name = "onednn.eltwise"
     ops = frozenset({*ELTWISE, "Clip", "Pow", *BINARY})
+    remembers = True
     inplace = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
@@ -47,6 +48,7 @@ class Binary(OneDnn):
 
     name = "onednn.binary"
     ops = frozenset(BINARY)
+    remembers = True
     inplace = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class OneDnn(ABC):
     ops: ClassVar[frozenset[str]]
     slow: ClassVar[tuple[str, ...]] = REFERENCE  # implementations that are not taken
     inplace: ClassVar[bool] = False  # whether the first input's bytes may become the result's
+    remembers: ClassVar[bool] = False  # whether drafts look at no more of constants than a few numbers
 
     @abstractmethod
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
@@ -81,6 +82,18 @@ class OneDnn(ABC):
         return repacked(np.ascontiguousarray(array), source, target)
 
     def _describe(self, ask: Ask) -> Descriptor | Declined:
+        """The first draft that does; asked once for steps of a kind, of which a network has many."""
+        key = _kind(self.name, ask) if self.remembers else None
+        if key is None:
+            return self._found(ask)
+        found = _ANSWERS.get(key)
+        if found is None:
+            if len(_ANSWERS) >= MOST_ANSWERS:
+                _ANSWERS.clear()
+            found = _ANSWERS[key] = self._found(ask)
+        return found
+
+    def _found(self, ask: Ask) -> Descriptor | Declined:
         if (why := unavailable(ask)) is not None:
             return Declined(why)
         reasons: list[str] = []
@@ -115,6 +128,30 @@ class OneDnn(ABC):
             )
             if same and layouts[i] == layouts[len(ask.inputs)] and ask.node.inputs.count(ask.node.inputs[i]) == 1:
                 yield Alias(0, i)
+
+
+MOST_ANSWERS = 4096
+_ANSWERS: dict[Any, Descriptor | Declined] = {}
+
+
+def _kind(name: str, ask: Ask) -> Any:
+    """What an answer depends on: everything but the names of values. None if some attribute cannot be compared."""
+    node = ask.node
+    few = tuple(_few(t) if ask.constant(i) else None for i, t in enumerate(ask.inputs))
+    same = tuple(map(node.inputs.index, node.inputs))
+    attrs = tuple(sorted(node.attrs.items()))
+    key = (name, node.domain, node.op, attrs, same, tuple(ask.inputs), few, tuple(ask.outputs), tuple(ask.constants))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return (*key, ask.target)
+
+
+def _few(type: Type | None) -> bytes | None:
+    """The elements of a small constant: kernels look at them."""
+    value = type.value if isinstance(type, Tensor) else None
+    return np.asarray(value).tobytes() if value is not None and np.size(value) <= 16 else None
 
 
 def unavailable(ask: Ask) -> str | None:

@@ -24,6 +24,7 @@ class MatMul(OneDnn):
 
     name = "onednn.matmul"
     ops = frozenset({"MatMul"})
+    remembers = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """As one product of two matrices where the second operand is one; as it stands otherwise."""
@@ -94,6 +95,7 @@ class Gemm(OneDnn):
 
     name = "onednn.gemm"
     ops = frozenset({"Gemm"})
+    remembers = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """The product of two matrices, scaled by alpha, plus C."""

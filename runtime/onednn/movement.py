@@ -29,6 +29,7 @@ class Reorder(OneDnn):
 
     name = "onednn.reorder"
     ops = frozenset({"Reorder"})
+    remembers = True
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", "Reorder")

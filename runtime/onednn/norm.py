@@ -30,6 +30,7 @@ class Softmax(OneDnn):
 
     name = "onednn.softmax"
     ops = frozenset({"Softmax", "LogSoftmax"})
+    remembers = True
     inplace = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
@@ -51,6 +52,7 @@ class LayerNorm(OneDnn):
 
     name = "onednn.layer_norm"
     ops = frozenset({"LayerNormalization"})
+    remembers = True
     inplace = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:

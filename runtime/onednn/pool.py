@@ -25,6 +25,7 @@ class Pool(OneDnn):
 
     name = "onednn.pool"
     ops = frozenset({"MaxPool", "AveragePool", *WHOLE})
+    remembers = True
     slow = (*REFERENCE, "simple_nchw")  # one element at a time
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
