@@ -577,6 +577,8 @@ ROWS = [
     Row("MultiHeadAttention", lambda c: len(c.xs) > 7 and c.sample.outputs < 3,
         "the runtime joins the past to the keys in outputs that are not asked for",
         asked("runtime", lambda c: replace(c.sample, outputs=3))),
+    Row("DynamicQuantizeMatMul", empty, "of no depth the runtime answers with what its memory held",
+        closed(lambda A, B, *others: np.zeros((*A.shape[:-1], B.shape[-1]), np.float32) + (*others, 0, 0, 0)[2])),
     Row("MultiHeadAttention Attention", lambda c: empty(c) and np.shape(c.xs[0])[-1] % c.sample.attrs["num_heads"] != 0,
         "of no elements the runtime takes heads of any size", refused),
 ]  # fmt: skip

@@ -24,6 +24,7 @@ from mezzo.runtime.passes.canonical import CANONICAL
 from mezzo.runtime.passes.chains import Stopped, fuse_chains
 from mezzo.runtime.passes.prune import prune
 from mezzo.runtime.passes.rewrite import Declined, Leaf, Pattern, Replacement, Rule, rewrite
+from mezzo.runtime.session import Session
 
 from .models import Real, real_models
 from .test_session import chains
@@ -359,3 +360,19 @@ def test_values_that_somebody_else_reads_end_a_chain() -> None:
     assert [[link[1] for link in n.attrs["chain"]] for n in fused.nodes] == [["Abs", "Sqrt"], ["Exp", "Neg"]]
     assert fuse_chains(graph, lambda around, node: None, {a, c}).nodes == graph.nodes
     assert not ends
+
+
+def test_what_a_chain_reads_twice_is_not_overwritten() -> None:
+    rng = np.random.default_rng(0)
+    for own in (True, False):
+        g = GraphBuilder()
+        x, y = g.Relu(g.input("x", f32(1, 8, 5, 5))), g.Exp(g.input("y", f32(1, 8, 5, 5)))
+        z = g.Add(g.Conv(x, g.const(rng.random((8, 8, 3, 3), np.float32)), pads=(1, 1, 1, 1)), x if own else y)
+        graph = g.graph([z, g.Neg(y)] if own else [z])
+        feeds = {n: rng.standard_normal((1, 8, 5, 5)).astype(np.float32) for n in graph.inputs}
+        fused = fuse_chains(infer(graph), lambda around, node: None)
+        (conv,) = (n for n in fused.nodes if n.op == "Fused" and n.attrs["chain"][0][1] == "Conv")
+        assert ("overwrites" in conv.attrs) != own
+        for name, want in evaluate(graph, feeds).items():
+            got = Session(graph).run(feeds)[name]
+            assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()

@@ -140,7 +140,8 @@ def _kind(name: str, ask: Ask) -> Any:
     few = tuple(_few(t) if ask.constant(i) else None for i, t in enumerate(ask.inputs))
     same = tuple(map(node.inputs.index, node.inputs))
     attrs = tuple(sorted(node.attrs.items()))
-    key = (name, node.domain, node.op, attrs, same, tuple(ask.inputs), few, tuple(ask.outputs), tuple(ask.constants))
+    types = tuple(t.forget() if isinstance(t, Tensor) else t for t in (*ask.inputs, *ask.outputs))  # without weights
+    key = (name, node.domain, node.op, attrs, same, types, few, tuple(ask.constants))
     try:
         hash(key)
     except TypeError:

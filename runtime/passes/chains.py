@@ -69,7 +69,8 @@ def _overwriting(graph: Graph, nodes: list[Node]) -> Iterator[Node]:
     for i, node in enumerate(nodes):
         found = _added(graph, node) if node.op == "Fused" else -1
         name = node.inputs[found] if found >= 0 else ""
-        if name in made - kept and last[name] == i and node.inputs.count(name) == 1:
+        once = found >= 0 and sum(link[2].count(found) for link in node.attrs["chain"]) == 1
+        if once and name in made - kept and last[name] == i:
             node = replace(node, attrs={**node.attrs, "overwrites": found})
         yield node
 
