@@ -14,12 +14,12 @@ from ...ops.layouts import is_permutation, parse, plain, row_major
 from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work, nothing
-from .api import DST, SRC
-from .kernel import OneDnn
+from .api import DST, SRC, Refused
+from .kernel import REFERENCE, OneDnn
 from .library import library
 from .memory import Memory
 from .postops import Link
-from .primitive import Draft, Operand
+from .primitive import Draft, Operand, describe
 
 REORDERED = (DType.FLOAT, DType.BFLOAT16, DType.INT32, DType.INT8, DType.UINT8)  # float16 is not, on every machine
 
@@ -88,6 +88,16 @@ def _as_they_lie(work: Work) -> Call:
     return lambda: np.copyto(target, source)
 
 
+def _reorders(memory: Memory) -> bool:
+    """Whether whoever wants row-major order can be given it."""
+    operands = (Operand(SRC, ("in", 0), memory), Operand(DST, ("out", 0), memory.row_major()))
+    try:
+        found = describe(Draft("reorder", operands), 1)
+    except Refused:
+        return False
+    return not found.implementation.startswith(REFERENCE)
+
+
 class Transpose:
     """Transpose as another layout of the same bytes: nothing moves until somebody wants row-major order."""
 
@@ -115,6 +125,8 @@ class Transpose:
         lying = parse(x.layout or row_major(len(x.sizes)), len(x.sizes))[0]
         letters = row_major(len(x.sizes))
         layout = plain("".join(letters[order.index(d)] for d in lying), [x.sizes[d] for d in order])
+        if layout and not _reorders(Memory(tuple(x.sizes[d] for d in order), x.dtype, layout)):
+            return Declined(f"oneDNN reorders no {x} here")
         layouts = (x.layout, layout)
         return Choice(self.name, aliases=(Alias(0, 0, "view"),), layouts=layouts if any(layouts) else ())
 
