@@ -370,8 +370,9 @@ def test_what_a_chain_reads_twice_is_not_overwritten() -> None:
         z = g.Add(g.Conv(x, g.const(rng.random((8, 8, 3, 3), np.float32)), pads=(1, 1, 1, 1)), x if own else y)
         graph = g.graph([z, g.Neg(y)] if own else [z])
         feeds = {n: rng.standard_normal((1, 8, 5, 5)).astype(np.float32) for n in graph.inputs}
-        only = "another anchor"
-        fused = fuse_chains(infer(graph), lambda around, node: None if node.attrs["chain"][0][1] == "Conv" else only)
+        fused = fuse_chains(
+            infer(graph), lambda _, node: None if node.attrs["chain"][0][1] == "Conv" else "another anchor"
+        )
         (conv,) = (n for n in fused.nodes if n.op == "Fused" and n.attrs["chain"][0][1] == "Conv")
         assert ("overwrites" in conv.attrs) != own
         for name, want in evaluate(graph, feeds).items():
