@@ -130,7 +130,7 @@ class OneDnn(ABC):
                 yield Alias(0, i)
 
 
-MOST_ANSWERS = 4096
+MOST_ANSWERS = 512  # a network has some tens of kinds; changing sizes must not pile them up
 _ANSWERS: dict[Any, Descriptor | Declined] = {}
 
 

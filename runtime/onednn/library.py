@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 SWITCH = "MEZZO_ONEDNN"  # "off" to run without, or the path of a library to take instead
+KEPT_PRIMITIVES = 256
 _FILES = ("lib/libdnnl.so.3", "lib/libdnnl.3.dylib", "Library/bin/dnnl.dll", "bin/dnnl.dll")
 _SYSTEM = ("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll")
 # dnnl_cpu_isa_t: each adds bits to the ones before
@@ -64,6 +65,8 @@ def find() -> Library | str:
         if version.major != 3:
             reasons.append(f"{path} is version {version.major}.{version.minor}, its C API is not that of 3.x")
             continue
+        # the library keeps primitives of sizes that are gone; sessions keep those that they use
+        handle.dnnl_set_primitive_cache_capacity(KEPT_PRIMITIVES)
         isa = _ISAS.get(int(handle.dnnl_get_effective_cpu_isa()), "other")
         return Library(handle, str(path), f"{version.major}.{version.minor}.{version.patch}", isa)
     return "; ".join(dict.fromkeys(reasons)) or "not installed: pip install onednn-cpu-gomp"

@@ -58,7 +58,7 @@ class Memory:
         return _descriptor(self)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _descriptor(memory: Memory) -> Handle:
     rank, dtype = len(memory.dims), api.DTYPES.get(memory.dtype)
     if dtype is None or not 0 < rank <= 6 or 0 in memory.dims:

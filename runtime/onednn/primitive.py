@@ -148,7 +148,7 @@ PRODUCTS = frozenset(
 )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def describe(draft: Draft, count: int) -> Descriptor:
     """Ask for a primitive split over `count` threads, or left to one if it is small; Refused where oneDNN has none."""
     count = count if worth_sharing(draft) else 1
