@@ -62,7 +62,7 @@ class Known:
             {n: a for n, a in arrays.items() if n not in given},
             tuple(results),
             counted=any(s.bodies or not s.choice.deterministic for s in steps),
-            guarded=any(s.dynamic or not s.choice.implementation for s in steps),  # a reference or numpy raises
+            guarded=any(s.dynamic or not s.choice.implementation for s in steps),
         )
 
     def fits(self, feeds: Mapping[str, Any]) -> bool:

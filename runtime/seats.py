@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any
 
 from ..ops.errors import BudgetError, DeadlineError
 from .compile import Bound
 from .device import Device
 from .instance import Instance
+from .known import Known, Replay
 from .pool import Pool
 
 
@@ -34,7 +35,7 @@ class Seat:
         self._device = device
         self.arena = device.allocate(0)
         self.instances: dict[Bound, Instance] = {}
-        self.replays: dict[object, Callable[[Mapping[str, Any]], dict[str, Any]]] = {}
+        self.replays: dict[Known, Replay] = {}
 
     def fit(self, nbytes: int) -> None:
         """Make the arena large enough; instances that point into a smaller one are dropped."""
@@ -52,7 +53,7 @@ class Seat:
     def keep(self, live: set[Bound]) -> None:
         """Drop the instances of all other programs."""
         self.instances = {b: i for b, i in self.instances.items() if b in live}
-        self.replays = {}
+        self.replays = {k: r for k, r in self.replays.items() if k.bound in live}
 
 
 class Seats:
@@ -65,7 +66,8 @@ class Seats:
         self._free: list[Seat] = []
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._done = self._waiting = self._promised = 0
+        self._queue: deque[object] = deque()  # those who wait, in the order in which they came
+        self._done = 0
 
     def counts(self) -> tuple[int, int, int]:
         """Runs that have ended, arenas, and bytes of all arenas."""
@@ -92,10 +94,10 @@ class Seats:
         finally:
             self.give(seat)
 
-    def take_ready(self, known: object) -> Seat | None:
+    def take_ready(self, known: Known) -> Seat | None:
         """A free seat that has a replay of this kind, at once or not at all; `give` it back."""
         with self._lock:
-            if self._waiting:  # whoever came first is served first
+            if self._queue:
                 return None
             for i in range(len(self._free) - 1, -1, -1):
                 if known in self._free[i].replays:
@@ -109,33 +111,31 @@ class Seats:
             self._free.append(seat)
             if self._ceiling is not None:
                 self._pool.room = self._room()
-            if self._waiting > self._promised:
-                self._promised += 1
-                self._changed.notify()
+            if self._queue:
+                self._changed.notify_all()
 
     def _take(self, nbytes: int, until: float | None) -> Seat:
+        ticket = object()
         with self._changed:
-            woken = False
-            while True:
-                # seats that were given back while others waited are promised to those
-                spare = len(self._free) + self.most - len(self._all) - self._promised + woken
-                if spare > 0:
-                    seat = self._claim(nbytes)
-                    if seat is not None:
-                        self._promised -= woken
-                        return seat
-                self._promised -= woken
-                left = None if until is None else until - monotonic()
-                if left is not None and left <= 0:
-                    raise DeadlineError(
-                        f"no instance was free before the deadline; {self.most} runs may go on at once",
-                        hint="allow more with instances= or max_memory=, or a longer deadline",
-                    )
-                self._waiting += 1
-                try:
-                    woken = self._changed.wait(left)
-                finally:
-                    self._waiting -= 1
+            self._queue.append(ticket)
+            try:
+                while True:
+                    first = self._queue[0] is ticket  # whoever came first is served first
+                    if first and (self._free or len(self._all) < self.most):
+                        seat = self._claim(nbytes)
+                        if seat is not None:
+                            return seat
+                    left = None if until is None else until - monotonic()
+                    if left is not None and left <= 0:
+                        raise DeadlineError(
+                            f"no instance was free before the deadline; {self.most} runs may go on at once",
+                            hint="allow more with instances= or max_memory=, or a longer deadline",
+                        )
+                    self._changed.wait(left)
+            finally:
+                self._queue.remove(ticket)
+                if self._queue:
+                    self._changed.notify_all()
 
     def _claim(self, nbytes: int) -> Seat | None:
         """The free seat that fits best, grown if the ceiling allows; None to wait for other runs to end."""

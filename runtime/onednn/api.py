@@ -32,32 +32,31 @@ CPU, FORWARD_INFERENCE, SCRATCHPAD_USER, FORMAT_BLOCKED = 1, 96, 1, 2
 MATH: Final = {"strict": 0, "bf16": 1}
 
 SRC, SRC_1, DST, DST_1, DST_2, WEIGHTS, WEIGHTS_1, WEIGHTS_2, BIAS = 1, 2, 17, 18, 19, 33, 34, 35, 41
-SRC_2, MEAN, VARIANCE, SCALE, SHIFT, SCRATCHPAD = 3, 49, 50, 51, 52, 80
+SRC_2, SCALE, SHIFT, SCRATCHPAD = 3, 51, 52, 80
 MULTIPLE_SRC, ATTR_SCALES, ATTR_ZERO_POINTS, ATTR_POST_OP = 1024, 4096, 8192, 32768
 
 ALGORITHMS: Final = {
-    "convolution_direct": 1, "convolution_auto": 3, "deconvolution_direct": 10,
+    "convolution_direct": 1, "deconvolution_direct": 10,
     "pooling_max": 511, "pooling_avg_include_padding": 767, "pooling_avg_exclude_padding": 1023,
     "lrn_across_channels": 2815, "softmax_accurate": 196608, "softmax_log": 196609,
     "vanilla_rnn": 8191, "resampling_nearest": 196592, "resampling_linear": 196593,
     "reduction_max": 196594, "reduction_min": 196595, "reduction_sum": 196596, "reduction_mul": 196597,
-    "reduction_mean": 196598, "reduction_norm_lp_sum": 196600, "reduction_norm_lp_power_p_sum": 196602,
+    "reduction_mean": 196598,
     "binary_add": 131056, "binary_mul": 131057, "binary_max": 131058, "binary_min": 131059, "binary_div": 131060,
     "binary_sub": 131061,
     "eltwise_relu": 32, "eltwise_tanh": 33, "eltwise_elu": 34, "eltwise_square": 35, "eltwise_abs": 36,
-    "eltwise_sqrt": 37, "eltwise_linear": 38, "eltwise_soft_relu": 39, "eltwise_hardsigmoid": 40,
+    "eltwise_sqrt": 37, "eltwise_linear": 38, "eltwise_hardsigmoid": 40,
     "eltwise_logistic": 41, "eltwise_exp": 42, "eltwise_gelu_tanh": 43, "eltwise_swish": 44, "eltwise_log": 45,
     "eltwise_clip": 46, "eltwise_pow": 48, "eltwise_gelu_erf": 49, "eltwise_round": 50, "eltwise_mish": 51,
     "eltwise_hardswish": 52,
 }  # fmt: skip
 
 QUERY_IMPL, QUERY_STRIDES, QUERY_EXEC_ARG = 8, 14, 255
-QUERY_NDIMS, QUERY_DIMS, QUERY_PADDED, QUERY_FORMAT, QUERY_INNER, QUERY_BLOCKS, QUERY_BLOCK_DIMS = (
-    256, 257, 260, 262, 263, 264, 265,
+QUERY_NDIMS, QUERY_DTYPE, QUERY_PADDED, QUERY_FORMAT, QUERY_INNER, QUERY_BLOCKS, QUERY_BLOCK_DIMS = (
+    256, 258, 260, 262, 263, 264, 265,
 )  # fmt: skip
 
 STATUS: Final = {1: "out of memory", 2: "invalid arguments", 3: "not implemented", 5: "runtime error"}
-NOT_IMPLEMENTED: Final = 3
 
 _P, _I, _F, _D, _PP = c_void_p, c_int, c_float, POINTER(c_int64), POINTER(c_void_p)
 _WINDOWED = (_P, _I, _I, _P, _P, _P, _P, _D, _D, _D, _D, _P)
@@ -75,8 +74,6 @@ DESCRIPTORS: Final = {
     "prelu_forward": (_P, _I, _P, _P, _P, _P),
     "lrn_forward": (_P, _I, _I, _P, _P, c_int64, _F, _F, _F, _P),
     "layer_normalization_forward": (_P, _I, _P, _P, _P, _F, c_uint, _P),
-    "batch_normalization_forward": (_P, _I, _P, _P, _F, c_uint, _P),
-    "inner_product_forward": (_P, _I, _P, _P, _P, _P, _P),
     "matmul": (_P, _P, _P, _P, _P, _P),
     "resampling_forward": (_P, _I, _I, POINTER(c_float), _P, _P, _P),
     "reduction": (_P, _I, _P, _P, _F, _F, _P),

@@ -135,5 +135,5 @@ def _vector(descriptor: int, what: int, count: int) -> list[int]:
 
 def _itemsize(descriptor: int) -> int:
     dtype = ctypes.c_int()
-    api.function("memory_desc_query")(descriptor, 258, ctypes.byref(dtype))
+    api.function("memory_desc_query")(descriptor, api.QUERY_DTYPE, ctypes.byref(dtype))
     return next(t.itemsize for t, n in api.DTYPES.items() if n == dtype.value)

@@ -143,7 +143,7 @@ def worth_sharing(draft: Draft) -> bool:
 
 
 PRODUCTS = frozenset(
-    "convolution_forward deconvolution_forward matmul inner_product_forward lstm_forward gru_forward lbr_gru_forward "
+    "convolution_forward deconvolution_forward matmul lstm_forward gru_forward lbr_gru_forward "
     "vanilla_rnn_forward".split()
 )
 
@@ -197,8 +197,6 @@ def _create(draft: Draft, attributes: int) -> int:
             args = (e, forward, api.ALGORITHMS[algorithm], m(api.SRC), m(api.DST), *map(api.dims, windows))
         case "matmul":
             args = (e, m(api.SRC), m(api.WEIGHTS), m(api.BIAS), m(api.DST))
-        case "inner_product_forward":
-            args = (e, forward, m(api.SRC), m(api.WEIGHTS), m(api.BIAS), m(api.DST))
         case "binary":
             args = (e, api.ALGORITHMS[s[0]], m(api.SRC), m(api.SRC_1), m(api.DST))
         case "eltwise_forward":
@@ -207,8 +205,6 @@ def _create(draft: Draft, attributes: int) -> int:
             args = (e, forward, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), s[1])
         case "layer_normalization_forward":
             args = (e, forward, m(api.SRC), m(api.DST), None, *s)
-        case "batch_normalization_forward":
-            args = (e, forward, m(api.SRC), m(api.DST), *s)
         case "reduction":
             args = (e, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), *s[1:])
         case "resampling_forward":
