@@ -544,3 +544,20 @@ def test_buckets_plan_a_few_sizes_and_answer_for_all() -> None:
         mz.load(digits_model(), buckets={"length": (1,)})
     with pytest.raises(mz.InputError, match="not sizes"):
         mz.load(digits_model(), buckets={"batch": ()})
+
+
+def test_runs_that_give_up_waiting_leave_their_turn_to_others() -> None:
+    session, digits = mz.load(digits_model(), instances=1), held_out().inputs[:8]
+    want = session(digits)
+
+    def impatient(turn: int) -> bool:
+        try:
+            session.run({"image": digits}, deadline=1e-5 * (turn % 7))
+        except mz.DeadlineError:
+            return False
+        return bool(np.array_equal(session(digits), want))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(list(pool.map(impatient, range(400)))) == 400
+    assert np.array_equal(session.run({"image": digits}, deadline=60)["logits"], want)
+    assert session.stats().arenas == 1
