@@ -62,18 +62,51 @@ class Context:
 class Builder(Protocol):
     """`g` in a gradient rule or a body: `g.Mul(a, b)` runs an operator on arrays, or adds a node to a graph.
 
-    `wants` says which inputs need a gradient. Rules never look at sizes: `g.shape_of(x)` is a value.
+    `wants` says which inputs need a gradient, and `captured` names the values around an operator's bodies that need
+    one. Rules may look at element types and ranks, never at sizes: `g.shape_of(x)` is a value.
     """
 
     wants: tuple[bool, ...]
+    captured: tuple[str, ...]
 
-    def const(self, value: Any, dtype: DType | None = None) -> Value: ...
-    def shape_of(self, x: Value) -> Value: ...
-    def grad_of(self, body: Subgraph, inputs: Sequence[Value], dys: Sequence[Value | None]) -> tuple[Value, ...]: ...
+    def const(self, value: Any, dtype: DType | None = None) -> Value:
+        """A constant; integers are int64 unless `dtype` says otherwise."""
+
+    def scalar(self, value: float, like: Value) -> Value:
+        """A constant of rank 0 in the element type of another value."""
+
+    def type_of(self, x: Value) -> Type:
+        """What is known of a value: its element type always."""
+
+    def rank_of(self, x: Value) -> int:
+        """The rank of a tensor; ShapeError where it is not known."""
+
+    def shape_of(self, x: Value) -> Value:
+        """The shape of a tensor, as an int64 vector."""
+
+    def sum_to(self, dy: Value, x: Value) -> Value:
+        """The sum of `dy` over the dims that broadcasting gave it beyond those of `x`."""
+
+    def grad_of(self, body: Any, inputs: Sequence[Value], dys: Sequence[Value | None]) -> tuple[Value | None, ...]:
+        """Gradients of a subgraph that is given `inputs`: one for each of them, and one for each of `captured`.
+        None where nothing arrives."""
+
     def __getattr__(self, op: str) -> Callable[..., Any]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """What stands for a node while training: an operator with the same outputs and further ones, which the gradient
+    reads. The first outputs are those of the node."""
+
+    op: str
+    attrs: Mapping[str, Any]
+    outputs: int
+    domain: str = ""
+
+
 GradRule = Callable[..., tuple[Value | None, ...]]
+TwinRule = Callable[..., Twin | None]
 InferRule = Callable[..., Type | tuple[Type, ...]]
 BodyRule = Callable[..., Value | tuple[Value, ...] | None]
 
@@ -143,7 +176,7 @@ class Op:
     deterministic: bool = True
     grad_rule: GradRule | None = None
     body_rule: BodyRule | None = None
-    saved: tuple[str, ...] = ()
+    twin_rule: TwinRule | None = None
 
     def infer(self, rule: InferRule) -> InferRule:
         """Set the inference rule: types in (None where absent), attributes by keyword; types out.
@@ -155,8 +188,20 @@ class Op:
         return rule
 
     def grad(self, rule: GradRule) -> GradRule:
-        """Set the gradient rule `(g, dys, ys, xs, **attrs) -> one gradient or None per input`."""
+        """Set the gradient rule `(g, dys, ys, xs, **attrs) -> one gradient or None per input`.
+
+        `dys` are the gradients of the outputs (None where nothing arrives), `ys` the outputs and `xs` the inputs (None
+        where absent); attributes come as the node has them, defaults left out. Where inputs of a pointwise operator
+        were broadcast, autodiff sums their gradients itself. An operator with bodies returns, behind the gradients of
+        its inputs, one for each of `g.captured`.
+        """
         self.grad_rule = rule
+        return rule
+
+    def twin(self, rule: TwinRule) -> TwinRule:
+        """Set the rule `(types, wanted, **attrs) -> Twin or None`: what takes the place of a node that a gradient
+        passes through, so that the gradient rule finds more among `ys`. `types` are those of the inputs."""
+        self.twin_rule = rule
         return rule
 
     def body(self, rule: BodyRule) -> BodyRule:
@@ -167,10 +212,6 @@ class Op:
         """
         self.body_rule = rule
         return rule
-
-    def saves(self, *names: str) -> None:
-        """Name what the training twin of this operator returns besides the outputs."""
-        self.saved = names
 
     def bind(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
         """The attributes that the reference knows; raises ShapeError for a missing required one."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import OPS, Context, DType, MezzoError, Type
+from ..ops import OPS, Body, Context, DType, MezzoError, Type
 from ..ops.budget import Budget
 from ..ops.errors import BudgetError, Cancelled, DeadlineError, ExecutionError, ShapeError, UnsupportedModel
 from ..ops.types import Array, type_of
@@ -25,29 +25,67 @@ from .infer import body_of
 class Eager:
     """`g` for arrays: `g.Mul(a, b)` runs the operator now.
 
+    `around` holds the values that bodies among the attributes capture, by name; `wants` and `captured` are for
+    gradient rules (see `Builder` in ops/op.py).
+
     >>> Eager().Add(np.ones(2, np.float32), np.float32(1))
     array([2., 2.], dtype=float32)
     """
 
-    def __init__(self, wants: tuple[bool, ...] = (True,)) -> None:
-        self.wants = wants
+    def __init__(
+        self,
+        wants: tuple[bool, ...] = (True,),
+        around: Mapping[str, Array] | None = None,
+        captured: tuple[str, ...] = (),
+    ) -> None:
+        self.wants, self.captured = wants, captured
+        self.around = around or {}
 
     def const(self, value: Any, dtype: DType | None = None) -> Array:
         return np.asarray(value, dtype.numpy if dtype else None)
 
+    def scalar(self, value: float, like: Array) -> Array:
+        return np.asarray(value, like.dtype)
+
+    def type_of(self, x: Any) -> Type:
+        return type_of(x, known=True)
+
+    def rank_of(self, x: Array) -> int:
+        return int(x.ndim)
+
     def shape_of(self, x: Array) -> Array:
         return np.asarray(x.shape, np.int64)
 
+    def sum_to(self, dy: Array, x: Array) -> Array:
+        return dy if dy.shape == x.shape else self.SumTo(dy, self.shape_of(x), domain="mezzo")
+
     def grad_of(self, body: Any, inputs: Sequence[Array], dys: Sequence[Array | None]) -> tuple[Array, ...]:
-        raise ShapeError("a subgraph has no derivative here", hint="differentiation of bodies comes with training")
+        raise ShapeError(
+            "a body is differentiated inside of a body", hint="give the operator a Body that calls grad_of"
+        )
 
     def op(self, name: str, *inputs: Array | None, domain: str = "", outputs: int = 1, **attrs: Any) -> Any:
         """Run an operator; returns its result, or a tuple for several `outputs`."""
         record = OPS.get((domain, name))
         if record is None:
             raise UnsupportedModel(f"operator {domain or 'ai.onnx'}::{name} is not carried")
-        results = record.run(Context(wanted=(True,) * outputs), inputs, attrs)
+        budget = Budget()
+        meter = Meter(budget.steps)
+        bodies = {a: self._body(v) for a, v in attrs.items() if isinstance(v, Body | Graph)}
+        held = {a: InterpretedBody(v, self.around, budget, meter) for a, v in bodies.items()}
+        k = Context(wanted=(True,) * outputs, run=_interpreter(budget, meter, (0,), False))
+        results = record.run(k, inputs, {**attrs, **held})
         return results[0] if outputs == 1 else results[:outputs]
+
+    def _body(self, value: Body | Graph) -> Graph:
+        """The graph of a body that may read arrays at hand."""
+        if isinstance(value, Graph):
+            return value
+        from .typed import TypedBuilder
+
+        b = TypedBuilder({n: type_of(v) for n, v in self.around.items()}, prefix="body/", captured=self.captured)
+        names = [b.input(f"body/in_{i}", t) for i, t in enumerate(value.inputs)]
+        return b.graph(outputs=list(value.build(b, *names)))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
@@ -154,13 +192,7 @@ def _run(
     numpy_random: bool,
 ) -> dict[str, Array]:
     values: dict[str, Array] = {**outer, **graph.initializers, **feeds}
-
-    def run(body: InterpretedBody, *args: Array) -> tuple[Array, ...]:
-        meter.tick()
-        given = dict(zip(body.inputs, args, strict=False))
-        inner = _run(body.graph, given, body.outer, budget, meter, key, numpy_random)
-        return tuple(inner[o] for o in body.outputs)
-
+    run = _interpreter(budget, meter, key, numpy_random)
     for node in graph.nodes:
         with blaming(node.place), np.errstate(all="ignore"):
             results = node.record.run(
@@ -173,6 +205,20 @@ def _run(
             )
             values.update((n, r) for n, r in zip(node.outputs, results, strict=False) if n)
     return values
+
+
+def _interpreter(
+    budget: Budget, meter: Meter, key: tuple[int, ...], numpy_random: bool
+) -> Callable[..., tuple[Array, ...]]:
+    """`k.run` of a reference: a body runs node by node."""
+
+    def run(body: InterpretedBody, *args: Array) -> tuple[Array, ...]:
+        meter.tick()
+        given = dict(zip(body.inputs, args, strict=False))
+        inner = _run(body.graph, given, body.outer, budget, meter, key, numpy_random)
+        return tuple(inner[o] for o in body.outputs)
+
+    return run
 
 
 def node_key(node: Node, key: tuple[int, ...]) -> tuple[int, ...]:

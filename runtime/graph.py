@@ -254,9 +254,8 @@ class GraphBuilder:
       Add_1 = Add(x, const_0)
     """
 
-    def __init__(self, name: str = "", *, prefix: str = "", wants: tuple[bool, ...] = (True,)) -> None:
-        self.wants = wants
-        self._name, self._prefix, self._count = name, prefix, 0
+    def __init__(self, name: str = "", *, prefix: str = "") -> None:
+        self._name, self.prefix, self._count = name, prefix, 0
         self._inputs: list[str] = []
         self._nodes: list[Node] = []
         self._types: dict[str, Type] = {}
@@ -265,7 +264,7 @@ class GraphBuilder:
 
     def _fresh(self, stem: str) -> str:
         self._count += 1
-        return f"{self._prefix}{stem}_{self._count - 1}"
+        return f"{self.prefix}{stem}_{self._count - 1}"
 
     def input(self, name: str, type: Type) -> str:
         """Declare an input."""
@@ -279,15 +278,6 @@ class GraphBuilder:
         self._constants[name] = np.asarray(value, dtype.numpy if dtype else None)
         return name
 
-    def shape_of(self, x: str) -> str:
-        """The shape of a value, as an int64 vector."""
-        made: str = self.Shape(x)
-        return made
-
-    def grad_of(self, body: Any, inputs: Sequence[str], dys: Sequence[str | None]) -> tuple[str, ...]:
-        """The derivative of a subgraph as a node of this graph."""
-        raise ShapeError("a subgraph has no derivative here", hint="differentiation of bodies comes with training")
-
     def state(self, name: str, first: Any) -> str:
         """Declare a state with its first value; returns the value that a run reads. See `update`."""
         self._constants[name] = np.asarray(first)
@@ -299,17 +289,22 @@ class GraphBuilder:
         """Say which value the state holds after the run."""
         self._states = [replace(s, output=value) if s.name == name else s for s in self._states]
 
-    def op(self, name: str, *inputs: str | None, domain: str = "", outputs: int = 1, **attrs: Any) -> Any:
-        """Add a node; returns the name of its output, or a tuple of names for several `outputs`."""
+    def op(self, name: str, *inputs: str | Array | None, domain: str = "", outputs: int = 1, **attrs: Any) -> Any:
+        """Add a node; returns the name of its output, or a tuple of names for several `outputs`. Arrays among the
+        inputs become constants."""
         stem = self._fresh(name)
         made = tuple(f"{stem}.{i}" if i else stem for i in range(outputs))
         values = {a: tuple(v) if isinstance(v, list) else v for a, v in attrs.items()}
         values = {a: self._trace(f"{stem}/{a}/", v) if isinstance(v, Body) else v for a, v in values.items()}
-        ins = tuple(i or "" for i in inputs)
+        ins = tuple("" if i is None else i if isinstance(i, str) else self.const(i) for i in inputs)
         while ins and not ins[-1]:
             ins = ins[:-1]
-        self._nodes.append(Node(name, ins, made, values, domain, name=stem))
+        self.add(Node(name, ins, made, values, domain, name=stem))
         return made[0] if outputs == 1 else made
+
+    def add(self, node: Node) -> None:
+        """Append a node as it is."""
+        self._nodes.append(node)
 
     def _trace(self, prefix: str, body: Body) -> Graph:
         inner = GraphBuilder(prefix=prefix)
@@ -332,4 +327,4 @@ class GraphBuilder:
             states=tuple(self._states),
             name=self._name,
         )
-        return made if self._prefix else made.verify()
+        return made if self.prefix else made.verify()

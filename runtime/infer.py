@@ -51,7 +51,7 @@ class TypedBody:
     """A subgraph as inference rules see it: `infer` types it inside the scope where its node stands."""
 
     graph: Graph
-    scope: _Scope
+    scope: Scope
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class TypedBody:
 
 
 @dataclass(slots=True)
-class _Scope:
+class Scope:
     """All types found so far; names are unique over the graph and its subgraphs, so one dict serves every level."""
 
     budget: Budget
@@ -143,7 +143,7 @@ def infer(graph: Graph, inputs: Mapping[str, Type] | None = None, *, budget: Bud
     float32[n,3]
     """
     limits = budget or Budget()
-    scope = _Scope(limits, allowance=Allowance(limits.fold_elements))
+    scope = Scope(limits, allowance=Allowance(limits.fold_elements))
     given = {n: t for n in graph.inputs if (t := (inputs or {}).get(n, graph.types.get(n))) is not None}
     missing = [n for n in graph.inputs if n not in given]
     if missing:
@@ -154,7 +154,7 @@ def infer(graph: Graph, inputs: Mapping[str, Type] | None = None, *, budget: Bud
     return graph.but(types=scope.types)
 
 
-def _without_refused(graph: Graph, scope: _Scope) -> Graph:
+def _without_refused(graph: Graph, scope: Scope) -> Graph:
     """Put a node that raises the error in place of each body that cannot run."""
 
     def body(node: Node, value: Any) -> Any:
@@ -174,4 +174,4 @@ def _without_refused(graph: Graph, scope: _Scope) -> Graph:
 
 def body_of(value: Any, types: Mapping[str, Type], budget: Budget) -> TypedBody:
     """A subgraph for rules that run outside of `infer` (at run time), in a scope of known types."""
-    return TypedBody(value, _Scope(budget, dict(types), Allowance(budget.fold_elements)))
+    return TypedBody(value, Scope(budget, dict(types), Allowance(budget.fold_elements)))

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from ...ops.errors import UnsupportedModel
 from ...ops.types import Array, Type
-from ..graph import Graph, GraphBuilder, Node
+from ..graph import Graph, Node
+from ..typed import TypedBuilder
 
 Chosen = Callable[[Node], bool]
 
@@ -21,7 +22,7 @@ def expand(graph: Graph, chosen: Chosen, types: Mapping[str, Type], *, must: boo
     nodes: list[Node] = []
     constants = dict(graph.initializers)
     for node in graph.nodes:
-        made = _expanded(node, types) if chosen(node) else None
+        made = expanded(node, types) if chosen(node) else None
         if made is None:
             if must and chosen(node):
                 raise UnsupportedModel(
@@ -35,14 +36,15 @@ def expand(graph: Graph, chosen: Chosen, types: Mapping[str, Type], *, must: boo
     return graph.but(nodes=tuple(nodes), initializers=constants)
 
 
-def _expanded(node: Node, types: Mapping[str, Type]) -> tuple[list[Node], Mapping[str, Array]] | None:
+def expanded(node: Node, types: Mapping[str, Type]) -> tuple[list[Node], Mapping[str, Array]] | None:
     """The nodes that stand for a node, with their constants; None if its record has no body for it."""
     record = node.record
     if record.body_rule is None:
         return None
     given = len(node.inputs) if any(p.variadic for p in record.inputs) else len(record.inputs)
     names = [*node.inputs, *[""] * (given - len(node.inputs))]
-    g = GraphBuilder(prefix=f"{next(filter(None, node.outputs), record.name)}/")
+    around = {n: types[n] for n in node.reads() if n in types}
+    g = TypedBuilder(around, prefix=f"{next(filter(None, node.outputs), record.name)}/")
     found = record.body_rule(g, [n or None for n in names], [types.get(n) for n in names], **record.bind(node.attrs))
     if found is None:
         return None

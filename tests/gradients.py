@@ -1,0 +1,194 @@
+"""Gradients of samples: by the rules (in graphs and on an eager tape), and by finite differences in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mezzo.ops import DType, Op, Sample, Tensor, Type
+from mezzo.ops.types import Optional, Sequence, type_of
+from mezzo.runtime.autodiff import differentiable, gradients, padded
+from mezzo.runtime.eager import Eager, evaluate
+from mezzo.runtime.graph import Graph, Node
+from mezzo.runtime.infer import infer
+from mezzo.runtime.typed import TypedBuilder
+
+from .graphs import in_float64, sample_graph, wide
+
+MOST = 48  # elements of one input that are moved by a little; of larger ones so many drawn at random
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sample as a graph in float64, its feeds, the gradients of its outputs, and the inputs to differentiate to."""
+
+    graph: Graph
+    feeds: dict[str, Any]
+    dys: dict[str, Any]
+    wrt: tuple[str, ...]
+
+
+def doubled(type: Type) -> Type:
+    """float64 in place of float32."""
+    if isinstance(type, Sequence | Optional):
+        return replace(type, element=doubled(type.element))
+    if isinstance(type, Tensor) and type.dtype is DType.FLOAT:
+        return type.to(DType.DOUBLE)
+    return type
+
+
+def doubles(value: Any) -> Any:
+    """float32 arrays as float64, those in lists too."""
+    return [doubles(v) for v in value] if isinstance(value, list) else None if value is None else wide(value)
+
+
+def case(op: Op, sample: Sample, seed: int = 0) -> Case | None:
+    """The sample in float64; None where no input or no output has gradients."""
+    graph, feeds = sample_graph(op, sample)
+    graph = in_float64(graph)
+
+    def typed(part: Graph) -> Graph:
+        nodes = tuple(
+            replace(n, attrs={a: typed(v) if isinstance(v, Graph) else v for a, v in n.attrs.items()})
+            for n in part.nodes
+        )
+        return part.but(nodes=nodes, types={n: doubled(t) for n, t in part.types.items()})
+
+    graph = infer(typed(graph))
+    feeds = {n: doubles(v) for n, v in feeds.items()}
+    wrt = tuple(n for n in graph.inputs if differentiable(graph.types[n]))
+    outputs = [o for o in graph.outputs if differentiable(graph.types[o])]
+    if not wrt or not outputs:
+        return None
+    rng = np.random.default_rng(seed)
+    ys = evaluate(graph, feeds)
+    return Case(graph, feeds, {o: _random(rng, ys[o]) for o in outputs}, wrt)
+
+
+def _random(rng: Any, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_random(rng, v) for v in value]
+    return np.asarray(rng.uniform(0.5, 1.5, value.shape) * rng.choice([-1, 1], value.shape), value.dtype)
+
+
+def ranks_only(graph: Graph) -> Graph:
+    """The graph with no size of its inputs known."""
+    types = {n: t.of((None,) * len(t.dims)) if isinstance(t, Tensor) and t.dims is not None else t
+             for n, t in graph.types.items() if n in graph.inputs}  # fmt: skip
+    return infer(graph.but(types=types))
+
+
+def differentiated(graph: Graph, seeds: Iterator[str] | Any, wrt: tuple[str, ...]) -> Graph:
+    """The graph with inputs `dy NAME` for the gradients of `seeds`, and the gradients to `wrt` as its outputs.
+
+    A gradient that never arrives is left out."""
+    g = TypedBuilder(graph.types, prefix="grad/" if "grad/" not in str(graph.inputs) else "grad2/")
+    given = {o: g.input(f"{g.prefix}dy {o}", graph.types[o]) for o in seeds}
+    found = gradients(g, graph.nodes, given, wrt)
+    for n, value in found.items():
+        g.add(Node("Identity", (value,), (f"{g.prefix}dx {n}",)))
+    return graph.but(
+        inputs=(*graph.inputs, *given.values()),
+        outputs=tuple(f"{g.prefix}dx {n}" for n in found),
+        nodes=g.nodes(),
+        initializers={**graph.initializers, **g.constants()},
+        types=g.types,
+    ).verify()
+
+
+def by_graph(c: Case, graph: Graph) -> dict[str, Any]:
+    """Gradients by name of input, from a differentiated graph that the interpreter runs."""
+    made = differentiated(graph, c.dys, c.wrt)
+    found = evaluate(made, {**c.feeds, **{f"grad/dy {o}": dy for o, dy in c.dys.items()}})
+    return {n.removeprefix("grad/dx "): v for n, v in found.items()}
+
+
+def by_tape(c: Case) -> dict[str, Any]:
+    """Gradients by name of input: a small eager tape. Each operator runs as it is recorded, and its rule runs on the
+    arrays in reverse order."""
+    values: dict[str, Any] = {**c.graph.initializers, **c.feeds}
+    taped: list[tuple[Node, list[Any]]] = []
+    for node in c.graph.nodes:
+        types = [type_of(values[i]) if i else None for i in node.inputs]
+        record = node.record
+        count, attrs, op, domain = len(node.outputs), node.attrs, node.op, node.domain
+        twin = record.twin_rule(types, node.wanted, **record.bind(attrs)) if record.twin_rule else None
+        if twin is not None:
+            op, domain, attrs, count = twin.op, twin.domain, twin.attrs, twin.outputs
+        xs = [values[i] if i else None for i in node.inputs]
+        made = Eager(around=values).op(op, *xs, domain=domain, outputs=max(count, 1), **attrs)
+        results = [made] if count == 1 else list(made)
+        values.update((o, r) for o, r in zip(node.outputs, results, strict=False) if o)
+        taped.append((replace(node, op=op, domain=domain, attrs=attrs), results))
+    grads: dict[str, Any] = dict(c.dys)
+    for node, ys in reversed(taped):
+        dys = [*(grads.get(o) for o in node.outputs), *[None] * (len(ys) - len(node.outputs))]
+        record = node.record
+        if record.grad_rule is None or all(dy is None for dy in dys):
+            raise NotImplementedError(f"no rule for {node.op}")
+        names = padded(record, node.inputs)
+        xs = padded(record, [values[i] if i else None for i in node.inputs])
+        wants = tuple(x is not None and differentiable(type_of(x)) for x in xs)
+        g = Eager(wants, around=values)
+        missing = 0 if any(p.variadic for p in record.outputs) else len(record.outputs) - len(ys)
+        dxs = record.grad_rule(g, [*dys, *[None] * missing], [*ys, *[None] * missing], xs, **record.bind(node.attrs))
+        for name, x, dx, wanted in zip(names, xs, dxs, wants, strict=True):
+            if name and dx is not None and wanted:
+                dx = g.sum_to(dx, x) if record.tree is not None else dx
+                grads[name] = dx if name not in grads else grads[name] + dx
+    return {n: grads[n] for n in c.wrt if n in grads}
+
+
+def leaves(value: Any) -> list[Any]:
+    """The arrays in a value: itself, or those of a list."""
+    return [leaf for v in value for leaf in leaves(v)] if isinstance(value, list) else [] if value is None else [value]
+
+
+def numeric(graph: Graph, feeds: Mapping[str, Any], dys: Mapping[str, Any], name: str) -> list[tuple[Any, Any]]:
+    """For each array of an input: the gradient by central differences and where it is known.
+
+    Elements at a kink, where the slopes to both sides differ, are marked as not known.
+    """
+    rng = np.random.default_rng(1)
+
+    def loss() -> float:
+        ys = evaluate(graph, feeds)
+        pairs = [(a, b) for o, dy in dys.items() for a, b in zip(leaves(ys[o]), leaves(dy), strict=True)]
+        return float(sum(np.sum(np.asarray(y, np.float64) * dy) for y, dy in pairs))
+
+    found = []
+    for array in leaves(feeds[name]):
+        slope, known = np.zeros(array.shape), np.zeros(array.shape, bool)
+        places = rng.permutation(array.size)[:MOST]
+        middle = loss()
+        for at in places:
+            index = np.unravel_index(at, array.shape)
+            kept = array[index].copy()
+            h = 1e-5 * max(1.0, abs(float(kept)))
+            array[index] = kept + h
+            up = loss()
+            array[index] = kept - h
+            down = loss()
+            array[index] = kept
+            right, left = (up - middle) / h, (middle - down) / h
+            slope[index] = (up - down) / (2 * h)
+            known[index] = abs(right - left) <= 1e-3 * max(1.0, abs(right), abs(left)) and np.isfinite(slope[index])
+        found.append((slope, known))
+    return found
+
+
+def disagreement(c: Case, grads: Mapping[str, Any], name: str, differences: list[tuple[Any, Any]]) -> str:
+    """Empty where a gradient agrees with the differences (1e-4 of the largest), else what differs."""
+    given = grads.get(name)
+    arrays = [np.zeros(x.shape) for x in leaves(c.feeds[name])] if given is None else leaves(given)
+    for x, dx, (slope, known) in zip(leaves(c.feeds[name]), arrays, differences, strict=True):
+        if dx.shape != x.shape:
+            return f"the gradient of {name} has shape {dx.shape}, its value {x.shape}"
+        scale = max(1.0, float(np.abs(slope[known]).max(initial=0)))
+        off = np.abs(np.asarray(dx, np.float64) - slope)[known]
+        if not (off <= 1e-4 * scale).all():  # not: NaN must fail
+            return f"gradient of {name}:\n{dx}\nby differences:\n{slope}\nknown:\n{known}"
+    return ""
