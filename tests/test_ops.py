@@ -431,32 +431,6 @@ def one_node(
     return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=13), feeds, results
 
 
-def unbroadcast(g: Any, shape: tuple[int, ...]) -> Any:
-    """Sum over the axes that broadcasting added or stretched, as whoever differentiates does."""
-    g = g.sum(tuple(range(g.ndim - len(shape))))
-    return g.sum(tuple(i for i, n in enumerate(shape) if n == 1), keepdims=True)
-
-
-@pytest.mark.parametrize(("o", "sample"), cases([o for o in OPS.values() if o.grad_rule]))
-def test_gradient_equals_differences(o: Op, sample: Sample) -> None:
-    eager = pytest.importorskip("mezzo.runtime.eager")
-    assert o.grad_rule
-    xs = fill(sample, np.float64)
-    ys = run(o, sample, xs)
-    if ys[0].dtype.kind != "f":
-        pytest.skip("whole numbers have no gradient")
-    dys = tuple(np.random.default_rng(1).standard_normal(y.shape) if y.dtype.kind == "f" else None for y in ys)
-    wants = tuple(x is not None and x.dtype.kind == "f" for x in xs)
-    grads = o.grad_rule(eager.Eager(wants), dys, ys, tuple(xs), **sample.attrs)
-    for i, (x, grad) in enumerate(zip(xs, grads, strict=True)):
-        if not wants[i] or grad is None:
-            continue
-        step = np.random.default_rng(2 + i).standard_normal(x.shape)
-        plus, minus = (run(o, sample, [*xs[:i], x + s * 1e-6 * step, *xs[i + 1 :]]) for s in (1, -1))
-        moved = sum((dy * (p - m)).sum() for dy, p, m in zip(dys, plus, minus, strict=True) if dy is not None) / 2e-6
-        np.testing.assert_allclose((unbroadcast(grad, x.shape) * step).sum(), moved, rtol=1e-5, atol=1e-8)
-
-
 @st.composite
 def drawn(draw: st.DrawFn) -> tuple[str, Sample]:
     """The name of an operator with many attributes, and a sample of it with attributes at random."""
