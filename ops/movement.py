@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from .broadcast import zeros_like
 from .errors import ShapeError
-from .op import Context, Sample, broadcast_dims, op
+from .op import Builder, Context, Sample, Twin, Value, broadcast_dims, op
 from .rules import axes_of, axis_of, has_rank, ints, length, product, same, total, unknown
 from .types import Array, Dim, DType, Tensor, Type, f32, i64
 
@@ -32,6 +33,11 @@ def identity(k: Context, input: Any) -> Any:
 @identity.infer
 def _(input: Type) -> Type:
     return input  # what is known of the elements stays known
+
+
+@identity.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return (dys[0],)
 
 
 def _target(shape: Sequence[int], dims: Sequence[Dim], allowzero: int) -> tuple[Dim, ...]:
@@ -91,6 +97,16 @@ def _(data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
     return data.of(_target(sizes, data.dims, allowzero))
 
 
+def shaped_like(g: Builder, dy: Value, x: Value) -> Value:
+    """The elements of `dy` in the shape of `x`, which has as many."""
+    return g.Reshape(dy, g.shape_of(x), allowzero=1)
+
+
+@reshape.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, allowzero: int = 0) -> tuple[Value | None, ...]:
+    return shaped_like(g, dys[0], xs[0]), None
+
+
 @op(
     "Flatten",
     since=25,
@@ -109,6 +125,11 @@ def _(input: Tensor, *, axis: int = 1) -> Tensor:
         return input.of((1 if axis == 0 else None, None))
     at = axis_of(axis, input.rank + 1) if axis >= 0 else axis_of(axis, input.rank)
     return input.of((product(input.dims[:at]), product(input.dims[at:])))
+
+
+@flatten.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = 1) -> tuple[Value, ...]:
+    return (shaped_like(g, dys[0], xs[0]),)
 
 
 @op(
@@ -137,6 +158,12 @@ def _(data: Tensor, axes: Tensor | None = None) -> Tensor:
     return data.of(d for i, d in enumerate(data.shape) if i not in drop)
 
 
+@squeeze.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    data, axes = xs
+    return shaped_like(g, dys[0], data) if axes is None else g.Unsqueeze(dys[0], axes), None
+
+
 @op(
     "Unsqueeze",
     since=25,
@@ -160,6 +187,11 @@ def _(data: Tensor, axes: Tensor) -> Tensor:
     return data.of(1 if i in at else next(rest) for i in range(data.rank + len(found)))
 
 
+@unsqueeze.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    return g.Squeeze(dys[0], xs[1]), None
+
+
 @op(
     "Transpose",
     since=25,
@@ -179,6 +211,11 @@ def _(data: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
     if sorted(order) != list(range(data.rank)):
         raise ShapeError(f"perm {order} is no order of the {data.rank} axes of {data}")
     return data.of(data.dims[p] for p in order)
+
+
+@transpose.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, perm: Sequence[int] | None = None) -> tuple[Value, ...]:
+    return (g.Transpose(dys[0]) if perm is None else g.Transpose(dys[0], perm=np.argsort(perm).tolist()),)
 
 
 @op(
@@ -208,6 +245,19 @@ def _(*inputs: Tensor, axis: int) -> Tensor:
             dims[i] = d if i == at else same(dims[i], d, f"cannot join {first} and {t}: axis {i}")
     dims[at] = total([t.dims[at] if t.dims is not None else None for t in inputs])
     return first.of(dims)
+
+
+def size_of(g: Builder, x: Value, axis: int) -> Value:
+    """The size of one axis, as a vector of one element."""
+    return g.Gather(g.shape_of(x), g.const([axis]))
+
+
+@concat.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int) -> tuple[Value, ...]:
+    if len(xs) == 1:
+        return (dys[0],)
+    sizes = g.Concat(*(size_of(g, x, axis) for x in xs), axis=0)
+    return tuple(g.Split(dys[0], sizes, axis=axis, outputs=len(xs)))
 
 
 def _parts(size: int, count: int) -> list[int]:
@@ -261,6 +311,20 @@ def _(
     )
 
 
+@split.twin
+def _(types: Any, wanted: tuple[bool, ...], **attrs: Any) -> Twin | None:
+    return None if all(wanted) else Twin("Split", attrs, len(wanted))  # the gradient asks how large each part is
+
+
+@split.grad
+def _(
+    g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = 0, num_outputs: int | None = None
+) -> tuple[Value | None, ...]:
+    parts = [zeros_like(g, y) if dy is None else dy for dy, y in zip(dys, ys, strict=True)]
+    dx = parts[0] if len(parts) == 1 else g.Concat(*parts, axis=axis)
+    return (dx, None)[: len(xs)]
+
+
 @op(
     "Expand",
     since=13,
@@ -279,6 +343,11 @@ def _(input: Tensor, shape: Tensor) -> Tensor:
     if input.dims is None or count is None:
         return input.of(None)
     return input.of(broadcast_dims(input.dims, (None,) * count if sizes is None else tuple(sizes)))
+
+
+@expand.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    return g.sum_to(dys[0], xs[0]), None
 
 
 @op(
@@ -300,6 +369,17 @@ def _(input: Tensor, repeats: Tensor) -> Tensor:
     if len(times) != input.rank:
         raise ShapeError(f"{len(times)} repeats do not fit {input}")
     return input.of(product((d, n)) for d, n in zip(input.dims, times, strict=True))
+
+
+@tile.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    input, repeats = xs
+    rank = g.rank_of(input)
+    if not rank:
+        return dys[0], None
+    pairs = g.Concat(*(g.Unsqueeze(v, g.const([1])) for v in (repeats, g.shape_of(input))), axis=1)
+    apart = g.Reshape(dys[0], g.Reshape(pairs, g.const([2 * rank])), allowzero=1)  # [repeat, size, repeat, size, ...]
+    return g.ReduceSum(apart, g.const(list(range(0, 2 * rank, 2))), keepdims=0), None
 
 
 # depth split into (block, block, depth) or (depth, block, block) -> (depth, height, block, width, block)
@@ -339,6 +419,11 @@ def _(input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return input.of((n, depth, product((h, blocksize)), product((w, blocksize))))
 
 
+@depth_to_space.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, blocksize: int, mode: str = "DCR") -> tuple[Value, ...]:
+    return (g.SpaceToDepth(dys[0], blocksize=blocksize, mode=mode),)
+
+
 @op(
     "SpaceToDepth",
     since=28,
@@ -364,6 +449,22 @@ def _(input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return input.of((n, product((c, blocksize**2)), h, w))
 
 
+@space_to_depth.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, blocksize: int, mode: str = "DCR") -> tuple[Value, ...]:
+    return (g.DepthToSpace(dys[0], blocksize=blocksize, mode=mode),)
+
+
+@space_to_depth.body
+def _(g: Builder, xs: Any, types: Any, *, blocksize: int, mode: str = "DCR") -> Value:
+    """For opsets below 28, which have no modes: the gradient of a CRD DepthToSpace is written so."""
+    n, c, h, w = (size_of(g, xs[0], i) for i in range(4))
+    b, area = g.const([blocksize]), g.const([blocksize**2])
+    h, w = g.Div(h, b), g.Div(w, b)
+    blocks = g.Reshape(xs[0], g.Concat(n, c, h, b, w, b, axis=0), allowzero=1)
+    moved = g.Transpose(blocks, perm=np.argsort(_block_order(mode)).tolist())
+    return g.Reshape(moved, g.Concat(n, g.Mul(c, area), h, w, axis=0), allowzero=1)
+
+
 @op(
     "Trilu",
     since=14,
@@ -381,3 +482,8 @@ def _(input: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     if input.rank < 2:
         raise ShapeError(f"{input} has no matrices")
     return input.forget()
+
+
+@trilu.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, upper: int = 1) -> tuple[Value | None, ...]:
+    return g.Trilu(*(v for v in (dys[0], xs[1]) if v is not None), upper=upper), None
