@@ -49,6 +49,7 @@ from . import (
     softmax,
     strings,
     trigonometry,
+    update,
     upgrade,
 )
 from .errors import MezzoError
@@ -123,5 +124,6 @@ __all__ = [
     "softmax",
     "strings",
     "trigonometry",
+    "update",
     "upgrade",
 ]

@@ -186,6 +186,9 @@ def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Gra
         swapped = state.output in old and state.output != state.input
         final[state.input] = copied(state.output, f"{state.input}@read") if swapped else state.output
     for read, value in final.items():
+        if value == read:  # it stays as it is
+            written[read] = read
+            continue
         maker = next((i for i, s in enumerate(steps) if value in s.writes()), None)
         free = value not in graph.outputs and value not in written.values()
         if maker is not None and free and _may_overwrite(steps, maker, read, value):

@@ -10,6 +10,7 @@ from .pad import Pad
 from .pointwise import Pointwise
 from .reference import Reference
 from .strips import ConvReluPool
+from .update import Update
 
 CPU_KERNELS: tuple[Kernel, ...] = (
     Pointwise(),
@@ -20,6 +21,7 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     Extremes(),
     Pad(),
     ConvReluPool(),
+    Update(),
     Reference(),
 )
 

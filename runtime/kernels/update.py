@@ -1,0 +1,163 @@
+"""Optimizer steps in blocks that stay in a core's cache: numpy calls with `out=`, generated from the expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...ops import DType, Tensor
+from ...ops.expr import PRIMITIVES, Expr
+from ...ops.update import RULES, STATES, trees
+from ..graph import Node
+from ..lives import aligned
+from .kernel import Alias, Ask, Call, Choice, Declined, Work, tensors
+
+BLOCK = 16 << 10  # elements: with a handful of temporaries they fit into a second-level cache
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What runs once (parts of scalars only) and what runs for each block.
+
+    Values are numbered: inputs first, then constants and results in the order of `parts`. `registers` gives the
+    temporary of each block result; `roots` the values of the outputs.
+    """
+
+    parts: tuple[tuple[Expr, tuple[int, ...]], ...]
+    scalar: tuple[bool, ...]
+    registers: tuple[int, ...]
+    temps: tuple[DType, ...]
+    roots: tuple[int, ...]
+
+
+@lru_cache(maxsize=256)
+def _code(op: str, dtypes: tuple[DType, ...], scalars: int, attrs: tuple[tuple[str, Any], ...]) -> Code:
+    roots = trees(op, dtypes, dict(attrs))
+    number: dict[Expr, int] = {}
+    parts: list[tuple[Expr, tuple[int, ...]]] = []
+    scalar = [i in range(2, 2 + scalars) for i in range(len(dtypes))]
+
+    def visit(e: Expr) -> int:
+        if e.kind == "input":
+            return int(e.value or 0)
+        if e not in number:
+            args = tuple(map(visit, e.args))
+            number[e] = len(dtypes) + len(parts)
+            parts.append((e, args))
+            scalar.append(all(scalar[a] for a in args))
+        return number[e]
+
+    ends = tuple(map(visit, roots))
+    last = {a: i for i, (_, args) in enumerate(parts) for a in args} | dict.fromkeys(ends, len(parts))
+    free: list[tuple[int, DType]] = []
+    temps: list[DType] = []
+    registers: list[int] = []
+    held: dict[int, tuple[int, DType]] = {}
+    for i, (e, args) in enumerate(parts):
+        me = len(dtypes) + i
+        if scalar[me]:
+            registers.append(-1)
+            continue
+        if e.kind != "where":  # which writes before it has read everything
+            free += [held.pop(a) for a in dict.fromkeys(args) if a in held and last[a] == i]
+        fit = next((f for f in free if f[1] is e.dtype), None)
+        if fit is None:
+            fit = (len(temps), e.dtype)
+            temps.append(e.dtype)
+        else:
+            free.remove(fit)
+        free += [held.pop(a) for a in dict.fromkeys(args) if a in held and last[a] == i]
+        held[me] = fit
+        registers.append(fit[0])
+    return Code(tuple(parts), tuple(scalar), tuple(registers), tuple(temps), ends)
+
+
+class Update:
+    """The temporaries of one block in the workspace; results are written when a block is done, over W and its states."""
+
+    name = "numpy.update"
+
+    def serves(self, node: Node) -> bool:
+        return node.domain == "mezzo" and node.op in RULES
+
+    def _of(self, node: Node, dtypes: Sequence[DType]) -> Code:
+        scalars = len(dtypes) - 2 - STATES[node.op]
+        return _code(node.op, tuple(dtypes), scalars, tuple(sorted(node.record.bind(node.attrs).items())))
+
+    def select(self, ask: Ask) -> Choice | Declined:
+        inputs, outputs = tensors(ask.inputs), tensors(ask.outputs)
+        if inputs is None or outputs is None or not all(t.static for t in (*inputs, *outputs)):
+            return Declined("an operand is no tensor of known sizes")
+        whole = [0, 1, *range(len(inputs) - STATES[ask.node.op], len(inputs))]
+        if any(inputs[i].sizes != inputs[0].sizes for i in whole) or len(outputs) < len(whole) - 1:
+            return Declined("the tensor, its gradient and its states differ in shape, or a result is not wanted")
+        code = self._of(ask.node, [t.dtype for t in inputs])
+        size = min(BLOCK, inputs[0].elements or 0)
+        aliases = tuple(Alias(o, i) for o, i in enumerate([0, *whole[2:]]))
+        return Choice(self.name, workspace=sum(aligned(size * d.itemsize) for d in code.temps), aliases=aliases)
+
+    def prepare(self, work: Work) -> Call:
+        xs = [x for x in work.inputs if x is not None]
+        outs = [y.reshape(-1) for y in work.outputs if y is not None]
+        code = self._of(work.node, [DType.of(x.dtype) for x in xs])
+        temps = [work.scratch(d, (min(BLOCK, xs[0].size),)) for d in code.temps]
+        flat = [x if s else x.reshape(-1) for x, s in zip(xs, code.scalar, strict=False)]
+        return _Blocks(code, flat, outs, temps).run
+
+
+class _Blocks:
+    def __init__(self, code: Code, xs: list[Any], outs: list[Any], temps: list[Any]) -> None:
+        self.code, self.xs, self.outs, self.temps = code, xs, outs, temps
+        self.once: list[tuple[Expr, tuple[int, ...], int]] = []
+        self.each: list[tuple[Any, tuple[int, ...], int, int]] = []
+        for i, (e, args) in enumerate(code.parts):
+            me = len(xs) + i
+            if code.scalar[me]:
+                self.once.append((e, args, me))
+            else:
+                call = None if e.kind in ("cast", "where") else getattr(np, PRIMITIVES[e.kind][0])
+                self.each.append((call, args, me, code.registers[i]))
+
+    def run(self) -> None:
+        code, each, outs = self.code, self.each, self.outs
+        values: list[Any] = [*self.xs, *[None] * len(code.parts)]
+        for e, args, me in self.once:
+            values[me] = _scalar(e, [values[a] for a in args])
+        size = outs[0].size
+        blocked = [i for i in range(len(self.xs)) if not code.scalar[i]]
+        for start in range(0, size, BLOCK):
+            stop = min(start + BLOCK, size)
+            for i in blocked:
+                values[i] = self.xs[i][start:stop]
+            temps = self.temps if stop - start == BLOCK else [t[: stop - start] for t in self.temps]
+            for call, args, me, register in each:
+                out = values[me] = temps[register]
+                if call is None:
+                    _select(out, [values[a] for a in args])
+                elif len(args) == 2:
+                    call(values[args[0]], values[args[1]], out)
+                else:
+                    call(values[args[0]], out)
+            for out, root in zip(outs, code.roots, strict=True):
+                out[start:stop] = values[root]
+
+
+def _scalar(e: Expr, args: list[Any]) -> Any:
+    if e.kind == "const":
+        return np.asarray(e.value, e.dtype.numpy)
+    if e.kind == "cast":
+        return args[0].astype(e.dtype.numpy)
+    if e.kind == "where":
+        return np.where(*args)
+    return np.asarray(getattr(np, PRIMITIVES[e.kind][0])(*args), e.dtype.numpy)
+
+
+def _select(out: Any, args: list[Any]) -> None:
+    """A cast, or a choice by a condition."""
+    np.copyto(out, args[-1], casting="unsafe")
+    if len(args) == 3:
+        np.copyto(out, args[1], where=args[0])

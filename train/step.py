@@ -1,0 +1,232 @@
+"""The training step: forward, loss, backward, clipping and update in one graph with states, planned like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..ops import DType, Tensor
+from ..ops.errors import InputError
+from ..ops.types import Array
+from ..runtime.autodiff import ONES, fresh, gradients
+from ..runtime.graph import Graph, Node, State
+from ..runtime.infer import infer
+from ..runtime.passes.prune import prune
+from ..runtime.typed import TypedBuilder
+from .optimizer import Optimizer
+
+COUNT = "optimizer/updates"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Loss scaling for gradients in float16 (Micikevicius et al. 2017, arXiv 1710.03740): the loss is multiplied by a
+    scale that halves when a gradient overflows (the update is left out then) and doubles after `patience` good
+    updates."""
+
+    first: float = 65536.0
+    factor: float = 2.0
+    patience: int = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a training step does besides forward and backward.
+
+    `clip_norm` bounds the norm of all gradients together, `clip_value` each of their elements. `gather` is how many
+    batches one update takes: the gradients of the others are summed in states, and their mean counts.
+    """
+
+    optimizer: Optimizer
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    gather: int = 1
+    scaling: Scaling | None = None
+
+
+@dataclass(slots=True)
+class _Build:
+    """One graph being made: the builder, the states with their first values, and what each becomes."""
+
+    g: TypedBuilder
+    first: dict[str, Array] = field(default_factory=dict[str, Array])
+    after: dict[str, str] = field(default_factory=dict[str, str])
+
+    def state(self, name: str, value: Any) -> str:
+        """Declare a state; until `after` says otherwise it stays as it is."""
+        array = np.asarray(value)
+        self.first[name] = array
+        self.after[name] = name
+        self.g.types[name] = Tensor(DType.of(array.dtype), array.shape)
+        return name
+
+
+def training_step(graph: Graph, loss: str, params: Sequence[str], step: Step, *, updates: bool = True) -> Graph:
+    """The graph that trains: its states are the parameters, those of the optimizer and those of the model.
+
+    `loss` names a scalar of the graph, `params` the initialisers to learn. A run returns the graph's outputs and moves
+    the parameters. With `updates=False` it only adds its gradients to the gathered ones (see `Step.gather`): that
+    graph has the same states. Raises UnsupportedModel listing every operator between them without a derivative,
+    and InputError for names that are not in the graph.
+    """
+    graph = _with_parameters(graph, loss, params)
+    taken = set(graph.types)
+    g = TypedBuilder(graph.types, prefix=fresh("train/", taken))
+    made = _Build(g)
+    for p in params:
+        made.state(p, graph.initializers[p])
+    count = made.state(COUNT, np.int64(0))
+    scale = made.state("optimizer/scale", np.float32(step.scaling.first)) if step.scaling else None
+    t = g.Cast(count, to=DType.DOUBLE.onnx)
+    seed = ONES
+    if scale is not None:
+        seed = g.Cast(scale, to=_dtype(g, loss).onnx)
+    found = gradients(g, graph.nodes, {loss: seed}, params)
+    lost = [p for p in params if p not in found]
+    if lost:
+        raise InputError(
+            f"the loss does not depend on {', '.join(lost)}", where=graph.name, hint="freeze these parameters"
+        )
+    grads = _gathered(made, step, params, found, updates)
+    if updates:
+        grads, finite = _unscaled(made, step, scale, grads)
+        _update(made, step, params, _clipped(g, step, grads), t, finite)
+    states = [*graph.states, *(State(n, n, after) for n, after in made.after.items())]
+    return prune(
+        graph.but(
+            nodes=_soon(g.nodes(), {s.input: s.output for s in states}, set(made.after.values())),
+            initializers={**graph.initializers, **g.constants(), **made.first},
+            states=tuple(states),
+            types=g.types,
+        )
+    ).verify()
+
+
+def _dtype(g: TypedBuilder, name: str) -> DType:
+    known = g.type_of(name)
+    assert isinstance(known, Tensor)
+    return known.dtype
+
+
+def _with_parameters(graph: Graph, loss: str, params: Sequence[str]) -> Graph:
+    """The typed graph, in which the elements of parameters are not known: they will change."""
+    unknown = [n for n in params if n not in graph.initializers]
+    if unknown:
+        raise InputError(
+            f"there is no initialiser {unknown[0]!r}", where=graph.name, hint="parameters are initialisers"
+        )
+    states = tuple(State(p, p, p) for p in params)
+    typed = infer(graph.but(states=(*graph.states, *states)))
+    if loss not in typed.types:
+        raise InputError(f"there is no value {loss!r}", where=graph.name, hint="loss names a value of the graph")
+    known = typed.types[loss]
+    if not isinstance(known, Tensor) or not known.dtype.floating:
+        raise InputError(f"the loss {loss!r} is {known}", where=graph.name, hint="a loss is a floating number")
+    return typed.but(states=graph.states)
+
+
+def _gathered(
+    made: _Build, step: Step, params: Sequence[str], found: Mapping[str, str], updates: bool
+) -> dict[str, str]:
+    """The gradients of all batches of one update: their mean."""
+    if step.gather == 1:
+        return dict(found)
+    g, grads = made.g, dict[str, str]()
+    for p in params:
+        held = made.state(f"optimizer/gathered/{p}", np.zeros_like(made.first[p]))
+        total = g.Add(held, found[p])
+        made.after[held] = g.Expand(g.scalar(0, p), g.shape_of(p)) if updates else total
+        grads[p] = g.Mul(total, g.scalar(1 / step.gather, p)) if updates else total
+    return grads
+
+
+def _unscaled(
+    made: _Build, step: Step, scale: str | None, grads: Mapping[str, str]
+) -> tuple[dict[str, str], str | None]:
+    """The gradients without the loss scale, and whether all of them are finite; the scale's next value."""
+    if scale is None or step.scaling is None:
+        return dict(grads), None
+    g, s = made.g, step.scaling
+    sums = [g.ReduceSum(g.Mul(dw, g.scalar(0, dw)), keepdims=0) for dw in grads.values()]  # NaN where one is not finite
+    finite = g.Not(g.IsNaN(g.Sum(*(g.Cast(x, to=DType.FLOAT.onnx) for x in sums))))
+    good = made.state("optimizer/good", np.int64(0))
+    more = g.Add(good, g.const(1))
+    patient = g.GreaterOrEqual(more, g.const(s.patience))
+    grown = g.Where(patient, g.Mul(scale, g.const(s.factor, DType.FLOAT)), scale)
+    shrunk = g.Mul(scale, g.const(1 / s.factor, DType.FLOAT))
+    made.after[scale] = g.Where(finite, grown, shrunk)
+    made.after[good] = g.Where(g.And(finite, g.Not(patient)), more, g.const(0))
+    inverse = g.Reciprocal(scale)
+    return {p: g.Mul(dw, g.Cast(inverse, to=_dtype(g, dw).onnx)) for p, dw in grads.items()}, finite
+
+
+def _clipped(g: TypedBuilder, step: Step, grads: Mapping[str, str]) -> dict[str, str]:
+    """The gradients within their bounds (Pascanu, Mikolov and Bengio 2012, arXiv 1211.5063)."""
+    made = dict(grads)
+    if step.clip_value is not None:
+        made = {p: g.Clip(dw, g.scalar(-step.clip_value, dw), g.scalar(step.clip_value, dw)) for p, dw in made.items()}
+    if step.clip_norm is not None:
+        wide = DType.DOUBLE if any(_dtype(g, dw) is DType.DOUBLE for dw in made.values()) else DType.FLOAT
+        squares = [g.Cast(g.ReduceSumSquare(dw, keepdims=0), to=wide.onnx) for dw in made.values()]
+        norm = g.Sqrt(g.Sum(*squares))
+        share = g.Div(g.const(step.clip_norm, wide), g.Add(norm, g.const(1e-6, wide)))
+        share = g.Min(share, g.const(1.0, wide))
+        made = {p: g.Mul(dw, g.Cast(share, to=_dtype(g, dw).onnx)) for p, dw in made.items()}
+    return made
+
+
+def _update(
+    made: _Build, step: Step, params: Sequence[str], grads: Mapping[str, str], t: str, finite: str | None
+) -> None:
+    """Add the optimizer's operator for each parameter."""
+    g, optimizer = made.g, step.optimizer
+    rate, scalars = optimizer.rate_at(g, t), optimizer.scalars(g, t)
+    cast: dict[tuple[str, DType], str] = {}
+
+    def number(value: str, dtype: DType) -> str:
+        if (value, dtype) not in cast:
+            cast[value, dtype] = g.Cast(value, to=dtype.onnx)
+        return cast[value, dtype]
+
+    scaled = {1.0: rate}
+    for p in params:
+        group, dtype = optimizer.group(p), _dtype(g, p)
+        if group.scale not in scaled:
+            scaled[group.scale] = g.Mul(rate, g.const(group.scale, DType.DOUBLE))
+        like = made.first[p]
+        slots = [made.state(f"optimizer/{s}/{p}", np.full_like(like, optimizer.first)) for s in optimizer.slots]
+        numbers = [number(v, dtype) for v in (scaled[group.scale], *scalars)]
+        attrs = {**optimizer.attrs(), "weight_decay": optimizer.decay(p)}
+        results = g.op(
+            optimizer.op, p, grads[p], *numbers, *slots, domain="mezzo", outputs=1 + len(slots), **attrs
+        )  # fmt: skip
+        for name, value in zip((p, *slots), (results,) if isinstance(results, str) else results, strict=True):
+            made.after[name] = value if finite is None else g.Where(finite, value, name)
+    more = g.Add(COUNT, g.const(1))
+    made.after[COUNT] = more if finite is None else g.Where(finite, more, COUNT)
+
+
+def _soon(nodes: Sequence[Node], states: Mapping[str, str], ends: set[str]) -> tuple[Node, ...]:
+    """The nodes with each update as early as it may run: when its gradient is there and the last reader of what it
+    overwrites is done. So a gradient lives only as long as it must."""
+    made = {o: i for i, n in enumerate(nodes) for o in n.outputs if o}
+    movable = {i for i, n in enumerate(nodes) if ends & set(n.outputs)}
+    readers: dict[str, list[int]] = {}
+    for i, node in enumerate(nodes):
+        for name in node.reads():
+            readers.setdefault(name, []).append(i)
+    overwritten: dict[int, set[str]] = {}
+    for read, write in states.items():
+        if write in made:
+            overwritten.setdefault(made[write], set()).add(read)
+    place: dict[int, tuple[int, int]] = {i: (i, 0) for i in range(len(nodes)) if i not in movable}
+    for i in sorted(movable):
+        before = [place[made[n]][0] for n in nodes[i].reads() if n in made]
+        before += [
+            place[r][0] for name in overwritten.get(i, ()) for r in readers.get(name, ()) if r != i and r in place
+        ]
+        place[i] = (max(before, default=-1), 1 + i)
+    return tuple(nodes[i] for i in sorted(range(len(nodes)), key=place.__getitem__))
