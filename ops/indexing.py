@@ -5,15 +5,17 @@ https://onnx.ai/onnx/operators/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from .broadcast import zeros_like
 from .errors import ShapeError
-from .op import Context, Sample, op
-from .rules import axes_of, axis_of, ints, length, same, unknown
-from .types import Array, Dim, Tensor, f32, i64
+from .op import Builder, Context, Sample, Value, op
+from .rules import axes_of, axis_of, ints, length, narrow, same, unknown, widen
+from .types import Array, Dim, DType, Tensor, f32, i64
 
 FAR = 2**31 - 1  # ends at or past this mean "to the end", whatever the size
 
@@ -54,14 +56,21 @@ def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
 def slice_(
     k: Context, data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
 ) -> Array:
+    return data[sliced(data.shape, starts, ends, axes, steps)].copy()
+
+
+def sliced(
+    shape: Sequence[int], starts: Array, ends: Array, axes: Array | None, steps: Array | None
+) -> tuple[slice, ...]:
+    """The operands of a Slice of a tensor of this shape, as Python has them."""
     start, end = ints(starts), ints(ends)
-    at = range(len(start)) if axes is None else axes_of(ints(axes), data.ndim)
+    at = range(len(start)) if axes is None else axes_of(ints(axes), len(shape))
     step = [1] * len(start) if steps is None else ints(steps)
-    index: list[Any] = [slice(None)] * data.ndim
+    index = [slice(None)] * len(shape)
     for a, s, e, by in zip(at, start, end, step, strict=True):
-        places = _range(data.shape[a], s, e, by)
+        places = _range(shape[a], s, e, by)
         index[a] = slice(places.start, places.stop if places.stop >= 0 else None, by) if places else slice(0, 0)
-    return data[tuple(index)].copy()
+    return tuple(index)
 
 
 @slice_.infer
@@ -77,6 +86,12 @@ def _(data: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, st
         exact = start is not None and end is not None and step is not None
         dims[a] = _sliced(dims[a], start[i], end[i], step[i]) if exact and start and end and step else None
     return data.of(dims)
+
+
+@slice_.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    data, *where = xs
+    return g.SliceGrad(dys[0], g.shape_of(data), *where, domain="mezzo"), None, None, None, None
 
 
 @op(
@@ -99,6 +114,12 @@ def gather(k: Context, data: Array, indices: Array, *, axis: int = 0) -> Array:
 def _(data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     at = axis_of(axis, data.rank)
     return data.of((*data.shape[:at], *indices.shape, *data.shape[at + 1 :]))
+
+
+@gather.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = 0) -> tuple[Value | None, ...]:
+    data, indices = xs
+    return g.GatherGrad(dys[0], indices, g.shape_of(data), axis=axis, domain="mezzo"), None
 
 
 @op(
@@ -128,6 +149,12 @@ def _(data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     if data.dims is not None and indices.dims is not None and len(data.dims) != len(indices.dims):
         raise ShapeError(f"indices {indices} and data {data} differ in rank")
     return data.of(indices.dims)
+
+
+@gather_elements.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = 0) -> tuple[Value | None, ...]:
+    data, indices = xs
+    return g.ScatterElements(zeros_like(g, data), indices, dys[0], axis=axis, reduction="add"), None
 
 
 @op(
@@ -167,18 +194,91 @@ def _(data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     return data.of((*lead, *indices.shape[batch_dims:-1], *data.shape[batch_dims + depth :]))
 
 
+@gather_nd.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, batch_dims: int = 0) -> tuple[Value | None, ...]:
+    data, indices = xs
+    if batch_dims:  # each entry of `indices` gets its own place in the batch before it
+        rank = g.rank_of(indices)
+        sizes = [g.Gather(g.shape_of(indices), g.const([i])) for i in range(rank - 1)]
+        column = g.Concat(*sizes, g.const([1]), axis=0)
+        places = [g.Range(g.const(0), g.Squeeze(n, g.const([0])), g.const(1)) for n in sizes[:batch_dims]]
+        upright = [g.Unsqueeze(p, g.const(list(range(1, rank - i)))) for i, p in enumerate(places)]
+        indices = g.Concat(*(g.Expand(p, column) for p in upright), indices, axis=-1)
+    return g.ScatterND(zeros_like(g, data), indices, dys[0], reduction="add"), None
+
+
 UPDATES = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 
 def _write(xp: Any, data: Array, where: tuple[Array, ...], updates: Array, reduction: str) -> Array:
-    result = data.copy()
+    """A copy of `data` where the blocks that `where` addresses by its first axes have become `updates`, or were
+    combined with them."""
+    lead, block = data.shape[: len(where)], math.prod(data.shape[len(where) :])
+    rows = xp.asarray(xp.broadcast_to(_row(xp, where, lead), updates.shape[: updates.ndim - data.ndim + len(where)]))
+    rows, news = rows.ravel(), updates.reshape(rows.size, block)
     if reduction == "none":
-        result[where] = updates
-    elif reduction in UPDATES:
-        getattr(xp, UPDATES[reduction]).at(result, where, updates)
-    else:
+        result = data.copy()
+        result.reshape(math.prod(lead), block)[rows] = news
+        return result
+    if reduction not in UPDATES:
         raise ShapeError(f"reduction {reduction!r} is none of none, {', '.join(UPDATES)}")
-    return result
+    result = xp.array(widen(data) if reduction == "add" else data)
+    places = rows[:, None] * block + xp.arange(block)  # in one dimension `at` is many times as fast
+    getattr(xp, UPDATES[reduction]).at(result.reshape(-1), places.ravel(), news.ravel().astype(result.dtype))
+    return narrow(result, data.dtype)
+
+
+def _row(xp: Any, where: tuple[Array, ...], sizes: Sequence[int]) -> Array:
+    """The number of the block with these indices, counted through axes of these sizes."""
+    row = xp.zeros((), np.int64)
+    for index, n in zip(where, sizes, strict=True):
+        if index.size and not (-n <= index.min() and index.max() < n):
+            raise ShapeError(f"an index is outside an axis of {n}", hint=f"indices run from {-n} to {n - 1}")
+        row = row * n + xp.where(index < 0, index + n, index)
+    return row
+
+
+def _scatter_grad(
+    g: Builder,
+    dy: Value,
+    y: Value,
+    data: Value,
+    updates: Value,
+    reduction: str,
+    scatter: Callable[..., Value],
+    gather: Callable[[Value], Value],
+) -> tuple[Value | None, ...]:
+    """Gradients to `data` and `updates`. `scatter` writes into a tensor, `gather` reads the same places of one."""
+    if reduction == "none":
+        return scatter(dy, zeros_like(g, updates)), None, gather(dy)
+    if reduction == "add":
+        return dy, None, gather(dy)
+
+    def where_equal(a: Value, b: Value) -> Value:
+        return g.Cast(g.Equal(a, b), to=_dtype(g, data).onnx)
+
+    if reduction == "mul":  # the product of the others: counting zeros tells whether one of them is 0
+        zero = [where_equal(v, g.scalar(0, v)) for v in (data, updates)]
+        rest = [g.Add(v, z) for v, z in zip((data, updates), zero, strict=True)]
+        zeros, product = scatter(*zero, reduction="add"), scatter(*rest, reduction="mul")
+
+        def others(dy: Value, product: Value, zeros: Value, rest: Value, zero: Value) -> Value:
+            return g.Mul(dy, g.Mul(g.Div(product, rest), where_equal(zeros, zero)))
+
+        return (
+            others(dy, product, zeros, rest[0], zero[0]),
+            None,
+            others(gather(dy), gather(product), gather(zeros), rest[1], zero[1]),
+        )
+    won = where_equal(data, y), where_equal(updates, gather(y))
+    share = g.Div(dy, scatter(*won, reduction="add"))  # equals share alike, as in PyTorch
+    return g.Mul(won[0], share), None, g.Mul(won[1], gather(share))
+
+
+def _dtype(g: Builder, x: Value) -> DType:
+    known = g.type_of(x)
+    assert isinstance(known, Tensor)
+    return known.dtype
 
 
 _CELLS = np.array([[0, 1], [2, 3], [0, 0]])
@@ -211,6 +311,19 @@ def _(data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
     return data.forget()
 
 
+@scatter_nd.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, reduction: str = "none") -> tuple[Value | None, ...]:
+    data, indices, updates = xs
+
+    def scatter(data: Value, updates: Value, **how: Any) -> Value:
+        return g.ScatterND(data, indices, updates, **how)
+
+    def gather(x: Value) -> Value:
+        return g.GatherND(x, indices)
+
+    return _scatter_grad(g, dys[0], ys[0], data, updates, reduction, scatter, gather)
+
+
 _ROWS = np.array([[1, 0, 2], [0, 2, 1]])
 _SAME_ROW = np.array([[1, 1, -1]])
 
@@ -239,3 +352,16 @@ def _(data: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reductio
     for i, (a, b) in enumerate(zip(indices.shape, updates.shape, strict=False)):
         same(a, b, f"axis {i} of indices {indices} and updates {updates}")
     return data.forget()
+
+
+@scatter_elements.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = 0, reduction: str = "none") -> tuple[Value | None, ...]:
+    data, indices, updates = xs
+
+    def scatter(data: Value, updates: Value, **how: Any) -> Value:
+        return g.ScatterElements(data, indices, updates, axis=axis, **how)
+
+    def gather(x: Value) -> Value:
+        return g.GatherElements(x, indices, axis=axis)
+
+    return _scatter_grad(g, dys[0], ys[0], data, updates, reduction, scatter, gather)
