@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -97,7 +96,9 @@ class Session:
     where kernels take them). `buckets` maps open dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`:
     inputs are padded with zeros to the next one and results cut back, which is right for dims whose elements the model
     treats independently. A graph with
-    states keeps them from run to run, and then runs one at a time. `seed` begins the random numbers; with
+    states keeps them from run to run, and then runs one at a time; `states` gives arrays to keep them in, by name of
+    the value that is read, which sessions may share that do not run at the same time. `seed` begins the random numbers,
+    which follow the number of the run (`next_run`); with
     `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
     `model` is a graph, or an opened `.mezzo` file: its programs are taken where they fit this machine, each read and
     confirmed when it is first needed, and its graph where none fits.
@@ -127,6 +128,7 @@ class Session:
         buckets: Buckets | None = None,
         seed: int = 0,
         random: Literal["philox", "numpy"] = "philox",
+        states: dict[str, Array] | None = None,
     ) -> None:
         self._model, self.signature, self.budget = model, model.signature, budget or Budget()
         self._stored = None if isinstance(model, Graph) else model
@@ -150,8 +152,16 @@ class Session:
         self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))
         self._seats = Seats(self._options.device, self._pool, most, max_memory)
         self._executor: ThreadPoolExecutor | None = None
-        self._numbers, self._planned, self._evicted = count(), 0, 0
-        self.states: dict[str, Array] = {n: np.array(a) for n, a in self.signature.states.items()}
+        self._planned, self._evicted = 0, 0
+        self.next_run = 0
+        self.states: dict[str, Array] = {} if states is None else states
+        for name, first in self.signature.states.items():
+            if name not in self.states:
+                self.states[name] = np.array(first)
+            elif type_of(self.states[name]) != type_of(first):
+                raise InputError(
+                    f"state {name!r} is {type_of(self.states[name])}, not {type_of(first)}", where="Session"
+                )
         self._fixed = all(isinstance(t, Tensor) and t.static for t in self.signature.inputs.values())
         if not self._lies_ready():
             # whatever is wrong with the graph is said here, and not by the first run
@@ -375,7 +385,7 @@ class Session:
         with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
             instance = self._instance(seat, bound)
             instance.around.meter = Meter(self.budget.steps, until=until, cancel=cancel)
-            instance.around.key = (self._seed, next(self._numbers))
+            instance.around.key = (self._seed, self._number())
             with np.errstate(all="ignore"):
                 results = instance.run(list(arrays.values()), buffers, observe=observe)
         made = {
@@ -410,7 +420,7 @@ class Session:
             instance = self._instance(seat, bound)
             around = instance.around
             if known.counted or around.meter.watches:
-                around.meter, around.key = Meter(self.budget.steps), (self._seed, next(self._numbers))
+                around.meter, around.key = Meter(self.budget.steps), (self._seed, self._number())
             buffers, results = known.replay(instance, feeds)
             short = known.short(instance)
             if short is not None:
@@ -419,6 +429,12 @@ class Session:
             name: r if b is not None else _own(r)
             for (name, _, _), b, r in zip(known.results, buffers, results, strict=True)
         }
+
+    def _number(self) -> int:
+        """The number of this run."""
+        with self._table:
+            self.next_run += 1
+            return self.next_run - 1
 
     def run_async(self, feeds: Mapping[str, Any], **options: Any) -> Future[dict[str, Any]]:
         """`run` in a thread of the session; takes the same arguments and returns a future of its result."""
