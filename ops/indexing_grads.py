@@ -80,9 +80,10 @@ def _(dY: Tensor, indices: Tensor, shape: Tensor, *, axis: int = 0) -> Tensor:
 @gather_grad.body
 def _(g: Builder, xs: Any, types: Any, *, axis: int = 0) -> Value | None:
     dY, indices, shape = xs
-    if any(t.dims is None for t in types) or not isinstance(types[2].dims[0], int):
+    if types[0].dims is None or types[1].dims is None:
         return None
-    rank, more = types[2].dims[0], len(types[1].dims)
+    more = len(types[1].dims)
+    rank = len(types[0].dims) - more + 1
     at = axis_of(axis, rank)
     if types[1].dtype is not DType.INT64:
         indices = g.Cast(indices, to=DType.INT64.onnx)

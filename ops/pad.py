@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from .errors import ShapeError
-from .op import Context, Sample, op
+from .indexing_grads import shaped, unmoved, untaken
+from .movement import shaped_like
+from .op import Builder, Context, Sample, Value, op
 from .rules import axes_of, ints, total, unknown
 from .types import Array, Tensor, f32, i64
 
@@ -64,6 +66,7 @@ def pad_indices(mode: str, n: int, before: int, after: int) -> np.ndarray[Any, A
         Sample([f32(2, 3), _list(1, 2, 1, 1)], {"mode": "wrap"}),
         Sample([f32(0, 2), _list(1, 0, 1, 0)]),
         Sample([i64(2), _list(1, 1), np.int64(7), _list(0)]),
+        Sample([f32(2, 3), _list(-1, 2), np.float32(2), _list(-1)]),
     ],
 )
 def pad(
@@ -111,3 +114,53 @@ def _(
     if any(isinstance(d, int) and d < 0 for d in dims):
         raise ShapeError(f"pads {sizes} crop more than {data} has")
     return data.of(dims)
+
+
+@pad.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, mode: str = "constant") -> tuple[Value | None, ...]:
+    data, pads, constant, axes = xs
+    if mode != "constant":
+        return g.PadGrad(dys[0], pads, g.shape_of(data), axes, mode=mode, domain="mezzo"), None, None, None
+    dx = g.Pad(dys[0], g.Neg(pads), None, axes)  # a negative border crops
+    if constant is None or not g.wants[2]:
+        return dx, None, None, None
+    border = g.ReduceSum(g.Sub(dys[0], g.Pad(dx, pads, None, axes)), keepdims=0)
+    return dx, None, shaped_like(g, border, constant), None
+
+
+@op(
+    "PadGrad",
+    domain="mezzo",
+    samples=[
+        Sample([f32(2, 9), _list(3, 2), _list(2, 4), _list(-1)], {"mode": "reflect"}),
+        Sample([f32(3, 6), _list(1, 2, 0, 1), _list(2, 3)], {"mode": "edge"}),
+        Sample([f32(4, 6), _list(1, 2, 1, 1), _list(2, 3)], {"mode": "wrap"}),
+        Sample([f32(2, 4), _list(0, -1, 1, 2), _list(1, 3)], {"mode": "edge"}),
+        Sample([f32(0, 3), _list(1, 1), _list(0, 1), _list(1)], {"mode": "edge"}),
+    ],
+)
+def pad_grad(k: Context, dY: Array, pads: Array, shape: Array, axes: Array | None = None, *, mode: str) -> Array:
+    """Zeros of `shape`, to which dY is added where a Pad whose mode repeats elements took them from."""
+    sizes = ints(shape)
+    result = dY.copy()
+    for axis, (before, after) in enumerate(pad_pairs(ints(pads), None if axes is None else ints(axes), dY.ndim)):
+        if before or after:
+            places = k.xp.asarray(pad_indices(mode, sizes[axis], before, after))
+            result = untaken(k.xp, result, places, sizes[axis], axis)
+    return result
+
+
+@pad_grad.infer
+def _(dY: Tensor, pads: Tensor, shape: Tensor, axes: Tensor | None = None, *, mode: str) -> Tensor:
+    return shaped(dY, shape)
+
+
+@pad_grad.body
+def _(g: Builder, xs: Any, types: Any, *, mode: str) -> Value:
+    dY, pads, shape, axes = xs
+    return unmoved(g, dY, shape, lambda places: g.Pad(places, pads, None, axes, mode=mode))
+
+
+@pad_grad.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, mode: str) -> tuple[Value | None, ...]:
+    return g.Pad(dys[0], xs[1], None, xs[3], mode=mode), None, None, None

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from .errors import ShapeError
-from .op import Context, Sample, op
+from .movement import shaped_like, size_of
+from .op import Builder, Context, Sample, Value, op
 from .rules import axes_of, axis_of, ints, same
 from .types import Array, Dim, DType, Tensor, f32, i64
 
@@ -50,6 +51,18 @@ def _(input: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
     return input.of((kept,) if axis is None else (kept if i == at else d for i, d in enumerate(input.shape)))
 
 
+@compress.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int | None = None) -> tuple[Value | None, ...]:
+    input, condition = xs
+    shape = g.shape_of(input)
+    sizes = g.ReduceProd(shape, keepdims=1) if axis is None else shape
+    along = size_of(g, input, axis) if axis is not None else sizes
+    heard = g.Slice(condition, g.const([0]), along)  # what is said beyond the axis counts for nothing
+    kept = g.Squeeze(g.NonZero(heard), g.const([0]))
+    dx = g.GatherGrad(dys[0], kept, sizes, axis=axis or 0, domain="mezzo")
+    return shaped_like(g, dx, input) if axis is None else dx, None
+
+
 @op(
     "ReverseSequence",
     since=28,
@@ -79,6 +92,11 @@ def _(input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: i
             f"the lengths {sequence_lens} do not fit the batch of {input}",
         )
     return input.forget()
+
+
+@reverse_sequence.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, **axes: int) -> tuple[Value | None, ...]:
+    return g.ReverseSequence(dys[0], xs[1], **axes), None
 
 
 @op(
@@ -167,3 +185,11 @@ def _(input_data: Tensor, shape: Tensor, *, axes: Sequence[int] | None = None) -
     for a, size in _targets(sizes, axes, input_data.rank):
         dims[a] = size
     return input_data.of(dims)
+
+
+@center_crop_pad.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axes: Sequence[int] | None = None) -> tuple[Value | None, ...]:
+    shape = g.shape_of(xs[0])
+    if axes is None:
+        return g.CenterCropPad(dys[0], shape), None
+    return g.CenterCropPad(dys[0], g.Gather(shape, g.const(list(axes))), axes=axes), None
