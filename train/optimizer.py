@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar
+from typing import Any
 
 from ..ops import DType
 from ..ops.errors import InputError

@@ -1,4 +1,4 @@
-"""Learning rates over time, as part of the program: a schedule adds nodes that turn the number of the update into a rate.
+"""Learning rates over time, as part of the program: a schedule adds nodes from the number of the update to a rate.
 
 Everything is float64 until the rate meets a tensor. `at` tells the rate of an update without a program.
 """

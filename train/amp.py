@@ -1,0 +1,105 @@
+"""Mixed precision: products in 16 bits, what loses by it in 32, parameters in 32 (Micikevicius et al. 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from ..ops import DType, Tensor
+from ..ops.errors import InputError
+from ..runtime.autodiff import fresh
+from ..runtime.graph import Graph, Node
+from ..runtime.infer import infer
+
+# Computed in 16 bits: products, whose sums are taken in 32.
+LOW = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention"}
+# Computed in 32 bits: sums over many elements, exponentials and powers, losses, what has a state.
+WIDE = {
+    "Softmax", "LogSoftmax", "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "Exp", "Log", "Pow", "Reciprocal",
+    "Softplus", "Erf", "Gelu", "ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum",
+    "ReduceLogSumExp", "ReduceProd", "CumSum", "LayerNormalization", "GroupNormalization", "InstanceNormalization",
+    "RMSNormalization", "BatchNormalization", "LRN", "LpNormalization", "MeanVarianceNormalization", "Cosh", "Sinh",
+    "Tan", "LSTM", "GRU", "RNN", "GlobalAveragePool", "AveragePool", "Resize", "GridSample", "RoiAlign",
+}  # fmt: skip
+KINDS = {"bf16": DType.BFLOAT16, "fp16": DType.FLOAT16}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Which operators compute in `dtype` and which in float32; the others as their inputs are, in float32 where those
+    differ."""
+
+    dtype: DType
+    low: AbstractSet[str] = frozenset(LOW)
+    wide: AbstractSet[str] = frozenset(WIDE)
+
+
+def policy_named(amp: str | Policy) -> Policy:
+    """The usual policy of a precision: `bf16` or `fp16`.
+
+    >>> policy_named("bf16").dtype
+    DType.BFLOAT16
+    """
+    if isinstance(amp, Policy):
+        return amp
+    if amp not in KINDS:
+        raise InputError(f"precision {amp!r}", where="amp", hint=f"one of {', '.join(KINDS)}, or a Policy")
+    return Policy(KINDS[amp])
+
+
+def mixed(graph: Graph, policy: Policy) -> Graph:
+    """The graph with casts where the precision changes. Initialisers, inputs and outputs keep their types."""
+    graph = infer(graph)
+    taken = set(graph.types)
+    nodes: list[Node] = []
+    low: set[str] = set()  # values that are in 16 bits now
+    casts: dict[tuple[str, DType], str] = {}
+
+    def is_float(name: str) -> bool:
+        known = graph.types.get(name)
+        return isinstance(known, Tensor) and known.dtype is DType.FLOAT
+
+    def cast(name: str, dtype: DType) -> str:
+        if not name or not is_float(name) or (name in low) == (dtype is policy.dtype):
+            return name
+        if (name, dtype) not in casts:
+            made = fresh(f"{name}:{dtype}", taken)
+            nodes.append(Node("Cast", (name,), (made,), {"to": dtype.onnx}, name=made))
+            casts[name, dtype] = made
+        return casts[name, dtype]
+
+    def wide(name: str) -> str:
+        return cast(name, DType.FLOAT)
+
+    for node in graph.nodes:
+        floats = [i for i in node.inputs if i and is_float(i)]
+        known = not node.domain and not node.bodies
+        moving = [i for i in floats if i not in graph.initializers]
+        if known and node.op in policy.low and floats:
+            narrow = True
+        elif not known or node.op in policy.wide or node.op in ("Cast", "CastLike"):
+            narrow = False
+        else:
+            narrow = bool(moving) and all(i in low for i in moving)
+        if narrow:
+            inputs = tuple(cast(i, policy.dtype) for i in node.inputs)
+            low |= {o for o in node.outputs if o and is_float(o)}
+        else:
+            inputs = tuple(map(wide, node.inputs))
+            if node.bodies:
+                inner = {n: wide(n) for body in node.bodies.values() for n in body.captures()}
+                node = replace(
+                    node, attrs={a: v.rename(inner) if isinstance(v, Graph) else v for a, v in node.attrs.items()}
+                )
+        nodes.append(replace(node, inputs=inputs))
+    return _with_outputs(graph, nodes, low, taken)
+
+
+def _with_outputs(graph: Graph, nodes: list[Node], low: set[str], taken: set[str]) -> Graph:
+    """Outputs in float32 under their own names: what made them in 16 bits has another."""
+    narrow = {o: fresh(f"{o}:narrow", taken) for o in dict.fromkeys(graph.outputs) if o in low}
+    body = graph.but(nodes=tuple(nodes)).rename(narrow)
+    moved = [replace(n, outputs=tuple(narrow.get(o, o) for o in n.outputs)) for n in body.nodes]
+    moved += [Node("Cast", (inner,), (o,), {"to": DType.FLOAT.onnx}, name=o) for o, inner in narrow.items()]
+    inputs = {n: graph.types[n] for n in graph.inputs}
+    return infer(graph.but(nodes=tuple(moved), outputs=graph.outputs, types=inputs)).verify()

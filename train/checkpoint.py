@@ -1,0 +1,104 @@
+"""Checkpoints: the states of a training in safetensors, beside a manifest in JSON that says what they belong to.
+
+`FOLDER/checkpoint.json` names a data file with its digest, and is replaced as a whole once that file is on the disk: a
+reader finds the former checkpoint or the new one, never half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..ops.errors import ModelError
+from ..ops.types import Array
+from ..runtime.files import replace_file
+from ..runtime.version import __version__
+
+MANIFEST = "checkpoint.json"
+FORMAT = 1
+LARGEST_MANIFEST = 64 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a training needs to go on: its arrays by name, the number of the next run (which random numbers follow),
+    what the caller noted (`position` in the data, ...), and a digest of the graph that it trains."""
+
+    arrays: Mapping[str, Array]
+    run: int
+    graph: str
+    optimizer: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def save(folder: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
+    """Write a checkpoint in place of the folder's former one. Raises ModelError where that cannot be done."""
+    from safetensors.numpy import save as encode
+
+    where = Path(folder)
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        data = encode({n: np.ascontiguousarray(a) for n, a in checkpoint.arrays.items()})
+        digest = hashlib.blake2b(data, digest_size=32).hexdigest()
+        name = f"{digest[:24]}.safetensors"
+        replace_file(where / name, [data])
+        manifest = {
+            "format": FORMAT,
+            "data": name,
+            "digest": digest,
+            "run": checkpoint.run,
+            "graph": checkpoint.graph,
+            "optimizer": checkpoint.optimizer,
+            "notes": checkpoint.notes,
+            "versions": {"mezzo": __version__, "numpy": np.__version__},
+        }
+        replace_file(where / MANIFEST, [json.dumps(manifest, indent=1).encode()])
+        for former in (*where.glob("*.safetensors"), *where.glob(".mezzo-*.part")):  # of killed writers too
+            if former.name != name:
+                former.unlink(missing_ok=True)
+    except (OSError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"the checkpoint cannot be written: {error}", where=str(where), hint="check the folder and its free space"
+        ) from error
+
+
+def load(folder: str | os.PathLike[str]) -> Checkpoint:
+    """Read a folder's checkpoint. Raises ModelError where there is none, or it is damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as decode
+
+    where = Path(folder)
+    try:
+        if (where / MANIFEST).stat().st_size > LARGEST_MANIFEST:
+            raise ValueError("the manifest is too large")
+        manifest = json.loads((where / MANIFEST).read_bytes())
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"format {manifest['format']!r} is not {FORMAT}")
+        name = str(manifest["data"])
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise ValueError(f"{name!r} is no file beside the manifest")
+        data = (where / name).read_bytes()
+        if hashlib.blake2b(data, digest_size=32).hexdigest() != manifest["digest"]:
+            raise ValueError(f"{name} has another digest than the manifest says")
+        arrays = decode(data)
+        return Checkpoint(
+            arrays, int(manifest["run"]), str(manifest["graph"]), dict(manifest["optimizer"]), dict(manifest["notes"])
+        )
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise ModelError(
+            f"no checkpoint can be read: {error}",
+            where=str(where),
+            hint="give the folder that Trainer.save wrote to; a pickle is never read",
+        ) from error
+
+
+def exists(folder: str | os.PathLike[str]) -> bool:
+    """Whether the folder holds a checkpoint."""
+    return (Path(folder) / MANIFEST).exists()

@@ -1,0 +1,102 @@
+"""Another head on a trained model: the last layer is cut off, and a new one learns in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ..ops import Tensor
+from ..ops.errors import InputError
+from ..ops.types import Array
+from ..runtime.autodiff import fresh
+from ..runtime.graph import Graph, Node
+from ..runtime.infer import infer
+from ..runtime.passes.prune import prune
+
+LAST = {"Gemm", "MatMul"}  # what a head is made of
+AFTER = {"Add", "Softmax", "LogSoftmax", "Sigmoid", "Identity", "Reshape", "Flatten", "Squeeze", "Cast"}
+
+
+def with_head(graph: Graph, size: int, *, output: str | None = None, at: str | None = None, seed: int = 0) -> Graph:
+    """The graph whose output is a new linear layer of `size` numbers for each sample.
+
+    `output` names the output to replace (default: the only one). The layer reads the value `at`; by default what the
+    last Gemm or MatMul before the output reads. Values of rank 4 are averaged over their pixels first. Weights are
+    drawn as by Glorot and Bengio 2010 from `seed`. The new output has the old one's name. Raises InputError where no
+    such layer is found, or the features' count is not known.
+    """
+    graph = infer(graph)
+    name = output_of(graph, output)
+    source = at or _features(graph, name)
+    known = graph.types.get(source)
+    if not isinstance(known, Tensor) or known.dims is None or not known.dtype.floating:
+        raise InputError(f"the features {source!r} are {known}", where=graph.name, hint="give at=, the name of a value")
+    count = known.dims[1] if len(known.dims) == 4 else known.dims[-1]
+    if not isinstance(count, int) or len(known.dims) < 2:
+        raise InputError(f"the count of the features {source!r} is not known: {known}", where=graph.name)
+    taken = set(graph.types)
+    nodes, value = [], source
+    if len(known.dims) == 4:
+        pooled, value = fresh(f"{name}/pooled", taken), fresh(f"{name}/features", taken)
+        nodes += [Node("GlobalAveragePool", (source,), (pooled,)), Node("Flatten", (pooled,), (value,))]
+    weight, bias, product = (fresh(f"{name}/{part}", taken) for part in ("weight", "bias", "product"))
+    bound = np.sqrt(6 / (count + size))
+    drawn = np.random.default_rng(seed).uniform(-bound, bound, (count, size))
+    made: Mapping[str, Array] = {
+        weight: drawn.astype(known.dtype.numpy),
+        bias: np.zeros(size, known.dtype.numpy),
+    }
+    nodes += [Node("MatMul", (value, weight), (product,)), Node("Add", (product, bias), (name,))]
+    kept = _without(graph, name, fresh(f"{name}/former", taken))
+    types = {n: t for n, t in kept.types.items() if n != name}
+    grown = kept.but(nodes=(*kept.nodes, *nodes), initializers={**kept.initializers, **made}, types=types)
+    return infer(prune(grown)).verify()
+
+
+def output_of(graph: Graph, output: str | None) -> str:
+    """The output of this name, or the only one."""
+    if output is None and len(graph.outputs) == 1:
+        return graph.outputs[0]
+    if output not in graph.outputs:
+        names = ", ".join(graph.outputs)
+        raise InputError(f"which output? {output!r} is none", where=graph.name, hint=f"one of {names}")
+    return output
+
+
+def _features(graph: Graph, output: str) -> str:
+    """What the last linear layer before an output reads."""
+    makers, value = graph.producers(), output
+    while (node := makers.get(value)) is not None and not node.domain:
+        moving = [i for i in node.inputs if i and i not in graph.initializers]
+        if node.op in LAST and len(moving) == 1:
+            return moving[0]
+        if node.op not in AFTER or not moving:
+            break
+        value = moving[0]
+    raise InputError(
+        f"no linear layer makes the output {output!r}", where=graph.name, hint="give at=, the value that the head reads"
+    )
+
+
+def _without(graph: Graph, output: str, former: str) -> Graph:
+    """The graph in which the value of an output has another name."""
+
+    def renamed(node: Node) -> Node:
+        return replace(node, outputs=tuple(former if o == output else o for o in node.outputs))
+
+    moved = graph.rename({output: former})
+    return moved.but(nodes=tuple(map(renamed, moved.nodes)), outputs=graph.outputs)
+
+
+def logits_of(graph: Graph, output: str) -> str:
+    """The value before the Softmax that makes an output; the output itself where none does."""
+    makers, value = graph.producers(), output
+    while (node := makers.get(value)) is not None and not node.domain:
+        if node.op in ("Softmax", "LogSoftmax"):
+            return node.inputs[0]
+        if node.op != "Identity":
+            break
+        value = node.inputs[0]
+    return output

@@ -1,0 +1,288 @@
+"""The Trainer: fine-tunes an imported model, keeps its place, and gives the model back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..exporters import save_onnx
+from ..importers import load_onnx
+from ..ops import DType, Tensor
+from ..ops.errors import InputError
+from ..ops.types import Array, type_of
+from ..runtime.autodiff import fresh
+from ..runtime.graph import Graph, State
+from ..runtime.infer import infer
+from ..runtime.session import Session
+from ..runtime.typed import TypedBuilder
+from . import checkpoint, modes
+from .amp import Policy, mixed, policy_named
+from .head import logits_of, output_of
+from .loss import Loss, loss_named
+from .optimizer import Adam, Optimizer
+from .step import COUNT, Scaling, Step, training_step
+
+Feeds = Mapping[str, Any]
+TARGET = "target"
+SEEN, TOTAL, RIGHT = "metrics/seen", "metrics/loss", "metrics/right"
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Over the samples since the last `reset`: how many, their mean loss, and the share of right answers (None where
+    the loss has no classes)."""
+
+    samples: int
+    loss: float
+    accuracy: float | None
+
+    def __str__(self) -> str:
+        shown = f"loss {self.loss:.4f}"
+        return shown if self.accuracy is None else f"{shown}, accuracy {self.accuracy:.2%}"
+
+
+class Trainer:
+    """Trains a graph, or an ONNX file, by a loss on one of its outputs.
+
+    `loss` is a name of `train.loss.LOSSES` or a Loss; what was asked for is fed as `target`. A cross-entropy reads what
+    the Softmax before the output reads. `train` and `freeze` are patterns of weights' names (shell wildcards). `gather`
+    is how many calls of `step` make one update. `amp` is "bf16", "fp16" (with dynamic loss scaling) or a Policy.
+    `statistics=False` leaves batch normalisation to its running statistics. Dropout and batch normalisation are in
+    training mode here, and in inference mode in `graph()` and `export`. `threads` and `onednn` are those of Session.
+
+    Raises UnsupportedModel listing every operator on the way that has no derivative, InputError for names and patterns
+    that fit nothing.
+
+    >>> from mezzo.models.digits import digits_model, held_out
+    >>> from mezzo.train.optimizer import SGD
+    >>> digits = held_out()
+    >>> trainer = Trainer(digits_model(), optimizer=SGD(rate=0.05), freeze=["*conv*"])
+    >>> losses = [trainer.step({"image": digits.inputs, "target": digits.labels}) for _ in range(5)]
+    >>> losses[-1] < losses[0]
+    True
+    """
+
+    def __init__(
+        self,
+        model: Graph | str | os.PathLike[str] | bytes,
+        *,
+        loss: str | Loss = "cross_entropy",
+        optimizer: Optimizer | None = None,
+        output: str | None = None,
+        train: Sequence[str] | None = None,
+        freeze: Sequence[str] = (),
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        gather: int = 1,
+        amp: str | Policy | None = None,
+        statistics: bool = True,
+        seed: int = 0,
+        threads: int | None = None,
+        onednn: bool = True,
+    ) -> None:
+        self.source = infer(model if isinstance(model, Graph) else load_onnx(model))
+        policy = None if amp is None else policy_named(amp)
+        scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
+        self.plan = Step(optimizer or Adam(), clip_norm, clip_value, gather, scaling)
+        self.output, self.seed = output_of(self.source, output), seed
+        self.trained = modes.chosen(self.source, train, freeze)
+        if not self.trained:
+            raise InputError("there is nothing to learn", where=self.source.name, hint="loosen train= and freeze=")
+        learning = modes.training(self.source, statistics=statistics)
+        if policy is not None:
+            learning = mixed(learning, policy)
+        self._loss, self._classes = loss_named(loss), loss == "cross_entropy"
+        with_loss, value = self._judged(learning)
+        self.loss = value
+        self.graph_of_step = training_step(with_loss, value, self.trained, self.plan)
+        how: dict[str, Any] = {"seed": seed, "threads": threads, "onednn": onednn}
+        self._update = Session(self.graph_of_step, **how)
+        self.states = self._update.states
+        self._gather: Session | None = None
+        if gather > 1:
+            only = training_step(with_loss, value, self.trained, self.plan, updates=False)
+            self._gather = Session(only, states=self.states, **how)
+        self._how, self._calls = how, 0
+        self._evaluation: Session | None = None
+        self.notes: dict[str, Any] = {}
+
+    # -- the graphs -------------------------------------------------------------------------------------------------
+
+    def _judged(self, graph: Graph) -> tuple[Graph, str]:
+        """The graph with the loss as its output, and with metrics as states; the name of the loss."""
+        value = logits_of(graph, self.output) if self._classes else self.output
+        known = graph.types.get(value) or infer(graph).types[value]
+        if not isinstance(known, Tensor) or not known.dtype.floating:
+            raise InputError(f"the output {self.output!r} is {known}", where=graph.name, hint="a loss needs floats")
+        taken = set(graph.types)
+        g = TypedBuilder(infer(graph).types, prefix=fresh("loss/", taken))
+        wide = g.Cast(value, to=DType.FLOAT.onnx) if known.dtype.narrow else value
+        if TARGET in taken:
+            raise InputError(f"the model has a value {TARGET!r} already", where=graph.name, hint="rename it")
+        target = g.input(TARGET, self._loss.target(known if wide == value else known.to(DType.FLOAT)))
+        loss = self._loss.build(g, wide, target)
+        states, first = self._metrics(g, wide, target, loss)
+        made = graph.but(
+            inputs=(*graph.inputs, TARGET),
+            outputs=(loss,),
+            nodes=(*graph.nodes, *g.nodes()),
+            initializers={**graph.initializers, **g.constants(), **first},
+            types={**{n: t for n, t in g.types.items() if n not in first}, **{n: type_of(a) for n, a in first.items()}},
+            states=(*graph.states, *states),
+        )
+        return made, loss
+
+    def _metrics(self, g: TypedBuilder, value: str, target: str, loss: str) -> tuple[list[State], dict[str, Array]]:
+        """States that gather what `metrics` tells."""
+        first: dict[str, Array] = {SEEN: np.array(0, np.int64), TOTAL: np.array(0.0, np.float64)}
+        if self._classes:
+            first[RIGHT] = np.array(0, np.int64)
+        g.types.update({n: type_of(a) for n, a in first.items()})
+        count = g.Squeeze(g.Gather(g.Shape(target), g.const([0]), axis=0))
+        total = g.Mul(g.Cast(loss, to=DType.DOUBLE.onnx), g.Cast(count, to=DType.DOUBLE.onnx))
+        states = [State(SEEN, SEEN, g.Add(SEEN, count)), State(TOTAL, TOTAL, g.Add(TOTAL, total))]
+        if self._classes:
+            right = g.Equal(g.ArgMax(value, axis=1, keepdims=0), target)
+            share = g.ReduceMean(g.Cast(right, to=DType.DOUBLE.onnx), keepdims=0)
+            hits = g.Cast(g.Round(g.Mul(share, g.Cast(count, to=DType.DOUBLE.onnx))), to=DType.INT64.onnx)
+            states.append(State(RIGHT, RIGHT, g.Add(RIGHT, hits)))
+        return states, first
+
+    def graph(self) -> Graph:
+        """The model as it was given, with what it has learned: for inference and export."""
+        own = self.source.initializers
+        learned = {n: np.array(a) for n, a in self.states.items() if n in own}
+        return modes.inference(self.source.but(initializers={**own, **learned}))
+
+    def export(self, path: str | os.PathLike[str], *, opset: int | None = None) -> None:
+        """Write the model as ONNX, with what it has learned."""
+        save_onnx(self.graph(), path, opset=opset)
+
+    def export_step(self, path: str | os.PathLike[str], *, opset: int | None = None) -> None:
+        """Write the training step as one ONNX model of standard operators: batch and states in, loss and states out."""
+        save_onnx(self.graph_of_step, path, opset=opset, standard=True)
+
+    # -- training ---------------------------------------------------------------------------------------------------
+
+    @property
+    def updates(self) -> int:
+        """How many updates the parameters have had."""
+        return int(self.states[COUNT])
+
+    @property
+    def parameters(self) -> dict[str, Array]:
+        """The learned weights by name: the arrays themselves, which the next step changes."""
+        return {n: self.states[n] for n in self.trained}
+
+    def step(self, feeds: Feeds) -> float:
+        """Learn from one batch: the model's inputs by name, and `target`. Returns the loss before the update."""
+        self._calls += 1
+        last = self._calls % self.plan.gather == 0
+        session = self._update if self._gather is None or last else self._gather
+        session.next_run = self._calls
+        return float(session.run(feeds)[self.loss])
+
+    def fit(
+        self,
+        batches: Iterable[Feeds] | Callable[[int], Iterable[Feeds]],
+        *,
+        epochs: int = 1,
+        on_step: Callable[[int, float], Any] | None = None,
+        on_epoch: Callable[[int, Metrics], Any] | None = None,
+    ) -> list[Metrics]:
+        """Learn from all batches, `epochs` times; returns the metrics of each epoch.
+
+        `batches` is a sequence of feeds, or a function that makes them for an epoch's number. A truthy answer of
+        `on_step(number of the call, loss)` or `on_epoch(number, metrics)` ends the training.
+        """
+        found: list[Metrics] = []
+        for epoch in range(epochs):
+            self.reset_metrics()
+            for feeds in batches(epoch) if callable(batches) else batches:
+                loss = self.step(feeds)
+                if on_step is not None and on_step(self._calls, loss):
+                    return [*found, self.metrics()]
+            found.append(self.metrics())
+            if on_epoch is not None and on_epoch(epoch, found[-1]):
+                break
+        return found
+
+    def metrics(self) -> Metrics:
+        """What was seen since the last reset."""
+        return _metrics_of(self.states)
+
+    def reset_metrics(self) -> None:
+        """Count from nothing."""
+        for name in (SEEN, TOTAL, RIGHT):
+            if name in self.states:
+                self.states[name][...] = 0
+
+    def evaluate(self, batches: Iterable[Feeds]) -> Metrics:
+        """The metrics of the model in inference mode on other data; nothing is learned."""
+        if self._evaluation is None:
+            plain, _ = self._judged(modes.inference(self.source))
+            own = [n for n in self.states if n in plain.initializers and not n.startswith("metrics/")]
+            kept = tuple(State(n, n, n) for n in own)
+            shared = {n: self.states[n] for n in own}
+            self._evaluation = Session(plain.but(states=(*plain.states, *kept)), states=shared, **self._how)
+        session = self._evaluation
+        for name in (SEEN, TOTAL, RIGHT):
+            if name in session.states:
+                session.states[name][...] = 0
+        for feeds in batches:
+            session.run(feeds)
+        return _metrics_of(session.states)
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a checkpoint, from which a Trainer made in the same way goes on to the same bits. What the caller has
+        put into `notes` (a position in the data, ...) goes with it, as JSON."""
+        checkpoint.save(
+            folder,
+            checkpoint.Checkpoint(
+                self.states, self._calls, self._digest(), self.plan.optimizer.to_dict(), dict(self.notes)
+            ),
+        )
+
+    def resume(self, folder: str | os.PathLike[str]) -> Mapping[str, Any]:
+        """Go on from a checkpoint; returns its notes. InputError where it belongs to another model or plan."""
+        found = checkpoint.load(folder)
+        if found.graph != self._digest():
+            raise InputError(
+                "the checkpoint was written by a training of another graph",
+                where=str(folder),
+                hint="make the Trainer with the model and the options that it had",
+            )
+        for name, array in self.states.items():
+            if name not in found.arrays or type_of(found.arrays[name]) != type_of(array):
+                raise InputError(f"the checkpoint has no {type_of(array)} {name!r}", where=str(folder))
+        for name, array in self.states.items():
+            array[...] = found.arrays[name]
+        self._calls, self.notes = found.run, dict(found.notes)
+        return self.notes
+
+    def _digest(self) -> str:
+        """What the training step computes, as a number: its nodes, constants apart from states, and the seed."""
+        graph = self.graph_of_step
+        first = {s.input for s in graph.states}
+        made = hashlib.blake2b(f"{self.seed} {graph.inputs} {graph.outputs} {graph.states}".encode(), digest_size=16)
+        for node in graph.nodes:
+            attrs = sorted((a, str(v)) for a, v in node.attrs.items())
+            made.update(f"{node.domain} {node.op} {node.inputs} {node.outputs} {attrs}".encode())
+        for name, array in sorted(graph.initializers.items()):
+            made.update(f"{name} {type_of(array)}".encode())
+            if name not in first:
+                made.update(np.ascontiguousarray(array).tobytes() if array.dtype != object else str(array).encode())
+        return made.hexdigest()
+
+
+def _metrics_of(states: Mapping[str, Array]) -> Metrics:
+    seen = int(states[SEEN])
+    right = float(states[RIGHT]) / max(seen, 1) if RIGHT in states else None
+    return Metrics(seen, float(states[TOTAL]) / max(seen, 1), right)
