@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from .errors import ShapeError
-from .op import Context, Sample, op
+from .op import Builder, Context, Sample, Value, op
 from .rules import narrow, product, same, unknown, widen
+from .shapes import moved_into, reaches, sizes, starts
 from .types import Array, Dim, Tensor, f32
 from .windows import Ints, Window, known, out_dims, padded, per_axis, taps, windows
 
@@ -106,6 +107,21 @@ def _(
     return X.of((x[0], w[0], *out_dims(x[2:], kernel, strides, dilations, pads, auto_pad)))
 
 
+@conv.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | None, ...]:
+    (dy,), (X, W, B) = dys, xs
+    return (
+        g.ConvGradInput(dy, W, g.shape_of(X), domain="mezzo", **attrs) if g.wants[0] else None,
+        g.ConvGradWeights(dy, X, g.shape_of(W), domain="mezzo", **attrs) if g.wants[1] else None,
+        bias_grad(g, dy) if B is not None and g.wants[2] else None,
+    )
+
+
+def bias_grad(g: Builder, dy: Value) -> Value:
+    """The gradient of what was added to each channel."""
+    return g.ReduceSum(dy, g.const([0, *range(2, g.rank_of(dy))]), keepdims=0)
+
+
 def conv_dims(
     X: Tensor, W: Tensor, kernel_shape: Ints
 ) -> tuple[tuple[Dim, ...] | None, tuple[Dim, ...] | None, tuple[Dim, ...]]:
@@ -186,6 +202,8 @@ def transposed_windows(
             [f32(1, 2, 3, 3), f32(2, 1, 3, 3)], {"strides": [3, 2], "output_shape": [10, 8], "output_padding": [1, 1]}
         ),
         Sample([f32(1, 2, 2, 3, 2), f32(2, 1, 2, 2, 2)]),
+        Sample([f32(1, 2, 3), f32(2, 1, 3)], {"auto_pad": "VALID", "strides": [2]}),
+        Sample([f32(1, 2, 3), f32(2, 1, 2)], {"dilations": [2], "output_padding": [1], "pads": [1, 0]}),
         Sample([f32(0, 2, 3), f32(2, 2, 2)]),
     ],
 )
@@ -245,3 +263,59 @@ def _(
     check_bias(B, filters, W)
     found = transposed_windows(x[2:], kernel, strides, dilations, pads, auto_pad, output_padding, output_shape)
     return X.of((x[0], filters, *(None if f is None else f.out for f in found)))
+
+
+@conv_transpose.grad
+def _(
+    g: Builder,
+    dys: Any,
+    ys: Any,
+    xs: Any,
+    *,
+    auto_pad: str = "NOTSET",
+    kernel_shape: Ints = None,
+    output_padding: Ints = None,
+    output_shape: Ints = None,
+    pads: Ints = None,
+    **attrs: Any,
+) -> tuple[Value | None, ...]:
+    (dy,), (X, W, B) = dys, xs
+    fitted = auto_pad in ("SAME_UPPER", "SAME_LOWER") or bool(output_shape)
+    if fitted or any(a >= b for a, b in zip(output_padding or (), attrs.get("strides") or (1,) * 9, strict=False)):
+        dy = _whole(g, dy, X, W, auto_pad, output_padding, output_shape, pads, attrs)
+    elif auto_pad == "NOTSET" and pads:
+        attrs["pads"] = pads
+    return (
+        g.Conv(dy, W, **attrs) if g.wants[0] else None,
+        g.ConvGradWeights(X, dy, g.shape_of(W), domain="mezzo", **attrs) if g.wants[1] else None,
+        bias_grad(g, dys[0]) if B is not None and g.wants[2] else None,
+    )
+
+
+def _whole(
+    g: Builder,
+    dy: Value,
+    X: Value,
+    W: Value,
+    auto_pad: str,
+    output_padding: Ints,
+    output_shape: Ints,
+    pads: Ints,
+    attrs: dict[str, Any],
+) -> Value:
+    """dy over all places that the windows reach: zeros stand where the result was cut off, and what was put behind the
+    windows is gone."""
+    rank = g.rank_of(W) - 2
+    places = sizes(g, g.shape_of(X), 2)
+    moves = [attrs.get(a) for a in ("strides", "dilations")]
+    reach = reaches(g, places, sizes(g, g.shape_of(W), 2), rank, *moves)
+    more = per_axis(output_padding, rank, 0, "output_padding")
+    whole = g.Add(reach, g.const(more)) if any(more) else reach
+    if output_shape:
+        target = g.const(per_axis(output_shape, rank, -1, "output_shape"))
+    else:
+        target = g.Mul(places, g.const(per_axis(moves[0], rank, 1, "strides")))
+    fitted = auto_pad in ("SAME_UPPER", "SAME_LOWER") or bool(output_shape)
+    side = "SAME_UPPER" if auto_pad == "SAME_UPPER" else "SAME_LOWER"
+    before = starts(g, target, whole, rank, pads, side if fitted else auto_pad)
+    return moved_into(g, dy, before, reach, rank)

@@ -117,6 +117,19 @@ def padded(xp: Any, x: Array, found: Sequence[Window], fill: Any = 0) -> Array:
     return out
 
 
+def unpadded(xp: Any, x: Array, found: Sequence[Window], sizes: Sequence[int]) -> Array:
+    """The derivative of `padded`: what lies where an array of these spatial sizes was put; 0 where it was cropped."""
+    lead = (slice(None),) * (x.ndim - len(found))
+    kept = [n + min(w.before, 0) + min(w.after + w.extra, 0) for w, n in zip(found, sizes, strict=True)]
+    inside = tuple(slice(max(w.before, 0), max(w.before, 0) + n) for w, n in zip(found, kept, strict=True))
+    if kept == list(sizes):
+        return xp.ascontiguousarray(x[lead + inside])
+    out = xp.zeros((*x.shape[: len(lead)], *sizes), x.dtype)
+    to = tuple(slice(max(-w.before, 0), max(-w.before, 0) + n) for w, n in zip(found, kept, strict=True))
+    out[lead + to] = x[lead + inside]
+    return out
+
+
 def taps(x: Array, found: Sequence[Window]) -> list[Array]:
     """Views of a padded array, one per place of the kernel in row-major order, each of the output's spatial shape."""
     lead = (slice(None),) * (x.ndim - len(found))

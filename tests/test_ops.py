@@ -292,6 +292,7 @@ ORT_DIFFERS: list[tuple[str, Callable[[Sample], bool], str]] = [
     ("Attention", lambda s: s.attrs.get("qk_matmul_output_mode") == 2, "it shows hidden scores as the lowest float"),
     ("Resize", fractional_corners, "it aligns corners with whole sizes, the official vectors with fractional ones"),
     ("DeformConv", lambda s: s.inputs[0] == f32(1, 1, 6), "it knows two spatial axes only"),
+    ("ConvTranspose", lambda s: s.attrs.get("output_padding") == [1], "it refuses what a dilation allows"),
     ("MaxUnpool", lambda s: len(s.inputs) == 3, "it counts places in the size asked for"),
     ("BitCast", lambda s: getattr(s.inputs[0], "dtype", None) == np.complex128, "it has no complex numbers"),
     ("GridSample", lambda s: isinstance(s.inputs[0], np.ndarray), "it has no texts"),

@@ -1,0 +1,83 @@
+"""Arithmetic on shapes that are values: what gradient rules and bodies compute where sizes are not known.
+
+Every function works for graphs and for arrays; where sizes are known the results fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .op import Builder, Value
+from .types import DType, Tensor
+from .windows import Ints, per_axis
+
+
+def sizes(g: Builder, shape: Value, start: int = 0, end: int | None = None) -> Value:
+    """Some entries of a shape, as a list."""
+    ends = np.iinfo(np.int64).max if end is None else end
+    return g.Slice(shape, g.const([start]), g.const([ends]), g.const([0]))
+
+
+def size(g: Builder, shape: Value, axis: int) -> Value:
+    """One entry of a shape, of rank 0."""
+    return g.Gather(shape, g.const(axis), axis=0)
+
+
+def count(g: Builder, shape: Value) -> Value:
+    """How many elements a tensor of this shape has, as a list of one."""
+    return g.ReduceProd(shape, g.const([0]), keepdims=1)
+
+
+def joined(g: Builder, *parts: Value | Sequence[int]) -> Value:
+    """One list of lists, which are values or whole numbers."""
+    return g.Concat(*(g.const(np.array(p, np.int64)) if isinstance(p, (list, tuple)) else p for p in parts), axis=0)
+
+
+def wide(g: Builder, x: Value) -> Value:
+    """The tensor in the element type that sums are taken in (see rules.widen)."""
+    return g.Cast(x, to=DType.FLOAT.onnx) if _dtype(g, x).narrow else x
+
+
+def cast_like(g: Builder, x: Value, like: Value) -> Value:
+    """The tensor in the element type of another."""
+    to = _dtype(g, like)
+    return x if _dtype(g, x) is to else g.Cast(x, to=to.onnx)
+
+
+def _dtype(g: Builder, x: Value) -> DType:
+    known = g.type_of(x)
+    assert isinstance(known, Tensor)
+    return known.dtype
+
+
+def zeros(g: Builder, shape: Value, like: Value) -> Value:
+    """Zeros in the element type of another value."""
+    return g.Expand(g.scalar(0, like), shape)
+
+
+def starts(g: Builder, image: Value, reach: Value, rank: int, pads: Ints, auto_pad: str) -> Value:
+    """How far before an image of sizes `image` its first window begins, where all windows reach over `reach` places
+    (see windows.window)."""
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        missing = g.Max(g.Sub(reach, image), g.const([0]))
+        small = g.Div(missing, g.const([2]))
+        return small if auto_pad == "SAME_UPPER" else g.Sub(missing, small)
+    edge = per_axis(pads, 2 * rank, 0, "pads") if auto_pad == "NOTSET" else (0,) * rank
+    return g.const(edge[:rank])
+
+
+def moved_into(g: Builder, x: Value, before: Value, target: Value, rank: int) -> Value:
+    """The tensor whose last `rank` axes get the sizes `target`: so many zeros before, the rest behind; negative numbers
+    crop."""
+    after = g.Sub(target, g.Add(sizes(g, g.shape_of(x), -rank), before))
+    axes = np.arange(-rank, 0)
+    return g.Pad(x, joined(g, before, after), None, g.const(axes))
+
+
+def reaches(g: Builder, out: Value, kernel: Value, rank: int, strides: Ints, dilations: Ints) -> Value:
+    """Over how many places of each axis `out` windows of a kernel reach together."""
+    step, spread = (g.const(per_axis(v, rank, 1, "strides")) for v in (strides, dilations))
+    one = g.const([1])
+    return g.Add(g.Add(g.Mul(g.Sub(out, one), step), g.Mul(g.Sub(kernel, one), spread)), one)
