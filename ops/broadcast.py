@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from .errors import ShapeError
-from .op import Builder, Context, Sample, Value, op
+from .op import Body, Builder, Context, Sample, Value, op
 from .rules import ints
 from .types import Array, Tensor, Type, f32
+from .types import Sequence as SequenceType
 
 
 @op(
@@ -60,7 +61,10 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 
 
 def zeros_like(g: Builder, x: Value) -> Value:
-    """Zeros of the element type and shape of another value."""
+    """Zeros of the element type and shape of another value; of a sequence, a sequence of them."""
+    known = g.type_of(x)
+    if isinstance(known, SequenceType):
+        return g.SequenceMap(x, body=Body([known.element], lambda b, v: (zeros_like(b, v),)))
     return g.Expand(g.scalar(0, x), g.shape_of(x))
 
 

@@ -6,13 +6,17 @@ planned program).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from .broadcast import zeros_like
 from .errors import BudgetError, MezzoError, ShapeError
-from .op import Body, Builder, Context, Sample, Subgraph, op
-from .types import Array, Dim, DType, Tensor, Type, f32, i64, join, type_of
+from .op import Body, Builder, Context, GraphBody, Sample, Subgraph, Twin, Value, op
+from .types import Array, Dim, DType, Tensor, Type, differentiable, f32, i64, join, type_of
+from .types import Sequence as SequenceType
 
 BOOL = Tensor(DType.BOOL, ())
 
@@ -53,6 +57,32 @@ def _stack(k: Context, rows: list[Array], body: Subgraph, position: int, types: 
     return k.xp.zeros(dims, row.dtype.numpy)
 
 
+def _or_zeros(b: Builder, dx: Value | None, x: Value) -> Value:
+    return zeros_like(b, x) if dx is None else dx
+
+
+def _added(b: Builder, sums: Sequence[Value], parts: Sequence[Value | None]) -> list[Value]:
+    """The sums of gradients of captured values, with what one more iteration adds."""
+    return [s if part is None else b.total([s, part]) for s, part in zip(sums, parts, strict=True)]
+
+
+def _several(made: Any, count: int) -> tuple[Value, ...]:
+    """The results of a builder's call that asked for `count` outputs."""
+    return (made,) if count == 1 else tuple(made)
+
+
+def _held(g: Builder, values: Sequence[Value]) -> list[Type]:
+    """The types of values without what is known of their elements."""
+    return [_forget(g.type_of(v)) for v in values]
+
+
+def _parted(values: Sequence[Value], *counts: int) -> Iterator[list[Value]]:
+    """Lists of so many values, one after another."""
+    rest = iter(values)
+    for count in counts:
+        yield list(islice(rest, count))
+
+
 def _two(g: Builder) -> tuple[Any, ...]:
     return (g.const(2.0, DType.FLOAT),)
 
@@ -84,6 +114,32 @@ def _(cond: Tensor, *, else_branch: Subgraph, then_branch: Subgraph) -> tuple[Ty
     if len(yes) != len(no):
         raise ShapeError(f"the branches return {len(yes)} and {len(no)} values")
     return tuple(join(a, b) for a, b in zip(yes, no, strict=True))
+
+
+@if_.grad
+def _(
+    g: Builder, dys: Any, ys: Any, xs: Any, *, else_branch: GraphBody, then_branch: GraphBody
+) -> tuple[Value | None, ...]:
+    """An If whose branches run the branches of the node again, and their derivatives."""
+    (cond,) = xs
+    known = g.type_of(cond)
+    taken = None if not isinstance(known, Tensor) or known.value is None else _truth(np.asarray(known.value))
+
+    def derivative(branch: GraphBody, runs: bool) -> Body:
+        def build(b: Builder) -> list[Value]:
+            found = b.grad_of(branch, [], dys) if runs else [None] * len(b.captured)
+            return [_or_zeros(b, dx, x) for dx, x in zip(found, b.captured, strict=True)]
+
+        return Body([], build)
+
+    count = len(g.captured)
+    made = g.If(
+        cond,
+        then_branch=derivative(then_branch, taken is not False),
+        else_branch=derivative(else_branch, taken is not True),
+        outputs=count,
+    )
+    return None, *_several(made, count)
 
 
 def _attempt(branch: Subgraph) -> tuple[Type, ...] | MezzoError:
@@ -156,6 +212,95 @@ def _(M: Tensor | None, cond: Tensor | None, *v_initial: Type, body: Subgraph) -
             raise ShapeError(f"a scan output is a tensor, not {row}")
         scans.append(row.of(None if row.dims is None else (count, *row.dims)))
     return (*carried, *scans)
+
+
+def _varies(type: Type) -> bool:
+    """Whether values of a type may differ in size from one iteration to the next."""
+    return not isinstance(type, Tensor) or type.dims is None or None in type.dims
+
+
+@loop.twin
+def _(types: Sequence[Type | None], wanted: Any, *, body: GraphBody) -> Twin:
+    """The loop that also returns, of each iteration, its number and the carried values it starts from, those that
+    keep their size."""
+    carried = _carried(body, types[2:])
+    needed = [body.inputs[0], *(v for v, t in zip(body.inputs[2:], carried, strict=True) if not _varies(t))]
+    return _returning("Loop", body, needed, len(carried) + 1, {})
+
+
+def _carried(body: Subgraph, types: Sequence[Type | None]) -> list[Type]:
+    """The types of the carried values of a Loop in any iteration."""
+    found: list[Type] = _fixpoint(body, (i64(), BOOL), [_forget(t) for t in types if t is not None], (), 1)[0]
+    return found
+
+
+def _returning(name: str, body: GraphBody, values: Sequence[str], rows: int, attrs: Mapping[str, Any]) -> Twin:
+    """A Loop or Scan whose body returns some of its inputs too, behind output `rows`, where it does not yet."""
+    b = body.extend()
+    more = [b.Identity(v) for v in values if _row(body, v, rows) is None]
+    outputs = [*body.outputs, *more]
+    given = {a: (*v, *(0,) * len(more)) for a, v in attrs.items() if a.startswith("scan_output") and v}
+    condition = int(name == "Loop")  # which the loop keeps to itself
+    return Twin(name, {**attrs, **given, "body": b.graph(outputs)}, len(outputs) - condition)
+
+
+def _row(body: GraphBody, value: str, rows: int) -> int | None:
+    """The number of the scan output, among all outputs of a body, that returns a value."""
+    return next((i for i in body.returns(value) if i >= rows), None)
+
+
+@loop.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, body: GraphBody) -> tuple[Value | None, ...]:
+    """A loop over the iterations from the last to the first, each run again from the values it started from."""
+    M, cond, *initial = xs
+    n = len(initial)
+    types = _carried(body, _held(g, initial))
+    starts = [_row(body, v, n + 1) for v in body.inputs[2:]]
+    lists = _saved(g, body, M, cond, initial, types, [i for i, at in enumerate(starts) if at is None])
+    counted = _row(body, body.inputs[0], n + 1)
+    assert counted is not None  # the twin returns it
+    trips = g.Squeeze(g.shape_of(ys[counted - 1]))
+    moving = [i for i, t in enumerate(types) if differentiable(t)]
+    arriving = [j for j in range(n, len(dys)) if dys[j] is not None]
+    captured = list(g.captured)
+
+    def build(b: Builder, i: Value, go: Value, *inside: Value) -> list[Value]:
+        dstates, sums = _parted(inside, len(moving), len(captured))
+        at = b.Sub(b.Sub(trips, i), b.const(1))
+        states = [
+            b.SequenceAt(lists[k], at) if row is None else b.Gather(ys[row - 1], at) for k, row in enumerate(starts)
+        ]
+        given = dict(zip(moving, dstates, strict=True)) | {j: b.Gather(dys[j], at) for j in arriving}
+        found = b.grad_of(body, [at, go, *states], [None, *(given.get(j) for j in range(len(body.outputs) - 1))])
+        return [go, *(_or_zeros(b, found[2 + k], states[k]) for k in moving), *_added(b, sums, found[2 + n :])]
+
+    first = [_or_zeros(g, dys[k], ys[k]) for k in moving]
+    inside = [i64(), BOOL, *(types[k] for k in moving), *_held(g, captured)]
+    count = len(moving) + len(captured)
+    made = g.Loop(trips, None, *first, *(zeros_like(g, c) for c in captured), body=Body(inside, build), outputs=count)
+    dstates, sums = _parted(_several(made, count), len(moving), len(captured))
+    dxs = dict(zip(moving, dstates, strict=True))
+    return None, None, *(dxs.get(k) for k in range(n)), *sums
+
+
+def _saved(
+    g: Builder, body: GraphBody, M: Value, cond: Value, initial: list[Value], types: list[Type], which: list[int]
+) -> dict[int, Value]:
+    """For carried values whose size changes, the sequence of those that the iterations started from: the loop runs
+    once more for it."""
+    if not which:
+        return {}
+    n, width = len(initial), len(initial) + len(which)
+
+    def build(b: Builder, i: Value, go: Value, *inside: Value) -> list[Value]:
+        states, lists = _parted(inside, n, len(which))
+        again, *after = b.again(body, [i, go, *states])
+        return [again, *after[:n], *(b.SequenceInsert(s, states[k]) for s, k in zip(lists, which, strict=True))]
+
+    empty = [g.SequenceErase(g.SequenceConstruct(initial[k])) for k in which]
+    inside = [i64(), BOOL, *types, *(SequenceType(types[k]) for k in which)]
+    made = g.Loop(M, cond, *initial, *empty, body=Body(inside, build), outputs=width)
+    return dict(zip(which, _several(made, width)[n:], strict=True))
 
 
 def _running(g: Builder, total: Any, x: Any) -> tuple[Any, ...]:
@@ -257,3 +402,76 @@ def _(
         dims.insert((scan_output_axes[j] if scan_output_axes else 0) % (len(dims) + 1), _length(lengths))
         scans.append(row.of(dims))
     return (*carried, *scans)
+
+
+@scan.twin
+def _(types: Sequence[Type | None], wanted: Any, *, body: GraphBody, num_scan_inputs: int, **attrs: Any) -> Twin:
+    """The scan that also returns the states that each iteration starts from."""
+    n = len(types) - num_scan_inputs
+    return _returning("Scan", body, body.inputs[:n], n, {"num_scan_inputs": num_scan_inputs, **attrs})
+
+
+@scan.grad
+def _(
+    g: Builder,
+    dys: Any,
+    ys: Any,
+    xs: Any,
+    *,
+    body: GraphBody,
+    num_scan_inputs: int,
+    scan_input_axes: tuple[int, ...] | None = None,
+    scan_input_directions: tuple[int, ...] | None = None,
+    scan_output_axes: tuple[int, ...] | None = None,
+    scan_output_directions: tuple[int, ...] | None = None,
+) -> tuple[Value | None, ...]:
+    """A scan from the last iteration to the first, each run again from the states it started from."""
+    n, outputs = len(xs) - num_scan_inputs, len(body.outputs)
+    axes = [0] * n + list(scan_input_axes or [0] * num_scan_inputs)  # by number of the input, or of the output
+    back = [0] * n + list(scan_input_directions or [0] * num_scan_inputs)
+    out_axes = [0] * n + list(scan_output_axes or [0] * (outputs - n))
+    out_back = [0] * n + list(scan_output_directions or [0] * (outputs - n))
+    rows = [i for v in body.inputs[:n] if (i := _row(body, v, n)) is not None]  # the twin returns all
+    moving = [i for i in range(n) if differentiable(g.type_of(ys[i]))]
+    scanned = list(range(n, len(xs)))
+    wanted = [j for j in scanned if g.wants[j]]
+    arriving = [j for j in range(n, outputs) if dys[j] is not None]
+    captured = list(g.captured)
+    read = [*((ys[i], out_axes[i], out_back[i]) for i in rows), *((xs[j], axes[j], back[j]) for j in scanned),
+            *((dys[j], out_axes[j], out_back[j]) for j in arriving)]  # fmt: skip
+
+    def build(b: Builder, *inside: Value) -> list[Value]:
+        dstates, sums, states, slices, given = _parted(
+            inside, len(moving), len(captured), n, len(scanned), len(arriving)
+        )
+        seeds = dict(zip([*moving, *arriving], [*dstates, *given], strict=True))
+        given = [*states, *slices]
+        found = b.grad_of(body, given, [seeds.get(i) for i in range(outputs)])
+        dxs = [_or_zeros(b, found[i], given[i]) for i in (*moving, *wanted)]
+        return [*dxs[: len(moving)], *_added(b, sums, found[len(xs) :]), *dxs[len(moving) :]]
+
+    first = [*(_or_zeros(g, dys[i], ys[i]) for i in moving), *(zeros_like(g, c) for c in captured)]
+    inside = [*_held(g, [ys[i] for i in moving]), *_held(g, captured), *(_slice(g.type_of(v), a) for v, a, _ in read)]
+    count = len(first) + len(wanted)
+    made = g.Scan(
+        *first,
+        *(v for v, _, _ in read),
+        body=Body(inside, build),
+        num_scan_inputs=len(read),
+        scan_input_axes=[a for _, a, _ in read],
+        scan_input_directions=[1 - back for _, _, back in read],
+        scan_output_axes=[axes[j] for j in wanted],
+        scan_output_directions=[1 - back[j] for j in wanted],
+        outputs=count,
+    )
+    dstates, sums, slices = _parted(_several(made, count), len(moving), len(captured), len(wanted))
+    dxs = dict(zip([*moving, *wanted], [*dstates, *slices], strict=True))
+    return *(dxs.get(i) for i in range(len(xs))), *sums
+
+
+def _slice(type: Type, axis: int) -> Type:
+    """The type of one step of a scanned tensor."""
+    if not isinstance(type, Tensor) or type.dims is None:
+        return _forget(type)
+    at = axis % len(type.dims)
+    return type.of(type.dims[:at] + type.dims[at + 1 :])

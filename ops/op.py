@@ -39,6 +39,16 @@ class Subgraph(Protocol):
         """Note that this body cannot run in this place: only running it raises the error."""
 
 
+class GraphBody(Subgraph, Protocol):
+    """A body as the rules of gradients and twins see it."""
+
+    def returns(self, value: str) -> tuple[int, ...]:
+        """The numbers of the outputs that are this value."""
+
+    def extend(self) -> Any:
+        """A builder of graphs that goes on where this body ends."""
+
+
 def _no_bodies(body: Subgraph, *args: Array) -> tuple[Array, ...]:
     raise ShapeError("this context cannot run subgraphs", hint="evaluate the graph instead of the bare operator")
 
@@ -63,7 +73,8 @@ class Builder(Protocol):
     """`g` in a gradient rule or a body: `g.Mul(a, b)` runs an operator on arrays, or adds a node to a graph.
 
     `wants` says which inputs need a gradient, and `captured` names the values around an operator's bodies that need
-    one. Rules may look at element types and ranks, never at sizes: `g.shape_of(x)` is a value.
+    one, which may be given wherever a value is. Rules may look at element types and ranks, never at sizes:
+    `g.shape_of(x)` is a value.
     """
 
     wants: tuple[bool, ...]
@@ -87,9 +98,17 @@ class Builder(Protocol):
     def sum_to(self, dy: Value, x: Value) -> Value:
         """The sum of `dy` over the dims that broadcasting gave it beyond those of `x`."""
 
-    def grad_of(self, body: Any, inputs: Sequence[Value], dys: Sequence[Value | None]) -> tuple[Value | None, ...]:
+    def total(self, values: Sequence[Value]) -> Value:
+        """The sum of several gradients of one value: of sequences, element by element."""
+
+    def again(self, body: GraphBody, inputs: Sequence[Value]) -> tuple[Value, ...]:
+        """The outputs of a subgraph that an operator has, run once more; inside of a Body."""
+
+    def grad_of(
+        self, body: GraphBody, inputs: Sequence[Value], dys: Sequence[Value | None]
+    ) -> tuple[Value | None, ...]:
         """Gradients of a subgraph that is given `inputs`: one for each of them, and one for each of `captured`.
-        None where nothing arrives."""
+        None where nothing arrives. Inside of a Body."""
 
     def __getattr__(self, op: str) -> Callable[..., Any]: ...
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from .broadcast import zeros_like
 from .errors import ShapeError
 from .movement import concat
-from .op import Body, Builder, Context, Held, Sample, Subgraph, op
+from .op import Body, Builder, Context, GraphBody, Held, Sample, Subgraph, Value, op
 from .rules import axis_of, ints
 from .types import Array, Dim, DType, Sequence, Tensor, Type, f32, i64, join
 
@@ -193,6 +194,42 @@ def sequence_map(
 def _(input_sequence: Type, *additional_inputs: Type, body: Subgraph) -> tuple[Sequence, ...]:
     each = (t.element if isinstance(t, Sequence) else held(t) for t in additional_inputs)
     return tuple(Sequence(held(t)) for t in body.infer(element_of(input_sequence), *each))
+
+
+@sequence_map.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, body: GraphBody) -> tuple[Value | None, ...]:
+    """A map over the same sequences, of which each element runs again and gives its gradients. What all elements share
+    (inputs that are no sequences, captured values) gets the sum of them."""
+    n, captured = len(xs), list(g.captured)
+    wanted = [i for i in range(n) if g.wants[i]]
+    arriving = [j for j, dy in enumerate(dys) if dy is not None]
+
+    def build(b: Builder, *inside: Value) -> list[Value]:
+        seeds = dict(zip(arriving, inside[n:], strict=True))
+        found = b.grad_of(body, inside[:n], [seeds.get(j) for j in range(len(body.outputs))])
+        values = [*inside[:n], *captured]
+        return [zeros_like(b, values[i]) if found[i] is None else found[i] for i in (*wanted, *range(n, len(values)))]
+
+    given = [*xs, *(dys[j] for j in arriving)]
+    inside = [t.element if isinstance(t, Sequence) else held(t) for t in map(g.type_of, given)]
+    count = len(wanted) + len(captured)
+    made = g.SequenceMap(*given, body=Body(inside, build), outputs=count)
+    values = [*(xs[i] for i in wanted), *captured]
+    shared = [i >= len(wanted) or not isinstance(g.type_of(v), Sequence) for i, v in enumerate(values)]
+    parts = zip((made,) if count == 1 else made, values, shared, strict=True)
+    sums = [_sum(g, dx, v) if share else dx for dx, v, share in parts]
+    dxs = dict(zip(wanted, sums, strict=False))
+    return *(dxs.get(i) for i in range(n)), *sums[len(wanted) :]
+
+
+def _sum(g: Builder, parts: Value, like: Value) -> Value:
+    """The sum of the gradients of one value that a sequence holds."""
+
+    def step(b: Builder, i: Value, go: Value, total: Value) -> tuple[Value, ...]:
+        return go, b.total([total, b.SequenceAt(parts, i)])
+
+    inside = [i64(), Tensor(DType.BOOL, ()), held(g.type_of(like))]
+    return g.Loop(g.SequenceLength(parts), None, zeros_like(g, like), body=Body(inside, step))
 
 
 @op(

@@ -275,6 +275,13 @@ def type_of(value: Any, *, known: bool = False) -> Type:
     return Tensor(DType.of(array.dtype), tuple(int(n) for n in array.shape), array if known else None)
 
 
+def differentiable(type: Type) -> bool:
+    """Whether values of a type have gradients: floats, and lists of them."""
+    if isinstance(type, Sequence | Optional):
+        return differentiable(type.element)
+    return isinstance(type, Tensor) and type.dtype.floating
+
+
 def join(a: Type, b: Type) -> Type:
     """The least type that covers both: what differs becomes unknown.
 

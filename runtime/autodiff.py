@@ -12,10 +12,9 @@ from typing import Any
 
 from ..ops import Op, Tensor, Type
 from ..ops.errors import InputError, MezzoError, UnsupportedModel
-from ..ops.types import Optional
-from ..ops.types import Sequence as SequenceType
+from ..ops.types import differentiable
 from .graph import Graph, Node
-from .infer import infer
+from .infer import TypedBody, infer
 from .passes.expand import expanded
 from .passes.prune import prune
 from .typed import TypedBuilder
@@ -74,18 +73,12 @@ def fresh(stem: str, taken: set[str]) -> str:
     return name
 
 
-def differentiable(type: Type) -> bool:
-    """Whether values of a type have gradients: floats, and lists of them."""
-    if isinstance(type, SequenceType | Optional):
-        return differentiable(type.element)
-    return isinstance(type, Tensor) and type.dtype.floating
-
-
 def gradients(g: TypedBuilder, nodes: Sequence[Node], seeds: Mapping[str, str], wrt: Sequence[str]) -> dict[str, str]:
     """Add the nodes to `g`, and after them those of the gradients of `seeds` (value -> its gradient) to `wrt`.
 
     A seed of ONES stands for ones. Nodes that a gradient passes through may become their twins, or be written out as
-    their bodies. Returns the gradients that arrive, by value. Raises UnsupportedModel listing every operator that has no derivative.
+    their bodies. Returns the gradients that arrive, by value. Raises UnsupportedModel listing every operator that has
+    no derivative.
     """
     forward, refused = [], []
     depends, leads = _dependants(g, nodes, wrt), _sources(nodes, seeds)
@@ -158,7 +151,7 @@ def _prepared(g: TypedBuilder, node: Node) -> list[Node] | None:
     """Add what runs forward in place of a node: itself, its twin, or its body. None if it has no derivative."""
     record = node.record
     types = [g.types[i] if i else None for i in node.inputs]
-    twin = record.twin_rule(types, node.wanted, **record.bind(node.attrs)) if record.twin_rule else None
+    twin = record.twin_rule(types, node.wanted, **_bound(g, node)) if record.twin_rule else None
     if twin is not None:
         stem = next(filter(None, node.outputs))
         outputs = [
@@ -199,7 +192,7 @@ def _backward(g: TypedBuilder, node: Node, dys: Sequence[str | None], depends: s
     kept, g.captured, g.wants = g.captured, captured, wants
     assert record.grad_rule is not None
     try:
-        dxs = record.grad_rule(g, _filled(record, dys), _filled(record, ys), xs, **record.bind(node.attrs))
+        dxs = record.grad_rule(g, _filled(record, dys), _filled(record, ys), xs, **_bound(g, node))
     except MezzoError as error:
         raise error.at(f"the gradient of {node.place}") from error.__cause__
     finally:
@@ -213,8 +206,15 @@ def _backward(g: TypedBuilder, node: Node, dys: Sequence[str | None], depends: s
         known, made = g.types[x], g.types[dx]
         if isinstance(known, Tensor) and isinstance(made, Tensor):  # a gradient has the shape of its value
             g.types[dx] = Tensor(made.dtype, known.dims if known.dims is not None else made.dims, made.value)
+        elif not isinstance(known, Tensor):
+            g.types[dx] = known
         found.append((x, dx))
     return found
+
+
+def _bound(g: TypedBuilder, node: Node) -> dict[str, Any]:
+    """The attributes as rules take them: bodies infer in the scope of `g`."""
+    return node.record.bind({**node.attrs, **{a: TypedBody(b, g.scope) for a, b in node.bodies.items()}})
 
 
 def padded(record: Op, inputs: Sequence[Any]) -> list[Any]:

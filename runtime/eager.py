@@ -18,15 +18,15 @@ from ..ops import OPS, Body, Context, DType, MezzoError, Type
 from ..ops.budget import Budget
 from ..ops.errors import BudgetError, Cancelled, DeadlineError, ExecutionError, ShapeError, UnsupportedModel
 from ..ops.types import Array, type_of
-from .graph import Graph, Node
+from .graph import COPY, Graph, Node
 from .infer import body_of
 
 
 class Eager:
     """`g` for arrays: `g.Mul(a, b)` runs the operator now.
 
-    `around` holds the values that bodies among the attributes capture, by name; `wants` and `captured` are for
-    gradient rules (see `Builder` in ops/op.py).
+    `around` holds the values that bodies among the attributes capture, by name; such a name may be given wherever a
+    value is. `wants` and `captured` are for gradient rules (see `Builder` in ops/op.py).
 
     >>> Eager().Add(np.ones(2, np.float32), np.float32(1))
     array([2., 2.], dtype=float32)
@@ -45,24 +45,33 @@ class Eager:
         return np.asarray(value, dtype.numpy if dtype else None)
 
     def scalar(self, value: float, like: Array) -> Array:
-        return np.asarray(value, like.dtype)
+        return np.asarray(value, self._value(like).dtype)
 
     def type_of(self, x: Any) -> Type:
-        return type_of(x, known=True)
+        return type_of(self._value(x), known=True)
 
-    def rank_of(self, x: Array) -> int:
-        return int(x.ndim)
+    def rank_of(self, x: Any) -> int:
+        return int(self._value(x).ndim)
 
-    def shape_of(self, x: Array) -> Array:
-        return np.asarray(x.shape, np.int64)
+    def shape_of(self, x: Any) -> Array:
+        return np.asarray(self._value(x).shape, np.int64)
 
     def sum_to(self, dy: Array, x: Array) -> Array:
         return dy if dy.shape == x.shape else self.SumTo(dy, self.shape_of(x), domain="mezzo")
 
-    def grad_of(self, body: Any, inputs: Sequence[Array], dys: Sequence[Array | None]) -> tuple[Array, ...]:
-        raise ShapeError(
-            "a body is differentiated inside of a body", hint="give the operator a Body that calls grad_of"
-        )
+    def total(self, values: Sequence[Any]) -> Any:
+        if isinstance(values[0], list):
+            return [self.total(parts) for parts in zip(*values, strict=True)]
+        return values[0] if len(values) == 1 else self.Sum(*values)
+
+    def again(self, body: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        raise _only_inside("run again")
+
+    def grad_of(self, body: Any, inputs: Sequence[Any], dys: Sequence[Any]) -> tuple[Any, ...]:
+        raise _only_inside("differentiated")
+
+    def _value(self, x: Any) -> Any:
+        return self.around[x] if isinstance(x, str) else x
 
     def op(self, name: str, *inputs: Array | None, domain: str = "", outputs: int = 1, **attrs: Any) -> Any:
         """Run an operator; returns its result, or a tuple for several `outputs`."""
@@ -74,7 +83,7 @@ class Eager:
         bodies = {a: self._body(v) for a, v in attrs.items() if isinstance(v, Body | Graph)}
         held = {a: InterpretedBody(v, self.around, budget, meter) for a, v in bodies.items()}
         k = Context(wanted=(True,) * outputs, run=_interpreter(budget, meter, (0,), False))
-        results = record.run(k, inputs, {**attrs, **held})
+        results = record.run(k, [self._value(i) for i in inputs], {**attrs, **held})
         return results[0] if outputs == 1 else results[:outputs]
 
     def _body(self, value: Body | Graph) -> Graph:
@@ -91,6 +100,10 @@ class Eager:
         if name.startswith("_"):
             raise AttributeError(name)
         return lambda *inputs, **attrs: self.op(name, *inputs, **attrs)
+
+
+def _only_inside(what: str) -> ShapeError:
+    return ShapeError(f"a body is {what} inside of a body", hint="give the operator a Body that does so")
 
 
 @dataclass(slots=True)
@@ -222,10 +235,13 @@ def _interpreter(
 
 
 def node_key(node: Node, key: tuple[int, ...]) -> tuple[int, ...]:
-    """The random key of a node: the run's key and a 64-bit id that survives rewriting (from its output's name)."""
+    """The random key of a node: the run's key and a 64-bit id that survives rewriting (from its output's name).
+
+    A copy draws the numbers of its original: a gradient may run a body again (`TypedBuilder.grad_of`).
+    """
     if node.record.deterministic:
         return key
     from hashlib import blake2b
 
-    name = next(o for o in node.outputs if o)
+    name = next(o for o in node.outputs if o).rpartition(COPY)[2]
     return (*key, int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little"))

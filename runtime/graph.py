@@ -17,6 +17,8 @@ from ..ops import OPS, Body, DType, Op, Type
 from ..ops.errors import PlanError, ShapeError, UnsupportedModel
 from ..ops.types import Array, type_of
 
+COPY = "@/"  # ends the prefix of a copied subgraph's names: what follows are the names of the original
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
@@ -226,6 +228,11 @@ class Graph:
         return "\n".join([head, *(f"  {n}" for n in self.nodes)])
 
 
+def names_of(graph: Graph) -> set[str]:
+    """Every name that a graph defines, those of its subgraphs included."""
+    return graph.defined().union(*(names_of(b) for n in graph.nodes for b in n.bodies.values()))
+
+
 def check_arity(node: Node) -> None:
     """Raise ShapeError unless the node gives its operator the operands and attributes that it needs."""
     record = node.record
@@ -262,6 +269,17 @@ class GraphBuilder:
         self._constants: dict[str, Array] = {}
         self._states: list[State] = []
 
+    @classmethod
+    def after(cls, graph: Graph) -> GraphBuilder:
+        """A builder that goes on where a subgraph ends."""
+        own, count = names_of(graph), 0
+        while any(n.startswith(f"{graph.inputs[0]}/more{count}/") for n in own):
+            count += 1
+        made = cls(graph.name, prefix=f"{graph.inputs[0]}/more{count}/")
+        made._inputs, made._nodes = list(graph.inputs), list(graph.nodes)
+        made._types, made._constants = dict(graph.types), dict(graph.initializers)
+        return made
+
     def _fresh(self, stem: str) -> str:
         self._count += 1
         return f"{self.prefix}{stem}_{self._count - 1}"
@@ -296,11 +314,15 @@ class GraphBuilder:
         made = tuple(f"{stem}.{i}" if i else stem for i in range(outputs))
         values = {a: tuple(v) if isinstance(v, list) else v for a, v in attrs.items()}
         values = {a: self._trace(f"{stem}/{a}/", v) if isinstance(v, Body) else v for a, v in values.items()}
-        ins = tuple("" if i is None else i if isinstance(i, str) else self.const(i) for i in inputs)
+        ins = tuple("" if i is None else self.operand(i) for i in inputs)
         while ins and not ins[-1]:
             ins = ins[:-1]
         self.add(Node(name, ins, made, values, domain, name=stem))
         return made[0] if outputs == 1 else made
+
+    def operand(self, value: Any) -> str:
+        """The name of a value: of an array, that of a constant."""
+        return value if isinstance(value, str) else self.const(value)
 
     def add(self, node: Node) -> None:
         """Append a node as it is."""

@@ -17,7 +17,7 @@ from ..ops import Context, MezzoError, Tensor, Type
 from ..ops.budget import Budget
 from ..ops.errors import ShapeError
 from ..ops.types import type_of
-from .graph import Graph, Node
+from .graph import Graph, GraphBuilder, Node
 from .shared import shared
 
 
@@ -66,6 +66,13 @@ class TypedBody:
             raise ShapeError(f"the body takes {len(self.graph.inputs)} values, and is given {len(types)}")
         self.scope.enter(self.graph, dict(zip(self.graph.inputs, types, strict=False)))
         return tuple(self.scope.types[o] for o in self.graph.outputs)
+
+    def returns(self, value: str) -> tuple[int, ...]:
+        copies = {n.outputs[0] for n in self.graph.nodes if n.op == "Identity" and n.inputs == (value,)} | {value}
+        return tuple(i for i, o in enumerate(self.graph.outputs) if o in copies)
+
+    def extend(self) -> GraphBuilder:
+        return GraphBuilder.after(self.graph)
 
     def refuse(self, error: MezzoError) -> None:
         self.scope.refused[id(self.graph)] = error

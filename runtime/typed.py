@@ -11,9 +11,9 @@ import numpy as np
 from ..ops import Body, DType, Tensor, Type
 from ..ops.budget import Budget
 from ..ops.errors import ShapeError
-from ..ops.types import Array
+from ..ops.types import Array, differentiable, type_of
 from ..ops.types import Sequence as SequenceType
-from .graph import Graph, GraphBuilder, Node
+from .graph import COPY, Graph, GraphBuilder, Node, names_of
 from .infer import Scope
 
 
@@ -54,7 +54,14 @@ class TypedBuilder(GraphBuilder):
     def hold(self, name: str, array: Array) -> None:
         """Keep a constant under a name that it has already."""
         self._constants[name] = array
-        self.types[name] = Tensor(DType.of(array.dtype), array.shape, array)
+        self.types[name] = type_of(array, known=True)
+
+    def operand(self, value: Any) -> str:
+        if isinstance(value, list):  # a sequence, which an eager rule has at hand
+            name = self._fresh("const")
+            self.hold(name, value)
+            return name
+        return super().operand(value)
 
     def scalar(self, value: float, like: str) -> str:
         """A constant of rank 0 in the element type of another value."""
@@ -116,25 +123,46 @@ class TypedBuilder(GraphBuilder):
         summed: str = self.Add(*values) if len(values) == 2 else self.Sum(*values)
         return summed
 
-    def grad_of(self, body: Graph, inputs: Sequence[str], dys: Sequence[str | None]) -> tuple[str | None, ...]:
+    def again(self, body: Any, inputs: Sequence[Any]) -> tuple[str, ...]:
+        """Run a copy of a subgraph here: see `Builder.again`."""
+        copy = self._copy(body.graph, inputs)
+        for node in copy.nodes:
+            self.add(node)
+        return copy.outputs
+
+    def grad_of(self, body: Any, inputs: Sequence[Any], dys: Sequence[Any]) -> tuple[str | None, ...]:
         """Run a copy of a subgraph here, and its derivative: see `Builder.grad_of`."""
         from .autodiff import gradients
 
-        prefix = self._fresh("again") + "/"
+        copy = self._copy(body.graph, inputs)
+        seeds: dict[str, list[str]] = {}
+        for o, dy in zip(copy.outputs, dys, strict=True):
+            if dy is not None:
+                seeds.setdefault(o, []).append(self.operand(dy))
+        wrt = [n for n in (*copy.inputs, *self.captured) if differentiable(self.types[n])]
+        found = gradients(self, copy.nodes, {o: self.total(parts) for o, parts in seeds.items()}, wrt)
+        return tuple(found.get(n) for n in (*copy.inputs, *self.captured))
+
+    def _copy(self, body: Graph, inputs: Sequence[Any]) -> Graph:
+        """A copy of a subgraph with names of its own, of which the inputs and the constants are made here."""
+        prefix = self._fresh("again") + COPY
         copy = prefixed(body, prefix)
+        self.types.update({prefix + n: self.types[n] for n in names_of(body) if n in self.types})
         for name, given in zip(copy.inputs, inputs, strict=True):
-            self.add(Node("Identity", (given,), (name,), name=name))
+            self.add(Node("Identity", (self.operand(given),), (name,), name=name))
         for name, array in copy.initializers.items():
             self.hold(name, array)
-        seeds = {o: dy for o, dy in zip(copy.outputs, dys, strict=True) if dy is not None}
-        found = gradients(self, copy.nodes, seeds, (*copy.inputs, *self.captured))
-        return tuple(found.get(n) for n in (*copy.inputs, *self.captured))
+        return copy
 
     def _trace(self, prefix: str, body: Body) -> Graph:
         inner = TypedBuilder(prefix=prefix, captured=self.captured)
         inner.scope = self.scope
         names = [inner.input(f"{prefix}in_{i}", t) for i, t in enumerate(body.inputs)]
-        return inner.graph(outputs=list(body.build(inner, *names)))
+        outputs: list[str] = []
+        for value in body.build(inner, *names):  # runtimes take only values of the body's own out of it, and each once
+            own = value in names or any(value in n.outputs for n in inner.nodes())
+            outputs.append(value if own and value not in outputs else inner.Identity(value))
+        return inner.graph(outputs=outputs)
 
     def constants(self) -> dict[str, Array]:
         """The constants made so far."""
@@ -167,15 +195,7 @@ def broadcast_axes(wide: Tensor, narrow: Tensor) -> list[int] | None:
 
 def prefixed(graph: Graph, prefix: str) -> Graph:
     """A copy of a graph with a prefix before every name that it defines, those of its subgraphs included."""
-    own: set[str] = set()
-
-    def collect(part: Graph) -> None:
-        own.update(part.inputs, part.initializers, (o for n in part.nodes for o in n.outputs if o))
-        for node in part.nodes:
-            for body in node.bodies.values():
-                collect(body)
-
-    collect(graph)
+    own = names_of(graph)
 
     def new(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(prefix + n if n in own else n for n in names)

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from mezzo.ops import DType, Op, Sample, Tensor, Type
-from mezzo.ops.types import Optional, Sequence, type_of
-from mezzo.runtime.autodiff import differentiable, gradients, padded
+from mezzo.ops.budget import Budget
+from mezzo.ops.types import Optional, Sequence, differentiable, type_of
+from mezzo.runtime.autodiff import gradients, padded
 from mezzo.runtime.eager import Eager, evaluate
 from mezzo.runtime.graph import Graph, Node
-from mezzo.runtime.infer import infer
+from mezzo.runtime.infer import body_of, infer
 from mezzo.runtime.typed import TypedBuilder
 
 from .graphs import in_float64, sample_graph, wide
@@ -115,7 +116,8 @@ def by_tape(c: Case) -> dict[str, Any]:
         types = [type_of(values[i]) if i else None for i in node.inputs]
         record = node.record
         count, attrs, op, domain = len(node.outputs), node.attrs, node.op, node.domain
-        twin = record.twin_rule(types, node.wanted, **record.bind(attrs)) if record.twin_rule else None
+        inside = {n: type_of(values[n]) for body in node.bodies.values() for n in body.captures()}
+        twin = record.twin_rule(types, node.wanted, **_bound(node, inside)) if record.twin_rule else None
         if twin is not None:
             op, domain, attrs, count = twin.op, twin.domain, twin.attrs, twin.outputs
         xs = [values[i] if i else None for i in node.inputs]
@@ -132,14 +134,24 @@ def by_tape(c: Case) -> dict[str, Any]:
         names = padded(record, node.inputs)
         xs = padded(record, [values[i] if i else None for i in node.inputs])
         wants = tuple(x is not None and differentiable(type_of(x)) for x in xs)
-        g = Eager(wants, around=values)
+        inside = {n: type_of(values[n]) for body in node.bodies.values() for n in body.captures()}
+        captured = tuple(n for n, t in inside.items() if differentiable(t))
+        g = Eager(wants, around=values, captured=captured)
         missing = 0 if any(p.variadic for p in record.outputs) else len(record.outputs) - len(ys)
-        dxs = record.grad_rule(g, [*dys, *[None] * missing], [*ys, *[None] * missing], xs, **record.bind(node.attrs))
-        for name, x, dx, wanted in zip(names, xs, dxs, wants, strict=True):
-            if name and dx is not None and wanted:
+        dxs = record.grad_rule(g, [*dys, *[None] * missing], [*ys, *[None] * missing], xs, **_bound(node, inside))
+        given, wanted = [*zip(names, xs, strict=True)], [*wants, *[True] * len(captured)]
+        given += [(n, values[n]) for n in captured]
+        for (name, x), dx, needed in zip(given, dxs, wanted, strict=True):
+            if name and dx is not None and needed:
                 dx = g.sum_to(dx, x) if record.tree is not None else dx
-                grads[name] = dx if name not in grads else grads[name] + dx
+                grads[name] = dx if name not in grads else g.total([grads[name], dx])
     return {n: grads[n] for n in c.wrt if n in grads}
+
+
+def _bound(node: Node, types: Mapping[str, Type]) -> dict[str, Any]:
+    """The attributes for a rule, with bodies that infer."""
+    bodies = {a: body_of(b, types, Budget()) for a, b in node.bodies.items()}
+    return node.record.bind({**node.attrs, **bodies})
 
 
 def leaves(value: Any) -> list[Any]:
