@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .derivatives import derivative, flat
 from .expr import Expr, Expressions
 from .op import Builder, Sample, Value, pointwise
 from .types import DType, Tensor, f32, i64
@@ -56,12 +57,51 @@ def div(e: Expressions, A: Expr, B: Expr) -> Expr:
     return A / B
 
 
+@div.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    dA = g.Div(dys[0], xs[1])
+    return dA, g.Neg(g.Mul(dA, ys[0])) if g.wants[1] else None
+
+
 @pointwise("Pow", since=15, output="Z", samples=[Sample([np.array([[1.5, 2, 3]], np.float32), f32(2, 3)]),
-                                     Sample([f32(3), np.array([2, 3, 0])])])  # fmt: skip
+                                     Sample([f32(3), np.array([2, 3, 0])]),
+                                     *(Sample([f32(2, 3), np.float32(n)]) for n in (2, 3))])  # fmt: skip
 def pow_(e: Expressions, X: Expr, Y: Expr) -> Expr:
     if X.dtype.integer and Y.dtype.floating:
         return e.cast(e.pow(e.cast(X, DType.DOUBLE), e.cast(Y, DType.DOUBLE)), X.dtype)
     return e.pow(X, e.cast(Y, X.dtype))
+
+
+@pow_.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    (dy,), (z,), (X, Y) = dys, ys, xs
+    dY = g.PowExponentGrad(dy, X, Y, z, domain="mezzo") if g.wants[1] else None
+    known = g.type_of(Y)
+    n = known.value.item() if isinstance(known, Tensor) and known.value is not None and known.value.ndim == 0 else 0
+    if n == 2:
+        return g.Mul(dy, g.Mul(X, g.scalar(2, X))), dY
+    if n:  # a power by one known number has fast kernels
+        return g.Mul(dy, g.Mul(g.Pow(X, g.scalar(n - 1, X)), g.scalar(n, X))), dY
+    return g.PowGrad(dy, X, Y, domain="mezzo"), dY
+
+
+POWERS = Sample([f32(5), np.array([0, 0, 1.5, 2, 0.5], np.float32), np.array([0, 2, 0, -1, 3], np.float32)])
+
+
+@pointwise(
+    "PowGrad", domain="mezzo", output="dX", samples=[POWERS, Sample([f32(2, 3), f32(1, 3), np.array([2, 3, 0])])]
+)
+def pow_grad(e: Expressions, dZ: Expr, X: Expr, Y: Expr) -> Expr:
+    """To the base; where the exponent is 0 nothing, whatever the base."""
+    exponent = e.cast(Y, X.dtype)
+    return e.where(e.equal(exponent, 0), 0, dZ * exponent * e.pow(X, exponent - 1))
+
+
+@pointwise("PowExponentGrad", domain="mezzo", output="dY", samples=[Sample([*POWERS.inputs, f32(5)])])
+def pow_exponent_grad(e: Expressions, dZ: Expr, X: Expr, Y: Expr, Z: Expr) -> Expr:
+    """To the exponent; nothing where the base is 0 and stays so."""
+    still = e.and_(e.equal(X, 0), e.greater_equal(Y, 0))
+    return e.cast(e.where(still, 0, dZ * Z * e.log(X)), Y.dtype)
 
 
 @pointwise("Neg", since=13, samples=ONE)
@@ -79,6 +119,11 @@ def abs_(e: Expressions, X: Expr) -> Expr:
     return e.abs(X)
 
 
+@abs_.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return (g.Mul(dys[0], g.Sign(xs[0])),)
+
+
 @pointwise("Exp", since=13, output="output", samples=ONE)
 def exp(e: Expressions, input: Expr) -> Expr:
     return e.exp(input)
@@ -94,14 +139,29 @@ def log(e: Expressions, input: Expr) -> Expr:
     return e.log(input)
 
 
+@log.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return (g.Div(dys[0], xs[0]),)
+
+
 @pointwise("Sqrt", since=13, samples=POSITIVE)
 def sqrt(e: Expressions, X: Expr) -> Expr:
     return e.sqrt(X)
 
 
+@sqrt.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return (g.Div(g.Mul(dys[0], g.scalar(0.5, dys[0])), ys[0]),)
+
+
 @pointwise("Reciprocal", since=13, samples=POSITIVE)
 def reciprocal(e: Expressions, X: Expr) -> Expr:
     return e.reciprocal(X)
+
+
+@derivative(reciprocal)
+def _(e: Expressions, dY: Expr, Y: Expr) -> Expr:
+    return -(dY * Y * Y)
 
 
 @pointwise("Floor", since=13, samples=ONE)
@@ -124,6 +184,9 @@ def sign(e: Expressions, input: Expr) -> Expr:
     return e.sign(input)
 
 
+flat(floor, ceil, round_, sign)
+
+
 @pointwise("Mod", since=28, output="C", samples=[
     Sample([np.array([7, -7, 7, -7]), np.array([3, 3, -3, -3])]),
     Sample([np.array([7, -7, 7, -7]), np.array([3, 3, -3, -3])], {"fmod": 1}),
@@ -134,11 +197,39 @@ def mod(e: Expressions, A: Expr, B: Expr, *, fmod: int = 0) -> Expr:
     return e.fmod(A, B) if fmod else e.mod(A, B)
 
 
+@mod.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, fmod: int = 0) -> tuple[Value | None, ...]:
+    (dC,), (C,), (A, B) = dys, ys, xs
+    return dC, g.Mul(dC, g.Div(g.Sub(C, A), B)) if g.wants[1] else None
+
+
 @pointwise("Clip", since=13, output="output", samples=[*ONE, Sample([f32(2, 3), np.float32(-0.5), np.float32(0.5)]),
                                       Sample([f32(4), None, np.float32(0.1)])])  # fmt: skip
 def clip(e: Expressions, input: Expr, min: Expr | None = None, max: Expr | None = None) -> Expr:
     low = input if min is None else e.max(input, min)
     return low if max is None else e.min(low, max)
+
+
+@clip.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    (dy,), (x, low, high), zero = dys, xs, g.scalar(0, dys[0])
+    raised, lowered = g.Less(x, low) if low is not None else None, None
+    if high is not None:
+        lowered = g.Less(high, x if low is None else g.Max(x, low))
+    if raised is not None and lowered is not None:  # of limits that cross, the higher counts
+        raised = g.And(raised, g.Not(lowered))
+    dlow = g.Where(raised, dy, zero) if raised is not None and g.wants[1] else None
+    dhigh = g.Where(lowered, dy, zero) if lowered is not None and g.wants[2] else None
+    return g.ClipGrad(dy, x, low, high, domain="mezzo"), dlow, dhigh
+
+
+@pointwise("ClipGrad", domain="mezzo", output="dX", samples=[
+    Sample([f32(2, 3), f32(2, 3)]), Sample([f32(4), f32(4), None, np.float32(0.1)]),
+    Sample([f32(4), np.array([-1, -0.5, 0, 0.7], np.float32), np.float32(-0.5), np.float32(0.5)]),
+])  # fmt: skip
+def clip_grad(e: Expressions, dY: Expr, X: Expr, min: Expr | None = None, max: Expr | None = None) -> Expr:
+    above = dY if min is None else e.where(e.less(X, min), 0, dY)
+    return above if max is None else e.where(e.greater(X, max), 0, above)
 
 
 @pointwise("Max", since=13, output="max", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
@@ -157,6 +248,29 @@ def min_(e: Expressions, *data_0: Expr) -> Expr:
     return result
 
 
+@max_.grad
+@min_.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    if len(xs) == 1:
+        return (dys[0],)
+    return tuple(
+        g.ExtremeGrad(dys[0], ys[0], x, *xs[:i], *xs[i + 1 :], domain="mezzo") if g.wants[i] else None
+        for i, x in enumerate(xs)
+    )
+
+
+@pointwise("ExtremeGrad", domain="mezzo", output="dX", samples=[
+    Sample([f32(3), np.array([1, 2, 3], np.float32), np.array([1, 2, 2], np.float32), np.array([0, 2, 3], np.float32)]),
+    Sample([f32(2, 3), f32(2, 3), f32(3), f32(2, 1), f32()]),
+])  # fmt: skip
+def extreme_grad(e: Expressions, dY: Expr, Y: Expr, X: Expr, *others: Expr) -> Expr:
+    """The part of dY that X gets, if it equals the extreme Y: operands that do share evenly."""
+    count = e.cast(e.equal(X, Y), dY.dtype)
+    for x in others:
+        count = count + e.cast(e.equal(x, Y), dY.dtype)
+    return e.where(e.equal(X, Y), dY / count, 0)
+
+
 @pointwise("Sum", since=13, output="sum", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
 def sum_(e: Expressions, *data_0: Expr) -> Expr:
     result = data_0[0]
@@ -165,12 +279,22 @@ def sum_(e: Expressions, *data_0: Expr) -> Expr:
     return result
 
 
+@sum_.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return (dys[0],) * len(xs)
+
+
 @pointwise("Mean", since=13, output="mean", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
 def mean(e: Expressions, *data_0: Expr) -> Expr:
     result = data_0[0]
     for x in data_0[1:]:
         result = result + x
     return result / len(data_0) if len(data_0) > 1 else result
+
+
+@mean.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return (g.Mul(dys[0], g.scalar(1 / len(xs), dys[0])),) * len(xs)
 
 
 @pointwise(
@@ -226,6 +350,12 @@ def not_(e: Expressions, X: Expr) -> Expr:
 @pointwise("Where", since=16, output="output", samples=[Sample([Tensor(DType.BOOL, (2, 3)), f32(3), f32(2, 1)])])
 def where(e: Expressions, condition: Expr, X: Expr, Y: Expr) -> Expr:
     return e.where(condition, X, Y)
+
+
+@where.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    zero = g.scalar(0, dys[0])
+    return None, g.Where(xs[0], dys[0], zero), g.Where(xs[0], zero, dys[0])
 
 
 _SPECIAL = Sample([np.array([-np.inf, -1, 0, np.nan, np.inf], np.float32)])

@@ -5,8 +5,10 @@ https://onnx.ai/onnx/operators/onnx__MatMul.html, https://onnx.ai/onnx/operators
 
 from __future__ import annotations
 
+from typing import Any
+
 from .errors import ShapeError
-from .op import Context, Sample, broadcast_dims, op
+from .op import Builder, Context, Sample, Value, broadcast_dims, op
 from .rules import has_rank, narrow, same, widen
 from .types import Array, Tensor, f32, i64
 
@@ -21,6 +23,9 @@ from .types import Array, Tensor, f32, i64
         Sample([f32(3), f32(3)]),
         Sample([f32(2, 3), f32(3)]),
         Sample([f32(3), f32(2, 3, 4)]),
+        Sample([f32(2, 2, 3), f32(3)]),
+        Sample([f32(3), f32(3, 2)]),
+        Sample([f32(1, 3, 2, 3), f32(2, 1, 3, 2)]),
         Sample([i64(2, 3), i64(3, 2)]),
         Sample([f32(2, 0), f32(0, 3)]),
     ],
@@ -41,12 +46,38 @@ def _(A: Tensor, B: Tensor) -> Tensor:
     return A.of((*lead, *rows, *columns))
 
 
+@matmul.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    (dY,), (A, B) = dys, xs
+    vectors = g.rank_of(A) == 1, g.rank_of(B) == 1
+    a = g.Unsqueeze(A, g.const([0])) if vectors[0] else A
+    b = g.Unsqueeze(B, g.const([1])) if vectors[1] else B
+    lost = [axis for axis, vector in zip((-2, -1), vectors, strict=True) if vector]
+    dy = g.Unsqueeze(dY, g.const(lost)) if lost else dY
+    if g.rank_of(b) == 2:  # one matrix for all rows: two products of matrices, and no sum over a batch
+        rows, drows = (v if g.rank_of(v) == 2 else g.Flatten(v, axis=-1) for v in (a, dy))
+        dA = g.Reshape(g.Gemm(drows, b, transB=1), g.shape_of(A)) if g.wants[0] else None
+        dB = g.Gemm(rows, drows, transA=1) if g.wants[1] else None
+        return dA, g.Reshape(dB, g.shape_of(B)) if vectors[1] and dB is not None else dB
+    dA = g.sum_to(g.MatMul(dy, _turned(g, b)), a) if g.wants[0] else None
+    dB = g.sum_to(g.MatMul(_turned(g, a), dy), b) if g.wants[1] else None
+    return g.Squeeze(dA, g.const([0])) if vectors[0] and dA is not None else dA, dB
+
+
+def _turned(g: Builder, x: Value) -> Value:
+    """Each matrix transposed."""
+    rank = g.rank_of(x)
+    return g.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
 @op(
     "Gemm",
     since=13,
     samples=[
         Sample([f32(2, 3), f32(3, 4)]),
         Sample([f32(3, 2), f32(4, 3), f32(4)], {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}),
+        Sample([f32(3, 2), f32(3, 4)], {"transA": 1}),
+        Sample([f32(2, 3), f32(4, 3), f32(2, 4)], {"transB": 1, "alpha": 2.0}),
         Sample([f32(2, 3), f32(3, 4), f32(2, 1)]),
         Sample([f32(2, 3), f32(3, 4), f32()], {"beta": -1.0}),
         Sample([f32(2, 0), f32(0, 4), f32(4)]),
@@ -98,3 +129,30 @@ def _(
         ):
             raise ShapeError(f"{C} does not broadcast to the product's dims {[m, n]}")
     return A.of((m, n))
+
+
+@gemm.grad
+def _(
+    g: Builder,
+    dys: Any,
+    ys: Any,
+    xs: Any,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> tuple[Value | None, ...]:
+    (dY,), (A, B, C) = dys, xs
+    dA = dB = dC = None
+    if g.wants[0] and transA:
+        dA = g.Gemm(B, dY, alpha=alpha, transA=transB, transB=1)
+    elif g.wants[0]:
+        dA = g.Gemm(dY, B, alpha=alpha, transB=1 - transB)
+    if g.wants[1] and transB:
+        dB = g.Gemm(dY, A, alpha=alpha, transA=1, transB=transA)
+    elif g.wants[1]:
+        dB = g.Gemm(A, dY, alpha=alpha, transA=1 - transA)
+    if g.wants[2]:
+        dC = g.sum_to(dY if beta == 1 else g.Mul(dY, g.scalar(beta, dY)), C)
+    return dA, dB, dC

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import expr
 from .errors import InputError, MezzoError, ShapeError
+from .standard import written
 from .types import Array, Dim, DType, Tensor, Type, UnknownRank
 
 Value = Any  # an array, or the name of a graph's value: gradient rules cannot tell, and need not
@@ -378,8 +379,8 @@ def pointwise(
     """Define an operator that is one scalar expression over its broadcast inputs.
 
     The rule gets the expression builder `e` (see ops/expr.py), one expression per input (None where absent) and the
-    attributes; it may look at element types. Reference, inference and the allocation-free kernels are generated.
-    Raises InputError as `op` does.
+    attributes; it may look at element types. Reference, inference, the allocation-free kernels and, outside of ONNX's
+    own domains, the body are generated. Raises InputError as `op` does.
 
     >>> @pointwise("SquaredRelu", domain="org.example")
     ... def squared_relu(e, x):
@@ -405,6 +406,15 @@ def pointwise(
             root = tree([None if t is None else t.dtype for t in types], **given)
             return Tensor(root.dtype, broadcast_dims(*(t.dims for t in types if t is not None)))
 
-        return _register(Op(name, domain, since, ins, (Param(output),), attrs, reference, samples, infer, tree))
+        def body(g: Builder, xs: Sequence[Value | None], types: Sequence[Type | None], **given: Any) -> Any:
+            known = [t.dtype if isinstance(t, Tensor) else None for t in types]
+            if any(x is not None and d is None for x, d in zip(xs, known, strict=True)):
+                return None
+            return written(g, [tree(known, **given)], xs)
+
+        made = Op(name, domain, since, ins, (Param(output),), attrs, reference, samples, infer, tree)
+        if domain:  # those of ONNX are the standard
+            made.body_rule = body
+        return _register(made)
 
     return define

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from .broadcast import zeros_like
 from .errors import ShapeError
-from .op import Context, Op, Sample, op
+from .op import Builder, Context, Op, Sample, Twin, Value, op
 from .rules import axes_of, axis_of, ints, length, narrow, unknown, widen
 from .types import Array, Dim, DType, Tensor, f32, i64
 
@@ -43,9 +44,17 @@ EMPTY = Sample([f32(2, 0), np.array([1])])
 
 
 def reduction(
-    name: str, since: int, combine: Callable[[Any, Array, Axes, bool], Array], samples: list[Sample] | None = None
+    name: str,
+    since: int,
+    combine: Callable[[Any, Array, Axes, bool], Array],
+    slope: Callable[[Builder, Value, Value, Value, Callable[..., Value]], Value],
+    samples: list[Sample] | None = None,
 ) -> Op:
-    """An operator that combines the elements along axes by `combine(xp, x, axes, keepdims)`; x is float32 or wider."""
+    """An operator that combines the elements along axes by `combine(xp, x, axes, keepdims)`; x is float32 or wider.
+
+    Its gradient is `slope(g, dy, y, x, reduced)`, where `dy` and `y` have the lost axes as ones again, and
+    `reduced(name, v)` is another reduction over the same axes, which keeps them.
+    """
 
     def reference(
         k: Context, data: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
@@ -68,6 +77,20 @@ def reduction(
         if not keepdims and given == [] and not noop_with_empty_axes:
             return data.of(())
         return data.of(unknown(data.rank if keepdims and data.dims is not None else None))
+
+    @made.grad
+    def _(
+        g: Builder, dys: Any, ys: Any, xs: Any, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> tuple[Value | None, ...]:
+        data, axes = xs
+
+        def kept(v: Value) -> Value:
+            return v if keepdims or axes is None else g.Unsqueeze(v, axes)
+
+        def reduced(name: str, v: Value) -> Value:
+            return getattr(g, name)(v, axes, keepdims=1, noop_with_empty_axes=noop_with_empty_axes)
+
+        return slope(g, kept(dys[0]), kept(ys[0]), data, reduced), None
 
     return made
 
@@ -117,19 +140,79 @@ def _log_sum(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
         return xp.log(x.sum(axes, keepdims=keepdims))
 
 
+def _sum_slope(g: Builder, dy: Value, y: Value, x: Value, reduced: Any) -> Value:
+    return g.Expand(dy, g.shape_of(x))
+
+
+def _mean_slope(g: Builder, dy: Value, y: Value, x: Value, reduced: Any) -> Value:
+    groups, elements = (g.Cast(g.Size(v), to=DType.DOUBLE.onnx) for v in (y, x))  # float16 could not count so far
+    return g.Expand(g.Mul(dy, g.CastLike(g.Div(groups, elements), dy)), g.shape_of(x))
+
+
+def _extreme_slope(g: Builder, dy: Value, y: Value, x: Value, reduced: Any) -> Value:
+    """Elements that equal the extreme share evenly."""
+    hit = g.CastLike(g.Equal(x, y), dy)
+    return g.Mul(hit, g.Div(dy, reduced("ReduceSum", hit)))
+
+
+def _prod_slope(g: Builder, dy: Value, y: Value, x: Value, reduced: Any) -> Value:
+    """dy times the product of all others: without the zeros it is a quotient, and with another zero it is 0."""
+    zero, one = g.scalar(0, x), g.scalar(1, x)
+    is_zero = g.Equal(x, zero)
+    full, flag = g.Where(is_zero, one, x), g.Where(is_zero, one, zero)
+    alone = g.Equal(reduced("ReduceSum", flag), flag)
+    return g.Where(alone, g.Mul(dy, g.Div(reduced("ReduceProd", full), full)), zero)
+
+
+def _l1_slope(g: Builder, dy: Value, y: Value, x: Value, reduced: Any) -> Value:
+    return g.Mul(dy, g.Sign(x))
+
+
+def _l2_slope(g: Builder, dy: Value, y: Value, x: Value, reduced: Any) -> Value:
+    zero = g.scalar(0, x)
+    return g.Mul(x, g.Where(g.Equal(y, zero), zero, g.Div(dy, y)))
+
+
+def _log_sum_slope(g: Builder, dy: Value, y: Value, x: Value, reduced: Any) -> Value:
+    return g.Expand(g.Div(dy, g.Exp(y)), g.shape_of(x))
+
+
+def _log_sum_exp_slope(g: Builder, dy: Value, y: Value, x: Value, reduced: Any) -> Value:
+    return g.Mul(dy, g.Exp(g.Sub(x, y)))
+
+
+def _sum_square_slope(g: Builder, dy: Value, y: Value, x: Value, reduced: Any) -> Value:
+    return g.Mul(g.Mul(dy, g.scalar(2, x)), x)
+
+
 _LARGE = [Sample([np.array([[500, 501], [-np.inf, -np.inf], [np.inf, 1]], np.float32), np.array([1])])]
 _ABOVE_ZERO = [Sample([np.array([[1, 2, 0.5], [4, 0, 0]], np.float32), np.array([1])], {"keepdims": k}) for k in (0, 1)]
 
-reduce_sum = reduction("ReduceSum", 13, _sum, [EMPTY, WHOLE])
-reduce_mean = reduction("ReduceMean", 18, _mean, [WHOLE])
-reduce_max = reduction("ReduceMax", 20, _extreme("max", True), [*BOOL, EMPTY, WHOLE])
-reduce_min = reduction("ReduceMin", 20, _extreme("min", False), [*BOOL, EMPTY, WHOLE])
-reduce_prod = reduction("ReduceProd", 18, _prod, [EMPTY, WHOLE])
-reduce_l1 = reduction("ReduceL1", 18, lambda xp, x, axes, keep: _sum(xp, xp.abs(x), axes, keep), [EMPTY, WHOLE])
-reduce_l2 = reduction("ReduceL2", 18, lambda xp, x, axes, keep: xp.sqrt(_sum(xp, x * x, axes, keep)), [EMPTY, WHOLE])
-reduce_log_sum = reduction("ReduceLogSum", 28, _log_sum, [EMPTY, *_ABOVE_ZERO])
-reduce_log_sum_exp = reduction("ReduceLogSumExp", 28, _log_sum_exp, [EMPTY, *_LARGE])
-reduce_sum_square = reduction("ReduceSumSquare", 18, lambda xp, x, a, keep: _sum(xp, x * x, a, keep), [EMPTY, WHOLE])
+_ZEROS = [Sample([np.array([[2, 0, 3], [0, 0, 1], [1, -2, 3]], np.float32), np.array([a])]) for a in (0, 1)]
+
+
+def _l1(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
+    return _sum(xp, xp.abs(x), axes, keepdims)
+
+
+def _l2(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
+    return xp.sqrt(_sum_square(xp, x, axes, keepdims))
+
+
+def _sum_square(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
+    return _sum(xp, x * x, axes, keepdims)
+
+
+reduce_sum = reduction("ReduceSum", 13, _sum, _sum_slope, [EMPTY, WHOLE])
+reduce_mean = reduction("ReduceMean", 18, _mean, _mean_slope, [WHOLE])
+reduce_max = reduction("ReduceMax", 20, _extreme("max", True), _extreme_slope, [*BOOL, EMPTY, WHOLE])
+reduce_min = reduction("ReduceMin", 20, _extreme("min", False), _extreme_slope, [*BOOL, EMPTY, WHOLE])
+reduce_prod = reduction("ReduceProd", 18, _prod, _prod_slope, [EMPTY, WHOLE, *_ZEROS])
+reduce_l1 = reduction("ReduceL1", 18, _l1, _l1_slope, [EMPTY, WHOLE])
+reduce_l2 = reduction("ReduceL2", 18, _l2, _l2_slope, [EMPTY, WHOLE])
+reduce_log_sum = reduction("ReduceLogSum", 28, _log_sum, _log_sum_slope, [EMPTY, *_ABOVE_ZERO])
+reduce_log_sum_exp = reduction("ReduceLogSumExp", 28, _log_sum_exp, _log_sum_exp_slope, [EMPTY, *_LARGE])
+reduce_sum_square = reduction("ReduceSumSquare", 18, _sum_square, _sum_square_slope, [EMPTY, WHOLE])
 
 
 ARG_SAMPLES = [
@@ -176,6 +259,9 @@ CUMULATED_SAMPLES = [
     Sample([i64(4), np.array([0])], {"exclusive": 1}),
     Sample([i64(2, 3), np.array(0)], {"exclusive": 1, "reverse": 1}),
     Sample([f32(0, 3), np.array(0)]),
+    Sample([np.array([[2, 0, 3, 0.5], [0, -1, 0, 3], [1, -2, 0.5, 3]], np.float32), np.array(1)]),
+    *(Sample([f32(2, 4), np.array(1)], {"exclusive": 1, "reverse": r}) for r in (0, 1)),
+    *(Sample([np.array([2, 0, 3, 0.5, 0], np.float32), np.array(0)], {"exclusive": 1, "reverse": r}) for r in (0, 1)),
 ]
 
 
@@ -207,6 +293,27 @@ cum_sum = cumulated("CumSum", 14, "cumsum", 0)
 cum_prod = cumulated("CumProd", 26, "cumprod", 1)
 
 
+@cum_sum.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, exclusive: int = 0, reverse: int = 0) -> tuple[Value | None, ...]:
+    return g.CumSum(dys[0], xs[1], exclusive=exclusive, reverse=1 - reverse), None
+
+
+@cum_prod.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, exclusive: int = 0, reverse: int = 0) -> tuple[Value | None, ...]:
+    """Before the first zero a quotient; at it, the products that leave it out; behind it, nothing."""
+    (x, axis), zero, one = xs, g.scalar(0, xs[0]), g.scalar(1, xs[0])
+    is_zero = g.Equal(x, zero)
+    zeros = g.CumSum(g.CastLike(is_zero, x), axis, reverse=reverse)
+    first = g.And(is_zero, g.Equal(zeros, one))
+
+    def back(y: Value) -> Value:
+        return g.CumSum(g.Mul(dys[0], y), axis, exclusive=exclusive, reverse=1 - reverse)
+
+    without = g.CumProd(g.Where(first, one, x), axis, exclusive=exclusive, reverse=reverse)
+    before = g.Where(g.Equal(zeros, zero), g.Div(back(ys[0]), g.Where(is_zero, one, x)), zero)
+    return g.Where(first, back(without), before), None
+
+
 @op(
     "TopK",
     since=24,
@@ -217,6 +324,7 @@ cum_prod = cumulated("CumProd", 26, "cumprod", 1)
         Sample([np.array([2, 1, 2, 1]), np.array([3])], {}, 2),
         Sample([np.array([2, 1, 2, 1]), np.array([3])], {"largest": 0}, 2),
         Sample([f32(2, 3), np.array([0])], {}, 2),
+        Sample([f32(4), np.array([2])]),
     ],
 )
 def top_k(k: Context, X: Array, K: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
@@ -240,3 +348,15 @@ def _(X: Tensor, K: Tensor, *, axis: int = -1, largest: int = 1, sorted: int = 1
         raise ShapeError(f"the largest {count[0]} of {size} elements (axis {axis} of {X})")
     dims = tuple((count[0] if count else None) if i == at else d for i, d in enumerate(X.dims))
     return X.of(dims), Tensor(DType.INT64, dims)
+
+
+@top_k.twin
+def _(types: Any, wanted: tuple[bool, ...], **attrs: Any) -> Twin | None:
+    return None if len(wanted) > 1 and wanted[1] else Twin("TopK", attrs, 2)
+
+
+@top_k.grad
+def _(
+    g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1
+) -> tuple[Value | None, ...]:
+    return g.ScatterElements(zeros_like(g, xs[0]), ys[1], dys[0], axis=axis), None

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from .broadcast import zeros_like
 from .errors import ShapeError
-from .op import Context, Op, Sample, op
+from .op import Builder, Context, Op, Sample, Twin, Value, op
 from .rules import axis_of, narrow, same, widen
 from .types import Array, Dim, Tensor, f32
 
@@ -52,6 +53,43 @@ def _log_softmax(xp: Any, x: Array, axis: int, dtype: Any) -> Array:
 
 softmax = _soft("Softmax", _softmax)
 log_softmax = _soft("LogSoftmax", _log_softmax)
+
+
+def _soft_gradient(of: Op, combine: Callable[[Any, Array, Array, int], Array]) -> Op:
+    """The gradient of Softmax or of its logarithm, from that of the output and the output itself."""
+
+    def reference(k: Context, dY: Array, Y: Array, *, axis: int = -1) -> Array:
+        return narrow(combine(k.xp, widen(dY), widen(Y), axis_of(axis, Y.ndim)), dY.dtype)
+
+    samples = [Sample([s.inputs[0], s.inputs[0]], s.attrs) for s in of.samples if isinstance(s.inputs[0], Tensor)]
+    made = op(f"{of.name}Grad", domain="mezzo", outputs=("dX",), samples=samples)(reference)
+
+    @made.infer
+    def _(dY: Tensor, Y: Tensor, *, axis: int = -1) -> Tensor:
+        axis_of(axis, Y.rank)
+        return dY.of(Y.dims)
+
+    @of.grad
+    def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = -1) -> tuple[Value, ...]:
+        return (getattr(g, made.name)(dys[0], ys[0], axis=axis, domain="mezzo"),)
+
+    return made
+
+
+softmax_grad = _soft_gradient(softmax, lambda xp, dy, y, axis: y * (dy - (dy * y).sum(axis, keepdims=True)))
+log_softmax_grad = _soft_gradient(log_softmax, lambda xp, dy, y, axis: dy - xp.exp(y) * dy.sum(axis, keepdims=True))
+
+
+@softmax_grad.body
+def _(g: Builder, xs: Any, types: Any, *, axis: int = -1) -> Value:
+    dY, Y = xs
+    return g.Mul(Y, g.Sub(dY, g.ReduceSum(g.Mul(dY, Y), g.const([axis]), keepdims=1)))
+
+
+@log_softmax_grad.body
+def _(g: Builder, xs: Any, types: Any, *, axis: int = -1) -> Value:
+    dY, Y = xs
+    return g.Sub(dY, g.Mul(g.Exp(Y), g.ReduceSum(dY, g.const([axis]), keepdims=1)))
 
 
 @op(
@@ -126,6 +164,23 @@ LOSS_SAMPLES = [
 ]
 
 
+def _pulls(
+    g: Builder, dY: Value, target: Value, weight: Value | None, ignore_index: int | None, reduction: str
+) -> tuple[Value, Value]:
+    """The class of each target, and how much its log likelihood counts in the loss: both with an axis for classes."""
+    zero, known = g.scalar(0, dY), g.type_of(target)
+    classes, counted = target, None
+    if ignore_index is not None and isinstance(known, Tensor):
+        counted = g.Not(g.Equal(target, g.const(ignore_index, known.dtype)))
+        classes = g.Where(counted, target, g.const(0, known.dtype))
+    each = g.Expand(g.scalar(1, dY), g.shape_of(target)) if weight is None else g.Gather(weight, classes)
+    each = each if counted is None else g.Where(counted, each, zero)
+    if reduction == "mean":
+        dY = g.Div(dY, g.ReduceSum(each, keepdims=0))
+    axis = g.const([1])
+    return g.Unsqueeze(classes, axis), g.Unsqueeze(g.Mul(dY, each), axis)
+
+
 @op("NegativeLogLikelihoodLoss", since=22, outputs=("loss",), samples=LOSS_SAMPLES)
 def negative_log_likelihood_loss(
     k: Context,
@@ -149,6 +204,15 @@ def _(
     reduction: str = "mean",
 ) -> Tensor:
     return _loss_type(input, target, weight, reduction)
+
+
+@negative_log_likelihood_loss.grad
+def _(
+    g: Builder, dys: Any, ys: Any, xs: Any, *, ignore_index: int | None = None, reduction: str = "mean"
+) -> tuple[Value | None, ...]:
+    input, target, weight = xs
+    classes, pull = _pulls(g, dys[0], target, weight, ignore_index, reduction)
+    return g.ScatterElements(zeros_like(g, input), classes, g.Neg(pull), axis=1), None, None
 
 
 @op(
@@ -183,3 +247,22 @@ def _(
     reduction: str = "mean",
 ) -> tuple[Tensor, Tensor]:
     return _loss_type(scores, labels, weights, reduction), scores.forget()
+
+
+@softmax_cross_entropy_loss.twin
+def _(types: Any, wanted: tuple[bool, ...], **attrs: Any) -> Twin | None:
+    return None if len(wanted) > 1 and wanted[1] else Twin("SoftmaxCrossEntropyLoss", attrs, 2)
+
+
+@softmax_cross_entropy_loss.grad
+def _(
+    g: Builder, dys: Any, ys: Any, xs: Any, *, ignore_index: int | None = None, reduction: str = "mean"
+) -> tuple[Value | None, ...]:
+    (dloss, dlog_prob), (_, log_prob), (_, labels, weights) = dys, ys, xs
+    parts = []
+    if dloss is not None:  # the pull of each example times (probabilities - one at its label)
+        classes, pull = _pulls(g, dloss, labels, weights, ignore_index, reduction)
+        parts.append(g.ScatterElements(g.Mul(g.Exp(log_prob), pull), classes, g.Neg(pull), axis=1, reduction="add"))
+    if dlog_prob is not None:
+        parts.append(g.LogSoftmaxGrad(dlog_prob, log_prob, axis=1, domain="mezzo"))
+    return g.total(parts), None, None

@@ -169,7 +169,8 @@ def numeric(graph: Graph, feeds: Mapping[str, Any], dys: Mapping[str, Any], name
     def loss() -> float:
         ys = evaluate(graph, feeds)
         pairs = [(a, b) for o, dy in dys.items() for a, b in zip(leaves(ys[o]), leaves(dy), strict=True)]
-        return float(sum(np.sum(np.asarray(y, np.float64) * dy) for y, dy in pairs))
+        with np.errstate(invalid="ignore"):  # of infinite results no difference is known
+            return float(sum(np.sum(np.asarray(y, np.float64) * dy) for y, dy in pairs))
 
     found = []
     for array in leaves(feeds[name]):

@@ -13,7 +13,10 @@ from mezzo.runtime.infer import infer
 from . import gradients as check
 
 # Inputs that a derivative would exist to, and that no rule gives: operator, number of the input, the reason.
-NOT_TO: dict[tuple[str, int], str] = {}
+NOT_TO: dict[tuple[str, int], str] = {
+    ("NegativeLogLikelihoodLoss", 2): "weights of classes are given, not learnt; PyTorch has none either",
+    ("SoftmaxCrossEntropyLoss", 2): "weights of classes are given, not learnt; PyTorch has none either",
+}
 
 
 def cases() -> list[Any]:
