@@ -33,7 +33,9 @@ def trees(name: str, dtypes: Sequence[DType], attrs: Mapping[str, Any]) -> tuple
     return tuple(expr.E.cast(m, k.dtype) for m, k in zip(made, kept, strict=True))
 
 
-def update(name: str, *, states: Sequence[str], scalars: int = 0, attrs: Sequence[Mapping[str, Any]] = ({},)) -> Any:
+def update(
+    name: str, *, states: Sequence[str], scalars: int = 0, attrs: Sequence[Mapping[str, Any]] = ({},)
+) -> Callable[[Rule], Op]:
     """Define an optimizer from its rule `(e, W, dW, rate, *scalars, *states, **attrs) -> expressions`.
 
     `scalars` counts the ones after the rate; `attrs` are attribute sets that the samples show.
@@ -77,8 +79,8 @@ def update(name: str, *, states: Sequence[str], scalars: int = 0, attrs: Sequenc
 
 # primitive -> standard operator
 STANDARD = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "max": "Max", "min": "Min", "neg": "Neg",
-            "abs": "Abs", "sign": "Sign", "sqrt": "Sqrt", "exp": "Exp", "log": "Log", "pow": "Pow", "greater": "Greater",
-            "less": "Less", "equal": "Equal", "reciprocal": "Reciprocal"}  # fmt: skip
+            "abs": "Abs", "sign": "Sign", "sqrt": "Sqrt", "exp": "Exp", "log": "Log", "pow": "Pow",
+            "greater": "Greater", "less": "Less", "equal": "Equal", "reciprocal": "Reciprocal"}  # fmt: skip
 
 
 def written(g: Builder, roots: Sequence[Expr], xs: Sequence[Value]) -> tuple[Value, ...]:
@@ -101,7 +103,7 @@ def written(g: Builder, roots: Sequence[Expr], xs: Sequence[Value]) -> tuple[Val
     return tuple(map(write, roots))
 
 
-_DECAY = ({}, {"weight_decay": 0.1})
+_DECAY: tuple[dict[str, Any], ...] = ({}, {"weight_decay": 0.1})
 
 
 @update("SGD", states=(), attrs=_DECAY)
@@ -388,7 +390,7 @@ def lars(
     epsilon: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> tuple[Array, ...]:
-    """You, Gitman and Ginsburg 2017 (arXiv 1708.03888): a rate for each tensor, from the norms of it and its gradient."""
+    """You, Gitman and Ginsburg 2017 (arXiv 1708.03888): each tensor's rate follows its norm and its gradient's."""
     of = W.dtype.type
     long, steep = _norm(k, W), _norm(k, dW)
     whole = steep + of(weight_decay) * long + of(epsilon)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops import DType, Tensor
+from ...ops import DType
 from ...ops.expr import PRIMITIVES, Expr
 from ...ops.update import RULES, STATES, trees
 from ..graph import Node
@@ -77,7 +77,7 @@ def _code(op: str, dtypes: tuple[DType, ...], scalars: int, attrs: tuple[tuple[s
 
 
 class Update:
-    """The temporaries of one block in the workspace; results are written when a block is done, over W and its states."""
+    """Temporaries of one block in the workspace; results are written when a block is done, over W and its states."""
 
     name = "numpy.update"
 
