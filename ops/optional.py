@@ -7,20 +7,26 @@ from typing import Any
 import numpy as np
 
 from .errors import ShapeError
-from .op import Context, Held, Sample, op
+from .op import Builder, Context, Held, Sample, Value, op
 from .sequence import copied, held
 from .types import Array, DType, Optional, Sequence, Tensor, Type, f32, i64
 
 NOTHING = Held(None, Optional(f32(2)))
 SOME = Held(np.array([1, 2], np.float32), Optional(f32(2)))
 LIST = Held([np.array([1, 2, 3])], Optional(Sequence(i64(3))))
+ROWS = Held([np.array([1, 2], np.float32), np.array([3, 4], np.float32)], Optional(Sequence(f32(2))))
 
 
 @op(
     "Optional",
     since=28,
     outputs=("output",),
-    samples=[Sample([f32(2)]), Sample([Held(LIST.value, Sequence(i64(3)))]), Sample([], {"type": f32(2)})],
+    samples=[
+        Sample([f32(2)]),
+        Sample([Held(LIST.value, Sequence(i64(3)))]),
+        Sample([], {"type": f32(2)}),
+        Sample([Held(ROWS.value, Sequence(f32(2)))]),
+    ],
 )
 def optional(k: Context, input: Any = None, *, type: Type | None = None) -> Any:
     return copied(input)
@@ -33,12 +39,22 @@ def _(input: Type | None = None, *, type: Type | None = None) -> Optional:
     return Optional(_inside(input if input is not None else type))
 
 
+@optional.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, type: Type | None = None) -> tuple[Value | None, ...]:
+    return (None if xs[0] is None else g.OptionalGetElement(dys[0]),)
+
+
 def _inside(type: Any) -> Type:
     """The element of an optional, or the type itself: both stand for a value that is there."""
     return type.element if isinstance(type, Optional) else held(type)
 
 
-@op("OptionalGetElement", since=28, outputs=("output",), samples=[Sample([SOME]), Sample([LIST]), Sample([f32(2)])])
+@op(
+    "OptionalGetElement",
+    since=28,
+    outputs=("output",),
+    samples=[Sample([SOME]), Sample([LIST]), Sample([f32(2)]), Sample([ROWS])],
+)
 def optional_get_element(k: Context, input: Any) -> Any:
     if input is None:
         raise ShapeError("an empty optional has no element", hint="ask OptionalHasElement first")
@@ -48,6 +64,11 @@ def optional_get_element(k: Context, input: Any) -> Any:
 @optional_get_element.infer
 def _(input: Type) -> Type:
     return _inside(input)
+
+
+@optional_get_element.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return (g.Optional(dys[0]) if isinstance(g.type_of(xs[0]), Optional) else dys[0],)
 
 
 @op(

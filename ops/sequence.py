@@ -12,7 +12,7 @@ import numpy as np
 
 from .broadcast import zeros_like
 from .errors import ShapeError
-from .movement import concat
+from .movement import concat, size_of
 from .op import Body, Builder, Context, GraphBody, Held, Sample, Subgraph, Value, op
 from .rules import axis_of, ints
 from .types import Array, Dim, DType, Sequence, Tensor, Type, f32, i64, join
@@ -61,6 +61,13 @@ def _rows(*sizes: int) -> Held:
 
 
 EMPTY = Held([], Sequence(i64(None)))
+NO_ROWS = Held([], Sequence(f32(None, 2)))
+
+
+def _front(g: Builder, position: Value, sequence: Value) -> Value:
+    """A position in a sequence, counted from the front."""
+    at = g.Cast(position, to=DType.INT64.onnx)
+    return g.Where(g.Less(at, g.const(0)), g.Add(at, g.SequenceLength(sequence)), at)
 
 
 @op(
@@ -79,6 +86,13 @@ def _(input_sequence: Type, position: Tensor) -> Type:
     return element_of(input_sequence)
 
 
+@sequence_at.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    sequence, position = xs
+    at = _front(g, position, sequence)
+    return g.SequenceInsert(g.SequenceErase(zeros_like(g, sequence), at), dys[0], at), None
+
+
 @op(
     "SequenceConstruct",
     since=11,
@@ -95,6 +109,11 @@ def _(*inputs: Type) -> Sequence:
     for other in inputs[1:]:
         element = join(element, held(other))
     return Sequence(element)
+
+
+@sequence_construct.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    return tuple(g.SequenceAt(dys[0], g.const(i)) for i in range(len(xs)))
 
 
 @op(
@@ -129,6 +148,14 @@ def _(input_sequence: Type, position: Tensor | None = None) -> Type:
     return Sequence(element_of(input_sequence))
 
 
+@sequence_erase.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    sequence, position = xs
+    gone = g.SequenceAt(sequence, g.const(-1) if position is None else position)
+    at = None if position is None else _front(g, position, sequence)
+    return g.SequenceInsert(dys[0], zeros_like(g, gone), at), None
+
+
 @op(
     "SequenceInsert",
     since=11,
@@ -136,6 +163,7 @@ def _(input_sequence: Type, position: Tensor | None = None) -> Type:
     samples=[
         Sample([_rows(2, 3), f32(1, 2)]),
         Sample([_rows(2, 2), f32(2, 2), np.int64(-2)]),
+        Sample([NO_ROWS, f32(3, 2)]),
         Sample([EMPTY, i64(3), np.int64(0)]),
     ],
 )
@@ -150,6 +178,13 @@ def sequence_insert(
 @sequence_insert.infer
 def _(input_sequence: Type, tensor: Tensor, position: Tensor | None = None) -> Sequence:
     return Sequence(join(element_of(input_sequence), held(tensor)))
+
+
+@sequence_insert.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    sequence, _, position = xs
+    at = g.const(-1) if position is None else _front(g, position, sequence)
+    return g.SequenceErase(dys[0], at), g.SequenceAt(dys[0], at), None
 
 
 @op("SequenceLength", since=11, outputs=("length",), samples=[Sample([_rows(2, 3)]), Sample([EMPTY])])
@@ -264,6 +299,15 @@ def _(input_sequence: Type, *, axis: int, new_axis: int = 0) -> Tensor:
     return element.of(dims)
 
 
+@concat_from_sequence.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int, new_axis: int = 0) -> tuple[Value, ...]:
+    if new_axis:
+        return (g.SplitToSequence(dys[0], axis=axis, keepdims=0),)
+    measure = Body([element_of(g.type_of(xs[0]))], lambda b, x: (size_of(b, x, axis),))
+    sizes = g.ConcatFromSequence(g.SequenceMap(xs[0], body=measure), axis=0)
+    return (g.SplitToSequence(dys[0], sizes, axis=axis),)
+
+
 @op(
     "SplitToSequence",
     since=24,
@@ -310,6 +354,17 @@ def _(input: Tensor, split: Tensor | None = None, *, axis: int = 0, keepdims: in
     else:
         dims[at] = 1 if split is None else _part(input.dims[at], split)
     return Sequence(input.of(dims))
+
+
+@split_to_sequence.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = 0, keepdims: int = 1) -> tuple[Value | None, ...]:
+    (parts,), (input, split) = dys, xs
+    at = g.const([axis])
+    if split is None and not keepdims:
+        widen = Body([element_of(g.type_of(parts))], lambda b, x: (b.Unsqueeze(x, b.const([axis])),))
+        parts = g.SequenceMap(parts, body=widen)
+    nothing = g.Slice(input, g.const([0]), g.const([0]), at)  # there may be no parts, and those cannot be joined
+    return g.ConcatFromSequence(g.SequenceInsert(parts, nothing), axis=axis), None
 
 
 def _part(size: Dim, split: Tensor) -> Dim:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..ops import Op, Tensor, Type
+from ..ops.broadcast import zeros_like
 from ..ops.errors import InputError, MezzoError, UnsupportedModel
 from ..ops.types import differentiable
 from .graph import Graph, Node
@@ -51,7 +52,7 @@ def grad(graph: Graph, loss: str, wrt: Sequence[str]) -> Graph:
     found = gradients(g, graph.nodes, {loss: ONES}, wrt)
     names = {n: fresh(f"{n}_grad", taken) for n in dict.fromkeys(wrt)}
     for n, name in names.items():
-        value = found.get(n) or g.Expand(g.scalar(0, n), g.shape_of(n))
+        value = found.get(n) or zeros_like(g, n)
         g.add(Node("Identity", (value,), (name,), name=name))
     return prune(
         graph.but(

@@ -11,7 +11,7 @@ import numpy as np
 from ..ops import Body, DType, Tensor, Type
 from ..ops.budget import Budget
 from ..ops.errors import ShapeError
-from ..ops.types import Array, differentiable, type_of
+from ..ops.types import Array, Optional, differentiable, type_of
 from ..ops.types import Sequence as SequenceType
 from .graph import COPY, Graph, GraphBuilder, Node, names_of
 from .infer import Scope
@@ -118,8 +118,11 @@ class TypedBuilder(GraphBuilder):
         if isinstance(first, SequenceType):
             sums = values[0]
             for other in values[1:]:
-                sums = self.SequenceMap(sums, other, body=Body([first.element] * 2, lambda b, p, q: (b.Add(p, q),)))
+                sums = self.SequenceMap(sums, other, body=Body([first.element] * 2, lambda b, *pair: (b.total(pair),)))
             return sums
+        if isinstance(first, Optional):
+            whole: str = self.Optional(self.total([self.OptionalGetElement(v) for v in values]))
+            return whole
         summed: str = self.Add(*values) if len(values) == 2 else self.Sum(*values)
         return summed
 
