@@ -6,14 +6,14 @@ https://onnx.ai/onnx/operators/onnx__Resize.html
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .errors import ShapeError
-from .op import Context, Sample, op
+from .op import Builder, Context, Sample, Value, op
 from .rules import axes_of, ints, narrow, unknown, widen
 from .types import Array, Dim, DType, Tensor, f32
 
@@ -138,6 +138,44 @@ def filters(x: Axis, at: Vector, mode: str, cubic_coeff_a: float, exclude_outsid
     return matrix
 
 
+def resamplings(
+    dims: Sequence[int],
+    roi: Array | None,
+    scales: Array | None,
+    sizes: Array | None,
+    *,
+    antialias: int = 0,
+    axes: Sequence[int] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Iterator[tuple[Axis, Vector | None, Vector | None]]:
+    """What becomes of each axis: the place in the input that each element shows, or the matrix of weights [out, size],
+    or None where it stays; and, where only a part is looked at, a mask of what lies outside of the input."""
+    if mode not in ("nearest", "linear", "cubic") or nearest_mode not in ROUNDINGS:
+        raise ShapeError(f"mode {mode!r} with nearest_mode {nearest_mode!r} is unknown")
+    transform = coordinate_transformation_mode
+    whole = resized(dims, axes, _floats(scales), None if not _given(sizes) else ints(sizes), _floats(roi),
+                    keep_aspect_ratio_policy, transform)  # fmt: skip
+    for x in whole:
+        at = coordinates(x, transform)
+        outside = (at < 0) | (at > x.size - 1) if transform == "tf_crop_and_resize" else None
+        if x.size == x.out and np.array_equal(at, np.arange(x.size)):
+            yield x, None, outside
+        elif mode == "nearest":
+            yield x, ROUNDINGS[nearest_mode](at).clip(0, x.size - 1).astype(np.int64), outside
+        else:
+            yield x, filters(x, at, mode, cubic_coeff_a, exclude_outside, antialias), outside
+
+
+def along(xp: Any, y: Array, matrix: Vector, axis: int) -> Array:
+    """The product of one axis with a matrix [size, new size]."""
+    return xp.moveaxis(xp.matmul(xp.moveaxis(y, axis, -1), xp.asarray(matrix)), -1, axis)
+
+
 _UP = np.array([1, 1, 2, 2], np.float32)
 _DOWN = np.array([1, 1, 0.6, 0.7], np.float32)
 _HW = np.array([0, 0, 0.25, 0.3, 1, 1, 0.8, 1.2], np.float32)
@@ -184,24 +222,25 @@ def resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Array:
-    xp, transform = k.xp, coordinate_transformation_mode
-    if mode not in ("nearest", "linear", "cubic") or nearest_mode not in ROUNDINGS:
-        raise ShapeError(f"mode {mode!r} with nearest_mode {nearest_mode!r} is unknown")
-    whole = resized(X.shape, axes, _floats(scales), None if not _given(sizes) else ints(sizes), _floats(roi),
-                     keep_aspect_ratio_policy, transform)  # fmt: skip
-    y = X if mode == "nearest" else widen(X)
+    xp, y = k.xp, X if mode == "nearest" else widen(X)
     outside = []
-    for x in whole:
-        at = coordinates(x, transform)
-        if transform == "tf_crop_and_resize":
-            outside.append((x.axis, (at < 0) | (at > x.size - 1)))
-        if x.size == x.out and np.array_equal(at, np.arange(x.size)):
-            continue
-        if mode == "nearest":
-            y = y.take(xp.asarray(ROUNDINGS[nearest_mode](at).clip(0, x.size - 1).astype(np.int64)), x.axis)
-        else:
-            matrix = filters(x, at, mode, cubic_coeff_a, exclude_outside, antialias)
-            y = xp.moveaxis(xp.matmul(xp.moveaxis(y, x.axis, -1), xp.asarray(matrix.T)), -1, x.axis)
+    for x, how, beyond in resamplings(
+        X.shape,
+        roi,
+        scales,
+        sizes,
+        antialias=antialias,
+        axes=axes,
+        coordinate_transformation_mode=coordinate_transformation_mode,
+        cubic_coeff_a=cubic_coeff_a,
+        exclude_outside=exclude_outside,
+        keep_aspect_ratio_policy=keep_aspect_ratio_policy,
+        mode=mode,
+        nearest_mode=nearest_mode,
+    ):
+        outside += [(x.axis, beyond)] if beyond is not None else []
+        if how is not None:
+            y = y.take(xp.asarray(how), x.axis) if how.ndim == 1 else along(xp, y, how.T, x.axis)
     y = xp.array(_rounded(xp, y, X.dtype), order="C")
     for axis, mask in outside:
         y[(slice(None),) * axis + (xp.asarray(mask),)] = extrapolation_value
@@ -266,3 +305,11 @@ def _(
 
 def _sized(X: Tensor, axes: Sequence[int]) -> bool:
     return all(isinstance(X.shape[a], int) for a in axes)
+
+
+@resize.grad
+def _(
+    g: Builder, dys: Any, ys: Any, xs: Any, *, extrapolation_value: float = 0.0, **attrs: Any
+) -> tuple[Value | None, ...]:
+    X, *how = xs
+    return g.ResizeGrad(dys[0], g.shape_of(X), *how, domain="mezzo", **attrs), None, None, None

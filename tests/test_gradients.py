@@ -14,6 +14,10 @@ from . import gradients as check
 
 # Inputs that a derivative would exist to, and that no rule gives: operator, number of the input, the reason.
 NOT_TO: dict[tuple[str, int], str] = {
+    ("Resize", 1): "the part of an image that is looked at is given, not learnt",
+    ("Resize", 2): "factors are given, not learnt",
+    ("ResizeGrad", 2): "the part of an image that is looked at is given, not learnt",
+    ("ResizeGrad", 3): "factors are given, not learnt",
     ("NegativeLogLikelihoodLoss", 2): "weights of classes are given, not learnt; PyTorch has none either",
     ("SoftmaxCrossEntropyLoss", 2): "weights of classes are given, not learnt; PyTorch has none either",
 }
