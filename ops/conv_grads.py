@@ -12,7 +12,7 @@ import numpy as np
 
 from .op import Builder, Context, Sample, Value, op
 from .rules import ints, narrow, unknown, widen
-from .shapes import joined, moved_into, reaches, sizes, starts
+from .shapes import joined, moved_into, reaches, reshaped, sizes, starts
 from .types import Array, Tensor, f32
 from .windows import Ints, known, padded, taps, unpadded, windows
 
@@ -180,9 +180,9 @@ def _(
     if group > 1:  # [batch, channels] -> [channels of a group, groups * batch]
         batch = sizes(g, g.shape_of(X), 0, 1)
         each = sizes(g, shape, 1, 2)
-        x = g.Reshape(x, joined(g, batch, [group], each, reach))
+        x = reshaped(g, x, joined(g, batch, [group], each, reach))
         x = g.Transpose(x, perm=[2, 1, 0, *range(3, rank + 3)])
-        x = g.Reshape(x, joined(g, each, g.Mul(batch, g.const([group])), reach))
+        x = reshaped(g, x, joined(g, each, g.Mul(batch, g.const([group])), reach))
     else:
         x = g.Transpose(x, perm=turned)
     attrs = _given(strides=dilations, dilations=strides)

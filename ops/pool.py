@@ -13,15 +13,23 @@ from typing import Any
 import numpy as np
 
 from .errors import ShapeError
-from .op import Context, Op, Sample, op
+from .op import Builder, Context, Op, Sample, Twin, Value, op
 from .rules import ints, mean_of, narrow, unknown, widen
+from .shapes import cast_like, count, joined, moved_into, reshaped, sizes, spread_over_windows, wide, zeros
 from .types import Array, Dim, DType, Tensor, f32
 from .windows import Ints, Window, known, out_dims, padded, per_axis, taps, windows
 
 
-def _pooled_dims(
-    X: Tensor, kernel_shape: Sequence[int], strides: Ints, dilations: Ints, pads: Ints, auto_pad: str, ceil_mode: int
+def pooled_dims(
+    X: Tensor,
+    kernel_shape: Sequence[int],
+    strides: Ints = None,
+    dilations: Ints = None,
+    pads: Ints = None,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
 ) -> tuple[Dim, ...]:
+    """Dims of the result of a pool."""
     dims = X.dims if X.dims is not None else unknown(len(kernel_shape) + 2) or ()
     if len(dims) != len(kernel_shape) + 2:
         raise ShapeError(f"kernel_shape {list(kernel_shape)} does not fit the spatial axes of {X}")
@@ -44,7 +52,8 @@ POOL_SAMPLES = [
 ]
 
 
-def _lowest(dtype: Any) -> Any:
+def lowest(dtype: Any) -> Any:
+    """What stands in the padding of a search for the largest."""
     return -math.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
@@ -90,7 +99,7 @@ def max_pool(
 ) -> tuple[Array, ...]:
     found = known(windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
     x = widen(X)
-    first, *rest = taps(padded(k.xp, x, found, _lowest(x.dtype)), found)
+    first, *rest = taps(padded(k.xp, x, found, lowest(x.dtype)), found)
     y = k.xp.array(first, order="C")
     for view in rest:
         k.xp.maximum(y, view, out=y)
@@ -116,11 +125,29 @@ def _(
     storage_order: int = 0,
     strides: Ints = None,
 ) -> tuple[Tensor, Tensor]:
-    dims = _pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    dims = pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     return X.of(dims), Tensor(DType.INT64, dims)
 
 
-def _counted(found: Sequence[Window], sizes: Sequence[int], count_include_pad: int) -> Array:
+@max_pool.twin
+def _(types: Any, wanted: tuple[bool, ...], **attrs: Any) -> Twin | None:
+    """What saves the positions; a node that is asked for Indices has them already."""
+    return None if len(wanted) > 1 and wanted[1] else Twin("MaxPoolTrain", attrs, 2, "mezzo")
+
+
+@max_pool.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, storage_order: int = 0, **attrs: Any) -> tuple[Value | None, ...]:
+    """From the Indices, which count in the whole tensor; by columns where `storage_order` says so."""
+    shape, n = g.shape_of(xs[0]), g.rank_of(xs[0])
+    order = [0, 1, *(range(n - 1, 1, -1) if storage_order else range(2, n))]
+    flat = g.const([-1])
+    ground = zeros(g, count(g, shape), dys[0])
+    found = g.ScatterElements(ground, g.Reshape(ys[1], flat), g.Reshape(dys[0], flat), axis=0, reduction="add")
+    found = reshaped(g, found, g.Gather(shape, g.const(order), axis=0))
+    return (g.Transpose(found, perm=order) if storage_order else found,)
+
+
+def counted(found: Sequence[Window], sizes: Sequence[int], count_include_pad: int) -> Array:
     """How many elements the average of each window is taken over."""
     count: Any = np.ones((), np.int64)
     for w, size in zip(found, sizes, strict=True):
@@ -152,7 +179,7 @@ def average_pool(
     y = k.xp.array(first, order="C")
     for view in rest:
         y += view
-    y /= k.xp.asarray(_counted(found, X.shape[2:], count_include_pad).astype(y.dtype))
+    y /= k.xp.asarray(counted(found, X.shape[2:], count_include_pad).astype(y.dtype))
     return narrow(y, X.dtype)
 
 
@@ -168,7 +195,12 @@ def _(
     pads: Ints = None,
     strides: Ints = None,
 ) -> Tensor:
-    return X.of(_pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    return X.of(pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+
+
+@average_pool.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | None, ...]:
+    return (g.AveragePoolGrad(dys[0], g.shape_of(xs[0]), domain="mezzo", **attrs),)
 
 
 def _power(x: Array, p: int) -> Array:
@@ -217,7 +249,27 @@ def _(
     pads: Ints = None,
     strides: Ints = None,
 ) -> Tensor:
-    return X.of(_pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    return X.of(pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+
+
+def _lp_parts(g: Builder, dy: Value, y: Value, x: Value, p: int) -> tuple[Value, Value]:
+    """The two factors of the gradient of (sum |x|^p)^(1/p): one for each sum, 0 where that is 0, and one for each x."""
+    dy, y, x = wide(g, dy), wide(g, y), wide(g, x)
+    if p == 1:
+        return dy, g.Sign(x)
+    nothing, zero = g.Equal(y, g.scalar(0, y)), g.scalar(0, y)
+    root = g.Where(nothing, g.scalar(1, y), y)
+    slope = g.Div(dy, root if p == 2 else g.Pow(root, g.scalar(p - 1, y)))
+    return g.Where(nothing, zero, slope), x if p == 2 else g.Mul(x, g.Pow(g.Abs(x), g.scalar(p - 2, x)))
+
+
+@lp_pool.grad
+def _(
+    g: Builder, dys: Any, ys: Any, xs: Any, *, kernel_shape: Sequence[int], p: int = 2, **attrs: Any
+) -> tuple[Value | None, ...]:
+    outer, inner = _lp_parts(g, dys[0], ys[0], xs[0], p)
+    spread = spread_over_windows(g, outer, g.shape_of(xs[0]), kernel_shape, **attrs)
+    return (cast_like(g, g.Mul(spread, inner), xs[0]),)
 
 
 _PLACES = np.array([[[[5, 7], [13, 15]]]])
@@ -286,6 +338,27 @@ def _(
     return X.of((*dims[:2], *_unpooled(dims[2:], kernel_shape, pads, strides)))
 
 
+@max_unpool.grad
+def _(
+    g: Builder,
+    dys: Any,
+    ys: Any,
+    xs: Any,
+    *,
+    kernel_shape: Sequence[int],
+    pads: Ints = None,
+    strides: Ints = None,
+) -> tuple[Value | None, ...]:
+    (dy,), (X, places, output_shape), n = dys, xs, len(kernel_shape)
+    if output_shape is not None:  # back to the size that places are counted in
+        step, edge = per_axis(strides, n, 1, "strides"), per_axis(pads, 2 * n, 0, "pads")
+        shape = g.shape_of(X)
+        more = [k - s - a - b for k, s, a, b in zip(kernel_shape, step, edge[:n], edge[n:], strict=True)]
+        spatial = g.Add(g.Mul(sizes(g, shape, 2), g.const(step)), g.const(more))
+        dy = moved_into(g, dy, g.const([0] * (n + 2)), joined(g, sizes(g, shape, 0, 2), spatial), n + 2)
+    return g.Gather(g.Reshape(dy, g.const([-1])), places, axis=0), None, None
+
+
 def _global_type(X: Tensor) -> Tensor:
     return X.of((*X.shape[:2], *(1,) * (X.rank - 2)))
 
@@ -314,6 +387,21 @@ global_max_pool = _global(
 )
 
 
+@global_average_pool.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    shape, dy = g.shape_of(xs[0]), wide(g, dys[0])
+    part = g.Div(dy, cast_like(g, count(g, sizes(g, shape, 2)), dy))
+    return (g.Expand(cast_like(g, part, xs[0]), shape),)
+
+
+@global_max_pool.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    shape = g.shape_of(xs[0])
+    lead = sizes(g, shape, 0, 2)
+    first = g.Hardmax(reshaped(g, xs[0], joined(g, lead, count(g, sizes(g, shape, 2)))), axis=-1)
+    return (reshaped(g, g.Mul(first, reshaped(g, dys[0], joined(g, lead, [1]))), shape),)
+
+
 @op(
     "GlobalLpPool",
     since=22,
@@ -326,3 +414,9 @@ def global_lp_pool(k: Context, X: Array, *, p: int = 2) -> Array:
 @global_lp_pool.infer
 def _(X: Tensor, *, p: int = 2) -> Tensor:
     return _global_type(X)
+
+
+@global_lp_pool.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, p: int = 2) -> tuple[Value | None, ...]:
+    outer, inner = _lp_parts(g, dys[0], ys[0], xs[0], p)
+    return (cast_like(g, g.Mul(outer, inner), xs[0]),)

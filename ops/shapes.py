@@ -52,6 +52,11 @@ def _dtype(g: Builder, x: Value) -> DType:
     return known.dtype
 
 
+def reshaped(g: Builder, x: Value, shape: Value) -> Value:
+    """The elements in another shape, of which a 0 means 0."""
+    return g.Reshape(x, shape, allowzero=1)
+
+
 def zeros(g: Builder, shape: Value, like: Value) -> Value:
     """Zeros in the element type of another value."""
     return g.Expand(g.scalar(0, like), shape)
@@ -81,3 +86,26 @@ def reaches(g: Builder, out: Value, kernel: Value, rank: int, strides: Ints, dil
     step, spread = (g.const(per_axis(v, rank, 1, "strides")) for v in (strides, dilations))
     one = g.const([1])
     return g.Add(g.Add(g.Mul(g.Sub(out, one), step), g.Mul(g.Sub(kernel, one), spread)), one)
+
+
+def spread_over_windows(
+    g: Builder,
+    v: Value,
+    shape: Value,
+    kernel_shape: Sequence[int],
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints = None,
+    pads: Ints = None,
+    strides: Ints = None,
+) -> Value:
+    """An image of this shape, where each element is the sum of `v` over the windows that see it."""
+    n, known = len(kernel_shape), g.type_of(v)
+    assert isinstance(known, Tensor)
+    columns = reshaped(g, v, joined(g, count(g, sizes(g, shape, 0, 2)), [1], sizes(g, g.shape_of(v), 2)))
+    moves = {a: v for a, v in (("strides", strides), ("dilations", dilations)) if v is not None}
+    whole = g.ConvTranspose(columns, g.const(np.ones((1, 1, *kernel_shape)), known.dtype), **moves)
+    image = sizes(g, shape, 2)
+    before = starts(g, image, sizes(g, g.shape_of(whole), 2), n, pads, auto_pad)
+    return reshaped(g, moved_into(g, whole, g.Neg(before), image, n), shape)
