@@ -5,8 +5,13 @@ https://onnx.ai/onnx/operators/onnx__Einsum.html, https://onnx.ai/onnx/operators
 
 from __future__ import annotations
 
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+
 from .errors import ShapeError
-from .op import Context, Sample, broadcast_dims, op
+from .op import Builder, Context, Sample, Value, broadcast_dims, op
 from .rules import narrow, same, widen
 from .types import Array, Dim, Tensor, f32, i64
 
@@ -45,6 +50,12 @@ def _terms(equation: str, count: int) -> tuple[list[str], str]:
         Sample([f32(2, 3), f32(4, 3), f32(4, 5)], {"equation": "iA,jA,jB->Bi"}),
         Sample([i64(2, 3), i64(3)], {"equation": "ij,j"}),
         Sample([f32(2, 0), f32(0, 3)], {"equation": "ij,jk"}),
+        Sample([f32(2, 3), f32(4)], {"equation": "ij,k->k"}),
+        Sample([f32(2, 3), f32(1, 4)], {"equation": "ij,jk->ik"}),
+        Sample([f32(2, 3), f32(2, 1)], {"equation": "ij,ij->i"}),
+        Sample([f32(3, 2, 3), f32(3)], {"equation": "iji,i->j"}),
+        Sample([f32(2, 2, 2)], {"equation": "iii"}),
+        Sample([f32(3, 4), f32(2, 1, 4)], {"equation": "...a,...a->a..."}),
     ],
 )
 def einsum(k: Context, *Inputs: Array, equation: str) -> Array:
@@ -91,6 +102,48 @@ def _(*Inputs: Tensor, equation: str) -> Tensor:
     return Inputs[0].of(dims)
 
 
+@einsum.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, equation: str) -> tuple[Value | None, ...]:
+    terms, result = _spelt(equation, [g.rank_of(x) for x in xs], g.rank_of(ys[0]))
+    grads: list[Value | None] = [None] * len(xs)
+    for i, x in enumerate(xs):
+        if g.wants[i]:
+            others = [(t, v) for j, (t, v) in enumerate(zip(terms, xs, strict=True)) if j != i]
+            grads[i] = _einsum_gradient(g, x, terms[i], [(result, dys[0]), *others])
+    return tuple(grads)
+
+
+def _spelt(equation: str, ranks: list[int], rank: int) -> tuple[list[str], str]:
+    """The terms and the result with letters for the axes of ellipses, of which the last ones line up."""
+    terms, result = _terms(equation, len(ranks))
+    free = "".join(c for c in ascii_letters if c not in equation)
+
+    def spelt(term: str, rank: int) -> str:
+        return term.replace(".", free[len(free) - (rank - len(term) + 1) :]) if "." in term else term
+
+    return [spelt(t, r) for t, r in zip(terms, ranks, strict=True)], spelt(result, rank)
+
+
+def _einsum_gradient(g: Builder, x: Value, term: str, factors: list[tuple[str, Value]]) -> Value:
+    """The sum of products of the gradient with all other operands, along the axes of one operand."""
+    free = iter(c for c in ascii_letters if not any(c in t for t, _ in [(term, x), *factors]))
+    own = ""
+    for axis, c in enumerate(term):  # where a label comes again only the diagonal counts
+        own += next(free) if c in own else c
+        if own[axis] != c:
+            places = g.Range(g.const(0), g.Gather(g.shape_of(x), g.const(axis), axis=0), g.const(1))
+            diagonal = g.Equal(g.Unsqueeze(places, g.const([1])), places)
+            factors = [*factors, (c + own[axis], g.CastLike(diagonal, x))]
+    given = "".join(t for t, _ in factors)
+    left, right = ",".join(t for t, _ in factors), "".join(c for c in own if c in given)
+    dx = g.Einsum(*(v for _, v in factors), equation=f"{left}->{right}")
+    missing = [axis for axis, c in enumerate(own) if c not in given]
+    dx = g.Unsqueeze(dx, g.const(missing)) if missing else dx
+    if any(c not in factors[0][0] for c in own):  # summed: others may lack the axis, or be repeated along it
+        dx = g.Expand(dx, g.shape_of(x))
+    return g.sum_to(dx, x)
+
+
 @op(
     "Det",
     since=22,
@@ -106,3 +159,39 @@ def _(X: Tensor) -> Tensor:
         raise ShapeError(f"{X} is no matrix")
     same(X.shape[-1], X.shape[-2], f"{X} has no determinant")
     return X.of(X.shape[:-2])
+
+
+@det.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
+    dY = g.Unsqueeze(dys[0], g.const([-2, -1]))
+    return (g.Mul(dY, g.Cofactors(xs[0], domain="mezzo")),)
+
+
+@op(
+    "Cofactors",
+    domain="mezzo",
+    samples=[*det.samples, Sample([np.array([[1, 2, 3], [2, 4, 6], [0, 1, 1]], np.float32)])],
+)
+def cofactors(k: Context, X: Array) -> Array:
+    """For each element of square matrices the determinant of what is left without its row and column, with the sign of
+    a chessboard: the derivative of the determinant. By singular values, so that singular matrices have them too."""
+    u, s, vt = k.xp.linalg.svd(widen(X))
+    n = X.shape[-1]
+    others = k.xp.where(k.xp.eye(n, dtype=bool), 1, s[..., None, :]).prod(-1)  # for each value the product of the rest
+    sign = k.xp.linalg.det(u) * k.xp.linalg.det(vt)
+    y = k.xp.matmul(u * (others * sign[..., None])[..., None, :], vt)
+    return k.xp.array(narrow(y, X.dtype), order="C")
+
+
+@cofactors.body
+def _(g: Builder, xs: Any, types: Any) -> Value | None:
+    """Determinants of the matrix in which row i is all zeros but for a one in column j."""
+    (X,), (known,) = xs, types
+    if known is None or known.dims is None:
+        return None
+    n = g.Gather(g.shape_of(X), g.const(-1), axis=0)
+    places = g.Range(g.const(0), n, g.const(1))
+    same = g.Equal(g.Unsqueeze(places, g.const([1])), places)
+    row = g.Unsqueeze(same, g.const([1, 3]))  # i, 1, rows, 1
+    column = g.CastLike(g.Unsqueeze(same, g.const([0, 2])), X)  # 1, j, 1, columns
+    return g.Det(g.Where(row, column, g.Unsqueeze(X, g.const([-4, -3]))))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .errors import ShapeError
-from .op import Context, Sample, op
+from .op import Builder, Context, Sample, Value, op
 from .types import Array, DType, Tensor, f32, i64
 
 FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)
@@ -110,7 +110,14 @@ def _(input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> T
     return input.to(DType.from_onnx(to))
 
 
-@op("CastLike", since=25, outputs=("output",), samples=[Sample([f32(2, 3), i64(1)]), Sample([i64(2), f32()])])
+@cast.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value, ...]:
+    return (g.CastLike(dys[0], xs[0]),)  # as if the narrower element type did not round
+
+
+@op("CastLike", since=25, outputs=("output",), samples=[
+    Sample([f32(2, 3), i64(1)]), Sample([i64(2), f32()]), Sample([f32(2), Tensor(DType.DOUBLE, ())]),
+])  # fmt: skip
 def cast_like(k: Context, input: Array, target_type: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
     return convert(k.xp, input, DType.of(target_type.dtype), saturate, round_mode)
 
@@ -118,3 +125,8 @@ def cast_like(k: Context, input: Array, target_type: Array, *, saturate: int = 1
 @cast_like.infer
 def _(input: Tensor, target_type: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
     return input.to(target_type.dtype)
+
+
+@cast_like.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | None, ...]:
+    return g.CastLike(dys[0], xs[0]), None

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from .broadcast import zeros_like
 from .cast import convert
+from .derivatives import flat
 from .errors import ShapeError
-from .op import Context, Sample, op
+from .op import Builder, Context, Sample, Value, op
 from .rules import axis_of, narrow, same, widen
 from .types import Array, DType, Tensor, f32
 
@@ -150,6 +152,9 @@ def _(
     return x.to(y_zero_point.dtype if y_zero_point is not None else asked or DType.UINT8)
 
 
+flat(quantize_linear)  # steps: whoever trains through them asks for a straight-through estimate by name
+
+
 def _stored(values: Sequence[float], dtype: DType) -> np.ndarray[Any, Any] | Tensor:
     """These elements; of a type that numpy lacks any elements, since ml_dtypes is not to be in every process."""
     if not hasattr(np, str(dtype)):
@@ -175,6 +180,11 @@ def _stored(values: Sequence[float], dtype: DType) -> np.ndarray[Any, Any] | Ten
         *(Sample([_stored([0, -1, 2], t), np.float32(3)]) for t in FLOAT_TYPES),
         Sample([_stored([0, 1, -2], DType.INT4), np.float32(3)], {"output_dtype": DType.FLOAT16.onnx}),
         Sample([np.zeros((0, 2), np.int8), np.float32(1)]),
+        Sample(
+            [np.arange(30, dtype=np.uint8).reshape(5, 3, 2), np.arange(1, 19, dtype=np.float32).reshape(3, 3, 2)],
+            {"axis": 0, "block_size": 2},
+        ),
+        Sample([np.array([[3, 4], [7, 9]], np.uint8), np.array([0.5], np.float32), np.array([2], np.uint8)]),
     ],
 )
 def dequantize_linear(
@@ -190,8 +200,8 @@ def dequantize_linear(
     steps = x.astype(np.int64 if DType.of(x.dtype).integer else np.float32)
     if x_zero_point is not None:
         steps = steps - spread(k.xp, x_zero_point, x, axis, block_size).astype(steps.dtype)
-    scale = spread(k.xp, x_scale, x, axis, block_size).astype(np.float32)
-    return narrow(k.xp.asarray(steps.astype(np.float32) * scale), _result(DType.of(x_scale.dtype), output_dtype).numpy)
+    scale = spread(k.xp, widen(x_scale), x, axis, block_size)
+    return narrow(k.xp.asarray(steps.astype(scale.dtype) * scale), _result(DType.of(x_scale.dtype), output_dtype).numpy)
 
 
 def _result(scale: DType, output_dtype: int) -> DType:
@@ -210,6 +220,31 @@ def _(
 ) -> Tensor:
     _check(x, x_scale, x_zero_point, axis, block_size)
     return x.to(_result(x_scale.dtype, output_dtype))
+
+
+@dequantize_linear.grad
+def _(
+    g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
+) -> tuple[Value | None, ...]:
+    """To the scale: dY times the numbers of steps, which a scale of ones gives."""
+    x, scale, zero_point = xs
+    if not g.wants[1]:
+        return None, None, None
+    rank, ones = g.rank_of(x), g.Expand(g.scalar(1, scale), g.shape_of(scale))
+    steps = g.DequantizeLinear(x, ones, zero_point, axis=axis, block_size=block_size)
+    pull = g.Mul(g.CastLike(dys[0], scale), g.CastLike(steps, scale))
+    at = axis_of(axis, rank) if rank > 1 else 0
+    if g.rank_of(scale) > 1:  # blocks along the axis: each element goes to its block
+        length, blocks = (g.Gather(g.shape_of(v), g.const(at), axis=0) for v in (x, scale))
+        each = g.const(block_size) if block_size else g.Div(g.Sub(g.Add(length, blocks), g.const(1)), blocks)
+        block = g.Div(g.Range(g.const(0), length, g.const(1)), each)
+        column = g.Unsqueeze(block, g.const(list(range(1, rank - at)))) if at < rank - 1 else block
+        where = g.Expand(column, g.shape_of(x))
+        return None, g.ScatterElements(zeros_like(g, scale), where, pull, axis=at, reduction="add"), None
+    if rank and g.rank_of(scale):  # one scale for each place along the axis, or one for all
+        pull = g.ReduceSum(pull, g.const([i for i in range(rank) if i != at]), keepdims=0, noop_with_empty_axes=1)
+        return None, g.sum_to(pull, scale), None
+    return None, g.Reshape(g.ReduceSum(pull, keepdims=0), g.shape_of(scale)), None
 
 
 @op(

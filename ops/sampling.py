@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .derivatives import flat
 from .op import Context, Sample, op
 from .random import draw, normal
 from .rules import has_rank, widen
@@ -208,3 +209,6 @@ def _(input: Tensor, *, dtype: int = 6, sample_size: int = 1, seed: float | None
     has_rank(input, 2)
     rows = input.dims[0] if input.dims is not None else None
     return Tensor(DType.from_onnx(dtype), (rows, sample_size))
+
+
+flat(random_normal_like, random_uniform_like, bernoulli)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .broadcast import zeros_like
+from .derivatives import flat
 from .errors import ShapeError
 from .op import Builder, Context, Op, Sample, Twin, Value, op
 from .rules import axis_of, narrow, same, widen
@@ -115,6 +116,9 @@ def hardmax(k: Context, input: Array, *, axis: int = -1) -> Array:
 def _(input: Tensor, *, axis: int = -1) -> Tensor:
     axis_of(axis, input.rank)
     return input.forget()
+
+
+flat(hardmax)
 
 
 def _loss(

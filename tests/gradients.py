@@ -11,7 +11,7 @@ import numpy as np
 from mezzo.ops import DType, Op, Sample, Tensor, Type
 from mezzo.ops.budget import Budget
 from mezzo.ops.types import Optional, Sequence, differentiable, type_of
-from mezzo.runtime.autodiff import gradients, padded
+from mezzo.runtime.autodiff import fresh, gradients, padded
 from mezzo.runtime.eager import Eager, evaluate
 from mezzo.runtime.graph import Graph, Node
 from mezzo.runtime.infer import body_of, infer
@@ -19,6 +19,8 @@ from mezzo.runtime.typed import TypedBuilder
 
 from .graphs import in_float64, sample_graph, wide
 
+# Operators that round a result to a narrow float, of which differences would say nothing, and the attribute that asks.
+ROUNDED = {("Cast", "to"), ("DequantizeLinear", "output_dtype")}
 MOST = 48  # elements of one input that are moved by a little; of larger ones so many drawn at random
 
 
@@ -48,14 +50,20 @@ def doubles(value: Any) -> Any:
 
 def case(op: Op, sample: Sample, seed: int = 0) -> Case | None:
     """The sample in float64; None where no input or no output has gradients."""
-    graph, feeds = sample_graph(op, sample)
+    return case_of(*sample_graph(op, sample), seed)
+
+
+def case_of(graph: Graph, feeds: Mapping[str, Any], seed: int = 0) -> Case | None:
+    """A graph in float64 with its feeds; None where no input or no output has gradients."""
     graph = in_float64(graph)
 
+    def exact(op: str, name: str, v: Any) -> Any:
+        if (op, name) in ROUNDED and v and DType.from_onnx(v).narrow:
+            return DType.DOUBLE.onnx
+        return typed(v) if isinstance(v, Graph) else v
+
     def typed(part: Graph) -> Graph:
-        nodes = tuple(
-            replace(n, attrs={a: typed(v) if isinstance(v, Graph) else v for a, v in n.attrs.items()})
-            for n in part.nodes
-        )
+        nodes = tuple(replace(n, attrs={a: exact(n.op, a, v) for a, v in n.attrs.items()}) for n in part.nodes)
         return part.but(nodes=nodes, types={n: doubled(t) for n, t in part.types.items()})
 
     graph = infer(typed(graph))
@@ -86,7 +94,7 @@ def differentiated(graph: Graph, seeds: Iterator[str] | Any, wrt: tuple[str, ...
     """The graph with inputs `dy NAME` for the gradients of `seeds`, and the gradients to `wrt` as its outputs.
 
     A gradient that never arrives is left out."""
-    g = TypedBuilder(graph.types, prefix="grad/" if "grad/" not in str(graph.inputs) else "grad2/")
+    g = TypedBuilder(graph.types, prefix=fresh("grad/", set(graph.types)))
     given = {o: g.input(f"{g.prefix}dy {o}", graph.types[o]) for o in seeds}
     found = gradients(g, graph.nodes, given, wrt)
     for n, value in found.items():
@@ -103,8 +111,8 @@ def differentiated(graph: Graph, seeds: Iterator[str] | Any, wrt: tuple[str, ...
 def by_graph(c: Case, graph: Graph) -> dict[str, Any]:
     """Gradients by name of input, from a differentiated graph that the interpreter runs."""
     made = differentiated(graph, c.dys, c.wrt)
-    found = evaluate(made, {**c.feeds, **{f"grad/dy {o}": dy for o, dy in c.dys.items()}})
-    return {n.removeprefix("grad/dx "): v for n, v in found.items()}
+    found = evaluate(made, {**c.feeds, **dict(zip(made.inputs[len(graph.inputs) :], c.dys.values(), strict=True))})
+    return {n.partition("dx ")[2]: v for n, v in found.items()}
 
 
 def by_tape(c: Case) -> dict[str, Any]:
@@ -129,7 +137,9 @@ def by_tape(c: Case) -> dict[str, Any]:
     for node, ys in reversed(taped):
         dys = [*(grads.get(o) for o in node.outputs), *[None] * (len(ys) - len(node.outputs))]
         record = node.record
-        if record.grad_rule is None or all(dy is None for dy in dys):
+        if all(dy is None for dy in dys):
+            continue
+        if record.grad_rule is None:
             raise NotImplementedError(f"no rule for {node.op}")
         names = padded(record, node.inputs)
         xs = padded(record, [values[i] if i else None for i in node.inputs])
@@ -175,7 +185,7 @@ def numeric(graph: Graph, feeds: Mapping[str, Any], dys: Mapping[str, Any], name
     found = []
     for array in leaves(feeds[name]):
         slope, known = np.zeros(array.shape), np.zeros(array.shape, bool)
-        places = rng.permutation(array.size)[:MOST]
+        places = rng.permutation(np.flatnonzero(np.isfinite(np.asarray(array, np.float64))))[:MOST]
         middle = loss()
         for at in places:
             index = np.unravel_index(at, array.shape)
