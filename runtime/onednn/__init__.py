@@ -10,12 +10,15 @@ from __future__ import annotations
 from ..kernels.kernel import Kernel
 from .concat import Concat, Split
 from .conv import Conv, ConvTranspose
+from .conv_grads import ConvGradInput, ConvGradWeights
 from .elementwise import Binary, Eltwise
+from .elementwise_grads import EltwiseGrad, SoftmaxGrad
 from .matmul import Gemm, MatMul
 from .movement import Reorder, Transpose, Units
 from .norm import ChannelNorm, LayerNorm, LocalNorm, Softmax
 from .operands import Cast, PRelu, Sum
 from .pool import Pool
+from .pool_grads import AveragePoolGrad, MaxPoolGrad, MaxPoolTrain
 from .quantised import QUANTISED
 from .quantised_dynamic import DYNAMIC
 from .quantised_elements import ELEMENTS
@@ -28,7 +31,8 @@ KERNELS: tuple[Kernel, ...] = (
     *QUANTISED, *PRODUCTS, *ELEMENTS, *DYNAMIC,
     Conv(), ConvTranspose(), MatMul(), Gemm(), Pool(), Softmax(), LayerNorm(), Eltwise(), Binary(), Reorder(),
     Transpose(), Units(), Recurrent(), Concat(), Split(), Reduce(), Resize(), ChannelNorm(), LocalNorm(),
-    Cast(), PRelu(), Sum(),
+    Cast(), PRelu(), Sum(), ConvGradInput(), ConvGradWeights(), EltwiseGrad(), SoftmaxGrad(),
+    MaxPoolTrain(), MaxPoolGrad(), AveragePoolGrad(),
 )  # fmt: skip
 
 __all__ = ["KERNELS"]

@@ -28,11 +28,13 @@ TAGS: Final = {
 }  # fmt: skip
 TAG_ANY: Final = 1
 
-CPU, FORWARD_INFERENCE, SCRATCHPAD_USER, FORMAT_BLOCKED = 1, 96, 1, 2
+CPU, SCRATCHPAD_USER, FORMAT_BLOCKED = 1, 1, 2
+FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160
 MATH: Final = {"strict": 0, "bf16": 1}
 
 SRC, SRC_1, DST, DST_1, DST_2, WEIGHTS, WEIGHTS_1, WEIGHTS_2, BIAS = 1, 2, 17, 18, 19, 33, 34, 35, 41
-SRC_2, SCALE, SHIFT, SCRATCHPAD = 3, 51, 52, 80
+SRC_2, MEAN, VARIANCE, SCALE, SHIFT, WORKSPACE, SCRATCHPAD = 3, 49, 50, 51, 52, 64, 80
+DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_SCALE, DIFF_SHIFT = 129, 145, 161, 255, 256
 MULTIPLE_SRC, ATTR_SCALES, ATTR_ZERO_POINTS, ATTR_POST_OP = 1024, 4096, 8192, 32768
 
 ALGORITHMS: Final = {
@@ -49,6 +51,8 @@ ALGORITHMS: Final = {
     "eltwise_logistic": 41, "eltwise_exp": 42, "eltwise_gelu_tanh": 43, "eltwise_swish": 44, "eltwise_log": 45,
     "eltwise_clip": 46, "eltwise_pow": 48, "eltwise_gelu_erf": 49, "eltwise_round": 50, "eltwise_mish": 51,
     "eltwise_hardswish": 52,
+    # the gradient from the result of the forward primitive
+    "eltwise_relu_use_dst": 256, "eltwise_tanh_use_dst": 257, "eltwise_elu_use_dst": 258, "eltwise_logistic_use_dst": 260,
 }  # fmt: skip
 
 QUERY_IMPL, QUERY_STRIDES, QUERY_EXEC_ARG = 8, 14, 255
@@ -82,6 +86,15 @@ DESCRIPTORS: Final = {
     "lstm_forward": (_P, _I, _I, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, c_uint, _P),
     "gru_forward": (_P, _I, _I, *_RECURRENT, c_uint, _P),
     "lbr_gru_forward": (_P, _I, _I, *_RECURRENT, c_uint, _P),
+    "convolution_backward_data": (_P, _I, _P, _P, _P, _D, _D, _D, _D, _P, _P),
+    "convolution_backward_weights": (_P, _I, _P, _P, _P, _P, _D, _D, _D, _D, _P, _P),
+    "pooling_backward": (_P, _I, _P, _P, _D, _D, _D, _D, _D, _P, _P),
+    "batch_normalization_forward": (_P, _I, _P, _P, _F, c_uint, _P),
+    "batch_normalization_backward": (_P, _I, _P, _P, _P, _F, c_uint, _P, _P),
+    "layer_normalization_backward": (_P, _I, _P, _P, _P, _P, _F, c_uint, _P, _P),
+    "softmax_backward": (_P, _I, _P, _P, _P, _I, _P, _P),
+    "eltwise_backward": (_P, _I, _P, _P, _P, _F, _F, _P, _P),
+    "lrn_backward": (_P, _I, _P, _P, _P, c_int64, _F, _F, _F, _P, _P),
 }  # fmt: skip
 _OTHERS: Final = {
     "engine_create": (_PP, _I, c_size_t),

@@ -54,15 +54,27 @@ class Conv(OneDnn):
             yield from map(_turned, made) if _is_column(x, w, y) else made
 
     def _windows(self, link: Link, x: Tensor, w: Tensor, y: Tensor) -> tuple[Window, ...]:
-        a = link.attr
-        return known(windows(x.sizes[2:], w.sizes[2:], a("strides"), a("dilations"), a("pads"), a("auto_pad")))
+        return _forward_windows(link, x, w)
 
     def _weights(self, ask: Ask, link: Link, w: Tensor) -> Operand:
         """The weights as oneDNN numbers their axes: with an axis for the groups, if there are several."""
-        group, sizes = link.attr("group"), w.sizes
-        if group > 1:
-            sizes = (group, sizes[0] // group, *sizes[1:])
-        return constant(ask, WEIGHTS, link.operands[1], Memory(sizes, w.dtype))
+        return constant(ask, WEIGHTS, link.operands[1], grouped(link, w), relaid=True)
+
+
+def grouped(link: Link, w: Tensor) -> Memory:
+    """Weights as oneDNN numbers their axes: with an axis for the groups, if there are several."""
+    group, sizes = link.attr("group"), w.sizes
+    return Memory((group, sizes[0] // group, *sizes[1:]) if group > 1 else sizes, w.dtype)
+
+
+def placed(link: Link, x: Tensor, w: Tensor) -> tuple[Any, ...]:
+    """The algorithm of a convolution and where its windows lie, as oneDNN counts it."""
+    return ("convolution_direct", *_windows(_forward_windows(link, x, w)))
+
+
+def _forward_windows(link: Link, x: Tensor, w: Tensor) -> tuple[Window, ...]:
+    a = link.attr
+    return known(windows(x.sizes[2:], w.sizes[2:], a("strides"), a("dilations"), a("pads"), a("auto_pad")))
 
 
 def _is_product(link: Link, x: Tensor, w: Tensor) -> bool:
@@ -108,7 +120,7 @@ class ConvTranspose(Conv):
         sizes, strides = (group, filters, each, *kernel), (split[0], split[2], split[1], *split[3:])
         if group == 1:
             sizes, strides = sizes[1:], strides[1:]
-        return constant(ask, WEIGHTS, link.operands[1], Memory(sizes, w.dtype, strides=strides))
+        return constant(ask, WEIGHTS, link.operands[1], Memory(sizes, w.dtype, strides=strides), relaid=True)
 
 
 def _is_column(x: Tensor, w: Tensor, y: Tensor) -> bool:

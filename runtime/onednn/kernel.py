@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,11 +13,12 @@ from ...ops.layouts import is_permutation, plain, row_major
 from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work
+from ..lives import aligned
 from . import api
 from .library import find, library
 from .memory import ANY, Memory, layout_of, nbytes, strides_of
 from .postops import Link, anchor, chain
-from .primitive import Descriptor, Draft, Operand, Place, bind, describe, repacked
+from .primitive import Bound, Descriptor, Draft, Execution, Operand, Place, bind, describe, reordering, repacked
 
 REFERENCE = ("ref", "simple:any")  # implementations that are slower than numpy
 FLOATS = (DType.FLOAT, DType.BFLOAT16)
@@ -36,6 +37,7 @@ class OneDnn(ABC):
     slow: ClassVar[tuple[str, ...]] = REFERENCE  # implementations that are not taken
     inplace: ClassVar[bool] = False  # whether the first input's bytes may become the result's
     remembers: ClassVar[bool] = False  # whether drafts look at no more of constants than a few numbers
+    domain: ClassVar[str] = ""
 
     @abstractmethod
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
@@ -44,7 +46,7 @@ class OneDnn(ABC):
     def serves(self, node: Node) -> bool:
         """Whether the node, or the first operator of its chain, belongs to this family."""
         domain, op = anchor(node)
-        return not domain and op in self.ops
+        return domain == self.domain and op in self.ops
 
     def select(self, ask: Ask) -> Choice | Declined:
         """The first fast primitive, with the layouts that it wants and gives."""
@@ -54,7 +56,7 @@ class OneDnn(ABC):
         layouts = _layouts(ask, found)
         return Choice(
             self.name,
-            workspace=found.scratch,
+            workspace=aligned(found.scratch) + sum(aligned(size) for _, size in found.relaid()),
             aliases=tuple(self._aliases(ask, found, layouts)),
             layouts=layouts if any(layouts) else (),
             implementation=found.implementation,
@@ -68,7 +70,9 @@ class OneDnn(ABC):
         arrays: dict[Place, Array] = {("in", i): a for i, a in enumerate(work.inputs) if a is not None}
         arrays |= {("out", i): a for i, a in enumerate(work.outputs) if a is not None}
         scratch = work.scratch(DType.UINT8, (found.scratch,)) if found.scratch else None
-        return bind(found, arrays, scratch)
+        copies = {o.place: (o, work.scratch(DType.UINT8, (size,))) for o, size in found.relaid()}
+        call = bind(found, arrays | {place: held for place, (_, held) in copies.items()}, scratch)
+        return Relaid(found, call, arrays, copies) if copies else call
 
     def pack(self, ask: Ask, index: int, array: Array) -> Array:
         """A constant in the layout that the primitive reads."""
@@ -130,6 +134,43 @@ class OneDnn(ABC):
                 yield Alias(0, i)
 
 
+class Relaid:
+    """A primitive between copies of operands into layouts of its own, and of results out of them."""
+
+    def __init__(
+        self,
+        found: Descriptor,
+        call: Bound,
+        arrays: Mapping[Place, Array],
+        copies: Mapping[Place, tuple[Operand, Array]],
+    ) -> None:
+        self._moves: dict[Place, Execution] = {}
+        before: list[Callable[[], int]] = []
+        after: list[Callable[[], int]] = []
+        for place, (operand, held) in copies.items():
+            assert operand.source is not None
+            outside = (operand.source.handle.value, arrays[place])
+            inside = (found.memory(operand.argument), held)
+            move = reordering(*((outside, inside) if place[0] == "in" else (inside, outside)))
+            (before if place[0] == "in" else after).append(move)
+            self._moves[place] = move
+        self._call, self._calls = call, (*before, call, *after)
+
+    def __call__(self) -> int:
+        for call in self._calls:
+            if status := call():
+                return status
+        return 0
+
+    def rebind(self, place: Place, array: Array) -> None:
+        """Let an operand or a result be another array of the same type."""
+        move = self._moves.get(place)
+        if move is None:
+            self._call.rebind(place, array)
+        else:
+            move.rebind((place[0], 0), array)
+
+
 MOST_ANSWERS = 512  # a network has some tens of kinds; changing sizes must not pile them up
 _ANSWERS: dict[Any, Descriptor | Declined] = {}
 
@@ -183,6 +224,8 @@ def layout_at(found: Descriptor, place: Place, type: Type | None) -> str:
 
 
 def _one_layout(found: Descriptor, operand: Operand) -> str:
+    if operand.relaid:
+        return ""
     if operand.memory.layout != ANY:
         if operand.source is None:
             same = len(operand.layout) == len(operand.memory.dims)  # else the primitive sees other axes than the step
@@ -232,11 +275,14 @@ def channels_last(rank: int) -> str:
     return letters[0] + letters[2:] + letters[1]
 
 
-def constant(ask: Ask, argument: int, at: int, memory: Memory) -> Operand:
-    """An operand that oneDNN lays out as it likes if it is a constant, and that is read as it is otherwise."""
+def constant(ask: Ask, argument: int, at: int, memory: Memory, *, relaid: bool = False) -> Operand:
+    """An operand that oneDNN lays out as it likes if it is a constant, and that is read as it is otherwise; `relaid`
+    ones are laid out at each run then."""
     known = ask.inputs[at]
     if ask.constant(at):
         return Operand(argument, ("in", at), memory.any(), source=memory)
+    if relaid:
+        return Operand(argument, ("in", at), memory.any(), source=memory, relaid=True)
     if isinstance(known, Tensor) and known.layout and is_permutation(known.layout) and memory.dims == known.sizes:
         return Operand(argument, ("in", at), Memory.of(known), known.layout)
     return Operand(argument, ("in", at), memory)

@@ -71,7 +71,7 @@ def placed(link: Link, x: Tensor) -> tuple[Any, ...]:
 
 
 def _algorithm(link: Link, found: tuple[Window, ...]) -> str:
-    if link.op == "MaxPool":
+    if link.op.startswith("MaxPool"):
         return "pooling_max"
     if not link.attr("count_include_pad"):
         return "pooling_avg_exclude_padding"

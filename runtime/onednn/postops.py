@@ -27,10 +27,11 @@ class Link:
     op: str
     operands: tuple[int, ...]
     attrs: Attrs
+    domain: str = ""
 
     def attr(self, name: str) -> Any:
         """An attribute, its default included."""
-        return self.attrs.get(name, OPS["", self.op].attrs.get(name))
+        return self.attrs.get(name, OPS[self.domain, self.op].attrs.get(name))
 
     def operand(self, i: int) -> int:
         """Operand `i`, ABSENT behind the last."""
@@ -40,8 +41,9 @@ class Link:
 def chain(node: Node) -> tuple[Link, ...]:
     """The operators that a node stands for: itself, or the links of a `mezzo.Fused`."""
     if (node.domain, node.op) == ("mezzo", "Fused"):
-        return tuple(Link(op, tuple(operands), dict(attrs)) for _, op, operands, attrs in node.attrs["chain"])
-    return (Link(node.op, tuple(i if n else ABSENT for i, n in enumerate(node.inputs)), node.attrs),)
+        links = node.attrs["chain"]
+        return tuple(Link(op, tuple(operands), dict(attrs), domain) for domain, op, operands, attrs in links)
+    return (Link(node.op, tuple(i if n else ABSENT for i, n in enumerate(node.inputs)), node.attrs, node.domain),)
 
 
 def anchor(node: Node) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -53,7 +53,8 @@ class Operand:
 
     `layout` is how the step has them (the primitive may see a matrix where the step has more axes). For constants that
     oneDNN may lay out as it likes (`memory` in ANY), `source` says how the primitive would see them row-major, and
-    `layout` what else their form depends on. `value` holds the bytes of what is no operand of the step (scales, zero
+    `layout` what else their form depends on; `relaid` ones are no constants: the step has them row-major, and a copy in
+    that layout is made of them, or they of it, at each run. `value` holds the bytes of what is no operand of the step (scales, zero
     points); its place is ("given", n).
     """
 
@@ -63,6 +64,7 @@ class Operand:
     layout: str = ""
     source: Memory | None = None
     value: bytes = b""
+    relaid: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,16 @@ class Descriptor:
             raise api.Refused(f"{self.implementation} has no argument {argument}")
         return int(found)
 
+    def relaid(self) -> list[tuple[Operand, int]]:
+        """The operands of which a copy in another layout is needed, and the bytes of that."""
+        found = []
+        for operand in self.draft.operands:
+            if operand.relaid and operand.source is not None:
+                target = self.memory(operand.argument)
+                if not api.getter("memory_desc_equal")(target, operand.source.handle.value):
+                    found.append((operand, nbytes(target)))
+        return found
+
 
 # Elements that are read and written, and multiplications, below which a second thread costs more than it saves (waking
 # it takes some microseconds; where other programs use the processors too, as long as their turns last).
@@ -134,8 +146,9 @@ def worth_sharing(draft: Draft) -> bool:
     sizes = [math.prod(o.memory.dims) for o in draft.operands]
     if sum(sizes) > FEW_ELEMENTS and draft.kind not in PRODUCTS:
         return True
-    weights = [math.prod(o.memory.dims) for o in draft.operands if o.argument in (api.WEIGHTS, api.WEIGHTS_1)]
-    results = [o.memory.dims for o in draft.operands if o.argument == api.DST]
+    kernels = (api.WEIGHTS, api.WEIGHTS_1, api.DIFF_WEIGHTS)
+    weights = [math.prod(o.memory.dims) for o in draft.operands if o.argument in kernels]
+    results = [o.memory.dims for o in draft.operands if o.argument in (api.DST, api.DIFF_DST)]
     if draft.kind not in PRODUCTS or not weights or not results:
         return False
     made, columns = math.prod(results[0]), results[0][1 if "conv" in draft.kind else -1]
@@ -143,8 +156,8 @@ def worth_sharing(draft: Draft) -> bool:
 
 
 PRODUCTS = frozenset(
-    "convolution_forward deconvolution_forward matmul lstm_forward gru_forward lbr_gru_forward "
-    "vanilla_rnn_forward".split()
+    "convolution_forward deconvolution_forward convolution_backward_data convolution_backward_weights matmul "
+    "lstm_forward gru_forward lbr_gru_forward vanilla_rnn_forward".split()
 )
 
 
@@ -192,19 +205,43 @@ def _create(draft: Draft, attributes: int) -> int:
             algorithm, *windows = s
             args = (e, forward, api.ALGORITHMS[algorithm], m(api.SRC), m(api.WEIGHTS), m(api.BIAS), m(api.DST),
                     *map(api.dims, windows))  # fmt: skip
-        case "pooling_forward":
+        case "convolution_backward_data":
             algorithm, *windows = s
+            args = (e, api.ALGORITHMS[algorithm], m(api.DIFF_SRC), m(api.WEIGHTS), m(api.DIFF_DST),
+                    *map(api.dims, windows))  # fmt: skip
+        case "convolution_backward_weights":
+            algorithm, *windows = s
+            args = (e, api.ALGORITHMS[algorithm], m(api.SRC), m(api.DIFF_WEIGHTS), None, m(api.DIFF_DST),
+                    *map(api.dims, windows))  # fmt: skip
+        case "pooling_forward" | "pooling_training":
+            algorithm, *windows = s
+            forward = api.FORWARD_TRAINING if draft.kind == "pooling_training" else forward
             args = (e, forward, api.ALGORITHMS[algorithm], m(api.SRC), m(api.DST), *map(api.dims, windows))
+        case "pooling_backward":
+            algorithm, *windows = s
+            args = (e, api.ALGORITHMS[algorithm], m(api.DIFF_SRC), m(api.DIFF_DST), *map(api.dims, windows))
         case "matmul":
             args = (e, m(api.SRC), m(api.WEIGHTS), m(api.BIAS), m(api.DST))
         case "binary":
             args = (e, api.ALGORITHMS[s[0]], m(api.SRC), m(api.SRC_1), m(api.DST))
         case "eltwise_forward":
             args = (e, forward, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), s[1], s[2])
+        case "eltwise_backward":
+            args = (e, api.ALGORITHMS[s[0]], m(api.DIFF_SRC), m(api.DIFF_DST), m(api.SRC) or m(api.DST), s[1], s[2])
         case "softmax_forward":
             args = (e, forward, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), s[1])
+        case "softmax_backward":
+            args = (e, api.ALGORITHMS[s[0]], m(api.DIFF_SRC), m(api.DIFF_DST), m(api.DST), s[1])
         case "layer_normalization_forward":
-            args = (e, forward, m(api.SRC), m(api.DST), None, *s)
+            # with statistics as results it is the forward of training
+            forward = api.FORWARD_TRAINING if m(api.MEAN) else forward
+            args = (e, forward, m(api.SRC), m(api.DST), m(api.MEAN), *s)
+        case "layer_normalization_backward":
+            args = (e, api.BACKWARD, m(api.DIFF_SRC), m(api.DIFF_DST), m(api.SRC), m(api.MEAN), *s)
+        case "batch_normalization_training":
+            args = (e, api.FORWARD_TRAINING, m(api.SRC), m(api.DST), *s)
+        case "batch_normalization_backward":
+            args = (e, api.BACKWARD, m(api.DIFF_SRC), m(api.DIFF_DST), m(api.SRC), *s)
         case "reduction":
             args = (e, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), *s[1:])
         case "resampling_forward":
@@ -235,7 +272,27 @@ def _create(draft: Draft, attributes: int) -> int:
                 args = (e, forward, s[0], *args)
         case other:
             raise AssertionError(f"no primitive is called {other}")
-    return api.create(draft.kind, *args, attributes)
+    if "_backward" in draft.kind:
+        hint = _forward_of(draft)
+        return api.create(draft.kind, *args, hint.value, attributes)
+    return api.create(draft.kind.replace("_training", "_forward"), *args, attributes)
+
+
+# What the arguments of a backward primitive are to the forward one, from which it is made.
+FORWARD_ARGUMENTS = {api.DIFF_SRC: api.SRC, api.DIFF_DST: api.DST, api.DIFF_WEIGHTS: api.WEIGHTS}
+
+
+def _forward_of(draft: Draft) -> Handle:
+    """The primitive descriptor of which a backward one is the gradient."""
+    kind = draft.kind.partition("_backward")[0]
+    operands: dict[int, Operand] = {}
+    for o in draft.operands:
+        argument = FORWARD_ARGUMENTS.get(o.argument, o.argument)
+        operands.setdefault(argument, replace(o, argument=argument))
+    ending = "_training" if kind in ("pooling", "batch_normalization") else "_forward"
+    forward = Draft(kind + ending, tuple(operands.values()), draft.settings)
+    attributes = _attributes(Attributes())
+    return Handle(_create(forward, attributes.value), "primitive_desc_destroy")
 
 
 class Execution(partial[int]):
@@ -324,20 +381,28 @@ def _given(draft: Draft) -> dict[Place, Array]:
 def repacked(array: Array, source: Memory, target: int) -> Array:
     """The bytes of a contiguous array that `source` describes, in the layout that a descriptor has."""
     packed = aligned_empty(nbytes(target))
-    attributes = _attributes(Attributes())
-    e = api.engine()
-    handle = Handle(
-        api.create("reorder", source.handle.value, e, target, e, attributes.value), "primitive_desc_destroy"
-    )
-    scratch = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
-    workspace = aligned_empty(nbytes(scratch) if scratch else 0)
+    if status := reordering((source.handle.value, array), (target, packed))():
+        raise failed(status)
+    return packed
+
+
+def reordering(source: tuple[int, Array], target: tuple[int, Array]) -> Execution:
+    """The call that copies one array into another of the same elements; each beside its descriptor. They are
+    ("in", 0) and ("out", 0) of the call."""
+    e, attributes = api.engine(), _attributes(Attributes())
+    handle = Handle(api.create("reorder", source[0], e, target[0], e, attributes.value), "primitive_desc_destroy")
+    held = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
+    workspace = aligned_empty(nbytes(held) if held else 0)
     primitive = Handle(api.create("primitive_create", handle.value), "primitive_destroy")
-    sides = [(api.SRC, source.handle.value, array), (api.DST, target, packed)]
-    sides += [(api.SCRATCHPAD, scratch, workspace)] if workspace.size else []
+    sides = [(api.SRC, *source), (api.DST, *target)]
+    sides += [(api.SCRATCHPAD, held, workspace)] if workspace.size else []
     memories = [Handle(api.create("memory_create", d, e, address(a)), "memory_destroy") for _, d, a in sides]
     table = (api.Argument * len(sides))(*(api.Argument(s[0], m.value) for s, m in zip(sides, memories, strict=True)))
     execute, stream = api.executor()
-    status = execute(ctypes.c_void_p(primitive.value), stream, len(sides), ctypes.c_void_p(ctypes.addressof(table)))
-    if status:
-        raise failed(status)
-    return packed
+    call = Execution(
+        execute, ctypes.c_void_p(primitive.value), stream, ctypes.c_int(len(sides)),
+        ctypes.c_void_p(ctypes.addressof(table)),
+    )  # fmt: skip
+    call.memories = {("in", 0): memories[:1], ("out", 0): memories[1:2], ("scratch", 0): memories[2:]}
+    call.kept = (primitive, table, handle, workspace)
+    return call

@@ -1,0 +1,76 @@
+"""The gradients of a convolution: to its input, and to its weights.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_convolution.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ops import Tensor
+from ..kernels.kernel import Ask
+from .api import DIFF_DST, DIFF_SRC, DIFF_WEIGHTS, SRC, WEIGHTS, Refused
+from .conv import grouped, placed
+from .kernel import OneDnn, channels_last, constant, floats, result
+from .memory import ANY, Memory
+from .postops import Link
+from .primitive import Attributes, Draft, Operand
+
+
+class ConvGradInput(OneDnn):
+    """`mezzo.ConvGradInput` of one to three spatial axes."""
+
+    name = "onednn.conv_grad_input"
+    domain = "mezzo"
+    ops = frozenset({"ConvGradInput"})
+    remembers = True
+
+    def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """The layouts of oneDNN's choice first, then channels-last, then row-major."""
+        link, dx = alone(links), result(ask)
+        dy, w = floats(ask, link.operands[:2])
+        weights = constant(ask, WEIGHTS, link.operands[1], grouped(link, w), relaid=True)
+        settings = placed(link, dx, w)
+        for layout in layouts(dx):
+            source = Operand(DIFF_DST, ("in", link.operands[0]), Memory(dy.sizes, dy.dtype, layout), layout)
+            target = Operand(DIFF_SRC, ("out", 0), Memory(dx.sizes, dx.dtype, layout), layout)
+            yield Draft(
+                "convolution_backward_data", (source, weights, target), settings, Attributes(math=ask.target.math)
+            )
+
+
+class ConvGradWeights(OneDnn):
+    """`mezzo.ConvGradWeights` of one to three spatial axes."""
+
+    name = "onednn.conv_grad_weights"
+    domain = "mezzo"
+    ops = frozenset({"ConvGradWeights"})
+    remembers = True
+
+    def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """The layouts of oneDNN's choice first, then channels-last, then row-major."""
+        link, dw = alone(links), result(ask)
+        dy, x = floats(ask, link.operands[:2])
+        held = grouped(link, dw)
+        weights = Operand(DIFF_WEIGHTS, ("out", 0), held.any(), source=held, relaid=True)
+        settings = placed(link, x, dw)
+        for layout in layouts(x):
+            after = Operand(DIFF_DST, ("in", link.operands[0]), Memory(dy.sizes, dy.dtype, layout), layout)
+            before = Operand(SRC, ("in", link.operands[1]), Memory(x.sizes, x.dtype, layout), layout)
+            yield Draft(
+                "convolution_backward_weights", (before, after, weights), settings, Attributes(math=ask.target.math)
+            )
+
+
+def alone(links: tuple[Link, ...]) -> Link:
+    """The operator of a step that is no chain: gradients take no post-ops."""
+    if len(links) > 1:
+        raise Refused("nothing can follow a gradient")
+    return links[0]
+
+
+def layouts(x: Tensor) -> tuple[str, ...]:
+    """The layouts of images that are tried."""
+    if not 3 <= len(x.sizes) <= 5:
+        raise Refused(f"{len(x.sizes) - 2} spatial axes")
+    return ANY, channels_last(len(x.sizes)), ""
