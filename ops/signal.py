@@ -6,13 +6,15 @@ https://onnx.ai/onnx/operators/onnx__DFT.html, https://onnx.ai/onnx/operators/on
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .cast import convert
 from .errors import ShapeError
-from .op import Context, Op, Sample, op
+from .movement import size_of
+from .op import Builder, Context, Op, Sample, Value, op
 from .rules import axis_of, ints, same, widen
 from .types import Array, Dim, DType, Tensor, f32
 
@@ -49,6 +51,8 @@ def _scalar(x: Array | None) -> int | None:
         Sample([f32(2, 0, 1)]),
         Sample([f32(2, 0, 2)], {"inverse": 1}),
         Sample([f32(2, 1, 2)], {"inverse": 1, "onesided": 1}),
+        Sample([f32(2, 3, 2), np.array(5), np.array(0)], {"inverse": 1, "onesided": 1}),
+        Sample([f32(6, 3, 1), np.array(5), np.array(0)], {"inverse": 1}),
     ],
 )
 def dft(
@@ -112,6 +116,50 @@ def _(
     return input.of(dims)
 
 
+@dft.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, inverse: int = 0, onesided: int = 0) -> tuple[Value | None, ...]:
+    (dy,), (input, dft_length, axis) = dys, xs
+    at = g.const([-2]) if axis is None else _vector(g, axis)
+    along = g.Gather(g.shape_of(input), at)
+    count = along if dft_length is None else _vector(g, dft_length)
+    if inverse and onesided:
+        whole = count if dft_length is not None else g.Mul(g.Sub(along, g.const(1)), g.const(2))
+        dx = _halved(g, dy, g.Max(whole, g.const(1)), axis, at)
+    elif inverse:
+        dx = _by_length(g.Div, g, g.DFT(dy, dft_length, axis), count)
+    else:
+        points = g.Squeeze(count) if onesided else dft_length
+        dx = _by_length(g.Mul, g, g.DFT(dy, points, axis, inverse=1), count)
+    if dft_length is not None:  # the input was cut, or continued by zeros
+        dx = g.Pad(dx, g.Concat(g.const([0]), g.Sub(along, g.Gather(g.shape_of(dx), at)), axis=0), None, at)
+    return _parts_of(g, dx, input), None, None
+
+
+def _vector(g: Builder, x: Value) -> Value:
+    """A single number as a list of one int64."""
+    return g.Cast(g.Reshape(x, g.const([1])), to=DType.INT64.onnx)
+
+
+def _by_length(by: Callable[[Value, Value], Value], g: Builder, x: Value, length: Value) -> Value:
+    return by(x, g.CastLike(length, x))
+
+
+def _parts_of(g: Builder, x: Value, like: Value) -> Value:
+    """The complex numbers x, or only their real parts where `like` holds real numbers."""
+    return g.Slice(x, g.const([0]), size_of(g, like, -1), g.const([-1]))
+
+
+def _halved(g: Builder, dy: Value, points: Value, axis: Value | None, at: Value) -> Value:
+    """The transpose of an inverse transform of one half: each bin but the first and the middle one stands for two."""
+    bins = g.DFT(dy, g.Squeeze(points), axis, onesided=1)
+    count = g.Gather(g.shape_of(bins), at)
+    k = g.Range(g.const(0), g.Squeeze(count), g.const(1))
+    once = g.Or(g.Equal(k, g.const(0)), g.Equal(g.Add(k, k), points))
+    weight = g.Where(once, g.scalar(1, dy), g.scalar(2, dy))
+    shape = g.ScatterElements(g.const([1] * g.rank_of(dy)), at, count)
+    return _by_length(g.Div, g, g.Mul(bins, g.Reshape(weight, shape)), points)
+
+
 _WINDOW = np.hanning(4).astype(np.float32)
 
 
@@ -125,6 +173,7 @@ _WINDOW = np.hanning(4).astype(np.float32)
         Sample([f32(1, 9, 1), np.array(2, np.int32), _WINDOW, np.array(4, np.int32)], {"onesided": 0}),
         Sample([f32(1, 9, 2), np.array(2), _WINDOW], {"onesided": 0}),
         Sample([f32(1, 8, 1), np.array(2)]),
+        Sample([f32(1, 9, 2), np.array(4), None, np.array([5])], {"onesided": 0}),
     ],
 )
 def stft(
@@ -191,6 +240,27 @@ def _(
     return signal.of((batch, frames, bins, 2))
 
 
+@stft.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, onesided: int = 1) -> tuple[Value | None, ...]:
+    signal, frame_step, window, frame_length = xs
+    size = _vector(g, frame_length) if frame_length is not None else size_of(g, *(
+        (signal, 1) if window is None else (window, 0)))  # fmt: skip
+    moved = _by_length(g.Mul, g, g.DFT(dys[0], g.Squeeze(size), inverse=1), size)
+    frames = _parts_of(g, moved, signal)
+
+    def upto(n: Value) -> Value:
+        return g.Range(g.const(0), g.Squeeze(n), g.const(1))
+
+    starts = g.Mul(upto(size_of(g, ys[0], 1)), _vector(g, frame_step))
+    places = g.Add(g.Unsqueeze(starts, g.const([1])), upto(size))
+    slope = None
+    if window is not None:
+        if g.wants[2]:
+            slope = g.ReduceSum(g.Mul(frames, g.Gather(signal, places, axis=1)), g.const([0, 1, 3]), keepdims=0)
+        frames = g.Mul(frames, g.Unsqueeze(window, g.const([1])))
+    return g.GatherGrad(frames, places, g.shape_of(signal), axis=1, domain="mezzo"), None, slope, None
+
+
 def _mel(hertz: float) -> float:
     return 2595 * math.log10(1 + hertz / 700)
 
@@ -250,6 +320,11 @@ def _(
     return Tensor(
         DType.from_onnx(output_datatype), (length[0] // 2 + 1 if length else None, count[0] if count else None)
     )
+
+
+@mel_weight_matrix.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, output_datatype: int = 1) -> tuple[None, ...]:
+    return (None,) * 5  # edges fall on whole bins
 
 
 WINDOW_SAMPLES = [
