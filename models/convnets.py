@@ -2,8 +2,8 @@
 
 AlexNet (Krizhevsky 2012, without its two groups' memory split) and the single-tower form of "One weird trick"
 (arXiv 1404.5997), GoogLeNet v1 (arXiv 1409.4842), Inception with batch normalisation (arXiv 1502.03167), and VGG with
-11, 16 and 19 layers (configurations A, D and E of arXiv 1409.1556); `NETS` lists these. Beside them ResNet-50 and
-MobileNetV2. Each takes `data` float32 [batch, 3, 224, 224] and ends in a softmax over 1000 classes.
+11, 16 and 19 layers (configurations A, D and E of arXiv 1409.1556); `NETS` lists these. Beside them ResNet-18
+and 50, and MobileNetV2. Each takes `data` float32 [batch, 3, 224, 224] and ends in a softmax over 1000 classes.
 """
 
 from __future__ import annotations
@@ -229,6 +229,20 @@ def resnet50(batch: int | str = 1, weights: Weights = no_weights, side: int = 22
             shortcut = x if i else n.norm(n.conv(x, 4 * channels, 1, stride, bias=False))
             x = n.relu((n.g.Add(y[0], shortcut[0]), y[1]))
     return n.classes(n.flat((n.g.GlobalAveragePool(x[0]), x[1]), 1))
+
+
+def resnet18(batch: int | str = 1, weights: Weights = no_weights, side: int = 224, classes: int = 1000) -> Graph:
+    """ResNet-18 (arXiv 1512.03385): 11.7 million parameters; `y` are the classes' scores before the softmax."""
+    n = Layers("resnet18", batch, weights, side)
+    x = n.pool(n.conv_norm_relu(n.data, 64, 7, 2, 3, bias=False), 3, 2, 1)
+    for stage, channels in enumerate((64, 128, 256, 512)):
+        for i in range(2):
+            stride = 2 if stage and not i else 1
+            y = n.norm(n.conv(n.conv_norm_relu(x, channels, 3, stride, 1, bias=False), channels, 3, 1, 1, bias=False))
+            same = stride == 1 and x[1] == channels
+            shortcut = x if same else n.norm(n.conv(x, channels, 1, stride, bias=False))
+            x = n.relu((n.g.Add(y[0], shortcut[0]), channels))
+    return n.g.graph([n.dense(n.flat((n.g.GlobalAveragePool(x[0]), x[1]), 1), classes)[0]])
 
 
 # Expansion, channels, repeats and first stride of each stage (arXiv 1801.04381, table 2).

@@ -52,7 +52,8 @@ ALGORITHMS: Final = {
     "eltwise_clip": 46, "eltwise_pow": 48, "eltwise_gelu_erf": 49, "eltwise_round": 50, "eltwise_mish": 51,
     "eltwise_hardswish": 52,
     # the gradient from the result of the forward primitive
-    "eltwise_relu_use_dst": 256, "eltwise_tanh_use_dst": 257, "eltwise_elu_use_dst": 258, "eltwise_logistic_use_dst": 260,
+    "eltwise_relu_use_dst": 256, "eltwise_tanh_use_dst": 257, "eltwise_elu_use_dst": 258,
+    "eltwise_logistic_use_dst": 260,
 }  # fmt: skip
 
 QUERY_IMPL, QUERY_STRIDES, QUERY_EXEC_ARG = 8, 14, 255

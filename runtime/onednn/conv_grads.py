@@ -26,12 +26,12 @@ class ConvGradInput(OneDnn):
     remembers = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """The layouts of oneDNN's choice first, then channels-last, then row-major."""
+        """See `layouts`."""
         link, dx = alone(links), result(ask)
         dy, w = floats(ask, link.operands[:2])
         weights = constant(ask, WEIGHTS, link.operands[1], grouped(link, w), relaid=True)
         settings = placed(link, dx, w)
-        for layout in layouts(dx):
+        for layout in layouts(dy, dx):
             source = Operand(DIFF_DST, ("in", link.operands[0]), Memory(dy.sizes, dy.dtype, layout), layout)
             target = Operand(DIFF_SRC, ("out", 0), Memory(dx.sizes, dx.dtype, layout), layout)
             yield Draft(
@@ -48,13 +48,13 @@ class ConvGradWeights(OneDnn):
     remembers = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """The layouts of oneDNN's choice first, then channels-last, then row-major."""
+        """See `layouts`."""
         link, dw = alone(links), result(ask)
         dy, x = floats(ask, link.operands[:2])
         held = grouped(link, dw)
         weights = Operand(DIFF_WEIGHTS, ("out", 0), held.any(), source=held, relaid=True)
         settings = placed(link, x, dw)
-        for layout in layouts(x):
+        for layout in layouts(x, dy):
             after = Operand(DIFF_DST, ("in", link.operands[0]), Memory(dy.sizes, dy.dtype, layout), layout)
             before = Operand(SRC, ("in", link.operands[1]), Memory(x.sizes, x.dtype, layout), layout)
             yield Draft(
@@ -69,8 +69,9 @@ def alone(links: tuple[Link, ...]) -> Link:
     return links[0]
 
 
-def layouts(x: Tensor) -> tuple[str, ...]:
-    """The layouts of images that are tried."""
-    if not 3 <= len(x.sizes) <= 5:
-        raise Refused(f"{len(x.sizes) - 2} spatial axes")
-    return ANY, channels_last(len(x.sizes)), ""
+def layouts(*images: Tensor) -> tuple[str, ...]:
+    """The layouts that are tried: those in which the images are at hand, those of oneDNN's choice, and the usual."""
+    rank = len(images[0].sizes)
+    if not 3 <= rank <= 5:
+        raise Refused(f"{rank - 2} spatial axes")
+    return tuple(dict.fromkeys((*(t.layout for t in images if t.layout), ANY, channels_last(rank), "")))

@@ -54,8 +54,8 @@ class Operand:
     `layout` is how the step has them (the primitive may see a matrix where the step has more axes). For constants that
     oneDNN may lay out as it likes (`memory` in ANY), `source` says how the primitive would see them row-major, and
     `layout` what else their form depends on; `relaid` ones are no constants: the step has them row-major, and a copy in
-    that layout is made of them, or they of it, at each run. `value` holds the bytes of what is no operand of the step (scales, zero
-    points); its place is ("given", n).
+    that layout is made of them, or they of it, at each run. `value` holds the bytes of what is no operand of the step
+    (scales, zero points); its place is ("given", n).
     """
 
     argument: int
