@@ -16,6 +16,7 @@ from . import expr
 from .errors import ShapeError
 from .expr import Expr, Expressions
 from .op import Builder, Context, Op, Sample, Value, op
+from .standard import written
 from .types import Array, DType, Tensor, Type, f32
 
 Rule = Callable[..., tuple[Expr, ...]]
@@ -77,32 +78,6 @@ def update(
     return define
 
 
-# primitive -> standard operator
-STANDARD = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "max": "Max", "min": "Min", "neg": "Neg",
-            "abs": "Abs", "sign": "Sign", "sqrt": "Sqrt", "exp": "Exp", "log": "Log", "pow": "Pow",
-            "greater": "Greater", "less": "Less", "equal": "Equal", "reciprocal": "Reciprocal"}  # fmt: skip
-
-
-def written(g: Builder, roots: Sequence[Expr], xs: Sequence[Value]) -> tuple[Value, ...]:
-    """Expressions over values as standard operators, equal parts once."""
-    done: dict[Expr, Value] = {}
-
-    def write(e: Expr) -> Value:
-        if e not in done:
-            if e.kind == "input":
-                done[e] = xs[int(e.value or 0)]
-            elif e.kind == "const":
-                done[e] = g.const(e.value, e.dtype)
-            elif e.kind == "cast":
-                done[e] = g.Cast(write(e.args[0]), to=e.dtype.onnx)
-            else:
-                name = "Where" if e.kind == "where" else STANDARD[e.kind]
-                done[e] = getattr(g, name)(*map(write, e.args))
-        return done[e]
-
-    return tuple(map(write, roots))
-
-
 _DECAY: tuple[dict[str, Any], ...] = ({}, {"weight_decay": 0.1})
 
 
@@ -117,7 +92,7 @@ def _decayed(W: Expr, dW: Expr, weight_decay: float) -> Expr:
     return dW + W * weight_decay if weight_decay else dW
 
 
-@update("Momentum", states=("V",), attrs=[*_DECAY, {"nesterov": 1, "momentum": 0.8}, {"dampening": 0.2}])
+@update("Momentum", states=("V",), attrs=[*_DECAY, {"nesterov": 1, "momentum": 0.8}])
 def momentum_(
     e: Expressions,
     W: Expr,
@@ -126,13 +101,35 @@ def momentum_(
     V: Expr,
     *,
     momentum: float = 0.9,
-    dampening: float = 0.0,
     nesterov: int = 0,
     weight_decay: float = 0.0,
 ) -> tuple[Expr, ...]:
     """Polyak 1964, and Nesterov 1983 as Sutskever et al. 2013 write it: the rate is outside of the velocity."""
-    slope = _decayed(W, dW, weight_decay)
-    v = V * momentum + (slope * (1 - dampening) if dampening else slope)
+    return _with_velocity(W, _decayed(W, dW, weight_decay), rate, V, momentum, nesterov, None)
+
+
+@update("DampenedMomentum", states=("V",), scalars=1, attrs=[*_DECAY, {"nesterov": 1, "momentum": 0.8}])
+def dampened_momentum(
+    e: Expressions,
+    W: Expr,
+    dW: Expr,
+    rate: Expr,
+    share: Expr,
+    V: Expr,
+    *,
+    momentum: float = 0.9,
+    nesterov: int = 0,
+    weight_decay: float = 0.0,
+) -> tuple[Expr, ...]:
+    """Momentum into whose velocity only a share of the gradient goes: 1 at the first step, as in ONNX's Momentum
+    (https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Momentum.html) and in PyTorch."""
+    return _with_velocity(W, _decayed(W, dW, weight_decay), rate, V, momentum, nesterov, share)
+
+
+def _with_velocity(
+    W: Expr, slope: Expr, rate: Expr, V: Expr, momentum: float, nesterov: int, share: Expr | None
+) -> tuple[Expr, ...]:
+    v = V * momentum + (slope if share is None else slope * share)
     return W - rate * (slope + v * momentum if nesterov else v), v
 
 

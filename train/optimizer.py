@@ -80,7 +80,7 @@ class Optimizer:
 
 
 def _plain(rate: Any) -> dict[str, Any]:
-    found = {f.name: getattr(rate, f.name) for f in fields(rate)}
+    found = {f.name: getattr(rate, f.name) for f in fields(rate)} if type(rate) in schedule.KINDS.values() else {}
     return {n: {"kind": type(v).__name__, **_plain(v)} if type(v) in schedule.KINDS.values() else v
             for n, v in found.items()}  # fmt: skip
 
@@ -104,7 +104,7 @@ def from_dict(data: Mapping[str, Any]) -> Optimizer:
 def _schedule(data: Any) -> Any:
     if not isinstance(data, Mapping):
         return data
-    given = {n: _schedule(v) for n, v in data.items() if n != "kind"}
+    given = {n: tuple(v) if isinstance(v, list) else _schedule(v) for n, v in data.items() if n != "kind"}
     return schedule.KINDS[data["kind"]](**given)
 
 
@@ -120,16 +120,26 @@ class SGD(Optimizer):
     dampening: float = 0.0
     nesterov: bool = False
 
+    def __post_init__(self) -> None:
+        if not self.momentum and (self.dampening or self.nesterov):
+            raise InputError("dampening and nesterov belong to a momentum", where="SGD", hint="give momentum=0.9")
+
     @property
     def op(self) -> str:
-        return "Momentum" if self.momentum else "SGD"
+        return f"{'Dampened' * bool(self.dampening)}Momentum" if self.momentum else "SGD"
 
     @property
     def slots(self) -> tuple[str, ...]:
         return ("velocity",) if self.momentum else ()
 
     def attrs(self) -> dict[str, Any]:
-        return super().attrs() if self.momentum else {}
+        return {"momentum": self.momentum, "nesterov": int(self.nesterov)} if self.momentum else {}
+
+    def scalars(self, g: Builder, t: Value) -> Sequence[Value]:
+        if not self.dampening:
+            return ()
+        one, later = g.const(1.0, DType.DOUBLE), g.const(1 - self.dampening, DType.DOUBLE)
+        return (g.Where(g.Equal(t, g.const(0.0, DType.DOUBLE)), one, later),)
 
 
 @dataclass(frozen=True, kw_only=True)
