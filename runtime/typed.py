@@ -35,6 +35,7 @@ class TypedBuilder(GraphBuilder):
         super().__init__(prefix=prefix)
         self.wants: tuple[bool, ...] = (True,)
         self.captured = captured
+        self.where = ""  # what the nodes are for, where an error has to name one
         self.scope = Scope(Budget(), dict(types or {}))
 
     @property
@@ -69,6 +70,8 @@ class TypedBuilder(GraphBuilder):
 
     def add(self, node: Node, types: Sequence[Type] | None = None) -> None:
         """Append a node; `types` are those of its outputs where they are known already."""
+        if self.where and not node.where:
+            node = replace(node, where=f"{self.where} (node {node.name!r}, {node.op})")
         made = types or self.scope.node(node)
         self.types.update((o, t) for o, t in zip(node.outputs, made, strict=True) if o)
         super().add(node)
