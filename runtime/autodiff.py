@@ -87,7 +87,7 @@ def gradients(g: TypedBuilder, nodes: Sequence[Node], seeds: Mapping[str, str], 
         if depends.isdisjoint(node.outputs) or leads.isdisjoint(node.outputs):
             g.add(node, _known(g, node))
             continue
-        made = _prepared(g, node)
+        made = _prepared(g, node, depends)
         if made is None:
             refused.append(node)
         else:
@@ -148,8 +148,9 @@ def _sources(nodes: Sequence[Node], seeds: Iterable[str]) -> set[str]:
     return needed - {""}
 
 
-def _prepared(g: TypedBuilder, node: Node) -> list[Node] | None:
-    """Add what runs forward in place of a node: itself, its twin, or its body. None if it has no derivative."""
+def _prepared(g: TypedBuilder, node: Node, depends: set[str]) -> list[Node] | None:
+    """Add what runs forward in place of a node: itself, its twin, or its body; returns the nodes that gradients pass
+    through. None if it has no derivative. `depends` names the values that have gradients."""
     record = node.record
     types = [g.types[i] if i else None for i in node.inputs]
     twin = record.twin_rule(types, node.wanted, **_bound(g, node)) if record.twin_rule else None
@@ -174,11 +175,17 @@ def _prepared(g: TypedBuilder, node: Node) -> list[Node] | None:
     for name, array in constants.items():
         g.hold(name, array)
     made: list[Node] = []
+    inside = set(depends)
     for part in parts:
-        inner = _prepared(g, part)
+        found = g.scope.node(part)
+        if inside.isdisjoint(part.reads()) or not any(map(differentiable, found)):
+            g.add(part, found)
+            continue
+        inner = _prepared(g, part, inside)
         if inner is None:
             return None
         made += inner
+        inside.update(o for o in part.outputs if o)
     return made
 
 
@@ -190,14 +197,15 @@ def _backward(g: TypedBuilder, node: Node, dys: Sequence[str | None], depends: s
     inside = dict.fromkeys(n for body in node.bodies.values() for n in body.captures())
     captured = tuple(n for n in inside if n in depends and differentiable(g.types[n]))
     wants = tuple(x in depends and differentiable(g.types[x]) if x else False for x in xs)
-    kept, g.captured, g.wants = g.captured, captured, wants
+    kept, g.captured, g.wants = (g.captured, g.where), captured, wants
+    g.where = g.where or f"the gradient of {node.place}"
     assert record.grad_rule is not None
     try:
         dxs = record.grad_rule(g, _filled(record, dys), _filled(record, ys), xs, **_bound(g, node))
     except MezzoError as error:
         raise error.at(f"the gradient of {node.place}") from error.__cause__
     finally:
-        g.captured = kept
+        g.captured, g.where = kept
     found: list[tuple[str, str]] = []
     for i, (x, dx) in enumerate(zip((*xs, *captured), dxs, strict=True)):
         if x is None or dx is None or (i < len(wants) and not wants[i]):
