@@ -6,25 +6,28 @@ https://onnx.ai/onnx/operators/
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from .errors import ShapeError
-from .op import Context, Sample, broadcast_dims, op
+from .op import Builder, Context, Sample, Twin, Value, broadcast_dims, op
 from .random import draw
 from .rules import axes_of, axis_of, mean_of, narrow, same, variance_of, widen
+from .shapes import cast_like, count, joined, reshaped, sizes, wide
 from .types import Array, DType, Tensor, f32
 
 POSITIVE = np.array([0.5, 1.0, 2.0], np.float32)
 
 
-def _per_channel(v: Array, x: Array) -> Array:
+def per_channel(v: Array, x: Array) -> Array:
     """A vector with one entry per channel, shaped to meet `x`."""
     return widen(v).reshape(-1, *(1,) * (x.ndim - 2))
 
 
-def _check_channels(X: Tensor, **vectors: Tensor) -> None:
+def check_channels(X: Tensor, **vectors: Tensor) -> None:
+    """ShapeError where a list has another number of entries than there are channels."""
     for name, v in vectors.items():
         if v.dims is not None and len(v.dims) != 1:
             raise ShapeError(f"{name} should be a list, not {v}")
@@ -58,17 +61,24 @@ def batch_normalization(
     x = widen(X)
     if not training_mode:
         factor = widen(scale) / k.xp.sqrt(widen(input_var) + epsilon)
-        y = x * _per_channel(factor, x)
-        y += _per_channel(widen(B) - widen(input_mean) * factor, x)
+        y = x * per_channel(factor, x)
+        y += per_channel(widen(B) - widen(input_mean) * factor, x)
         return (narrow(y, X.dtype),)
-    axes = (0, *range(2, X.ndim))
+    return by_batch(k, X, scale, B, input_mean, input_var, epsilon, momentum)[:3]
+
+
+def by_batch(
+    k: Context, X: Array, scale: Array, B: Array, input_mean: Array, input_var: Array, epsilon: float, momentum: float
+) -> tuple[Array, ...]:
+    """Normalised by the statistics of the batch; the running ones, and those of the batch."""
+    x, axes = widen(X), (0, *range(2, X.ndim))
     mean, var = mean_of(x, axes), variance_of(x, axes)
-    y = (x - _per_channel(mean, x)) * _per_channel(widen(scale) / k.xp.sqrt(var + epsilon), x) + _per_channel(B, x)
+    y = (x - per_channel(mean, x)) * per_channel(widen(scale) / k.xp.sqrt(var + epsilon), x) + per_channel(B, x)
     running = [
         narrow(widen(old) * momentum + new * (1 - momentum), old.dtype)
         for old, new in ((input_mean, mean), (input_var, var))
     ]
-    return narrow(y, X.dtype), *running
+    return narrow(y, X.dtype), *running, mean, var
 
 
 @batch_normalization.infer
@@ -83,10 +93,67 @@ def _(
     momentum: float = 0.9,
     training_mode: int = 0,
 ) -> tuple[Tensor, ...]:
-    _check_channels(X, scale=scale, B=B, input_mean=input_mean, input_var=input_var)
+    check_channels(X, scale=scale, B=B, input_mean=input_mean, input_var=input_var)
     if not training_mode:
         return (X.forget(),)
     return X.forget(), input_mean.forget(), input_var.forget()
+
+
+@batch_normalization.twin
+def _(types: Any, wanted: Any, *, training_mode: int = 0, **attrs: Any) -> Twin | None:
+    return Twin("BatchNormalizationTrain", attrs, 5, "mezzo") if training_mode else None
+
+
+@batch_normalization.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, epsilon: float = 1e-5, **attrs: Any) -> tuple[Value | None, ...]:
+    """Of what is not training: the statistics are inputs like others."""
+    X, scale, _, mean, var = (wide(g, x) for x in xs)
+    dy = wide(g, dys[0])
+    deviation = g.Sqrt(g.Add(var, g.scalar(epsilon, var)))
+    factor = g.Div(cast_like(g, scale, dy), cast_like(g, deviation, dy))
+    dmean = dvar = dscale = None
+    db = over_channels(g, dy)
+    if g.wants[1] or g.wants[4]:
+        centred = g.Sub(X, to_channels(g, cast_like(g, mean, X), X))
+        dscale = g.Div(over_channels(g, g.Mul(dy, centred)), cast_like(g, deviation, dy))
+        slope = g.Div(g.Mul(dscale, factor), cast_like(g, deviation, dy))
+        dvar = g.Mul(slope, g.scalar(-0.5, slope))
+    if g.wants[3]:
+        dmean = g.Neg(g.Mul(db, factor))
+    dx = g.Mul(dy, to_channels(g, factor, X)) if g.wants[0] else None
+    found = (dx, dscale, db, dmean, dvar)
+    return tuple(None if d is None else cast_like(g, d, x) for d, x in zip(found, xs, strict=True))
+
+
+def to_channels(g: Builder, v: Value, x: Value) -> Value:
+    """A list with one entry per channel, shaped to meet `x`."""
+    behind = g.rank_of(x) - 2
+    return g.Unsqueeze(v, g.const(np.arange(1, behind + 1))) if behind else v
+
+
+def over_channels(g: Builder, x: Value) -> Value:
+    """The sum of each channel."""
+    return g.ReduceSum(x, g.const([0, *range(2, g.rank_of(x))]), keepdims=0)
+
+
+def standardised(
+    g: Builder, x: Value, axes: Sequence[int], epsilon: float, *, centre: bool = True
+) -> tuple[Value, Callable[[Value], Value]]:
+    """`x` with mean 0 and mean square 1 over axes, and the derivative of that: from its gradient to that of x.
+    Not to `centre` leaves the mean."""
+
+    def mean(v: Value) -> Value:
+        return g.ReduceMean(v, g.const(np.array(axes, np.int64)), keepdims=1, noop_with_empty_axes=1)
+
+    centred = g.Sub(x, mean(x)) if centre else x
+    inverse = g.Reciprocal(g.Sqrt(g.Add(mean(g.Mul(centred, centred)), g.scalar(epsilon, x))))
+    made = g.Mul(centred, inverse)
+
+    def grad(dy: Value) -> Value:
+        rest = g.Sub(dy, g.Mul(made, mean(g.Mul(dy, made))))
+        return g.Mul(g.Sub(rest, mean(dy)) if centre else rest, inverse)
+
+    return made, grad
 
 
 @op(
@@ -99,13 +166,41 @@ def instance_normalization(k: Context, input: Array, scale: Array, B: Array, *, 
     x = widen(input)
     axes = tuple(range(2, x.ndim))
     y = (x - mean_of(x, axes, keepdims=True)) / k.xp.sqrt(variance_of(x, axes, keepdims=True) + epsilon)
-    return narrow(y * _per_channel(scale, x) + _per_channel(B, x), input.dtype)
+    return narrow(y * per_channel(scale, x) + per_channel(B, x), input.dtype)
 
 
 @instance_normalization.infer
 def _(input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5) -> Tensor:
-    _check_channels(input, scale=scale, B=B)
+    check_channels(input, scale=scale, B=B)
     return input.forget()
+
+
+@instance_normalization.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, epsilon: float = 1e-5) -> tuple[Value | None, ...]:
+    return _channels_grad(g, dys[0], wide(g, xs[0]), xs, epsilon)
+
+
+def _channels_grad(
+    g: Builder, dy: Value, x: Value, xs: Any, epsilon: float, groups: int = 0
+) -> tuple[Value | None, ...]:
+    """The gradients of a normalisation over each channel, or over groups of channels, with a scale and a bias for each
+    channel; `x` is the input in the element type of the statistics."""
+    X, scale, bias = xs
+    shape, axes = g.shape_of(X), [2] if groups else range(2, g.rank_of(X))
+
+    def split(v: Value) -> Value:
+        each = g.Div(count(g, sizes(g, shape, 1)), g.const([groups or 1]))
+        return reshaped(g, v, joined(g, sizes(g, shape, 0, 1), [groups], each)) if groups else v
+
+    made, grad = standardised(g, split(x), axes, epsilon)
+    dy = cast_like(g, dy, x)
+    made = reshaped(g, made, shape) if groups else made
+    dmade = split(g.Mul(dy, to_channels(g, cast_like(g, scale, x), x)))
+    dx = grad(dmade) if g.wants[0] else None
+    if dx is not None and groups:
+        dx = reshaped(g, dx, shape)
+    found = dx, over_channels(g, g.Mul(dy, made)), over_channels(g, dy)
+    return tuple(None if d is None else cast_like(g, d, v) for d, v in zip(found, (X, scale, bias), strict=True))
 
 
 @op(
@@ -116,6 +211,7 @@ def _(input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5) -> Tens
         Sample([f32(2, 3, 4), f32(4), f32(4)]),
         Sample([f32(2, 3, 4), f32(3, 4)], {"axis": 1, "epsilon": 0.01}, 3),
         Sample([f32(2, 3), f32(2, 3), f32(3)], {"axis": 0}, 3),
+        Sample([f32(2, 3, 4), f32(3, 4), f32(3, 1)]),
         Sample([f32(0, 3), f32(3)]),
     ],
 )
@@ -160,6 +256,38 @@ def _(
     return X.forget(), kept, kept
 
 
+@layer_normalization.twin
+def _(types: Any, wanted: Any, **attrs: Any) -> Twin:
+    return Twin("LayerNormalization", attrs, 3)
+
+
+@layer_normalization.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = -1, **attrs: Any) -> tuple[Value | None, ...]:
+    (dy, dmean, dinverse), (_, mean, inverse), (X, scale, B) = dys, ys, xs
+    at = axis_of(axis, g.rank_of(X))
+    inner = g.rank_of(X) - at
+    dx = dscale = db = None
+    if dy is not None:
+        whole = g.rank_of(scale) > inner  # a scale for more than the axes that are normalised
+        scaled, by = (g.Mul(dy, scale), g.scalar(1, scale)) if whole else (dy, scale)
+        dx, dscale, db = g.LayerNormalizationGrad(scaled, X, by, mean, inverse, axis=at, domain="mezzo", outputs=3)
+        if whole:
+            made = g.Mul(g.Sub(cast_like(g, X, mean), mean), inverse)
+            dscale = g.Mul(dy, cast_like(g, made, dy))
+        dscale = g.sum_to(dscale, scale)
+        db = None if B is None else g.sum_to(dy if whole or g.rank_of(B) > inner else db, B)
+    if dmean is not None or dinverse is not None:
+        more = g.scalar(0, mean) if dmean is None else dmean
+        if dinverse is not None:
+            centred = g.Sub(cast_like(g, X, mean), mean)
+            cube = g.Mul(g.Mul(inverse, inverse), inverse)
+            more = g.Sub(more, g.Mul(g.Mul(dinverse, cube), centred))
+        many = cast_like(g, count(g, sizes(g, g.shape_of(X), at)), mean)
+        more = g.Expand(cast_like(g, g.Div(more, many), X), g.shape_of(X))
+        dx = more if dx is None else g.Add(dx, more)
+    return dx, dscale, db
+
+
 @op(
     "GroupNormalization",
     since=21,
@@ -177,15 +305,27 @@ def group_normalization(
     x = x.reshape(*x.shape[:1], num_groups, -1 if x.size else math.prod(x.shape[1:]) // num_groups)
     y = (x - mean_of(x, 2, keepdims=True)) / k.xp.sqrt(variance_of(x, 2, keepdims=True) + epsilon)
     y = narrow(y.reshape(X.shape), X.dtype)
-    return narrow(widen(y) * _per_channel(scale, y) + _per_channel(bias, y), X.dtype)
+    return narrow(widen(y) * per_channel(scale, y) + per_channel(bias, y), X.dtype)
 
 
 @group_normalization.infer
 def _(X: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1) -> Tensor:
-    _check_channels(X, scale=scale, bias=bias)
+    check_channels(X, scale=scale, bias=bias)
     if X.dims is not None and isinstance(X.dims[1], int) and X.dims[1] % num_groups:
         raise ShapeError(f"the channels of {X} do not divide into {num_groups} groups")
     return X.forget()
+
+
+@group_normalization.grad
+def _(
+    g: Builder, dys: Any, ys: Any, xs: Any, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
+) -> tuple[Value | None, ...]:
+    return _channels_grad(g, dys[0], _staged(g, xs[0], stash_type), xs, epsilon, num_groups)
+
+
+def _staged(g: Builder, x: Value, stash_type: int) -> Value:
+    """What `_stashed` is to arrays."""
+    return wide(g, g.Cast(x, to=stash_type))
 
 
 def _stashed(x: Array, stash_type: int) -> Array:
@@ -223,6 +363,19 @@ def _(X: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_
     return scale.of(X.dims)
 
 
+@rms_normalization.grad
+def _(
+    g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> tuple[Value | None, ...]:
+    X, scale = xs
+    x, rank = _staged(g, X, stash_type), g.rank_of(X)
+    dy = cast_like(g, dys[0], x)
+    made, grad = standardised(g, x, range(axis_of(axis, rank), rank), epsilon, centre=False)
+    dx = grad(g.Mul(dy, cast_like(g, scale, x))) if g.wants[0] else None
+    dscale = g.sum_to(g.Mul(dy, made), scale) if g.wants[1] else None
+    return tuple(None if d is None else cast_like(g, d, v) for d, v in ((dx, X), (dscale, scale)))
+
+
 @op(
     "MeanVarianceNormalization",
     since=13,
@@ -243,6 +396,20 @@ def mean_variance_normalization(k: Context, X: Array, *, axes: Sequence[int] = (
 def _(X: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
     axes_of(axes, X.rank)
     return X.forget()
+
+
+@mean_variance_normalization.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axes: Sequence[int] = (0, 2, 3)) -> tuple[Value | None, ...]:
+    """With s the spread, of which the derivative is the centred x over s: nothing where that is 0."""
+    over = g.const(np.array(axes, np.int64))
+    x, y, dy = (wide(g, v) for v in (xs[0], ys[0], dys[0]))
+    centred = g.Sub(x, g.ReduceMean(x, over))
+    s = g.Sqrt(g.ReduceMean(g.Mul(centred, centred), over))
+    part = g.Mul(y, g.ReduceMean(g.Mul(dy, y), over))
+    flat = g.Equal(s, g.scalar(0, s))
+    part = g.Div(part, g.Where(flat, g.scalar(1, s), s))  # y is 0 there
+    dc = g.Sub(g.Div(dy, g.Add(s, g.scalar(1e-9, s))), part)
+    return (cast_like(g, g.Sub(dc, g.ReduceMean(dc, over)), xs[0]),)
 
 
 @op(
@@ -272,6 +439,16 @@ def _(input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     return input.forget()
 
 
+@lp_normalization.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = -1, p: int = 2) -> tuple[Value | None, ...]:
+    x, dy, over = wide(g, xs[0]), wide(g, dys[0]), g.const([axis])
+    norm = g.ReduceL1(x, over) if p == 1 else g.ReduceL2(x, over)
+    norm = g.Where(g.Equal(norm, g.scalar(0, norm)), g.scalar(1, norm), norm)
+    made = g.Div(x, norm)
+    along = g.Mul(g.Sign(x) if p == 1 else made, g.ReduceSum(g.Mul(dy, made), over))
+    return (cast_like(g, g.Div(g.Sub(dy, along), norm), xs[0]),)
+
+
 @op(
     "LRN",
     since=13,
@@ -292,6 +469,37 @@ def lrn(k: Context, X: Array, *, alpha: float = 1e-4, beta: float = 0.75, bias: 
         elif shift < 0:
             sums[:, -shift:] += squares[:, :shift]
     return narrow(x / (bias + alpha / size * sums) ** beta, X.dtype)
+
+
+@lrn.grad
+def _(
+    g: Builder,
+    dys: Any,
+    ys: Any,
+    xs: Any,
+    *,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    bias: float = 1.0,
+    size: int,
+) -> tuple[Value | None, ...]:
+    x, dy = wide(g, xs[0]), wide(g, dys[0])
+    shape = g.shape_of(x)
+
+    def neighbours(v: Value, before: int, after: int) -> Value:
+        """The mean over channels around each: an average over the rows of one large image."""
+        rows = reshaped(
+            g, v, joined(g, sizes(g, shape, 0, 1), [1], sizes(g, shape, 1, 2), count(g, sizes(g, shape, 2)))
+        )
+        means = g.AveragePool(rows, kernel_shape=[size, 1], pads=[before, 0, after, 0], count_include_pad=1)
+        return reshaped(g, means, shape)
+
+    below, above = (size - 1) // 2, size // 2
+    base = g.Add(g.Mul(neighbours(g.Mul(x, x), below, above), g.scalar(alpha, x)), g.scalar(bias, x))
+    straight = g.Mul(dy, g.Pow(base, g.scalar(-beta, x)))
+    around = neighbours(g.Div(g.Mul(straight, x), base), above, below)
+    dx = g.Sub(straight, g.Mul(g.Mul(around, x), g.scalar(2 * alpha * beta, x)))
+    return (cast_like(g, dx, xs[0]),)
 
 
 @op(
@@ -322,3 +530,20 @@ def _(
     data: Tensor, ratio: Tensor | None = None, training_mode: Tensor | None = None, *, seed: int | None = None
 ) -> tuple[Tensor, Tensor]:
     return data.forget(), Tensor(DType.BOOL, data.dims)
+
+
+@dropout.twin
+def _(types: Any, wanted: Any, **attrs: Any) -> Twin:
+    return Twin("Dropout", attrs, 2)
+
+
+@dropout.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any, *, seed: int | None = None) -> tuple[Value | None, ...]:
+    (dy, _), (_, mask), (_, ratio, training) = dys, ys, xs
+    if training is None:
+        return dy, None, None
+    part = wide(g, dy)
+    one, zero = g.scalar(1, part), g.scalar(0, part)
+    left = g.scalar(0.5, part) if ratio is None else g.Sub(one, cast_like(g, ratio, part))
+    kept = g.Where(mask, g.Div(part, g.Where(training, left, one)), zero)
+    return cast_like(g, kept, dy), None, None

@@ -26,7 +26,8 @@ class Eager:
     """`g` for arrays: `g.Mul(a, b)` runs the operator now.
 
     `around` holds the values that bodies among the attributes capture, by name; such a name may be given wherever a
-    value is. `wants` and `captured` are for gradient rules (see `Builder` in ops/op.py).
+    value is. `wants` and `captured` are for gradient rules (see `Builder` in ops/op.py). `key` is that of random
+    numbers.
 
     >>> Eager().Add(np.ones(2, np.float32), np.float32(1))
     array([2., 2.], dtype=float32)
@@ -37,8 +38,9 @@ class Eager:
         wants: tuple[bool, ...] = (True,),
         around: Mapping[str, Array] | None = None,
         captured: tuple[str, ...] = (),
+        key: tuple[int, ...] = (0,),
     ) -> None:
-        self.wants, self.captured = wants, captured
+        self.wants, self.captured, self.key = wants, captured, key
         self.around = around or {}
 
     def const(self, value: Any, dtype: DType | None = None) -> Array:
@@ -82,7 +84,7 @@ class Eager:
         meter = Meter(budget.steps)
         bodies = {a: self._body(v) for a, v in attrs.items() if isinstance(v, Body | Graph)}
         held = {a: InterpretedBody(v, self.around, budget, meter) for a, v in bodies.items()}
-        k = Context(wanted=(True,) * outputs, run=_interpreter(budget, meter, (0,), False))
+        k = Context(wanted=(True,) * outputs, run=_interpreter(budget, meter, self.key, False), key=self.key)
         results = record.run(k, [self._value(i) for i in inputs], {**attrs, **held})
         return results[0] if outputs == 1 else results[:outputs]
 
