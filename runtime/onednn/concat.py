@@ -20,7 +20,6 @@ from .kernel import OneDnn, unavailable
 from .memory import Memory
 from .postops import Link
 from .primitive import Draft, Operand, address
-from .several import Several
 
 
 class Concat(OneDnn):
@@ -75,7 +74,7 @@ class Concat(OneDnn):
         return _copied((whole[a.delta :][: p.nbytes], _bytes(p)) for a, p in pairs)
 
 
-class Split(Several):
+class Split(OneDnn):
     """Split of a tensor in a layout of its own: each part is reordered out of it, or is a view."""
 
     name = "onednn.split"
@@ -126,10 +125,6 @@ class Split(Several):
         parts = [a for a in work.outputs if a is not None]
         pairs = zip(work.choice.aliases, parts, strict=True)
         return _copied((_bytes(p), whole[a.delta :][: p.nbytes]) for a, p in pairs)
-
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
-        """Nothing is packed: a constant is split before kernels are chosen."""
-        raise AssertionError("a split reads its input as it is")
 
 
 def _axis(ask: Ask, whole: Tensor) -> int:

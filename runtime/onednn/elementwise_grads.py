@@ -37,7 +37,7 @@ class Overwriting(OneDnn):
     remembers = True
     inplace = True
 
-    def _aliases(self, ask: Ask, found: Descriptor, layouts: Sequence[str]) -> Iterator[Alias]:
+    def _aliases(self, ask: Ask, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
         return (a for a in super()._aliases(ask, found, layouts) if a.input == 0)
 
 

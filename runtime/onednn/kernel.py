@@ -1,9 +1,9 @@
-"""What all oneDNN kernels share: drafts tried in order, layouts read back, calls prepared."""
+"""What all oneDNN kernels share: plans tried in order, layouts read back, calls prepared."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,30 +18,34 @@ from . import api
 from .library import find, library
 from .memory import ANY, Memory, layout_of, nbytes, strides_of
 from .postops import Link, anchor, chain
-from .primitive import Bound, Descriptor, Draft, Execution, Operand, Place, bind, describe, reordering, repacked
+from .primitive import Descriptor, Draft, Execution, Operand, Place, bind, describe, reordering, repacked
 
 REFERENCE = ("ref", "simple:any")  # implementations that are slower than numpy
 FLOATS = (DType.FLOAT, DType.BFLOAT16)
 
 
 class OneDnn(ABC):
-    """A family of operators that one kind of primitive serves, alone or followed by post-ops.
+    """A family of operators that one primitive serves, alone or followed by post-ops, or a few one after the other.
 
-    A family writes `drafts`: the primitives that would do, best first. The first that oneDNN has with a fast
-    implementation is taken; drafts depend on nothing but what is asked, so that the same one is found again when the
-    step is prepared.
+    A family writes `drafts`: the primitives that would do, best first; or `plans`: lists of them, whose operands may
+    lie at ("work", n) in between. The first that oneDNN has with fast implementations is taken; drafts depend on
+    nothing but what is asked, so that the same ones are found again when the step is prepared.
     """
 
     name: ClassVar[str]
     ops: ClassVar[frozenset[str]]
+    domain: ClassVar[str] = ""
     slow: ClassVar[tuple[str, ...]] = REFERENCE  # implementations that are not taken
     inplace: ClassVar[bool] = False  # whether the first input's bytes may become the result's
     remembers: ClassVar[bool] = False  # whether drafts look at no more of constants than a few numbers
-    domain: ClassVar[str] = ""
 
-    @abstractmethod
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """The primitives that would do, best first; raises Refused with the reason where there are none."""
+        raise NotImplementedError
+
+    def plans(self, ask: Ask) -> Iterator[tuple[Draft, ...]]:
+        """Lists of primitives that would do, best first; raises Refused with the reason where there are none."""
+        return ((draft,) for draft in self.drafts(ask, chain(ask.node)))
 
     def serves(self, node: Node) -> bool:
         """Whether the node, or the first operator of its chain, belongs to this family."""
@@ -49,44 +53,52 @@ class OneDnn(ABC):
         return domain == self.domain and op in self.ops
 
     def select(self, ask: Ask) -> Choice | Declined:
-        """The first fast primitive, with the layouts that it wants and gives."""
+        """The first fast primitives, with the layouts that they want and give."""
         found = self._describe(ask)
         if isinstance(found, Declined):
             return found
-        layouts = _layouts(ask, found)
+        layouts = self._layouts(ask, found)
+        held, scratch = workspace(found)
         return Choice(
             self.name,
-            workspace=aligned(found.scratch) + sum(aligned(size) for _, size in found.relaid()),
+            workspace=sum(map(aligned, held.values())) + aligned(scratch),
             aliases=tuple(self._aliases(ask, found, layouts)),
             layouts=layouts if any(layouts) else (),
-            implementation=found.implementation,
+            implementation=", ".join(dict.fromkeys(d.implementation for d in found)),
         )
 
     def prepare(self, work: Work) -> Call:
-        """The primitive over the buffers of the step."""
+        """The primitives over the buffers of the step."""
         found = self._describe(work.ask)
         if isinstance(found, Declined):
             raise api.Refused(found.reason)
+        calls = self._bound(work, found)
+        return calls[0] if len(calls) == 1 else Calls(calls)
+
+    def _bound(self, work: Work, found: Sequence[Descriptor], more: Mapping[Place, Array] | None = None) -> list[Any]:
+        """The calls over the buffers of the step, and those of `more`."""
         arrays: dict[Place, Array] = {("in", i): a for i, a in enumerate(work.inputs) if a is not None}
         arrays |= {("out", i): a for i, a in enumerate(work.outputs) if a is not None}
-        scratch = work.scratch(DType.UINT8, (found.scratch,)) if found.scratch else None
-        copies = {o.place: (o, work.scratch(DType.UINT8, (size,))) for o, size in found.relaid()}
-        call = bind(found, arrays | {place: held for place, (_, held) in copies.items()}, scratch)
-        return Relaid(found, call, arrays, copies) if copies else call
+        arrays |= more or {}
+        held, scratch = workspace(found)
+        copies = {place: work.scratch(DType.UINT8, (size,)) for place, size in held.items()}
+        shared = work.scratch(DType.UINT8, (scratch,)) if scratch else None
+        return [made for d in found for made in _bind(d, arrays, copies, shared)]
 
     def pack(self, ask: Ask, index: int, array: Array) -> Array:
         """A constant in the layout that the primitive reads."""
         found = self._describe(ask)
-        assert isinstance(found, Descriptor)
-        operand = found.draft.at(("in", index))[0]
+        assert not isinstance(found, Declined)
+        reader = next(d for d in found if d.draft.at(("in", index)))
+        operand = reader.draft.at(("in", index))[0]
         known = ask.inputs[index]
         assert isinstance(known, Tensor)
         source = operand.source or operand.memory.row_major()
-        target = found.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
+        target = reader.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
         return repacked(np.ascontiguousarray(array), source, target)
 
-    def _describe(self, ask: Ask) -> Descriptor | Declined:
-        """The first draft that does; asked once for steps of a kind, of which a network has many."""
+    def _describe(self, ask: Ask) -> tuple[Descriptor, ...] | Declined:
+        """The first plan that does; asked once for steps of a kind, of which a network has many."""
         key = _kind(self.name, ask) if self.remembers else None
         if key is None:
             return self._found(ask)
@@ -97,29 +109,44 @@ class OneDnn(ABC):
             found = _ANSWERS[key] = self._found(ask)
         return found
 
-    def _found(self, ask: Ask) -> Descriptor | Declined:
+    def _found(self, ask: Ask) -> tuple[Descriptor, ...] | Declined:
         if (why := unavailable(ask)) is not None:
             return Declined(why)
         reasons: list[str] = []
         try:
-            for draft in self.drafts(ask, chain(ask.node)):
+            for drafts in self.plans(ask):
                 try:
-                    found = describe(draft, ask.target.threads)
-                    _layouts(ask, found)
+                    found = tuple(describe(d, ask.target.threads) for d in drafts)
+                    self._layouts(ask, found)
                 except api.Refused as error:
                     reasons.append(str(error))
                     continue
-                if not found.implementation.startswith(self.slow):
+                slow = [d.implementation for d in found if d.implementation.startswith(self.slow)]
+                if not slow:
                     return found
-                reasons.append(f"only {found.implementation} would do")
+                reasons.append(f"only {slow[0]} would do")
         except api.Refused as error:
             reasons.append(str(error))
         return Declined("; ".join(dict.fromkeys(reasons)))
 
-    def _aliases(self, ask: Ask, found: Descriptor, layouts: Sequence[str]) -> Iterator[Alias]:
+    def _layouts(self, ask: Ask, found: Sequence[Descriptor]) -> tuple[str, ...]:
+        """The layouts of all inputs, then of all outputs."""
+        sides = [("in", i, t) for i, t in enumerate(ask.inputs)]
+        sides += [("out", i, None) for i in range(len(ask.node.outputs))]
+        return tuple(self._layout(ask, found, (side, i), t) for side, i, t in sides)
+
+    def _layout(self, ask: Ask, found: Sequence[Descriptor], place: Place, type: Type | None) -> str:
+        """The layout in which the step has an operand."""
+        layouts = {layout_at(d, place, type) for d in found if d.draft.at(place)}
+        if len(layouts) > 1:
+            raise api.Refused("an operand is wanted in two layouts")
+        return layouts.pop() if layouts else type.layout if isinstance(type, Tensor) else ""
+
+    def _aliases(self, ask: Ask, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
         """Inputs of the result's type and layout that nothing else of the call reads, or that it adds to."""
-        if found.draft.summed is not None:
-            yield Alias(0, found.draft.summed[1])
+        summed = found[-1].draft.summed
+        if summed is not None:
+            yield Alias(0, summed[1])
             return
         if not self.inplace:
             return
@@ -134,45 +161,78 @@ class OneDnn(ABC):
                 yield Alias(0, i)
 
 
-class Relaid:
-    """A primitive between copies of operands into layouts of its own, and of results out of them."""
+WORK = "work"  # ("work", 0): the first temporary result
+COPY = "copy of "  # ("copy of in", 0): an input in a layout of the primitive's own
 
-    def __init__(
-        self,
-        found: Descriptor,
-        call: Bound,
-        arrays: Mapping[Place, Array],
-        copies: Mapping[Place, tuple[Operand, Array]],
-    ) -> None:
-        self._moves: dict[Place, Execution] = {}
-        before: list[Callable[[], int]] = []
-        after: list[Callable[[], int]] = []
-        for place, (operand, held) in copies.items():
-            assert operand.source is not None
-            outside = (operand.source.handle.value, arrays[place])
-            inside = (found.memory(operand.argument), held)
-            move = reordering(*((outside, inside) if place[0] == "in" else (inside, outside)))
-            (before if place[0] == "in" else after).append(move)
-            self._moves[place] = move
-        self._call, self._calls = call, (*before, call, *after)
+
+def workspace(found: Sequence[Descriptor]) -> tuple[Mapping[Place, int], int]:
+    """Bytes of each temporary result and each copy of an operand, and of the scratchpad that all primitives share."""
+    sizes: dict[Place, int] = {}
+    for d in found:
+        for operand in d.draft.operands:
+            if operand.place[0] == WORK:
+                size = nbytes(operand.memory.handle.value)
+                sizes[operand.place] = max(size, sizes.get(operand.place, 0))
+        sizes |= {(COPY + o.place[0], o.place[1]): size for o, size in d.relaid()}
+    return sizes, max(d.scratch for d in found)
+
+
+def _bind(
+    d: Descriptor, arrays: Mapping[Place, Array], held: Mapping[Place, Array], scratch: Array | None
+) -> list[Any]:
+    """The call of a primitive between copies of operands into layouts of its own, and of results out of them."""
+    before: list[Moved] = []
+    after: list[Moved] = []
+    inside: dict[Place, Array] = {}
+    for o, _ in d.relaid():
+        copy = inside[o.place] = held[COPY + o.place[0], o.place[1]]
+        assert o.source is not None
+        sides = [(o.source.handle.value, arrays[o.place]), (d.memory(o.argument), copy)]
+        if o.place[0] == "in":
+            before.append(Moved(reordering(*sides), o.place))
+        else:
+            after.append(Moved(reordering(*reversed(sides)), o.place))
+    call = bind(d, {**arrays, **held, **inside}, scratch)
+    for place in inside:
+        call.forget(place)
+    return [*before, call, *after]
+
+
+class Moved:
+    """A copy of one operand of a step, into another layout or out of it."""
+
+    def __init__(self, call: Execution, place: Place) -> None:
+        self._call, self._place = call, place
+
+    def __call__(self) -> int:
+        return self._call()
+
+    def rebind(self, place: Place, array: Array) -> None:
+        """Let the operand be another array of the same type."""
+        if place == self._place:
+            self._call.rebind((place[0], 0), array)
+
+
+class Calls:
+    """Primitives one after the other; answers with the first bad status."""
+
+    def __init__(self, calls: Sequence[Any]) -> None:
+        self._calls = tuple(calls)
 
     def __call__(self) -> int:
         for call in self._calls:
             if status := call():
-                return status
+                return int(status)
         return 0
 
     def rebind(self, place: Place, array: Array) -> None:
-        """Let an operand or a result be another array of the same type."""
-        move = self._moves.get(place)
-        if move is None:
-            self._call.rebind(place, array)
-        else:
-            move.rebind((place[0], 0), array)
+        """Let every primitive read or write another array of the same type at this place."""
+        for call in self._calls:
+            call.rebind(place, array)
 
 
 MOST_ANSWERS = 512  # a network has some tens of kinds; changing sizes must not pile them up
-_ANSWERS: dict[Any, Descriptor | Declined] = {}
+_ANSWERS: dict[Any, tuple[Descriptor, ...] | Declined] = {}
 
 
 def _kind(name: str, ask: Ask) -> Any:
@@ -207,12 +267,6 @@ def unavailable(ask: Ask) -> str | None:
     if not all(t is None or (isinstance(t, Tensor) and t.static and (t.elements or t.sizes == (0,))) for t in types):
         return "an operand has no known sizes, or no elements"
     return None
-
-
-def _layouts(ask: Ask, found: Descriptor) -> tuple[str, ...]:
-    """The layouts of all inputs, then of all outputs."""
-    inputs = [layout_at(found, ("in", i), t) for i, t in enumerate(ask.inputs)]
-    return (*inputs, *(layout_at(found, ("out", i), None) for i in range(len(ask.node.outputs))))
 
 
 def layout_at(found: Descriptor, place: Place, type: Type | None) -> str:

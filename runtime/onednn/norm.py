@@ -13,14 +13,12 @@ from collections.abc import Iterator
 from ...ops import DType
 from ...ops.fused import ABSENT
 from ...ops.layouts import row_major
-from ...ops.types import Array
 from ..kernels.kernel import Ask
 from .api import DST, SCALE, SHIFT, SRC, SRC_1, Refused
-from .kernel import OneDnn, channels_last, floats, result
+from .kernel import WORK, OneDnn, channels_last, floats, result
 from .memory import Memory
 from .postops import Link, chain, post_ops
 from .primitive import Attributes, Draft, Operand, PostOp
-from .several import WORK, Several
 
 USE_SCALE, USE_SHIFT = 2, 4
 
@@ -81,7 +79,7 @@ class LayerNorm(OneDnn):
         yield Draft("layer_normalization_forward", tuple(operands), (link.attr("epsilon"), flags), Attributes(post))
 
 
-class ChannelNorm(Several):
+class ChannelNorm(OneDnn):
     """InstanceNormalization and GroupNormalization: the channels of a group are normalised as one row, then each
     channel is scaled and shifted."""
 
@@ -112,10 +110,6 @@ class ChannelNorm(Several):
         shifted = PostOp("binary_add", other=channel, place=("in", link.operands[2]))
         post = (shifted, *post_ops(ask, links[1:], y.sizes, ""))
         yield first, Draft("binary", operands, ("binary_mul",), Attributes(post))
-
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
-        """Nothing is packed."""
-        raise AssertionError("scales are read as they are")
 
 
 class LocalNorm(OneDnn):

@@ -306,6 +306,11 @@ class Execution(partial[int]):
         for memory in self.memories.get(place, ()):
             api.function("memory_set_data_handle")(memory.value, address(array))
 
+    def forget(self, place: Place) -> None:
+        """Let `rebind` leave this place alone: the call has an array of its own there."""
+        self.kept = (*self.kept, self.memories)
+        self.memories = {p: m for p, m in self.memories.items() if p != place}
+
 
 class Summing:
     """A primitive that adds to what its result holds. The plan puts the operand there where it can; where it cannot,
@@ -324,6 +329,10 @@ class Summing:
         if place in self._ends:
             self._ends[place] = array.reshape(-1).view(np.uint8)
         self._call.rebind(place, array)
+
+    def forget(self, place: Place) -> None:
+        """See Execution."""
+        self._call.forget(place)
 
 
 def address(array: Array) -> int:

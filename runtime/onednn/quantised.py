@@ -27,7 +27,7 @@ from .kernel import OneDnn, channels_last, constant
 from .library import library
 from .memory import Memory
 from .postops import Link, anchor
-from .primitive import Attributes, Descriptor, Draft, Operand, PostOp
+from .primitive import Attributes, Draft, Operand, PostOp
 
 MICROSOFT: Final = "com.microsoft"
 BYTES: Final = (DType.UINT8, DType.INT8)
@@ -45,9 +45,9 @@ class Quantised(OneDnn):
         choice = super().select(ask)
         if isinstance(choice, Choice):
             found = self._describe(ask)
-            assert isinstance(found, Descriptor)
+            assert not isinstance(found, Declined)
             for i, t in enumerate(ask.inputs):
-                kinds = {o.memory.dtype for o in found.draft.at(("in", i))}
+                kinds = {o.memory.dtype for d in found for o in d.draft.at(("in", i))}
                 if isinstance(t, Tensor) and kinds - {t.dtype} and not (choice.layouts and choice.layouts[i]):
                     return Declined(f"{t.dtype} weights are read as they are")
         return choice

@@ -16,11 +16,11 @@ from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Ask, Call, Declined, Kernel, Work
 from .api import ATTR_SCALES, ATTR_ZERO_POINTS, BIAS, DST, SRC, SRC_1, WEIGHTS, Refused
+from .kernel import WORK, Calls, OneDnn
 from .memory import ANY, Memory
 from .postops import anchor
-from .primitive import Attributes, Bound, Draft, Operand, Place, PostOp, bind, repacked
+from .primitive import Attributes, Bound, Draft, Operand, Place, PostOp, repacked
 from .quantised import BYTES, MICROSOFT, output, signed, tensors, values, whole_products, with_values, zero_of
-from .several import WORK, Calls, Several, workspace
 
 LIVE = "live"  # ("live", 0): the scale, 1: the zero point in float32, 2: in int32
 _ONE = (1,)
@@ -38,7 +38,7 @@ def _quantised(x: Tensor, dims: tuple[int, ...], place: Place) -> Draft:
     return Draft("binary", operands, ("binary_div",), Attributes((PostOp("eltwise_round"), zero)))
 
 
-class Dynamic(Several):
+class Dynamic(OneDnn):
     """Kernels that look at their first input before they quantise it."""
 
     def serves(self, node: Node) -> bool:
@@ -51,16 +51,10 @@ class Dynamic(Several):
         found = self._describe(work.ask)
         if isinstance(found, Declined):
             raise Refused(found.reason)
-        arrays: dict[Place, Array] = {("in", i): a for i, a in enumerate(work.inputs) if a is not None}
-        arrays |= {("out", i): a for i, a in enumerate(work.outputs) if a is not None}
-        temporary, scratch = workspace(found)
-        arrays |= {place: work.scratch(DType.UINT8, (size,)) for place, size in temporary.items()}
-        shared = work.scratch(DType.UINT8, (scratch,)) if scratch else None
         live = [np.ones(1, np.float32), np.zeros(1, np.float32), np.zeros(1, np.int32)]
-        arrays |= {(LIVE, i): a for i, a in enumerate(live)}
         x = work.inputs[0]
         assert x is not None
-        calls = [bind(d, arrays, shared) for d in found]
+        calls = self._bound(work, found, {(LIVE, i): a for i, a in enumerate(live)})
         return Looking(calls, x, live, [a for a in work.outputs[1:] if a is not None])
 
     def pack(self, ask: Ask, index: int, array: Array) -> Array:

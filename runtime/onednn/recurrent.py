@@ -16,11 +16,10 @@ from ...ops.fused import ABSENT
 from ...ops.types import Array
 from ..kernels.kernel import Ask
 from .api import BIAS, DST, DST_1, DST_2, SRC, SRC_1, SRC_2, WEIGHTS, WEIGHTS_1, WEIGHTS_2, Refused
-from .kernel import floats
+from .kernel import WORK, OneDnn, floats
 from .memory import ANY, Memory, layout_of, nbytes, strides_of
 from .postops import Link, chain
 from .primitive import Descriptor, Draft, Operand, Place, repacked
-from .several import WORK, Several
 
 # the order of ONNX's gates that oneDNN wants: i, o, f, c become i, f, c, o; z, r, h stay
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (0, 1, 2), "RNN": (0,)}
@@ -61,7 +60,7 @@ class _Sizes:
         return Memory(dims, dtype, strides=strides_of(order, dims))
 
 
-class Recurrent(Several):
+class Recurrent(OneDnn):
     """LSTM, GRU and RNN with constant weights, in one or both directions, with any of their results.
 
     `ref` is oneDNN's name for the form over its own matrix product, which reads weights as they are; for one sequence

@@ -19,14 +19,12 @@ import numpy as np
 from ...ops import DType, Tensor
 from ...ops.fused import ABSENT
 from ...ops.layouts import is_permutation, parse, plain, row_major
-from ...ops.types import Array
 from ..kernels.kernel import Ask
 from .api import DST, SRC, WEIGHTS, Refused
-from .kernel import floats, result
+from .kernel import WORK, OneDnn, floats, result
 from .memory import Memory
 from .postops import Link, chain, post_ops
 from .primitive import Attributes, Draft, Operand, Place, PostOp
-from .several import WORK, Several
 
 # what is done to each element before, how they are combined, and what is done to the result
 REDUCTIONS = {
@@ -43,7 +41,7 @@ REDUCTIONS = {
 POOLING = {"max": "pooling_max", "mean": "pooling_avg_exclude_padding"}
 
 
-class Reduce(Several):
+class Reduce(OneDnn):
     """A reduction along known axes, and what is done to its result."""
 
     name = "onednn.reduce"
@@ -61,10 +59,6 @@ class Reduce(Several):
             return
         for layout in dict.fromkeys((x.layout if is_permutation(x.layout) else "", "")):
             yield tuple(_drafts(ask, links, x, axes, layout))
-
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
-        """Nothing is packed: constants are reduced before kernels are chosen."""
-        raise AssertionError("a reduction reads its input as it is")
 
 
 def _axes(ask: Ask, link: Link, x: Tensor) -> frozenset[int]:
