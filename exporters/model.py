@@ -136,6 +136,13 @@ class _Writer:
         inputs = [*graph.inputs, *(s.input for s in states if s.input not in graph.inputs)]
         outputs = [*graph.outputs, *(s.output for s in states if s.output not in graph.outputs)]
         kept = {n: a for n, a in graph.initializers.items() if n not in self._taken or n in self._read or n in inputs}
+        own, copies = graph.defined(), list[onnx.NodeProto]()
+        if not top:  # ONNX Runtime takes no value of the graphs around out of a body
+            fresh = [o if o in own else self._context.fresh(o) for o in outputs]
+            copies = [
+                self._node(Form("Identity", (o,), (f,)), f) for o, f in zip(outputs, fresh, strict=True) if o != f
+            ]
+            outputs = fresh
         for name in inputs:
             made.input.append(self._info(name, graph, top))
         for node in graph.nodes:
@@ -145,6 +152,7 @@ class _Writer:
                 made.node.append(self._node(way.form, node.name))
             except MezzoError as error:
                 raise error.at(node.place) from error.__cause__
+        made.node.extend(copies)
         for name, array in kept.items():
             made.initializer.append(self.store(name, array))
             if self.ir_version < 4 and name not in inputs:

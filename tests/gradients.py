@@ -12,12 +12,12 @@ from mezzo.ops import DType, Op, Sample, Tensor, Type
 from mezzo.ops.budget import Budget
 from mezzo.ops.types import Optional, Sequence, differentiable, type_of
 from mezzo.runtime.autodiff import fresh, gradients, padded
-from mezzo.runtime.eager import Eager, evaluate
+from mezzo.runtime.eager import Eager, evaluate, node_key
 from mezzo.runtime.graph import Graph, Node
 from mezzo.runtime.infer import body_of, infer
 from mezzo.runtime.typed import TypedBuilder
 
-from .graphs import in_float64, sample_graph, wide
+from .graphs import in_float64, sample_graph
 
 # Operators that round a result to a narrow float, of which differences would say nothing, and the attribute that asks.
 ROUNDED = {("Cast", "to"), ("DequantizeLinear", "output_dtype")}
@@ -34,18 +34,21 @@ class Case:
     wrt: tuple[str, ...]
 
 
-def doubled(type: Type) -> Type:
-    """float64 in place of float32."""
+SINGLE = (DType.FLOAT, DType.FLOAT16, DType.BFLOAT16)
+
+
+def retyped(type: Type, to: DType) -> Type:
+    """Another element type in place of float32 and what is narrower."""
     if isinstance(type, Sequence | Optional):
-        return replace(type, element=doubled(type.element))
-    if isinstance(type, Tensor) and type.dtype is DType.FLOAT:
-        return type.to(DType.DOUBLE)
-    return type
+        return replace(type, element=retyped(type.element, to))
+    return type.to(to) if isinstance(type, Tensor) and type.dtype in SINGLE else type
 
 
 def doubles(value: Any) -> Any:
-    """float32 arrays as float64, those in lists too."""
-    return [doubles(v) for v in value] if isinstance(value, list) else None if value is None else wide(value)
+    """float32 arrays as float64, narrower ones too, and those in lists."""
+    if isinstance(value, list):
+        return [doubles(v) for v in value]
+    return value.astype(np.float64) if value is not None and DType.of(value.dtype) in SINGLE else value
 
 
 def case(op: Op, sample: Sample, seed: int = 0) -> Case | None:
@@ -62,14 +65,18 @@ def case_of(graph: Graph, feeds: Mapping[str, Any], seed: int = 0) -> Case | Non
             return DType.DOUBLE.onnx
         return typed(v) if isinstance(v, Graph) else v
 
+    def stash(node: Node) -> dict[str, Any]:  # statistics are taken in float32 otherwise
+        return {"stash_type": DType.DOUBLE.onnx} if "stash_type" in node.record.attrs else {}
+
     def typed(part: Graph) -> Graph:
-        nodes = tuple(replace(n, attrs={a: exact(n.op, a, v) for a, v in n.attrs.items()}) for n in part.nodes)
-        return part.but(nodes=nodes, types={n: doubled(t) for n, t in part.types.items()})
+        nodes = tuple(
+            replace(n, attrs={a: exact(n.op, a, v) for a, v in n.attrs.items()} | stash(n)) for n in part.nodes
+        )
+        return part.but(nodes=nodes, types={n: retyped(t, DType.DOUBLE) for n, t in part.types.items()})
 
     graph = infer(typed(graph))
     feeds = {n: doubles(v) for n, v in feeds.items()}
-    wrt = tuple(n for n in graph.inputs if differentiable(graph.types[n]))
-    outputs = [o for o in graph.outputs if differentiable(graph.types[o])]
+    outputs, wrt = ends(graph)
     if not wrt or not outputs:
         return None
     rng = np.random.default_rng(seed)
@@ -115,6 +122,51 @@ def by_graph(c: Case, graph: Graph) -> dict[str, Any]:
     return {n.partition("dx ")[2]: v for n, v in found.items()}
 
 
+def again(c: Case, seed: int = 2) -> Case | None:
+    """The differentiated graph of a case as a case of its own: to the inputs and to the gradients that arrive. None
+    where there is nothing to differentiate."""
+    made = differentiated(c.graph, c.dys, c.wrt)
+    feeds = {**c.feeds, **dict(zip(made.inputs[len(c.graph.inputs) :], c.dys.values(), strict=True))}
+    if not made.outputs:
+        return None
+    rng, found = np.random.default_rng(seed), evaluate(made, feeds)
+    wrt = tuple(n for n in made.inputs if n in c.wrt or n not in c.feeds)
+    return Case(made, feeds, {o: _random(rng, found[o]) for o in made.outputs}, wrt)
+
+
+def elements(c: Case) -> int:
+    """How many numbers the inputs with gradients hold together; 0 if one of them is empty."""
+    sizes = [x.size for n in c.wrt for x in leaves(c.feeds[n])]
+    return sum(sizes) if all(sizes) else 0
+
+
+def ends(graph: Graph) -> tuple[list[str], tuple[str, ...]]:
+    """The outputs that have gradients, and the inputs."""
+    outputs = [o for o in graph.outputs if differentiable(graph.types[o])]
+    return outputs, tuple(n for n in graph.inputs if differentiable(graph.types[n]))
+
+
+def in_type(op: Op, sample: Sample, dtype: DType) -> Graph:
+    """The graph of a sample with another element type in place of float32."""
+    graph, _ = sample_graph(op, sample)
+    return infer(graph.but(types={n: retyped(t, dtype) for n, t in graph.types.items()}))
+
+
+def in_float32(op: Op, sample: Sample, c: Case) -> tuple[Graph, dict[str, Any]]:
+    """The differentiated graph of a sample in its own element types, with the feeds of its case."""
+    graph, feeds = sample_graph(op, sample)
+    graph = infer(graph)
+    made = differentiated(graph, c.dys, c.wrt)
+
+    def given(value: Any, type: Type) -> Any:
+        while not isinstance(type, Tensor):
+            type = type.element
+        return [given(v, type) for v in value] if isinstance(value, list) else value.astype(type.dtype.numpy)
+
+    dys = {f"grad/dy {o}": given(dy, graph.types[o]) for o, dy in c.dys.items()}
+    return made, {**feeds, **dys}
+
+
 def by_tape(c: Case) -> dict[str, Any]:
     """Gradients by name of input: a small eager tape. Each operator runs as it is recorded, and its rule runs on the
     arrays in reverse order."""
@@ -129,7 +181,7 @@ def by_tape(c: Case) -> dict[str, Any]:
         if twin is not None:
             op, domain, attrs, count = twin.op, twin.domain, twin.attrs, twin.outputs
         xs = [values[i] if i else None for i in node.inputs]
-        made = Eager(around=values).op(op, *xs, domain=domain, outputs=max(count, 1), **attrs)
+        made = Eager(around=values, key=node_key(node, (0,))).op(op, *xs, domain=domain, outputs=max(count, 1), **attrs)
         results = [made] if count == 1 else list(made)
         values.update((o, r) for o, r in zip(node.outputs, results, strict=False) if o)
         taped.append((replace(node, op=op, domain=domain, attrs=attrs), results))
@@ -182,6 +234,15 @@ def numeric(graph: Graph, feeds: Mapping[str, Any], dys: Mapping[str, Any], name
         with np.errstate(invalid="ignore"):  # of infinite results no difference is known
             return float(sum(np.sum(np.asarray(y, np.float64) * dy) for y, dy in pairs))
 
+    def around(array: Any, index: Any, h: float) -> tuple[float, float]:
+        kept = array[index].copy()
+        array[index] = kept + h
+        up = loss()
+        array[index] = kept - h
+        down = loss()
+        array[index] = kept
+        return up, down
+
     found = []
     for array in leaves(feeds[name]):
         slope, known = np.zeros(array.shape), np.zeros(array.shape, bool)
@@ -189,16 +250,14 @@ def numeric(graph: Graph, feeds: Mapping[str, Any], dys: Mapping[str, Any], name
         middle = loss()
         for at in places:
             index = np.unravel_index(at, array.shape)
-            kept = array[index].copy()
-            h = 1e-5 * max(1.0, abs(float(kept)))
-            array[index] = kept + h
-            up = loss()
-            array[index] = kept - h
-            down = loss()
-            array[index] = kept
+            h = 1e-5 * max(1.0, abs(float(array[index])))
+            up, down = around(array, index, h)
             right, left = (up - middle) / h, (middle - down) / h
             slope[index] = (up - down) / (2 * h)
             known[index] = abs(right - left) <= 1e-3 * max(1.0, abs(right), abs(left)) and np.isfinite(slope[index])
+            if known[index] and abs(slope[index]) > 1e3:  # a jump, if half the step finds it twice as steep
+                up, down = around(array, index, h / 2)
+                known[index] = abs((up - down) / h - slope[index]) <= 1e-3 * abs(slope[index])
         found.append((slope, known))
     return found
 

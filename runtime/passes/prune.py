@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ..graph import Graph, Node
 
 
 def prune(graph: Graph) -> Graph:
-    """Drop nodes, operator outputs, branch results and initialisers that no output and no state needs."""
+    """Drop nodes, operator outputs, results of bodies and initialisers that no output and no state needs."""
     needed = {*graph.outputs, *(s.output for s in graph.states)}
     kept: list[Node] = []
     for node in reversed(graph.nodes):
@@ -27,8 +28,10 @@ def prune(graph: Graph) -> Graph:
 
 
 def _only_wanted(node: Node, needed: set[str]) -> Node:
-    """Outputs that nobody reads become absent; an If loses them in its branches too."""
+    """Outputs that nobody reads become absent; an If, Loop or Scan loses them in its bodies too."""
     outputs = tuple(o if o in needed else "" for o in node.outputs)
+    if (node.domain, node.op) in (("", "Loop"), ("", "Scan")):
+        return _only_wanted_iterations(node, outputs)
     if (node.domain, node.op) == ("", "If"):
         keep = [i for i, o in enumerate(outputs) if o]
         if len(keep) == len(outputs):
@@ -38,6 +41,56 @@ def _only_wanted(node: Node, needed: set[str]) -> Node:
     while outputs and not outputs[-1] and not any(p.variadic for p in node.record.outputs):
         outputs = outputs[:-1]
     return node if outputs == node.outputs else replace(node, outputs=outputs)
+
+
+def _only_wanted_iterations(node: Node, outputs: tuple[str, ...]) -> Node:
+    """A Loop or Scan without carried values that lead to nothing, and without scan inputs and outputs that nobody
+    reads."""
+    body: Graph = node.attrs["body"]
+    lead = 2 if node.op == "Loop" else 0  # the limit and the condition; in the body, the number and the condition
+    condition = body.outputs[: lead // 2]
+    scanned = node.attrs.get("num_scan_inputs", 0)
+    n = len(node.inputs) - lead - scanned
+    results = body.outputs[lead // 2 :]
+    outputs += ("",) * (len(results) - len(outputs))
+    carried, rows = {i for i in range(n) if outputs[i]}, [i for i in range(n, len(results)) if outputs[i]]
+    while True:
+        read = _needed(body, (*condition, *(results[i] for i in (*carried, *rows))))
+        more = carried | {i for i in range(n) if body.inputs[lead + i] in read}
+        if more == carried:
+            break
+        carried = more
+    slices = [i for i in range(n, n + scanned) if body.inputs[i] in read] or [*range(n, n + min(scanned, 1))]
+    if (len(carried), len(slices), len(rows)) == (n, scanned, len(results) - n):
+        return node  # unread results of carried values stay: other runtimes want them all
+    attrs = dict(node.attrs)
+    for attr, kept in (("scan_input", slices), ("scan_output", rows)):
+        for name in (f"{attr}_axes", f"{attr}_directions"):
+            if attrs.get(name):
+                attrs[name] = tuple(attrs[name][i - n] for i in kept)
+    if scanned:
+        attrs["num_scan_inputs"] = len(slices)
+    ins, outs = sorted(carried) + slices, sorted(carried) + rows
+    attrs["body"] = body.but(
+        inputs=(*body.inputs[:lead], *(body.inputs[lead + i] for i in ins)),
+        outputs=(*condition, *(results[i] for i in outs)),
+    )
+    whole = (*node.outputs, *("",) * (len(results) - len(node.outputs)))
+    return replace(
+        node,
+        inputs=(*node.inputs[:lead], *(node.inputs[lead + i] for i in ins)),
+        outputs=tuple(whole[i] for i in outs),
+        attrs=attrs,
+    )
+
+
+def _needed(graph: Graph, values: Iterable[str]) -> set[str]:
+    """All values that these values of a graph are made of."""
+    needed = set(values)
+    for node in reversed(graph.nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(node.reads())
+    return needed
 
 
 def _only_used_bodies(node: Node) -> Node:
