@@ -18,7 +18,7 @@ from ..runtime.passes.prune import prune
 from ..runtime.typed import TypedBuilder
 from .optimizer import Optimizer
 
-COUNT = "optimizer/updates"
+COUNT, SCALE = "optimizer/updates", "optimizer/scale"  # names of states
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def training_step(graph: Graph, loss: str, params: Sequence[str], step: Step, *,
     for p in params:
         made.state(p, graph.initializers[p])
     count = made.state(COUNT, np.int64(0))
-    scale = made.state("optimizer/scale", np.float32(step.scaling.first)) if step.scaling else None
+    scale = made.state(SCALE, np.float32(step.scaling.first)) if step.scaling else None
     t = g.Cast(count, to=DType.DOUBLE.onnx)
     seed = ONES
     if scale is not None:
@@ -200,9 +200,9 @@ def _update(
         slots = [made.state(f"optimizer/{s}/{p}", np.full_like(like, optimizer.first)) for s in optimizer.slots]
         numbers = [number(v, dtype) for v in (scaled[group.scale], *scalars)]
         attrs = {**optimizer.attrs(), "weight_decay": optimizer.decay(p)}
-        results = g.op(
-            optimizer.op, p, grads[p], *numbers, *slots, domain="mezzo", outputs=1 + len(slots), **attrs
-        )  # fmt: skip
+        g.where = f"the update of {p!r}"
+        results = g.op(optimizer.op, p, grads[p], *numbers, *slots, domain="mezzo", outputs=1 + len(slots), **attrs)
+        g.where = ""
         for name, value in zip((p, *slots), (results,) if isinstance(results, str) else results, strict=True):
             made.after[name] = value if finite is None else g.Where(finite, value, name)
     more = g.Add(COUNT, g.const(1))

@@ -25,7 +25,8 @@ from .amp import Policy, mixed, policy_named
 from .head import logits_of, output_of
 from .loss import Loss, loss_named
 from .optimizer import Adam, Optimizer
-from .step import COUNT, Scaling, Step, training_step
+from .overflow import Overflow, overflows
+from .step import COUNT, SCALE, Scaling, Step, training_step
 
 Feeds = Mapping[str, Any]
 TARGET = "target"
@@ -164,8 +165,13 @@ class Trainer:
         save_onnx(self.graph(), path, opset=opset)
 
     def export_step(self, path: str | os.PathLike[str], *, opset: int | None = None) -> None:
-        """Write the training step as one ONNX model of standard operators: batch and states in, loss and states out."""
-        save_onnx(self.graph_of_step, path, opset=opset, standard=True)
+        """Write the training step as one ONNX model of standard operators: batch and states in, loss and states out.
+
+        States begin as they are now. With `gather`, it is the step that ends an update.
+        """
+        now = {n: np.array(a) for n, a in self.states.items()}
+        graph = self.graph_of_step
+        save_onnx(graph.but(initializers={**graph.initializers, **now}), path, opset=opset, standard=True)
 
     # -- training ---------------------------------------------------------------------------------------------------
 
@@ -181,11 +187,30 @@ class Trainer:
 
     def step(self, feeds: Feeds) -> float:
         """Learn from one batch: the model's inputs by name, and `target`. Returns the loss before the update."""
-        self._calls += 1
-        last = self._calls % self.plan.gather == 0
-        session = self._update if self._gather is None or last else self._gather
-        session.next_run = self._calls
-        return float(session.run(feeds)[self.loss])
+        number = self._calls + 1
+        session = self._update if self._gather is None or number % self.plan.gather == 0 else self._gather
+        session.next_run = number
+        loss = float(session.run(feeds)[self.loss])
+        self._calls = number
+        return loss
+
+    @property
+    def loss_scale(self) -> float | None:
+        """What the loss is multiplied by in float16 (see `train.step.Scaling`); None in other precisions."""
+        return float(self.states[SCALE]) if SCALE in self.states else None
+
+    def overflow(self, feeds: Feeds, *, loss_scale: float | None = None) -> tuple[Overflow, ...]:
+        """Try the next step on copies of the states, and tell where numbers first ceased to be finite: operators in
+        the order of execution, none if all is finite. `loss_scale` is tried in place of the present one. Slow: the
+        step is planned anew. Raises InputError for a loss scale where there is none."""
+        states = {n: np.array(a) for n, a in self.states.items()}
+        if loss_scale is not None:
+            if SCALE not in states:
+                raise InputError("this training has no loss scale", where="overflow", hint='it comes with amp="fp16"')
+            states[SCALE][...] = loss_scale
+        session = Session(self.graph_of_step, states=states, **self._how)
+        session.next_run = self._calls + 1
+        return overflows(session, feeds)
 
     def fit(
         self,
