@@ -138,15 +138,21 @@ def _(g: Builder, xs: Any, types: Any, *, epsilon: float = 1e-5) -> tuple[Value,
     return cast_like(g, dx, xs[1]), cast_like(g, dscale, scale), cast_like(g, db, scale)
 
 
+def _inverse(*dims: int) -> Array:
+    """Inverses of deviations, which are above zero."""
+    return np.linspace(0.5, 2, int(np.prod(dims)), dtype=np.float32).reshape(dims)
+
+
 @op(
     "LayerNormalizationGrad",
     domain="mezzo",
     outputs=("dX", "dscale", "dB"),
     samples=[
-        Sample([f32(2, 3, 4), f32(2, 3, 4), f32(4), f32(2, 3, 1), f32(2, 3, 1)], {}, 3),
-        Sample([f32(2, 3, 4), f32(2, 3, 4), f32(3, 1), f32(2, 1, 1), f32(2, 1, 1)], {"axis": 1}, 3),
-        Sample([f32(2, 3), f32(2, 3), f32(), f32(1, 1), f32(1, 1)], {"axis": 0}, 3),
-        Sample([f32(0, 3), f32(0, 3), f32(3), f32(0, 1), f32(0, 1)], {}, 3),
+        Sample([f32(2, 3, 4), f32(2, 3, 4), f32(4), f32(2, 3, 1), _inverse(2, 3, 1)], {}, 3),
+        Sample([f32(2, 3, 4), f32(2, 3, 4), f32(3, 4), f32(2, 1, 1), _inverse(2, 1, 1)], {"axis": 1}, 3),
+        Sample([f32(2, 3, 4), f32(2, 3, 4), f32(3, 1), f32(2, 1, 1), _inverse(2, 1, 1)], {"axis": 1}, 3),
+        Sample([f32(2, 3), f32(2, 3), f32(), f32(1, 1), _inverse(1, 1)], {"axis": 0}, 3),
+        Sample([f32(0, 3), f32(0, 3), f32(3), f32(0, 1), _inverse(0, 1)], {}, 3),
     ],
 )
 def layer_normalization_grad(

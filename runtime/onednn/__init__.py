@@ -16,6 +16,7 @@ from .elementwise_grads import EltwiseGrad, SoftmaxGrad
 from .matmul import Gemm, MatMul
 from .movement import Reorder, Transpose, Units
 from .norm import ChannelNorm, LayerNorm, LocalNorm, Softmax
+from .norm_grads import BatchNormGrad, BatchNormTrain, LayerNormGrad, LayerNormTrain
 from .operands import Cast, PRelu, Sum
 from .pool import Pool
 from .pool_grads import AveragePoolGrad, MaxPoolGrad, MaxPoolTrain
@@ -32,7 +33,8 @@ KERNELS: tuple[Kernel, ...] = (
     Conv(), ConvTranspose(), MatMul(), Gemm(), Pool(), Softmax(), LayerNorm(), Eltwise(), Binary(), Reorder(),
     Transpose(), Units(), Recurrent(), Concat(), Split(), Reduce(), Resize(), ChannelNorm(), LocalNorm(),
     Cast(), PRelu(), Sum(), ConvGradInput(), ConvGradWeights(), EltwiseGrad(), SoftmaxGrad(),
-    MaxPoolTrain(), MaxPoolGrad(), AveragePoolGrad(),
+    MaxPoolTrain(), MaxPoolGrad(), AveragePoolGrad(), BatchNormTrain(), BatchNormGrad(), LayerNormTrain(),
+    LayerNormGrad(),
 )  # fmt: skip
 
 __all__ = ["KERNELS"]
