@@ -159,6 +159,49 @@ CASES: dict[str, Cases] = {
     ],
 }
 
+IMAGE = np.array([2, 32, 9, 8], np.int64)
+SQUARE = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+POSITIONS = np.random.default_rng(3).choice([4, 5, 7, 8], (2, 32, 5, 4)).astype(np.uint8)  # inside, wherever the window
+CASES |= {
+    "onednn.conv_grad_input": each(
+        "ConvGradInput",
+        Sample([f32(2, 16, 5, 4), f32(16, 32, 3, 3), IMAGE], {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        Sample([f32(2, 48, 9, 8), f32(48, 32, 1, 1), IMAGE]),
+        Sample([f32(2, 32, 9, 8), f32(32, 1, 3, 3), IMAGE], {"group": 32, "pads": [1, 1, 1, 1]}),
+    ),
+    "onednn.conv_grad_weights": each(
+        "ConvGradWeights",
+        Sample([f32(2, 16, 5, 4), f32(2, 32, 9, 8), axes(16, 32, 3, 3)], {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        Sample([f32(2, 48, 9, 8), f32(2, 32, 9, 8), axes(48, 32, 1, 1)]),
+        Sample([f32(2, 16, 9, 8), f32(2, 3, 9, 8), axes(16, 3, 3, 3)], {"pads": [1, 1, 1, 1]}),
+    ),
+    "onednn.max_pool_train": each("MaxPoolTrain", Sample([f32(2, 32, 9, 8)], SQUARE, 2)),
+    "onednn.max_pool_grad": each("MaxPoolGrad", Sample([f32(2, 32, 5, 4), POSITIONS, IMAGE], SQUARE)),
+    "onednn.average_pool_grad": each("AveragePoolGrad", Sample([f32(2, 32, 5, 4), IMAGE], SQUARE)),
+    "onednn.eltwise_grad": each(
+        "EluGrad GeluGrad HardSwishGrad LeakyReluGrad MishGrad ReluGrad SigmoidGrad SwishGrad TanhGrad",
+        _wide((2, 33, 7), (2, 33, 7)),
+        _wide((5,), (5,)),
+    ),
+    "onednn.softmax_grad": each("SoftmaxGrad LogSoftmaxGrad", _wide((4, 33), (4, 33)), _wide((2, 3, 65), (2, 3, 65))),
+    "onednn.batch_norm_train": each(
+        "BatchNormalizationTrain",
+        Sample([f32(4, 32, 5, 6), *[around_one(32)] * 4], {}, 5),
+        Sample([f32(4, 7, 9), *[around_one(7)] * 4], {"momentum": 0.5}, 5),
+    ),
+    "onednn.batch_norm_grad": each(
+        "BatchNormalizationGrad",
+        Sample([f32(4, 32, 5, 6), f32(4, 32, 5, 6), *[around_one(32)] * 3], {}, 3),
+    ),
+    "onednn.layer_norm_train": each(
+        "LayerNormalization", Sample([f32(4, 3, 32), around_one(32), around_one(32)], {}, 3)
+    ),
+    "onednn.layer_norm_grad": each(
+        "LayerNormalizationGrad",
+        Sample([f32(4, 3, 32), f32(4, 3, 32), around_one(32), f32(4, 3, 1), around_one(4, 3, 1)], {}, 3),
+    ),
+}
+
 # operators of one to three images, in which layouts do not matter to the result
 IMAGES: list[tuple[str, list[tuple[int, ...]], dict[str, Any], int]] = [
     ("Relu", [(2, 32, 5, 6)], {}, 1),
@@ -182,4 +225,6 @@ IMAGES: list[tuple[str, list[tuple[int, ...]], dict[str, Any], int]] = [
     ("PRelu", [(2, 32, 5, 6), (32, 1, 1)], {}, 1),
     ("Mean", [(2, 32, 5, 6), (2, 32, 5, 6), (2, 32, 5, 6)], {}, 1),
     ("Conv", [(2, 32, 5, 6), (16, 32, 3, 3)], {}, 1),
+    ("ReluGrad", [(2, 32, 5, 6), (2, 32, 5, 6)], {}, 1),
+    ("LogSoftmaxGrad", [(2, 32, 3, 5), (2, 32, 3, 5)], {"axis": 1}, 1),
 ]

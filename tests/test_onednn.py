@@ -48,7 +48,12 @@ def test_the_table_names_every_family_and_operator() -> None:
     assert {*CASES, *ELSEWHERE} == {k.name for k in floats() if not k.name.startswith("layout.")}  # those are views
     for kernel in floats():
         for op in {op for op, _ in CASES.get(kernel.name, [])}:
-            assert kernel.serves(Node(op, (), ("y",))), f"{kernel.name} no longer serves {op}"
+            assert kernel.serves(Node(op, (), ("y",), domain=domain_of(op))), f"{kernel.name} no longer serves {op}"
+
+
+def domain_of(op: str) -> str:
+    """Where an operator of the tables belongs."""
+    return "" if ("", op) in OPS else "mezzo"
 
 
 def graph_of(op: str, sample: Sample, constants: bool) -> tuple[Graph, dict[str, Any]]:
@@ -63,7 +68,7 @@ def graph_of(op: str, sample: Sample, constants: bool) -> tuple[Graph, dict[str,
         else:
             names.append(g.input(f"x{i}", Tensor(DType.of(x.dtype), x.shape)))
             feeds[f"x{i}"] = x
-    made = g.op(op, *names, outputs=sample.outputs, **sample.attrs)
+    made = g.op(op, *names, domain=domain_of(op), outputs=sample.outputs, **sample.attrs)
     return g.graph([made] if sample.outputs == 1 else list(made)), feeds
 
 
@@ -95,10 +100,11 @@ def kernel_of(session: Session, op: str) -> tuple[str, str]:
 
 
 def float_samples(op: str) -> Iterator[Sample]:
-    for sample in OPS["", op].samples:
+    record = OPS[domain_of(op), op]
+    for sample in record.samples:
         first = sample.inputs[0]
         kind = getattr(first, "dtype", None)
-        if kind in (DType.FLOAT, np.float32) and not hosted(OPS["", op], sample):
+        if kind in (DType.FLOAT, np.float32) and not hosted(record, sample):
             yield sample
 
 
@@ -186,14 +192,15 @@ def test_operands_in_any_layout(layout: str) -> None:
     served: dict[str, set[str]] = {}
     for op, shapes, attrs, count in IMAGES:
         given = arrays(Sample([f32(*s) for s in shapes]))
-        node = Node(op, tuple(f"x{i}" for i in range(len(given))), tuple(f"y{i}" for i in range(count)), attrs)
-        record = OPS["", op]
+        domain = domain_of(op)
+        node = Node(op, tuple(f"x{i}" for i in range(len(given))), tuple(f"y{i}" for i in range(count)), attrs, domain)
+        record = OPS[domain, op]
         made_types = record.infer_types([f32(*s) for s in shapes], attrs, (True,) * count)
         outputs = [t for t in made_types if isinstance(t, Tensor)]
         layouts = [layout if len(s) == 4 and s[0] == shapes[0][0] else "" for s in shapes]
         exact = GraphBuilder()
         names = [exact.input(n, f32(*s)) for n, s in zip(node.inputs, shapes, strict=True)]
-        made = exact.op(op, *names, outputs=count, **attrs)
+        made = exact.op(op, *names, domain=domain, outputs=count, **attrs)
         graph = exact.graph([made] if count == 1 else list(made))
         want = list(evaluate(in_float64(graph), {n: wide(a) for n, a in zip(names, given, strict=True)}).values())
         for kernel in (k for k in floats() if k.serves(node)):
@@ -208,7 +215,7 @@ def test_operands_in_any_layout(layout: str) -> None:
     # the layouts that convolutions give here are read as they are by all that follow them
     found = library()
     if layout == "acdb" or (found and layout == ("aBcd16b" if "avx512" in found.isa else "aBcd8b")):
-        least = {"Relu", "Add", "Mul", "MaxPool", "GlobalAveragePool", "Concat", "Split", "PRelu", "Mean"}
+        least = {"Relu", "Add", "Mul", "MaxPool", "GlobalAveragePool", "Concat", "Split", "PRelu", "Mean", "ReluGrad"}
         assert least <= set(served), least - set(served)
 
 
