@@ -3,17 +3,22 @@ known sizes and on an eager tape."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from mezzo.ops import OPS, Op, Sample
+from mezzo.ops import OPS, Body, DType, Op, Sample, Tensor
+from mezzo.ops.errors import UnsupportedModel
 from mezzo.runtime.infer import infer
+from mezzo.runtime.session import Session
 
 from . import gradients as check
 
 # Inputs that a derivative would exist to, and that no rule gives: operator, number of the input, the reason.
 NOT_TO: dict[tuple[str, int], str] = {
+    ("Dropout", 1): "how much is dropped is given, not learnt",
     ("Resize", 1): "the part of an image that is looked at is given, not learnt",
     ("Resize", 2): "factors are given, not learnt",
     ("ResizeGrad", 2): "the part of an image that is looked at is given, not learnt",
@@ -23,13 +28,34 @@ NOT_TO: dict[tuple[str, int], str] = {
 }
 
 
+# Operators whose gradients must have gradients: what penalties on gradients and second-order methods are made of.
+SECOND = set(
+    """Abs Add Cast Clip Concat Cos CumSum Det Div Einsum Elu Erf Exp Expand Gather Gelu Gemm LeakyRelu Log LogSoftmax
+    MatMul Max Mean Min Mish Mul Neg Pow Reciprocal ReduceL2 ReduceLogSumExp ReduceMean ReduceSum ReduceSumSquare Relu
+    Reshape Sigmoid Sin Slice Softmax SoftmaxCrossEntropyLoss Softplus Sqrt Sub Sum Swish Tanh Transpose Where
+    """.split()
+)
+QUOTIENTS = {"ReduceProd", "CumProd"}  # gradients that are right at zeros, while their own gradients are not
+SMALL = 24  # elements of all floating inputs together, where second derivatives are looked at
+
+
+def differentiated(o: Op) -> bool:
+    """Whether an operator has a derivative: a rule, or a standard form that is made of operators with rules."""
+    return o.grad_rule is not None or (o.domain == "" and o.body_rule is not None)
+
+
 def cases() -> list[Any]:
     return [
         pytest.param(o, s, id=f"{o.name}-{i}")
         for o in OPS.values()
         for i, s in enumerate(o.samples)
-        if o.grad_rule is not None
+        if differentiated(o)
     ]
+
+
+def wanted(o: Op, c: check.Case) -> tuple[str, ...]:
+    """The inputs that a rule gives a gradient to."""
+    return tuple(n for n in c.wrt if (o.name, int(n.removeprefix("x"))) not in NOT_TO)
 
 
 @pytest.mark.parametrize(("o", "sample"), cases())
@@ -37,15 +63,125 @@ def test_rules_agree_with_finite_differences(o: Op, sample: Sample) -> None:
     c = check.case(o, sample)
     if c is None:
         return  # integers have no gradients
-    wanted = tuple(n for n in c.wrt if (o.name, int(n.removeprefix("x"))) not in NOT_TO)
-    c = check.Case(c.graph, c.feeds, c.dys, wanted)
+    c = replace(c, wrt=wanted(o, c))
     found = {
         "in a graph": check.by_graph(c, infer(c.graph)),
         "without sizes": check.by_graph(c, check.ranks_only(c.graph)),
-        "on the tape": check.by_tape(c),
     }
-    for name in wanted:
+    if o.grad_rule is not None:
+        found["on the tape"] = check.by_tape(c)
+    for name in c.wrt:
         differences = check.numeric(c.graph, c.feeds, c.dys, name)
         for how, grads in found.items():
             problem = check.disagreement(c, grads, name, differences)
             assert not problem, f"{how}: {problem}"
+
+
+def twice(o: Op, sample: Sample) -> check.Case | None:
+    """The differentiated graph of a small sample as a case; None where there is nothing to differentiate again."""
+    c = check.case(o, sample)
+    if c is None or not 0 < check.elements(c) <= SMALL or (o.name in QUOTIENTS and not np.all(c.feeds["x0"])):
+        return None
+    return check.again(replace(c, wrt=wanted(o, c)))
+
+
+def test_second_derivatives_are_looked_at() -> None:
+    assert len(SECOND) >= 30
+    assert not [name for name in SECOND if not any(twice(OPS["", name], s) for s in OPS["", name].samples)]
+
+
+@pytest.mark.parametrize(("o", "sample"), cases())
+def test_second_derivatives(o: Op, sample: Sample) -> None:
+    """The differentiated graph is differentiated again."""
+    second = twice(o, sample)
+    if second is None:
+        return
+    try:
+        found = check.by_graph(second, second.graph)
+    except UnsupportedModel:
+        assert o.name not in SECOND
+        return
+    for name in second.wrt:
+        differences = check.numeric(second.graph, second.feeds, second.dys, name)
+        problem = check.disagreement(second, found, name, differences)
+        assert not problem, problem
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16], ids=str)
+@pytest.mark.parametrize(("o", "sample"), cases())
+def test_gradients_have_the_element_type_of_their_inputs(o: Op, sample: Sample, dtype: DType) -> None:
+    if any(isinstance(v, Body) for v in sample.attrs.values()):
+        return  # bodies have element types of their own
+    graph = check.in_type(o, sample, dtype)
+    made = check.differentiated(graph, *check.ends(graph))
+    for name in made.outputs:
+        dx, x = made.types[name], made.types[name.removeprefix("grad/dx ")]
+        if isinstance(dx, Tensor) and isinstance(x, Tensor):
+            assert dx.dtype is x.dtype, name
+
+
+@pytest.mark.parametrize("onednn", [True, False], ids=["onednn", "numpy"])
+@pytest.mark.parametrize(("o", "sample"), cases())
+def test_planned_in_float32(o: Op, sample: Sample, onednn: bool) -> None:
+    """A session runs the differentiated graph within 1e-4 of what the interpreter says in float64, or as near as the
+    narrowest float of a sample allows."""
+    c = check.case(o, sample)
+    if c is None or not o.deterministic:
+        return
+    exact = check.by_graph(c, c.graph)
+    made, feeds = check.in_float32(o, sample, c)
+    bits = min(DType.of(x.dtype).bits for v in feeds.values() for x in check.leaves(v) if x.dtype.kind in "fV")
+    near = {16: 1e-2, 8: 0.2, 4: 0.5}.get(bits, 1e-4)
+    found = Session(made, onednn=onednn).run(feeds)
+    for name, dx in exact.items():
+        for a, b in zip(check.leaves(found[f"grad/dx {name}"]), check.leaves(dx), strict=True):
+            known = np.isfinite(b)
+            most = float(np.abs(b[known]).max(initial=0))
+            assert a.shape == b.shape
+            np.testing.assert_allclose(a[known], b[known], rtol=0, atol=near * max(most, 1e-30))
+
+
+def at_kinks() -> list[Any]:
+    """Operators where they bend, their attributes, and what PyTorch calls them."""
+    torch = pytest.importorskip("torch")
+    f, limits = torch.nn.functional, [-1.0, 1.0]
+    ties, other = [[1.0, 3, 3, -2], [0, 0, 0, 0]], [[1.0, 2, 3, -1], [0, 1, 0, -1]]
+    return [
+        ("Abs", [[0.0, 1]], {}, torch.abs),
+        ("Relu", [[0.0, -1, 1]], {}, f.relu),
+        ("LeakyRelu", [[0.0, -1]], {}, f.leaky_relu),
+        ("PRelu", [[0.0, -1], [0.5]], {}, f.prelu),
+        ("ThresholdedRelu", [[1.0, 2]], {}, lambda x: f.threshold(x, 1.0, 0.0)),
+        ("Elu", [[0.0]], {"alpha": 2.0}, lambda x: f.elu(x, 2.0)),
+        ("Selu", [[0.0]], {}, f.selu),
+        ("Celu", [[0.0]], {"alpha": 2.0}, lambda x: f.celu(x, 2.0)),
+        ("HardSigmoid", [[-3.0, 3]], {"alpha": 1 / 6}, f.hardsigmoid),
+        ("HardSwish", [[-3.0, 3]], {}, f.hardswish),
+        ("Shrink", [[-0.5, 0.5]], {"bias": 0.5}, f.softshrink),
+        ("Clip", [[*limits, 0, 2], limits[0], limits[1]], {}, lambda x, a, b: torch.clamp(x, a, b)),
+        ("Clip", [[-2.0, 0, 2], 1.0, -1.0], {}, lambda x, a, b: torch.clamp(x, a, b)),
+        ("Max", [ties, other], {}, torch.maximum),
+        ("Min", [ties, other], {}, torch.minimum),
+        ("ReduceMax", [ties, [1]], {}, lambda x, _: torch.amax(x, 1, keepdim=True)),
+        ("ReduceMin", [ties, [1]], {}, lambda x, _: torch.amin(x, 1, keepdim=True)),
+        ("ReduceL1", [ties, [1]], {}, lambda x, _: torch.linalg.vector_norm(x, 1, 1, keepdim=True)),
+        ("ReduceL2", [ties, [1]], {}, lambda x, _: torch.linalg.vector_norm(x, 2, 1, keepdim=True)),
+        ("ReduceProd", [ties, [1]], {}, lambda x, _: torch.prod(x, 1, keepdim=True)),
+        ("CumProd", [other, 1], {}, lambda x, _: torch.cumprod(x, 1)),
+        ("Pow", [[0.0, 0, 0, 2], [0.0, 2, 1, 0]], {}, torch.pow),
+    ]
+
+
+@pytest.mark.parametrize("number", range(22))
+def test_at_kinks_gradients_are_those_of_pytorch(number: int) -> None:
+    torch = pytest.importorskip("torch")
+    name, values, attrs, function = at_kinks()[number]
+    xs = [np.array(v, np.int64 if np.asarray(v).dtype.kind == "i" else np.float64) for v in values]
+    c = check.case(OPS["", name], Sample(xs, attrs))
+    assert c is not None
+    found = check.by_graph(c, c.graph)
+    theirs = [torch.tensor(x, requires_grad=x.dtype.kind == "f") for x in xs]
+    function(*theirs).backward(torch.tensor(next(iter(c.dys.values()))))
+    for i, t in enumerate(theirs):
+        if t.requires_grad:
+            np.testing.assert_allclose(found[f"x{i}"], t.grad.numpy(), rtol=1e-6, atol=1e-12, err_msg=f"{name} {i}")
