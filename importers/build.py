@@ -17,7 +17,7 @@ from ..ops.upgrade import Declined, Form
 from ..runtime.graph import Graph, Node
 from .tensors import TensorReader
 from .types import type_from
-from .walk import domain_of, functions_of, key_of, label, names_read, opsets_of
+from .walk import differentiated, domain_of, functions_of, key_of, label, names_read, opsets_of
 
 Kind = onnx.AttributeProto
 Given = Mapping[str, "Argument"]
@@ -174,6 +174,8 @@ class Build:
             argument = _resolve(attribute, around)
             if argument is not None:
                 attrs[attribute.name] = self._attribute(argument, around, f"{where} {attribute.name}")
+                if any(differentiated(proto)):  # its texts are names of values
+                    attrs[attribute.name] = _renamed(attrs[attribute.name], argument.scope, where)
         outputs = tuple(self._define(o, scope, top=top) for o in proto.output)
         form = Form(proto.op_type, inputs, outputs, attrs, domain)
         try:
@@ -327,6 +329,10 @@ def _resolve(attribute: onnx.AttributeProto, around: Around) -> Argument | None:
     if attribute.ref_attr_name:
         return around.given.get(attribute.ref_attr_name)
     return Argument(attribute, around.scope, around.given)
+
+
+def _renamed(names: str | tuple[str, ...], scope: Scope, where: str) -> str | tuple[str, ...]:
+    return scope.find(names, where) if isinstance(names, str) else tuple(scope.find(n, where) for n in names)
 
 
 def _text(value: bytes) -> str | bytes:

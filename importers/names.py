@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 
-from .walk import bodies, label
+from .walk import bodies, differentiated, label
 
 Problem = tuple[str, str]  # what is wrong, and what to do
 
@@ -67,6 +67,7 @@ def _repeated(names: Sequence[str]) -> list[str]:
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
     """Values that a node needs before it can run."""
     yield from filter(None, node.input)
+    yield from differentiated(node)
     for _, body in bodies(node):
         own = {i.name for i in body.input} | {t.name for t in body.initializer}
         own |= {t.values.name for t in body.sparse_initializer}

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import onnx
 
+from ..ops.optimizers import DOMAIN
+
 FunctionKey = tuple[str, str, str]  # domain, name, overload
 
 
@@ -41,7 +43,7 @@ def bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
 
 def names_read(graph: onnx.GraphProto) -> set[str]:
     """Every name that a node, an output or a subgraph reads."""
-    names = {o.name for o in graph.output} | {i for n in graph.node for i in n.input}
+    names = {o.name for o in graph.output} | {i for n in graph.node for i in (*n.input, *differentiated(n))}
     return names.union(*(names_read(body) for n in graph.node for _, body in bodies(n)))
 
 
@@ -73,6 +75,13 @@ def model_names(model: onnx.ModelProto) -> Iterator[str | bytes]:
         yield from (function.name, function.domain, function.overload, *function.input, *function.output)
         yield from (*function.attribute, *(a.name for a in function.attribute_proto))
         yield from names_in(function.node)
+
+
+def differentiated(node: onnx.NodeProto) -> Iterator[str]:
+    """The values that a Gradient names in its attributes."""
+    if (node.domain, node.op_type) == (DOMAIN, "Gradient"):
+        for attribute in node.attribute:
+            yield from (n.decode("utf-8", "replace") for n in (*attribute.strings, attribute.s) if n)
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

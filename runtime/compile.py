@@ -20,6 +20,7 @@ from .passes.chains import fuse_chains
 from .passes.expand import expand
 from .passes.fold import fold
 from .passes.fusions import FUSIONS
+from .passes.gradient import write_gradients
 from .passes.precision import narrowed
 from .passes.prune import prune
 from .passes.qdq import quantise
@@ -76,7 +77,7 @@ def compile_graph(
             f"there is no output {unknown[0]!r}", where=graph.name, hint=f"the outputs are {', '.join(graph.outputs)}"
         )
     limits = budget or Budget()
-    pruned = prune(graph.but(outputs=names))
+    pruned = prune(write_gradients(graph, limits).but(outputs=names))
     return Compiled(simplify(infer(pruned, budget=limits)), names, options or Options(), limits)
 
 

@@ -35,8 +35,6 @@ XFAIL = {
     "test_bernoulli_seed": DRAWN,
     "test_bernoulli_seed_expanded": DRAWN,
     "test_loop16_seq_none": "the official comparison takes the length of arrays without dims, and fails on any answer",
-    "test_gradient_of_add": "Gradient comes with differentiation",
-    "test_gradient_of_add_and_mul": "Gradient comes with differentiation",
 }
 KNOWN = 2033  # cases of onnx 1.23.2
 EACH = int(os.environ.get("MEZZO_SUITE_EACH", "1"))  # 5: only each fifth case

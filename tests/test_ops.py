@@ -74,8 +74,8 @@ def compatible(t: Type, y: Any) -> str:
     return ""
 
 
-def test_every_operator_has_samples() -> None:  # Raise only ever raises
-    assert [o.name for o in OPS.values() if not o.samples] == ["Raise"]
+def test_every_operator_has_samples() -> None:  # Raise only ever raises, Gradient needs a graph around it
+    assert {o.name for o in OPS.values() if not o.samples} == {"Raise", "Gradient"}
 
 
 @pytest.mark.parametrize(("o", "sample"), ALL)
