@@ -259,14 +259,59 @@ def _(types: Any, wanted: tuple[bool, ...], **attrs: Any) -> Twin | None:
 
 
 @softmax_cross_entropy_loss.grad
-def _(
-    g: Builder, dys: Any, ys: Any, xs: Any, *, ignore_index: int | None = None, reduction: str = "mean"
-) -> tuple[Value | None, ...]:
+def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | None, ...]:
     (dloss, dlog_prob), (_, log_prob), (_, labels, weights) = dys, ys, xs
     parts = []
-    if dloss is not None:  # the pull of each example times (probabilities - one at its label)
-        classes, pull = _pulls(g, dloss, labels, weights, ignore_index, reduction)
-        parts.append(g.ScatterElements(g.Mul(g.Exp(log_prob), pull), classes, g.Neg(pull), axis=1, reduction="add"))
+    if dloss is not None:
+        parts.append(g.SoftmaxCrossEntropyGrad(dloss, log_prob, labels, weights, domain="mezzo", **attrs))
     if dlog_prob is not None:
         parts.append(g.LogSoftmaxGrad(dlog_prob, log_prob, axis=1, domain="mezzo"))
     return g.total(parts), None, None
+
+
+def _grad_sample(s: Sample) -> Sample:
+    """The gradient of a loss's sample."""
+    scores, labels, *weight = s.inputs
+    assert isinstance(scores, Tensor)
+    assert isinstance(labels, np.ndarray)
+    loss = f32(*labels.shape) if s.attrs.get("reduction") == "none" else f32()
+    return Sample([loss, scores, labels, *weight], s.attrs)
+
+
+@op("SoftmaxCrossEntropyGrad", domain="mezzo", outputs=("dscores",), samples=[_grad_sample(s) for s in LOSS_SAMPLES])
+def softmax_cross_entropy_grad(
+    k: Context,
+    dloss: Array,
+    log_prob: Array,
+    labels: Array,
+    weights: Array | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Array:
+    """The gradient of SoftmaxCrossEntropyLoss to its scores: the pull of each example times its probabilities, less one
+    at its label."""
+    xp, known = k.xp, labels != ignore_index if ignore_index is not None else None
+    classes = labels if known is None else xp.where(known, labels, 0)
+    each = xp.ones(labels.shape, log_prob.dtype) if weights is None else weights[classes]
+    each = each if known is None else xp.where(known, each, 0)
+    pull = widen(dloss) / widen(each).sum() if reduction == "mean" else widen(dloss)
+    pull = xp.expand_dims(pull * each, 1)
+    made = xp.exp(widen(log_prob)) * pull
+    at = xp.expand_dims(classes, 1)
+    xp.put_along_axis(made, at, xp.take_along_axis(made, at, 1) - pull, 1)
+    return narrow(made, log_prob.dtype)
+
+
+@softmax_cross_entropy_grad.infer
+def _(dloss: Tensor, log_prob: Tensor, labels: Tensor, weights: Tensor | None = None, **attrs: Any) -> Tensor:
+    return log_prob.forget()
+
+
+@softmax_cross_entropy_grad.body
+def _(
+    g: Builder, xs: Any, types: Any, *, ignore_index: int | None = None, reduction: str = "mean"
+) -> tuple[Value, ...]:
+    dloss, log_prob, labels, weights = xs
+    classes, pull = _pulls(g, dloss, labels, weights, ignore_index, reduction)
+    return (g.ScatterElements(g.Mul(g.Exp(log_prob), pull), classes, g.Neg(pull), axis=1, reduction="add"),)

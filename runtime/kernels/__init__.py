@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .extremes import Extremes
 from .kernel import Alias, Ask, Call, Choice, Declined, Kernel, Packs, Rebinds, Target, Work
+from .losses import CrossEntropy
 from .matmul import Gemm, MatMul
 from .movement import Movement, Take
 from .pad import Pad
@@ -22,6 +23,7 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     Pad(),
     ConvReluPool(),
     Update(),
+    CrossEntropy(),
     Reference(),
 )
 
