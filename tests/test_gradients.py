@@ -30,13 +30,14 @@ NOT_TO: dict[tuple[str, int], str] = {
 
 # Operators whose gradients must have gradients: what penalties on gradients and second-order methods are made of.
 SECOND = set(
-    """Abs Add Cast Clip Concat Cos CumSum Det Div Einsum Elu Erf Exp Expand Gather Gelu Gemm LeakyRelu Log LogSoftmax
-    MatMul Max Mean Min Mish Mul Neg Pow Reciprocal ReduceL2 ReduceLogSumExp ReduceMean ReduceSum ReduceSumSquare Relu
-    Reshape Sigmoid Sin Slice Softmax SoftmaxCrossEntropyLoss Softplus Sqrt Sub Sum Swish Tanh Transpose Where
+    """Abs Add Cast Clip Concat Conv Cos CumSum Det Div Einsum Elu Erf Exp Expand Gather Gelu Gemm LeakyRelu Log
+    LogSoftmax MatMul Max Mean Min Mish Mul Neg Pow Reciprocal ReduceL2 ReduceLogSumExp ReduceMean ReduceSum
+    ReduceSumSquare Relu Reshape Sigmoid Sin Slice Softmax SoftmaxCrossEntropyLoss Softplus Sqrt Sub Sum Swish Tanh
+    Transpose Where
     """.split()
 )
 QUOTIENTS = {"ReduceProd", "CumProd"}  # gradients that are right at zeros, while their own gradients are not
-SMALL = 24  # elements of all floating inputs together, where second derivatives are looked at
+SMALL = 45  # elements of all floating inputs together, where second derivatives are looked at
 
 
 def differentiated(o: Op) -> bool:
@@ -120,9 +121,8 @@ def test_gradients_have_the_element_type_of_their_inputs(o: Op, sample: Sample, 
             assert dx.dtype is x.dtype, name
 
 
-@pytest.mark.parametrize("onednn", [True, False], ids=["onednn", "numpy"])
 @pytest.mark.parametrize(("o", "sample"), cases())
-def test_planned_in_float32(o: Op, sample: Sample, onednn: bool) -> None:
+def test_planned_in_float32(o: Op, sample: Sample) -> None:
     """A session runs the differentiated graph within 1e-4 of what the interpreter says in float64, or as near as the
     narrowest float of a sample allows."""
     c = check.case(o, sample)
@@ -132,13 +132,16 @@ def test_planned_in_float32(o: Op, sample: Sample, onednn: bool) -> None:
     made, feeds = check.in_float32(o, sample, c)
     bits = min(DType.of(x.dtype).bits for v in feeds.values() for x in check.leaves(v) if x.dtype.kind in "fV")
     near = {16: 1e-2, 8: 0.2, 4: 0.5}.get(bits, 1e-4)
-    found = Session(made, onednn=onednn).run(feeds)
-    for name, dx in exact.items():
-        for a, b in zip(check.leaves(found[f"grad/dx {name}"]), check.leaves(dx), strict=True):
-            known = np.isfinite(b)
-            most = float(np.abs(b[known]).max(initial=0))
-            assert a.shape == b.shape
-            np.testing.assert_allclose(a[known], b[known], rtol=0, atol=near * max(most, 1e-30))
+    for onednn in (True, False):
+        found = Session(made, onednn=onednn).run(feeds)
+        for name, dx in exact.items():
+            for a, b in zip(check.leaves(found[f"grad/dx {name}"]), check.leaves(dx), strict=True):
+                known = np.isfinite(b)
+                most = float(np.abs(b[known]).max(initial=0))
+                assert a.shape == b.shape
+                np.testing.assert_allclose(
+                    a[known], b[known], rtol=0, atol=near * max(most, 1e-30), err_msg=f"{name}, oneDNN: {onednn}"
+                )
 
 
 def at_kinks() -> list[Any]:
