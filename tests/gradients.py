@@ -90,11 +90,18 @@ def _random(rng: Any, value: Any) -> Any:
     return np.asarray(rng.uniform(0.5, 1.5, value.shape) * rng.choice([-1, 1], value.shape), value.dtype)
 
 
-def ranks_only(graph: Graph) -> Graph:
-    """The graph with no size of its inputs known."""
-    types = {n: t.of((None,) * len(t.dims)) if isinstance(t, Tensor) and t.dims is not None else t
-             for n, t in graph.types.items() if n in graph.inputs}  # fmt: skip
-    return infer(graph.but(types=types))
+def ranks_only(graph: Graph, *, lists: bool = False) -> Graph:
+    """The graph with no size of its inputs known, but with `lists` the lengths of lists of whole numbers, such as
+    shapes: where those tell the rank of a result they stay known anyhow."""
+
+    def less(t: Type) -> Type:
+        if not isinstance(t, Tensor) or t.dims is None or (lists and len(t.dims) == 1 and t.dtype.integer):
+            return t
+        return t.of((None,) * len(t.dims))
+
+    made = infer(graph.but(types={n: less(t) for n, t in graph.types.items() if n in graph.inputs}))
+    ranks = [t.dims is not None for o in made.outputs if isinstance(t := made.types[o], Tensor)]
+    return made if lists or all(ranks) else ranks_only(graph, lists=True)
 
 
 def differentiated(graph: Graph, seeds: Iterator[str] | Any, wrt: tuple[str, ...]) -> Graph:
