@@ -20,6 +20,9 @@ from ..ops.types import Array, type_of
 COPY = "@/"  # ends the prefix of a copied subgraph's names: what follows are the names of the original
 
 
+AGAIN = "@again"  # how the names of nodes end that compute something a second time, to keep it in memory less long
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """One use of an operator. `where` is the file position or source line that made it; `origin` names the nodes it

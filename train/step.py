@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..runtime.infer import infer
 from ..runtime.passes.prune import prune
 from ..runtime.typed import TypedBuilder
 from .optimizer import Optimizer
+from .recompute import made_again
 
 COUNT, SCALE = "optimizer/updates", "optimizer/scale"  # names of states
 
@@ -64,12 +65,21 @@ class _Build:
         return name
 
 
-def training_step(graph: Graph, loss: str, params: Sequence[str], step: Step, *, updates: bool = True) -> Graph:
+def training_step(
+    graph: Graph,
+    loss: str,
+    params: Sequence[str],
+    step: Step,
+    *,
+    updates: bool = True,
+    again: Callable[[Node], bool] | None = None,
+) -> Graph:
     """The graph that trains: its states are the parameters, those of the optimizer and those of the model.
 
     `loss` names a scalar of the graph, `params` the initialisers to learn. A run returns the graph's outputs and moves
     the parameters. With `updates=False` it only adds its gradients to the gathered ones (see `Step.gather`): that
-    graph has the same states. Raises UnsupportedModel listing every operator between them without a derivative,
+    graph has the same states. `again` tells which operators may run a second time for the backward part (see
+    recompute.py). Raises UnsupportedModel listing every operator between them without a derivative,
     and InputError for names that are not in the graph.
     """
     graph = _with_parameters(graph, loss, params)
@@ -95,9 +105,10 @@ def training_step(graph: Graph, loss: str, params: Sequence[str], step: Step, *,
         grads, finite = _unscaled(made, step, scale, grads)
         _update(made, step, params, _clipped(g, step, grads), t, finite)
     states = [*graph.states, *(State(n, n, after) for n, after in made.after.items())]
+    nodes = made_again(g.nodes(), loss, again) if again else g.nodes()
     return prune(
         graph.but(
-            nodes=_soon(g.nodes(), {s.input: s.output for s in states}, set(made.after.values())),
+            nodes=_soon(nodes, {s.input: s.output for s in states}, set(made.after.values())),
             initializers={**graph.initializers, **g.constants(), **made.first},
             states=tuple(states),
             types=g.types,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import Graph, Node
+from ..graph import AGAIN, Graph, Node
 from .bodies import map_bodies
 
 SMALL = 1024  # bytes: initialisers up to this size are compared by content
@@ -42,7 +42,7 @@ def merge_equal(graph: Graph) -> Graph:
 
 
 def _key(node: Node, names: dict[str, str]) -> Hashable | None:
-    if node.bodies or not node.record.deterministic:
+    if node.bodies or not node.record.deterministic or node.name.endswith(AGAIN):
         return None
     inputs = tuple(names.get(i, i) for i in node.inputs)
     attrs = tuple((a, _frozen(v)) for a, v in sorted(node.attrs.items()))

@@ -1,0 +1,94 @@
+"""Recomputation: values that the backward part reads are made again from others that are kept anyway, where the memory
+plan shrinks by it (Chen et al. 2016, arXiv 1604.06174; MXNet's "mirroring" without the cases in which it loses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from ..ops import Type
+from ..runtime.compile import compile_graph, specialise
+from ..runtime.graph import AGAIN, Graph, Node
+from ..runtime.lower import Options
+
+DEPTH = 4  # of operators that run again for one value
+NORMS = {"BatchNormalizationTrain", "LayerNormalization", "InstanceNormalization", "GroupNormalization"}
+MOVES = {"Concat", "Transpose", "Pad", "Expand", "Tile", "Slice", "Gather", "Split"}
+
+
+def _pointwise(node: Node) -> bool:
+    return node.record.tree is not None and node.domain == ""
+
+
+def _normalising(node: Node) -> bool:
+    return _pointwise(node) or node.op in NORMS
+
+
+def _moving(node: Node) -> bool:
+    return _normalising(node) or (node.op in MOVES and not node.domain)
+
+
+Cheap = Callable[[Node], bool]
+WAYS: tuple[Cheap, ...] = (_pointwise, _normalising, _moving)  # more and more is made again
+
+
+def made_again(nodes: Sequence[Node], loss: str, cheap: Cheap) -> tuple[Node, ...]:
+    """The nodes of a training step in which the ones behind `loss` read copies of what cheap operators made before it.
+
+    A copy stands before its first reader. A value is made again only from inputs, parameters and values that are read
+    behind the loss anyway.
+    """
+    border = next(i for i, n in enumerate(nodes) if loss in n.outputs)
+    before, after = nodes[: border + 1], nodes[border + 1 :]
+    maker = {o: n for n in before for o in n.outputs if o}
+    kept = {name for n in after for name in n.reads() if name in maker}
+    copies: dict[str, str] = {}
+    made: list[Node] = []
+
+    def again(value: str, depth: int) -> str | None:
+        """The name under which a value is to be had behind the loss."""
+        if value not in maker or value in copies:
+            return copies.get(value, value)
+        node = _forward(maker[value], value, kept)
+        if node is None or not depth or not cheap(maker[value]) or not node.record.deterministic or node.bodies:
+            return value if value in kept else None
+        inputs = [again(i, depth - 1) if i else "" for i in node.inputs]
+        if None in inputs:
+            return value if value in kept else None
+        copies[value] = value + AGAIN
+        outputs = tuple(o + AGAIN if o else "" for o in node.outputs)
+        made.append(replace(node, inputs=tuple(i or "" for i in inputs), outputs=outputs, name=node.name + AGAIN))
+        return copies[value]
+
+    found = list(before)
+    for node in after:
+        made.clear()
+        for name in node.reads():
+            again(name, DEPTH)
+        found += [*made, _reading(node, copies)]
+    return tuple(found)
+
+
+def _forward(node: Node, value: str, kept: set[str]) -> Node | None:
+    """What makes a value again: the operator itself, or normalisation by the statistics that the batch had."""
+    if node.op == "BatchNormalizationTrain":
+        mean, var = node.outputs[3:5]
+        if value != node.outputs[0] or not {mean, var} <= kept:
+            return None
+        attrs = {a: v for a, v in node.attrs.items() if a == "epsilon"}
+        inputs = (*node.inputs[:3], mean, var)
+        return replace(node, op="BatchNormalization", domain="", inputs=inputs, outputs=(value,), attrs=attrs)
+    if value != node.outputs[0] or not all(p.optional for p in node.record.outputs[1 : len(node.outputs)]):
+        return None
+    return replace(node, outputs=(value,))  # what else it made, statistics or masks, is kept
+
+
+def _reading(node: Node, names: Mapping[str, str]) -> Node:
+    return Graph((), (), (node,)).rename(names).nodes[0] if any(n in names for n in node.reads()) else node
+
+
+def smallest(graphs: Sequence[Graph], types: Mapping[str, Type], options: Options) -> Graph:
+    """The graph whose plan needs the fewest bytes for inputs of these types; the first of equals."""
+    sizes = [specialise(compile_graph(g, options=options), types).program.arena_bytes for g in graphs]
+    return graphs[sizes.index(min(sizes))]
