@@ -21,6 +21,18 @@ from .graphs import in_float64, sample_graph
 
 # Operators that round a result to a narrow float, of which differences would say nothing, and the attribute that asks.
 ROUNDED = {("Cast", "to"), ("DequantizeLinear", "output_dtype")}
+# Inputs that a derivative would exist to, and that no rule gives: operator, number of the input, the reason.
+NOT_TO: dict[tuple[str, int], str] = {
+    ("Dropout", 1): "how much is dropped is given, not learnt",
+    ("Resize", 1): "the part of an image that is looked at is given, not learnt",
+    ("Resize", 2): "factors are given, not learnt",
+    ("ResizeGrad", 2): "the part of an image that is looked at is given, not learnt",
+    ("ResizeGrad", 3): "factors are given, not learnt",
+    ("NegativeLogLikelihoodLoss", 2): "weights of classes are given, not learnt; PyTorch has none either",
+    ("SoftmaxCrossEntropyLoss", 2): "weights of classes are given, not learnt; PyTorch has none either",
+}
+QUOTIENTS = {"ReduceProd", "CumProd"}  # gradients that are right at zeros, while their own gradients are not
+SMALL = 45  # elements of all floating inputs together, where second derivatives are looked at
 MOST = 48  # elements of one input that are moved by a little; of larger ones so many drawn at random
 
 
@@ -157,6 +169,24 @@ def in_type(op: Op, sample: Sample, dtype: DType) -> Graph:
     """The graph of a sample with another element type in place of float32."""
     graph, _ = sample_graph(op, sample)
     return infer(graph.but(types={n: retyped(t, dtype) for n, t in graph.types.items()}))
+
+
+def has_derivative(o: Op) -> bool:
+    """Whether an operator has a derivative: a rule, or a standard form that is made of operators with rules."""
+    return o.grad_rule is not None or (o.domain == "" and o.body_rule is not None)
+
+
+def wanted(o: Op, c: Case) -> tuple[str, ...]:
+    """The inputs that a rule gives a gradient to."""
+    return tuple(n for n in c.wrt if (o.name, int(n.removeprefix("x"))) not in NOT_TO)
+
+
+def twice(o: Op, sample: Sample) -> Case | None:
+    """The differentiated graph of a small sample as a case; None where there is nothing to differentiate again."""
+    c = case(o, sample)
+    if c is None or not 0 < elements(c) <= SMALL or (o.name in QUOTIENTS and not np.all(c.feeds["x0"])):
+        return None
+    return again(replace(c, wrt=wanted(o, c)))
 
 
 def in_float32(op: Op, sample: Sample, c: Case) -> tuple[Graph, dict[str, Any]]:

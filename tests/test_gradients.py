@@ -16,18 +16,6 @@ from mezzo.runtime.session import Session
 
 from . import gradients as check
 
-# Inputs that a derivative would exist to, and that no rule gives: operator, number of the input, the reason.
-NOT_TO: dict[tuple[str, int], str] = {
-    ("Dropout", 1): "how much is dropped is given, not learnt",
-    ("Resize", 1): "the part of an image that is looked at is given, not learnt",
-    ("Resize", 2): "factors are given, not learnt",
-    ("ResizeGrad", 2): "the part of an image that is looked at is given, not learnt",
-    ("ResizeGrad", 3): "factors are given, not learnt",
-    ("NegativeLogLikelihoodLoss", 2): "weights of classes are given, not learnt; PyTorch has none either",
-    ("SoftmaxCrossEntropyLoss", 2): "weights of classes are given, not learnt; PyTorch has none either",
-}
-
-
 # Operators whose gradients must have gradients: what penalties on gradients and second-order methods are made of.
 SECOND = set(
     """Abs Add Cast Clip Concat Conv Cos CumSum Det Div Einsum Elu Erf Exp Expand Gather Gelu Gemm LeakyRelu Log
@@ -36,13 +24,6 @@ SECOND = set(
     Transpose Where
     """.split()
 )
-QUOTIENTS = {"ReduceProd", "CumProd"}  # gradients that are right at zeros, while their own gradients are not
-SMALL = 45  # elements of all floating inputs together, where second derivatives are looked at
-
-
-def differentiated(o: Op) -> bool:
-    """Whether an operator has a derivative: a rule, or a standard form that is made of operators with rules."""
-    return o.grad_rule is not None or (o.domain == "" and o.body_rule is not None)
 
 
 def cases() -> list[Any]:
@@ -50,13 +31,8 @@ def cases() -> list[Any]:
         pytest.param(o, s, id=f"{o.name}-{i}")
         for o in OPS.values()
         for i, s in enumerate(o.samples)
-        if differentiated(o)
+        if check.has_derivative(o)
     ]
-
-
-def wanted(o: Op, c: check.Case) -> tuple[str, ...]:
-    """The inputs that a rule gives a gradient to."""
-    return tuple(n for n in c.wrt if (o.name, int(n.removeprefix("x"))) not in NOT_TO)
 
 
 @pytest.mark.parametrize(("o", "sample"), cases())
@@ -64,7 +40,7 @@ def test_rules_agree_with_finite_differences(o: Op, sample: Sample) -> None:
     c = check.case(o, sample)
     if c is None:
         return  # integers have no gradients
-    c = replace(c, wrt=wanted(o, c))
+    c = replace(c, wrt=check.wanted(o, c))
     found = {
         "in a graph": check.by_graph(c, infer(c.graph)),
         "without sizes": check.by_graph(c, check.ranks_only(c.graph)),
@@ -78,23 +54,15 @@ def test_rules_agree_with_finite_differences(o: Op, sample: Sample) -> None:
             assert not problem, f"{how}: {problem}"
 
 
-def twice(o: Op, sample: Sample) -> check.Case | None:
-    """The differentiated graph of a small sample as a case; None where there is nothing to differentiate again."""
-    c = check.case(o, sample)
-    if c is None or not 0 < check.elements(c) <= SMALL or (o.name in QUOTIENTS and not np.all(c.feeds["x0"])):
-        return None
-    return check.again(replace(c, wrt=wanted(o, c)))
-
-
 def test_second_derivatives_are_looked_at() -> None:
     assert len(SECOND) >= 30
-    assert not [name for name in SECOND if not any(twice(OPS["", name], s) for s in OPS["", name].samples)]
+    assert not [name for name in SECOND if not any(check.twice(OPS["", name], s) for s in OPS["", name].samples)]
 
 
 @pytest.mark.parametrize(("o", "sample"), cases())
 def test_second_derivatives(o: Op, sample: Sample) -> None:
     """The differentiated graph is differentiated again."""
-    second = twice(o, sample)
+    second = check.twice(o, sample)
     if second is None:
         return
     try:
