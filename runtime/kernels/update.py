@@ -24,7 +24,8 @@ class Code:
     """What runs once (parts of scalars only) and what runs for each block.
 
     Values are numbered: inputs first, then constants and results in the order of `parts`. `registers` gives the
-    temporary of each block result; `roots` the values of the outputs.
+    temporary of each block result, or -1 - i for output i: a result is written there at once where nobody reads what
+    stands there any more. `roots` gives the values of the outputs.
     """
 
     parts: tuple[tuple[Expr, tuple[int, ...]], ...]
@@ -52,6 +53,7 @@ def _code(op: str, dtypes: tuple[DType, ...], scalars: int, attrs: tuple[tuple[s
         return number[e]
 
     ends = tuple(map(visit, roots))
+    direct = _direct(ends, parts, len(dtypes), STATES[op])
     last = {a: i for i, (_, args) in enumerate(parts) for a in args} | dict.fromkeys(ends, len(parts))
     free: list[tuple[int, DType]] = []
     temps: list[DType] = []
@@ -59,8 +61,9 @@ def _code(op: str, dtypes: tuple[DType, ...], scalars: int, attrs: tuple[tuple[s
     held: dict[int, tuple[int, DType]] = {}
     for i, (e, args) in enumerate(parts):
         me = len(dtypes) + i
-        if scalar[me]:
-            registers.append(-1)
+        if scalar[me] or me in direct:
+            registers.append(-1 - direct.get(me, 0))
+            free += [held.pop(a) for a in dict.fromkeys(args) if a in held and last[a] == i]
             continue
         if e.kind != "where":  # which writes before it has read everything
             free += [held.pop(a) for a in dict.fromkeys(args) if a in held and last[a] == i]
@@ -74,6 +77,20 @@ def _code(op: str, dtypes: tuple[DType, ...], scalars: int, attrs: tuple[tuple[s
         held[me] = fit
         registers.append(fit[0])
     return Code(tuple(parts), tuple(scalar), tuple(registers), tuple(temps), ends)
+
+
+def _direct(
+    ends: tuple[int, ...], parts: list[tuple[Expr, tuple[int, ...]]], inputs: int, states: int
+) -> dict[int, int]:
+    """The results that may be written over the tensor or state of which they are the next value, by output."""
+    last = {a: inputs + i for i, (_, args) in enumerate(parts) for a in args}
+    old = [0, *range(inputs - states, inputs)]
+    found: dict[int, int] = {}
+    for output, (end, before) in enumerate(zip(ends, old, strict=True)):
+        fresh = end >= inputs and end not in found and parts[end - inputs][0].kind != "where"
+        if fresh and last.get(before, -1) <= end:
+            found[end] = output
+    return found
 
 
 class Update:
@@ -114,6 +131,9 @@ class _Blocks:
         self.code, self.xs, self.outs, self.temps = code, xs, outs, temps
         self.once: list[tuple[Expr, tuple[int, ...], int]] = []
         self.each: list[tuple[Any, tuple[int, ...], int, int]] = []
+        written = {len(xs) + i for i, r in enumerate(code.registers) if r < 0 and not code.scalar[len(xs) + i]}
+        self.rest = [(out, root) for i, (out, root) in enumerate(zip(outs, code.roots, strict=True))
+                     if root not in written or root in code.roots[:i]]  # fmt: skip
         for i, (e, args) in enumerate(code.parts):
             me = len(xs) + i
             if code.scalar[me]:
@@ -134,15 +154,16 @@ class _Blocks:
             for i in blocked:
                 values[i] = self.xs[i][start:stop]
             temps = self.temps if stop - start == BLOCK else [t[: stop - start] for t in self.temps]
+            places = [*temps, *(out[start:stop] for out in reversed(outs))]  # output i is place -1 - i
             for call, args, me, register in each:
-                out = values[me] = temps[register]
+                out = values[me] = places[register]
                 if call is None:
                     _select(out, [values[a] for a in args])
                 elif len(args) == 2:
                     call(values[args[0]], values[args[1]], out)
                 else:
                     call(values[args[0]], out)
-            for out, root in zip(outs, code.roots, strict=True):
+            for out, root in self.rest:
                 out[start:stop] = values[root]
 
 
