@@ -10,6 +10,7 @@ from .movement import Movement, Take
 from .pad import Pad
 from .pointwise import Pointwise
 from .reference import Reference
+from .scatter import Scatter
 from .strips import ConvReluPool
 from .update import Update
 
@@ -24,6 +25,7 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     ConvReluPool(),
     Update(),
     CrossEntropy(),
+    Scatter(),
     Reference(),
 )
 
