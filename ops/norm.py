@@ -15,7 +15,7 @@ from .errors import ShapeError
 from .op import Builder, Context, Sample, Twin, Value, broadcast_dims, op
 from .random import draw
 from .rules import axes_of, axis_of, mean_of, narrow, same, variance_of, widen
-from .shapes import cast_like, count, joined, reshaped, sizes, wide
+from .shapes import cast_like, count, joined, reshaped, sizes, wide, with_axes
 from .types import Array, DType, Tensor, f32
 
 POSITIVE = np.array([0.5, 1.0, 2.0], np.float32)
@@ -127,8 +127,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, epsilon: float = 1e-5, **attrs:
 
 def to_channels(g: Builder, v: Value, x: Value) -> Value:
     """A list with one entry per channel, shaped to meet `x`."""
-    behind = g.rank_of(x) - 2
-    return g.Unsqueeze(v, g.const(np.arange(1, behind + 1))) if behind else v
+    return with_axes(g, v, g.rank_of(x) - 2)
 
 
 def over_channels(g: Builder, x: Value) -> Value:

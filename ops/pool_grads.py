@@ -15,7 +15,21 @@ import numpy as np
 from .op import Builder, Context, Sample, Value, op
 from .pool import POOL_SAMPLES, counted, lowest, pooled_dims
 from .rules import ints, narrow, unknown, widen
-from .shapes import cast_like, count, joined, reaches, reshaped, size, sizes, spread_over_windows, starts, wide, zeros
+from .shapes import (
+    cast_like,
+    count,
+    joined,
+    multiples,
+    reaches,
+    reshaped,
+    size,
+    sizes,
+    spread_over_windows,
+    starts,
+    wide,
+    with_axes,
+    zeros,
+)
 from .types import Array, DType, Tensor
 from .windows import Ints, Window, known, padded, per_axis, taps, unpadded, windows
 
@@ -126,21 +140,12 @@ def _axes(
     step, spread = per_axis(strides, n, 1, "strides"), per_axis(dilations, n, 1, "dilations")
     return [
         (
-            _turned(g, g.Sub(_multiples(g, size(g, out, i), step[i]), size(g, before, i)), n - 1 - i),
+            with_axes(g, g.Sub(multiples(g, size(g, out, i), step[i]), size(g, before, i)), n - 1 - i),
             count(g, sizes(g, image, i + 1)),
             spread[i],
         )
         for i in range(n)
     ]
-
-
-def _multiples(g: Builder, many: Value, step: int) -> Value:
-    return g.Mul(g.Range(g.const(0), many, g.const(1)), g.const(step))
-
-
-def _turned(g: Builder, v: Value, behind: int) -> Value:
-    """A list, with axes of one element behind it."""
-    return g.Unsqueeze(v, g.const(np.arange(1, behind + 1))) if behind else v
 
 
 def _positions(sample: Sample) -> Array:

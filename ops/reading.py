@@ -64,7 +64,7 @@ def neighbours(
 ) -> list[Neighbour]:
     """The elements around points: `places` has one value [batch, points] per axis, `image` holds the sizes."""
     total = g.Squeeze(count(g, image), g.const([0]))
-    axes = []
+    axes: list[Any] = []
     for i, at in enumerate(places):
         many = size(g, image, i)
         first, weights, slopes = _filter(g, at, mode)
@@ -79,17 +79,17 @@ def neighbours(
     made = []
     for taps in product(*(range(len(weights)) for _, _, weights, _ in axes)):
         index: Any = None
-        inside: Any = None
+        exists: Any = None
         for (many, found, _, _), tap in zip(axes, taps, strict=True):
-            stands, exists = found[tap]
+            stands, inside = found[tap]
             index = stands if index is None else g.Add(g.Mul(index, many), stands)
-            inside = exists if inside is None else g.And(inside, exists)
+            exists = inside if exists is None else g.And(exists, inside)
         weights = [w[tap] for (_, _, w, _), tap in zip(axes, taps, strict=True)]
         slopes = [s[tap] for (_, _, _, s), tap in zip(axes, taps, strict=True)]
         turned = [
             None if s is None else _product(g, [*weights[:i], s, *weights[i + 1 :]]) for i, s in enumerate(slopes)
         ]
-        made.append(Neighbour(g.Where(inside, index, total), _product(g, weights), tuple(turned)))
+        made.append(Neighbour(g.Where(exists, index, total), _product(g, weights), tuple(turned)))
     return made
 
 

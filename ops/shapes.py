@@ -62,6 +62,16 @@ def zeros(g: Builder, shape: Value, like: Value) -> Value:
     return g.Expand(g.scalar(0, like), shape)
 
 
+def multiples(g: Builder, many: Value, step: int) -> Value:
+    """The first so many multiples of a number, 0 included."""
+    return g.Mul(g.Range(g.const(0), many, g.const(1)), g.const(step))
+
+
+def with_axes(g: Builder, v: Value, behind: int) -> Value:
+    """A list with so many axes of one element behind its own."""
+    return g.Unsqueeze(v, g.const(np.arange(1, behind + 1))) if behind else v
+
+
 def starts(g: Builder, image: Value, reach: Value, rank: int, pads: Ints, auto_pad: str) -> Value:
     """How far before an image of sizes `image` its first window begins, where all windows reach over `reach` places
     (see windows.window)."""

@@ -24,6 +24,7 @@ ROUNDED = {("Cast", "to"), ("DequantizeLinear", "output_dtype")}
 # Inputs that a derivative would exist to, and that no rule gives: operator, number of the input, the reason.
 NOT_TO: dict[tuple[str, int], str] = {
     ("Dropout", 1): "how much is dropped is given, not learnt",
+    ("RoiAlign", 1): "regions are given, not learnt; torchvision has no gradient to them either",
     ("Resize", 1): "the part of an image that is looked at is given, not learnt",
     ("Resize", 2): "factors are given, not learnt",
     ("ResizeGrad", 2): "the part of an image that is looked at is given, not learnt",
