@@ -1,8 +1,8 @@
-"""Names of the front door that bring another package when they are used, and not before."""
+"""Names of the front door that bring another package, or a whole layer, when they are used, and not before."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .backend import Backend
@@ -18,3 +18,28 @@ def backend(name: str) -> type[Backend]:
     from .backend import Backend
 
     return Backend
+
+
+def training(name: str) -> Any:
+    """`__getattr__` of `mezzo`: the training layer, which whoever only runs models does not need.
+
+    Raises AttributeError for any other name.
+    """
+    match name:
+        case "Trainer":
+            from ..train.trainer import Trainer
+
+            return Trainer
+        case "optimizer":
+            from ..train import optimizer
+
+            return optimizer
+        case "schedule":
+            from ..train import schedule
+
+            return schedule
+        case "with_head":
+            from ..train.head import with_head
+
+            return with_head
+    raise AttributeError(f"module 'mezzo' has no attribute {name!r}")

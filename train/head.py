@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..ops import Tensor
+from ..ops import Tensor, Type
 from ..ops.errors import InputError
-from ..ops.types import Array
+from ..ops.types import Array, Dim
 from ..runtime.autodiff import fresh
 from ..runtime.graph import Graph, Node
 from ..runtime.infer import infer
 from ..runtime.passes.prune import prune
+from .modes import hoisted
 
 LAST = {"Gemm", "MatMul"}  # what a head is made of
-AFTER = {"Add", "Softmax", "LogSoftmax", "Sigmoid", "Identity", "Reshape", "Flatten", "Squeeze", "Cast"}
+AFTER = {"Add", "Softmax", "LogSoftmax", "Sigmoid", "Identity", "Reshape", "Flatten", "Squeeze", "Cast",
+         "SoftmaxFlattened", "LogSoftmaxFlattened"}  # fmt: skip
 
 
 def with_head(graph: Graph, size: int, *, output: str | None = None, at: str | None = None, seed: int = 0) -> Graph:
@@ -26,15 +28,21 @@ def with_head(graph: Graph, size: int, *, output: str | None = None, at: str | N
     last Gemm or MatMul before the output reads. Values of rank 4 are averaged over their pixels first. Weights are
     drawn as by Glorot and Bengio 2010 from `seed`. The new output has the old one's name. Raises InputError where no
     such layer is found, or the features' count is not known.
+
+    >>> from mezzo.importers import load_onnx
+    >>> from mezzo.models.digits import digits_model
+    >>> even_or_odd = with_head(load_onnx(digits_model()), 2)
+    >>> print(even_or_odd.outputs, even_or_odd.types["logits"])
+    ('logits',) float32[batch,2]
     """
-    graph = infer(graph)
+    graph = infer(hoisted(graph))
     name = output_of(graph, output)
-    source = at or _features(graph, name)
+    source, count = (at, None) if at else _features(graph, name)
     known = graph.types.get(source)
-    if not isinstance(known, Tensor) or known.dims is None or not known.dtype.floating:
+    if not isinstance(known, Tensor) or known.dims is None or not known.dtype.floating or len(known.dims) < 2:
         raise InputError(f"the features {source!r} are {known}", where=graph.name, hint="give at=, the name of a value")
-    count = known.dims[1] if len(known.dims) == 4 else known.dims[-1]
-    if not isinstance(count, int) or len(known.dims) < 2:
+    count = count or (known.dims[1] if len(known.dims) == 4 else known.dims[-1])
+    if not isinstance(count, int):
         raise InputError(f"the count of the features {source!r} is not known: {known}", where=graph.name)
     taken = set(graph.types)
     nodes, value = [], source
@@ -65,13 +73,13 @@ def output_of(graph: Graph, output: str | None) -> str:
     return output
 
 
-def _features(graph: Graph, output: str) -> str:
-    """What the last linear layer before an output reads."""
+def _features(graph: Graph, output: str) -> tuple[str, Dim]:
+    """What the last linear layer before an output reads, and how many features that are."""
     makers, value = graph.producers(), output
-    while (node := makers.get(value)) is not None and not node.domain:
+    while (node := makers.get(value)) is not None and node.domain in ("", "mezzo"):
         moving = [i for i in node.inputs if i and i not in graph.initializers]
-        if node.op in LAST and len(moving) == 1:
-            return moving[0]
+        if node.op in LAST and moving == [node.inputs[0]]:
+            return moving[0], graph.initializers[node.inputs[1]].shape[1 if node.attrs.get("transB") else -2]
         if node.op not in AFTER or not moving:
             break
         value = moving[0]
@@ -91,12 +99,23 @@ def _without(graph: Graph, output: str, former: str) -> Graph:
 
 
 def logits_of(graph: Graph, output: str) -> str:
-    """The value before the Softmax that makes an output; the output itself where none does."""
+    """The value before the Softmax over the classes (axis 1) that makes an output of a typed graph; the output itself
+    where none does."""
     makers, value = graph.producers(), output
-    while (node := makers.get(value)) is not None and not node.domain:
-        if node.op in ("Softmax", "LogSoftmax"):
-            return node.inputs[0]
-        if node.op != "Identity":
-            break
+    while (node := makers.get(value)) is not None and (node.op, node.domain) == ("Identity", ""):
         value = node.inputs[0]
-    return output
+    return node.inputs[0] if node is not None and _over_classes(node, graph.types[value]) else output
+
+
+def _over_classes(node: Node, type: Type) -> bool:
+    """Whether a node is a Softmax along axis 1; before opset 13 it went over all axes from there on."""
+    if not isinstance(type, Tensor) or type.dims is None:
+        return False
+    rank, axis = len(type.dims), node.record.bind(node.attrs).get("axis", 0)
+    if (node.domain, node.op) in (("", "Softmax"), ("", "LogSoftmax")):
+        return bool(axis % rank == 1)
+    return (
+        node.domain == "mezzo"
+        and node.op in ("SoftmaxFlattened", "LogSoftmaxFlattened")
+        and axis % rank == 1 == rank - 1
+    )

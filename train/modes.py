@@ -44,6 +44,18 @@ def weights(graph: Graph) -> list[str]:
     return list(found)
 
 
+def hoisted(graph: Graph) -> Graph:
+    """The graph whose floating Constant nodes are initialisers: exporters write weights as either."""
+    found = {
+        n.outputs[0]: n.attrs["value"]
+        for n in graph.nodes
+        if (n.op, n.domain) == ("Constant", "") and isinstance(n.attrs.get("value"), np.ndarray)
+    }
+    found = {n: a for n, a in found.items() if DType.of(a.dtype).floating}
+    nodes = tuple(n for n in graph.nodes if found.keys().isdisjoint(n.outputs))
+    return graph.but(nodes=nodes, initializers={**graph.initializers, **found}) if found else graph
+
+
 def chosen(graph: Graph, train: Sequence[str] | None, freeze: Sequence[str]) -> list[str]:
     """The weights to learn: all, or those that match a pattern of `train`, without those that match one of `freeze`.
 

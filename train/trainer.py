@@ -50,11 +50,12 @@ class Metrics:
 class Trainer:
     """Trains a graph, or an ONNX file, by a loss on one of its outputs.
 
-    `loss` is a name of `train.loss.LOSSES` or a Loss; what was asked for is fed as `target`. A cross-entropy reads what
-    the Softmax before the output reads. `train` and `freeze` are patterns of weights' names (shell wildcards). `gather`
-    is how many calls of `step` make one update. `amp` is "bf16", "fp16" (with dynamic loss scaling) or a Policy.
-    `statistics=False` leaves batch normalisation to its running statistics. Dropout and batch normalisation are in
-    training mode here, and in inference mode in `graph()` and `export`. `threads` and `onednn` are those of Session.
+    `loss` is a name of `train.loss.LOSSES` or a Loss; what was asked for is fed as `target`. A cross-entropy takes
+    numbers of classes, which are axis 1 of the output, and reads what a Softmax before the output reads. `train` and
+    `freeze` are patterns of weights' names (shell wildcards). `gather` is how many calls of `step` make one update.
+    `amp` is "bf16", "fp16" (with dynamic loss scaling) or a Policy. `statistics=False` leaves batch normalisation to
+    its running statistics. Dropout and batch normalisation are in training mode here, and in inference mode in
+    `graph()` and `export`. `threads` and `onednn` are those of Session.
 
     Raises UnsupportedModel listing every operator on the way that has no derivative, InputError for names and patterns
     that fit nothing.
@@ -62,7 +63,7 @@ class Trainer:
     >>> from mezzo.models.digits import digits_model, held_out
     >>> from mezzo.train.optimizer import SGD
     >>> digits = held_out()
-    >>> trainer = Trainer(digits_model(), optimizer=SGD(rate=0.05), freeze=["*conv*"])
+    >>> trainer = Trainer(digits_model(), optimizer=SGD(rate=0.05), freeze=["0.*"])
     >>> losses = [trainer.step({"image": digits.inputs, "target": digits.labels}) for _ in range(5)]
     >>> losses[-1] < losses[0]
     True
@@ -86,7 +87,7 @@ class Trainer:
         threads: int | None = None,
         onednn: bool = True,
     ) -> None:
-        self.source = infer(model if isinstance(model, Graph) else load_onnx(model))
+        self.source = infer(modes.hoisted(model if isinstance(model, Graph) else load_onnx(model)))
         policy = None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
         self.plan = Step(optimizer or Adam(), clip_norm, clip_value, gather, scaling)
@@ -190,7 +191,7 @@ class Trainer:
         number = self._calls + 1
         session = self._update if self._gather is None or number % self.plan.gather == 0 else self._gather
         session.next_run = number
-        loss = float(session.run(feeds)[self.loss])
+        loss = float(session.run(_fed(feeds))[self.loss])
         self._calls = number
         return loss
 
@@ -210,7 +211,7 @@ class Trainer:
             states[SCALE][...] = loss_scale
         session = Session(self.graph_of_step, states=states, **self._how)
         session.next_run = self._calls + 1
-        return overflows(session, feeds)
+        return overflows(session, _fed(feeds))
 
     def fit(
         self,
@@ -260,7 +261,7 @@ class Trainer:
             if name in session.states:
                 session.states[name][...] = 0
         for feeds in batches:
-            session.run(feeds)
+            session.run(_fed(feeds))
         return _metrics_of(session.states)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
@@ -305,6 +306,14 @@ class Trainer:
             if name not in first:
                 made.update(np.ascontiguousarray(array).tobytes() if array.dtype != object else str(array).encode())
         return made.hexdigest()
+
+
+def _fed(feeds: Feeds) -> Feeds:
+    """Feeds whose classes, if the target is classes, are int64 as losses take them."""
+    target = np.asarray(feeds.get(TARGET, 0.0))
+    if target.dtype == np.int64 or target.dtype.kind not in "iu":
+        return feeds
+    return {**feeds, TARGET: target.astype(np.int64)}
 
 
 def _metrics_of(states: Mapping[str, Array]) -> Metrics:

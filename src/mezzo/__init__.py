@@ -5,6 +5,14 @@
 >>> session = mz.load(digits_model())
 >>> session(held_out().inputs[:3]).shape
 (3, 10)
+
+The names of training (`Trainer`, `optimizer`, `schedule`, `with_head`) are imported when they are first used.
+
+>>> trainer = mz.Trainer(digits_model(), optimizer=mz.optimizer.Adam(rate=mz.schedule.Cosine(0.001, 100)))
+>>> batch = {"image": held_out().inputs[:64], "target": held_out().labels[:64]}
+>>> losses = [trainer.step(batch) for _ in range(3)]
+>>> losses[-1] < losses[0]
+True
 """
 
 from . import onnx
@@ -24,9 +32,11 @@ from .ops.errors import (
     UnsupportedModel,
 )
 from .ops.op import op, pointwise
+from .runtime.autodiff import grad
 from .runtime.session import Session
 from .runtime.version import __version__
 from .tools.inference_session import InferenceSession
+from .tools.lazy import training as __getattr__  # noqa: F401 (PEP 562: Python calls it for names of training)
 from .tools.load import load
 
 __all__ = [
@@ -44,10 +54,15 @@ __all__ = [
     "PlanError",
     "Session",
     "ShapeError",
+    "Trainer",
     "UnsupportedModel",
     "__version__",
+    "grad",
     "load",
     "onnx",
     "op",
+    "optimizer",
     "pointwise",
+    "schedule",
+    "with_head",
 ]
