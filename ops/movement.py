@@ -421,7 +421,12 @@ def _(input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
 
 @depth_to_space.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any, *, blocksize: int, mode: str = "DCR") -> tuple[Value, ...]:
-    return (g.SpaceToDepth(dys[0], blocksize=blocksize, mode=mode),)
+    if mode == "DCR":
+        return (g.SpaceToDepth(dys[0], blocksize=blocksize),)
+    n, c, h, w = (size_of(g, xs[0], i) for i in range(4))  # SpaceToDepth has this mode only since opset 28
+    side, depth = g.const([blocksize]), g.Div(c, g.const([blocksize**2]))
+    blocks = g.Reshape(dys[0], g.Concat(n, depth, h, side, w, side, axis=0), allowzero=1)
+    return (shaped_like(g, g.Transpose(blocks, perm=np.argsort(_block_order(mode)).tolist()), xs[0]),)
 
 
 @op(
@@ -452,17 +457,6 @@ def _(input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
 @space_to_depth.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any, *, blocksize: int, mode: str = "DCR") -> tuple[Value, ...]:
     return (g.DepthToSpace(dys[0], blocksize=blocksize, mode=mode),)
-
-
-@space_to_depth.body
-def _(g: Builder, xs: Any, types: Any, *, blocksize: int, mode: str = "DCR") -> Value:
-    """For opsets below 28, which have no modes: the gradient of a CRD DepthToSpace is written so."""
-    n, c, h, w = (size_of(g, xs[0], i) for i in range(4))
-    b, area = g.const([blocksize]), g.const([blocksize**2])
-    h, w = g.Div(h, b), g.Div(w, b)
-    blocks = g.Reshape(xs[0], g.Concat(n, c, h, b, w, b, axis=0), allowzero=1)
-    moved = g.Transpose(blocks, perm=np.argsort(_block_order(mode)).tolist())
-    return g.Reshape(moved, g.Concat(n, g.Mul(c, area), h, w, axis=0), allowzero=1)
 
 
 @op(

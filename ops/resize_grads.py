@@ -90,8 +90,10 @@ def _(g: Builder, xs: Any, types: Any, *, axes: Sequence[int] | None = None, **a
     matrix of one of them alone."""
     (dY, shape, roi, *asked), (known, dims, *_) = xs, types
     if attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch":
-        moves = attrs.get("mode", "nearest") == "nearest"
-        return unmoved(g, dY, shape, lambda v: g.Resize(v, roi, *asked, axes=axes, **attrs)) if moves else None
+        if attrs.get("mode", "nearest") != "nearest":
+            return None
+        narrow_ints = DType.INT32.onnx  # runtimes resize no wider ones
+        return unmoved(g, dY, shape, lambda v: g.Resize(g.Cast(v, to=narrow_ints), roi, *asked, axes=axes, **attrs))
     if known.dims is None:
         return None
     rank = len(known.dims)
