@@ -33,14 +33,20 @@ def arguments(doc: str | None, more: Callable[[argparse.ArgumentParser], object]
     return parser.parse_args()
 
 
-def show(rows: Sequence[Row], args: argparse.Namespace, notes: Sequence[str] = ()) -> None:
-    """Print the rows as a table, or as JSON."""
+def write(rows: Sequence[Row], args: argparse.Namespace) -> bool:
+    """Write the rows as JSON where that is asked for; whether they are to be printed as a table."""
     text = json.dumps([asdict(r) for r in rows], indent=1)
     if args.json == "-":
         print(text)
-        return
-    if args.json:
+    elif args.json:
         Path(args.json).write_text(text + "\n")
+    return args.json != "-"
+
+
+def show(rows: Sequence[Row], args: argparse.Namespace, notes: Sequence[str] = ()) -> None:
+    """Print the rows as a table, or as JSON."""
+    if not write(rows, args):
+        return
     peers = list(dict.fromkeys(p for r in rows for p in r.peers))
     print(f"{'case':<32}{'mezzo':>12}" + "".join(f"{p:>14}" for p in peers) + f"{'floor':>12}{'unit':>6}")
     for r in rows:
