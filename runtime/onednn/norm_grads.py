@@ -16,6 +16,7 @@ from ...ops import DType, Tensor
 from ..kernels.kernel import Ask, Call, Work
 from .api import DIFF_DST, DIFF_SCALE, DIFF_SHIFT, DIFF_SRC, DST, MEAN, SCALE, SHIFT, SRC, VARIANCE, Refused
 from .conv_grads import alone
+from .elementwise_grads import Overwriting
 from .kernel import Calls, OneDnn, channels_last, floats
 from .memory import Memory
 from .postops import Link
@@ -90,13 +91,11 @@ class _Running:
         return 0
 
 
-class BatchNormGrad(OneDnn):
+class BatchNormGrad(Overwriting):
     """`mezzo.BatchNormalizationGrad`."""
 
     name = "onednn.batch_norm_grad"
-    domain = "mezzo"
     ops = frozenset({"BatchNormalizationGrad"})
-    remembers = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """In the layout of the forward input first."""
@@ -169,14 +168,12 @@ class LayerNormTrain(OneDnn):
         return Calls([call, inverse]).__call__
 
 
-class LayerNormGrad(OneDnn):
+class LayerNormGrad(Overwriting):
     """`mezzo.LayerNormalizationGrad`: the variance that oneDNN reads is made of the inverse of the deviation, without
     an epsilon."""
 
     name = "onednn.layer_norm_grad"
-    domain = "mezzo"
     ops = frozenset({"LayerNormalizationGrad"})
-    remembers = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """As a matrix, whose rows are normalised."""
