@@ -6,16 +6,16 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .errors import ShapeError
+from .formula import Arrays
 from .microsoft import DOMAIN, Types, dtype_of
 from .microsoft_quantized import numbers
 from .op import OPS, Builder, Context, Sample, Value, op
-from .recurrent import Direction, lstm_cell, recur
+from .recurrent import CoupledCell, Frame, LstmCell, recur
 from .types import Array, DType, Tensor
 
 
@@ -227,15 +227,16 @@ def dynamic_quantize_lstm(
     input_forget: int = 0,
 ) -> tuple[Array, ...]:
     dense = _dense(W, W_scale, W_zero_point), _dense(R, R_scale, R_zero_point)
-    plain = lstm_cell(input_forget)
 
-    def step(d: Direction, x: Array, states: list[Array]) -> list[Array]:
-        h, c = states
-        return plain.step(d, x, [_rounded(k.xp, h), c])
+    class Rounded(CoupledCell if input_forget else LstmCell):  # type: ignore[misc]
+        def step(self, x: Array, states: list[Array]) -> tuple[list[Array], list[Array]]:
+            h, c = states
+            made: tuple[list[Array], list[Array]] = super().step(x, [_rounded(k.xp, h), c])
+            return made
 
-    cell = replace(plain, step=step)
-    return recur(k, cell, _rounded(k.xp, X), dense[0], dense[1], B, sequence_lens, [initial_h, initial_c], P,
-                 activations, activation_alpha, activation_beta, clip, direction, 0)  # fmt: skip
+    frame = Frame(Rounded, activation_alpha=activation_alpha, activation_beta=activation_beta,
+                  activations=activations, clip=clip, direction=direction)  # fmt: skip
+    return recur(Arrays(k.xp), frame, _rounded(k.xp, X), *dense, B, sequence_lens, [initial_h, initial_c], P)
 
 
 def _dense(weights: Array, scale: Array, zero: Array) -> Array:
