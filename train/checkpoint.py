@@ -45,7 +45,7 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     where = Path(folder)
     try:
         where.mkdir(parents=True, exist_ok=True)
-        data = encode({n: np.ascontiguousarray(a) for n, a in checkpoint.arrays.items()})
+        data = encode({n: np.asarray(a, order="C") for n, a in checkpoint.arrays.items()})
         digest = hashlib.blake2b(data, digest_size=32).hexdigest()
         name = f"{digest[:24]}.safetensors"
         replace_file(where / name, [data])
