@@ -37,7 +37,6 @@ class Arranger:
     wishes: Mapping[str, str] = field(default_factory=dict[str, str])
     steps: list[Step] = field(default_factory=list[Step])
     _moved: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    _inner: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, node: Node, bodies: Mapping[str, Program], dynamic: bool) -> None:
         """Append the step of a node, and the reordering steps that it needs around it."""
@@ -61,6 +60,7 @@ class Arranger:
             if name in self.plain:
                 inner = f"{name}:{layout}"
                 self.types[inner] = known.laid(layout)
+                self._moved[name, layout] = inner  # for whoever reads it in this layout
                 later.append((inner, name))
                 renamed.append(inner)
             else:

@@ -220,6 +220,22 @@ def test_operands_in_any_layout(layout: str) -> None:
 
 
 @needed
+def test_an_output_is_read_on_in_the_layout_that_it_was_made_in() -> None:
+    g = GraphBuilder()
+    x, rng = g.input("x", f32(1, 16, 8, 8)), np.random.default_rng(0)
+    first, second = (g.const(rng.random((16, 16, 3, 3), np.float32) - 0.5) for _ in range(2))
+    kept = g.Relu(g.Conv(x, first))
+    graph = g.graph([kept, g.Conv(kept, second)])
+    session = Session(graph)
+    feeds = {"x": rng.random((1, 16, 8, 8), np.float32)}
+    found, expected = session.run(feeds), evaluate(graph, feeds)
+    for name, y in expected.items():
+        np.testing.assert_allclose(found[name], y, rtol=0, atol=TOLERANCE * np.abs(y).max())
+    conv = session.program.steps[-2 if session.program.steps[-1].node.op == "Reorder" else -1].node
+    assert not [s for s in session.program.steps if s.node.inputs == (kept,) and s.node.outputs[0] in conv.inputs]
+
+
+@needed
 def test_parts_in_a_blocked_layout_are_views() -> None:
     concat, split = (next(k for k in KERNELS if k.name == f"onednn.{n}") for n in ("concat", "split"))
     types = [f32(1, 32, 3, 3).laid("aBcd16b"), f32(1, 16, 3, 3).laid("aBcd16b")]
