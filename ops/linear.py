@@ -26,6 +26,7 @@ from .types import Array, Tensor, f32, i64
         Sample([f32(2, 2, 3), f32(3)]),
         Sample([f32(3), f32(3, 2)]),
         Sample([f32(1, 3, 2, 3), f32(2, 1, 3, 2)]),
+        Sample([f32(4, 0, 3), f32(3, 2)]),
         Sample([i64(2, 3), i64(3, 2)]),
         Sample([f32(2, 0), f32(0, 3)]),
     ],
@@ -56,9 +57,9 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
     dy = g.Unsqueeze(dY, g.const(lost)) if lost else dY
     if g.rank_of(b) == 2:  # one matrix for all rows: two products of matrices, and no sum over a batch
         rows, drows = (v if g.rank_of(v) == 2 else g.Flatten(v, axis=-1) for v in (a, dy))
-        dA = g.Reshape(g.Gemm(drows, b, transB=1), g.shape_of(A)) if g.wants[0] else None
+        dA = g.Reshape(g.Gemm(drows, b, transB=1), g.shape_of(A), allowzero=1) if g.wants[0] else None
         dB = g.Gemm(rows, drows, transA=1) if g.wants[1] else None
-        return dA, g.Reshape(dB, g.shape_of(B)) if vectors[1] and dB is not None else dB
+        return dA, g.Squeeze(dB, g.const([1])) if vectors[1] and dB is not None else dB
     dA = g.sum_to(g.MatMul(dy, _turned(g, b)), a) if g.wants[0] else None
     dB = g.sum_to(g.MatMul(_turned(g, a), dy), b) if g.wants[1] else None
     return g.Squeeze(dA, g.const([0])) if vectors[0] and dA is not None else dA, dB

@@ -32,6 +32,8 @@ NOT_TO: dict[tuple[str, int], str] = {
     ("NegativeLogLikelihoodLoss", 2): "weights of classes are given, not learnt; PyTorch has none either",
     ("SoftmaxCrossEntropyLoss", 2): "weights of classes are given, not learnt; PyTorch has none either",
 }
+# Operators of com.microsoft with standard forms that compute in float32, or in whole numbers.
+SINGLE_ONLY = {"SkipLayerNormalization", "QGemm", "DynamicQuantizeMatMul", "MatMulNBits"}
 QUOTIENTS = {"ReduceProd", "CumProd"}  # gradients that are right at zeros, while their own gradients are not
 SMALL = 45  # elements of all floating inputs together, where second derivatives are looked at
 MOST = 48  # elements of one input that are moved by a little; of larger ones so many drawn at random
@@ -174,7 +176,8 @@ def in_type(op: Op, sample: Sample, dtype: DType) -> Graph:
 
 def has_derivative(o: Op) -> bool:
     """Whether an operator has a derivative: a rule, or a standard form that is made of operators with rules."""
-    return o.grad_rule is not None or (o.domain == "" and o.body_rule is not None)
+    standard = o.domain in ("", "com.microsoft") and o.name not in SINGLE_ONLY
+    return o.grad_rule is not None or (standard and o.body_rule is not None)
 
 
 def wanted(o: Op, c: Case) -> tuple[str, ...]:
