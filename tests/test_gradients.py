@@ -11,6 +11,8 @@ import pytest
 
 from mezzo.ops import OPS, Body, DType, Op, Sample, Tensor
 from mezzo.ops.errors import UnsupportedModel
+from mezzo.ops.types import f32
+from mezzo.runtime.graph import GraphBuilder, Node
 from mezzo.runtime.infer import infer
 from mezzo.runtime.session import Session
 
@@ -110,6 +112,16 @@ def test_planned_in_float32(o: Op, sample: Sample) -> None:
                 np.testing.assert_allclose(
                     a[known], b[known], rtol=0, atol=near * max(most, 1e-30), err_msg=f"{name}, oneDNN: {onednn}"
                 )
+
+
+def test_places_that_nobody_asked_for_are_kept_for_the_gradient() -> None:
+    g = GraphBuilder()
+    x, k = g.input("x", f32(2, 4)), g.const([2])
+    g.add(Node("TopK", (x, k), ("largest", "")))
+    c = check.case_of(infer(g.graph(["largest"])), {"x": np.array([[3, 1, 4, 2], [0, 9, 8, 7]], np.float32)})
+    assert c is not None
+    (differences,) = check.numeric(c.graph, c.feeds, c.dys, "x")
+    assert not check.disagreement(c, check.by_graph(c, c.graph), "x", [differences])
 
 
 def at_kinks() -> list[Any]:
