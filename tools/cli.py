@@ -9,9 +9,20 @@ from typing import Any
 import click
 import numpy as np
 
-from ..ops.errors import InputError, MezzoError
+from ..ops.errors import Cancelled, InputError, MezzoError
 from . import feeds as inputs
 from .report import Report, Table, parse_size, show
+
+INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+
+
+def _numbers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[float, ...]:
+    """Numbers with commas between them."""
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no list of numbers", context, option) from error
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 model_argument = click.argument("model", type=click.Path(path_type=Path))
@@ -156,14 +167,14 @@ def bundle(model: Path, output: Path, as_json: bool) -> None:
 )
 @json_option
 def demo(picture: Path, as_json: bool) -> None:
-    """Read handwritten digits with a network that PyTorch trained, and check every answer."""
+    """Read handwritten digits with a network that PyTorch trained, check every answer, and teach it turned digits."""
     from rich.progress import Progress
 
-    from ..models.digits import held_out
     from .demo import demo as report
+    from .demo import ticks
 
     with Progress(disable=as_json, transient=True) as progress:
-        task = progress.add_task("reading digits", total=len(held_out().labels))
+        task = progress.add_task("reading digits", total=ticks())
         made = report(picture, lambda: progress.advance(task))
     show(made, as_json=as_json)
 
@@ -195,6 +206,92 @@ def bench(
     show(made, as_json=into == "-")
 
 
+@cli.command()
+@model_argument
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The ONNX file to write.")
+@click.option("--loss", default="cross_entropy", show_default=True, help="Or mse, l1, huber, binary_cross_entropy.")
+@click.option("--predict", metavar="NAME", help="The output that learns, of a model with several.")
+@click.option("--train", multiple=True, metavar="PATTERN", help="Train these weights alone (classifier.*).")
+@click.option("--freeze", multiple=True, metavar="PATTERN", help="Leave these weights as they are.")
+@click.option(
+    "--head", type=click.IntRange(1), help="A new head of so many classes; by default where the data need it."
+)
+@click.option("--head-at", metavar="NAME", help="The value that the new head reads.")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="NAME=ARRAY", help="An input's array, or its columns (a,b,c)."
+)
+@click.option("--target", multiple=True, metavar="NAME", help="The array or column of what is asked for.")
+@click.option("--size", callback=_numbers, metavar="H[,W]", help="Of images, where the model leaves it open.")
+@click.option("--scale", type=float, help="What pixels (0 to 255) are multiplied by.  [default: 1/255]")
+@click.option("--mean", callback=_numbers, metavar="M[,...]", help="Of each channel, after --scale.")
+@click.option("--std", callback=_numbers, metavar="S[,...]", help="Of each channel, after --scale.")
+@click.option(
+    "--validate",
+    default=0.1,
+    show_default=True,
+    type=click.FloatRange(0, 1, max_open=True),
+    help="The share of DATA set aside.",
+)
+@click.option("--validation", type=click.Path(path_type=Path), help="Data to validate with, instead.")
+@click.option(
+    "--optimizer",
+    default="adam",
+    show_default=True,
+    help="Or sgd, adamw, lamb, lars, adagrad, rmsprop, adadelta, lion.",
+)
+@click.option("--rate", type=float, help="The learning rate.  [default: the optimizer's]")
+@click.option("--momentum", type=float)
+@click.option("--weight-decay", type=float)
+@click.option(
+    "--schedule", default="constant", show_default=True, help="Or step, cosine, polynomial, one-cycle, warm-up."
+)
+@click.option(
+    "--warm-up",
+    type=click.IntRange(1),
+    metavar="UPDATES",
+    help="The rate rises for so long, before the schedule begins.",
+)
+@click.option(
+    "--set", "more", multiple=True, metavar="NAME=VALUE", help="More settings of optimizer and schedule (beta2=0.98)."
+)
+@click.option("--epochs", default=5, show_default=True, type=click.IntRange(1))
+@click.option("--batch", type=click.IntRange(1), help="Samples of a batch.  [default: 32, or what the model takes]")
+@click.option("--gather", default=1, show_default=True, type=click.IntRange(1), help="Batches of an update.")
+@click.option("--clip-norm", type=float, help="The largest norm of all gradients together.")
+@click.option("--clip-value", type=float, help="The largest element of a gradient.")
+@click.option("--amp", type=click.Choice(["bf16", "fp16"]), help="Mixed precision.")
+@click.option("--seed", default=0, show_default=True, help="Of shuffling, setting aside, dropout and a new head.")
+@click.option("--threads", type=click.IntRange(1), help="Of each step; all processors if not given.")
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the training is kept, at Ctrl-C too."
+)
+@click.option("--every", default="1epoch", show_default=True, metavar="TIME", help="How often: 2epochs, 500steps.")
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint, to the same bits.")
+@click.option(
+    "--curve", type=click.Path(path_type=Path), metavar="FILE", help="Draw the training into this .svg or .html file."
+)
+@click.option("--opset", type=click.IntRange(1), help="Of the ONNX file.  [default: that of MODEL]")
+@click.option("--quiet", is_flag=True, help="Show nothing while training.")
+@click.option(
+    "--json", "into", is_flag=False, flag_value="-", metavar="[FILE]", help="Write JSON into FILE, or print it."
+)
+def train(model: Path, data: Path, quiet: bool, into: str | None, **options: Any) -> None:
+    """Fine-tune MODEL on DATA: an .npz, a .csv, or a folder with a folder of images for each class.
+
+    Exit code 130: stopped by Ctrl-C.
+    """
+    from .train import Settings
+    from .train import train as report
+    from .watch import Watch, interruptible
+
+    with interruptible() as asked, Watch(quiet=quiet or into == "-") as watch:
+        made = report(model, data, Settings(**options), watch, asked.is_set)
+    if into and into != "-":
+        Path(into).write_text(made.json_text() + "\n", "utf8")
+    show(made if into == "-" else Report(made.title, made.facts, made.tables[:1]), as_json=into == "-")
+
+
 def _read(path: Path) -> Any:
     try:
         return np.load(path, allow_pickle=False)
@@ -221,9 +318,12 @@ def _summary(array: Any) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    """Entry point: errors of ours become one message and exit code 2."""
+    """Entry point: errors of ours become one message and exit code 2, a training that was stopped 130."""
     try:
         cli()
+    except Cancelled as error:
+        click.echo(f"mezzo: {error}", err=True)
+        sys.exit(INTERRUPTED)
     except MezzoError as error:
         click.echo(f"mezzo: {type(error).__name__}: {error}", err=True)
         sys.exit(2)

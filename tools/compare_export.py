@@ -1,0 +1,36 @@
+"""An exported model in ONNX Runtime, where that is installed: do the answers agree?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..ops.types import Array
+from .compare import relative_error
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The version of ONNX Runtime, and how far its answers are from ours, or why it gave none."""
+
+    version: str
+    error: float | None = None
+    failed: str = ""
+
+
+def in_onnxruntime(model: Path, feeds: Mapping[str, Array], answers: Sequence[Array]) -> Verdict | None:
+    """Run the file once on one thread, and compare its outputs with `answers`; None without ONNX Runtime."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        found = session.run(None, dict(feeds))
+    except Exception as error:  # its errors have no base of their own
+        return Verdict(onnxruntime.__version__, failed=str(error).splitlines()[0])
+    return Verdict(onnxruntime.__version__, relative_error(found, answers))

@@ -1,0 +1,333 @@
+"""`mezzo train`: a model and data in, a trained model out, and a check that the file says what the training did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..importers import load_onnx
+from ..ops import Tensor
+from ..ops.errors import Cancelled, InputError
+from ..runtime.file import is_mezzo, open_file
+from ..runtime.graph import Graph
+from ..runtime.infer import infer
+from ..train import schedule
+from ..train.checkpoint import exists
+from ..train.head import output_of, with_head
+from ..train.loss import loss_named
+from ..train.optimizer import KINDS, Optimizer
+from ..train.trainer import Trainer
+from .batches import Data, Reading, batch_count, read
+from .curve import check_name, draw
+from .exported import check_export
+from .feeds import parse_sizes
+from .fit import Course, Every
+from .report import Report, Table
+
+CLASSES = "cross_entropy"  # the loss that asks for classes
+BATCH = 32
+OPTIMIZERS = {name.lower(): kind for name, kind in KINDS.items()}
+# Schedule, the field that the rate goes into, and the fields that follow from the count of updates.
+SCHEDULES: dict[str, tuple[type[Any], str, Mapping[str, Callable[[int], int]]]] = {
+    "constant": (schedule.Constant, "value", {}),
+    "warm-up": (schedule.Constant, "value", {}),
+    "step": (schedule.Step, "value", {"every": lambda total: max(total // 3, 1)}),
+    "cosine": (schedule.Cosine, "value", {"total": lambda total: total}),
+    "polynomial": (schedule.Polynomial, "value", {"total": lambda total: total}),
+    "one-cycle": (schedule.OneCycle, "highest", {"total": lambda total: total}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options of the command, by their names."""
+
+    output: Path
+    # the model
+    predict: str | None
+    head: int | None
+    head_at: str | None
+    train: Sequence[str]
+    freeze: Sequence[str]
+    opset: int | None
+    # the data
+    inputs: Sequence[str]
+    target: Sequence[str]
+    size: tuple[float, ...]
+    scale: float | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    validate: float
+    validation: Path | None
+    # the training
+    loss: str
+    optimizer: str
+    rate: float | None
+    momentum: float | None
+    weight_decay: float | None
+    more: Sequence[str]
+    schedule: str
+    warm_up: int | None
+    epochs: int
+    batch: int | None
+    clip_norm: float | None
+    clip_value: float | None
+    gather: int
+    amp: str | None
+    seed: int
+    threads: int | None
+    # what is kept
+    checkpoint: Path | None
+    every: str
+    resume: bool
+    curve: Path | None
+
+
+Watch = Callable[[Course], None]
+T = TypeVar("T")
+
+
+def train(
+    model: Path, data: Path, how: Settings, watch: Watch = lambda course: None, stop: Callable[[], bool] = lambda: False
+) -> Report:
+    """Fine-tune MODEL on DATA and write it. `watch` gets the course before it begins; `stop` is asked after each step.
+
+    Raises InputError for settings and data that do not fit, Cancelled where the training was stopped (a checkpoint has
+    been written then, if there is one), ExecutionError where the file does not do what was learned.
+    """
+    _check_places(how)
+    graph, learn, held, notes = _prepared(model, data, how)
+    batch, whole = _batch(graph, how)
+    updates = how.epochs * batch_count(len(learn), batch, whole=whole) // how.gather
+    if not updates:
+        raise InputError(
+            f"{len(learn)} samples make no update", where=str(data), hint="reduce --batch or --gather, or add --epochs"
+        )
+    trainer = Trainer(
+        graph,
+        loss=how.loss,
+        optimizer=optimizer(how, updates),
+        output=how.predict,
+        train=how.train or None,
+        freeze=how.freeze,
+        clip_norm=how.clip_norm,
+        clip_value=how.clip_value,
+        gather=how.gather,
+        amp=how.amp,
+        seed=how.seed,
+        threads=how.threads,
+    )
+    course = Course(trainer, learn, held, batch, how.epochs, how.seed, whole, how.checkpoint, Every.parse(how.every))
+    course.stop = stop
+    if how.resume:
+        course.resume()
+        notes["resumed_at"] = f"epoch {course.epoch + 1}, batch {course.position + 1}"
+    watch(course)
+    done = course.run()
+    if how.curve and course.history.points:
+        draw(course.history, f"{model.name} on {data.name}", how.curve)
+        notes["curve"] = str(how.curve)
+    if not done:
+        kept = f"{how.checkpoint} keeps it" if how.checkpoint else "nothing was written"
+        raise Cancelled(
+            f"ended in epoch {course.epoch + 1} after {course.position} of {course.batches} batches; {kept}",
+            where=str(model),
+            hint="--resume goes on from there" if how.checkpoint else "--checkpoint FOLDER keeps what was learned",
+        )
+    trainer.export(how.output, opset=how.opset)
+    return _report(model, course, how, notes)
+
+
+# -- before ---------------------------------------------------------------------------------------------------------
+
+
+def _check_places(how: Settings) -> None:
+    """What would be found out only after the training."""
+    if how.output.suffix.lower() != ".onnx":
+        raise InputError("the result is an ONNX file", where=str(how.output), hint="write -o OUT.onnx")
+    if how.curve:
+        check_name(how.curve)
+    for path in (how.output, how.curve):
+        if path is not None and not path.parent.is_dir():
+            raise InputError("there is no such folder", where=str(path.parent), hint="make it first")
+    if how.resume and how.checkpoint is None:
+        raise InputError("--resume from where?", where="train", hint="give --checkpoint FOLDER")
+    if how.checkpoint and exists(how.checkpoint) and not how.resume:
+        raise InputError(
+            "the folder holds the checkpoint of another training",
+            where=str(how.checkpoint),
+            hint="go on from it with --resume, or give another folder",
+        )
+
+
+def _prepared(model: Path, data: Path, how: Settings) -> tuple[Graph, Data, Data | None, dict[str, Any]]:
+    """The graph with its head, the data to learn from and to validate with, and what to tell of them."""
+    graph = infer(open_file(model).graph if is_mezzo(model) else load_onnx(model))
+    name = output_of(graph, how.predict)
+    notes: dict[str, Any] = {}
+    if how.head is not None:
+        graph = _headed(graph, how.head, how, notes)
+    asked = None if how.loss == CLASSES else loss_named(how.loss).target(_tensor(graph, name))
+    inputs = {n: _tensor(graph, n) for n in graph.signature.inputs if n not in graph.signature.defaults}
+    sources = {n: tuple(text.split(",")) for n, text in parse_sizes(how.inputs).items()}
+    unknown = [n for n in sources if n not in inputs]
+    if unknown:
+        raise InputError(f"there is no input {unknown[0]!r}", where="--input", hint=f"there are {', '.join(inputs)}")
+    reading = Reading(inputs, asked, tuple(how.target), sources, (), _size(how.size), how.scale, how.mean, how.std)
+    learn = read(data, reading)
+    held = None
+    if how.validation is not None:
+        held = read(how.validation, replace(reading, names=learn.names))
+    elif how.validate:
+        learn, held = learn.split(how.validate, how.seed)
+    if asked is None:
+        graph = _for_classes(graph, name, learn, held, how, notes)
+        if learn.names:
+            notes["classes"] = ", ".join(learn.names[:20]) + (", ..." if len(learn.names) > 20 else "")
+    return graph, learn, held, notes
+
+
+def _size(given: tuple[float, ...]) -> tuple[int, int] | None:
+    """Height and width; one number is both."""
+    if len(given) > 2 or any(n < 1 or n != int(n) for n in given):
+        raise InputError("the size of images is a height and a width", where="--size", hint="write 224 or 200,300")
+    return (int(given[0]), int(given[-1])) if given else None
+
+
+def _tensor(graph: Graph, name: str) -> Tensor:
+    kind = graph.types[name]
+    if not isinstance(kind, Tensor):
+        raise InputError(
+            f"{name!r} is {kind}, and no tensor", where=graph.name, hint="such a model is not trained here"
+        )
+    return kind
+
+
+def _headed(graph: Graph, size: int, how: Settings, notes: dict[str, Any]) -> Graph:
+    notes["head"] = f"a new one of {size}"
+    return with_head(graph, size, output=how.predict, at=how.head_at, seed=how.seed)
+
+
+def _for_classes(
+    graph: Graph, name: str, learn: Data, held: Data | None, how: Settings, notes: dict[str, Any]
+) -> Graph:
+    """The graph with as many classes as the data have: with a new head, unless one was asked for."""
+    dims = _tensor(graph, name).dims
+    now = dims[1] if dims is not None and len(dims) > 1 else None
+    wanted = max(learn.classes, held.classes if held else 0)
+    enough = isinstance(now, int) and (now == wanted if learn.names else now >= wanted)
+    if not enough and how.head is None and (isinstance(now, int) or how.head_at):
+        return _headed(graph, wanted, how, notes)
+    if isinstance(now, int) and wanted > now:
+        raise InputError(
+            f"the data have classes up to {wanted - 1}, the model {now} of them",
+            where=learn.place,
+            hint="--head gives more",
+        )
+    return graph
+
+
+def _batch(graph: Graph, how: Settings) -> tuple[int, bool]:
+    """The size of a batch, and whether the model takes no smaller one."""
+    fixed = {
+        t.dims[0]
+        for n, t in graph.signature.inputs.items()
+        if n not in graph.signature.defaults and isinstance(t, Tensor) and t.dims and isinstance(t.dims[0], int)
+    }
+    if not fixed:
+        return how.batch or BATCH, False
+    size = min(fixed)
+    if how.batch not in (None, size) or len(fixed) > 1:
+        raise InputError(
+            f"the model takes batches of {', '.join(map(str, sorted(fixed)))} alone",
+            where=graph.name,
+            hint=f"leave --batch out; --gather {how.batch or 2} gathers the gradients of so many batches",
+        )
+    return size, True
+
+
+def optimizer(how: Settings, updates: int) -> Optimizer:
+    """The optimizer and its schedule for so many updates."""
+    kind = _named(OPTIMIZERS, how.optimizer, "optimizer")
+    plan, field, usual = _named(SCHEDULES, how.schedule, "schedule")
+    given = {n.replace("-", "_"): _plain(n, text) for n, text in parse_sizes(how.more).items()}
+    given |= {n: v for n in ("momentum", "weight_decay") if (v := getattr(how, n)) is not None}
+    own = {f.name for f in fields(kind)} - {"rate", "groups"}
+    its = {f.name for f in fields(plan)} - {"value", "highest"}
+    strange = [n for n in given if n not in own | its]
+    if strange:
+        raise InputError(
+            f"{how.optimizer} with the schedule {how.schedule} has no setting {strange[0]!r}",
+            where="train",
+            hint=f"there are {', '.join(sorted(own | its))}",
+        )
+    rising = how.warm_up if how.warm_up is not None else (how.schedule == "warm-up") * max(updates // 20, 1)
+    rate = how.rate if how.rate is not None else next(f.default for f in fields(kind) if f.name == "rate")
+    rest = max(updates - rising, 1)
+    try:
+        then = plan(**{field: rate, **{n: made(rest) for n, made in usual.items()}, **_those(given, its)})
+        return kind(rate=schedule.WarmUp(then, rising) if rising else then, **_those(given, own))
+    except TypeError as error:
+        raise InputError(f"the settings do not fit: {error}", where="train", hint="see --set") from error
+
+
+def _named(table: Mapping[str, T], name: str, what: str) -> T:
+    if name not in table:
+        raise InputError(f"there is no {what} {name!r}", where=f"--{what}", hint=f"one of {', '.join(table)}")
+    return table[name]
+
+
+def _those(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {n: v for n, v in given.items() if n in names}
+
+
+def _plain(name: str, text: str) -> Any:
+    try:
+        value = json.loads(text.lower())
+        if isinstance(value, bool | int | float):
+            return value
+    except ValueError:
+        pass
+    raise InputError(f"{text!r} for {name!r} is no number", where="--set", hint="write beta2=0.98 or nesterov=true")
+
+
+# -- after ----------------------------------------------------------------------------------------------------------
+
+
+def _report(model: Path, course: Course, how: Settings, notes: Mapping[str, Any]) -> Report:
+    trainer, history = course.trainer, course.history
+    seconds = sum(e.seconds for e in history.epochs)
+    held = course.validation
+    facts: dict[str, Any] = {
+        "data": f"{len(course.data)} samples from {course.data.place}",
+        "validation": f"{len(held)} samples from {held.place}" if held else "none",
+        **notes,
+        "parameters_trained": f"{sum(a.size for a in trainer.parameters.values()):,} in {len(trainer.trained)} tensors",
+        "epochs_done": course.epoch,
+        "updates": trainer.updates,
+        "seconds": round(seconds, 2),
+        "samples_per_second": round(len(course.data) * course.epoch / max(seconds, 1e-9), 1),
+        "written": str(how.output),
+        "written_bytes": how.output.stat().st_size,
+        **check_export(course, how.output, how.loss, how.threads),
+    }
+    if how.checkpoint:
+        facts["checkpoint"] = str(how.checkpoint)
+    first, last = history.epochs[0], history.epochs[-1]
+    loss, accuracy = history.before or (None, None)
+    rows = [
+        ("loss on validation", _told(loss), _told(last.validation_loss)),
+        ("accuracy on validation", _told(accuracy, ".2%"), _told(last.validation_accuracy, ".2%")),
+        ("loss in the first and last epoch", _told(first.loss), _told(last.loss)),
+        ("accuracy in the first and last epoch", _told(first.accuracy, ".2%"), _told(last.accuracy, ".2%")),
+    ]
+    result = Table("Result", ("", "before", "after"), [row for row in rows if any(row[1:])])
+    numbers = Table("Epochs", tuple(asdict(last)), [tuple(asdict(e).values()) for e in history.epochs])
+    return Report(str(model), facts, (result, numbers))
+
+
+def _told(value: float | None, digits: str = ".4f") -> str:
+    return "" if value is None else f"{value:{digits}}"
