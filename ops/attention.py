@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .errors import ShapeError
-from .op import Body, Builder, Context, Sample, Subgraph, op
+from .op import Body, Builder, Context, Sample, Subgraph, Value, op
 from .rules import has_rank, narrow, product, same, total, widen
 from .types import Array, Dim, DType, Tensor, Type, f32
 
@@ -216,6 +216,182 @@ def _(
         V.of((*value[:2], count, value[3])),
         Q.of((*q[:3], count)),
     )
+
+
+@attention.body
+def _(
+    g: Builder,
+    xs: Any,
+    types: Any,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int | None = None,
+    left_window_size: int = -1,
+    q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    right_window_size: int = -1,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+) -> tuple[Value, ...] | None:
+    if any(t is not None and t.dims is None for t in types[:5]):
+        return None  # packed heads or not: the ranks tell
+    Q, K, V, mask, past_key, past_value, filled = xs
+    kind = types[0].dtype
+    wide = DType.FLOAT if kind.narrow else kind
+    key, value = (
+        fresh if past is None else g.Concat(past, fresh, axis=2)
+        for past, fresh in ((past_key, _heads(g, K, kv_num_heads)), (past_value, _heads(g, V, kv_num_heads)))
+    )
+    q, k, v = (_in(g, x, wide) for x in (_heads(g, Q, q_num_heads), key, value))
+    shapes = [_dims_of(g, x) for x in (q, key, value)]
+    heads = [_known(g, x)[1] for x in (q, key)]
+    grouped = not (isinstance(heads[0], int) and heads[0] == heads[1])  # several heads of queries to one of keys
+    raw = _grouped(
+        g, g.Mul(q, _scale(g, q, scale)), g.Transpose(k, perm=(0, 1, 3, 2)), shapes[0], shapes[1], 2, grouped
+    )
+    capped = raw if not softcap else g.Mul(g.Tanh(g.Div(raw, g.scalar(softcap, raw))), g.scalar(softcap, raw))
+    seen = _seen(g, shapes, past_key, filled, is_causal, left_window_size, right_window_size)
+    shown, dead = _bias(g, capped, mask, seen, _known(g, key)[2], shapes[1][2])
+    masked = _hidden(g, capped, shown)
+    if dead is not None and (mask is not None or filled is not None or left_window_size >= 0):
+        somewhere = g.Or(shown, dead) if _is_bool(g, shown) else g.Where(dead, g.scalar(0, shown), shown)
+        exact = _hidden(g, capped, somewhere)  # scores of queries that see nothing: any, of which nothing is shown
+    else:
+        exact, dead = masked, None
+    if softmax_precision is not None:
+        exact = _in(g, g.Cast(exact, to=softmax_precision), wide)
+    weights = g.Softmax(exact, axis=-1)
+    y = _grouped(g, weights, v, shapes[0], shapes[2], 3, grouped)
+    if dead is not None:
+        y, weights = (g.Where(dead, g.scalar(0, x), x) for x in (y, weights))
+    if len(types[0].dims) == 3:
+        batch, _, length, _ = shapes[0]
+        y = g.Reshape(g.Transpose(y, perm=(0, 2, 1, 3)), g.Concat(
+            batch, length, g.Mul(shapes[0][1], shapes[2][3]), axis=0), allowzero=1)  # fmt: skip
+    return _in(g, y, kind), key, value, _in(g, (raw, capped, masked, weights)[qk_matmul_output_mode], kind)
+
+
+def _in(g: Builder, x: Value, dtype: DType) -> Value:
+    known = g.type_of(x)
+    return x if isinstance(known, Tensor) and known.dtype is dtype else g.Cast(x, to=dtype.onnx)
+
+
+def _is_bool(g: Builder, x: Value) -> bool:
+    known = g.type_of(x)
+    return isinstance(known, Tensor) and known.dtype is DType.BOOL
+
+
+def _known(g: Builder, x: Value) -> tuple[Dim, ...]:
+    """The dims of a tensor of four, as far as they are known."""
+    known = g.type_of(x)
+    return (None,) * 4 if not isinstance(known, Tensor) or known.dims is None else known.dims
+
+
+def _dims_of(g: Builder, x: Value) -> list[Value]:
+    """Each size as a list of one."""
+    return [g.Shape(x, start=i, end=i + 1) for i in range(g.rank_of(x))]
+
+
+def _heads(g: Builder, x: Value, heads: int | None) -> Value:
+    """`split_heads` in standard operators."""
+    if g.rank_of(x) == 4:
+        return x
+    if not heads:
+        raise ShapeError("an input of 3 dims needs the number of heads", hint="set q_num_heads, kv_num_heads")
+    width = _known(g, x)[2]
+    each = width // heads if isinstance(width, int) else -1
+    return g.Transpose(g.Reshape(x, g.const([0, 0, heads, each])), perm=(0, 2, 1, 3))
+
+
+def _scale(g: Builder, q: Value, scale: float | None) -> Value:
+    size = _known(g, q)[3]
+    if scale is not None or isinstance(size, int):
+        return g.scalar(1 / math.sqrt(max(size, 1)) if scale is None and isinstance(size, int) else scale or 0.0, q)
+    count = g.Max(g.Squeeze(g.Shape(q, start=3, end=4)), g.const(1))
+    return g.Reciprocal(g.Sqrt(g.CastLike(count, q)))
+
+
+def _grouped(g: Builder, x: Value, y: Value, q: list[Value], other: list[Value], last: int, grouped: bool) -> Value:
+    """x @ y, where several heads of x in a row may share one of y: then their queries stand below one another.
+
+    `q` and `other` are the sizes of the queries and of the keys or values, `last` which of these are columns."""
+    if not grouped:
+        return g.MatMul(x, y)
+    rows = g.Mul(g.Div(q[1], g.Max(other[1], g.const([1]))), q[2])
+    together = g.Concat(q[0], other[1], rows, g.Shape(x, start=3, end=4), axis=0)
+    made = g.MatMul(g.Reshape(x, together, allowzero=1), y)
+    return g.Reshape(made, g.Concat(*q[:3], other[last], axis=0), allowzero=1)
+
+
+def _seen(
+    g: Builder,
+    shapes: list[list[Value]],
+    past: Value | None,
+    filled: Value | None,
+    is_causal: int,
+    left: int,
+    right: int,
+) -> Value | None:
+    """`_visible` in standard operators."""
+    if filled is None and not is_causal and left < 0 and right < 0:
+        return None
+
+    def numbers(count: Value) -> Value:
+        return g.Range(g.const(0), g.Squeeze(count), g.const(1))
+
+    length, count = shapes[0][2], shapes[1][2]
+    at, first = numbers(count), g.const([0]) if past is None else g.Shape(past, start=2, end=3)
+    ends = None if filled is None else g.Unsqueeze(g.Cast(filled, to=DType.INT64.onnx), g.const([1, 2, 3]))
+    if past is None and ends is not None:
+        first = g.Sub(ends, length)
+    place = g.Add(first, g.Unsqueeze(numbers(length), g.const([1])))
+    conditions = [] if ends is None else [g.Less(at, ends)]
+    if is_causal:
+        conditions.append(g.LessOrEqual(at, place))
+    if left >= 0:
+        conditions.append(g.GreaterOrEqual(at, g.Sub(place, g.const(left))))
+    if right >= 0:
+        conditions.append(g.LessOrEqual(at, g.Add(place, g.const(right))))
+    seen = conditions[0]
+    for more in conditions[1:]:
+        seen = g.And(seen, more)
+    return seen
+
+
+def _bias(
+    g: Builder, scores: Value, mask: Value | None, seen: Value | None, columns: Dim, count: Value
+) -> tuple[Value | None, Value | None]:
+    """What hides keys: booleans that say what is seen, or numbers to add; and which queries see nothing at all.
+
+    All of it in the shape of the mask, which is often smaller than the scores.
+    """
+    if mask is None:
+        shown = seen
+    else:
+        known = g.type_of(mask)
+        assert isinstance(known, Tensor)
+        mask = mask if known.dtype is DType.BOOL else g.CastLike(mask, scores)
+        if columns is None or known.dims is None or known.dims[-1] != columns:  # keys past the end of it are hidden
+            none = g.const(False) if known.dtype is DType.BOOL else g.scalar(-math.inf, mask)
+            more = g.Sub(count, g.Shape(mask, start=-1))
+            mask = g.Pad(mask, g.Concat(g.const([0]), more, axis=0), none, g.const([-1]))
+        shown = mask
+        if seen is not None:
+            boolean = known.dtype is DType.BOOL
+            shown = g.And(mask, seen) if boolean else g.Where(seen, mask, g.scalar(-math.inf, mask))
+    if shown is None:
+        return None, None
+    numbers = g.CastLike(shown, scores) if _is_bool(g, shown) else shown
+    least = g.scalar(0 if _is_bool(g, shown) else -math.inf, numbers)
+    return shown, g.Equal(g.ReduceMax(numbers, g.const([-1]), keepdims=1), least)
+
+
+def _hidden(g: Builder, scores: Value, shown: Value | None) -> Value:
+    """`_masked` in standard operators."""
+    if shown is None:
+        return scores
+    return g.Where(shown, scores, g.scalar(-math.inf, scores)) if _is_bool(g, shown) else g.Add(scores, shown)
 
 
 def _shift(g: Builder, scores: Any) -> tuple[Any, ...]:

@@ -121,7 +121,9 @@ def _fused(graph: Graph, compiled: Compiled, types: Mapping[str, Type]) -> Graph
         return graph
 
     graph = prune(fold(quantise(graph, takes), weights=True))
-    graph = expand(graph, lambda n: (n.domain, n.op) in WRITTEN_OUT, graph.types)
+    if any((n.domain, n.op) in WRITTEN_OUT for _, n in graph.walk()):
+        written = expand(graph, lambda n: (n.domain, n.op) in WRITTEN_OUT, graph.types)
+        graph = simplify(infer(written, types, budget=compiled.budget))  # what the parts make of sizes is known
     graph = settled(infer(graph, types, budget=compiled.budget), CANONICAL, 2)  # padding goes before its taps
     graph = settled(graph, BATCHNORM, 4)  # a scale, a shift, a normalisation, one after another
     if options.precision == "bf16":
