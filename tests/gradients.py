@@ -262,7 +262,9 @@ def leaves(value: Any) -> list[Any]:
     return [leaf for v in value for leaf in leaves(v)] if isinstance(value, list) else [] if value is None else [value]
 
 
-def numeric(graph: Graph, feeds: Mapping[str, Any], dys: Mapping[str, Any], name: str) -> list[tuple[Any, Any]]:
+def numeric(
+    graph: Graph, feeds: Mapping[str, Any], dys: Mapping[str, Any], name: str, most: int = MOST
+) -> list[tuple[Any, Any]]:
     """For each array of an input: the gradient by central differences and where it is known.
 
     Elements at a kink, where the slopes to both sides differ, are marked as not known.
@@ -287,7 +289,7 @@ def numeric(graph: Graph, feeds: Mapping[str, Any], dys: Mapping[str, Any], name
     found = []
     for array in leaves(feeds[name]):
         slope, known = np.zeros(array.shape), np.zeros(array.shape, bool)
-        places = rng.permutation(np.flatnonzero(np.isfinite(np.asarray(array, np.float64))))[:MOST]
+        places = rng.permutation(np.flatnonzero(np.isfinite(np.asarray(array, np.float64))))[:most]
         middle = loss()
         for at in places:
             index = np.unravel_index(at, array.shape)
