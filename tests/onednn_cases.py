@@ -162,7 +162,32 @@ CASES: dict[str, Cases] = {
 IMAGE = np.array([2, 32, 9, 8], np.int64)
 SQUARE = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
 POSITIONS = np.random.default_rng(3).choice([4, 5, 7, 8], (2, 32, 5, 4)).astype(np.uint8)  # inside, wherever the window
+
+
+def _between(*dims: int) -> Any:
+    """What gates show."""
+    return np.random.default_rng(7).uniform(0.1, 0.9, dims).astype(np.float32)
+
+
+def lstm_grad(steps: int, batch: int, inputs: int, hidden: int, directions: int = 1, **attrs: Any) -> Sample:
+    """Everything that the gradient of an LSTM reads, but for peepholes and lengths."""
+    d, n, h = directions, batch, hidden
+    states = [_between(d, n, h) / 2] * 2
+    kept = [_between(steps, d, n, h), _between(steps, d, n, 4 * h), _between(steps, d, n, h)]
+    given = [f32(steps, n, inputs), *recurrent(4, inputs, h, d), None, *states, None, *kept]
+    return Sample([*given, f32(steps, d, n, h), f32(d, n, h), f32(d, n, h)], attrs, 6)
+
+
 CASES |= {
+    "onednn.lstm_train": each(
+        "LSTMTrain",
+        Sample([f32(5, 3, 7), *recurrent(4, 7, 9)], {"hidden_size": 9}, 5),
+        Sample([f32(5, 3, 7), *recurrent(4, 7, 16, 2), None, f32(2, 3, 16), f32(2, 3, 16)], BOTH, 5),
+        Sample([f32(4, 1, 8), *recurrent(4, 8, 16)[:2]], {"direction": "reverse"}, 5),
+    ),
+    "onednn.lstm_grad": each(
+        "LSTMGrad", lstm_grad(5, 3, 7, 9), lstm_grad(4, 2, 8, 16, 2, **BOTH), lstm_grad(3, 1, 4, 8, direction="reverse")
+    ),
     "onednn.conv_grad_input": each(
         "ConvGradInput",
         Sample([f32(2, 16, 5, 4), f32(16, 32, 3, 3), IMAGE], {"strides": [2, 2], "pads": [1, 1, 1, 1]}),

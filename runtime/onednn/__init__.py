@@ -25,6 +25,7 @@ from .quantised_dynamic import DYNAMIC
 from .quantised_elements import ELEMENTS
 from .quantised_matmul import PRODUCTS
 from .recurrent import Recurrent
+from .recurrent_train import LstmGrad, LstmTrain
 from .reduce import Reduce
 from .resample import Resize
 
@@ -34,7 +35,7 @@ KERNELS: tuple[Kernel, ...] = (
     Transpose(), Units(), Recurrent(), Concat(), Split(), Reduce(), Resize(), ChannelNorm(), LocalNorm(),
     Cast(), PRelu(), Sum(), ConvGradInput(), ConvGradWeights(), EltwiseGrad(), SoftmaxGrad(),
     MaxPoolTrain(), MaxPoolGrad(), AveragePoolGrad(), BatchNormTrain(), BatchNormGrad(), LayerNormTrain(),
-    LayerNormGrad(),
+    LayerNormGrad(), LstmTrain(), LstmGrad(),
 )  # fmt: skip
 
 __all__ = ["KERNELS"]
