@@ -167,12 +167,19 @@ def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Gra
     """
     types, steps = dict(graph.types), list(steps)
     written: dict[str, str] = {}
+    makers = {o: i for i, s in enumerate(steps) for o in s.writes()}
+    readers: dict[str, list[int]] = {}
+    for i, step in enumerate(steps):
+        for name in step.reads():
+            readers.setdefault(name, []).append(i)
 
     def copied(value: str, copy: str) -> str:
         node = Node("Identity", (value,), (copy,), name=copy, origin=(value,))
         types[copy] = _plain(types[value])
         ask = Ask(node, [types[value]], [types[copy]], target=options.target)
         choice, declined = options.device.choose(ask)
+        readers.setdefault(value, []).append(len(steps))
+        makers[copy] = len(steps)
         steps.append(Step(node, choice, {}, declined))
         return copy
 
@@ -189,19 +196,17 @@ def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Gra
         if value == read:  # it stays as it is
             written[read] = read
             continue
-        maker = next((i for i, s in enumerate(steps) if value in s.writes()), None)
+        maker = makers.get(value)
         free = value not in graph.outputs and value not in written.values()
-        if maker is not None and free and _may_overwrite(steps, maker, read, value):
+        if maker is not None and free and _may_overwrite(steps[maker], maker, readers.get(read, ()), read, value):
             written[read] = value
         else:
             written[read] = copied(value, f"{read}@next")
     return graph.but(types=types), steps, written
 
 
-def _may_overwrite(steps: Sequence[Step], maker: int, state: str, value: str) -> bool:
-    """Whether step `maker` can write `value` over the bytes of `state`."""
-    step = steps[maker]
-    readers = [i for i, s in enumerate(steps) if state in s.reads()]
+def _may_overwrite(step: Step, maker: int, readers: Sequence[int], state: str, value: str) -> bool:
+    """Whether step number `maker` can write `value` over the bytes of `state`, which the steps `readers` read."""
     if step.dynamic or any(i > maker for i in readers):
         return False
     if maker not in readers:

@@ -166,7 +166,10 @@ def batch_for(graph: Graph, number: int, size: int = 8) -> dict[str, Array]:
     """A batch of random inputs for one of these networks, and classes to tell."""
     rng = np.random.default_rng([11, number])
     kind, out = graph.types["x"], graph.types[graph.outputs[0]]
-    assert isinstance(kind, Tensor) and isinstance(out, Tensor) and kind.dims and out.dims
+    assert isinstance(kind, Tensor)
+    assert isinstance(out, Tensor)
+    assert kind.dims
+    assert out.dims
     sizes = [n for n in kind.dims[1:] if isinstance(n, int)]
     return {
         "x": rng.standard_normal((size, *sizes)).astype(kind.dtype.numpy),

@@ -18,6 +18,7 @@ from ..ops.types import Array, type_of
 from ..runtime.autodiff import fresh
 from ..runtime.graph import Graph, State
 from ..runtime.infer import infer
+from ..runtime.passes.prune import prune
 from ..runtime.session import Session
 from ..runtime.typed import TypedBuilder
 from . import checkpoint, modes
@@ -52,10 +53,10 @@ class Trainer:
 
     `loss` is a name of `train.loss.LOSSES` or a Loss; what was asked for is fed as `target`. A cross-entropy takes
     numbers of classes, which are axis 1 of the output, and reads what a Softmax before the output reads. `train` and
-    `freeze` are patterns of weights' names (shell wildcards). `gather` is how many calls of `step` make one update.
-    `amp` is "bf16", "fp16" (with dynamic loss scaling) or a Policy. `statistics=False` leaves batch normalisation to
-    its running statistics. Dropout and batch normalisation are in training mode here, and in inference mode in
-    `graph()` and `export`. `threads` and `onednn` are those of Session.
+    `freeze` are patterns of weights' names (shell wildcards); by default all learn that lead to the output. `gather` is
+    how many calls of `step` make one update. `amp` is "bf16", "fp16" (with dynamic loss scaling) or a Policy.
+    `statistics=False` leaves batch normalisation to its running statistics. Dropout and batch normalisation are in
+    training mode here, and in inference mode in `graph()` and `export`. `threads` and `onednn` are those of Session.
 
     Raises UnsupportedModel listing every operator on the way that has no derivative, InputError for names and patterns
     that fit nothing.
@@ -93,6 +94,9 @@ class Trainer:
         self.plan = Step(optimizer or Adam(), clip_norm, clip_value, gather, scaling)
         self.output, self.seed = output_of(self.source, output), seed
         self.trained = modes.chosen(self.source, train, freeze)
+        if train is None:  # models have other outputs, whose weights nothing tells what to be
+            leading = prune(self.source.but(outputs=(self.output,), states=())).initializers
+            self.trained = [n for n in self.trained if n in leading]
         if not self.trained:
             raise InputError("there is nothing to learn", where=self.source.name, hint="loosen train= and freeze=")
         learning = modes.training(self.source, statistics=statistics)
