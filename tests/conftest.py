@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # hypothesis mixes constants of the loaded modules into its examples: all are loaded first, so that the examples do
     # not depend on which tests a worker has run before
     for module in pkgutil.walk_packages(mezzo.__path__, "mezzo."):
-        if not module.name.endswith((".train", ".__main__")):
+        if not module.name.endswith((".digits.train", ".__main__")):
             import_module(module.name)
     missing = [name for name in PEERS if not find_spec(name)]
     if config.getoption("--peers") and missing:

@@ -142,6 +142,10 @@ def test_demo_reads_digits_and_draws_them(tmp_path: Path) -> None:
     report = as_json("demo", "--picture", str(tmp_path / "digits.png"))
     assert float(report["accuracy"].rstrip("%")) > 98
     assert report["memory"][0]["arena bytes"] < report["memory"][0]["without reuse bytes"]
+    (row,) = [r for r in report["turned_by_90_degrees"] if r[""] == "accuracy"]
+    assert float(row["before"].rstrip("%")) < 30
+    assert float(row["after"].rstrip("%")) > 90
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["digits-turned.onnx", "digits-turned.svg", "digits.png"]
     with Image.open(tmp_path / "digits.png") as picture:
         assert picture.size[0] > 500
         assert len(np.unique(np.asarray(picture.convert("RGB")))) > 10
@@ -149,6 +153,6 @@ def test_demo_reads_digits_and_draws_them(tmp_path: Path) -> None:
 
 def test_version_and_help() -> None:
     assert "0.1.0" in mezzo("--version")
-    for command in ("run", "explain", "check", "doctor", "demo"):
+    for command in ("run", "explain", "check", "doctor", "demo", "train"):
         assert command in mezzo("--help")
         assert "--json" in mezzo(command, "--help")

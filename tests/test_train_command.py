@@ -24,7 +24,7 @@ from mezzo.runtime.graph import Graph
 from mezzo.runtime.infer import infer
 from mezzo.runtime.session import Session
 from mezzo.tools import images, watch
-from mezzo.tools import train as module
+from mezzo.tools import settings as module
 from mezzo.tools.batches import Data, Reading, read
 from mezzo.tools.cli import cli
 from mezzo.tools.curve import MOST, Epoch, History, curve
@@ -365,7 +365,7 @@ def test_mixed_precision_clipping_and_gathering(place: Path) -> None:
     assert load_onnx("out.onnx").opsets[""] == 17
 
 
-def settings(**changes: Any) -> module.Settings:
+def plain_settings(**changes: Any) -> module.Settings:
     names = module.Settings.__dataclass_fields__
     plain: dict[str, Any] = dict.fromkeys(names) | {"optimizer": "adam", "schedule": "constant", "more": ()}
     return module.Settings(**{**plain, **changes})
@@ -374,17 +374,19 @@ def settings(**changes: Any) -> module.Settings:
 @pytest.mark.parametrize("schedule", module.SCHEDULES)
 @pytest.mark.parametrize("optimizer", module.OPTIMIZERS)
 def test_every_optimizer_and_schedule_can_be_named(optimizer: str, schedule: str) -> None:
-    made = module.optimizer(settings(optimizer=optimizer, schedule=schedule, rate=0.5), 40)
+    made = module.optimizer(plain_settings(optimizer=optimizer, schedule=schedule, rate=0.5), 40)
     rates = [schedules.at(made.rate, t) for t in range(40)]
     assert max(rates) == pytest.approx(0.5, rel=0.01)
     assert (rates[0] < 0.5) == (schedule in ("warm-up", "one-cycle"))
     assert (rates[-1] < 0.1) == (schedule in ("step", "cosine", "polynomial", "one-cycle"))
-    risen = module.optimizer(settings(optimizer=optimizer, schedule=schedule, rate=0.5, warm_up=4), 40)
+    risen = module.optimizer(plain_settings(optimizer=optimizer, schedule=schedule, rate=0.5, warm_up=4), 40)
     assert schedules.at(risen.rate, 0) == 0
 
 
 def test_settings_reach_the_optimizer_and_the_schedule() -> None:
-    how = settings(optimizer="sgd", schedule="step", momentum=0.9, more=("nesterov=true", "every=7", "factor=0.5"))
+    how = plain_settings(
+        optimizer="sgd", schedule="step", momentum=0.9, more=("nesterov=true", "every=7", "factor=0.5")
+    )
     assert module.optimizer(how, 40) == SGD(rate=schedules.Step(0.01, 7, 0.5), momentum=0.9, nesterov=True)
 
 

@@ -281,7 +281,7 @@ def train(model: Path, data: Path, quiet: bool, into: str | None, **options: Any
 
     Exit code 130: stopped by Ctrl-C.
     """
-    from .train import Settings
+    from .settings import Settings
     from .train import train as report
     from .watch import Watch, interruptible
 

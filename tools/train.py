@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..importers import load_onnx
 from ..ops import Tensor
@@ -14,80 +13,20 @@ from ..ops.errors import Cancelled, InputError
 from ..runtime.file import is_mezzo, open_file
 from ..runtime.graph import Graph
 from ..runtime.infer import infer
-from ..train import schedule
-from ..train.checkpoint import exists
 from ..train.head import output_of, with_head
 from ..train.loss import loss_named
-from ..train.optimizer import KINDS, Optimizer
 from ..train.trainer import Trainer
 from .batches import Data, Reading, batch_count, read
-from .curve import check_name, draw
+from .curve import draw
 from .exported import check_export
 from .feeds import parse_sizes
 from .fit import Course, Every
 from .report import Report, Table
+from .settings import Settings, check_places, optimizer
 
 CLASSES = "cross_entropy"  # the loss that asks for classes
 BATCH = 32
-OPTIMIZERS = {name.lower(): kind for name, kind in KINDS.items()}
-# Schedule, the field that the rate goes into, and the fields that follow from the count of updates.
-SCHEDULES: dict[str, tuple[type[Any], str, Mapping[str, Callable[[int], int]]]] = {
-    "constant": (schedule.Constant, "value", {}),
-    "warm-up": (schedule.Constant, "value", {}),
-    "step": (schedule.Step, "value", {"every": lambda total: max(total // 3, 1)}),
-    "cosine": (schedule.Cosine, "value", {"total": lambda total: total}),
-    "polynomial": (schedule.Polynomial, "value", {"total": lambda total: total}),
-    "one-cycle": (schedule.OneCycle, "highest", {"total": lambda total: total}),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The options of the command, by their names."""
-
-    output: Path
-    # the model
-    predict: str | None
-    head: int | None
-    head_at: str | None
-    train: Sequence[str]
-    freeze: Sequence[str]
-    opset: int | None
-    # the data
-    inputs: Sequence[str]
-    target: Sequence[str]
-    size: tuple[float, ...]
-    scale: float | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    validate: float
-    validation: Path | None
-    # the training
-    loss: str
-    optimizer: str
-    rate: float | None
-    momentum: float | None
-    weight_decay: float | None
-    more: Sequence[str]
-    schedule: str
-    warm_up: int | None
-    epochs: int
-    batch: int | None
-    clip_norm: float | None
-    clip_value: float | None
-    gather: int
-    amp: str | None
-    seed: int
-    threads: int | None
-    # what is kept
-    checkpoint: Path | None
-    every: str
-    resume: bool
-    curve: Path | None
-
-
 Watch = Callable[[Course], None]
-T = TypeVar("T")
 
 
 def train(
@@ -98,7 +37,7 @@ def train(
     Raises InputError for settings and data that do not fit, Cancelled where the training was stopped (a checkpoint has
     been written then, if there is one), ExecutionError where the file does not do what was learned.
     """
-    _check_places(how)
+    check_places(how)
     graph, learn, held, notes = _prepared(model, data, how)
     batch, whole = _batch(graph, how)
     updates = how.epochs * batch_count(len(learn), batch, whole=whole) // how.gather
@@ -142,25 +81,6 @@ def train(
 
 
 # -- before ---------------------------------------------------------------------------------------------------------
-
-
-def _check_places(how: Settings) -> None:
-    """What would be found out only after the training."""
-    if how.output.suffix.lower() != ".onnx":
-        raise InputError("the result is an ONNX file", where=str(how.output), hint="write -o OUT.onnx")
-    if how.curve:
-        check_name(how.curve)
-    for path in (how.output, how.curve):
-        if path is not None and not path.parent.is_dir():
-            raise InputError("there is no such folder", where=str(path.parent), hint="make it first")
-    if how.resume and how.checkpoint is None:
-        raise InputError("--resume from where?", where="train", hint="give --checkpoint FOLDER")
-    if how.checkpoint and exists(how.checkpoint) and not how.resume:
-        raise InputError(
-            "the folder holds the checkpoint of another training",
-            where=str(how.checkpoint),
-            hint="go on from it with --resume, or give another folder",
-        )
 
 
 def _prepared(model: Path, data: Path, how: Settings) -> tuple[Graph, Data, Data | None, dict[str, Any]]:
@@ -247,51 +167,6 @@ def _batch(graph: Graph, how: Settings) -> tuple[int, bool]:
             hint=f"leave --batch out; --gather {how.batch or 2} gathers the gradients of so many batches",
         )
     return size, True
-
-
-def optimizer(how: Settings, updates: int) -> Optimizer:
-    """The optimizer and its schedule for so many updates."""
-    kind = _named(OPTIMIZERS, how.optimizer, "optimizer")
-    plan, field, usual = _named(SCHEDULES, how.schedule, "schedule")
-    given = {n.replace("-", "_"): _plain(n, text) for n, text in parse_sizes(how.more).items()}
-    given |= {n: v for n in ("momentum", "weight_decay") if (v := getattr(how, n)) is not None}
-    own = {f.name for f in fields(kind)} - {"rate", "groups"}
-    its = {f.name for f in fields(plan)} - {"value", "highest"}
-    strange = [n for n in given if n not in own | its]
-    if strange:
-        raise InputError(
-            f"{how.optimizer} with the schedule {how.schedule} has no setting {strange[0]!r}",
-            where="train",
-            hint=f"there are {', '.join(sorted(own | its))}",
-        )
-    rising = how.warm_up if how.warm_up is not None else (how.schedule == "warm-up") * max(updates // 20, 1)
-    rate = how.rate if how.rate is not None else next(f.default for f in fields(kind) if f.name == "rate")
-    rest = max(updates - rising, 1)
-    try:
-        then = plan(**{field: rate, **{n: made(rest) for n, made in usual.items()}, **_those(given, its)})
-        return kind(rate=schedule.WarmUp(then, rising) if rising else then, **_those(given, own))
-    except TypeError as error:
-        raise InputError(f"the settings do not fit: {error}", where="train", hint="see --set") from error
-
-
-def _named(table: Mapping[str, T], name: str, what: str) -> T:
-    if name not in table:
-        raise InputError(f"there is no {what} {name!r}", where=f"--{what}", hint=f"one of {', '.join(table)}")
-    return table[name]
-
-
-def _those(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {n: v for n, v in given.items() if n in names}
-
-
-def _plain(name: str, text: str) -> Any:
-    try:
-        value = json.loads(text.lower())
-        if isinstance(value, bool | int | float):
-            return value
-    except ValueError:
-        pass
-    raise InputError(f"{text!r} for {name!r} is no number", where="--set", hint="write beta2=0.98 or nesterov=true")
 
 
 # -- after ----------------------------------------------------------------------------------------------------------

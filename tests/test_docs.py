@@ -1,0 +1,49 @@
+"""What the pages show works as it stands there: blocks of Python, and lines that begin with `mezzo train`."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mezzo.models.digits import digits_model, held_out
+from mezzo.tools.cli import cli
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "docs/training.md"]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with the files that the pages speak of: digits as a model and in all forms of data."""
+    from PIL import Image
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(digits_model(), "model.onnx")
+    digits = held_out()
+    images, labels = digits.inputs[:96], digits.labels[:96]
+    np.savez("data.npz", image=images, target=labels)
+    header = ",".join([*(f"pixel{i}" for i in range(64)), "digit"])
+    table = np.column_stack([images.reshape(96, -1), labels])
+    np.savetxt("data.csv", table, delimiter=",", header=header, comments="", fmt=["%.4f"] * 64 + ["%d"])
+    for i in np.flatnonzero(labels < 2):
+        path = Path(f"photos/{labels[i]}/{i}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digits.images[i, 0] * 15).save(path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_and_commands_run(desk: None, page: Path) -> None:
+    text = page.read_text("utf8")
+    names: dict[str, Any] = {"image": held_out().inputs[:2], "batches": [dict(np.load("data.npz"))]}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M):
+        exec(compile(block, str(page), "exec"), names)
+    commands = re.findall(r"^mezzo (train .*)$", text, re.M)
+    assert commands
+    for command in commands:
+        cli.main(shlex.split(command, comments=True), standalone_mode=False)
