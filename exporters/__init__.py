@@ -10,7 +10,7 @@ from ..runtime.graph import Graph
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["save_onnx", "to_onnx"]
+__all__ = ["expressible", "save_onnx", "to_onnx"]
 
 
 def to_onnx(graph: Graph, *, opset: int | None = None, standard: bool = False) -> onnx.ModelProto:
@@ -34,6 +34,13 @@ def to_onnx(graph: Graph, *, opset: int | None = None, standard: bool = False) -
     from .model import to_model
 
     return to_model(graph, opset=opset, standard=standard)
+
+
+def expressible(graph: Graph, *, opset: int | None = None, standard: bool = False) -> int:
+    """The opset that `to_onnx` would write, found without touching the weights; it raises the same errors."""
+    from .model import opset_for
+
+    return opset_for(graph, opset, standard=standard)
 
 
 def save_onnx(

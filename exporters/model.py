@@ -43,6 +43,16 @@ def to_model(
     return model
 
 
+def opset_for(graph: Graph, opset: int | None, *, standard: bool) -> int:
+    """See `mezzo.exporters.expressible`."""
+
+    def declared(name: str, array: Array) -> onnx.TensorProto:  # of weights only their types matter here
+        return onnx.TensorProto(name=name, data_type=DType.of(np.asarray(array).dtype).onnx, dims=np.shape(array))
+
+    made = to_model(graph, opset=opset, standard=standard, store=declared)
+    return next(int(o.version) for o in made.opset_import if not o.domain)
+
+
 class _Writer:
     """Chooses the opset for a whole graph, and writes its nodes at it."""
 
@@ -64,11 +74,10 @@ class _Writer:
         nodes = [node for _, node in graph.walk()]
         for node in nodes:
             self._ways[id(node)], reasons[id(node)] = ways(node, context, limit)
-        self._refuse([(n, reasons[id(n)]) for n in nodes if not self._ways[id(n)]], "ONNX")
+        late = [n for n in nodes if opset and not n.domain and (w := self._ways[id(n)]) and w[-1].low > opset]
+        never = [n for n in nodes if not self._ways[id(n)]]
+        self._refuse([(n, reasons[id(n)]) for n in never], [(n, reasons[id(n)]) for n in late], opset)
         self.opsets = self._lowest(nodes, opset)
-        if opset is not None:
-            late = [(n, reasons[id(n)]) for n in nodes if not n.domain and self._ways[id(n)][-1].low > opset]
-            self._refuse(late, f"opset {opset}")
         written = {id(n): self._at(n) for n in nodes}
         self.misfits = {i for i, w in written.items() if w is None}
         self._written = {i: w for i, w in written.items() if w is not None}
@@ -81,16 +90,22 @@ class _Writer:
         """Whether the chosen opset lacks this node's operator."""
         return id(node) in self.misfits
 
-    def _refuse(self, nodes: list[tuple[Node, str]], what: str) -> None:
-        if nodes:
-            lines = [f"{node.place}: {reason}" for node, reason in nodes]
-            shown = "\n".join(f"  - {line}" for line in (*lines[:20], *(["..."] if len(lines) > 20 else [])))
-            raise UnsupportedModel(
-                f"{what} cannot express {len(nodes)} of its nodes\n{shown}",
-                where=self._top.name or "graph",
-                hint="leave out opset= to get the lowest that can" if what != "ONNX" else
-                "replace these operators by standard ones before the export",
-            )  # fmt: skip
+    def _refuse(self, never: list[tuple[Node, str]], late: list[tuple[Node, str]], opset: int | None) -> None:
+        """Raise one error for the nodes that no opset can express (`never`), and those that this one cannot."""
+        if not never and not late:
+            return
+        other = "replace these operators by standard ones before the export"
+        parts = [UnsupportedModel(reason, where=node.place, hint=other) for node, reason in never]
+        lowest = "leave out opset= to get the lowest that can"
+        parts += [UnsupportedModel(reason, where=node.place, hint=lowest) for node, reason in late]
+        lines = [f"  - {p.where}: {p.message}" for p in parts]
+        shown = "\n".join([*lines[:20], *(["  - ..."] if len(lines) > 20 else [])])
+        raise UnsupportedModel(
+            f"{'ONNX' if never else f'opset {opset}'} cannot express {len(parts)} of its nodes\n{shown}",
+            where=self._top.name or "graph",
+            hint=other if never else lowest,
+            parts=parts,
+        )
 
     def _lowest(self, nodes: list[Node], opset: int | None) -> dict[str, int]:
         lowest = {"": LOWEST}

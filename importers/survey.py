@@ -50,7 +50,10 @@ class Findings:
         texts = [text.removeprefix(f"{where}: ") for text, _ in lines]
         hints = dict.fromkeys(hint for _, hint in lines if hint)
         head = texts[0] if len(texts) == 1 else f"{len(texts)} problems\n" + "\n".join(f"  - {t}" for t in texts)
-        raise kind(head, where=where, hint="; ".join(hints))
+        kinds = [ModelError] * len(self.wrong) + [BudgetError] * len(self.too_much)
+        kinds += [UnsupportedModel] * len(self.unsupported)
+        parts = [k(text, hint=hint) for k, text, (_, hint) in zip(kinds, texts, lines, strict=True)]
+        raise kind(head, where=where, hint="; ".join(hints), parts=parts)
 
 
 def survey(source: Source, reader: TensorReader, budget: Budget) -> Findings:

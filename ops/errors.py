@@ -16,20 +16,22 @@ MezzoError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class MezzoError(Exception):
     """Base of all errors of this package: `except mz.MezzoError` catches ours and nothing else.
 
     `where` names the file, node or value; `message` says what is wrong, with both sides of a conflict; `hint` says
-    what to do about it.
+    what to do about it. An error that tells several problems has them one by one in `parts`.
 
     >>> print(MezzoError("3 is not 4", where="node 'add'", hint="make them equal"))
     node 'add': 3 is not 4
       hint: make them equal
     """
 
-    def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
-        self.message, self.where, self.hint = message, where, hint
+    def __init__(self, message: str, *, where: str = "", hint: str = "", parts: Sequence[MezzoError] = ()) -> None:
+        self.message, self.where, self.hint, self.parts = message, where, hint, tuple(parts)
         super().__init__(message)
 
     def __str__(self) -> str:
@@ -37,7 +39,7 @@ class MezzoError(Exception):
         return f"{head}\n  hint: {self.hint}" if self.hint else head
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.message, self.where, self.hint))
+        return (_rebuild, (type(self), self.message, self.where, self.hint, self.parts))
 
     def at(self, where: str) -> MezzoError:
         """Name the place, unless one closer to the fault has been named already."""
@@ -45,8 +47,10 @@ class MezzoError(Exception):
         return self
 
 
-def _rebuild(kind: type[MezzoError], message: str, where: str, hint: str) -> MezzoError:
-    return kind(message, where=where, hint=hint)
+def _rebuild(
+    kind: type[MezzoError], message: str, where: str, hint: str, parts: tuple[MezzoError, ...] = ()
+) -> MezzoError:
+    return kind(message, where=where, hint=hint, parts=parts)
 
 
 class ModelError(MezzoError):

@@ -93,9 +93,15 @@ def gradients(g: TypedBuilder, nodes: Sequence[Node], seeds: Mapping[str, str], 
         else:
             forward += made
     if refused:
+        hint = "freeze what lies before these nodes, or give the operators a rule (Op.grad)"
+        names = [f"{n.domain or 'ai.onnx'}::{n.op}" for n in refused]
         raise UnsupportedModel(
-            "no derivative: " + "; ".join(f"{n.domain or 'ai.onnx'}::{n.op} at {n.place}" for n in refused),
-            hint="freeze what lies before these nodes, or give the operators a rule (Op.grad)",
+            "no derivative: " + "; ".join(f"{op} at {n.place}" for op, n in zip(names, refused, strict=True)),
+            hint=hint,
+            parts=[
+                UnsupportedModel(f"{op} has no derivative", where=n.place, hint=hint)
+                for op, n in zip(names, refused, strict=True)
+            ],
         )
     depends = _dependants(g, forward, wrt, depends)
     arrived = {v: [dy or g.Expand(g.scalar(1, v), g.shape_of(v))] for v, dy in seeds.items()}
