@@ -18,9 +18,11 @@ WIDE = {
     "Softmax", "LogSoftmax", "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "Exp", "Log", "Pow", "Reciprocal",
     "Softplus", "Erf", "Gelu", "ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum",
     "ReduceLogSumExp", "ReduceProd", "CumSum", "LayerNormalization", "GroupNormalization", "InstanceNormalization",
-    "RMSNormalization", "BatchNormalization", "LRN", "LpNormalization", "MeanVarianceNormalization", "Cosh", "Sinh",
-    "Tan", "LSTM", "GRU", "RNN", "GlobalAveragePool", "AveragePool", "Resize", "GridSample", "RoiAlign",
+    "RMSNormalization", "LRN", "LpNormalization", "MeanVarianceNormalization", "Cosh", "Sinh",
+    "Tan", "LSTM", "GRU", "RNN", "Resize", "GridSample", "RoiAlign",
 }  # fmt: skip
+# Their first input decides; the others, scales and statistics, stay in 32 bits.
+MIXED = {"BatchNormalization"}
 KINDS = {"bf16": DType.BFLOAT16, "fp16": DType.FLOAT16}
 
 
@@ -75,15 +77,17 @@ def mixed(graph: Graph, policy: Policy) -> Graph:
         floats = [i for i in node.inputs if i and is_float(i)]
         known = not node.domain and not node.bodies
         moving = [i for i in floats if i not in graph.initializers]
+        mixes = known and node.op in MIXED
         if known and node.op in policy.low and floats:
             narrow = True
         elif not known or node.op in policy.wide or node.op in ("Cast", "CastLike"):
             narrow = False
         else:
-            narrow = bool(moving) and all(i in low for i in moving)
+            narrow = bool(moving) and all(i in low for i in (node.inputs[:1] if mixes else moving))
         if narrow:
-            inputs = tuple(cast(i, policy.dtype) for i in node.inputs)
-            low |= {o for o in node.outputs if o and is_float(o)}
+            touched = node.inputs[:1] if mixes else node.inputs
+            inputs = (*(cast(i, policy.dtype) for i in touched), *node.inputs[len(touched) :])
+            low |= {o for o in (node.outputs[:1] if mixes else node.outputs) if o and is_float(o)}
         else:
             inputs = tuple(map(wide, node.inputs))
             if node.bodies:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...ops import Tensor
 from ...ops.fused import ABSENT, PREVIOUS
-from ...ops.layouts import is_permutation
+from ...ops.layouts import is_permutation, row_major
 from ..kernels.kernel import Ask
 from .api import BIAS, DST, SRC, WEIGHTS, Refused
 from .kernel import OneDnn, constant, floats, result
@@ -39,24 +40,48 @@ class MatMul(OneDnn):
             except Refused:
                 if len(a.sizes) == 2:
                     raise
-        yield self._batched(ask, links, a, b, y)
-
-    def _batched(self, ask: Ask, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor) -> Draft:
         rank = len(y.sizes)
-        wish = y.layout if is_permutation(y.layout) and y.layout[-1] in "abcdef"[rank - 2 : rank] else ""
-        sides = []
-        for argument, at, t in zip((SRC, WEIGHTS), links[0].operands, (a, b), strict=True):
-            layout = t.layout if is_permutation(t.layout) else ""
-            if layout and layout[-1] not in "abcdef"[len(t.sizes) - 2 : len(t.sizes)]:
-                layout = ""
-            sizes = (1,) * (rank - len(t.sizes)) + t.sizes
-            strides = strides_of(layout, t.sizes) if layout else None
-            if strides is not None:
-                strides = (strides[0],) * (rank - len(t.sizes)) + strides
-            sides.append(Operand(argument, ("in", at), Memory(sizes, t.dtype, strides=strides), layout))
+        rows, columns = row_major(rank)[-2], row_major(rank)[-1]
+        if is_permutation(y.layout) and y.layout[-1] == columns:
+            yield self._batched(ask, links, a, b, y, y.layout)
+        if is_permutation(y.layout) and y.layout[-1] == rows and len(links) == 1 and 1 not in y.sizes[-2:]:
+            yield self._turned(ask, links, a, b, y)
+        yield self._batched(ask, links, a, b, y, "")
+
+    def _batched(self, ask: Ask, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor, wish: str) -> Draft:
+        sides = [
+            self._side(at, t, len(y.sizes), argument)
+            for argument, at, t in zip((SRC, WEIGHTS), links[0].operands, (a, b), strict=True)
+        ]
         target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, wish), wish)
         post = post_ops(ask, links[1:], y.sizes, wish)
         return Draft("matmul", (*sides, target), attributes=Attributes(post, ask.target.math))
+
+    def _turned(self, ask: Ask, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor) -> Draft:
+        """The transposed product of the transposed operands, for a result whose columns shall lie together."""
+        rank, (first, second) = len(y.sizes), links[0].operands
+        left, right = self._side(second, b, rank, SRC), self._side(first, a, rank, WEIGHTS)
+        target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, strides=strides_of(y.layout, y.sizes)), y.layout)
+        operands = tuple(replace(o, memory=transposed(o.memory)) for o in (left, right, target))
+        return Draft("matmul", operands, attributes=Attributes(math=ask.target.math))
+
+    def _side(self, at: int, t: Tensor, rank: int, argument: int) -> Operand:
+        """An operand with as many axes as the result."""
+        layout = t.layout if is_permutation(t.layout) else ""
+        if layout and layout[-1] not in row_major(len(t.sizes))[-2:]:
+            layout = ""
+        sizes = (1,) * (rank - len(t.sizes)) + t.sizes
+        strides = strides_of(layout, t.sizes) if layout else None
+        if strides is not None:
+            strides = (strides[0],) * (rank - len(t.sizes)) + strides
+        return Operand(argument, ("in", at), Memory(sizes, t.dtype, strides=strides), layout)
+
+
+def transposed(memory: Memory) -> Memory:
+    """The last two axes the other way round."""
+    strides = memory.strides or strides_of(row_major(len(memory.dims)), memory.dims)
+    dims = (*memory.dims[:-2], memory.dims[-1], memory.dims[-2])
+    return replace(memory, dims=dims, strides=(*strides[:-2], strides[-1], strides[-2]))
 
 
 def _flat(ask: Ask, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor) -> Draft:

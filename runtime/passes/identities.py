@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -76,8 +77,20 @@ def _forward(m: Match) -> str | None:
     return _same_dims(m)
 
 
+def _known_type(m: Match) -> str | None:
+    return None if m.tensor(m.root.outputs[0]) is not None else "the element type is not known"
+
+
+def _as_cast(m: Match) -> Replacement:
+    known = m.tensor(m.root.outputs[0])
+    assert known is not None
+    made = replace(m.root, op="Cast", inputs=m.root.inputs[:1], attrs={**m.root.attrs, "to": known.dtype.onnx})
+    return Replacement({}, (made,))
+
+
 RULES: tuple[Rule, ...] = (
     _drops("Identity", _always),
+    Rule("CastLike as Cast", Pattern("CastLike", (Leaf("x"), Leaf("like"))), _known_type, _as_cast),
     _drops("Dropout", _inference),
     _drops(("Cast", "CastLike"), _same_type),
     _drops(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Tile"), _same_dims),
