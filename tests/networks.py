@@ -101,6 +101,15 @@ def resnet18(dtype: DType = DType.FLOAT, width: int = 8) -> Graph:
     return g.done(g.linear("fc", g.Flatten(g.GlobalAveragePool(x)), wide, 10))
 
 
+def noisy(ratio: float | None = 0.5) -> Graph:
+    """A small network with batch normalisation and dropout, of which the ratio may be left out."""
+    g = Layers(DType.FLOAT, 12)
+    x = g.norm("norm", g.linear("first", g.x, 12, 32), 32)
+    given = g.const(np.float32(ratio or 0.0))  # made in either case: random numbers follow the names of nodes
+    x = g.Dropout(g.Relu(x), *(() if ratio is None else (given,)))
+    return g.done(g.linear("last", x, 32, 5))
+
+
 LENGTH, WIDE, HEADS = 6, 16, 4
 
 

@@ -29,7 +29,7 @@ from mezzo.train.step import Scaling, Step, training_step
 from mezzo.train.trainer import Trainer
 
 from .models import OTHERS, ort_run
-from .networks import NETWORKS, Layers, batch_for, lenet, mlp
+from .networks import NETWORKS, Layers, batch_for, lenet, mlp, noisy
 
 Array = np.ndarray[Any, Any]
 
@@ -142,15 +142,6 @@ def test_a_model_that_was_exported_while_training(tmp_path: Path) -> None:
 
 
 # Modes
-
-
-def noisy(ratio: float | None = 0.5) -> Graph:
-    """A small network with batch normalisation and dropout, of which the ratio may be left out."""
-    g = Layers(DType.FLOAT, 12)
-    x = g.norm("norm", g.linear("first", g.x, 12, 32), 32)
-    given = g.const(np.float32(ratio or 0.0))  # made in either case: random numbers follow the names of nodes
-    x = g.Dropout(g.Relu(x), *(() if ratio is None else (given,)))
-    return g.done(g.linear("last", x, 32, 5))
 
 
 def test_dropout_drops_while_training_alone() -> None:

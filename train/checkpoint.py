@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ops import DType
 from ..ops.errors import ModelError
 from ..ops.types import Array
 from ..runtime.files import replace_file
@@ -24,6 +25,13 @@ from ..runtime.version import __version__
 MANIFEST = "checkpoint.json"
 FORMAT = 1
 LARGEST_MANIFEST = 64 << 20  # bytes
+# How safetensors calls the element types that it has; its own reader of NumPy arrays knows fewer.
+NAMES = {
+    "F64": DType.DOUBLE, "F32": DType.FLOAT, "F16": DType.FLOAT16, "BF16": DType.BFLOAT16, "I64": DType.INT64,
+    "I32": DType.INT32, "I16": DType.INT16, "I8": DType.INT8, "U64": DType.UINT64, "U32": DType.UINT32,
+    "U16": DType.UINT16, "U8": DType.UINT8, "BOOL": DType.BOOL, "F8_E4M3": DType.FLOAT8E4M3FN,
+    "F8_E5M2": DType.FLOAT8E5M2,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,8 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
             "notes": checkpoint.notes,
             "versions": {"mezzo": __version__, "numpy": np.__version__},
         }
-        replace_file(where / MANIFEST, [json.dumps(manifest, indent=1).encode()])
+        text = json.dumps({**manifest, "seal": _seal(json.loads(json.dumps(manifest)))}, indent=1)
+        replace_file(where / MANIFEST, [text.encode()])
         for former in (*where.glob("*.safetensors"), *where.glob(".mezzo-*.part")):  # of killed writers too
             if former.name != name:
                 former.unlink(missing_ok=True)
@@ -71,8 +80,7 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
 
 def load(folder: str | os.PathLike[str]) -> Checkpoint:
     """Read a folder's checkpoint. Raises ModelError where there is none, or it is damaged."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load as decode
+    from safetensors import SafetensorError, deserialize
 
     where = Path(folder)
     try:
@@ -81,22 +89,36 @@ def load(folder: str | os.PathLike[str]) -> Checkpoint:
         manifest = json.loads((where / MANIFEST).read_bytes())
         if manifest["format"] != FORMAT:
             raise ValueError(f"format {manifest['format']!r} is not {FORMAT}")
+        if manifest.pop("seal") != _seal(manifest):
+            raise ValueError("the manifest is not as it was written")
         name = str(manifest["data"])
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise ValueError(f"{name!r} is no file beside the manifest")
         data = (where / name).read_bytes()
         if hashlib.blake2b(data, digest_size=32).hexdigest() != manifest["digest"]:
             raise ValueError(f"{name} has another digest than the manifest says")
-        arrays = decode(data)
+        arrays = {
+            n: np.frombuffer(t["data"], NAMES[t["dtype"]].numpy).reshape(t["shape"])
+            for n, t in deserialize(data)  # type: ignore[no-untyped-call]
+        }
         return Checkpoint(
             arrays, int(manifest["run"]), str(manifest["graph"]), dict(manifest["optimizer"]), dict(manifest["notes"])
         )
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (
+        *(OSError, ValueError, KeyError, TypeError, AttributeError),
+        *(OverflowError, RecursionError, SafetensorError),
+    ) as error:
         raise ModelError(
             f"no checkpoint can be read: {error}",
             where=str(where),
             hint="give the folder that Trainer.save wrote to; a pickle is never read",
         ) from error
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    """The digest of what a manifest says."""
+    said = json.dumps(manifest, sort_keys=True).encode()
+    return hashlib.blake2b(said, digest_size=16).hexdigest()
 
 
 def exists(folder: str | os.PathLike[str]) -> bool:
