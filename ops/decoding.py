@@ -5,16 +5,17 @@ https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html, https://onnx.ai/onnx/
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from .attention import split_heads
 from .errors import ShapeError
-from .op import Context, Sample, op
+from .formula import Arithmetic, Arrays, Nodes, Operand
+from .op import Builder, Context, Sample, Value, op
 from .rules import axis_of, has_rank, narrow, product, same, widen
-from .types import Array, Dim, Tensor, f32, i64
+from .types import Array, Dim, DType, Tensor, f32, i64
 
 _COS, _SIN = (
     np.cos(np.arange(12, dtype=np.float32)).reshape(6, 2),
@@ -73,6 +74,49 @@ def _(X: Tensor, cos_cache: Tensor, sin_cache: Tensor, position_ids: Tensor | No
     return X.forget()
 
 
+@rotary_embedding.body
+def _(
+    g: Builder,
+    xs: Any,
+    types: Any,
+    *,
+    interleaved: int = 0,
+    num_heads: int | None = None,
+    rotary_embedding_dim: int = 0,
+) -> Value | None:
+    if types[0].dims is None:
+        return None
+    X, cos, sin, places = xs
+    packed = len(types[0].dims) == 3
+    heads = g.Reshape(X, g.const([0, 0, num_heads, -1])) if packed else g.Transpose(X, perm=(0, 2, 1, 3))
+    if types[0].dtype.narrow:
+        heads, cos, sin = (g.Cast(x, to=DType.FLOAT.onnx) for x in (heads, cos, sin))
+    # [batch, length, heads, size]: the turns of a place are those of all heads
+    cos, sin = (g.Unsqueeze(c if places is None else g.Gather(c, places), g.const([2])) for c in (cos, sin))
+
+    def part(first: int | None, last: int | None, step: int = 1) -> Value:
+        ends = [first or 0], [np.iinfo(np.int64).max if last is None else last], [3], [step]
+        return g.Slice(heads, *map(g.const, ends))
+
+    rest = part(rotary_embedding_dim, None) if rotary_embedding_dim else None
+    if interleaved:
+        a, b = (part(i, rotary_embedding_dim or None, 2) for i in (0, 1))
+    else:
+        whole = part(0, rotary_embedding_dim) if rotary_embedding_dim else heads
+        a, b = g.Split(whole, axis=3, num_outputs=2, outputs=2)
+    turned = g.Sub(g.Mul(a, cos), g.Mul(b, sin)), g.Add(g.Mul(a, sin), g.Mul(b, cos))
+    if interleaved:
+        pairs = g.Concat(*(g.Unsqueeze(x, g.const([4])) for x in turned), axis=4)
+        y = g.Reshape(
+            pairs, g.Concat(g.Shape(pairs, end=3), g.Mul(g.Shape(a, start=3), g.const(2)), axis=0), allowzero=1
+        )
+    else:
+        y = g.Concat(*turned, axis=3)
+    y = y if rest is None else g.Concat(y, rest, axis=3)
+    y = g.Cast(y, to=types[0].dtype.onnx) if types[0].dtype.narrow else y
+    return g.Reshape(y, g.shape_of(X), allowzero=1) if packed else g.Transpose(y, perm=(0, 2, 1, 3))
+
+
 @op(
     "TensorScatter",
     since=24,
@@ -127,6 +171,31 @@ def _(
             if i != at:
                 same(a, b, f"axis {i} of the cache {past_cache} and its update {update}")
     return past_cache.forget()
+
+
+@tensor_scatter.body
+def _(g: Builder, xs: Any, types: Any, *, axis: int = -2, mode: str = "linear") -> Value | None:
+    if types[0].dims is None:
+        return None
+    past, update, start = xs
+    rank = len(types[0].dims)
+    at = axis_of(axis, rank)
+    swap = tuple({1: at, at: 1}.get(i, i) for i in range(rank))  # [batch, places, ...]
+
+    def numbers(size: Value) -> Value:
+        return g.Range(g.const(0), g.Squeeze(size), g.const(1))
+
+    batch, count = g.Shape(past, start=0, end=1), g.Shape(update, start=at, end=at + 1)
+    places = g.Unsqueeze(numbers(count), g.const([0]))
+    if start is not None:
+        places = g.Add(places, g.Unsqueeze(start, g.const([1])))
+    if mode == "circular":
+        places = g.Mod(places, g.Shape(past, start=at, end=at + 1))
+    full = g.Concat(batch, count, axis=0)
+    pairs = [g.Expand(g.Unsqueeze(numbers(batch), g.const([1])), full), g.Expand(places, full)]
+    indices = g.Concat(*(g.Unsqueeze(i, g.const([2])) for i in pairs), axis=2)
+    made = g.ScatterND(*(g.Transpose(past, perm=swap), indices, g.Transpose(update, perm=swap)))
+    return g.Transpose(made, perm=swap)
 
 
 @op(
@@ -184,6 +253,30 @@ def _(
     return input.forget(), input.of((batch, channels, size - 1 if isinstance(size, int) else None))
 
 
+@causal_conv_with_state.body
+def _(g: Builder, xs: Any, types: Any, *, activation: str = "none") -> tuple[Value, ...]:
+    input, weight, bias, past = xs
+    if past is None:
+        missing = g.Sub(g.Shape(weight, start=2, end=3), g.const(1))
+        past = g.Expand(g.scalar(0, input), g.Concat(g.Shape(input, start=0, end=2), missing, axis=0))
+    whole = g.Concat(past, input, axis=2)
+    x, w, b = (v if v is None or not t.dtype.narrow else g.Cast(v, to=DType.FLOAT.onnx)
+               for v, t in zip((whole, weight, bias), types, strict=False))  # fmt: skip
+    channels = next((t.dims[i] for t, i in ((types[1], 0), (types[0], 1)) if t.dims is not None), None)
+    if isinstance(channels, int):
+        y = g.Conv(x, w, b, group=channels)
+    else:  # [batch, channels, length, taps]: a convolution has to be told how many channels there are
+        length, taps = (g.Squeeze(g.Shape(v, start=2, end=3)) for v in (input, weight))
+        at, tap = (g.Range(g.const(0), n, g.const(1)) for n in (length, taps))
+        windows = g.Gather(x, g.Add(g.Unsqueeze(at, g.const([1])), tap), axis=2)
+        y = g.ReduceSum(g.Mul(windows, w), g.const([3]), keepdims=0)
+        y = y if b is None else g.Add(y, g.Unsqueeze(b, g.const([1])))
+    y = y if activation == "none" else g.Mul(y, g.Sigmoid(y))
+    length = g.Shape(input, start=2, end=3)
+    state = g.Slice(whole, length, g.const([np.iinfo(np.int64).max]), g.const([2]))
+    return g.Cast(y, to=types[0].dtype.onnx) if types[0].dtype.narrow else y, state
+
+
 RULES = ("linear", "gated", "delta", "gated_delta")
 _HEADS = {"q_num_heads": 4, "kv_num_heads": 2}
 _QKV = [f32(2, 3, 12), f32(2, 3, 6), f32(2, 3, 8)]  # queries and keys of size 3, values of size 4
@@ -217,39 +310,60 @@ def linear_attention(
     scale: float = 0.0,
     update_rule: str = "gated_delta",
 ) -> tuple[Array, Array]:
-    xp = k.xp
+    return _linear_attention(
+        Arrays(k.xp), (query, key, value, past_state, decay, beta), kv_num_heads, q_num_heads, scale, update_rule
+    )
+
+
+def _linear_attention(
+    m: Arithmetic, given: tuple[Operand, ...], kv_num_heads: int, q_num_heads: int, scale: float, update_rule: str
+) -> tuple[Operand, Operand]:
+    """One step after another; a formula, of which reference and standard body are made."""
+    query, key, value, past_state, decay, beta = given
     if update_rule not in RULES:
         raise ShapeError(f"update_rule {update_rule!r} is none of {', '.join(RULES)}")
-    q = widen(split_heads(query, q_num_heads))
-    keys, values = widen(split_heads(key, kv_num_heads)), widen(split_heads(value, kv_num_heads))
-    batch, _, length, size = q.shape
-    group = q_num_heads // kv_num_heads
-    state = xp.zeros((batch, kv_num_heads, size, values.shape[3]), q.dtype)
-    state = state if past_state is None else state + widen(past_state)
-    fading = _gate(decay, "decay", update_rule.startswith("gated"), update_rule, kv_num_heads)
-    rate = _gate(beta, "beta", update_rule.endswith("delta"), update_rule, None)
-    y = xp.empty((batch, kv_num_heads, group, length, values.shape[3]), q.dtype)
-    queries = q.reshape(batch, kv_num_heads, group, length, size) * (scale or 1 / math.sqrt(size))
-    for t in range(length):
-        column, row = keys[:, :, t, :, None], values[:, :, t, None, :]
-        if fading is not None:
-            state = state * xp.exp(fading[:, :, t, :, None])
-        if rate is not None:  # write only what the state does not answer for this key yet
-            row = (row - (state * column).sum(2, keepdims=True)) * rate[:, :, t, :, None]
-        state = state + column * row
-        y[:, :, :, t] = xp.matmul(queries[:, :, :, t], state)
-    joined = y.transpose(0, 3, 1, 2, 4).reshape(batch, length, q_num_heads * values.shape[3])
-    return xp.array(narrow(joined, query.dtype)), narrow(state, query.dtype if past_state is None else past_state.dtype)
+    rows = {name: m.heads(m.widened(x), kv_num_heads) for name, x in (("key", key), ("value", value))}
+    rows["query"] = m.scaled(m.heads(m.widened(query), q_num_heads, kv_num_heads), scale)
+    for name, x, needed, heads in (
+        ("decay", decay, update_rule.startswith("gated"), kv_num_heads),
+        ("beta", beta, update_rule.endswith("delta"), 0),
+    ):
+        if needed and x is None:
+            raise ShapeError(f"update_rule {update_rule!r} needs the input {name}")
+        if needed:  # without a number of heads, each entry is one head's
+            rows[name] = m.heads(m.widened(x), heads) if heads else m.insert(m.lead(m.widened(x), 3), 3)
+    if past_state is None:
+        state = m.zeros(rows["key"], (rows["key"], 1), (rows["key"], 2), (rows["key"], 3), (rows["value"], 3))
+    else:
+        state = m.widened(past_state)
+
+    def step(states: list[Operand], row: Mapping[str, Operand]) -> tuple[list[Operand], list[Operand]]:
+        (state,), column, value = states, m.insert(row["key"], 3), m.insert(row["value"], 2)
+        if "decay" in row:
+            state = state * m.exp(m.insert(row["decay"], 3))
+        if "beta" in row:  # write only what the state does not answer for this key yet
+            value = (value - m.sum(state * column, 2)) * m.insert(row["beta"], 3)
+        state = state + column * value
+        return [state], [row["query"] @ state]
+
+    (state,), (y,) = m.scan(step, [state], rows, 1)
+    return m.like(m.beside(y), query), m.like(state, query if past_state is None else past_state)
 
 
-def _gate(x: Array | None, name: str, needed: bool, update_rule: str, heads: int | None) -> Array | None:
-    """A gate as [batch, heads, length, size or 1]; None where the rule has no such gate. Without `heads`, each entry
-    is one head's."""
-    if not needed:
-        return None
-    if x is None:
-        raise ShapeError(f"update_rule {update_rule!r} needs the input {name}")
-    return widen(split_heads(x, heads or x.shape[2]))
+@linear_attention.body
+def _(
+    g: Builder,
+    xs: Any,
+    types: Any,
+    *,
+    chunk_size: int = 64,
+    kv_num_heads: int,
+    q_num_heads: int,
+    scale: float = 0.0,
+    update_rule: str = "gated_delta",
+) -> tuple[Value | None, ...]:
+    m = Nodes(g)
+    return m.names(_linear_attention(m, tuple(m.of(xs)), kv_num_heads, q_num_heads, scale, update_rule))
 
 
 @linear_attention.infer

@@ -56,6 +56,29 @@ class Arrays:
         """The first two of `rank` axes exchanged."""
         return x.swapaxes(0, 1)
 
+    def heads(self, x: Array, heads: int, groups: int = 0) -> Array:
+        """[batch, steps, heads * size] as [steps, batch, heads, size]; with `groups` the heads in so many groups."""
+        batch, steps, width = x.shape
+        split = (groups, heads // groups) if groups else (heads,)
+        return x.reshape(batch, steps, *split, width // heads).swapaxes(0, 1)
+
+    def beside(self, x: Array) -> Array:
+        """[steps, batch, groups, heads, size] as [batch, steps, all heads beside each other]."""
+        steps, batch, *sizes = x.shape
+        return x.swapaxes(0, 1).reshape(batch, steps, math.prod(sizes))
+
+    def insert(self, x: Array, axis: int) -> Array:
+        """One more axis of size 1."""
+        return self.xp.expand_dims(x, axis)
+
+    def sum(self, x: Array, axis: int) -> Array:
+        """The sum over an axis, which stays."""
+        return x.sum(axis, keepdims=True)
+
+    def scaled(self, x: Array, scale: float) -> Array:
+        """x * scale; without a scale over the root of the size of the last axis."""
+        return x * (scale or 1 / math.sqrt(x.shape[-1]))
+
     def where(self, condition: Array, a: Array, b: Any) -> Array:
         return self.xp.where(condition, a, b)
 
@@ -205,6 +228,31 @@ class Nodes:
 
     def lead(self, x: Term, rank: int) -> Term:
         return self.op("Transpose", x, perm=(1, 0, *range(2, rank)))
+
+    def heads(self, x: Term, heads: int, groups: int = 0) -> Term:
+        split = (groups, heads // groups) if groups else (heads,)
+        return self.lead(self.op("Reshape", x, self.ints(0, 0, *split, -1)), 3 + len(split))
+
+    def beside(self, x: Term) -> Term:
+        turned = self.lead(x, 5)
+        parts = [
+            self.op("Shape", turned, start=0, end=2),
+            *(self.op("Shape", x, start=i, end=i + 1) for i in (2, 3, 4)),
+        ]
+        shape = self.join([parts[0], parts[1] * parts[2] * parts[3]], 0)
+        return self.op("Reshape", turned, shape, allowzero=1)
+
+    def insert(self, x: Term, axis: int) -> Term:
+        return self.op("Unsqueeze", x, self.ints(axis))
+
+    def sum(self, x: Term, axis: int) -> Term:
+        return self.op("ReduceSum", x, self.ints(axis), keepdims=1)
+
+    def scaled(self, x: Term, scale: float) -> Term:
+        size = self.type_of(x).dims[-1]
+        if scale or isinstance(size, int):
+            return x * (scale or 1 / math.sqrt(size))
+        return x / self.op("Sqrt", self.op("CastLike", self.op("Squeeze", self.op("Shape", x, start=-1)), x))
 
     def where(self, condition: Term, a: Term, b: Any) -> Term:
         return self.op("Where", condition, a, b)
