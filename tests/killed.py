@@ -35,12 +35,12 @@ def slow(stall: int) -> None:
     """Make flushes to the disk slow, and tell of them."""
     number, real = 0, os.fsync
 
-    def fsync(handle: Any) -> None:
+    def fsync(fd: Any) -> None:
         nonlocal number
         number += 1
         say("writing")
         time.sleep(600 if number == stall else 0.002)
-        real(handle)
+        real(fd)
 
     os.fsync = fsync
 
