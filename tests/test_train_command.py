@@ -344,7 +344,11 @@ def test_a_softmax_before_the_output_and_a_mezzo_file(place: Path) -> None:
     Session(graph).save("soft.mezzo", portable=True)
     told = trained("soft.mezzo", "data.npz", "--epochs", "8", "--rate", "0.1")
     assert told["epochs"][-1]["loss"] < told["epochs"][0]["loss"]
-    np.testing.assert_allclose(load("out.onnx")(X).sum(1), 1, rtol=1e-5)
+    shares = load("out.onnx")(X)
+    np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
+    told = trained("out.onnx", "data.npz", "--epochs", "1", "--rate", "1e-12", "--batch", "60", "--validate", "0")
+    loss = -np.log(shares[np.arange(60), LABELS]).mean()
+    assert told["epochs"][0]["loss"] == pytest.approx(loss, rel=1e-4), "of the logits, not of the shares"
 
 
 def test_a_model_of_one_batch_size(place: Path) -> None:
@@ -379,8 +383,12 @@ def test_every_optimizer_and_schedule_can_be_named(optimizer: str, schedule: str
     assert max(rates) == pytest.approx(0.5, rel=0.01)
     assert (rates[0] < 0.5) == (schedule in ("warm-up", "one-cycle"))
     assert (rates[-1] < 0.1) == (schedule in ("step", "cosine", "polynomial", "one-cycle"))
+    assert schedules.at(made.rate, 39) == pytest.approx(schedules.at(made.rate, 1000), abs=0.05), "its end is the end"
     risen = module.optimizer(plain_settings(optimizer=optimizer, schedule=schedule, rate=0.5, warm_up=4), 40)
     assert schedules.at(risen.rate, 0) == 0
+    assert schedules.at(risen.rate, 39) == pytest.approx(schedules.at(made.rate, 39), abs=0.05), (
+        "it ends with the updates"
+    )
 
 
 def test_settings_reach_the_optimizer_and_the_schedule() -> None:
@@ -491,6 +499,8 @@ def test_ctrl_c_keeps_the_training_and_exit_codes_tell(place: Path) -> None:
 
 def test_an_epoch_has_every_sample_once() -> None:
     data = Data("here", np.arange(10), (), lambda some: {"x": some * 2})
+    orders = {tuple(f["target"].tolist()) for epoch in range(3) for f in data.shuffled(10, 1, epoch)}
+    assert len(orders) == 3, "each epoch has its own"
     for epoch in range(3):
         seen = [f["target"] for f in data.shuffled(4, 1, epoch)]
         assert [len(s) for s in seen] == [4, 4, 2]
@@ -523,7 +533,10 @@ def test_the_curve_is_a_picture(
     assert root.tag == f"{tag}svg"
     assert len(root.findall(f"{tag}polyline")) == 6, "each batch, each epoch and validation, twice"
     titles = [t.text or "" for t in root.iter(f"{tag}title")]
-    assert sum(t.startswith("before, validation") for t in titles) == 2
+    before = {t for t in titles if t.startswith("before, validation")}
+    assert [t.split(": ")[1].split()[0] for t in sorted(before)] == ["accuracy", "loss"]
+    assert any(t.endswith("%") and "accuracy" in t for t in before)
+    assert len({t.split()[-1].rstrip("%") for t in before}) == 2
     assert sum(t.startswith("epoch 2, training: accuracy") for t in titles) == 1
     trained("mlp.onnx", "data.npz", "--epochs", "1", "--curve", "curve.html")
     assert "<svg" in Path("curve.html").read_text()

@@ -111,7 +111,7 @@ def _over_classes(node: Node, type: Type) -> bool:
     """Whether a node is a Softmax along axis 1; before opset 13 it went over all axes from there on."""
     if not isinstance(type, Tensor) or type.dims is None:
         return False
-    rank, axis = len(type.dims), node.record.bind(node.attrs).get("axis", 0)
+    rank, axis = len(type.dims), {**node.record.attrs, **node.attrs}.get("axis", 0)
     if (node.domain, node.op) in (("", "Softmax"), ("", "LogSoftmax")):
         return bool(axis % rank == 1)
     return (
