@@ -383,7 +383,7 @@ def test_every_optimizer_and_schedule_can_be_named(optimizer: str, schedule: str
     assert max(rates) == pytest.approx(0.5, rel=0.01)
     assert (rates[0] < 0.5) == (schedule in ("warm-up", "one-cycle"))
     assert (rates[-1] < 0.1) == (schedule in ("step", "cosine", "polynomial", "one-cycle"))
-    assert schedules.at(made.rate, 39) == pytest.approx(schedules.at(made.rate, 1000), abs=0.05), "its end is the end"
+    assert schedules.at(made.rate, 39) == pytest.approx(schedules.at(made.rate, 1000), abs=0.05), "there it stays"
     risen = module.optimizer(plain_settings(optimizer=optimizer, schedule=schedule, rate=0.5, warm_up=4), 40)
     assert schedules.at(risen.rate, 0) == 0
     assert schedules.at(risen.rate, 39) == pytest.approx(schedules.at(made.rate, 39), abs=0.05), (
@@ -535,9 +535,8 @@ def test_the_curve_is_a_picture(
     titles = [t.text or "" for t in root.iter(f"{tag}title")]
     before = {t for t in titles if t.startswith("before, validation")}
     assert [t.split(": ")[1].split()[0] for t in sorted(before)] == ["accuracy", "loss"]
-    assert any(t.endswith("%") and "accuracy" in t for t in before)
-    assert len({t.split()[-1].rstrip("%") for t in before}) == 2
-    assert sum(t.startswith("epoch 2, training: accuracy") for t in titles) == 1
+    (share,) = (float(t.split()[-1].rstrip("%")) for t in before if t.endswith("%"))
+    assert 0 <= share <= 100
     trained("mlp.onnx", "data.npz", "--epochs", "1", "--curve", "curve.html")
     assert "<svg" in Path("curve.html").read_text()
     for path in ("curve.svg", "curve.html"):
