@@ -244,6 +244,21 @@ def _returning(name: str, body: GraphBody, values: Sequence[str], rows: int, att
     return Twin(name, {**attrs, **given, "body": b.graph(outputs)}, len(outputs) - condition)
 
 
+def _moving(g: Builder, body: GraphBody, inputs: Sequence[str], types: Sequence[Type], skip: int) -> list[int]:
+    """The numbers of the carried values that depend, after some iterations, on what needs a gradient.
+
+    `inputs` are those of the body, first the carried values, of these `types`; the results of the body before them are
+    to be skipped.
+    """
+    wants = g.wants[-len(inputs) :] if inputs else ()
+    starts = {v for v, wanted in zip(inputs, wants, strict=True) if wanted} | set(g.captured)
+    while True:
+        more = {inputs[i] for i, t in enumerate(types) if differentiable(t) and i + skip in body.reached(starts)}
+        if more <= starts:
+            return [i for i in range(len(types)) if inputs[i] in starts]
+        starts |= more
+
+
 def _row(body: GraphBody, value: str, rows: int) -> int | None:
     """The number of the scan output, among all outputs of a body, that returns a value."""
     return next((i for i in body.returns(value) if i >= rows), None)
@@ -260,7 +275,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, body: GraphBody) -> tuple[Value
     counted = _row(body, body.inputs[0], n + 1)
     assert counted is not None  # the twin returns it
     trips = g.Squeeze(g.shape_of(ys[counted - 1]))
-    moving = [i for i, t in enumerate(types) if differentiable(t)]
+    moving = _moving(g, body, body.inputs[2:], types, 1)
     arriving = [j for j in range(n, len(dys)) if dys[j] is not None]
     captured = list(g.captured)
 
@@ -432,7 +447,7 @@ def _(
     out_axes = [0] * n + list(scan_output_axes or [0] * (outputs - n))
     out_back = [0] * n + list(scan_output_directions or [0] * (outputs - n))
     rows = [i for v in body.inputs[:n] if (i := _row(body, v, n)) is not None]  # the twin returns all
-    moving = [i for i in range(n) if differentiable(g.type_of(ys[i]))]
+    moving = _moving(g, body, body.inputs, [g.type_of(y) for y in ys[:n]], 0)
     scanned = list(range(n, len(xs)))
     wanted = [j for j in scanned if g.wants[j]]
     arriving = [j for j in range(n, outputs) if dys[j] is not None]

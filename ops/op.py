@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
@@ -45,6 +45,9 @@ class GraphBody(Subgraph, Protocol):
 
     def returns(self, value: str) -> tuple[int, ...]:
         """The numbers of the outputs that are this value."""
+
+    def reached(self, values: Iterable[str]) -> set[int]:
+        """The numbers of the outputs that depend on these values through floats."""
 
     def extend(self) -> Any:
         """A builder of graphs that goes on where this body ends."""

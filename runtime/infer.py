@@ -7,7 +7,7 @@ so that shape arithmetic has vanished before anything is planned.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from ..ops import Context, MezzoError, Tensor, Type
 from ..ops.budget import Budget
 from ..ops.errors import ShapeError
-from ..ops.types import type_of
+from ..ops.types import differentiable, type_of
 from .graph import Graph, GraphBuilder, Node
 from .shared import shared
 
@@ -70,6 +70,14 @@ class TypedBody:
     def returns(self, value: str) -> tuple[int, ...]:
         copies = {n.outputs[0] for n in self.graph.nodes if n.op == "Identity" and n.inputs == (value,)} | {value}
         return tuple(i for i, o in enumerate(self.graph.outputs) if o in copies)
+
+    def reached(self, values: Iterable[str]) -> set[int]:
+        found = set(values)
+        for node in self.graph.nodes:
+            if not found.isdisjoint(node.reads()):
+                types = self.scope.types
+                found.update(o for o in node.outputs if o and (o not in types or differentiable(types[o])))
+        return {i for i, o in enumerate(self.graph.outputs) if o in found}
 
     def extend(self) -> GraphBuilder:
         return GraphBuilder.after(self.graph)

@@ -10,6 +10,7 @@ import pytest
 
 from mezzo.exporters import to_onnx
 from mezzo.ops import Body, DType, Tensor
+from mezzo.ops.errors import UnsupportedModel
 from mezzo.ops.types import Sequence, differentiable, f32, i64
 from mezzo.runtime.autodiff import grad
 from mezzo.runtime.eager import evaluate
@@ -313,3 +314,20 @@ def test_a_body_that_runs_again_draws_the_same_numbers(where: str) -> None:
     for found in (evaluate(made, feeds), session.run(feeds), session.run(feeds)):
         np.testing.assert_allclose(found[y], feeds["x"] * found["x_grad"], rtol=1e-5)
         assert len(set(found["x_grad"].tolist())) == 6
+
+
+def test_what_leads_to_nothing_needs_no_derivative() -> None:
+    """A float beside those that need gradients, carried through an operator that has none."""
+    g = GraphBuilder()
+    x, noise = g.input("x", f32(2)), g.input("noise", f32(3))
+
+    def step(b: G, i: str, go: str, x: str, noise: str) -> Any:
+        return go, b.Mul(x, x), b.Mul(noise, b.DynamicQuantizeLinear(noise, outputs=3)[1])
+
+    body = Body([i64(), BOOL, f32(2), f32(3)], step)
+    y, rest = g.Loop(g.const(2), None, x, noise, body=body, outputs=2)
+    graph, feeds = g.graph([y, rest]), {"x": drawn(2), "noise": drawn(3)}
+    found = evaluate(grad(graph, y, ["x"]), feeds)
+    np.testing.assert_allclose(found["x_grad"], 4 * feeds["x"] ** 3, rtol=1e-5)
+    with pytest.raises(UnsupportedModel, match="DynamicQuantizeLinear"):
+        grad(graph, rest, ["noise"])
