@@ -128,7 +128,10 @@ def _tensor(graph: Graph, name: str) -> Tensor:
 
 def _headed(graph: Graph, size: int, how: Settings, notes: dict[str, Any]) -> Graph:
     notes["head"] = f"a new one of {size}"
-    return with_head(graph, size, output=how.predict, at=how.head_at, seed=how.seed)
+    try:
+        return with_head(graph, size, output=how.predict, at=how.head_at, seed=how.seed)
+    except InputError as error:
+        raise InputError(error.message, where=error.where, hint=error.hint.replace("at=", "--head-at")) from error
 
 
 def _for_classes(
@@ -204,5 +207,5 @@ def _report(model: Path, course: Course, how: Settings, notes: Mapping[str, Any]
     return Report(str(model), facts, (result, numbers))
 
 
-def _told(value: float | None, digits: str = ".4f") -> str:
+def _told(value: float | None, digits: str = ".4g") -> str:
     return "" if value is None else f"{value:{digits}}"

@@ -77,6 +77,6 @@ class Watch:
             told += f"; validation: {Metrics(0, done.validation_loss, done.validation_accuracy)}"
         told += f"; {done.seconds:.1f} s"
         if self._bar is not None:
-            self._bar.console.print(told, highlight=False)
+            self._bar.console.print(told, highlight=False, soft_wrap=True)
         else:
             print(told, flush=True)
