@@ -1,55 +1,162 @@
-"""Is a model covered? The static part: every operator of the file against what is carried."""
+"""Is a model covered: can it be run, trained, exported, and does it give the right numbers? One file at a time."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
+from ..exporters import expressible
 from ..importers import load_onnx, operators_of
 from ..ops.budget import Budget
-from ..ops.errors import MezzoError, UnsupportedModel
+from ..ops.errors import InputError, MezzoError, UnsupportedModel
+from ..ops.types import differentiable
+from ..runtime.autodiff import ONES, fresh, gradients
+from ..runtime.device import device
 from ..runtime.file import is_mezzo, open_file
-from .report import Report, Table
+from ..runtime.graph import Graph
+from ..runtime.infer import infer
+from ..runtime.typed import TypedBuilder
+from ..train import modes
+from .report import Table
+from .verdict import MISSING, Problem, Verdict, file_problems, problems_of
 
-GOOD, MISSING, BAD_FILE = 0, 1, 3
+FOLDED = 1 << 18  # elements: shape arithmetic is computed in the static part, weights are not
+OPERATORS = ("domain", "operator", "opset", "nodes", "covered", "what to do")
 
 
-def check(path: Path, budget: Budget | None = None) -> tuple[Report, int]:
-    """Report on a model file and give the exit code: 0 covered, 1 something is missing, 3 the file is bad."""
-    limits = budget or Budget()
-    if is_mezzo(path):
-        return _check_mezzo(path, limits)
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is asked for besides running: see `mezzo check --help`."""
+
+    train: bool = False
+    opset: int | None = None
+    device: str = "cpu"
+    against: str | None = None
+    sizes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    seed: int = 0
+    tolerance: tuple[str, ...] = ()
+    record: str | None = None
+    record_limit: int = 1 << 30
+    round_trip: bool | None = None  # by default where numbers are compared
+
+
+AS_IT_IS = Options()
+
+
+def check(path: Path, options: Options = AS_IT_IS, budget: Budget | None = None) -> Verdict:
+    """Check one model file; whatever is wrong with it is in the verdict, and nothing is raised for it."""
+    at = perf_counter()
+    found = _Findings(budget or Budget())
+    graph = _opened(path, found)
+    if graph is not None:
+        _statically(graph, options, found)
+    trip = options.round_trip if options.round_trip is not None else options.against is not None
+    sound = not any(p.part in ("file", "run", "device") for p in found.problems)
+    if graph is not None and sound and (options.against or options.record or trip):
+        from .numbers import Numbers
+
+        numbers = Numbers(path, graph, options, found.budget)
+        for part in numbers.check(round_trip=trip):
+            found.parts[part.name] = part.said
+            found.problems += part.problems
+            found.tables += part.tables
+        found.facts |= numbers.facts
+    seconds = round(perf_counter() - at, 3)
+    return Verdict(str(path), found.parts, tuple(found.problems), found.facts, tuple(found.tables), seconds)
+
+
+@dataclass(slots=True)
+class _Findings:
+    budget: Budget
+    parts: dict[str, str] = field(default_factory=dict[str, str])
+    problems: list[Problem] = field(default_factory=list[Problem])
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    tables: list[Table] = field(default_factory=list[Table])
+
+    @contextmanager
+    def part(self, name: str, good: str) -> Iterator[None]:
+        """Do a part of the check: `good` is said of it, unless it raises."""
+        self.parts[name] = good
+        try:
+            yield
+        except MezzoError as error:
+            self.problems += problems_of(error, name, MISSING)
+
+
+def _opened(path: Path, found: _Findings) -> Graph | None:
+    """The graph of a file, if it is one that can be run."""
+    found.parts["file"] = "valid"
     try:
-        used = operators_of(path, budget=limits)
+        graph = _mezzo(path, found) if is_mezzo(path) else _onnx(path, found)
+        # what a run would say of operands that do not fit, without computing anything large
+        limits = replace(found.budget, fold_elements=min(FOLDED, found.budget.fold_elements))
+        typed = infer(graph, budget=limits)
     except MezzoError as error:
-        return Report(str(path), {"status": "bad file", "problem": str(error)}), BAD_FILE
-    table = Table(
-        "Operators",
-        ("domain", "operator", "opset", "nodes", "covered", "what to do"),
-        [(u.domain or "ai.onnx", u.op, u.opset, u.count, "no" if u.problem else "yes", u.hint) for u in used],
-    )
-    facts: dict[str, object] = {"operators": len(used), "nodes": sum(u.count for u in used)}
-    missing = [u for u in used if u.problem]
-    try:
-        load_onnx(path, budget=limits)
-    except UnsupportedModel as error:
-        return Report(str(path), {"status": "not covered", **facts, "problem": str(error)}, (table,)), MISSING
-    except MezzoError as error:
-        return Report(str(path), {"status": "bad file", **facts, "problem": str(error)}, (table,)), BAD_FILE
-    status = "not covered" if missing else "covered"
-    return Report(str(path), {"status": status, **facts}, (table,)), MISSING if missing else GOOD
+        found.problems += file_problems(error)
+        return None
+    found.parts["run"] = "covered"
+    return typed
 
 
-def _check_mezzo(path: Path, limits: Budget) -> tuple[Report, int]:
-    """The same of a `.mezzo` file, whose operators are carried if it can be opened."""
+def _mezzo(path: Path, found: _Findings) -> Graph:
+    opened = open_file(path, found.budget)
+    graph, versions = opened.graph, opened.about.vocabulary
+    uses = Counter((n.domain, n.op) for _, n in graph.walk())
+    _tell(found, [(d or "ai.onnx", op, versions.get(d), count, "yes", "") for (d, op), count in uses.items()])
+    return graph
+
+
+def _onnx(path: Path, found: _Findings) -> Graph:
+    used = operators_of(path, budget=found.budget)
+    _tell(found, [(u.domain or "ai.onnx", u.op, u.opset, u.count, "no" if u.problem else "yes", u.hint) for u in used])
+    return load_onnx(path, budget=found.budget)
+
+
+def _tell(found: _Findings, rows: list[tuple[Any, ...]]) -> None:
+    """The operators, for people to look through."""
+    opsets = {row[0]: row[2] for row in rows if row[2] is not None}
+    found.facts["opset"] = ", ".join(f"{d} {v}" for d, v in opsets.items())
+    found.facts |= {"operators": len(rows), "nodes": sum(row[3] for row in rows)}
+    found.tables.append(Table("Operators", OPERATORS, rows))
+
+
+def _statically(graph: Graph, options: Options, found: _Findings) -> None:
+    """The parts of the check that compute nothing."""
+    with found.part("device", options.device):
+        device(options.device)
+    if options.train:
+        with found.part("train", "covered"):
+            _check_training(graph, found)
+    if options.opset is not None:
+        with found.part("export", f"opset {options.opset}"):
+            expressible(graph, opset=options.opset)
     try:
-        opened = open_file(path, limits)
-    except UnsupportedModel as error:
-        return Report(str(path), {"status": "not covered", "problem": str(error)}), MISSING
-    except MezzoError as error:
-        return Report(str(path), {"status": "bad file", "problem": str(error)}), BAD_FILE
-    uses = Counter((n.domain, n.op) for _, n in opened.graph.walk())
-    versions = opened.about.vocabulary
-    rows = [(d or "ai.onnx", op, versions.get(d), count, "yes", "") for (d, op), count in uses.items()]
-    table = Table("Operators", ("domain", "operator", "opset", "nodes", "covered", "what to do"), rows)
-    return Report(str(path), {"status": "covered", "operators": len(uses), "nodes": sum(uses.values())}, (table,)), GOOD
+        found.facts["lowest_opset"] = expressible(graph)
+    except MezzoError as error:  # said here, and only a problem to whoever wants to export
+        found.facts["lowest_opset"] = f"none: {error.message.splitlines()[0]}"
+
+
+def _check_training(graph: Graph, found: _Findings) -> None:
+    """Differentiate all outputs to all weights; raises UnsupportedModel naming the places that block."""
+    try:
+        learning = modes.training(modes.hoisted(graph))
+    except InputError:  # its running statistics are no constants: it can be trained with statistics=False
+        learning = modes.training(modes.hoisted(graph), statistics=False)
+    learning = infer(learning, budget=replace(found.budget, fold_elements=FOLDED))
+    weights = modes.weights(learning)
+    outputs = [o for o in learning.outputs if differentiable(learning.types[o])]
+    if not weights or not outputs:
+        raise UnsupportedModel(
+            "no operator of it has floating weights" if outputs else "none of its outputs is a floating tensor",
+            where=graph.name,
+            hint="train the float model that this one was made of",
+        )
+    found.facts["weights_to_train"] = len(weights)
+    g = TypedBuilder(learning.types, prefix=fresh("grad/", set(learning.types)))
+    gradients(g, learning.nodes, dict.fromkeys(outputs, ONES), weights)

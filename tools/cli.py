@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ops.errors import Cancelled, InputError, MezzoError
 from . import feeds as inputs
+from .cli_check import check
 from .report import Report, Table, parse_size, show
 
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
@@ -40,6 +41,9 @@ seed_option = click.option("--seed", default=0, show_default=True, help="Of the 
 @click.version_option(package_name="mezzo")
 def cli() -> None:
     """Run, explain and check neural networks in ONNX files."""
+
+
+cli.add_command(check)
 
 
 @cli.command()
@@ -108,21 +112,6 @@ def explain(
         html.write_text(timeline(session.program, model.name), "utf8")
         facts["picture"] = str(html)
     show(Report(made.title, {**made.facts, **facts}, made.tables), as_json=as_json)
-
-
-@cli.command()
-@click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path))
-@json_option
-def check(models: tuple[Path, ...], as_json: bool) -> None:
-    """Tell whether MODELS are covered. Exit code: 0 all, 1 something is missing, 3 a file is bad."""
-    from .check import check as examine
-
-    worst = 0
-    for model in models:
-        report, code = examine(model)
-        show(report, as_json=as_json)
-        worst = max(worst, code)
-    sys.exit(worst)
 
 
 @cli.command()

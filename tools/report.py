@@ -6,11 +6,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from io import StringIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..ops.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +82,33 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def show(report: Report, *, as_json: bool) -> None:
-    """Print a report to standard output."""
+def show(report: Report, *, as_json: bool, width: int | None = None) -> None:
+    """Print a report to standard output; `width` is for where that is no terminal."""
     if as_json:
         print(report.json_text())
         return
     from rich.console import Console
+
+    console = Console()
+    if width and not console.is_terminal:
+        console.width = width
+    _print(report, console)
+
+
+def text(report: Report, width: int = 120) -> str:
+    """A report as plain text."""
+    from rich.console import Console
+
+    console = Console(file=StringIO(), width=width, color_system=None, force_terminal=False)
+    _print(report, console)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def _print(report: Report, console: Console) -> None:
     from rich.markup import escape
     from rich.table import Table as Grid
 
-    console = Console()
     console.print(f"[bold]{escape(report.title)}[/]")
     facts = Grid.grid(padding=(0, 2))
     for name, value in report.facts.items():

@@ -1,0 +1,95 @@
+"""The subcommand `check` of the `mezzo` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .report import parse_size, show
+
+WIDE = 160  # where nobody looks at a terminal: logs of CI
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--train", is_flag=True, help="Can it be trained too?")
+@click.option("--opset", type=click.IntRange(1), help="Can it be exported at this opset too?")
+@click.option("--device", default="cpu", show_default=True, help="Where it is to run.")
+@click.option(
+    "--against",
+    metavar="WHOM",
+    help="Compare numbers: onnxruntime, onnxruntime-gpu, reference (ONNX's evaluator), another model file, or an "
+    ".npz that was recorded.",
+)
+@click.option(
+    "--dim",
+    "--shape",
+    "sizes",
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Of an open dim (n=4), or of an input (x=1,3).",
+)
+@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input, in place of random numbers.")
+@click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
+@click.option(
+    "--tolerance", multiple=True, metavar="[TYPE=]NUMBER", help="Largest difference over largest magnitude (1e-3)."
+)
+@click.option("--record", metavar="REF.npz", help="Store inputs and all values between, to compare with later.")
+@click.option("--record-limit", default="1GiB", show_default=True, metavar="SIZE", help="The most that is stored.")
+@click.option(
+    "--round-trip/--no-round-trip", default=None, help="Export, import and run again.  [default: with --against]"
+)
+@click.option("--jobs", type=click.IntRange(1), help="Processes for many models; as many as processors if not given.")
+@click.option(
+    "--json", "into", is_flag=False, flag_value="-", metavar="[FILE]", help="Write JSON into FILE, or print it."
+)
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write a JUnit report.")
+@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write a summary in Markdown.")
+@click.option(
+    "--github/--no-github", default=None, help="Annotations for GitHub.  [default: where GITHUB_ACTIONS is set]"
+)
+def check(
+    models: tuple[str, ...],
+    jobs: int | None,
+    into: str | None,
+    junit: Path | None,
+    markdown: Path | None,
+    github: bool | None,
+    record_limit: str,
+    **asked: Any,
+) -> None:
+    """Tell whether each MODEL is covered, and whether its numbers are right: files, or patterns in quotes.
+
+    Exit code: 0 all is good, 1 something is not covered, 2 numbers differ, 3 a file is bad; of many the worst.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from . import check_reports as written
+    from .check import Options
+    from .check_files import check_files, paths
+
+    files = paths(models)
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=len(files) < 2 or not errors.is_terminal) as progress:
+        task = progress.add_task("checking", total=len(files))
+        options = Options(**asked, record_limit=parse_size(record_limit))
+        verdicts = check_files(files, options, jobs=jobs, tell=lambda _: progress.advance(task))
+    for path, make in ((junit, written.junit), (markdown, written.markdown)):
+        if path:
+            path.write_text(make(verdicts), "utf8")
+    if into and into != "-":
+        Path(into).write_text(written.as_json(verdicts) + "\n", "utf8")
+    if into == "-":
+        print(written.as_json(verdicts))
+    else:
+        for report in written.reports(verdicts):
+            show(report, as_json=False, width=WIDE)
+    if github if github is not None else "GITHUB_ACTIONS" in os.environ:
+        for line in written.github(verdicts):
+            click.echo(line, err=into == "-")  # GitHub reads both; JSON stays JSON
+    sys.exit(written.worst(verdicts))

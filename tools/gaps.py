@@ -1,0 +1,118 @@
+"""How far apart are two values, and is that too far for their element type?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ops.errors import InputError
+from ..ops.types import DType
+from .feeds import parse_sizes
+
+# The largest difference over the largest magnitude of a tensor; of other types every element has to be the same.
+USUAL = {
+    DType.DOUBLE: 1e-7,
+    DType.COMPLEX128: 1e-7,
+    DType.FLOAT: 1e-4,
+    DType.COMPLEX64: 1e-4,
+    DType.FLOAT16: 1e-2,
+    DType.BFLOAT16: 5e-2,
+}
+TINY_FLOATS = 0.25  # of 8 bits and less
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How much difference is allowed, by element type: the usual, with what a user gave."""
+
+    given: tuple[tuple[DType | None, float], ...] = ()  # None: every floating type
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> Tolerance:
+        """From `1e-3` for all floats, or `float16=1e-2` for one type; raises InputError for anything else.
+
+        >>> Tolerance.parse(["1e-3", "float16=0.1"]).of(DType.FLOAT16)
+        0.1
+        """
+        names, found = {str(d): d for d in DType}, list[tuple[DType | None, float]]()
+        for text in texts:
+            name, value = next(iter(parse_sizes([text]).items())) if "=" in text else ("", text)
+            try:
+                found.append((names[name] if name else None, float(value)))
+            except (KeyError, ValueError) as error:
+                raise InputError(
+                    f"{text!r} is no tolerance", where="--tolerance", hint="write 1e-3 or float16=1e-2"
+                ) from error
+        return cls(tuple(found))
+
+    def of(self, dtype: DType) -> float:
+        """The tolerance of an element type; the last that was given for it counts."""
+        given = [v for d, v in self.given if d is dtype] or [v for d, v in self.given if d is None and dtype.floating]
+        return given[-1] if given else USUAL.get(dtype, TINY_FLOATS if dtype.floating else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The largest difference of two values over the largest magnitude of the second; `unlike` is what makes them
+    incomparable."""
+
+    error: float
+    tolerance: float = 0.0
+    unlike: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        return not self.unlike and self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        return self.unlike or f"{self.error:.1e} apart, {self.tolerance:.0e} allowed"
+
+
+def gap(found: Any, expected: Any, tolerance: Tolerance) -> Gap:
+    """Compare two values: arrays, or lists, dicts and None of them."""
+    if isinstance(found, dict) and isinstance(expected, dict) and list(found) == list(expected):
+        return gap(list(found.values()), list(expected.values()), tolerance)
+    if isinstance(found, list | tuple) and isinstance(expected, list | tuple) and len(found) == len(expected):
+        gaps = [gap(a, b, tolerance) for a, b in zip(found, expected, strict=True)]
+        return max(gaps, key=lambda g: (bool(g.unlike), not g.agrees, g.error), default=Gap(0.0))
+    if not _is_array(found) or not _is_array(expected):
+        return Gap(0.0) if found is None and expected is None else _unlike(found, expected)
+    a, b = np.asarray(found), np.asarray(expected)
+    dtype = DType.of(b.dtype)
+    if DType.of(a.dtype) is not dtype or a.shape != b.shape:
+        return _unlike(a, b)
+    if dtype is DType.STRING:
+        return Gap(0.0 if np.array_equal(a.astype(object), b.astype(object)) else np.inf)
+    return Gap(_error(a, b), tolerance.of(dtype))
+
+
+def _error(a: Any, b: Any) -> float:
+    """Elements that are equal, infinite or no number in both, are no difference."""
+    wide = np.complex128 if b.dtype.kind == "c" else np.float64 if DType.of(b.dtype).floating else b.dtype
+    a, b = a.astype(wide), b.astype(wide)
+    with np.errstate(all="ignore"):
+        other = ~((a == b) | ((a != a) & (b != b)))
+        if not other.any():
+            return 0.0
+        apart = np.abs(a[other].astype(np.result_type(wide, np.float64)) - b[other])
+        finite = np.abs(b[np.isfinite(b)])
+    scale = float(finite.max(initial=0)) or 1.0
+    worst = float(apart.max()) if np.isfinite(apart).all() else np.inf
+    return worst / scale
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic | int | float | str | bool)
+
+
+def _unlike(found: Any, expected: Any) -> Gap:
+    return Gap(np.inf, 0.0, f"{_shown(found)} here, {_shown(expected)} there")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    return f"{DType.of(value.dtype)}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__

@@ -1,0 +1,300 @@
+"""Are the numbers right? Outputs against another side, where a difference begins, and the round trip through a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..exporters import to_onnx
+from ..importers import load_onnx
+from ..ops import Tensor
+from ..ops.budget import Budget
+from ..ops.errors import InputError, MezzoError
+from ..ops.types import type_of
+from ..runtime.file import is_mezzo, open_file
+from ..runtime.graph import Graph
+from ..runtime.infer import infer
+from . import feeds as inputs
+from .check import Options
+from .fills import fills, given_arrays
+from .gaps import Gap, Tolerance, gap
+from .locate import Changed, Probe, changed_weights, locate
+from .report import Table, size
+from .sides import Ours, Recorded, Side, check_recording, write_recording
+from .verdict import DIFFERENT, MISSING, Problem, problems_of
+
+ENOUGH = 2  # ways to fill in open sizes that have to run
+REFEREES = ("onnxruntime", "onnxruntime-gpu", "reference")
+GIVE_SIZES = "give sizes with --dim name=4, or inputs with --input x=file.npy"
+ONE_OF_OURS = "please report it, it is a bug of ours"
+HOW_TO_RECORD = "record them with `mezzo check SOUND.onnx --record REF.npz`, and compare with that"
+COLUMNS = ("sizes", "output", "largest difference", "allowed", "agrees")
+
+
+@dataclass(slots=True)
+class Part:
+    """One part of the check, as it went."""
+
+    name: str
+    said: str = ""
+    problems: list[Problem] = field(default_factory=list[Problem])
+    tables: list[Table] = field(default_factory=list[Table])
+
+    def add(self, message: str, *, code: int, where: str = "", hint: str = "") -> None:
+        self.problems.append(Problem(self.name, message, where, hint, code))
+
+
+class Numbers:
+    """The numeric parts of a check of one model."""
+
+    def __init__(self, path: Path, graph: Graph, options: Options, budget: Budget) -> None:
+        self.path, self.graph, self.options, self.budget = path, graph, options, budget
+        self.facts: dict[str, Any] = {}
+        self._ran: list[tuple[str, dict[str, Any], dict[str, Any]]] = []  # what was filled in, feeds, our outputs
+
+    def check(self, *, round_trip: bool) -> Iterator[Part]:
+        """Each part in turn; nothing is raised for what is wrong with the model or the other side."""
+        with_other = [("numbers", self._against)] if self.options.against else []
+        recording = [("record", self._record)] if self.options.record else []
+        trip = [("round trip", self._round_trip)] if round_trip else []
+        for name, do in (*with_other, *recording, *trip):
+            part = Part(name)
+            try:
+                do(part)
+            except MezzoError as error:
+                part.problems += problems_of(error, name, MISSING)
+            yield part
+
+    # Ours
+
+    def _prepare(self) -> None:
+        if not hasattr(self, "ours"):
+            self.ours = Ours(self.graph, budget=self.budget)
+            self.tolerance = Tolerance.parse(self.options.tolerance)
+            self.arrays = given_arrays(self.options.inputs)
+
+    def _feeds(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        return fills(self.ours.session, inputs.parse_sizes(self.options.sizes), self.arrays, self.options.seed)
+
+    def _runs(self) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+        """Ways to fill in open sizes that run, with our outputs. Raises the error of the last way if none does."""
+        self._prepare()
+        if not self._ran:
+            refused: MezzoError | None = None
+            for shown, feeds in self._feeds():
+                try:
+                    self._ran.append((shown, feeds, self.ours.run(feeds, self.graph.outputs)))
+                except MezzoError as error:
+                    refused = error
+                if len(self._ran) == ENOUGH:
+                    break
+            if not self._ran and refused is not None:
+                raise InputError(
+                    f"it does not run, with any sizes that were tried: {refused.message}",
+                    where=refused.where,
+                    hint=GIVE_SIZES,
+                )
+        return self._ran
+
+    # Against another side
+
+    def _against(self, part: Part) -> None:
+        self._prepare()
+        other = self._other()
+        self.facts |= {"ours": self.ours.about, "theirs": other.about}
+        random = [n.place for _, n in self.graph.walk() if not n.record.deterministic]
+        if random and self.options.against in REFEREES:
+            part.add(
+                "it draws random numbers, which others draw otherwise",
+                code=MISSING,
+                where=random[0],
+                hint="compare with another model of ours, or with a recording",
+            )
+            return
+        rows: list[tuple[Any, ...]] = []
+        refusals: list[MezzoError] = []
+        part.said, done = "agree", 0
+        for shown, feeds in self._ways(other):
+            mine, theirs = self._both(other, feeds, refusals, part)
+            if part.problems:
+                break
+            if mine is None or theirs is None:
+                continue
+            done += 1
+            self._ran.append((shown, feeds, mine))
+            gaps = {n: gap(mine[n], theirs[n], self.tolerance) for n in self._outputs(other)}
+            rows += [
+                (shown, n, f"{g.error:.1e}", f"{g.tolerance:.0e}", "yes" if g.agrees else "no") for n, g in gaps.items()
+            ]
+            wrong = {n: g for n, g in gaps.items() if not g.agrees}
+            if wrong:
+                self._differ(part, other, feeds, wrong, shown)
+                break
+            if done == ENOUGH:
+                break
+        if not done and not part.problems and refusals:
+            part.add(
+                f"neither side runs it, with any sizes that were tried: {refusals[-1].message}",
+                code=MISSING,
+                where=refusals[-1].where,
+                hint=GIVE_SIZES,
+            )
+        if rows:
+            part.tables.append(Table("Outputs", COLUMNS, rows))
+        changed = self._changed(other) if not part.problems else []
+        if changed:
+            part.said = f"agree, though {changed[0]}"
+
+    def _other(self) -> Side:
+        against = str(self.options.against)
+        if against == "ort":
+            against = "onnxruntime"
+        if against in REFEREES:
+            from .compare_models import referee
+
+            return referee(against, self.path, self.graph)
+        path = Path(against)
+        if path.suffix == ".npz":
+            return Recorded(path, self.graph.inputs)
+        graph = open_file(path, self.budget).graph if is_mezzo(path) else load_onnx(path, budget=self.budget)
+        return Ours(graph, path.name, self.budget)
+
+    def _ways(self, other: Side) -> Iterator[tuple[str, dict[str, Any]]]:
+        if not isinstance(other, Recorded):
+            yield from self._feeds()
+            return
+        feeds = {**other.feeds, **self.arrays}
+        needed = [n for n in self.graph.inputs if n not in feeds and n not in self.graph.initializers]
+        if needed:
+            raise InputError(
+                f"it holds no input {', '.join(needed)}",
+                where=str(other.path),
+                hint="give it with --input NAME=FILE.npy",
+            )
+        yield "as recorded", feeds
+
+    def _outputs(self, other: Side) -> list[str]:
+        """The outputs that both sides have."""
+        if isinstance(other, Ours):
+            theirs = set(other.graph.outputs)
+        else:
+            theirs = {*other.values} if isinstance(other, Recorded) else {*self.graph.outputs}
+        found = [o for o in self.graph.outputs if o in theirs]
+        if not found:
+            raise InputError(
+                f"the other side has none of the outputs {', '.join(self.graph.outputs)}",
+                where=str(self.options.against),
+                hint="outputs are matched by name: rename them, or record again",
+            )
+        return found
+
+    def _both(self, other: Side, feeds: Mapping[str, Any], refusals: list[MezzoError], part: Part) -> tuple[Any, Any]:
+        """The outputs of both sides; None of a side that refuses, which is a problem where the other does not."""
+        mine, refused = _attempt(self.ours, feeds, self.graph.outputs)
+        theirs, declined = _attempt(other, feeds, self._outputs(other))
+        if refused and declined:
+            refusals.append(refused)
+        elif refused:
+            part.add(
+                f"it does not run here, and does there: {refused.message}",
+                code=DIFFERENT,
+                where=refused.where,
+                hint=refused.hint,
+            )
+        elif declined:
+            part.add(
+                f"the other side does not run it: {declined.message}",
+                code=MISSING,
+                where=declined.where,
+                hint=declined.hint,
+            )
+        return mine, theirs
+
+    def _changed(self, other: Side) -> list[Changed]:
+        weights = other.graph if isinstance(other, Ours) else other.weights if isinstance(other, Recorded) else {}
+        return changed_weights(self.graph, weights, self.tolerance)
+
+    def _differ(self, part: Part, other: Side, feeds: Mapping[str, Any], wrong: Mapping[str, Gap], shown: str) -> None:
+        """Tell that outputs differ, and where the difference begins."""
+        changed = self._changed(other)
+        for weight in changed:
+            part.add(
+                str(weight),
+                code=DIFFERENT,
+                where=weight.reader.place if weight.reader else "",
+                hint="is it meant to be another weight? then compare with a model that has it",
+            )
+        outputs = "; ".join(f"output {n!r}: {g}" for n, g in wrong.items())
+        sizes = f" (sizes {shown})" if shown and shown != "as recorded" else ""
+        found = None
+        if self._keeps_values(other):
+            types = {n: type_of(a) if not isinstance(a, list | dict) else self.graph.types[n] for n, a in feeds.items()}
+            typed = infer(self.graph, types, budget=self.budget)
+            found = locate(typed, wrong, Probe(self.ours, other, feeds, self.tolerance))
+            if found is None:
+                part.add(
+                    f"{outputs}{sizes}, but no value that is kept for comparison differs",
+                    code=DIFFERENT,
+                    hint="operators that are computed as one make it: `mezzo explain` lists them",
+                )
+        else:
+            part.add(
+                f"{outputs}{sizes}; where it begins cannot be told from final outputs",
+                code=DIFFERENT,
+                hint=HOW_TO_RECORD,
+            )
+        if found is not None:
+            between = (
+                f" (the values {', '.join(found.unseen)} before it are not there to compare)" if found.unseen else ""
+            )
+            part.add(
+                f"{outputs}{sizes}; the first value that differs is {found.value!r}: {found.gap}{between}",
+                code=DIFFERENT,
+                where=found.node.place,
+                hint="all that this node reads agrees: look at its weights, its attributes and its kernel",
+            )
+
+    def _keeps_values(self, other: Side) -> bool:
+        """Whether the other side has values between inputs and outputs."""
+        between = {o for n in self.graph.nodes for o in n.outputs if o} - set(self.graph.outputs)
+        return not between or not between.isdisjoint(other.values)
+
+    # Recording and the round trip
+
+    def _record(self, part: Part) -> None:
+        shown, feeds, _ = self._runs()[0]
+        types = {n: type_of(a) for n, a in feeds.items()}
+        typed = infer(self.graph, types, budget=self.budget)
+        names = [o for n in typed.nodes for o in n.outputs if o and isinstance(typed.types[o], Tensor)]
+        names = list(dict.fromkeys([*names, *self.graph.outputs]))
+        limit, path = self.options.record_limit, Path(str(self.options.record))
+        tensors = [t for n in names if isinstance(t := typed.types[n], Tensor) and t.static]
+        check_recording(sum(t.nbytes for t in tensors), limit, str(path))
+        total = write_recording(path, feeds, self.ours.run(feeds, names), self.graph, limit=limit)
+        part.said = f"{len(names)} values, {size(total)}, in {path}" + (f" (sizes {shown})" if shown else "")
+
+    def _round_trip(self, part: Part) -> None:
+        made = to_onnx(self.graph)
+        opset = next(int(o.version) for o in made.opset_import if not o.domain)
+        again = Ours(load_onnx(made, budget=self.budget), f"opset {opset}", self.budget)
+        for shown, feeds, before in self._runs()[:1]:
+            after = again.run(feeds, again.graph.outputs)
+            for name, value in before.items():
+                apart = gap(after[name], value, self.tolerance)
+                if not apart.agrees:
+                    part.add(
+                        f"output {name!r} is another one after export and import: {apart}",
+                        code=DIFFERENT,
+                        hint=ONE_OF_OURS,
+                        where=f"opset {opset}, sizes {shown or 'as declared'}",
+                    )
+        part.said = f"same numbers at opset {opset}"
+
+
+def _attempt(side: Side, feeds: Mapping[str, Any], names: Any) -> tuple[dict[str, Any] | None, MezzoError | None]:
+    try:
+        return side.run(feeds, names), None
+    except MezzoError as error:
+        return None, error

@@ -1,0 +1,76 @@
+"""What `mezzo check` found out about one file, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..ops.errors import MezzoError, UnsupportedModel
+from .report import Report, Table
+
+GOOD, MISSING, DIFFERENT, BAD_FILE = range(4)
+STATUS = ("covered", "not covered", "numbers differ", "bad file")  # by exit code
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: in which part of the check, what, where, what to do, and the exit code it asks for."""
+
+    part: str
+    message: str
+    where: str = ""
+    hint: str = ""
+    code: int = MISSING
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+
+def problems_of(error: MezzoError, part: str, code: int) -> Iterator[Problem]:
+    """Every problem that an error tells."""
+    for one in error.parts or (error,):
+        yield Problem(part, one.message, one.where, one.hint, code)
+
+
+def file_problems(error: MezzoError) -> Iterator[Problem]:
+    """Every problem that reading a file met: what is not carried stands against running it, all else against it."""
+    for one in error.parts or (error,):
+        part, code = ("run", MISSING) if isinstance(one, UnsupportedModel) else ("file", BAD_FILE)
+        yield from problems_of(one, part, code)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A checked file. `parts` are the parts of the check that were made, in order, with what is to be said of each."""
+
+    path: str
+    parts: Mapping[str, str]
+    problems: tuple[Problem, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tables: tuple[Table, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def code(self) -> int:
+        """The exit code: that of the worst problem."""
+        return max((p.code for p in self.problems), default=GOOD)
+
+    @property
+    def status(self) -> str:
+        """The exit code in words."""
+        return STATUS[self.code]
+
+    def said(self, part: str) -> str:
+        """What to say of one part in a few words."""
+        wrong = sum(p.part == part for p in self.problems)
+        if wrong:
+            return f"{wrong} problem{'s' * (wrong > 1)}"
+        return self.parts.get(part, "")
+
+    def report(self) -> Report:
+        """All that is known, for people and for programs."""
+        facts = {"status": self.status, **{p.replace(" ", "_"): self.said(p) for p in self.parts}, **self.facts}
+        rows = [(p.part, p.where, p.message, p.hint) for p in self.problems]
+        problems = [Table("Problems", ("part", "where", "problem", "what to do"), rows)] if rows else []
+        return Report(self.path, facts, (*self.tables, *problems))
