@@ -1,11 +1,14 @@
-"""The cases of `bench/inference.py` and `bench/serve.py`: which model, in which precision, and the files they need."""
+"""The cases of `bench/inference.py` and `bench/serve.py`: which model, in which precision, and the files they need.
+
+`bench/training.py` has its own, and takes the peers from here.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,13 +27,14 @@ PEERS = ("ort", "torch-eager", "torch-compile", "mxnet")
 @dataclass(frozen=True)
 class Case:
     """One row: a workload of ours, or a model inside a package (`package`, `file`). `bars` are the least ratios wanted,
-    by peer."""
+    by peer; `aim` is the one that is hoped for."""
 
     name: str
     workload: str = ""
     batch: int = 1
     precision: str = "fp32"
     bars: Mapping[str, float] = field(default_factory=dict)
+    aim: float | None = None
     package: str = ""
     file: str = ""
     quantised: bool = False
@@ -115,7 +119,7 @@ def model(case: Case) -> Path:
         if found is None or not found.submodule_search_locations:
             raise Missing(f"the package {case.package} is not installed (tests/model-packages.txt)")
         return Path(next(iter(found.submodule_search_locations))) / case.file
-    path = _kept(case, f"b{case.batch}.onnx")
+    path = _kept(case.workload, f"b{case.batch}.onnx")
     if not path.exists():
         from mezzo.exporters import save_onnx
         from mezzo.models.workloads import WORKLOADS
@@ -123,7 +127,7 @@ def model(case: Case) -> Path:
         save_onnx(WORKLOADS[case.workload].build(case.batch), path)
     if not case.quantised:
         return path
-    whole = _kept(case, f"b{case.batch}.int8.onnx")
+    whole = _kept(case.workload, f"b{case.batch}.int8.onnx")
     if not whole.exists():
         part = whole.with_suffix(".part")
         _child("quantise.py", str(path), str(part))
@@ -131,13 +135,12 @@ def model(case: Case) -> Path:
     return whole
 
 
-def weights(case: Case) -> Path:
-    """The weights for the peers' own networks: one array for each floating-point initialiser of each node, in order."""
-    path = _kept(case, "npz")
+def weights(workload: str, build: Callable[[], Any]) -> Path:
+    """The weights for the peers' own networks: one array for each floating-point initialiser of each node of the graph
+    that `build` makes, in order."""
+    path = _kept(workload, "npz")
     if not path.exists():
-        from mezzo.models.workloads import WORKLOADS
-
-        graph, arrays = WORKLOADS[case.workload].build(1), {}
+        graph, arrays = build(), {}
         for i, node in enumerate(graph.nodes):
             given = (graph.initializers.get(n) for n in node.inputs)
             floats = [a for a in given if a is not None and a.dtype == np.float32 and a.ndim]
@@ -156,27 +159,37 @@ def contestants(case: Case, peers: tuple[str, ...]) -> list[Contestant]:
         if peer == "ort":
             found.append(Contestant(peer, command(peer), {"model": path}))
             continue
-        program, python = ("mxnet_engine.py", "") if peer == "mxnet" else ("torch_engine.py", sys.executable)
-        settings = {"net": case.workload, "weights": str(weights(case))}
-        if peer == "mxnet":
-            try:
-                python = mxnet_python()
-            except RuntimeError as reason:
-                found.append(Contestant(peer, [sys.executable, "-c", f"import sys; sys.exit({str(reason)!r})"], {}))
-                continue
-        else:
-            settings |= {"precision": case.precision, "compiled": peer == "torch-compile"}
-        found.append(Contestant(peer, [python, str(ROOT / "bench" / "peers" / program), str(CHILD)], settings))
+        from mezzo.models.workloads import WORKLOADS
+
+        kept = weights(case.workload, WORKLOADS[case.workload].build)
+        settings = {"net": case.workload, "weights": str(kept), "precision": case.precision}
+        found.append(framework(peer, "engine", settings))
     return found
 
 
-def _kept(case: Case, ending: str) -> Path:
+def framework(peer: str, task: str, settings: Mapping[str, Any]) -> Contestant:
+    """PyTorch or MXNet; `task` is what bench/peers has for both: `torch_TASK.py` and `mxnet_TASK.py`."""
+    name, python = "torch", sys.executable
+    if peer == "mxnet":
+        try:
+            name, python = peer, mxnet_python()
+        except RuntimeError as reason:
+            return Contestant(peer, [sys.executable, "-c", f"import sys; sys.exit({str(reason)!r})"], {})
+    return engine(peer, f"{name}_{task}.py", {**settings, "compiled": peer == "torch-compile"}, python)
+
+
+def engine(name: str, program: str, settings: Mapping[str, Any], python: str = sys.executable) -> Contestant:
+    """An engine that a program of bench/peers is."""
+    return Contestant(name, [python, str(ROOT / "bench" / "peers" / program), str(CHILD)], settings)
+
+
+def _kept(workload: str, ending: str) -> Path:
     """A place for what is made of a workload; another one when the sources of the networks change."""
     sources = [*sorted((ROOT / "models").glob("*.py")), ROOT / "bench" / "peers" / "quantise.py"]
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:8]
     KEPT.mkdir(parents=True, exist_ok=True)
-    path = KEPT / f"{case.workload}.{digest}.{ending}"
-    for stale in KEPT.glob(f"{case.workload}.????????.{ending}"):
+    path = KEPT / f"{workload}.{digest}.{ending}"
+    for stale in KEPT.glob(f"{workload}.????????.{ending}"):
         if stale != path:
             stale.unlink()
     return path

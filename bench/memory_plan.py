@@ -2,23 +2,30 @@
 
 The peer `mxnet` is what MXNet 1.9.1's planner was measured to need for the same network (in place and sharing
 together). The floor is the largest sum of bytes alive at one step in the order that runs. All in MiB, float32; data,
-parameters and the output are not counted. Then planning time against the number of nodes.
+parameters and the output are not counted. `forward` is inference, `training` the loss and its gradients, which are
+outputs; nothing is computed twice to save memory. `step` is the whole step with momentum, its gradients counted: MXNet
+has no such program. Then planning time against the number of nodes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 
 from rows import Row, arguments, show
 
 from mezzo.models.convnets import NETS
+from mezzo.models.training import forward_and_backward, whole_step
 from mezzo.ops import Tensor
 from mezzo.runtime.compile import compile_graph, specialise
+from mezzo.runtime.graph import Graph
 from mezzo.runtime.lives import Life, Sharing
 from mezzo.runtime.plan import Strategy, plan
+from mezzo.train.optimizer import SGD
 
-MXNET = {
-    64: {
+# Measured, by what is planned and batch.
+MXNET: dict[tuple[str, int], dict[str, float]] = {
+    ("forward", 64): {
         "alexnet_owt": 59.66,
         "alexnet_2012": 100.28,
         "googlenet_v1": 506.84,
@@ -27,7 +34,7 @@ MXNET = {
         "vgg_d": 1619.0,
         "vgg_e": 1619.0,
     },
-    1: {
+    ("forward", 1): {
         "alexnet_owt": 0.93,
         "googlenet_v1": 7.92,
         "inception_bn": 7.61,
@@ -35,23 +42,39 @@ MXNET = {
         "vgg_d": 25.30,
         "vgg_e": 25.30,
     },
+    ("training", 64): {
+        "alexnet_owt": 190.97,
+        "alexnet_2012": 297.08,
+        "googlenet_v1": 1672.42,
+        "inception_bn": 2756.57,
+        "vgg_a": 2979.24,
+        "vgg_d": 4473.74,
+        "vgg_e": 4792.24,
+    },
+    ("step", 64): {},
+}
+GRAPHS: dict[str, Callable[[Graph], Graph]] = {
+    "forward": lambda graph: graph,
+    "training": forward_and_backward,
+    "step": lambda graph: whole_step(graph, SGD(momentum=0.9)),
 }
 MIB = 1 << 20
 
 
 def arena_rows() -> tuple[list[Row], list[str]]:
     rows, notes = [], []
-    for batch in (64, 1):
+    for (kind, batch), measured in MXNET.items():
         for name, make in NETS.items():
-            program = specialise(compile_graph(make(batch)), {}).program
+            case = f"{kind}/{name}/b{batch}"
+            program = specialise(compile_graph(GRAPHS[kind](make(batch))), {}).program
             memory = program.plan
-            peers = {"mxnet": MXNET[batch][name]} if name in MXNET[batch] else {}
-            rows.append(Row(f"forward/{name}/b{batch}", "MiB", memory.size / MIB, peers, memory.bound / MIB))
+            peers = {"mxnet": measured[name]} if name in measured else {}
+            rows.append(Row(case, "MiB", memory.size / MIB, peers, memory.bound / MIB))
             workspace = max((s.choice.workspace for s in program.steps), default=0) / MIB
             outputs = sum(p.type.nbytes for p in program.outputs if isinstance(p.type, Tensor)) / MIB
             notes.append(
-                f"forward/{name}/b{batch}: without reuse {memory.total() / MIB:.2f} MiB, kernel workspace at most "
-                f"{workspace:.2f} MiB, output {outputs:.2f} MiB, {program.allocating} steps run allocating references"
+                f"{case}: without reuse {memory.total() / MIB:.2f} MiB, kernel workspace at most {workspace:.2f} MiB, "
+                f"outputs {outputs:.2f} MiB, {program.allocating} steps run allocating references"
             )
     return rows, notes
 

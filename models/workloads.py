@@ -30,10 +30,15 @@ def lstm(
 ) -> Graph:
     """One LSTM layer: `x` float32 [length, batch, features] to all hidden states and the last one."""
     g = GraphBuilder("lstm")
-    x = g.input("x", f32(length, batch, features))
+    return g.graph(recurrent(g, g.input("x", f32(length, batch, features)), weights, features, hidden))
+
+
+def recurrent(g: GraphBuilder, x: str, weights: Weights, features: int, hidden: int) -> tuple[str, str]:
+    """An LSTM layer: all hidden states and the last one."""
     gates = [g.const(weights((4 * hidden, columns))[None]) for columns in (features, hidden)]
     bias = g.const(np.float32(0.1) * weights((8 * hidden,))[None])
-    return g.graph(g.op("LSTM", x, *gates, bias, outputs=2, hidden_size=hidden))
+    states, last = g.op("LSTM", x, *gates, bias, outputs=2, hidden_size=hidden)
+    return states, last
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +58,15 @@ class Workload:
         return self.feeder(np.random.default_rng(seed), batch, **(self.small if small else {}))
 
 
-def _pictures(rng: np.random.Generator, batch: int, *, side: int = 224) -> dict[str, Array]:
+def pictures(rng: np.random.Generator, batch: int, *, side: int = 224, **_: int) -> dict[str, Array]:
     return {"data": rng.standard_normal((batch, 3, side, side), np.float32)}
 
 
-def _digits(rng: np.random.Generator, batch: int) -> dict[str, Array]:
+def digits(rng: np.random.Generator, batch: int, **_: int) -> dict[str, Array]:
     return {"data": rng.random((batch, 784), np.float32)}
 
 
-def _sentences(
+def sentences(
     rng: np.random.Generator, batch: int, *, length: int = 128, vocabulary: int = 30522, **_: int
 ) -> dict[str, Array]:
     """Two sentences each, padded: the mask leaves out the last fifth."""
@@ -72,7 +77,7 @@ def _sentences(
     return {"input_ids": ids, "token_type_ids": kinds, "attention_mask": mask}
 
 
-def _series(
+def series(
     rng: np.random.Generator, batch: int, *, length: int = LENGTH, features: int = FEATURES, **_: int
 ) -> dict[str, Array]:
     return {"x": rng.standard_normal((length, batch, features), np.float32)}
@@ -80,12 +85,12 @@ def _series(
 
 WORKLOADS: Mapping[str, Workload] = MappingProxyType(
     {
-        "mlp": Workload(mlp, _digits),
-        "mobilenetv2": Workload(mobilenetv2, _pictures, MappingProxyType({"side": 64})),
-        "resnet50": Workload(resnet50, _pictures, MappingProxyType({"side": 64})),
+        "mlp": Workload(mlp, digits),
+        "mobilenetv2": Workload(mobilenetv2, pictures, MappingProxyType({"side": 64})),
+        "resnet50": Workload(resnet50, pictures, MappingProxyType({"side": 64})),
         "bert": Workload(
-            bert, _sentences, MappingProxyType({"layers": 2, "width": 64, "heads": 4, "length": 16, "vocabulary": 100})
+            bert, sentences, MappingProxyType({"layers": 2, "width": 64, "heads": 4, "length": 16, "vocabulary": 100})
         ),
-        "lstm": Workload(lstm, _series, MappingProxyType({"length": 5, "features": 12, "hidden": 16})),
+        "lstm": Workload(lstm, series, MappingProxyType({"length": 5, "features": 12, "hidden": 16})),
     }
 )

@@ -154,6 +154,18 @@ class Contestant:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How answers are compared before times are taken: those of the first `runs` runs, with those of `judge` (the first
+    peer that answers, where none is named; ours, if none does). An engine that is further away than `tolerance` has
+    failed."""
+
+    runs: int = 1
+    judge: str = ""
+    tolerance: float = float("inf")
+
+
+ONE_ANSWER = Agreement()
 Told = Callable[[str], None]
 
 
@@ -163,10 +175,15 @@ def silent(_: str) -> None:
 
 @contextlib.contextmanager
 def lined_up(
-    contestants: Sequence[Contestant], feeds: Mapping[str, Array], *, threads: int, tell: Told = silent
+    contestants: Sequence[Contestant],
+    feeds: Mapping[str, Array],
+    *,
+    threads: int,
+    agreement: Agreement = ONE_ANSWER,
+    tell: Told = silent,
 ) -> Iterator[tuple[dict[str, Measured], dict[str, Engine]]]:
-    """All engines loaded, run once and compared with the first peer that answers (ours, if none does); those that
-    failed are among the measured, with the reason, and not among the engines."""
+    """All engines loaded, run and compared; those that failed are among the measured, with the reason, and not among
+    the engines."""
     measured = {c.name: Measured(c.name) for c in contestants}
     engines: dict[str, Engine] = {}
     answers: dict[str, list[Array]] = {}
@@ -182,17 +199,22 @@ def lined_up(
                 loaded = engine.ask("load", **{"feeds": inputs, "threads": threads, **c.settings})
                 it.load, it.facts = loaded["load_seconds"], loaded["facts"]
                 outputs = str(Path(folder) / f"{c.name}.npz")
-                it.first = engine.ask("answer", to=outputs)["first_seconds"]
+                it.first = engine.ask("answer", to=outputs, runs=agreement.runs)["first_seconds"]
             except EngineFailed as failed:
                 it.failed = failed.message
                 continue
             with np.load(outputs, allow_pickle=False) as stored:
                 answers[c.name] = [stored[n] for n in sorted(stored.files)]
             engines[c.name] = engine
-        judge = next((n for n in answers if n != OURS), OURS)
+        judges = [agreement.judge] if agreement.judge in answers else [n for n in answers if n != OURS]
+        judge = next(iter(judges), OURS)
         for name, arrays in answers.items():
-            if name != judge:
-                measured[name].error = relative_error(arrays, answers[judge])
+            if name == judge:
+                continue
+            gap = measured[name].error = relative_error(arrays, answers[judge])
+            if gap > agreement.tolerance:
+                measured[name].failed = f"its answers are {gap:.1e} away from those of {judge}"
+                del engines[name]
         yield measured, engines
 
 
@@ -203,10 +225,11 @@ def race(
     threads: int,
     rounds: int = 15,
     seconds: float = 0.2,
+    agreement: Agreement = ONE_ANSWER,
     tell: Told = silent,
 ) -> dict[str, Measured]:
     """Rounds of at least `seconds` (at least one call) of each engine in turn."""
-    with lined_up(contestants, feeds, threads=threads, tell=tell) as (measured, engines):
+    with lined_up(contestants, feeds, threads=threads, agreement=agreement, tell=tell) as (measured, engines):
         for number in range(rounds):
             tell(f"round {number + 1} of {rounds}")
             for name, engine in list(engines.items()):

@@ -18,10 +18,10 @@ S = mx.sym
 
 
 class Layers:
-    """Layers as symbols; weights are kept by name."""
+    """Layers as symbols; weights are kept by name. In training mode, normalisation is by the batch."""
 
-    def __init__(self, stored):
-        self.stored, self.weights, self.fixed = stored, {}, {}
+    def __init__(self, stored, training=False):
+        self.stored, self.training, self.weights, self.fixed = stored, training, {}, {}
 
     def keep(self, array, fixed=False):
         name = f"p{len(self.weights) + len(self.fixed)}"
@@ -33,23 +33,22 @@ class Layers:
 
     def conv(self, x, stride=1, pad=0, depthwise=False):
         w, *bias = self.stored.take("Conv")
-        assert not bias
         channels, _, kernel, _ = w.shape
         return S.Convolution(
             x,
-            self.keep(w),
+            *(self.keep(a) for a in (w, *bias)),
             num_filter=channels,
             kernel=(kernel, kernel),
             stride=(stride, stride),
             pad=(pad, pad),
             num_group=channels if depthwise else 1,
-            no_bias=True,
+            no_bias=not bias,
         )
 
     def norm(self, x):
         scale, bias, mean, variance = self.stored.take("BatchNormalization")
         weights = [self.keep(a) for a in (scale, bias)] + [self.keep(a, fixed=True) for a in (mean, variance)]
-        return S.BatchNorm(x, *weights, eps=1e-5, fix_gamma=False, use_global_stats=True)
+        return S.BatchNorm(x, *weights, eps=1e-5, fix_gamma=False, use_global_stats=not self.training)
 
     def relu(self, x):
         return S.Activation(x, act_type="relu")
@@ -57,11 +56,24 @@ class Layers:
     def relu6(self, x):
         return S.clip(x, 0, 6)
 
-    def max_pool(self, x, kernel, stride, pad):
-        return S.Pooling(x, kernel=(kernel, kernel), stride=(stride, stride), pad=(pad, pad), pool_type="max")
+    def max_pool(self, x, kernel, stride, pad, ceil=False):
+        sizes = {"kernel": (kernel, kernel), "stride": (stride, stride), "pad": (pad, pad)}
+        return S.Pooling(x, **sizes, pool_type="max", pooling_convention="full" if ceil else "valid")
 
     def pooled(self, x):
         return S.Flatten(S.Pooling(x, global_pool=True, pool_type="avg", kernel=(1, 1)))
+
+    def flat(self, x):
+        return S.Flatten(x)
+
+    def concat(self, *xs):
+        return S.concat(*xs, dim=1)
+
+    def mean(self, x):
+        return S.mean(x, axis=1)
+
+    def first(self, x):
+        return S.reshape(x, (-3, 0))
 
     def gemm(self, x):
         w, b = self.stored.take("Gemm")
@@ -78,8 +90,8 @@ class Layers:
     def gelu(self, x):
         return S.LeakyReLU(x, act_type="gelu")
 
-    def layer_norm(self, x):
-        return S.LayerNorm(x, *self.take("LayerNormalization"), axis=-1, eps=1e-12)
+    def layer_norm(self, x, epsilon):
+        return S.LayerNorm(x, *self.take("LayerNormalization"), axis=-1, eps=epsilon)
 
     def embedding(self, ids):
         (table,) = self.stored.take("Gather")
@@ -92,13 +104,15 @@ class Layers:
     def unseen(self, mask, x):
         return S.reshape((1 - mask) * -10000.0, (0, 1, 1, -1))
 
-    def attention(self, query, key, value, unseen, heads):
+    def attention(self, query, key, value, heads, unseen=None):
         def split(x):
             return S.reshape(S.transpose(S.reshape(x, (0, 0, heads, -1)), (0, 2, 1, 3)), (-3, 0, 0))
 
         scores = S.batch_dot(split(query) * 0.125, split(key), transpose_b=True)
-        scores = S.broadcast_add(S.reshape(scores, (-4, -1, heads, 0, 0)), unseen)
-        mixed = S.batch_dot(S.reshape(S.softmax(scores, axis=-1), (-3, 0, 0)), split(value))
+        if unseen is not None:
+            scores = S.broadcast_add(S.reshape(scores, (-4, -1, heads, 0, 0)), unseen)
+            scores = S.reshape(scores, (-3, 0, 0))
+        mixed = S.batch_dot(S.softmax(scores, axis=-1), split(value))
         return S.reshape(S.transpose(S.reshape(mixed, (-4, -1, heads, 0, 0)), (0, 2, 1, 3)), (0, 0, -3))
 
     def lstm(self, x):
@@ -110,25 +124,35 @@ class Layers:
             return np.concatenate([i, f, c, o]).reshape(-1)
 
         flat = np.concatenate([gates(w), gates(r), gates(b[: 4 * hidden]), gates(b[4 * hidden :])])
-        begin = [self.keep(np.zeros((1, self.batch, hidden), np.float32)) for _ in range(2)]
+        begin = [S.zeros((1, self.batch, hidden)) for _ in range(2)]
         y = S.RNN(x, self.keep(flat), *begin, mode="lstm", state_size=hidden, num_layers=1, state_outputs=True)
         return [S.expand_dims(y[0], 1), y[1]]
 
 
-def make(settings, feeds):
-    begin = perf_counter()
+def network(settings, feeds, training=False):
+    """The network's layers and outputs."""
     with np.load(settings["weights"], allow_pickle=False) as weights:
-        layers = Layers(Stored(dict(weights)))
-        first = next(iter(feeds.values()))
-        layers.batch = first.shape[1] if settings["net"] == "lstm" else first.shape[0]
-        outputs = NETS[settings["net"]](layers, *(S.Variable(n) for n in feeds))
-    symbol = S.Group(outputs)
-    executor = symbol.simple_bind(mx.cpu(), grad_req="null", **{n: a.shape for n, a in feeds.items()})
+        layers = Layers(Stored(dict(weights)), training)
+    first = next(iter(feeds.values()))
+    layers.batch = first.shape[1] if settings["net"].startswith("lstm") else first.shape[0]
+    return layers, NETS[settings["net"]](layers, *(S.Variable(n) for n in feeds))
+
+
+def bound(symbol, layers, feeds, wanted):
+    """The executor of a symbol, with weights and inputs in their places; `wanted` tells of what gradients are kept."""
+    executor = symbol.simple_bind(mx.cpu(), grad_req=wanted, **{n: a.shape for n, a in feeds.items()})
     for name, array in {**layers.weights, **{n: a.astype(np.float32) for n, a in feeds.items()}}.items():
         executor.arg_dict[name][:] = mx.nd.array(array)
     for name, array in layers.fixed.items():
         executor.aux_dict[name][:] = mx.nd.array(array)
     mx.nd.waitall()
+    return executor
+
+
+def make(settings, feeds):
+    begin = perf_counter()
+    layers, outputs = network(settings, feeds)
+    executor = bound(S.Group(outputs), layers, feeds, "null")
 
     def call():
         ys = executor.forward(is_train=False)

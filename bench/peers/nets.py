@@ -1,7 +1,8 @@
-"""The networks of `mezzo.models.workloads` for the peers, described over layers that each peer has in its own way.
+"""The networks of `mezzo.models.workloads` and `mezzo.models.training` for the peers, described over layers that each
+peer has in its own way.
 
-Weights are those of our graph: `weights_of` stores them in the order of its nodes, and the layers take them in the same
-order, since the networks below call them in it.
+Weights are those of our graph: `cases.weights` stores them in the order of its nodes, and the layers take them in the
+same order, since the networks below call them in it. Those that are trained end in scores, before a softmax.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ def mlp(net, x):
 
 def bert(net, ids, kinds, mask):
     words, types = net.embedding(ids), net.embedding(kinds)
-    x = net.layer_norm(net.places(words + types))
+    x = net.layer_norm(net.places(words + types), 1e-12)
     unseen = net.unseen(mask, x)
     for _ in range(12):
         query, key, value = (net.dense(x) for _ in range(3))
-        x = net.layer_norm(net.dense(net.attention(query, key, value, unseen, HEADS)) + x)
-        x = net.layer_norm(net.dense(net.gelu(net.dense(x))) + x)
+        x = net.layer_norm(net.dense(net.attention(query, key, value, HEADS, unseen)) + x, 1e-12)
+        x = net.layer_norm(net.dense(net.gelu(net.dense(x))) + x, 1e-12)
     return [x]
 
 
@@ -69,4 +70,67 @@ def lstm(net, x):
     return net.lstm(x)
 
 
-NETS = {f.__name__: f for f in (resnet50, mobilenetv2, mlp, bert, lstm)}
+def resnet18(net, x):
+    x = net.max_pool(net.relu(net.norm(net.conv(x, 2, 3))), 3, 2, 1)
+    for stage in range(4):
+        for i in range(2):
+            stride = 2 if stage and not i else 1
+            y = net.norm(net.conv(net.relu(net.norm(net.conv(x, stride, 1))), 1, 1))
+            x = net.relu(y + (x if stride == 1 else net.norm(net.conv(x, stride))))
+    return [net.gemm(net.pooled(x))]
+
+
+def transformer(net, x):
+    for _ in range(4):
+        query, key, value = (net.dense(x) for _ in range(3))
+        x = net.layer_norm(x + net.dense(net.attention(query, key, value, 4)), 1e-5)
+        x = net.layer_norm(x + net.dense(net.relu(net.dense(x))), 1e-5)
+    return [net.gemm(net.mean(x))]
+
+
+def lstm_classifier(net, x):
+    _, last = net.lstm(x)
+    return [net.gemm(net.first(last))]
+
+
+def alexnet_owt(net, x):
+    x = net.max_pool(net.relu(net.conv(x, 4, 2)), 3, 2, 0)
+    x = net.max_pool(net.relu(net.conv(x, 1, 2)), 3, 2, 0)
+    for _ in range(3):
+        x = net.relu(net.conv(x, 1, 1))
+    return [_three_dense(net, net.max_pool(x, 3, 2, 0))]
+
+
+def vgg_a(net, x):
+    for count in (1, 1, 2, 2, 2):
+        for _ in range(count):
+            x = net.relu(net.conv(x, 1, 1))
+        x = net.max_pool(x, 2, 2, 0)
+    return [_three_dense(net, x)]
+
+
+def _three_dense(net, x):
+    return net.gemm(net.relu(net.gemm(net.relu(net.gemm(net.flat(x))))))
+
+
+def googlenet_v1(net, x):
+    def inception(x):
+        a = net.relu(net.conv(x))
+        b = net.relu(net.conv(net.relu(net.conv(x)), 1, 1))
+        c = net.relu(net.conv(net.relu(net.conv(x)), 1, 2))
+        return net.concat(a, b, c, net.relu(net.conv(net.max_pool(x, 3, 1, 1))))
+
+    def halved(x):
+        return net.max_pool(x, 3, 2, 0, ceil=True)
+
+    x = halved(net.relu(net.conv(x, 2, 3)))
+    x = halved(net.relu(net.conv(net.relu(net.conv(x)), 1, 1)))
+    for stage, modules in enumerate((2, 5, 2)):
+        x = halved(x) if stage else x
+        for _ in range(modules):
+            x = inception(x)
+    return [net.gemm(net.pooled(x))]
+
+
+TRAINED = (resnet18, transformer, lstm_classifier, alexnet_owt, googlenet_v1, vgg_a)
+NETS = {f.__name__: f for f in (resnet50, mobilenetv2, mlp, bert, lstm, *TRAINED)}

@@ -23,23 +23,31 @@ class Net(nn.Module):
     def __init__(self, name: str, stored: Stored) -> None:
         super().__init__()
         self.net, self.stored, self.count = NETS[name], stored, 0
+        for (_, op), weights in stored.nodes.items():  # tracing finds modules that are there before
+            if op == "LSTM":
+                self.layer = recurrent(*(a[0] for a in weights))
 
     def take(self, op: str) -> list[nn.Parameter]:
         return [self.keep(a) for a in self.stored.take(op)]
 
-    def keep(self, array: np.ndarray) -> nn.Parameter:
+    def keep(self, array: np.ndarray, fixed: bool = False) -> torch.Tensor:
         self.count += 1
-        made = nn.Parameter(torch.from_numpy(np.array(array)), requires_grad=False)
-        self.register_parameter(f"p{self.count}", made)
-        return made
+        made = torch.from_numpy(np.array(array))
+        if fixed:
+            self.register_buffer(f"p{self.count}", made)
+            return made
+        learned = nn.Parameter(made, requires_grad=False)
+        self.register_parameter(f"p{self.count}", learned)
+        return learned
 
     def conv(self, x, stride=1, pad=0, depthwise=False):
         w, *bias = self.take("Conv")
         return torch.conv2d(x, w, *(bias or [None]), stride, pad, 1, w.shape[0] if depthwise else 1)
 
     def norm(self, x):
-        scale, bias, mean, variance = self.take("BatchNormalization")
-        return F.batch_norm(x, mean, variance, scale, bias, False, 0.1, 1e-5)
+        scale, bias, *running = self.stored.take("BatchNormalization")
+        mean, variance = (self.keep(a, fixed=True) for a in running)
+        return F.batch_norm(x, mean, variance, self.keep(scale), self.keep(bias), self.training, 0.1, 1e-5)
 
     def relu(self, x):
         return torch.relu(x)
@@ -47,11 +55,23 @@ class Net(nn.Module):
     def relu6(self, x):
         return F.relu6(x)
 
-    def max_pool(self, x, kernel, stride, pad):
-        return F.max_pool2d(x, kernel, stride, pad)
+    def max_pool(self, x, kernel, stride, pad, ceil=False):
+        return F.max_pool2d(x, kernel, stride, pad, ceil_mode=ceil)
 
     def pooled(self, x):
         return torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)
+
+    def flat(self, x):
+        return torch.flatten(x, 1)
+
+    def concat(self, *xs):
+        return torch.cat(xs, 1)
+
+    def mean(self, x):
+        return x.mean(1)
+
+    def first(self, x):
+        return x[0]
 
     def gemm(self, x):
         return F.linear(x, *self.take("Gemm"))
@@ -66,9 +86,9 @@ class Net(nn.Module):
     def gelu(self, x):
         return F.gelu(x)
 
-    def layer_norm(self, x):
+    def layer_norm(self, x, epsilon):
         scale, bias = self.take("LayerNormalization")
-        return F.layer_norm(x, scale.shape, scale, bias, 1e-12)
+        return F.layer_norm(x, scale.shape, scale, bias, epsilon)
 
     def embedding(self, ids):
         return F.embedding(ids, *self.take("Gather"))
@@ -80,34 +100,32 @@ class Net(nn.Module):
     def unseen(self, mask, x):
         return ((1 - mask) * -10000.0).type_as(x)[:, None, None, :]
 
-    def attention(self, query, key, value, unseen, heads):
+    def attention(self, query, key, value, heads, unseen=None):
         def split(x):
             return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
         mixed = F.scaled_dot_product_attention(split(query), split(key), split(value), attn_mask=unseen)
         return mixed.transpose(1, 2).flatten(2)
 
-
-class Recurrent(nn.Module):
-    """The LSTM: a layer that brings its own weights."""
-
-    def __init__(self, stored: Stored) -> None:
-        super().__init__()
-        w, r, b = (a[0] for a in stored.take("LSTM"))
-        hidden = r.shape[1]
-
-        def gates(a: np.ndarray) -> torch.Tensor:  # ONNX has i, o, f, c; PyTorch i, f, c, o
-            i, o, f, c = np.split(a, 4)
-            return torch.from_numpy(np.concatenate([i, f, c, o]))
-
-        self.layer = nn.LSTM(w.shape[1], hidden)
-        values = (gates(w), gates(r), gates(b[: 4 * hidden]), gates(b[4 * hidden :]))
-        for weight, value in zip(self.layer.parameters(), values, strict=True):
-            weight.data = value
-
-    def forward(self, x):
+    def lstm(self, x):
+        self.stored.take("LSTM")
         y, (h, _) = self.layer(x)
         return [y.unsqueeze(1), h]
+
+
+def recurrent(w: np.ndarray, r: np.ndarray, b: np.ndarray) -> nn.LSTM:
+    """An LSTM layer with the weights of ONNX's."""
+    hidden = r.shape[1]
+
+    def gates(a: np.ndarray) -> torch.Tensor:  # ONNX has i, o, f, c; PyTorch i, f, c, o
+        i, o, f, c = np.split(a, 4)
+        return torch.from_numpy(np.concatenate([i, f, c, o]))
+
+    layer = nn.LSTM(w.shape[1], hidden)
+    values = (gates(w), gates(r), gates(b[: 4 * hidden]), gates(b[4 * hidden :]))
+    for weight, value in zip(layer.parameters(), values, strict=True):
+        weight.data = value
+    return layer
 
 
 class OneInput(Net):
@@ -120,17 +138,18 @@ class ThreeInputs(Net):
         return self.net(self, a, b, c)
 
 
+def network(settings, inputs, training=False):
+    """The network with its weights; in training mode, normalisation is by the batch."""
+    with np.load(settings["weights"], allow_pickle=False) as weights:
+        net = (OneInput if inputs == 1 else ThreeInputs)(settings["net"], Stored(dict(weights)))
+    return torch.fx.symbolic_trace(net.train(training)).train(training)
+
+
 def make(settings, feeds):
     torch.set_num_threads(settings["threads"])
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[settings["precision"]]
     begin = perf_counter()
-    with np.load(settings["weights"], allow_pickle=False) as weights:
-        stored = Stored(dict(weights))
-    if settings["net"] == "lstm":
-        model = Recurrent(stored).eval().to(dtype)
-    else:
-        net = (OneInput if len(feeds) == 1 else ThreeInputs)(settings["net"], stored)
-        model = torch.fx.symbolic_trace(net.eval()).eval().to(dtype)
+    model = network(settings, len(feeds)).to(dtype)
     if settings["compiled"]:
         from torch._inductor import config
 
