@@ -22,6 +22,8 @@ from ..runtime.graph import Graph
 from ..runtime.infer import infer
 from ..runtime.typed import TypedBuilder
 from ..train import modes
+from .feeds import parse_sizes
+from .gaps import Tolerance
 from .report import Table
 from .verdict import MISSING, Problem, Verdict, file_problems, problems_of
 
@@ -44,6 +46,11 @@ class Options:
     record: str | None = None
     record_limit: int = 1 << 30
     round_trip: bool | None = None  # by default where numbers are compared
+
+    def __post_init__(self) -> None:
+        """Raise InputError for what cannot be meant, before any file is opened."""
+        Tolerance.parse(self.tolerance)
+        parse_sizes((*self.sizes, *self.inputs))
 
 
 AS_IT_IS = Options()

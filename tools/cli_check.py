@@ -9,7 +9,10 @@ from typing import Any
 
 import click
 
+from ..ops.errors import InputError
 from .report import parse_size, show
+
+BAD_CALL = 4  # 2, the usual, means here that numbers differ
 
 WIDE = 160  # where nobody looks at a terminal: logs of CI
 
@@ -64,7 +67,8 @@ def check(
 ) -> None:
     """Tell whether each MODEL is covered, and whether its numbers are right: files, or patterns in quotes.
 
-    Exit code: 0 all is good, 1 something is not covered, 2 numbers differ, 3 a file is bad; of many the worst.
+    Exit code: 0 all is good, 1 something is not covered, 2 numbers differ, 3 a file is bad; of many the worst. A call
+    that makes no sense exits with 4.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -73,12 +77,15 @@ def check(
     from .check import Options
     from .check_files import check_files, paths
 
-    files = paths(models)
     errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=len(files) < 2 or not errors.is_terminal) as progress:
-        task = progress.add_task("checking", total=len(files))
-        options = Options(**asked, record_limit=parse_size(record_limit))
-        verdicts = check_files(files, options, jobs=jobs, tell=lambda _: progress.advance(task))
+    try:
+        files, options = paths(models), Options(**asked, record_limit=parse_size(record_limit))
+        with Progress(console=errors, transient=True, disable=len(files) < 2 or not errors.is_terminal) as progress:
+            task = progress.add_task("checking", total=len(files))
+            verdicts = check_files(files, options, jobs=jobs, tell=lambda _: progress.advance(task))
+    except InputError as error:
+        click.echo(f"mezzo: {error}", err=True)
+        sys.exit(BAD_CALL)
     for path, make in ((junit, written.junit), (markdown, written.markdown)):
         if path:
             path.write_text(make(verdicts), "utf8")

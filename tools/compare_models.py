@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
+from weakref import finalize
 
 import onnx
 
@@ -33,12 +35,13 @@ class _File:
     """A model as a referee can read it: the file itself, or a copy for an older opset. `note` tells which."""
 
     def __init__(self, path: Path, graph: Graph, newest: tuple[int, int] | None) -> None:
-        self.path, self.note, self._folder = path, "", None
+        self.path, self.note = path, ""
         proto = None if is_mezzo(path) else onnx.load_model(str(path), load_external_data=False)
         opset, ir = newest or (1 << 31, 1 << 31)
         if proto is None or proto.ir_version > ir or any(o.version > opset for o in proto.opset_import if not o.domain):
-            self._folder = TemporaryDirectory()
-            self.path = Path(self._folder.name) / "model.onnx"
+            folder = Path(mkdtemp(prefix="mezzo-check-"))
+            finalize(self, rmtree, folder, ignore_errors=True)
+            self.path = folder / "model.onnx"
             save_onnx(graph, self.path, opset=min(opset, graph.opsets.get("", opset)) if newest else None)
             proto = onnx.load_model(str(self.path), load_external_data=False)
             written = next(int(o.version) for o in proto.opset_import if not o.domain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..importers import load_onnx
 from ..ops import Tensor
 from ..ops.budget import Budget
 from ..ops.errors import InputError, MezzoError
-from ..ops.types import type_of
+from ..ops.types import Array, type_of
 from ..runtime.file import is_mezzo, open_file
 from ..runtime.graph import Graph
 from ..runtime.infer import infer
@@ -51,6 +52,7 @@ class Numbers:
 
     def __init__(self, path: Path, graph: Graph, options: Options, budget: Budget) -> None:
         self.path, self.graph, self.options, self.budget = path, graph, options, budget
+        self.tolerance = Tolerance.parse(options.tolerance)
         self.facts: dict[str, Any] = {}
         self._ran: list[tuple[str, dict[str, Any], dict[str, Any]]] = []  # what was filled in, feeds, our outputs
 
@@ -69,18 +71,21 @@ class Numbers:
 
     # Ours
 
-    def _prepare(self) -> None:
-        if not hasattr(self, "ours"):
-            self.ours = Ours(self.graph, budget=self.budget)
-            self.tolerance = Tolerance.parse(self.options.tolerance)
-            self.arrays = given_arrays(self.options.inputs)
+    @cached_property
+    def ours(self) -> Ours:
+        """Our side; planned when it is first asked for."""
+        return Ours(self.graph, budget=self.budget)
+
+    @cached_property
+    def arrays(self) -> dict[str, Array]:
+        """The inputs that were given as files."""
+        return given_arrays(self.options.inputs)
 
     def _feeds(self) -> Iterator[tuple[str, dict[str, Any]]]:
         return fills(self.ours.session, inputs.parse_sizes(self.options.sizes), self.arrays, self.options.seed)
 
     def _runs(self) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
         """Ways to fill in open sizes that run, with our outputs. Raises the error of the last way if none does."""
-        self._prepare()
         if not self._ran:
             refused: MezzoError | None = None
             for shown, feeds in self._feeds():
@@ -101,7 +106,6 @@ class Numbers:
     # Against another side
 
     def _against(self, part: Part) -> None:
-        self._prepare()
         other = self._other()
         self.facts |= {"ours": self.ours.about, "theirs": other.about}
         random = [n.place for _, n in self.graph.walk() if not n.record.deterministic]
