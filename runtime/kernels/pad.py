@@ -33,14 +33,18 @@ class Pad:
         x, y = found[0], found[-1]
         if not x.elements or not y.elements:
             return Declined("there are no elements")
-        return Choice(self.name)
+        # as they are known now: what computes them may run only just before
+        known = {n: t.ints() for n, t in zip(("pads", "axes"), (ask.inputs[1], *ask.inputs[3:4]), strict=False)
+                 if isinstance(t, Tensor)}  # fmt: skip
+        return Choice(self.name, {n: tuple(v) for n, v in known.items() if v is not None})
 
     def prepare(self, work: Work) -> Call:
         """Copies and fills of slices."""
-        x, pads, value, axes = (*work.inputs, None, None)[:4]
+        x, _, value = (*work.inputs, None)[:3]
         (out,) = work.outputs
-        assert x is not None and pads is not None and out is not None
-        pairs = pad_pairs(pads.ravel().tolist(), None if axes is None else axes.ravel().tolist(), x.ndim)
+        assert x is not None and out is not None
+        pads, axes = work.choice.params["pads"], work.choice.params.get("axes")
+        pairs = pad_pairs(list(pads), None if axes is None else list(axes), x.ndim)
         mode = work.node.attrs.get("mode", "constant")
         inner = tuple(slice(max(b, 0), n - max(a, 0)) for (b, a), n in zip(pairs, out.shape, strict=True))
         middle = tuple(slice(max(-b, 0), n - max(-a, 0)) for (b, a), n in zip(pairs, x.shape, strict=True))
