@@ -30,7 +30,7 @@ def build(checkout: Path) -> Path:
 def test_the_wheel(checkout: Path) -> None:
     path = build(checkout)
     assert path.name == f"mezzo-{PYPROJECT['project']['version']}-py3-none-any.whl"
-    expected = set()
+    expected = {f"{module}.py" for module in PYPROJECT["tool"]["setuptools"]["py-modules"]}
     for package in PYPROJECT["tool"]["setuptools"]["packages"]:
         folder = checkout / "src" / Path(*package.split("."))
         data = PYPROJECT["tool"]["setuptools"]["package-data"].get(package, [])
@@ -48,6 +48,7 @@ def test_the_wheel(checkout: Path) -> None:
         commands = configparser.ConfigParser()
         commands.read_string(wheel.read(f"{about}/entry_points.txt").decode())
         assert dict(commands["console_scripts"]) == PYPROJECT["project"]["scripts"]
+        assert dict(commands["pytest11"]) == PYPROJECT["project"]["entry-points"]["pytest11"]
 
 
 def test_a_checkout_without_links_builds_nothing(checkout: Path) -> None:
