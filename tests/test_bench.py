@@ -1,9 +1,12 @@
-"""`mezzo bench` and the comparison of engines under it, on tiny models; no time is asserted."""
+"""`mezzo bench`, the comparison of engines under it and the tables made with that, on tiny models; no time is
+asserted."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,7 @@ from mezzo.ops.types import f32
 from mezzo.runtime.graph import Graph, GraphBuilder
 from mezzo.runtime.session import Session
 from mezzo.tools import compare
-from mezzo.tools.compare import Contestant, EngineFailed, Measured, command, error, lined_up, race, ratios
+from mezzo.tools.compare import Agreement, Contestant, EngineFailed, Measured, command, error, lined_up, race, ratios
 
 from .models import referee
 from .test_cli import as_json, mezzo
@@ -109,6 +112,58 @@ def test_an_engine_that_fails_is_told_and_left_out(tmp_path: Path) -> None:
     assert found["gone"].rounds == found["dead"].rounds == []
 
 
+def test_an_engine_that_disagrees_is_told_and_left_out(tmp_path: Path) -> None:
+    save_onnx(_net(), tmp_path / "net.onnx")
+    save_onnx(_net(2), tmp_path / "twice.onnx")
+    files = {"mezzo": "net", "same": "net", "twice": "twice"}
+    engines = [Contestant(n, command("mezzo"), {"model": str(tmp_path / f"{f}.onnx")}) for n, f in files.items()]
+    feeds = {"x": np.ones((2, 3), np.float32)}
+    agreement = Agreement(runs=3, judge="mezzo", tolerance=0.5)
+    found = race(engines, feeds, threads=1, rounds=1, seconds=0.001, agreement=agreement)
+    assert (found["mezzo"].error, found["same"].error, found["twice"].error) == (None, 0, 1)
+    assert found["twice"].failed == "its answers are 1.0e+00 away from those of mezzo"
+    assert [len(m.rounds) for m in found.values()] == [1, 1, 0]
+
+
+def table(name: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run one of bench/."""
+    program = Path(__file__).parents[1] / "bench" / f"{name}.py"
+    return subprocess.run([sys.executable, str(program), *args], capture_output=True, text=True)
+
+
+def test_the_table_of_training(tmp_path: Path) -> None:
+    """Ours and PyTorch, if it is there: their first losses agree, and the row has all that is told of it."""
+    peer = "torch-eager" if find_spec("torch") else ""
+    file = tmp_path / "training.json"
+    short = ("--quick", "--rounds", "1", "--seconds", "0.001", "--threads", "1")
+    done = table("training", "--rows", "mlp/b64/fp32", "--peers", peer, *short, "--json", str(file))
+    assert not done.returncode, done.stderr
+    (row,) = json.loads(file.read_text())
+    assert (row["case"], row["rounds"], row["threads"]) == ("mlp/b64/fp32", 1, 1)
+    assert set(row["engines"]) == {"mezzo", *filter(None, [peer])}
+    for engine in row["engines"].values():
+        assert engine["precision"] == "fp32"
+        assert min(engine["median_ms"], engine["first_ms"], engine["load_ms"]) > 0
+        assert engine["error"] is None or engine["error"] < 1e-5
+    for ratio in row["ratios"].values():
+        assert ratio["bar"] == 1.7
+        assert ratio["aim"] == 1.5
+        assert 0 < ratio["low"] <= ratio["median"] <= ratio["high"]
+    assert "mlp/b64/fp32" in file.with_suffix(".svg").read_text("utf8")
+    assert "first" in done.stdout
+
+
+@pytest.mark.parametrize("asked", [("--rows", "nothing/*"), ("--quick", "--peers", "nobody")])
+@pytest.mark.parametrize(("name", "row"), [("training", "fig6/vgg-a/b32"), ("inference", "bert/b8/fp32")])
+def test_a_table_lists_its_rows_and_peers(name: str, row: str, asked: tuple[str, ...]) -> None:
+    """Rows come first: those of --quick are known."""
+    done = table(name, *asked, "--json", "-")
+    assert done.returncode == 1
+    assert f"there is no {asked[-1]!r}; rows: " in done.stderr
+    assert row in done.stderr
+    assert "peers: " in done.stderr
+
+
 def test_many_threads_at_once(tmp_path: Path) -> None:
     save_onnx(_net(), tmp_path / "net.onnx")
     ours = Contestant("mezzo", command("mezzo"), {"model": str(tmp_path / "net.onnx")})
@@ -127,6 +182,6 @@ def test_an_engine_that_answers_too_late(monkeypatch: pytest.MonkeyPatch) -> Non
     engine.close()
 
 
-def _net() -> Graph:
+def _net(scale: float = 1) -> Graph:
     g = GraphBuilder("net")
-    return g.graph([g.Relu(g.MatMul(g.input("x", f32("n", 3)), g.const(np.eye(3, 4, dtype=np.float32))))])
+    return g.graph([g.Relu(g.MatMul(g.input("x", f32("n", 3)), g.const(scale * np.eye(3, 4, dtype=np.float32))))])

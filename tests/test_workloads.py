@@ -1,4 +1,4 @@
-"""The benchmarks' networks: they have the sizes that are claimed, and mean in ONNX Runtime what they mean here."""
+"""The benchmarks' networks: they have the sizes claimed, mean in ONNX Runtime what they mean here, and learn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 
 from mezzo.exporters import to_onnx
 from mezzo.models.convnets import no_weights
-from mezzo.models.workloads import WORKLOADS
+from mezzo.models.training import LESSONS
+from mezzo.models.workloads import WORKLOADS, Workload
 from mezzo.runtime.graph import Graph
 from mezzo.runtime.infer import infer
 from mezzo.runtime.session import Session
@@ -22,19 +23,51 @@ PARAMETERS = {
     "bert": 108_891_648,
     "lstm": 4 * 256 * (128 + 256) + 8 * 256,
 }
+# Of those that are trained: ResNet-18 as published, with means and variances; the transformer's layers have four square
+# products, two of four times the width and two normalisations.
+LEARNED = {
+    "resnet18": 11_689_512 + 9_600,
+    "mlp": PARAMETERS["mlp"],
+    "transformer": 4 * (4 * (256**2 + 256) + 2 * 4 * 256**2 + 5 * 256 + 2 * 512) + 10 * 257,
+    "lstm_classifier": PARAMETERS["lstm"] + 10 * 257,
+    "alexnet_owt": 61_100_840,
+    "googlenet_v1": 6_998_552,
+    "vgg_a": 132_863_336,
+}
 
 
 def parameters(graph: Graph) -> int:
     return sum(a.size for a in graph.initializers.values() if a.dtype == np.float32 and a.ndim)
 
 
+def sized(workload: Workload, count: int, labels: set[str]) -> None:
+    """It has so many parameters, and what it is fed fits; `labels` are for the loss."""
+    graph, feeds = infer(workload.build(2, no_weights)), workload.feeds(2)
+    assert parameters(graph) == count
+    assert set(graph.inputs) | labels == set(feeds)
+    for value in graph.inputs:
+        array = feeds[value]
+        assert str(graph.types[value]).startswith(f"{array.dtype}[{','.join(map(str, array.shape))}")
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_sizes(name: str) -> None:
-    graph = infer(WORKLOADS[name].build(2, no_weights))
-    assert parameters(graph) == PARAMETERS[name]
-    assert set(graph.inputs) == set(WORKLOADS[name].feeds(2))
-    for value, array in WORKLOADS[name].feeds(2).items():
-        assert str(graph.types[value]).startswith(f"{array.dtype}[{','.join(map(str, array.shape))}")
+    sized(WORKLOADS[name], PARAMETERS[name], set())
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_sizes_of_what_is_trained(name: str) -> None:
+    sized(LESSONS[name], LEARNED[name], {"target"})
+
+
+@pytest.mark.parametrize("amp", [None, "bf16"])
+@pytest.mark.parametrize("name", [n for n, lesson in LESSONS.items() if lesson.small or n == "mlp"])
+def test_a_few_steps_lower_the_loss(name: str, amp: str | None) -> None:
+    lesson = LESSONS[name]
+    trainer, feeds = lesson.trainer(4, small=True, amp=amp), lesson.feeds(4, small=True)
+    losses = [trainer.step(feeds) for _ in range(4)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
