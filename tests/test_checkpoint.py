@@ -151,6 +151,18 @@ def test_flipped_bits_are_noticed(folder: Path, data: st.DataObject) -> None:
         path.write_bytes(content)
 
 
+def test_every_byte_of_the_manifest_matters(folder: Path) -> None:
+    path = folder / MANIFEST
+    content = path.read_bytes()
+    try:
+        for i in range(len(content)):
+            path.write_bytes(content[:i] + bytes([content[i] ^ 1]) + content[i + 1 :])
+            with pytest.raises(ModelError):
+                checkpoint.load(folder)
+    finally:
+        path.write_bytes(content)
+
+
 @given(data=st.data())
 def test_files_that_end_early_are_noticed(folder: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(files(folder)))
