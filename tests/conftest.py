@@ -49,7 +49,7 @@ def checkout(tmp_path: Path) -> Path:
     """A copy of what the package is built from, links kept, for tests that break it."""
     copy = tmp_path / "checkout"
     skip = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    folders = [p for p in sorted(ROOT.iterdir()) if p.name not in ("bench", "tests") and any(p.glob("*.py"))]
+    folders = [p for p in sorted(ROOT.iterdir()) if p.name not in ("bench", "src", "tests") and any(p.glob("*.py"))]
     for folder in (*folders, ROOT / "src"):
         shutil.copytree(folder, copy / folder.name, symlinks=True, ignore=skip)
     for name in ("pyproject.toml", "README.md", "LICENSE"):

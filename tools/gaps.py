@@ -22,6 +22,7 @@ USUAL = {
     DType.BFLOAT16: 5e-2,
 }
 TINY_FLOATS = 0.25  # of 8 bits and less
+SMALLEST = 1e-3  # magnitude that differences are measured by: what is left of a sigmoid near zero is rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,8 @@ def _error(a: Any, b: Any) -> float:
             return 0.0
         apart = np.abs(a[other].astype(np.result_type(wide, np.float64)) - b[other])
         finite = np.abs(b[np.isfinite(b)])
-    scale = float(finite.max(initial=0)) or 1.0
     worst = float(apart.max()) if np.isfinite(apart).all() else np.inf
-    return worst / scale
+    return worst / max(float(finite.max(initial=0)), SMALLEST)
 
 
 def _is_array(value: Any) -> bool:

@@ -13,9 +13,9 @@ from ..importers import load_onnx
 from ..ops import Tensor
 from ..ops.budget import Budget
 from ..ops.errors import InputError, MezzoError
-from ..ops.types import Array, type_of
+from ..ops.types import Array, Type, type_of
 from ..runtime.file import is_mezzo, open_file
-from ..runtime.graph import Graph
+from ..runtime.graph import Graph, Node
 from ..runtime.infer import infer
 from . import feeds as inputs
 from .check import Options
@@ -54,6 +54,8 @@ class Numbers:
         self.path, self.graph, self.options, self.budget = path, graph, options, budget
         self.tolerance = Tolerance.parse(options.tolerance)
         self.facts: dict[str, Any] = {}
+        self.random = [n.place for _, n in graph.walk() if _draws(n)]
+        self._refused: list[Problem] = []
         self._ran: list[tuple[str, dict[str, Any], dict[str, Any]]] = []  # what was filled in, feeds, our outputs
 
     def check(self, *, round_trip: bool) -> Iterator[Part]:
@@ -82,25 +84,36 @@ class Numbers:
         return given_arrays(self.options.inputs)
 
     def _feeds(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        return fills(self.ours.session, inputs.parse_sizes(self.options.sizes), self.arrays, self.options.seed)
+        """Ways to fill in what is open, without those for which the model makes nothing."""
+        given = inputs.parse_sizes(self.options.sizes)
+        for shown, feeds in fills(self.ours.session, given, self.arrays, self.options.seed):
+            try:
+                if shown and any(map(_is_empty, self._typed(feeds).types.values())):
+                    raise InputError("operators are left without elements", where=f"sizes {shown}")
+            except MezzoError as error:
+                self._refused.append(Problem("", error.message, error.where, GIVE_SIZES))
+                continue
+            yield shown, feeds
+
+    def _typed(self, feeds: Mapping[str, Any]) -> Graph:
+        """The graph with the types of all values for these feeds."""
+        types = {n: self.graph.types[n] if isinstance(a, list | dict) else type_of(a) for n, a in feeds.items()}
+        return infer(self.graph, types, budget=self.budget)
 
     def _runs(self) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
         """Ways to fill in open sizes that run, with our outputs. Raises the error of the last way if none does."""
         if not self._ran:
-            refused: MezzoError | None = None
             for shown, feeds in self._feeds():
-                try:
-                    self._ran.append((shown, feeds, self.ours.run(feeds, self.graph.outputs)))
-                except MezzoError as error:
-                    refused = error
-                if len(self._ran) == ENOUGH:
+                mine, error = _attempt(self.ours, feeds, self.graph.outputs)
+                if mine is not None:
+                    self._ran.append((shown, feeds, mine))
                     break
-            if not self._ran and refused is not None:
-                raise InputError(
-                    f"it does not run, with any sizes that were tried: {refused.message}",
-                    where=refused.where,
-                    hint=GIVE_SIZES,
-                )
+                assert error is not None
+                self._refused.append(Problem("", error.message, error.where, GIVE_SIZES))
+            if not self._ran:
+                last = self._refused[-1]
+                text = f"it runs with none of the sizes that were tried: {last.message}"
+                raise InputError(text, where=last.where, hint=last.hint)
         return self._ran
 
     # Against another side
@@ -108,25 +121,22 @@ class Numbers:
     def _against(self, part: Part) -> None:
         other = self._other()
         self.facts |= {"ours": self.ours.about, "theirs": other.about}
-        random = [n.place for _, n in self.graph.walk() if not n.record.deterministic]
-        if random and self.options.against in REFEREES:
+        if self.random and not isinstance(other, Ours | Recorded):
             part.add(
                 "it draws random numbers, which others draw otherwise",
                 code=MISSING,
-                where=random[0],
+                where=self.random[0],
                 hint="compare with another model of ours, or with a recording",
             )
             return
         rows: list[tuple[Any, ...]] = []
-        refusals: list[MezzoError] = []
-        part.said, done = "agree", 0
+        part.said = "agree"
         for shown, feeds in self._ways(other):
-            mine, theirs = self._both(other, feeds, refusals, part)
+            mine, theirs = self._both(other, feeds, part, filled=bool(shown) and not isinstance(other, Recorded))
             if part.problems:
                 break
             if mine is None or theirs is None:
                 continue
-            done += 1
             self._ran.append((shown, feeds, mine))
             gaps = {n: gap(mine[n], theirs[n], self.tolerance) for n in self._outputs(other)}
             rows += [
@@ -135,16 +145,12 @@ class Numbers:
             wrong = {n: g for n, g in gaps.items() if not g.agrees}
             if wrong:
                 self._differ(part, other, feeds, wrong, shown)
+            if wrong or len(self._ran) == ENOUGH:
                 break
-            if done == ENOUGH:
-                break
-        if not done and not part.problems and refusals:
-            part.add(
-                f"neither side runs it, with any sizes that were tried: {refusals[-1].message}",
-                code=MISSING,
-                where=refusals[-1].where,
-                hint=GIVE_SIZES,
-            )
+        if not self._ran and not part.problems and self._refused:
+            last = self._refused[-1]
+            text = f"none of the sizes that were tried runs on both sides: {last.message}"
+            part.add(text, code=MISSING, where=last.where, hint=last.hint)
         if rows:
             part.tables.append(Table("Outputs", COLUMNS, rows))
         changed = self._changed(other) if not part.problems else []
@@ -194,26 +200,20 @@ class Numbers:
             )
         return found
 
-    def _both(self, other: Side, feeds: Mapping[str, Any], refusals: list[MezzoError], part: Part) -> tuple[Any, Any]:
-        """The outputs of both sides; None of a side that refuses, which is a problem where the other does not."""
+    def _both(self, other: Side, feeds: Mapping[str, Any], part: Part, *, filled: bool) -> tuple[Any, Any]:
+        """The outputs of both sides; None of a side that refuses. That is a problem where we refuse what the other
+        side runs, and where nothing was filled in that could be to blame."""
         mine, refused = _attempt(self.ours, feeds, self.graph.outputs)
         theirs, declined = _attempt(other, feeds, self._outputs(other))
-        if refused and declined:
-            refusals.append(refused)
-        elif refused:
-            part.add(
-                f"it does not run here, and does there: {refused.message}",
-                code=DIFFERENT,
-                where=refused.where,
-                hint=refused.hint,
-            )
+        if refused and not declined:
+            text = f"it does not run here, and does there: {refused.message}"
+            part.add(text, code=DIFFERENT, where=refused.where, hint=refused.hint)
         elif declined:
-            part.add(
-                f"the other side does not run it: {declined.message}",
-                code=MISSING,
-                where=declined.where,
-                hint=declined.hint,
-            )
+            text = declined.message if refused else f"it runs here, and not there: {declined.message}"
+            if filled:
+                self._refused.append(Problem("", text, declined.where, GIVE_SIZES))
+            else:
+                part.add(text, code=MISSING, where=declined.where, hint=declined.hint)
         return mine, theirs
 
     def _changed(self, other: Side) -> list[Changed]:
@@ -234,9 +234,7 @@ class Numbers:
         sizes = f" (sizes {shown})" if shown and shown != "as recorded" else ""
         found = None
         if self._keeps_values(other):
-            types = {n: type_of(a) if not isinstance(a, list | dict) else self.graph.types[n] for n, a in feeds.items()}
-            typed = infer(self.graph, types, budget=self.budget)
-            found = locate(typed, wrong, Probe(self.ours, other, feeds, self.tolerance))
+            found = locate(self._typed(feeds), wrong, Probe(self.ours, other, feeds, self.tolerance))
             if found is None:
                 part.add(
                     f"{outputs}{sizes}, but no value that is kept for comparison differs",
@@ -269,8 +267,7 @@ class Numbers:
 
     def _record(self, part: Part) -> None:
         shown, feeds, _ = self._runs()[0]
-        types = {n: type_of(a) for n, a in feeds.items()}
-        typed = infer(self.graph, types, budget=self.budget)
+        typed = self._typed(feeds)
         names = [o for n in typed.nodes for o in n.outputs if o and isinstance(typed.types[o], Tensor)]
         names = list(dict.fromkeys([*names, *self.graph.outputs]))
         limit, path = self.options.record_limit, Path(str(self.options.record))
@@ -283,17 +280,15 @@ class Numbers:
         made = to_onnx(self.graph)
         opset = next(int(o.version) for o in made.opset_import if not o.domain)
         again = Ours(load_onnx(made, budget=self.budget), f"opset {opset}", self.budget)
-        for shown, feeds, before in self._runs()[:1]:
-            after = again.run(feeds, again.graph.outputs)
-            for name, value in before.items():
-                apart = gap(after[name], value, self.tolerance)
-                if not apart.agrees:
-                    part.add(
-                        f"output {name!r} is another one after export and import: {apart}",
-                        code=DIFFERENT,
-                        hint=ONE_OF_OURS,
-                        where=f"opset {opset}, sizes {shown or 'as declared'}",
-                    )
+        shown, feeds, before = self._runs()[0]
+        after = again.run(feeds, again.graph.outputs)
+        if self.random:  # the numbers of a run depend on how many there were before
+            before = Ours(self.graph, budget=self.budget).run(feeds, self.graph.outputs)
+        for name, value in before.items():
+            apart = gap(after[name], value, self.tolerance)
+            if not apart.agrees:
+                text = f"output {name!r} is another one after export and import: {apart}"
+                part.add(text, code=DIFFERENT, where=f"opset {opset}, sizes {shown or 'as declared'}", hint=ONE_OF_OURS)
         part.said = f"same numbers at opset {opset}"
 
 
@@ -302,3 +297,13 @@ def _attempt(side: Side, feeds: Mapping[str, Any], names: Any) -> tuple[dict[str
         return side.run(feeds, names), None
     except MezzoError as error:
         return None, error
+
+
+def _is_empty(kind: Type) -> bool:
+    """Whether a value has axes and no elements. (Lists without elements are how operators are told: no shape.)"""
+    return isinstance(kind, Tensor) and len(kind.dims or ()) > 1 and kind.elements == 0
+
+
+def _draws(node: Node) -> bool:
+    """Whether a node draws random numbers: a Dropout does only where it is told to train."""
+    return not node.record.deterministic and not (node.op == "Dropout" and not any(node.inputs[2:]))
