@@ -400,3 +400,12 @@ for step in session.program.all_steps(): assert not step.choice.kernel.startswit
 print(find())
 """
     assert process(code, MEZZO_ONEDNN="off").split() == ["MEZZO_ONEDNN=off"]
+
+
+@needed
+def test_a_square_operand_transposed_twice() -> None:
+    """By a Transpose that is only another layout, and by the product itself: dims alone do not tell them apart."""
+    g = GraphBuilder("twice")
+    x, w = (g.input(n, f32(16, 16)) for n in "xw")
+    graph = g.graph([g.Gemm(x, g.Transpose(w, perm=[1, 0]), transB=1)])
+    assert_exact(graph, dict(zip("xw", arrays(Sample([f32(16, 16), f32(16, 16)])), strict=True)))

@@ -329,6 +329,11 @@ def channels_last(rank: int) -> str:
     return letters[0] + letters[2:] + letters[1]
 
 
+def _as_it_is(memory: Memory, known: Tensor) -> bool:
+    """Whether a primitive sees the operand's own axes, in their order."""
+    return memory.dims == known.sizes and memory.strides is None
+
+
 def constant(ask: Ask, argument: int, at: int, memory: Memory, *, relaid: bool = False) -> Operand:
     """An operand that oneDNN lays out as it likes if it is a constant, and that is read as it is otherwise; `relaid`
     ones are laid out at each run then."""
@@ -337,6 +342,6 @@ def constant(ask: Ask, argument: int, at: int, memory: Memory, *, relaid: bool =
         return Operand(argument, ("in", at), memory.any(), source=memory)
     if relaid:
         return Operand(argument, ("in", at), memory.any(), source=memory, relaid=True)
-    if isinstance(known, Tensor) and known.layout and is_permutation(known.layout) and memory.dims == known.sizes:
+    if isinstance(known, Tensor) and known.layout and is_permutation(known.layout) and _as_it_is(memory, known):
         return Operand(argument, ("in", at), Memory.of(known), known.layout)
     return Operand(argument, ("in", at), memory)
