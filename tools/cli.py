@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ops.errors import Cancelled, InputError, MezzoError
 from . import feeds as inputs
-from .cli_check import check
+from .cli_check import check, convert
 from .report import Report, Table, parse_size, show
 
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
@@ -44,6 +44,7 @@ def cli() -> None:
 
 
 cli.add_command(check)
+cli.add_command(convert)
 
 
 @cli.command()

@@ -1,4 +1,4 @@
-"""The subcommand `check` of the `mezzo` command."""
+"""The subcommands `check` and `convert` of the `mezzo` command."""
 
 from __future__ import annotations
 
@@ -100,3 +100,26 @@ def check(
         for line in written.github(verdicts):
             click.echo(line, err=into == "-")  # GitHub reads both; JSON stays JSON
     sys.exit(written.worst(verdicts))
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@click.option(
+    "--opset", type=click.IntRange(1), help="Of an .onnx file.  [default: the lowest that expresses the model]"
+)
+@click.option("--precision", type=click.Choice(["fp16", "bf16"]), help="Cast weights and computation.")
+@click.option("--keep-io", type=bool, default=True, show_default=True, help="Inputs and outputs keep their types.")
+@click.option(
+    "--external-data",
+    type=click.Choice(["always", "never", "auto"]),
+    default="auto",
+    show_default=True,
+    help="Weights of an .onnx file in a file of their own; auto: where they are too large for one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def convert(as_json: bool, **how: Any) -> None:
+    """Write the model in IN as OUT, an .onnx or .mezzo file: at another opset, in 16 bits, weights inside or beside."""
+    from .convert import convert as report
+
+    show(report(**how), as_json=as_json)

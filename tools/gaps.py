@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,18 @@ TINY_FLOATS = 0.25  # of 8 bits and less
 SMALLEST = 1e-3  # magnitude that differences are measured by: what is left of a sigmoid near zero is rounding
 
 
+def usual(dtype: DType) -> float:
+    """How much difference is allowed for this element type, where nobody said otherwise."""
+    return USUAL.get(dtype, TINY_FLOATS if dtype.floating else 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How much difference is allowed, by element type: the usual, with what a user gave."""
+    """How much difference is allowed, by element type: what a user gave, else the usual of this type, or of the least
+    exact type that a model computes in."""
 
     given: tuple[tuple[DType | None, float], ...] = ()  # None: every floating type
+    least: float = 0.0
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Tolerance:
@@ -52,7 +59,15 @@ class Tolerance:
     def of(self, dtype: DType) -> float:
         """The tolerance of an element type; the last that was given for it counts."""
         given = [v for d, v in self.given if d is dtype] or [v for d, v in self.given if d is None and dtype.floating]
-        return given[-1] if given else USUAL.get(dtype, TINY_FLOATS if dtype.floating else 0.0)
+        return given[-1] if given else max(usual(dtype), self.least if dtype.floating else 0.0)
+
+    def within(self, dtypes: Iterable[DType]) -> Tolerance:
+        """The tolerance for a model that computes in these types.
+
+        >>> Tolerance().within([DType.FLOAT16]).of(DType.FLOAT)
+        0.01
+        """
+        return replace(self, least=max(map(usual, dtypes), default=0.0))
 
 
 @dataclass(frozen=True, slots=True)

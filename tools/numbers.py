@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ..runtime.file import is_mezzo, open_file
 from ..runtime.graph import Graph, Node
 from ..runtime.infer import infer
 from . import feeds as inputs
-from .check import Options
+from .check import FOLDED, Options
 from .fills import fills, given_arrays
 from .gaps import Gap, Tolerance, gap
 from .locate import Changed, Probe, changed_weights, locate
@@ -52,7 +52,8 @@ class Numbers:
 
     def __init__(self, path: Path, graph: Graph, options: Options, budget: Budget) -> None:
         self.path, self.graph, self.options, self.budget = path, graph, options, budget
-        self.tolerance = Tolerance.parse(options.tolerance)
+        kinds = infer(graph, budget=replace(budget, fold_elements=min(FOLDED, budget.fold_elements))).types.values()
+        self.tolerance = Tolerance.parse(options.tolerance).within({k.dtype for k in kinds if isinstance(k, Tensor)})
         self.facts: dict[str, Any] = {}
         self.random = [n.place for _, n in graph.walk() if _draws(n)]
         self._refused: list[Problem] = []
