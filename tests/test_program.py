@@ -9,6 +9,7 @@ import pytest
 
 from mezzo.ops import OPS, DType, Op, Sample
 from mezzo.ops.types import f32
+from mezzo.runtime.compile import WRITTEN_OUT
 from mezzo.runtime.eager import evaluate
 from mezzo.runtime.graph import Graph, GraphBuilder
 from mezzo.runtime.instance import Instance
@@ -26,10 +27,13 @@ def rounds(kernel: str) -> bool:
     return kernel == "numpy.conv_relu_pool" or kernel.startswith("onednn.")
 
 
-def assert_same(got: dict[str, Any], want: dict[str, Any], program: Program | None = None) -> None:
-    """Equal bit for bit, unless a kernel of the program may round otherwise."""
+def assert_same(
+    got: dict[str, Any], want: dict[str, Any], program: Program | None = None, *, parts: bool = False
+) -> None:
+    """Equal bit for bit, unless a kernel of the program may round otherwise, or `parts` of an operator run in its
+    place."""
     assert list(got) == list(want)
-    close = program is not None and any(rounds(s.choice.kernel) for s in program.all_steps())
+    close = parts or (program is not None and any(rounds(s.choice.kernel) for s in program.all_steps()))
     for name, y in want.items():
         if close:
             assert_close(got[name], y, name)
@@ -69,7 +73,8 @@ def test_program_equals_interpreter(op: Op, sample: Sample, fed: str) -> None:
     graph, feeds = sample_graph(op, sample, fed=fed)
     session = Session(graph)
     for run in range(2):
-        assert_same(session.run(feeds), evaluate(graph, feeds, key=(0, run)), session.program)
+        parts = (op.domain, op.name) in WRITTEN_OUT
+        assert_same(session.run(feeds), evaluate(graph, feeds, key=(0, run)), session.program, parts=parts)
     if fed == "dynamic" and op.name not in ("Shape", "Size", "OptionalHasElement") and "x0_rows" in feeds:
         assert session.program.dynamic
 
@@ -125,7 +130,7 @@ def poisoned(graph: Graph, feeds: dict[str, Any], strategy: Strategy = Strategy.
 def test_steps_write_their_planned_bytes_only(op: Op, sample: Sample, strategy: Strategy) -> None:
     graph, feeds = sample_graph(op, sample)
     got, program = poisoned(graph, feeds, strategy)
-    assert_same(got, evaluate(graph, feeds, key=(0, 1)), program)
+    assert_same(got, evaluate(graph, feeds, key=(0, 1)), program, parts=(op.domain, op.name) in WRITTEN_OUT)
 
 
 def test_program_holds_no_array() -> None:

@@ -76,10 +76,11 @@ class _Loss:
 class _Grad:
     def __init__(self, dloss: Any, log_prob: Any, at: Any, made: Any, mean: bool) -> None:
         self.dloss, self.log_prob, self.at, self.made = dloss, log_prob, at, made
-        self.share = 1 / at.size if mean else 1.0
+        self.count = made.dtype.type(at.size if mean else 1)
 
     def __call__(self) -> None:
         made, at = self.made, self.at
+        pull = self.dloss / self.count
         np.exp(self.log_prob, out=made)
-        np.put_along_axis(made, at, np.take_along_axis(made, at, 1) - 1, 1)
-        np.multiply(made, self.dloss * self.share, out=made, casting="unsafe")
+        np.multiply(made, pull, out=made)
+        np.put_along_axis(made, at, np.take_along_axis(made, at, 1) - pull, 1)
