@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ..ops import Type
+from ..ops import Tensor, Type
+from ..ops.errors import InputError
+from ..ops.types import Dim
 from ..runtime.compile import compile_graph, specialise
 from ..runtime.graph import AGAIN, Graph, Node
 from ..runtime.lower import Options
@@ -88,7 +90,39 @@ def _reading(node: Node, names: Mapping[str, str]) -> Node:
     return Graph((), (), (node,)).rename(names).nodes[0] if any(n in names for n in node.reads()) else node
 
 
-def smallest(graphs: Sequence[Graph], types: Mapping[str, Type], options: Options) -> Graph:
-    """The graph whose plan needs the fewest bytes for inputs of these types; the first of equals."""
+def smallest(graphs: Sequence[Graph], types: Mapping[str, Type], options: Options) -> int:
+    """Which graph's plan needs the fewest bytes for inputs of these types; the first of equals."""
     sizes = [specialise(compile_graph(g, options=options), types).program.arena_bytes for g in graphs]
-    return graphs[sizes.index(min(sizes))]
+    return sizes.index(min(sizes))
+
+
+def sized(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> dict[str, Type]:
+    """The types of a graph's inputs with these shapes; other inputs follow by the names of their dims.
+
+    Raises InputError for names that are no inputs, and where sizes stay open.
+
+    >>> from mezzo.ops.types import f32
+    >>> from mezzo.runtime.graph import GraphBuilder
+    >>> g = GraphBuilder()
+    >>> x, y = g.input("x", f32("n", 3)), g.input("y", f32("n"))
+    >>> print(sized(g.graph([x, y]), {"x": (8, 3)})["y"])
+    float32[8]
+    """
+    types = {n: graph.types[n] for n in graph.inputs}
+    known: dict[Dim, Dim] = {}
+    for name, shape in shapes.items():
+        was = types.get(name)
+        if not isinstance(was, Tensor) or (was.dims is not None and len(was.dims) != len(shape)):
+            raise InputError(
+                f"{name!r} is no input of rank {len(shape)}", where="recompute", hint="give inputs' shapes"
+            )
+        known |= {d: n for d, n in zip(was.dims or (), shape, strict=False) if isinstance(d, str)}
+        types[name] = was.of(shape)
+    made = {n: t.of(known.get(d, d) for d in t.dims) if isinstance(t, Tensor) and t.dims is not None else t
+            for n, t in types.items()}  # fmt: skip
+    loose = [n for n, t in made.items() if not (isinstance(t, Tensor) and t.static)]
+    if loose:
+        raise InputError(
+            f"the sizes of {', '.join(loose)} are open", where="recompute", hint="give their shapes: {name: (8, 3)}"
+        )
+    return made

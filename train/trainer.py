@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from ..ops.types import Array, type_of
 from ..runtime.autodiff import fresh
 from ..runtime.graph import Graph, State
 from ..runtime.infer import infer
+from ..runtime.lower import Options
 from ..runtime.passes.prune import prune
+from ..runtime.seats import usual_threads
 from ..runtime.session import Session
 from ..runtime.typed import TypedBuilder
 from . import checkpoint, modes
@@ -27,6 +30,7 @@ from .head import logits_of, output_of
 from .loss import Loss, loss_named
 from .optimizer import Adam, Optimizer
 from .overflow import Overflow, overflows
+from .recompute import WAYS, sized, smallest
 from .step import COUNT, SCALE, Scaling, Step, training_step
 
 Feeds = Mapping[str, Any]
@@ -58,6 +62,9 @@ class Trainer:
     `statistics=False` leaves batch normalisation to its running statistics. Dropout and batch normalisation are in
     training mode here, and in inference mode in `graph()` and `export`. `threads` and `onednn` are those of Session.
 
+    `recompute` lets cheap operators run a second time for the backward part, where the memory plan shrinks by it: True,
+    or the shapes of the inputs to plan for, by name, if the model leaves them open.
+
     Raises UnsupportedModel listing every operator on the way that has no derivative, InputError for names and patterns
     that fit nothing.
 
@@ -84,6 +91,7 @@ class Trainer:
         gather: int = 1,
         amp: str | Policy | None = None,
         statistics: bool = True,
+        recompute: bool | Mapping[str, Sequence[int]] = False,
         seed: int = 0,
         threads: int | None = None,
         onednn: bool = True,
@@ -105,14 +113,21 @@ class Trainer:
         self._loss, self._classes = loss_named(loss), loss == "cross_entropy"
         with_loss, value = self._judged(learning)
         self.loss = value
-        self.graph_of_step = training_step(with_loss, value, self.trained, self.plan)
+        steps = partial(training_step, with_loss, value, self.trained, self.plan)
+        self.graph_of_step, again = steps(), None
+        if recompute:
+            types = sized(with_loss, {} if isinstance(recompute, bool) else recompute)
+            options = Options(threads=threads or usual_threads(), onednn=onednn)
+            ways = (None, *WAYS)
+            graphs = [self.graph_of_step, *(steps(again=way) for way in WAYS)]
+            at = smallest(graphs, types, options)
+            self.graph_of_step, again = graphs[at], ways[at]
         how: dict[str, Any] = {"seed": seed, "threads": threads, "onednn": onednn}
         self._update = Session(self.graph_of_step, **how)
         self.states = self._update.states
         self._gather: Session | None = None
         if gather > 1:
-            only = training_step(with_loss, value, self.trained, self.plan, updates=False)
-            self._gather = Session(only, states=self.states, **how)
+            self._gather = Session(steps(updates=False, again=again), states=self.states, **how)
         self._how, self._calls = how, 0
         self._evaluation: Session | None = None
         self.notes: dict[str, Any] = {}
