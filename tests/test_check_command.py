@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,9 +21,12 @@ from mezzo.models.digits import digits_model
 from mezzo.ops import DType
 from mezzo.ops.types import f32
 from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.infer import infer
 from mezzo.tools import locate
 from mezzo.tools.check import Options, check
+from mezzo.tools.check_files import check_files
 from mezzo.tools.cli_check import BAD_CALL
+from mezzo.tools.convert import convert
 from mezzo.tools.gaps import Gap, Tolerance, gap
 from mezzo.tools.report import text
 from mezzo.tools.verdict import BAD_FILE, DIFFERENT, GOOD, MISSING, Verdict
@@ -85,6 +91,45 @@ def test_bisection_finds_the_same_node(files: tuple[Path, Path], monkeypatch: py
     sound, broken = files
     verdict = check(broken, Options(against=str(sound)))
     assert CULPRIT in verdict.problems[-1].where
+
+
+@dataclass
+class Told:
+    """A side that answers from a table; it counts what it is asked for."""
+
+    answers: dict[str, Any]
+    asked: list[str] = field(default_factory=list)
+    about: str = "told"
+
+    @property
+    def values(self) -> frozenset[str]:
+        return frozenset(self.answers)
+
+    def run(self, feeds: Any, names: Sequence[str]) -> dict[str, Any]:
+        self.asked += names
+        return {n: self.answers[n] for n in names}
+
+
+def test_bisection_asks_for_few_values_and_is_not_misled_by_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locate, "AT_ONCE", 0)
+    g = GraphBuilder()
+    a = b = g.input("x", f32(2))
+    names = []
+    for _ in range(500):  # two chains in turn: every second value is sound
+        a, b = g.Neg(a), g.Abs(b)
+        names += [a, b]
+    end = g.Add(a, b)
+    graph = infer(g.graph([end]))
+    for fault in (0, 2, 412, 998, None):
+        wrong = {*names[fault::2], end} if fault is not None else {end}
+        sides = [Told({n: np.array([1.0 + (n in bad)]) for n in (*names, end)}) for bad in (wrong, set[str]())]
+        probe = locate.Probe(sides[0], sides[1], {}, Tolerance())
+        found = locate.locate(graph, [end], probe)
+        assert found is not None
+        assert found.value == (end if fault is None else names[fault])
+        assert len(sides[0].asked) < 150, "of 1001 values"
+    sound = Told({n: np.ones(2) for n in (*names, end)})
+    assert locate.locate(graph, [end], locate.Probe(sound, sound, {}, Tolerance())) is None
 
 
 def test_a_recording_names_the_node_too(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -278,6 +323,27 @@ def test_json_on_standard_output_is_json_alone(files: tuple[Path, Path], monkeyp
     assert json.loads(done.stdout)["status"] == "bad file"
     assert done.stderr.startswith("::error file=nowhere.onnx,title=mezzo check%3A file::")
     assert done.returncode == BAD_FILE
+
+
+def test_a_process_that_dies_is_a_problem_of_its_file(files: tuple[Path, Path]) -> None:
+    verdicts = check_files(files, Deadly(), jobs=2)
+    assert [v.code for v in verdicts] == [BAD_FILE, BAD_FILE]
+    assert "ended without an answer" in verdicts[0].problems[0].message
+
+
+class Deadly(Options):
+    """Options that end the process which they are sent to."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (1,)
+
+
+def test_mezzo_files_are_checked_too(tmp_path: Path) -> None:
+    referee()
+    convert(DIGITS, tmp_path / "m.mezzo")
+    verdict = check(tmp_path / "m.mezzo", Options(against="onnxruntime", train=True, opset=17))
+    assert verdict.code == GOOD, said(verdict)
+    assert check(DIGITS, Options(against=str(tmp_path / "m.mezzo"))).code == GOOD
 
 
 # Size and time

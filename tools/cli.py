@@ -9,9 +9,10 @@ from typing import Any
 import click
 import numpy as np
 
-from ..ops.errors import Cancelled, InputError, MezzoError
+from ..ops.errors import Cancelled, MezzoError
 from . import feeds as inputs
 from .cli_check import check, convert
+from .fills import given_arrays
 from .report import Report, Table, parse_size, show
 
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
@@ -61,7 +62,7 @@ def run(
     from .load import load
 
     session = load(model)
-    files = {name: _read(Path(path)) for name, path in inputs.parse_sizes(given).items()}
+    files = given_arrays(given)
     rest = {p.name for p in session.inputs} - set(files)
     feeds: dict[str, Any] = dict(files)
     if rest:
@@ -189,7 +190,7 @@ def bench(
     """Time MODEL, each engine in a process of its own and in turn: medians, ratios, peak memory, time to load."""
     from .bench import bench as report
 
-    files = {name: _read(Path(path)) for name, path in inputs.parse_sizes(given).items()}
+    files = given_arrays(given)
     made = report(model, files, shapes, seed, **how)
     if into and into != "-":
         Path(into).write_text(made.json_text() + "\n", "utf8")
@@ -280,13 +281,6 @@ def train(model: Path, data: Path, quiet: bool, into: str | None, **options: Any
     if into and into != "-":
         Path(into).write_text(made.json_text() + "\n", "utf8")
     show(made if into == "-" else Report(made.title, made.facts, made.tables[:1]), as_json=into == "-")
-
-
-def _read(path: Path) -> Any:
-    try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"not a .npy file: {error}", where=str(path), hint="write it with numpy.save") from error
 
 
 def _write(path: Path, results: dict[str, Any]) -> None:

@@ -106,17 +106,8 @@ def locate(graph: Graph, outputs: Iterable[str], probe: Probe) -> Located | None
     """The node at which the difference of these outputs begins; `graph` has the types of this run. None where the
     sides agree as soon as they keep their values: then the difference comes from nodes that are computed as one."""
     makers = graph.producers()
-    nodes = list(_before(graph, outputs))
-    seen = {o for n in nodes for o in n.outputs if o and _comparable(graph, o, probe)}
-    order = [names for n in nodes if (names := [o for o in n.outputs if o in seen])]
-    if not order:
-        return None
-    flat = [name for names in order for name in names]
-    if sum(_nbytes(graph, n) for n in flat) <= AT_ONCE:
-        bad = probe.differing(flat)
-        value = bad[0] if bad else None
-    else:
-        value = _bisected(order, probe)
+    seen = {n for n in makers if _comparable(graph, n, probe)}
+    value = _earliest(graph, outputs, seen, probe)
     while value is not None:  # what stands beside a value that agrees may differ all the same
         inputs, unseen = _upstream(makers, makers[value], seen)
         earlier = probe.differing(inputs)
@@ -124,8 +115,17 @@ def locate(graph: Graph, outputs: Iterable[str], probe: Probe) -> Located | None
             found = probe.gaps[value]
             assert found is not None
             return Located(makers[value], value, found, tuple(unseen))
-        value = earlier[0]
+        value = _earliest(graph, earlier[:1], seen, probe)
     return None
+
+
+def _earliest(graph: Graph, values: Iterable[str], seen: set[str], probe: Probe) -> str | None:
+    """An early value that differs among these and all that they depend on: the first, where all fit into memory."""
+    order = [names for n in _before(graph, values) if (names := [o for o in n.outputs if o in seen])]
+    flat = [name for names in order for name in names]
+    if sum(_nbytes(graph, n) for n in flat) > AT_ONCE:
+        return _bisected(order, probe)
+    return next(iter(probe.differing(flat)), None)
 
 
 def _bisected(order: Sequence[Sequence[str]], probe: Probe) -> str | None:

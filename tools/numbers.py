@@ -30,6 +30,10 @@ ENOUGH = 2  # ways to fill in open sizes that have to run
 REFEREES = ("onnxruntime", "onnxruntime-gpu", "reference")
 GIVE_SIZES = "give sizes with --dim name=4, or inputs with --input x=file.npy"
 ONE_OF_OURS = "please report it, it is a bug of ours"
+LOOK_AT = (
+    "all that this node reads agrees: look at its weights, its attributes and its kernel; "
+    "if it is rounding that grows, give real inputs with --input, or a --tolerance"
+)
 HOW_TO_RECORD = "record them with `mezzo check SOUND.onnx --record REF.npz`, and compare with that"
 COLUMNS = ("sizes", "output", "largest difference", "allowed", "agrees")
 
@@ -256,7 +260,7 @@ class Numbers:
                 f"{outputs}{sizes}; the first value that differs is {found.value!r}: {found.gap}{between}",
                 code=DIFFERENT,
                 where=found.node.place,
-                hint="all that this node reads agrees: look at its weights, its attributes and its kernel",
+                hint=LOOK_AT,
             )
 
     def _keeps_values(self, other: Side) -> bool:
