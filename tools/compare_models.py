@@ -19,7 +19,11 @@ from ..runtime.graph import Graph
 from .sides import Side
 
 NEWEST = 26, 13  # opset of ai.onnx and IR version that ONNX Runtime 1.31 takes
-PROVIDERS = {"onnxruntime": "CPUExecutionProvider", "onnxruntime-gpu": "CUDAExecutionProvider"}
+PROVIDERS = {
+    "onnxruntime": "CPUExecutionProvider",
+    "ort": "CPUExecutionProvider",  # as `mezzo bench` calls it
+    "onnxruntime-gpu": "CUDAExecutionProvider",
+}
 REFEREES = (*PROVIDERS, "reference")
 
 

@@ -19,6 +19,7 @@ from ..runtime.graph import Graph, Node
 from ..runtime.infer import infer
 from . import feeds as inputs
 from .check import FOLDED, Options
+from .compare_models import REFEREES, referee
 from .fills import fills, given_arrays
 from .gaps import Gap, Tolerance, gap
 from .locate import Changed, Probe, changed_weights, locate
@@ -27,7 +28,6 @@ from .sides import Ours, Recorded, Side, check_recording, write_recording
 from .verdict import DIFFERENT, MISSING, Problem, problems_of
 
 ENOUGH = 2  # ways to fill in open sizes that have to run
-REFEREES = ("onnxruntime", "onnxruntime-gpu", "reference")
 GIVE_SIZES = "give sizes with --dim name=4, or inputs with --input x=file.npy"
 ONE_OF_OURS = "please report it, it is a bug of ours"
 LOOK_AT = (
@@ -164,11 +164,7 @@ class Numbers:
 
     def _other(self) -> Side:
         against = str(self.options.against)
-        if against == "ort":
-            against = "onnxruntime"
         if against in REFEREES:
-            from .compare_models import referee
-
             return referee(against, self.path, self.graph)
         path = Path(against)
         if path.suffix == ".npz":
