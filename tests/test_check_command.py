@@ -218,6 +218,15 @@ def wrong_sigmoid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance.Instance, "_prepared", wrong)
 
 
+def test_weights_beside_the_model_are_found_by_the_referees(files: tuple[Path, Path], tmp_path: Path) -> None:
+    referee()
+    save_onnx(tower(), tmp_path / "beside.onnx", external_data="always", threshold=64)
+    assert list(tmp_path.glob("beside.onnx.*.data"))
+    for whom in ("onnxruntime", "reference", str(files[0])):
+        verdict = check(tmp_path / "beside.onnx", Options(against=whom))
+        assert verdict.code == GOOD, said(verdict)
+
+
 def test_a_newer_opset_is_compared_as_a_copy(tmp_path: Path) -> None:
     referee()
     path = tmp_path / "new.onnx"
