@@ -17,6 +17,7 @@ from .device import Device
 from .graph import Graph, Node
 from .kernels import Ask, Choice, Packs, Target
 from .program import Program, Step, body_bytes, without_bodies
+from .shared import derived
 
 LowerBody = Callable[[Graph, Mapping[str, Type]], Program]
 
@@ -66,8 +67,9 @@ class Arranger:
             else:
                 self.types[name] = known.laid(layout)
                 renamed.append(name)
-        node = replace(node, inputs=tuple(inputs), outputs=tuple(renamed))
-        self.steps.append(Step(without_bodies(node), choice, bodies, declined, dynamic))
+        if (*inputs, *renamed) != (*node.inputs, *node.outputs):
+            node = replace(node, inputs=tuple(inputs), outputs=tuple(renamed))
+        self.steps.append(Step(without_bodies(node) if bodies else node, choice, bodies, declined, dynamic))
         for inner, name in later:
             self._reorder(inner, name, "", node)
 
@@ -81,15 +83,21 @@ class Arranger:
         known = self.types[name] if name else None
         if not isinstance(known, Tensor) or known.layout == layout:
             return name
-        if (name, layout) in self._moved:
-            return self._moved[name, layout]
+        found = self._moved.get((name, layout))
+        if found is not None:
+            return found
         made = f"{name}:{layout}" if layout else f"{name}:{row_major(known.rank)}"
         self._moved[name, layout] = made
         if name in self.constants:
-            kernel = self.device.kernel(choice.kernel)
-            assert isinstance(kernel, Packs)
+            source = self.constants[name]
+
+            def pack() -> Array:
+                kernel = self.device.kernel(choice.kernel)
+                assert isinstance(kernel, Packs)
+                return kernel.pack(ask, index, source)
+
             self.types[made] = known.laid(layout)
-            self.packed[made] = kernel.pack(ask, index, self.constants[name])
+            self.packed[made] = derived(source, layout, pack)
         else:
             self._reorder(name, made, layout, ask.node)
         return made
@@ -109,9 +117,11 @@ def as_they_lie(choice: Choice, inputs: Sequence[Type | None]) -> Choice:
     """The choice with the layouts that its inputs have, where the bytes of those that it wants are the same."""
     layouts = list(choice.layouts)
     for i, known in enumerate(inputs if layouts else ()):
-        if isinstance(known, Tensor) and known.static and alike(known.layout, layouts[i], known.sizes):
+        if not isinstance(known, Tensor) or known.layout == layouts[i] or not known.static:
+            continue
+        if alike(known.layout, layouts[i], known.sizes):
             layouts[i] = known.layout
-    return replace(choice, layouts=tuple(layouts))
+    return choice if tuple(layouts) == choice.layouts else replace(choice, layouts=tuple(layouts))
 
 
 def split(choice: Choice, node: Node) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

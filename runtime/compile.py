@@ -12,11 +12,11 @@ from ..ops.types import Array
 from .graph import Graph, Node
 from .infer import infer
 from .kernels import Ask
-from .lower import Options, lower
-from .passes import rewrite, simplify
+from .lower import Options, Orders, lower
+from .passes import TYPED, rewrite, simplify
 from .passes.batchnorm import BATCHNORM
 from .passes.canonical import CANONICAL
-from .passes.chains import fuse_chains
+from .passes.chains import Chains, fuse_chains
 from .passes.expand import expand
 from .passes.fold import fold
 from .passes.fusions import FUSIONS
@@ -24,9 +24,7 @@ from .passes.gradient import write_gradients
 from .passes.precision import narrowed
 from .passes.prune import prune
 from .passes.qdq import quantise
-from .passes.rewrite import Rule
 from .program import Program
-from .shared import shared
 
 # operators whose parts have better kernels than the whole
 WRITTEN_OUT = {
@@ -38,12 +36,18 @@ WRITTEN_OUT = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A graph after all rewriting that needs no sizes; `outputs` are the public names of its outputs."""
+    """A graph after all rewriting that needs no sizes; `outputs` are the public names of its outputs.
+
+    `chains` and `orders` are what planning for one signature has found, with which it begins for the next: see
+    `fuse_chains` and `lower`.
+    """
 
     graph: Graph
     outputs: tuple[str, ...]
     options: Options
     budget: Budget
+    chains: Chains = field(default_factory=Chains, repr=False)
+    orders: Orders = field(default_factory=Orders, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,20 +80,38 @@ def compile_graph(
         raise InputError(
             f"there is no output {unknown[0]!r}", where=graph.name, hint=f"the outputs are {', '.join(graph.outputs)}"
         )
-    limits = budget or Budget()
-    pruned = prune(write_gradients(graph, limits).but(outputs=names))
-    return Compiled(simplify(infer(pruned, budget=limits)), names, options or Options(), limits)
+    options, limits = options or Options(), budget or Budget()
+    graph = prune(write_gradients(graph, limits).but(outputs=names))
+    graph = simplify(infer(graph, budget=limits))
+    return Compiled(_canonical(graph, limits) if options.onednn else graph, names, options, limits)
 
 
 def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Bound:
-    """The program for these input types: dims and known values propagate, kernels are chosen, memory is planned."""
-    graph = simplify(infer(compiled.graph, types, budget=compiled.budget))
+    """The program for these input types: dims and known values propagate, kernels are chosen, memory is planned.
+
+    It begins with what earlier signatures have found: the chains that were fused, the order of execution that took
+    least memory. Where a kernel declines such a chain for these sizes, all are looked for anew.
+    """
+    typed = infer(compiled.graph, types, budget=compiled.budget)
+    graph = simplify(typed, TYPED, rounds=1)
+    if graph is not typed:
+        graph = simplify(graph)
     if compiled.options.fuse:
-        graph = infer(prune(rewrite(graph, FUSIONS)), types, budget=compiled.budget)
-    graph = _fused(graph, compiled, types) if compiled.options.onednn else prune(fold(graph, weights=True))
-    program, packed = lower(graph, compiled.options, names=compiled.outputs)
+        graph = _retyped(graph, rewrite(graph, FUSIONS), compiled.budget)
+    if not compiled.options.onednn:
+        return _bound(prune(fold(graph, weights=True)), compiled)
+    known = bool(compiled.chains)
+    bound = _bound(_fused(graph, compiled), compiled)
+    if known and any(s.node.op == "Fused" and not s.choice.implementation for s in bound.program.all_steps()):
+        compiled.chains.clear()
+        bound = _bound(_fused(graph, compiled), compiled)
+    return bound
+
+
+def _bound(graph: Graph, compiled: Compiled) -> Bound:
+    program, packed = lower(graph, compiled.options, names=compiled.outputs, orders=compiled.orders)
     wanted = program.all_weights()
-    constants = {n: shared(a, ()) for n, a in packed.items() if n in wanted}
+    constants = {n: a for n, a in packed.items() if n in wanted}
 
     def collect(part: Graph) -> None:
         constants.update((n, a) for n, a in part.initializers.items() if n in wanted)
@@ -101,9 +123,24 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Bound:
     return Bound(program, constants, graph)
 
 
-def _fused(graph: Graph, compiled: Compiled, types: Mapping[str, Type]) -> Graph:
-    """Quantised operators, batch normalisation in weights, and chains of operators that one kernel computes."""
-    options = compiled.options
+def _retyped(before: Graph, after: Graph, budget: Budget) -> Graph:
+    """What rewriting has made, pruned, with types for what is new."""
+    return before if after is before else infer(prune(after), budget=budget, rewritten=True)
+
+
+def _canonical(graph: Graph, budget: Budget) -> Graph:
+    """One form for what exporters write in several, batch normalisation in weights."""
+    for rules, rounds in ((CANONICAL, 2), (BATCHNORM, 4)):  # padding goes before its taps; one scale after another
+        for _ in range(rounds):
+            before, graph = graph, _retyped(graph, rewrite(graph, rules), budget)
+            if graph is before:
+                break
+    return graph
+
+
+def _fused(graph: Graph, compiled: Compiled) -> Graph:
+    """Quantised operators, operators that are written out, and chains of operators that one kernel computes."""
+    options, budget = compiled.options, compiled.budget
 
     def takes(around: Graph, node: Node) -> str | None:
         known = [around.types[n] if n else None for n in node.inputs]
@@ -112,20 +149,14 @@ def _fused(graph: Graph, compiled: Compiled, types: Mapping[str, Type]) -> Graph
         choice, declined = options.device.choose(ask)
         return None if choice.implementation else "; ".join(reason for _, reason in declined)
 
-    def settled(graph: Graph, rules: Sequence[Rule], rounds: int) -> Graph:
-        for _ in range(rounds):
-            before, graph = graph, prune(rewrite(graph, rules))
-            if graph is before:
-                break
-            graph = infer(graph, types, budget=compiled.budget)
-        return graph
+    def in_parts(node: Node) -> bool:
+        return (node.domain, node.op) in WRITTEN_OUT
 
-    graph = prune(fold(quantise(graph, takes), weights=True))
-    if any((n.domain, n.op) in WRITTEN_OUT for _, n in graph.walk()):
-        written = expand(graph, lambda n: (n.domain, n.op) in WRITTEN_OUT, graph.types)
-        graph = simplify(infer(written, types, budget=compiled.budget))  # what the parts make of sizes is known
-    graph = settled(infer(graph, types, budget=compiled.budget), CANONICAL, 2)  # padding goes before its taps
-    graph = settled(graph, BATCHNORM, 4)  # a scale, a shift, a normalisation, one after another
+    graph = _retyped(graph, fold(quantise(graph, takes), weights=True), budget)
+    if any(in_parts(node) for _, node in graph.walk()):
+        written = expand(graph, in_parts, graph.types)
+        graph = simplify(_retyped(graph, written, budget))  # what the parts make of sizes is known
+    graph = _canonical(graph, budget)
     if options.precision == "bf16":
-        graph = infer(prune(narrowed(graph, takes)), types, budget=compiled.budget)
-    return infer(prune(fuse_chains(graph, takes, options.extern or ())), types, budget=compiled.budget)
+        graph = _retyped(graph, narrowed(graph, takes), budget)
+    return fuse_chains(graph, takes, options.extern or (), chains=compiled.chains)

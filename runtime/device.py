@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TypeVar, cast
 
 from ..ops import MezzoError, Tensor, Type
@@ -29,10 +30,11 @@ class Device:
     def choose(self, ask: Ask) -> tuple[Choice, tuple[tuple[str, str], ...]]:
         """The first kernel that serves, and (kernel, reason) of each that declined before it."""
         node, declined = ask.node, list[tuple[str, str]]()
-        plain = replace(ask, inputs=[_row_major(t) for t in ask.inputs], outputs=list(map(_row_major, ask.outputs)))
-        for kernel in (k for k in self.kernels if k.serves(node)):
+        for kernel in self.kernels:
+            if not kernel.serves(node):
+                continue
             try:
-                answer = kernel.select(ask if isinstance(kernel, Packs) else plain)
+                answer = kernel.select(ask if _packs(type(kernel)) else _plain(ask))
             except MezzoError as error:
                 raise error.at(node.place) from error.__cause__
             except Exception as error:  # as in infer: an attribute is of a kind that nobody foresees
@@ -45,6 +47,16 @@ class Device:
                 return answer, tuple(declined)
             declined.append((kernel.name, answer.reason))
         raise PlanError(f"no kernel of {self.name} serves {node.op}", where=node.place)
+
+
+@cache
+def _packs(kernel: type[Kernel]) -> bool:
+    return issubclass(kernel, Packs)
+
+
+def _plain(ask: Ask) -> Ask:
+    """What is asked of a kernel that knows no layouts."""
+    return replace(ask, inputs=[_row_major(t) for t in ask.inputs], outputs=list(map(_row_major, ask.outputs)))
 
 
 T = TypeVar("T", bound=Type | None)

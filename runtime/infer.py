@@ -7,7 +7,7 @@ so that shape arithmetic has vanished before anything is planned.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,12 +23,15 @@ from .shared import shared
 
 def check_size(made: Type, budget: Budget) -> None:
     """Refuse a tensor above the budget, or of negative size, before anything of its size exists."""
-    if isinstance(made, Tensor) and any(isinstance(d, int) and d < 0 for d in made.dims or ()):
+    if not isinstance(made, Tensor) or made.dims is None:
+        return
+    sizes = [d for d in made.dims if isinstance(d, int)]
+    if min(sizes, default=0) < 0:
         raise ShapeError(f"the result would be {made}", hint="the operands are too small for these attributes")
-    if isinstance(made, Tensor) and math.prod(d for d in made.dims or () if isinstance(d, int) and d) >= 1 << 58:
+    if math.prod(filter(None, sizes)) >= 1 << 58:
         raise ShapeError(f"the result would be {made}", hint="no array has such sizes, not even one without elements")
-    elements = made.elements if isinstance(made, Tensor) else None
-    if elements is not None and elements > budget.tensor_elements:
+    elements = math.prod(sizes) if len(sizes) == len(made.dims) else 0
+    if elements > budget.tensor_elements:
         budget.check("tensor_elements", elements, f"elements of {made}")
 
 
@@ -94,8 +97,9 @@ class Scope:
     types: dict[str, Type] = field(default_factory=dict[str, Type])
     allowance: Allowance = field(default_factory=lambda: Allowance(0))
     refused: dict[int, MezzoError] = field(default_factory=dict[int, MezzoError])
+    answers: dict[Any, tuple[Type, ...]] = field(default_factory=dict[Any, tuple[Type, ...]])
 
-    def enter(self, graph: Graph, inputs: Mapping[str, Type]) -> None:
+    def enter(self, graph: Graph, inputs: Mapping[str, Type], settled: Mapping[str, Type] | None = None) -> None:
         for name, array in graph.initializers.items():
             self.types[name] = type_of(array, known=True)
         for state in graph.states:
@@ -103,6 +107,9 @@ class Scope:
             self.types[state.input] = first.forget() if isinstance(first, Tensor) else first
         self.types.update(inputs)
         for node in graph.nodes:
+            if settled and not node.bodies and all(o in settled for o in node.outputs if o):
+                self.types.update((o, settled[o]) for o in node.outputs if o)
+                continue
             for name, made in zip(node.outputs, self.node(node), strict=True):
                 if name:
                     self.types[name] = made
@@ -112,9 +119,14 @@ class Scope:
         attrs = {a: TypedBody(v, self) if isinstance(v, Graph) else v for a, v in node.attrs.items()}
         ins = [self.types[i] if i else None for i in node.inputs]
         try:
-            found = record.infer_types(ins, attrs, node.wanted)
-            for made in found:
-                check_size(made, self.budget)
+            key = _kind(node, ins)
+            found = self.answers.get(key) if key is not None else None
+            if found is None:
+                found = record.infer_types(ins, attrs, node.wanted)
+                for made in found:
+                    check_size(made, self.budget)
+                if key is not None and not any(isinstance(t, Tensor) and t.value is not None for t in found):
+                    self.answers[key] = found  # elements may differ where attributes are equal: 0.0 and -0.0
             return self.evaluate(node, ins, found)
         except MezzoError as error:
             raise error.at(node.place) from error.__cause__
@@ -127,12 +139,12 @@ class Scope:
             ) from error
 
     def evaluate(self, node: Node, ins: list[Type | None], found: tuple[Type, ...]) -> tuple[Type, ...]:
+        if any(t is not None and (not isinstance(t, Tensor) or t.value is None) for t in ins):
+            return found
         tensors = [t for t in found if isinstance(t, Tensor)]
         if not node.record.deterministic or node.bodies or len(tensors) < len(found):
             return found
         if all(t.value is not None for t in tensors):
-            return found
-        if any(t is not None and (not isinstance(t, Tensor) or t.value is None) for t in ins):
             return found
         size = sum(t.elements or sum(i.elements or 0 for i in ins if isinstance(i, Tensor)) for t in tensors)
         if not self.allowance.take(size):
@@ -143,12 +155,33 @@ class Scope:
         return tuple(type_of(shared(r, values), known=True) for r in results[: len(found)])
 
 
-def infer(graph: Graph, inputs: Mapping[str, Type] | None = None, *, budget: Budget | None = None) -> Graph:
+def _kind(node: Node, ins: Sequence[Type | None]) -> Any:
+    """What a rule is told, to be compared with what it was told before: networks repeat themselves. None where that
+    cannot be compared."""
+    if node.bodies:
+        return None
+    values = tuple(id(t.value) if isinstance(t, Tensor) else 0 for t in ins)  # types are equal whatever their elements
+    key = (node.op, node.domain, node.wanted, tuple(node.attrs.items()), *ins, values)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def infer(
+    graph: Graph,
+    inputs: Mapping[str, Type] | None = None,
+    *,
+    budget: Budget | None = None,
+    rewritten: bool = False,
+) -> Graph:
     """The graph with the type of every value in `types`, bodies included.
 
     `inputs` gives the types of the inputs (default: as the graph declares them). An input without a declared type is
-    an error. Raises ShapeError where operands do not fit, BudgetError where a tensor would be too large; both name
-    the node.
+    an error. `rewritten` says that the graph was made from one that was typed for these inputs: a value that kept its
+    name kept its type, so that only what is new is worked out. Raises ShapeError where operands do not fit,
+    BudgetError where a tensor would be too large; both name the node.
 
     >>> from mezzo.runtime.graph import GraphBuilder
     >>> from mezzo.ops.types import f32
@@ -163,7 +196,7 @@ def infer(graph: Graph, inputs: Mapping[str, Type] | None = None, *, budget: Bud
     missing = [n for n in graph.inputs if n not in given]
     if missing:
         raise ShapeError(f"input {missing[0]!r} has no type", where=graph.name)
-    scope.enter(graph, given)
+    scope.enter(graph, given, graph.types if rewritten else None)
     if scope.refused:
         graph = _without_refused(graph, scope)
     return graph.but(types=scope.types)

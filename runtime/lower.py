@@ -12,10 +12,14 @@ from .arrange import Arranger, wishes
 from .device import DEVICES, Device
 from .graph import Graph, Node
 from .kernels import Ask, Target
-from .lives import Life, Parallel, Sharing, Space
+from .lives import Life, Parallel, Sharing, Space, aligned
 from .order import needs, orders
 from .plan import MemoryPlan, Strategy, plan
 from .program import Port, Program, Step
+
+# The best order of steps, by what each reads and writes
+Orders = dict[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...], list[int]]
+MOST_ORDERS = 64  # kept
 
 # float32 as it is; products of operands rounded to bfloat16; tensors kept in bfloat16 where kernels take them
 PRECISIONS = ("fp32", "bf16-math", "bf16")
@@ -47,30 +51,38 @@ class Options:
         return Target(self.device.name, self.threads, self.onednn, math)
 
 
-def lower(graph: Graph, options: Options, *, names: Sequence[str] | None = None) -> tuple[Program, Mapping[str, Array]]:
+def lower(
+    graph: Graph, options: Options, *, names: Sequence[str] | None = None, orders: Orders | None = None
+) -> tuple[Program, Mapping[str, Array]]:
     """Make the program of a graph whose types are known (see `infer`), and the constants that kernels have packed.
 
     `names` are the public names of the outputs. Values whose type is not static become dynamic: their steps are
-    prepared while the program runs.
+    prepared while the program runs. `orders` holds the orders that were best for the same steps with other sizes: such
+    a one is taken if its arena has no gaps. What is found here is added.
     """
     packed: dict[str, Array] = {}
-    return _lower(graph, options, names or graph.outputs, {}, packed).check(), packed
+    return _lower(graph, options, names or graph.outputs, {}, packed, {} if orders is None else orders).check(), packed
 
 
 def _lower(
-    graph: Graph, options: Options, names: Sequence[str], weights: Mapping[str, Array], packed: dict[str, Array]
+    graph: Graph,
+    options: Options,
+    names: Sequence[str],
+    weights: Mapping[str, Array],
+    packed: dict[str, Array],
+    orders: Orders,
 ) -> Program:
     graph = _own_outputs(graph)
     overridable = {*graph.inputs, *(s.input for s in graph.states)}
     constants = {**weights, **{n: a for n, a in graph.initializers.items() if n not in overridable}}
     outside = [n for n in graph.captures() if n not in constants]
     dynamic = {n for n, t in graph.types.items() if not (isinstance(t, Tensor) and t.static)}
-    graph, steps = _steps(graph, options, constants, packed, dynamic)
+    graph, steps = _steps(graph, options, constants, packed, dynamic, orders)
     constants |= packed
     graph, steps, states = _with_states(graph, steps, options)
     stored = {*states, *states.values()}
     spaces = _spaces(graph, steps, options, constants, outside, dynamic, stored)
-    steps, lives, memory = _planned(graph, steps, spaces, options, states)
+    steps, lives, memory = _planned(graph, steps, spaces, options, states, orders)
     steps = _with_frees(steps, lives, set(graph.outputs))
     used = {n for s in steps for n in (*s.reads(), *s.writes())} | {*graph.inputs, *graph.outputs, *outside}
     return Program(
@@ -88,22 +100,36 @@ def _lower(
 
 
 def _planned(
-    graph: Graph, steps: list[Step], spaces: Mapping[str, Space], options: Options, states: Mapping[str, str]
+    graph: Graph,
+    steps: list[Step],
+    spaces: Mapping[str, Space],
+    options: Options,
+    states: Mapping[str, str],
+    known: Orders,
 ) -> tuple[list[Step], list[Life], MemoryPlan]:
     """The order of steps with the smallest arena, their lives and their plan."""
-    sizes = {n: _nbytes(graph, n) for n, space in spaces.items() if space is Space.ARENA}
-    best: tuple[list[Step], list[Life], MemoryPlan] | None = None
-    # states are written after their last reader, which only the order of the graph promises
-    candidates = [list(range(len(steps)))] if states or not options.reorder else orders(steps, sizes)
-    for order in candidates:
+    sizes = {n: _nbytes(graph, n) for n in spaces}
+
+    def planned(order: Sequence[int]) -> tuple[list[Step], list[Life], MemoryPlan]:
         moved = [steps[i] for i in order]
-        lives = _lives(graph, moved, spaces, options)
+        lives = _lives(moved, spaces, sizes, graph.outputs, options)
         time = parallel(moved) if options.parallel else None
-        memory = plan(lives, sharings(moved), options.strategy, time)
-        if best is None or memory.size < best[2].size:
-            best = (moved, lives, memory)
-    assert best is not None
-    return best
+        return moved, lives, plan(lives, sharings(moved), options.strategy, time)
+
+    key = tuple((s.reads(), s.writes()) for s in steps)
+    if key in known:
+        again = planned(known[key])
+        if again[2].size <= aligned(again[2].bound):
+            return again
+    movable = {n: size for n, size in sizes.items() if spaces[n] is Space.ARENA}
+    # states are written after their last reader, which only the order of the graph promises
+    candidates = [list(range(len(steps)))] if states or not options.reorder else orders(steps, movable)
+    found = [(order, planned(order)) for order in candidates]
+    best, made = min(found, key=lambda f: f[1][2].size)
+    if len(known) >= MOST_ORDERS:
+        known.clear()
+    known[key] = best
+    return made
 
 
 def _nbytes(graph: Graph, name: str) -> int:
@@ -121,7 +147,7 @@ def parallel(steps: Sequence[Step]) -> Parallel:
 
 
 def _plain(type: Type) -> Type:
-    return type.forget() if isinstance(type, Tensor) else type
+    return type.forget() if isinstance(type, Tensor) and type.value is not None else type
 
 
 def _own_outputs(graph: Graph) -> Graph:
@@ -141,7 +167,12 @@ def _own_outputs(graph: Graph) -> Graph:
 
 
 def _steps(
-    graph: Graph, options: Options, constants: Mapping[str, Array], packed: dict[str, Array], dynamic: set[str]
+    graph: Graph,
+    options: Options,
+    constants: Mapping[str, Array],
+    packed: dict[str, Array],
+    dynamic: set[str],
+    known: Orders,
 ) -> tuple[Graph, list[Step]]:
     """The steps of the nodes, and the graph with the types of what reordering adds."""
     captured = {n for node in graph.nodes for body in node.bodies.values() for n in body.captures()}
@@ -150,7 +181,7 @@ def _steps(
     made = Arranger(options.device, options.target, dict(graph.types), constants, packed, plain, wished)
     for node in graph.nodes:
         bodies = {
-            attr: _lower(b.but(types=graph.types), options, b.outputs, constants, packed)
+            attr: _lower(b.but(types=graph.types), options, b.outputs, constants, packed, known)
             for attr, b in node.bodies.items()
         }
         captures = (c for b in bodies.values() for c in b.captures)
@@ -246,7 +277,13 @@ def _spaces(
     return {name: space(name) for name in sorted(values)}
 
 
-def _lives(graph: Graph, steps: Sequence[Step], spaces: Mapping[str, Space], options: Options) -> list[Life]:
+def _lives(
+    steps: Sequence[Step],
+    spaces: Mapping[str, Space],
+    sizes: Mapping[str, int],
+    outputs: Iterable[str],
+    options: Options,
+) -> list[Life]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for i, step in enumerate(steps):
@@ -254,12 +291,11 @@ def _lives(graph: Graph, steps: Sequence[Step], spaces: Mapping[str, Space], opt
             first.setdefault(name, i)
             last[name] = i
     end = max(len(steps) - 1, 0)
-    last |= dict.fromkeys(graph.outputs, end)
+    last |= dict.fromkeys(outputs, end)
     lives = []
     for name, space in spaces.items():
-        size = _nbytes(graph, name)
         buffer = (options.extern or {}).get(name, "") if space is Space.EXTERN else ""
-        lives.append(Life(name, size, first.get(name, 0), last.get(name, end), space, buffer))
+        lives.append(Life(name, sizes[name], first.get(name, 0), last.get(name, end), space, buffer))
     work = [Life(s.workspace, s.choice.workspace, i, i) for i, s in enumerate(steps) if s.choice.workspace]
     return lives + work
 

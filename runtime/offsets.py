@@ -98,14 +98,15 @@ def linear(buffers: Sequence[Buffer]) -> list[int]:
 def search(buffers: Sequence[Buffer], time: Timeline, enough: int) -> list[int]:
     """Several orders of placing, each buffer at the lowest offset that is free for its whole life; the best is kept.
 
-    Stops as soon as the arena has `enough` bytes, which no order can beat. Above SEARCH_LIMIT buffers the linear mode
-    answers.
+    Stops as soon as the arena has `enough` bytes, or as many as are taken at the busiest step: no order can beat that.
+    Above SEARCH_LIMIT buffers the linear mode answers.
     """
     if not buffers:
         return []
     if len(buffers) > SEARCH_LIMIT and isinstance(time, Sequential):
         return linear(buffers)
     sizes = [aligned(b.size) for b in buffers]
+    enough = max(enough, _busiest(buffers, sizes))
     meets = _meetings(buffers, time)
     best: list[int] = []
     smallest = -1
@@ -120,6 +121,14 @@ def search(buffers: Sequence[Buffer], time: Timeline, enough: int) -> list[int]:
         if smallest <= enough:
             break
     return best
+
+
+def _busiest(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:
+    """The most bytes that buffers take at one step."""
+    change = np.zeros(max(b.last for b in buffers) + 2, np.int64)
+    np.add.at(change, [b.first for b in buffers], sizes)
+    np.subtract.at(change, [b.last + 1 for b in buffers], sizes)
+    return int(change.cumsum().max())
 
 
 def _meetings(buffers: Sequence[Buffer], time: Timeline) -> list[list[int]]:

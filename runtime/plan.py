@@ -125,6 +125,7 @@ def plan(
     time: Timeline | None = None,
 ) -> MemoryPlan:
     """Place every arena value. `offers` are tried in their order; `time` says which values may live together.
+    `lower` checks what comes of it.
 
     >>> lives = [Life("a", 256, 0, 1), Life("b", 128, 1, 2), Life("c", 256, 2, 3)]
     >>> plan(lives).size
@@ -133,14 +134,14 @@ def plan(
     when = time or Sequential()
     inside = [v for v in lives if v.space is Space.ARENA]
     best = _plan(lives, inside, offers if strategy.merges else (), strategy, when)
-    if strategy is Strategy.BOTH and best.size > best.bound:
+    if strategy is Strategy.BOTH and best.size > aligned(best.bound):
         # merging lengthens lives, and parts claim their whole concatenation: now and then less of it packs better
         fewer = [o for o in offers if o.kind == "inplace"]
         for some in (fewer, ()):
             other = _plan(lives, inside, some, strategy, when)
             if other.size < best.size:
                 best = other
-    return best.check()
+    return best
 
 
 def _plan(

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..ops.types import Array
 SMALL = 4096  # bytes: below, looking for an equal one costs more than it saves
 
 _kept: WeakValueDictionary[Any, Array] = WeakValueDictionary()
+_derived: dict[int, WeakValueDictionary[str, Array]] = {}  # by the source's id, as long as it lives
 _lock = threading.Lock()
 
 
@@ -33,4 +34,17 @@ def shared(made: Any, sources: Iterable[Any]) -> Any:
     with _lock:
         found: Array = _kept.setdefault((digest, made.dtype, made.shape, made.strides), made)
     found.flags.writeable = False
+    return found
+
+
+def derived(source: Array, how: str, make: Callable[[], Array]) -> Array:
+    """What `make` makes of an array in the way that `how` names: made once for as long as anybody uses it."""
+    with _lock:
+        forms = _derived.get(id(source))
+        if forms is None:
+            forms = _derived[id(source)] = WeakValueDictionary()
+            finalize(source, _derived.pop, id(source)).atexit = False
+    found = forms.get(how)
+    if found is None:
+        found = forms[how] = shared(make(), (source,))
     return found

@@ -22,6 +22,7 @@ from .primitive import Descriptor, Draft, Execution, Operand, Place, bind, descr
 
 REFERENCE = ("ref", "simple:any")  # implementations that are slower than numpy
 FLOATS = (DType.FLOAT, DType.BFLOAT16)
+Answer = tuple[tuple[Descriptor, ...], tuple[str, ...]]  # primitives, and the layouts of all inputs, then all outputs
 
 
 class OneDnn(ABC):
@@ -54,10 +55,10 @@ class OneDnn(ABC):
 
     def select(self, ask: Ask) -> Choice | Declined:
         """The first fast primitives, with the layouts that they want and give."""
-        found = self._describe(ask)
-        if isinstance(found, Declined):
-            return found
-        layouts = self._layouts(ask, found)
+        answer = self._answer(ask)
+        if isinstance(answer, Declined):
+            return answer
+        found, layouts = answer
         held, scratch = workspace(found)
         return Choice(
             self.name,
@@ -98,7 +99,12 @@ class OneDnn(ABC):
         return repacked(np.ascontiguousarray(array), source, target)
 
     def _describe(self, ask: Ask) -> tuple[Descriptor, ...] | Declined:
-        """The first plan that does; asked once for steps of a kind, of which a network has many."""
+        """The first plan that does."""
+        answer = self._answer(ask)
+        return answer if isinstance(answer, Declined) else answer[0]
+
+    def _answer(self, ask: Ask) -> Answer | Declined:
+        """The first plan that does, with its layouts; asked once for steps of a kind, of which a network has many."""
         key = _kind(self.name, ask) if self.remembers else None
         if key is None:
             return self._found(ask)
@@ -109,7 +115,7 @@ class OneDnn(ABC):
             found = _ANSWERS[key] = self._found(ask)
         return found
 
-    def _found(self, ask: Ask) -> tuple[Descriptor, ...] | Declined:
+    def _found(self, ask: Ask) -> Answer | Declined:
         if (why := unavailable(ask)) is not None:
             return Declined(why)
         reasons: list[str] = []
@@ -117,13 +123,13 @@ class OneDnn(ABC):
             for drafts in self.plans(ask):
                 try:
                     found = tuple(describe(d, ask.target.threads) for d in drafts)
-                    self._layouts(ask, found)
+                    layouts = self._layouts(ask, found)
                 except api.Refused as error:
                     reasons.append(str(error))
                     continue
                 slow = [d.implementation for d in found if d.implementation.startswith(self.slow)]
                 if not slow:
-                    return found
+                    return found, layouts
                 reasons.append(f"only {slow[0]} would do")
         except api.Refused as error:
             reasons.append(str(error))
@@ -137,6 +143,8 @@ class OneDnn(ABC):
 
     def _layout(self, ask: Ask, found: Sequence[Descriptor], place: Place, type: Type | None) -> str:
         """The layout in which the step has an operand."""
+        if len(found) == 1:
+            return layout_at(found[0], place, type)
         layouts = {layout_at(d, place, type) for d in found if d.draft.at(place)}
         if len(layouts) > 1:
             raise api.Refused("an operand is wanted in two layouts")
@@ -232,7 +240,7 @@ class Calls:
 
 
 MOST_ANSWERS = 512  # a network has some tens of kinds; changing sizes must not pile them up
-_ANSWERS: dict[Any, tuple[Descriptor, ...] | Declined] = {}
+_ANSWERS: dict[Any, Answer | Declined] = {}
 
 
 def _kind(name: str, ask: Ask) -> Any:
@@ -262,19 +270,24 @@ def unavailable(ask: Ask) -> str | None:
         return "oneDNN is switched off"
     if library() is None:
         return str(find())
-    types: list[Type | None] = [*ask.inputs, *ask.outputs]
-    # an empty list stands for an operand that is absent (the scales of a Resize); no memory can be made of it
-    if not all(t is None or (isinstance(t, Tensor) and t.static and (t.elements or t.sizes == (0,))) for t in types):
-        return "an operand has no known sizes, or no elements"
+    for t in (*ask.inputs, *ask.outputs):
+        if t is None:
+            continue
+        # an empty list stands for an operand that is absent (the scales of a Resize); no memory can be made of it
+        if not isinstance(t, Tensor) or not t.static or (0 in t.sizes and t.sizes != (0,)):
+            return "an operand has no known sizes, or no elements"
     return None
 
 
 def layout_at(found: Descriptor, place: Place, type: Type | None) -> str:
     """The layout in which the step has an operand; Refused if that cannot be said."""
-    wanted = {_one_layout(found, o) for o in found.draft.at(place)}
-    if len(wanted) > 1:
+    operands = found.draft.at(place)
+    if not operands:
+        return type.layout if isinstance(type, Tensor) else ""
+    first, *others = (_one_layout(found, o) for o in operands)
+    if any(layout != first for layout in others):
         raise api.Refused("an operand is wanted in two layouts")
-    return wanted.pop() if wanted else type.layout if isinstance(type, Tensor) else ""
+    return first
 
 
 def _one_layout(found: Descriptor, operand: Operand) -> str:

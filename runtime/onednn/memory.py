@@ -130,10 +130,14 @@ def layout_of(descriptor: int) -> str | None:
 def _vector(descriptor: int, what: int, count: int) -> list[int]:
     found = ctypes.POINTER(ctypes.c_int64)()
     api.function("memory_desc_query")(descriptor, what, ctypes.byref(found))
-    return [int(found[i]) for i in range(count)]
+    made: list[int] = found[:count]
+    return made
 
 
 def _itemsize(descriptor: int) -> int:
     dtype = ctypes.c_int()
     api.function("memory_desc_query")(descriptor, api.QUERY_DTYPE, ctypes.byref(dtype))
-    return next(t.itemsize for t, n in api.DTYPES.items() if n == dtype.value)
+    return _ITEMSIZES[dtype.value]
+
+
+_ITEMSIZES: Final = {number: dtype.itemsize for dtype, number in api.DTYPES.items()}

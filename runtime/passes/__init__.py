@@ -20,7 +20,8 @@ def remove_identities(graph: Graph) -> Graph:
     return rewrite(graph, RULES)
 
 
-PIPELINE: tuple[Pass, ...] = (inline_known_branches, fold, remove_identities, prune, merge_equal)
+TYPED: tuple[Pass, ...] = (inline_known_branches, fold, remove_identities)  # what they do depends on types
+PIPELINE: tuple[Pass, ...] = (*TYPED, prune, merge_equal)
 
 
 def simplify(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, rounds: int = 4) -> Graph:
@@ -34,4 +35,4 @@ def simplify(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, rounds: int = 4
     return graph
 
 
-__all__ = ["PIPELINE", "RULES", "Pass", "Rule", "rewrite", "simplify"]
+__all__ = ["PIPELINE", "RULES", "TYPED", "Pass", "Rule", "rewrite", "simplify"]

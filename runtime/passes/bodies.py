@@ -10,6 +10,8 @@ from ..graph import Graph
 
 def map_bodies(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:
     """Apply a pass to every subgraph; the graph itself comes back when none changed. Bodies see all known types."""
+    if not any(isinstance(v, Graph) for n in graph.nodes for v in n.attrs.values()):
+        return graph
     nodes = []
     for node in graph.nodes:
         before = node.bodies

@@ -14,6 +14,7 @@ from ...ops import DType, Tensor
 from ...ops.types import Array
 from ...ops.windows import windows
 from ..graph import Node
+from ..shared import derived
 from .rewrite import Either, Leaf, Match, Operand, Pattern, Replacement, Rule
 
 X = Leaf("x")
@@ -118,7 +119,7 @@ def _is_layer_norm(m: Match) -> str | None:
     if f"{NUMBER} two" in m.values and value(m, "two") != 2:
         return "the exponent is not 2"
     width = x.dims[-1]
-    if any(t is None or t.dims != (width,) for t in (scale, bias)):
+    if width is None or any(t is None or t.dims != (width,) for t in (scale, bias)):
         return "scale and bias are no rows of the last axis"
     for node in (n for n in m.nodes if n.op == "ReduceMean"):
         axes = m.constant(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -233,6 +234,8 @@ def _blind_taps(m: Match) -> str | None:
     w = m.tensor(m.input(1))
     if w is None or w.value is None:
         return "the weights are not known"
+    if not any(m.attr("pads") or ()):
+        return "it does not pad"
     found = _seen_taps(m)
     if found is None:
         return "sizes are not known, or it pads by itself"
@@ -244,7 +247,8 @@ def _blind_taps(m: Match) -> str | None:
 def _without_blind_taps(m: Match) -> Replacement:
     found, w, made = _seen_taps(m), np.asarray(m.constant(m.input(1))), f"{m.root.outputs[0]}:weights"
     assert found is not None
-    weights = np.ascontiguousarray(w[(slice(None), slice(None), *(slice(first, last) for first, last, *_ in found))])
+    seen = (slice(None), slice(None), *(slice(first, last) for first, last, *_ in found))
+    weights = derived(w, f"taps {seen}", lambda: np.array(w[seen]))
     pads = (*(before for _, _, before, _ in found), *(after for *_, after in found))
     attrs = {**m.root.attrs, "pads": pads, "kernel_shape": weights.shape[2:]}
     inputs = (m.input(0), made, *m.root.inputs[2:])
@@ -278,7 +282,7 @@ def _pixels_to_patches(m: Match) -> Replacement:
     assert x is not None
     (n, channels, high, wide), (_, filters, down, across) = x.sizes, w.shape
     made = node.outputs[0]
-    weights = np.ascontiguousarray(w.transpose(1, 2, 3, 0)).reshape(-1, channels, 1, 1)
+    weights = derived(w, "patches", lambda: np.array(w.transpose(1, 2, 3, 0), order="C").reshape(-1, channels, 1, 1))
     constants: dict[str, Array] = {
         f"{made}:weights": weights,
         f"{made}:apart": np.array([n, filters, down, across, high, wide]),

@@ -14,6 +14,8 @@ from ..graph import Graph, Node
 from .bodies import map_bodies
 
 Takes = Callable[[Graph, Node], str | None]  # None if a kernel computes the node at once, else why not
+# The results of a chain, by the first of them and which of its dims are 1: other sizes rarely change what kernels take
+Chains = dict[tuple[str, tuple[bool, ...]], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,39 +26,75 @@ class Stopped:
     reason: str
 
 
-def fuse_chains(graph: Graph, takes: Takes, keep: Container[str] = (), stopped: list[Stopped] | None = None) -> Graph:
+def fuse_chains(
+    graph: Graph,
+    takes: Takes,
+    keep: Container[str] = (),
+    stopped: list[Stopped] | None = None,
+    chains: Chains | None = None,
+) -> Graph:
     """Fuse what `takes` accepts, but values in `keep` stay; why chains end goes to `stopped`. Subgraphs are fused on
-    their own."""
-    graph = map_bodies(graph, lambda body: fuse_chains(body.but(types=graph.types), takes, keep, stopped))
+    their own.
+
+    `chains` holds what was found for other sizes. Nodes that can still stand in such a chain are fused as they were,
+    without asking; the chains of others are added.
+    """
+    chains = {} if chains is None else chains
+    graph = map_bodies(graph, lambda body: fuse_chains(body.but(types=graph.types), takes, keep, stopped, chains))
     uses, readers = graph.uses(), dict[str, Node]()
     for node in graph.nodes:
         for name in node.inputs:
             readers[name] = node
     gone: set[str] = set()
     placed: dict[str, Node] = {}
-    for node in graph.nodes:
-        if node.outputs[0] in gone or not _plain(node):
-            continue
-        chain, last = [node], node
-        fused = node
-        while uses.get(last.outputs[0]) == 1 and last.outputs[0] in readers and last.outputs[0] not in keep:
-            reader = readers[last.outputs[0]]
-            if not _plain(reader) or reader.outputs[0] in gone or not _same_size(graph, last, reader):
-                break
-            longer = _fused([*chain, reader])
-            reason = takes(graph, longer)
+
+    def following(last: Node) -> Node | None:
+        """The node that a chain can go on with."""
+        made = last.outputs[0]
+        if uses.get(made) != 1 or made not in readers or made in keep:
+            return None
+        reader = readers[made]
+        return reader if _plain(reader) and reader.outputs[0] not in gone and _same_size(graph, last, reader) else None
+
+    def known(first: Node) -> list[Node] | None:
+        """The chain as it was, if it can be so again."""
+        chain, names = [first], chains.get(_place(graph, first), ())
+        for name in names[1:]:
+            reader = following(chain[-1])
+            if reader is None or reader.outputs[0] != name:
+                return None
+            chain.append(reader)
+        return chain if names else None
+
+    def grown(first: Node) -> list[Node]:
+        """The longest chain that a kernel takes."""
+        chain = [first]
+        while (reader := following(chain[-1])) is not None:
+            reason = takes(graph, _fused([*chain, reader]))
             if reason is not None:
                 if stopped is not None:
                     stopped.append(Stopped(reader.place, reason))
                 break
-            chain, last, fused = [*chain, reader], reader, longer
+            chain.append(reader)
+        chains[_place(graph, first)] = tuple(n.outputs[0] for n in chain)
+        return chain
+
+    for node in graph.nodes:
+        if node.outputs[0] in gone or not _plain(node):
+            continue
+        chain = known(node) or grown(node)
         if len(chain) > 1:
             gone.update(n.outputs[0] for n in chain)
-            placed[last.outputs[0]] = fused
+            placed[chain[-1].outputs[0]] = _fused(chain)
     if not placed:
         return graph
     nodes = list(_rebuilt(graph, gone, placed))
     return graph.but(nodes=tuple(_overwriting(graph, nodes)))
+
+
+def _place(graph: Graph, first: Node) -> tuple[str, tuple[bool, ...]]:
+    made = graph.types.get(first.outputs[0])
+    return first.outputs[0], tuple(d == 1 for d in made.dims or ()) if isinstance(made, Tensor) else ()
 
 
 def _overwriting(graph: Graph, nodes: list[Node]) -> Iterator[Node]:

@@ -7,8 +7,9 @@ A check that declines gives its reason, which `rewrite` can report.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from ...ops import Tensor, Type
@@ -116,9 +117,11 @@ class Declined:
 
 
 def match(
-    graph: Graph, pattern: Pattern, root: Node, producers: Mapping[str, Node], uses: Mapping[str, int]
+    graph: Graph, pattern: Pattern, root: Node, producers: Mapping[str, Node], uses: Callable[[], Mapping[str, int]]
 ) -> Match | None:
     """Fit a pattern whose root is this node, or None; of several ways to fit it, the first."""
+    if not _near(pattern, root, producers):
+        return None
     Found = tuple[Mapping[str, str], tuple[Node, ...]]  # remembered values, and the nodes matched so far
 
     def fits(want: Pattern, node: Node, found: Found) -> Iterator[Found]:
@@ -127,7 +130,7 @@ def match(
         if any(not _equal(node.attrs.get(a, node.record.attrs.get(a)), v) for a, v in want.attrs.items()):
             return
         made = node.outputs[want.output]
-        if want.uses is not None and uses.get(made, 0) != want.uses:
+        if want.uses is not None and uses().get(made, 0) != want.uses:
             return
         values, nodes = found
         if want.name:
@@ -166,6 +169,18 @@ def match(
     return None
 
 
+def _near(pattern: Pattern, root: Node, producers: Mapping[str, Node]) -> bool:
+    """Whether the operands of the root have the makers that the pattern wants: a quick look at most nodes is enough."""
+
+    def fits(inputs: Sequence[str]) -> bool:
+        for want, value in zip(pattern.inputs, inputs, strict=False):
+            if isinstance(want, Pattern) and ((maker := producers.get(value)) is None or maker.op not in want.ops):
+                return False
+        return True
+
+    return fits(root.inputs) or (pattern.commutes and fits(root.inputs[::-1]))
+
+
 def _equal(a: Any, b: Any) -> bool:
     return math.isclose(a, b, rel_tol=1e-6) if isinstance(a, float) and isinstance(b, float) else bool(a == b)
 
@@ -176,11 +191,14 @@ def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[Declined] | None
     New nodes take the place of the root; the other matched nodes stay until they are pruned.
     """
     graph = map_bodies(graph, lambda body: rewrite(body, rules, declined))
-    producers, uses = graph.producers(), graph.uses()
+    present = {n.op for n in graph.nodes}
     by_op: dict[str, list[Rule]] = {}
     for rule in rules:
-        for name in rule.pattern.ops:
+        for name in rule.pattern.ops if _possible(rule.pattern, present) else ():
             by_op.setdefault(name, []).append(rule)
+    if not by_op:
+        return graph
+    producers, uses = graph.producers(), cache(graph.uses)
     names: dict[str, str] = {}
     nodes: list[Node] = []
     constants: dict[str, Array] = {}
@@ -199,6 +217,17 @@ def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[Declined] | None
     return graph.but(nodes=tuple(nodes), initializers=initializers, types=types).rename(names)
 
 
+def _possible(want: Operand, present: Container[str]) -> bool:
+    """Whether a graph of these operators can hold the pattern: most graphs lack some operator of most rules."""
+    match want:
+        case Leaf():
+            return True
+        case Either():
+            return any(_possible(choice, present) for choice in want.choices)
+        case Pattern():
+            return any(op in present for op in want.ops) and all(_possible(i, present) for i in want.inputs)
+
+
 def _last(names: Mapping[str, str], name: str) -> str:
     while name in names:
         name = names[name]
@@ -210,7 +239,7 @@ def _first(
     rules: Sequence[Rule],
     node: Node,
     producers: Mapping[str, Node],
-    uses: Mapping[str, int],
+    uses: Callable[[], Mapping[str, int]],
     declined: list[Declined] | None,
 ) -> Replacement | None:
     for rule in rules:
