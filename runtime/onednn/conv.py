@@ -165,7 +165,8 @@ def _followed(ask: Ask, links: tuple[Link, ...], draft: Draft, y: Tensor) -> Ite
     """The draft with post-ops. Operands of the result's size must lie as the result does: where oneDNN chooses that
     layout, it is asked for it first."""
     *others, target = draft.operands
-    if links and target.memory.layout == ANY:
+    inputs = (ask.inputs[i] for link in links for i in link.operands if i >= 0)
+    if target.memory.layout == ANY and any(isinstance(t, Tensor) and t.sizes == y.sizes for t in inputs):
         chosen = plain(describe(draft, ask.target.threads).layout(DST) or "", y.sizes)
         target = replace(target, memory=replace(target.memory, layout=chosen), layout=chosen)
     post = post_ops(ask, links, y.sizes, target.layout)
