@@ -230,6 +230,12 @@ def _layer_norm(g: GraphBuilder, x: str, order: int) -> str:
     return str(g.Add(scaled, bias))
 
 
+def _hard_swish(g: GraphBuilder, x: str, order: int) -> str:
+    three, zero, six = (g.const(np.float32(v)) for v in (3, 0, 6))
+    clipped = g.Clip(g.Add(x, three) if order % 2 else g.Add(three, x), zero, six)
+    return str(g.Div(g.Mul(clipped, x), six) if order < 2 else g.Mul(x, g.Div(clipped, six)))
+
+
 WRITTEN_OUT: dict[str, Callable[[Any, str, int], str]] = {
     "Gelu": _gelu,
     "Gelu with tanh": _gelu_tanh,
@@ -237,9 +243,10 @@ WRITTEN_OUT: dict[str, Callable[[Any, str, int], str]] = {
     "Swish": lambda g, x, order: g.Mul(*((x, g.Sigmoid(x)) if order % 2 else (g.Sigmoid(x), x))),
     "HardSwish": lambda g, x, order: g.Mul(*((x, g.HardSigmoid(x, alpha=1 / 6)) if order % 2 else
                                              (g.HardSigmoid(x, alpha=1 / 6), x))),
+    "HardSwish of a clipped sum": _hard_swish,
     "Sum": lambda g, x, order: g.Sum(*[x] * (order + 2)),
 }  # fmt: skip
-ONE = {"Gelu with tanh": "Gelu", "Sum": "Add"}
+ONE = {"Gelu with tanh": "Gelu", "HardSwish of a clipped sum": "HardSwish", "Sum": "Add"}
 
 
 @pytest.mark.parametrize("order", range(4))

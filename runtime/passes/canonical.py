@@ -104,6 +104,18 @@ def _is_gelu_tanh(m: Match) -> str | None:
     return numbers(half=0.5, one=1.0, cubic=0.044715, slope=math.sqrt(2 / math.pi), **three)(m)
 
 
+# HardSwish as it was written before opset 14: x clip(x + 3, 0, 6) / 6, https://arxiv.org/abs/1905.02244
+_clipped = fixed("Clip", turned("Add", X, number("three")), number("zero"), number("six"))
+_hard_swish = (
+    Pattern("Div", (turned("Mul", X, _clipped), number("sixth"))),
+    turned("Mul", X, fixed("Div", _clipped, number("sixth")), uses=None),
+)
+
+
+def _is_hard_swish(m: Match) -> str | None:
+    return numbers(three=3.0, zero=0.0, six=6.0, sixth=6.0)(m)
+
+
 # LayerNormalization, https://arxiv.org/abs/1607.06450
 _centred = Pattern("Sub", (X, Pattern("ReduceMean", (X,), name="mean")), name="centred")
 _squares = Either((Pattern("Pow", (_centred, number("two"))), Pattern("Mul", (_centred, _centred))))
@@ -317,6 +329,7 @@ CANONICAL: tuple[Rule, ...] = (
         numbers(),
         becomes("HardSwish"),
     ),
+    *(Rule("HardSwish of a clipped sum", p, _is_hard_swish, becomes("HardSwish")) for p in _hard_swish),
     Rule("square", Pattern("Pow", (X, number("two"))), numbers(two=2.0), _square),
     Rule("Sum as additions", Pattern("Sum", (X,)), _several, _adds),
     Rule(
