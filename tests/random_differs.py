@@ -581,6 +581,8 @@ ROWS = [
         closed(lambda A, B, *others: np.zeros((*A.shape[:-1], B.shape[-1]), np.float32) + (*others, 0, 0, 0)[2])),
     Row("MultiHeadAttention Attention", lambda c: empty(c) and np.shape(c.xs[0])[-1] % c.sample.attrs["num_heads"] != 0,
         "of no elements the runtime takes heads of any size", refused),
+    Row("ConvTranspose", lambda c: bool(c.sample.attrs.get("output_shape")) and any(c.sample.attrs.get("pads") or ()),
+        "an output_shape makes pads void, and the reference crops by them", asked("reference", with_attrs(pads=None))),
 ]  # fmt: skip
 
 

@@ -168,9 +168,9 @@ class Trainer:
         total = g.Mul(g.Cast(loss, to=DType.DOUBLE.onnx), g.Cast(count, to=DType.DOUBLE.onnx))
         states = [State(SEEN, SEEN, g.Add(SEEN, count)), State(TOTAL, TOTAL, g.Add(TOTAL, total))]
         if self._classes:
-            right = g.Equal(g.ArgMax(value, axis=1, keepdims=0), target)
-            share = g.ReduceMean(g.Cast(right, to=DType.DOUBLE.onnx), keepdims=0)
-            hits = g.Cast(g.Round(g.Mul(share, g.Cast(count, to=DType.DOUBLE.onnx))), to=DType.INT64.onnx)
+            right = g.Cast(g.Equal(g.ArgMax(value, axis=1, keepdims=0), target), to=DType.FLOAT.onnx)
+            share = g.ReduceMean(right, keepdims=0)  # of pixels, where each has a class
+            hits = g.Cast(g.Round(g.Mul(share, g.Cast(count, to=DType.FLOAT.onnx))), to=DType.INT64.onnx)
             states.append(State(RIGHT, RIGHT, g.Add(RIGHT, hits)))
         return states, first
 

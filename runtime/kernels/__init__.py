@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .extremes import Extremes
+from .extremes import Extremes, Places
 from .kernel import Alias, Ask, Call, Choice, Declined, Kernel, Packs, Rebinds, Target, Work
 from .losses import CrossEntropy
 from .matmul import Gemm, MatMul
@@ -21,6 +21,7 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     Movement(),
     Take(),
     Extremes(),
+    Places(),
     Pad(),
     ConvReluPool(),
     Update(),

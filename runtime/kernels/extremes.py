@@ -1,5 +1,5 @@
-"""ReduceMax and ReduceMin into their slots. oneDNN's reductions begin with the largest finite number and skip NaN, so
-that infinities and NaN would be lost."""
+"""Largest and smallest elements, and where they are, into their slots. oneDNN's reductions begin with the largest
+finite number and skip NaN, so that infinities and NaN would be lost."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..graph import Node
 from .kernel import Ask, Call, Choice, Declined, Work, tensors
 
 UFUNCS = {"ReduceMax": np.maximum, "ReduceMin": np.minimum}
+PLACES = {"ArgMax": np.argmax, "ArgMin": np.argmin}
 
 
 class Extremes:
@@ -38,6 +39,33 @@ class Extremes:
         reduce = UFUNCS[work.node.op].reduce
         kept = out.reshape([1 if d in axes else n for d, n in enumerate(x.shape)])
         return lambda: reduce(x, axis=axes, out=kept, keepdims=True)
+
+
+class Places:
+    """ArgMax and ArgMin: `np.argmax(x, axis, out=)`, the first of equals."""
+
+    name = "numpy.places"
+
+    def serves(self, node: Node) -> bool:
+        return not node.domain and node.op in PLACES
+
+    def select(self, ask: Ask) -> Choice | Declined:
+        found = tensors([*ask.inputs, *ask.outputs])
+        if found is None or not all(t.static and t.elements for t in found):
+            return Declined("sizes are not known, or there are no elements")
+        if found[0].dtype.numpy.isbuiltin != 1:
+            return Declined(f"{found[0].dtype} is not one of NumPy's own types")
+        if ask.node.attrs.get("select_last_index"):
+            return Declined("the last of equals is asked for")
+        return Choice(self.name)
+
+    def prepare(self, work: Work) -> Call:
+        x, out = work.inputs[0], work.outputs[0]
+        assert x is not None and out is not None
+        axis = work.node.attrs.get("axis", 0) % x.ndim
+        place = PLACES[work.node.op]
+        kept = out.reshape([n for d, n in enumerate(x.shape) if d != axis])
+        return lambda: place(x, axis, out=kept)
 
 
 def _axes(ask: Ask, x: Tensor) -> tuple[int, ...] | None:

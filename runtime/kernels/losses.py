@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ...ops import DType, Tensor
-from ...ops.errors import ShapeError
 from ..graph import Node
 from .kernel import Ask, Call, Choice, Declined, Work
 
@@ -45,42 +44,57 @@ class CrossEntropy:
             assert scores is not None and labels is not None
             if log_prob is None:
                 log_prob = work.scratch(DType.of(scores.dtype), scores.shape)
-            return _Loss(scores, _at(labels), log_prob, loss, mean)
+            return _Loss(scores, labels, log_prob, loss, mean)
         dloss, log_prob, labels = work.inputs[:3]
         (made,) = work.outputs
         assert dloss is not None and log_prob is not None and labels is not None and made is not None
-        return _Grad(dloss, log_prob, _at(labels), made, mean)
+        return _Grad(dloss, log_prob, labels, made, mean)
 
 
-def _at(labels: Any) -> Any:
-    return np.expand_dims(labels, 1)
+class _Labels:
+    """Where each label's element lies among the scores."""
+
+    def __init__(self, labels: Any, scores: Any) -> None:
+        batch, self._classes, *rest = scores.shape
+        self._labels, self._scores, self._step = labels, scores, int(np.prod(rest, dtype=np.int64))
+        inner = np.arange(self._step).reshape(1, *rest)
+        self._begin = (np.arange(batch).reshape(-1, *[1] * len(rest)) * (self._classes * self._step) + inner).copy()
+
+    def places(self) -> Any:
+        """Places in the scores as one list; labels count from the end where they are negative, as the reference has
+        them. Raises IndexError for a label that is no class."""
+        labels = self._labels
+        low, high = labels.min(), labels.max()
+        if high >= self._classes or low < -self._classes:
+            raise IndexError(f"labels run from {low} to {high}, and there are {self._classes} classes")
+        if low < 0:
+            labels = np.where(labels < 0, labels + self._classes, labels)
+        return labels * self._step + self._begin
 
 
 class _Loss:
-    def __init__(self, scores: Any, at: Any, log_prob: Any, loss: Any, mean: bool) -> None:
-        self.scores, self.at, self.log_prob, self.loss = scores, at, log_prob, loss
-        self.share = -1 / at.size if mean else -1.0
+    def __init__(self, scores: Any, labels: Any, log_prob: Any, loss: Any, mean: bool) -> None:
+        self.scores, self.log_prob, self.loss = scores, log_prob, loss
+        self.labels, self.share = _Labels(labels, scores), -1 / labels.size if mean else -1.0
 
     def __call__(self) -> None:
-        scores, at, log_prob, loss = self.scores, self.at, self.log_prob, self.loss
-        classes = scores.shape[1]
-        if at.min() < 0 or at.max() >= classes:
-            raise ShapeError(f"a label is outside of the {classes} classes")
+        scores, log_prob = self.scores, self.log_prob
         np.subtract(scores, scores.max(1, keepdims=True), out=log_prob)
         total = np.exp(log_prob).sum(1, keepdims=True)
         np.subtract(log_prob, np.log(total, out=total), out=log_prob)
-        if loss is not None:
-            np.multiply(np.take_along_axis(log_prob, at, 1).sum(), self.share, out=loss, casting="unsafe")
+        if self.loss is not None:
+            self.loss[...] = log_prob.reshape(-1).take(self.labels.places()).sum() * self.share
 
 
 class _Grad:
-    def __init__(self, dloss: Any, log_prob: Any, at: Any, made: Any, mean: bool) -> None:
-        self.dloss, self.log_prob, self.at, self.made = dloss, log_prob, at, made
-        self.count = made.dtype.type(at.size if mean else 1)
+    def __init__(self, dloss: Any, log_prob: Any, labels: Any, made: Any, mean: bool) -> None:
+        self.dloss, self.log_prob, self.made = dloss, log_prob, made
+        self.labels, self.count = _Labels(labels, made), made.dtype.type(labels.size if mean else 1)
 
     def __call__(self) -> None:
-        made, at = self.made, self.at
+        made = self.made
         pull = self.dloss / self.count
         np.exp(self.log_prob, out=made)
         np.multiply(made, pull, out=made)
-        np.put_along_axis(made, at, np.take_along_axis(made, at, 1) - pull, 1)
+        flat, places = made.reshape(-1), self.labels.places()
+        flat[places] = flat.take(places) - pull
