@@ -13,13 +13,11 @@ from .device import DEVICES, Device
 from .graph import Graph, Node
 from .kernels import Ask, Target
 from .lives import Life, Parallel, Sharing, Space, aligned
-from .order import needs, orders
+from .order import LARGEST, ORDERS, Order, as_given, needs
 from .plan import MemoryPlan, Strategy, plan
 from .program import Port, Program, Step
 
-# The best order of steps, by what each reads and writes
-Orders = dict[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...], list[int]]
-MOST_ORDERS = 64  # kept
+Orders = dict[tuple[str, ...], Order]  # which order of steps is the best, by the outputs of the graph or body
 
 # float32 as it is; products of operands rounded to bfloat16; tensors kept in bfloat16 where kernels take them
 PRECISIONS = ("fp32", "bf16-math", "bf16")
@@ -57,8 +55,8 @@ def lower(
     """Make the program of a graph whose types are known (see `infer`), and the constants that kernels have packed.
 
     `names` are the public names of the outputs. Values whose type is not static become dynamic: their steps are
-    prepared while the program runs. `orders` holds the orders that were best for the same steps with other sizes: such
-    a one is taken if its arena has no gaps. What is found here is added.
+    prepared while the program runs. `orders` tells which order of execution was the best for other sizes: it is taken
+    if its arena has no gaps. What is found here is added.
     """
     packed: dict[str, Array] = {}
     return _lower(graph, options, names or graph.outputs, {}, packed, {} if orders is None else orders).check(), packed
@@ -105,31 +103,28 @@ def _planned(
     spaces: Mapping[str, Space],
     options: Options,
     states: Mapping[str, str],
-    known: Orders,
+    orders: Orders,
 ) -> tuple[list[Step], list[Life], MemoryPlan]:
     """The order of steps with the smallest arena, their lives and their plan."""
-    sizes = {n: _nbytes(graph, n) for n in spaces}
+    nbytes = {n: _nbytes(graph, n) for n in spaces}
+    sizes = {n: size for n, size in nbytes.items() if spaces[n] is Space.ARENA}
 
     def planned(order: Sequence[int]) -> tuple[list[Step], list[Life], MemoryPlan]:
         moved = [steps[i] for i in order]
-        lives = _lives(moved, spaces, sizes, graph.outputs, options)
+        lives = _lives(moved, spaces, nbytes, graph.outputs, options)
         time = parallel(moved) if options.parallel else None
         return moved, lives, plan(lives, sharings(moved), options.strategy, time)
 
-    key = tuple((s.reads(), s.writes()) for s in steps)
-    if key in known:
-        again = planned(known[key])
+    known = orders.get(graph.outputs)
+    if known is not None:
+        again = planned(known(steps, sizes))
         if again[2].size <= aligned(again[2].bound):
             return again
-    movable = {n: size for n, size in sizes.items() if spaces[n] is Space.ARENA}
     # states are written after their last reader, which only the order of the graph promises
-    candidates = [list(range(len(steps)))] if states or not options.reorder else orders(steps, movable)
-    found = [(order, planned(order)) for order in candidates]
-    best, made = min(found, key=lambda f: f[1][2].size)
-    if len(known) >= MOST_ORDERS:
-        known.clear()
-    known[key] = best
-    return made
+    free = options.reorder and not states and 3 <= len(steps) <= LARGEST
+    found = [(order, planned(order(steps, sizes))) for order in (ORDERS if free else (as_given,))]
+    orders[graph.outputs], best = min(found, key=lambda f: f[1][2].size)
+    return best
 
 
 def _nbytes(graph: Graph, name: str) -> int:
@@ -172,7 +167,7 @@ def _steps(
     constants: Mapping[str, Array],
     packed: dict[str, Array],
     dynamic: set[str],
-    known: Orders,
+    orders: Orders,
 ) -> tuple[Graph, list[Step]]:
     """The steps of the nodes, and the graph with the types of what reordering adds."""
     captured = {n for node in graph.nodes for body in node.bodies.values() for n in body.captures()}
@@ -181,7 +176,7 @@ def _steps(
     made = Arranger(options.device, options.target, dict(graph.types), constants, packed, plain, wished)
     for node in graph.nodes:
         bodies = {
-            attr: _lower(b.but(types=graph.types), options, b.outputs, constants, packed, known)
+            attr: _lower(b.but(types=graph.types), options, b.outputs, constants, packed, orders)
             for attr, b in node.bodies.items()
         }
         captures = (c for b in bodies.values() for c in b.captures)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from .program import Step
 
@@ -15,22 +15,14 @@ def needs(steps: Sequence[Step]) -> list[list[int]]:
     return [sorted({maker[n] for n in step.reads() if n in maker}) for step in steps]
 
 
-def orders(steps: Sequence[Step], nbytes: dict[str, int]) -> Iterator[list[int]]:
-    """Orders worth planning for, each a permutation of the steps: the graph's own, one that always runs the step after
-    which least is alive, and one that finishes the hungriest branch first.
-
-    `nbytes` gives the size of each value that lives in the arena.
-    """
-    yield list(range(len(steps)))
-    if len(steps) > LARGEST or len(steps) < 3:
-        return
-    before = needs(steps)
-    yield _greedy(steps, before, nbytes)
-    yield _deepest(steps, before, nbytes)
+def as_given(steps: Sequence[Step], nbytes: Mapping[str, int]) -> list[int]:
+    """The order of the graph."""
+    return list(range(len(steps)))
 
 
-def _greedy(steps: Sequence[Step], before: Sequence[Sequence[int]], nbytes: dict[str, int]) -> list[int]:
+def greedy(steps: Sequence[Step], nbytes: Mapping[str, int]) -> list[int]:
     """List scheduling: of the steps that can run, the one that frees most beyond what it makes; then the earliest."""
+    before = needs(steps)
     waiting = [len(b) for b in before]
     after: list[list[int]] = [[] for _ in steps]
     for i, b in enumerate(before):
@@ -61,9 +53,10 @@ def _greedy(steps: Sequence[Step], before: Sequence[Sequence[int]], nbytes: dict
     return done
 
 
-def _deepest(steps: Sequence[Step], before: Sequence[Sequence[int]], nbytes: dict[str, int]) -> list[int]:
+def deepest(steps: Sequence[Step], nbytes: Mapping[str, int]) -> list[int]:
     """Depth first from the last steps backwards, the operand whose making needs most first (as Sethi and Ullman number
     the registers of an expression)."""
+    before = needs(steps)
     peak = [0] * len(steps)
     for i, b in enumerate(before):
         held = 0
@@ -87,3 +80,8 @@ def _deepest(steps: Sequence[Step], before: Sequence[Sequence[int]], nbytes: dic
                 stack.append((i, True))
                 stack += [(j, False) for j in sorted(before[i], key=lambda j: peak[j]) if j not in seen]
     return done
+
+
+# Orders worth planning for, each a permutation of the steps; the mapping gives the size of each value of the arena.
+Order = Callable[[Sequence[Step], Mapping[str, int]], list[int]]
+ORDERS: tuple[Order, ...] = (as_given, greedy, deepest)

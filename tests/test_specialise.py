@@ -14,7 +14,7 @@ import pytest
 from mezzo.importers import load_onnx
 from mezzo.models.transformer import encoder
 from mezzo.ops.types import f32, type_of
-from mezzo.runtime import lower, offsets, shared
+from mezzo.runtime import lower, offsets, order, shared
 from mezzo.runtime.compile import Bound, compile_graph, specialise
 from mezzo.runtime.device import DEVICES, Device
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
@@ -206,16 +206,13 @@ def test_a_kernel_that_declines_a_known_chain_is_noticed(picky: str) -> None:
     assert [s.node.op for s in Session(session.graph, device=picky).warmup({"x": (3, 3)}).steps] == ["Fused"]
 
 
-def test_orders_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lower, "MOST_ORDERS", 2)
-    orders: lower.Orders = {}
-    for length in range(3, 9):
-        g = GraphBuilder()
-        x = g.input("x", f32(4, 3))
-        for _ in range(length):
-            x = g.Exp(x)
-        lower.lower(infer(g.graph([x])), lower.Options(onednn=False), orders=orders)
-        assert 0 < len(orders) <= 2
+def test_one_order_is_kept_for_each_graph() -> None:
+    compiled = compile_graph(encoder(2, 64, 2))
+    orders = set()
+    for n in (4, 9, 100, 200):
+        specialise(compiled, {"x": f32(1, n, 64)})
+        orders.add(tuple(compiled.orders.values()))
+    assert all(len(kept) == 1 and kept[0] in order.ORDERS for kept in orders)
 
 
 def test_the_search_ends_at_the_bytes_of_the_busiest_step(monkeypatch: pytest.MonkeyPatch) -> None:

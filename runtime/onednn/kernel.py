@@ -249,7 +249,8 @@ def _kind(name: str, ask: Ask) -> Any:
     few = tuple(_few(t) if ask.constant(i) else None for i, t in enumerate(ask.inputs))
     same = tuple(map(node.inputs.index, node.inputs))
     attrs = tuple(sorted(node.attrs.items()))
-    types = tuple(t.forget() if isinstance(t, Tensor) else t for t in (*ask.inputs, *ask.outputs))  # without weights
+    known = (*ask.inputs, *ask.outputs)
+    types = tuple(t.forget() if isinstance(t, Tensor) and t.value is not None else t for t in known)  # no weights
     key = (name, node.domain, node.op, attrs, same, types, few, tuple(ask.constants))
     try:
         hash(key)

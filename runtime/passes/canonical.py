@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import repeat
 
 import numpy as np
 
@@ -242,17 +243,29 @@ def _seen_taps(m: Match) -> list[tuple[int, int, int, int]] | None:
     return found
 
 
+EVERY_TAP = "every tap sees a pixel"
+
+
+def _wide(m: Match) -> bool:
+    """Whether images are so much larger than windows that this need not be counted: most are."""
+    x, w = m.tensor(m.input(0)), m.tensor(m.input(1))
+    if x is None or w is None or not x.static or not w.static:
+        return False
+    axes = zip(x.sizes[2:], w.sizes[2:], *(m.attr(a) or repeat(1) for a in ("strides", "dilations")), strict=False)
+    return all(n > (kernel - 1) * dilation + stride for n, kernel, stride, dilation in axes)
+
+
 def _blind_taps(m: Match) -> str | None:
     w = m.tensor(m.input(1))
     if w is None or w.value is None:
         return "the weights are not known"
-    if not any(m.attr("pads") or ()):
-        return "it does not pad"
+    if not any(m.attr("pads") or ()) or _wide(m):
+        return EVERY_TAP
     found = _seen_taps(m)
     if found is None:
         return "sizes are not known, or it pads by itself"
     if all(last - first == k for (first, last, *_), k in zip(found, w.sizes[2:], strict=True)):
-        return "every tap sees a pixel"
+        return EVERY_TAP
     return "it crops" if any(min(before, after) < 0 for *_, before, after in found) else None
 
 
