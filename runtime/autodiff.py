@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..ops import Op, Tensor, Type
+from ..ops import DType, Op, Tensor, Type
 from ..ops.broadcast import zeros_like
 from ..ops.errors import InputError, MezzoError, UnsupportedModel
 from ..ops.types import differentiable
@@ -115,15 +115,10 @@ def gradients(g: TypedBuilder, nodes: Sequence[Node], seeds: Mapping[str, str], 
 
 
 def _known(g: TypedBuilder, node: Node) -> list[Type] | None:
-    """The types of a node's outputs, if it stood in the graph before."""
-    types = [g.types.get(o) for o in node.outputs if o]
-    if any(t is None for t in types):
+    """The types of a node's outputs, if it stood in the graph before; those of absent ones do not matter."""
+    if any(o and o not in g.types for o in node.outputs):
         return None
-    return [g.types[o] if o else Tensor(t.dtype, None) for o in node.outputs for t in [_some(types)]]
-
-
-def _some(types: Sequence[Type | None]) -> Any:
-    return next((t for t in types if isinstance(t, Tensor)), None)
+    return [g.types.get(o) or Tensor(DType.FLOAT, None) for o in node.outputs]
 
 
 def _collected(g: TypedBuilder, arrived: dict[str, list[str]], name: str) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,12 +14,20 @@ from ..ops.errors import ModelError
 
 def replace_file(path: str | os.PathLike[str], pieces: Iterable[Any]) -> None:
     """Write bytes-like pieces to a file that takes the place of `path` once it is on the disk. Raises ModelError."""
+    with replacing(path) as handle:
+        for piece in pieces:
+            handle.write(piece)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], kind: str = "part", what: str = "the file") -> Iterator[IO[bytes]]:
+    """A file to write into, which takes the place of `path` once the block has ended and it is on the disk; nothing
+    happens to the old one where the block raises. Raises ModelError where `what` cannot be written."""
     target = Path(os.path.realpath(path))
     try:
-        handle, temporary = temporary_beside(target.parent, "part")
+        handle, temporary = temporary_beside(target.parent, kind)
         try:
-            for piece in pieces:
-                handle.write(piece)
+            yield handle
             sync(handle)
             put_in_place(temporary, target)
         finally:
@@ -26,7 +35,7 @@ def replace_file(path: str | os.PathLike[str], pieces: Iterable[Any]) -> None:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise ModelError(
-            f"the file cannot be written: {error}", where=str(target), hint="check the folder and its free space"
+            f"{what} cannot be written: {error}", where=str(target), hint="check the folder and its free space"
         ) from error
 
 

@@ -20,8 +20,7 @@ from .infer import Scope
 class TypedBuilder(GraphBuilder):
     """`g` in gradient rules (see ops/op.py): every node is typed when it is added.
 
-    `types` are those of the values around; they grow with each node. `constants` are values of which the elements may
-    be looked at.
+    `types` are those of the values around; they grow with each node.
 
     >>> from mezzo.ops.types import f32
     >>> g = TypedBuilder({"x": f32("n", 3), "b": f32(3)})
@@ -90,8 +89,8 @@ class TypedBuilder(GraphBuilder):
     def shape_of(self, x: str) -> str:
         """The shape of a tensor, as an int64 vector: a constant where all sizes are known."""
         known = self._tensor(x)
-        if known.dims is not None and all(isinstance(d, int) for d in known.dims):
-            return self.const(np.array(known.dims, np.int64))
+        if known.elements is not None:
+            return self.const(np.array(known.sizes, np.int64))
         made: str = self.Shape(x)
         return made
 

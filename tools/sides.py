@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..ops.budget import Budget
-from ..ops.errors import BudgetError, InputError, ModelError
+from ..ops.errors import BudgetError, InputError
 from ..ops.types import Array, DType
-from ..runtime.files import put_in_place, sync, temporary_beside
+from ..runtime.files import replacing
 from ..runtime.graph import Graph
 from ..runtime.session import Session
 from ..runtime.version import __version__
@@ -89,22 +89,13 @@ def write_recording(
         "outputs": list(graph.outputs),
         "weights": digests(graph),
     }
-    try:
-        handle, temporary = temporary_beside(path.resolve().parent, "npz")
-        try:
-            with zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                for name, array in {META: np.array(json.dumps(meta)), **arrays}.items():
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                        np.lib.format.write_array(entry, _storable(array), allow_pickle=False)
-            sync(handle)
-            put_in_place(temporary, path)
-        finally:
-            handle.close()
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise ModelError(
-            f"the recording cannot be written: {error}", where=str(path), hint="check the folder"
-        ) from error
+    with (
+        replacing(path, "npz", "the recording") as handle,
+        zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+    ):
+        for name, array in {META: np.array(json.dumps(meta)), **arrays}.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, _storable(array), allow_pickle=False)
     return total
 
 

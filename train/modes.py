@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ops import DType
 from ..ops.errors import InputError
+from ..runtime.autodiff import fresh
 from ..runtime.graph import Graph, Node, State
 
 # Operators and which of their inputs are weights; constants elsewhere are part of the arithmetic, and stay.
@@ -80,34 +81,28 @@ def training(graph: Graph, *, statistics: bool = True) -> Graph:
     constants, states = dict(graph.initializers), list(graph.states)
     taken = {o for n in graph.nodes for o in n.outputs} | set(constants) | set(graph.inputs)
 
-    def fresh(name: str) -> str:
-        while name in taken:
-            name += "'"
-        taken.add(name)
-        return name
-
     for node in graph.nodes:
         if not node.domain and node.op == "BatchNormalization" and statistics:
-            node, kept = _by_batch(node, constants, fresh)
+            node, kept = _by_batch(node, constants, taken)
             states += [s for s in kept if all(s.input != t.input for t in states)]
         elif not node.domain and node.op == "Dropout":
             ratio = node.inputs[1] if len(node.inputs) > 1 and node.inputs[1] else ""
             if not ratio:
-                ratio = fresh(f"{node.outputs[0]}.ratio")
+                ratio = fresh(f"{node.outputs[0]}.ratio", taken)
                 constants[ratio] = np.float32(0.5)
-            on = fresh(f"{node.outputs[0]}.on")
+            on = fresh(f"{node.outputs[0]}.on", taken)
             constants[on] = np.array(True)
             node = replace(node, inputs=(node.inputs[0], ratio, on))
         nodes.append(node)
     return graph.but(nodes=tuple(nodes), initializers=constants, states=tuple(states))
 
 
-def _by_batch(node: Node, constants: dict[str, Any], fresh: Any) -> tuple[Node, list[State]]:
+def _by_batch(node: Node, constants: dict[str, Any], taken: set[str]) -> tuple[Node, list[State]]:
     mean, var = node.inputs[3:5]
     if mean not in constants or var not in constants:
         raise InputError("running statistics that are no constants", where=node.place, hint="use statistics=False")
     outputs = [*node.outputs, *[""] * (3 - len(node.outputs))][:3]
-    outputs = [o or fresh(f"{n}.next") for o, n in zip(outputs, (node.outputs[0], mean, var), strict=True)]
+    outputs = [o or fresh(f"{n}.next", taken) for o, n in zip(outputs, (node.outputs[0], mean, var), strict=True)]
     after = replace(node, outputs=tuple(outputs), attrs={**node.attrs, "training_mode": 1})
     return after, [State(mean, mean, outputs[1]), State(var, var, outputs[2])]
 

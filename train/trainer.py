@@ -136,12 +136,13 @@ class Trainer:
 
     def _judged(self, graph: Graph) -> tuple[Graph, str]:
         """The graph with the loss as its output, and with metrics as states; the name of the loss."""
+        graph = infer(graph)
         value = logits_of(graph, self.output) if self._classes else self.output
-        known = graph.types.get(value) or infer(graph).types[value]
+        known = graph.types[value]
         if not isinstance(known, Tensor) or not known.dtype.floating:
             raise InputError(f"the output {self.output!r} is {known}", where=graph.name, hint="a loss needs floats")
         taken = set(graph.types)
-        g = TypedBuilder(infer(graph).types, prefix=fresh("loss/", taken))
+        g = TypedBuilder(graph.types, prefix=fresh("loss/", taken))
         wide = g.Cast(value, to=DType.FLOAT.onnx) if known.dtype.narrow else value
         if TARGET in taken:
             raise InputError(f"the model has a value {TARGET!r} already", where=graph.name, hint="rename it")

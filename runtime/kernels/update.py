@@ -61,21 +61,21 @@ def _code(op: str, dtypes: tuple[DType, ...], scalars: int, attrs: tuple[tuple[s
     held: dict[int, tuple[int, DType]] = {}
     for i, (e, args) in enumerate(parts):
         me = len(dtypes) + i
+        dying = [held.pop(a) for a in dict.fromkeys(args) if a in held and last[a] == i]
+        late = e.kind == "where"  # a choice writes before it has read everything
+        free += [] if late else dying
         if scalar[me] or me in direct:
             registers.append(-1 - direct.get(me, 0))
-            free += [held.pop(a) for a in dict.fromkeys(args) if a in held and last[a] == i]
-            continue
-        if e.kind != "where":  # which writes before it has read everything
-            free += [held.pop(a) for a in dict.fromkeys(args) if a in held and last[a] == i]
-        fit = next((f for f in free if f[1] is e.dtype), None)
-        if fit is None:
-            fit = (len(temps), e.dtype)
-            temps.append(e.dtype)
         else:
-            free.remove(fit)
-        free += [held.pop(a) for a in dict.fromkeys(args) if a in held and last[a] == i]
-        held[me] = fit
-        registers.append(fit[0])
+            fit = next((f for f in free if f[1] is e.dtype), None)
+            if fit is None:
+                fit = (len(temps), e.dtype)
+                temps.append(e.dtype)
+            else:
+                free.remove(fit)
+            held[me] = fit
+            registers.append(fit[0])
+        free += dying if late else []
     return Code(tuple(parts), tuple(scalar), tuple(registers), tuple(temps), ends)
 
 

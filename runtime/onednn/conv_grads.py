@@ -17,13 +17,18 @@ from .postops import Link
 from .primitive import Attributes, Draft, Operand
 
 
-class ConvGradInput(OneDnn):
+class Training(OneDnn):
+    """Kernels of the operators that stand for others while training, and of gradients."""
+
+    domain = "mezzo"
+    remembers = True
+
+
+class ConvGradInput(Training):
     """`mezzo.ConvGradInput` of one to three spatial axes."""
 
     name = "onednn.conv_grad_input"
-    domain = "mezzo"
     ops = frozenset({"ConvGradInput"})
-    remembers = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """See `layouts`."""
@@ -39,13 +44,11 @@ class ConvGradInput(OneDnn):
             )
 
 
-class ConvGradWeights(OneDnn):
+class ConvGradWeights(Training):
     """`mezzo.ConvGradWeights` of one to three spatial axes."""
 
     name = "onednn.conv_grad_weights"
-    domain = "mezzo"
     ops = frozenset({"ConvGradWeights"})
-    remembers = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """See `layouts`."""

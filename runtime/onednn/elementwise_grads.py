@@ -10,8 +10,8 @@ from typing import Final
 
 from ..kernels.kernel import Alias, Ask
 from .api import DIFF_DST, DIFF_SRC, DST, SRC, Refused
-from .conv_grads import alone
-from .kernel import OneDnn, floats, result
+from .conv_grads import Training, alone
+from .kernel import floats, result
 from .memory import Memory
 from .postops import Link
 from .primitive import Descriptor, Draft, Operand
@@ -30,11 +30,9 @@ ELTWISE_GRADS: Final[dict[str, Callable[[Link], tuple[str, float, float]]]] = {
 }
 
 
-class Overwriting(OneDnn):
+class Overwriting(Training):
     """Gradients that may be written over the gradient that they are made from."""
 
-    domain = "mezzo"
-    remembers = True
     inplace = True
 
     def _aliases(self, ask: Ask, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:

@@ -15,11 +15,11 @@ import numpy as np
 from ...ops import DType, Tensor
 from ..kernels.kernel import Ask, Call, Work
 from .api import DIFF_DST, DIFF_SCALE, DIFF_SHIFT, DIFF_SRC, DST, MEAN, SCALE, SHIFT, SRC, VARIANCE, Refused
-from .conv_grads import alone
+from .conv_grads import Training, alone
 from .elementwise_grads import Overwriting
 from .kernel import Calls, OneDnn, channels_last, floats
 from .memory import Memory
-from .postops import Link
+from .postops import Link, chain
 from .primitive import Draft, Operand
 
 USE_BOTH = 2 | 4  # scale and shift
@@ -39,13 +39,11 @@ def _images(x: Tensor) -> tuple[str, ...]:
     return tuple(dict.fromkeys((x.layout, channels_last(len(x.sizes)), "")))
 
 
-class BatchNormTrain(OneDnn):
+class BatchNormTrain(Training):
     """`mezzo.BatchNormalizationTrain`; the running statistics follow in NumPy, a few numbers per channel."""
 
     name = "onednn.batch_norm_train"
-    domain = "mezzo"
     ops = frozenset({"BatchNormalizationTrain"})
-    remembers = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """In the layout of the input first."""
@@ -69,8 +67,7 @@ class BatchNormTrain(OneDnn):
 
     def prepare(self, work: Work) -> Call:
         """The primitive, and the running statistics after it."""
-        call, kept = super().prepare(work), float(work.node.record.attrs["momentum"])
-        kept = float(work.node.attrs.get("momentum", kept))
+        call, kept = super().prepare(work), float(chain(work.node)[0].attr("momentum"))
         triples = [
             (old, new, out)
             for old, new, out in zip(work.inputs[3:5], work.outputs[3:5], work.outputs[1:3], strict=True)
@@ -160,7 +157,7 @@ class LayerNormTrain(OneDnn):
         """The primitive, and the inverse of the deviation in place of the variance."""
         call, spread = super().prepare(work), work.outputs[2]
         assert spread is not None
-        epsilon = np.float32(work.node.attrs.get("epsilon", work.node.record.attrs["epsilon"]))
+        epsilon = np.float32(chain(work.node)[0].attr("epsilon"))
         one = np.float32(1)
 
         def inverse() -> None:

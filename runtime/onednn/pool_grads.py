@@ -11,22 +11,25 @@ from ...ops import Tensor
 from ..kernels.kernel import Ask
 from . import api
 from .api import DIFF_DST, DIFF_SRC, DST, SRC, WORKSPACE, Refused
-from .conv_grads import alone
-from .kernel import REFERENCE, OneDnn, channels_last, floats, result
+from .conv_grads import Training, alone
+from .kernel import channels_last, floats, result
 from .memory import Memory
-from .pool import placed
+from .pool import Pool, placed
 from .postops import Link
 from .primitive import Draft, Operand, describe
 
 
-class MaxPoolTrain(OneDnn):
+class TrainingPool(Training):
+    """Pooling without the form that takes one element at a time."""
+
+    slow = Pool.slow
+
+
+class MaxPoolTrain(TrainingPool):
     """`mezzo.MaxPoolTrain`: oneDNN's workspace holds what its second output means, the position in the window."""
 
     name = "onednn.max_pool_train"
-    domain = "mezzo"
     ops = frozenset({"MaxPoolTrain"})
-    remembers = True
-    slow = (*REFERENCE, "simple_nchw")
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """In the layout of the input first, then channels-last."""
@@ -46,14 +49,11 @@ class MaxPoolTrain(OneDnn):
             yield checked(ask, draft, position)
 
 
-class MaxPoolGrad(OneDnn):
+class MaxPoolGrad(TrainingPool):
     """`mezzo.MaxPoolGrad` from the positions."""
 
     name = "onednn.max_pool_grad"
-    domain = "mezzo"
     ops = frozenset({"MaxPoolGrad"})
-    remembers = True
-    slow = (*REFERENCE, "simple_nchw")
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """In the layout of the positions first, then channels-last."""
@@ -66,14 +66,11 @@ class MaxPoolGrad(OneDnn):
             yield checked(ask, Draft("pooling_backward", (*_grads(dy, dx, layout), position), settings), position)
 
 
-class AveragePoolGrad(OneDnn):
+class AveragePoolGrad(TrainingPool):
     """`mezzo.AveragePoolGrad`."""
 
     name = "onednn.average_pool_grad"
-    domain = "mezzo"
     ops = frozenset({"AveragePoolGrad"})
-    remembers = True
-    slow = (*REFERENCE, "simple_nchw")
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """In the layout of the gradient first, then channels-last."""

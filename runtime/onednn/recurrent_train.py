@@ -92,15 +92,10 @@ class LstmTrain:
         return (node.domain, node.op) == ("mezzo", "LSTMTrain")
 
     def products(self, s: Sizes, threads: int) -> tuple[Descriptor, Descriptor]:
-        """That of the inputs, for all steps; that of the states, for one, whose weights are laid out before."""
+        """That of the inputs, for all steps or one; that of the states, for one, whose weights are laid out before."""
         n, h = s.batch, s.hidden
-        inputs = product(matrix(n, s.inputs), matrix(s.inputs, 4 * h, s.inputs, turned=True), matrix(n, 4 * h))
-        if len(s.backwards) == 1:
-            inputs = product(
-                matrix(s.steps * n, s.inputs),
-                matrix(s.inputs, 4 * h, s.inputs, turned=True),
-                matrix(s.steps * n, 4 * h),
-            )
+        rows = s.steps * n if len(s.backwards) == 1 else n  # of two directions the gates of a step lie apart
+        inputs = product(matrix(rows, s.inputs), matrix(s.inputs, 4 * h, s.inputs, turned=True), matrix(rows, 4 * h))
         states = product(matrix(n, h), matrix(h, 4 * h).any(), matrix(n, 4 * h), adds=True)
         return describe(inputs, threads), describe(states, threads)
 
@@ -134,12 +129,10 @@ class _Forward:
     """The calls of one LSTMTrain; `rebind` makes them anew where more than the input moves."""
 
     def __init__(self, kernel: LstmTrain, work: Work) -> None:
-        self._kernel, self._work = kernel, work
-        found = sizes_of(work.ask)
-        assert isinstance(found, Sizes)
-        self._sizes = found
+        s = sizes_of(work.ask)
+        assert isinstance(s, Sizes)
+        self._sizes = s
         self._inputs, self._outputs = list(work.inputs), list(work.outputs)
-        s = found
         self._found = kernel.products(s, work.ask.target.threads)
         _, states = self._found
         take = work.scratch
@@ -267,110 +260,133 @@ class LstmGrad:
         return _Backward(self, work)
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One direction, prepared: what lies where, and the calls. `rows` holds for each step, the last one first, the
+    gradient of Y (None: none), the slopes, the gradients of the gates i, o, f and g, the gate f, and the product."""
+
+    kept: tuple[Any, Any, Any]  # gates, cells and Y of all steps
+    first: tuple[Any, Any]  # states before the first step, None for zeros
+    last: tuple[Any, Any]  # gradients of the states behind the last one, None for none
+    order: range
+    lay: Callable[[], int]
+    rows: Sequence[tuple[Any, ...]]
+    ends: Sequence[Bound]
+
+
 class _Backward:
-    """The calls of one LSTMGrad."""
+    """The calls of one LSTMGrad; `rebind` makes them anew where more than the input moves."""
 
     def __init__(self, kernel: LstmGrad, work: Work) -> None:
-        found = sizes_of(work.ask)
-        assert isinstance(found, Sizes)
-        self._sizes = s = found
+        s = sizes_of(work.ask)
+        assert isinstance(s, Sizes)
+        self._sizes = s
         self._found = kernel.products(s, work.ask.target.threads)
         need = kernel.sizes(s, self._found)
         self._space = {name: work.scratch(DType.UINT8, (n,)) for name, n in need.items() if n}
-        names = [p.name for p in work.node.record.inputs]
-        self._in: dict[str, Any] = dict(
-            zip(names, [*work.inputs, *[None] * (len(names) - len(work.inputs))], strict=True)
-        )
-        self._names = names
-        self._out: dict[str, Any] = dict(zip([p.name for p in work.node.record.outputs], work.outputs, strict=False))
+        record = work.node.record
+        self._names = {"in": [p.name for p in record.inputs], "out": [p.name for p in record.outputs]}
+        self._arrays: dict[str, Any] = dict.fromkeys((*self._names["in"], *self._names["out"]))
+        self._arrays |= zip(self._names["in"], work.inputs, strict=False)
+        self._arrays |= zip(self._names["out"], work.outputs, strict=False)
+        t, n, h = s.steps, s.batch, s.hidden
+        self._dz, self._slopes = self._view("dz", t, n, 4, h), self._view("slopes", 5, t, n, h)
+        self._before = self._view("before", t, n, h)
+        self._dh, self._dc, self._temporary = (self._view(name, n, h) for name in ("dh", "dc", "temporary"))
         self._build()
 
     def rebind(self, place: tuple[str, int], array: Array) -> None:
         """Let an operand or a result be another array."""
         side, i = place
-        if side == "in":
-            self._in[self._names[i]] = array
+        self._arrays[self._names[side][i]] = array
+        if place == ("in", 0):
+            for call in self._of_input:
+                call.rebind(("in", 1), array)
         else:
-            self._out[list(self._out)[i]] = array
-        self._build()
+            self._build()
 
     def _view(self, name: str, *shape: int) -> Array:
         return self._space[name].view(np.float32).reshape(shape)
 
     def _build(self) -> None:
-        s, a, found = self._sizes, self._in, self._found
-        t, n, h = s.steps, s.batch, s.hidden
-        scratch = self._space.get("scratch")
-        packed, dz, before = self._space["packed"], self._view("dz", t, n, 4, h), self._view("before", t, n, h)
-        dh = self._view("dh", n, h)
-        self._calls: list[dict[str, Any]] = []
-        for d in range(len(s.backwards)):
-            R, W = a["R"][d], a["W"][d]
-            lay = reordering((matrix(4 * h, h).handle.value, R), (found["step"].memory(WEIGHTS), packed))
-            steps = {at: call_of(found["step"], dz[at], packed, dh, scratch) for at in range(t)}
-            ends: list[Any] = []
-            flat = dz.reshape(t * n, 4 * h)
-            if (dx := self._out.get("dX")) is not None:
-                ends.append(call_of(found["added" if d else "inputs"], flat, W, dx, scratch))
-            if (dw := self._out.get("dW")) is not None:
-                ends.append(call_of(found["weights"], flat, a["X"], dw[d], scratch))
-            if (dr := self._out.get("dR")) is not None:
-                ends.append(call_of(found["states"], flat, before, dr[d], scratch))
-            self._calls.append({"lay": lay, "steps": steps, "ends": ends})
+        self._of_input: list[Bound] = []
+        self._ways = [self._way(d) for d in range(len(self._sizes.backwards))]
+
+    def _way(self, d: int) -> _Way:
+        s, a, found = self._sizes, self._arrays, self._found
+        rows, h, dz, scratch = s.steps * s.batch, s.hidden, self._dz, self._space.get("scratch")
+        packed, flat = self._space["packed"], dz.reshape(rows, 4 * h)
+        plain = matrix(4 * h, h)
+        lay = reordering((plain.handle.value, a["R"][d]), (found["step"].memory(WEIGHTS), packed))
+        ends: list[Bound] = []
+        if a["dX"] is not None:
+            ends.append(call_of(found["added" if d else "inputs"], flat, a["W"][d], a["dX"], scratch))
+        if a["dW"] is not None:
+            ends.append(call_of(found["weights"], flat, a["X"], a["dW"][d], scratch))
+            self._of_input.append(ends[-1])
+        if a["dR"] is not None:
+            ends.append(call_of(found["states"], flat, self._before, a["dR"][d], scratch))
+        gates = a["gates"][:, d].reshape(s.steps, s.batch, 4, h)
+        steps = [
+            (
+                None if a["dY"] is None else a["dY"][at, d],
+                *self._slopes[:, at],
+                *(dz[at, :, k] for k in range(4)),
+                gates[at, :, 2],
+                call_of(found["step"], dz[at], packed, self._dh, scratch),
+            )
+            for at in reversed(s.order(d))
+        ]
+
+        def own(name: str) -> Any:
+            return None if a[name] is None else a[name][d]
+
+        kept = gates, a["cells"][:, d], a["Y"][:, d]
+        first, last = (own("initial_h"), own("initial_c")), (own("dY_h"), own("dY_c"))
+        return _Way(kept, first, last, s.order(d), lay, steps, ends)
 
     def __call__(self) -> int:
-        for d, calls in enumerate(self._calls):
-            if status := self._direction(d, calls["lay"], calls["steps"], calls["ends"]):
+        for d, way in enumerate(self._ways):
+            if status := self._direction(d, way):
                 return status
         return 0
 
-    def _direction(self, d: int, lay: Callable[[], int], steps: Mapping[int, Any], ends: Sequence[Any]) -> int:
-        s, a = self._sizes, self._in
-        t, n, h = s.steps, s.batch, s.hidden
-        gates = a["gates"][:, d].reshape(t, n, 4, h)
-        cells, y = a["cells"][:, d], a["Y"][:, d]
-        order = s.order(d)
-        dz, before, temporary = (
-            self._view("dz", t, n, 4, h),
-            self._view("before", t, n, h),
-            self._view("temporary", n, h),
-        )
-        slopes, dh, dc = self._view("slopes", 5, t, n, h), self._view("dh", n, h), self._view("dc", n, h)
-        self._slopes(gates, cells, slopes, before, order, None if a["initial_c"] is None else a["initial_c"][d])
-        _shifted(y, before, order, None if a["initial_h"] is None else a["initial_h"][d])
-        for state, given in ((dh, a["dY_h"]), (dc, a["dY_c"])):
-            state[...] = 0 if given is None else given[d]
-        if status := lay():
+    def _direction(self, d: int, way: _Way) -> int:
+        dh, dc, temporary = self._dh, self._dc, self._temporary
+        gates, cells, y = way.kept
+        self._prepare(gates, cells, way.order, way.first[1])
+        _shifted(y, self._before, way.order, way.first[0])
+        for state, given in zip((dh, dc), way.last, strict=True):
+            state[...] = 0 if given is None else given
+        if status := way.lay():
             return status
-        dY = a["dY"]
-        for at in reversed(order):
-            z = dz[at]
-            if dY is not None:
-                np.add(dh, dY[at, d], out=dh)
-            np.multiply(dh, slopes[0, at], out=z[:, 1])
-            np.multiply(dh, slopes[1, at], out=temporary)
+        for dy, so, sc, si, sf, sg, zi, zo, zf, zg, f, step in way.rows:
+            if dy is not None:
+                np.add(dh, dy, out=dh)
+            np.multiply(dh, so, out=zo)
+            np.multiply(dh, sc, out=temporary)
             np.add(dc, temporary, out=dc)
-            np.multiply(dc, slopes[2, at], out=z[:, 0])
-            np.multiply(dc, slopes[3, at], out=z[:, 2])
-            np.multiply(dc, slopes[4, at], out=z[:, 3])
-            np.multiply(dc, gates[at, :, 2], out=dc)
-            if status := steps[at]():
+            np.multiply(dc, si, out=zi)
+            np.multiply(dc, sf, out=zf)
+            np.multiply(dc, sg, out=zg)
+            np.multiply(dc, f, out=dc)
+            if status := step():
                 return int(status)
-        for call in ends:
+        for call in way.ends:
             if status := call():
                 return int(status)
-        if (db := self._out.get("dB")) is not None:
-            total = dz.reshape(t * n, 4 * h).sum(0, out=db[d, : 4 * h])
-            db[d, 4 * h :] = total
+        if (db := self._arrays["dB"]) is not None:
+            half = 4 * self._sizes.hidden
+            db[d, half:] = self._dz.reshape(-1, half).sum(0, out=db[d, :half])
         for name, state in (("dinitial_h", dh), ("dinitial_c", dc)):
-            if self._out.get(name) is not None:
-                np.copyto(self._out[name][d], state)
+            if self._arrays[name] is not None:
+                np.copyto(self._arrays[name][d], state)
         return 0
 
-    def _slopes(self, gates: Any, cells: Any, slopes: Any, temporary: Any, order: range, first: Any) -> None:
+    def _prepare(self, gates: Any, cells: Any, order: range, first: Any) -> None:
         """For all steps: what the gradients of state and cell are multiplied with for the gates o, cell, i, f and g."""
         i, o, f, g = (gates[:, :, k] for k in range(4))
-        so, sc, si, sf, sg = slopes
+        temporary, (so, sc, si, sf, sg) = self._before, self._slopes
         np.tanh(cells, out=temporary)  # what the output gate shows
         np.multiply(temporary, temporary, out=sc)
         np.subtract(1, sc, out=sc)
