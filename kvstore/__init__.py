@@ -1,0 +1,1 @@
+"""The KVStore: values of many workers, joined by key (decision 6)."""

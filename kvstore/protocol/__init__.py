@@ -1,0 +1,1 @@
+"""Machines without I/O: events in, instructions out (decision 6)."""
