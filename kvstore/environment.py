@@ -1,0 +1,197 @@
+"""The environment contract: what a launcher tells each process of a job, as one frozen dataclass.
+
+The names are those of MXNet's parameter server (https://mxnet.apache.org/versions/1.9.1/api/faq/distributed_training),
+so that its launchers start ours; those with MEZZO_ are our own and may be absent.
+
+| variable | means | default |
+|---|---|---|
+| DMLC_ROLE | worker, server or scheduler | required |
+| DMLC_PS_ROOT_URI | address of the scheduler | required |
+| DMLC_PS_ROOT_PORT | its port | required |
+| DMLC_NUM_WORKER | how many workers the job has | required |
+| DMLC_NUM_SERVER | how many servers; 0: the workers of one host serve each other | required |
+| MEZZO_HOST | workers with one name share memory | name of the machine |
+| MEZZO_RANK | the rank that a worker or server asks for | in order of arrival |
+| MEZZO_BIND | address at which this process listens | 127.0.0.1 |
+| MEZZO_KV_DEADLINE | seconds after which a wait is an error | 120 |
+| MEZZO_KV_MEMORY | MiB that a server or agent may take for values | half of the machine's |
+| MEZZO_JOB_KEY | the secret of the job, for addresses outside of this machine | none |
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar, get_args
+
+from ..ops.errors import InputError, MezzoError
+
+Role = Literal["worker", "server", "scheduler"]
+ROLES: tuple[str, ...] = get_args(Role)
+LOOPBACK = "127.0.0.1"
+DEADLINE = 120.0
+MOST = 1 << 16  # workers or servers of one job
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One process of a job.
+
+    >>> given = {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091",
+    ...          "DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "1", "MEZZO_HOST": "a"}
+    >>> mine = Environment.read(given)
+    >>> mine.role, mine.root, mine.workers, mine.host
+    ('worker', ('127.0.0.1', 9091), 2, 'a')
+    >>> Environment.read(mine.variables()) == mine
+    True
+    """
+
+    role: Role
+    root: tuple[str, int]  # the scheduler's address and port
+    workers: int
+    servers: int
+    host: str
+    rank: int | None = None
+    bind: str = LOOPBACK
+    deadline: float = DEADLINE  # seconds
+    memory: int = 0  # bytes for values; 0: half of the machine's
+    key: str = ""
+
+    @classmethod
+    def read(cls, given: Mapping[str, str] | None = None) -> Environment:
+        """The contract in these variables, by default those of this process.
+
+        Raises InputError that names every variable that is missing or wrong.
+        """
+        found = _Reader(os.environ if given is None else given)
+        made = cls(
+            role=found.take("DMLC_ROLE", _role),
+            root=(found.take("DMLC_PS_ROOT_URI", _text), found.take("DMLC_PS_ROOT_PORT", _between(1, 65535))),
+            workers=found.take("DMLC_NUM_WORKER", _between(1, MOST)),
+            servers=found.take("DMLC_NUM_SERVER", _between(0, MOST)),
+            host=found.take("MEZZO_HOST", _text, socket.gethostname()),
+            rank=found.take("MEZZO_RANK", _between(0, MOST - 1), None),
+            bind=found.take("MEZZO_BIND", _text, LOOPBACK),
+            deadline=found.take("MEZZO_KV_DEADLINE", _seconds, DEADLINE),
+            memory=found.take("MEZZO_KV_MEMORY", _between(1, 1 << 30), 0) << 20,
+            key=found.take("MEZZO_JOB_KEY", _text, ""),
+        )
+        found.check()
+        return made
+
+    def variables(self) -> dict[str, str]:
+        """The variables that say this, for a process to be started."""
+        made = {
+            "DMLC_ROLE": self.role,
+            "DMLC_PS_ROOT_URI": self.root[0],
+            "DMLC_PS_ROOT_PORT": str(self.root[1]),
+            "DMLC_NUM_WORKER": str(self.workers),
+            "DMLC_NUM_SERVER": str(self.servers),
+            "MEZZO_HOST": self.host,
+            "MEZZO_BIND": self.bind,
+            "MEZZO_KV_DEADLINE": f"{self.deadline:g}",
+        }
+        made |= {"MEZZO_RANK": str(self.rank)} if self.rank is not None else {}
+        made |= {"MEZZO_KV_MEMORY": str(self.memory >> 20)} if self.memory else {}
+        return made | ({"MEZZO_JOB_KEY": self.key} if self.key else {})
+
+    def as_role(self, role: Role, rank: int | None = None, host: str | None = None) -> Environment:
+        """The same job, for another of its processes."""
+        return replace(self, role=role, rank=rank, host=self.host if host is None else host)
+
+    def check_address(self, address: str) -> str:
+        """The address, unless it leaves this machine and the job has no key. Raises InputError."""
+        if not local(address) and not self.key:
+            raise InputError(
+                f"{address} is outside of this machine, and the job has no key: anybody could read and write",
+                where="MEZZO_BIND" if address == self.bind else "DMLC_PS_ROOT_URI",
+                hint=f"bind {LOOPBACK}, or give every process of the job the same secret as MEZZO_JOB_KEY",
+            )
+        return address
+
+    @property
+    def most_bytes(self) -> int:
+        """What a process may take for values, in bytes."""
+        return self.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def present(given: Mapping[str, str] | None = None) -> bool:
+    """Whether a launcher has set any variable of the contract."""
+    return any(name.startswith("DMLC_") for name in (os.environ if given is None else given))
+
+
+def local(address: str) -> bool:
+    """Whether an address never leaves this machine."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+class _Reader:
+    """Takes variables one by one and remembers what is wrong with them, so that all is told at once."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.given = given
+        self.missing: list[str] = []
+        self.wrong: list[str] = []
+
+    def take(self, name: str, parse: Callable[[str], _T], *default: _T) -> _T:
+        text = self.given.get(name, "").strip()
+        if not text:
+            if not default:
+                self.missing.append(name)
+            return default[0] if default else parse("")
+        try:
+            return parse(text)
+        except ValueError as error:
+            self.wrong.append(f"{name}={text!r} is not {error}")
+            return default[0] if default else parse("")
+
+    def check(self) -> None:
+        problems = [*(f"{name} is missing" for name in self.missing), *self.wrong]
+        if problems:
+            raise InputError(
+                "; ".join(problems),
+                where="the environment of this process",
+                hint="start it with `mezzo launch -n WORKERS -s SERVERS script.py`, or set what DMLC_* launchers set",
+                parts=[MezzoError(p) for p in problems],
+            )
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _role(text: str) -> Role:
+    for role in get_args(Role):
+        if text.lower() in ("", role):
+            return role  # type: ignore[no-any-return]
+    raise ValueError(f"one of {', '.join(ROLES)}")
+
+
+def _between(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text:
+            return low
+        if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text or DEADLINE)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e9:
+        raise ValueError("a number of seconds above 0")
+    return value
