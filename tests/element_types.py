@@ -2,67 +2,45 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx
 
-from mezzo.ops import OPSETS, Body, DType, Held, Map, MezzoError, Op, Optional, Sample, Sequence, Tensor
-from mezzo.ops.quantize import int_range
-from mezzo.ops.types import Type, i64, type_of
+from mezzo.ops import DType, Held, MezzoError, Op, Sample
+from mezzo.ops.types import Type, type_of
 from mezzo.runtime.infer import infer
 from mezzo.runtime.session import Session
+from mezzo.tools.retype import (
+    BODIES,
+    BY_NAME,
+    LEAF,
+    alike,
+    allowed,
+    formals_of,
+    leaf_of,
+    recast,
+    schema_of,
+    spelled,
+    turn,
+    type_in,
+    value_of,
+    with_result_type,
+)
 
 from .graphs import arrays, sample_graph
 from .test_host_ops import misfit
-from .test_ops import WIDTH_MATTERS, cast_to, run
+from .test_ops import WIDTH_MATTERS, run
 
-LEAF = re.compile(r"tensor\((\w+)\)")
-BY_NAME = {d.name.lower(): d for d in DType}
-NAMES_TYPE = (
-    "to",
-    "dtype",
-    "stash_type",
-    "output_dtype",
-    "output_datatype",
-)  # attributes that say the type of the result
 TOLERANCE = {DType.DOUBLE: 1e-5, DType.FLOAT: 1e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 3e-2}
 Results = list[tuple[Any, Type]]
-
-
-def schema_of(o: Op) -> Any:
-    return onnx.defs.get_schema(o.name, OPSETS[o.domain], o.domain)
-
-
-def allowed(o: Op) -> dict[str, list[str]]:
-    """The types that the schema of an operator allows, by type parameter; a type that no parameter names is its own."""
-    schema = schema_of(o)
-    found = {c.type_param_str: sorted(c.allowed_type_strs) for c in schema.type_constraints}
-    formals = [*schema.inputs, *schema.outputs]
-    return found | {f.type_str: [f.type_str] for f in formals if f.type_str not in found}
-
-
-def spelled(t: Type) -> str:
-    """A type as schemas write it."""
-    if isinstance(t, Tensor):
-        return f"tensor({t.dtype.name.lower()})"
-    if isinstance(t, Map):
-        return "map({}, {})".format(t.key.name.lower(), LEAF.sub(r"\1", spelled(t.element)))
-    return f"{'seq' if isinstance(t, Sequence) else 'optional'}({spelled(t.element)})"
-
-
-def type_in(x: Any) -> Any:
-    return x if x is None else x.type if isinstance(x, Held) else type_of(x)
 
 
 def ran(o: Op) -> tuple[dict[str, set[str]], list[str]]:
     """The types in which some sample ran, by type parameter: its own, and those that its numbers, or the attribute that
     names the type of its result, could be turned into; and those of a body made for them. And what a planned program
     answered otherwise than the reference."""
-    schema, types = schema_of(o), allowed(o)
+    schema, types = schema_of(o), allowed(schema_of(o))
     found: dict[str, set[str]] = {p: set() for p in types}
     wrong = list[str]()
 
@@ -101,11 +79,6 @@ def ran(o: Op) -> tuple[dict[str, set[str]], list[str]]:
     return found, wrong
 
 
-def formals_of(formals: Any, xs: Any) -> list[Any]:
-    """One formal parameter for each value; the last may be variadic."""
-    return [*formals, *list(formals)[-1:] * (len(xs) - len(formals))][: len(xs)]
-
-
 def attempt(o: Op, sample: Sample, xs: list[Any]) -> Results | None:
     """The results with their types, if the reference runs and does what inference says."""
     types = [None if x is None else x.type if isinstance(x, Held) else type_of(x, known=True) for x in xs]
@@ -128,116 +101,6 @@ def through_a_session(o: Op, sample: Sample, value: Any) -> Results | None:
     pairs = list(zip(ys, said, strict=True))
     handed_on = all(leaf_of(y).reshape(-1)[0] == leaf_of(value).reshape(-1)[0] for y in ys)
     return pairs if handed_on and not any(misfit(t, y) for y, t in pairs) else None
-
-
-def turn(xs: list[Any], which: list[int], target: str) -> list[Any] | None:
-    """The inputs with some in another element type, in lists or optionals where those are asked for; None where there
-    is no way (a map)."""
-
-    def one(x: Any) -> Any:
-        dtype = BY_NAME[LEAF.findall(target)[0]]
-        own = spelled(type_in(x))
-        if LEAF.sub("", own) == LEAF.sub("", target):
-            return Held(recast(x.value, dtype), retyped(x.type, dtype)) if isinstance(x, Held) else recast(x, dtype)
-        leaf = leaf_of(x)
-        return held(recast(leaf, dtype), target) if isinstance(leaf, np.ndarray) else None
-
-    made = [one(x) if i in which and LEAF.search(target) else x for i, x in enumerate(xs)]
-    return made if LEAF.search(target) and all(made[i] is not None for i in which) else None
-
-
-def leaf_of(x: Any) -> Any:
-    """The first array of a value."""
-    if isinstance(x, Held):
-        return leaf_of(x.value)
-    return leaf_of(x[0]) if isinstance(x, list) and x else x
-
-
-def alike(xs: list[Any], made: list[Any], which: list[int], may: list[list[str]]) -> tuple[list[Any], list[int]]:
-    """The inputs with the other operands of the same element type turned too, where they may; and which are turned."""
-    before, after = (LEAF.findall(spelled(type_in(of[which[0]])))[0] for of in (xs, made))
-    made, which = list(made), list(which)
-    for i, x in enumerate(xs):
-        own = "" if x is None else spelled(type_in(x))
-        target = LEAF.sub(f"tensor({after})", own)
-        if i not in which and LEAF.findall(own) == [before] and target in may[i]:
-            made[i] = (turn(xs, [i], target) or xs)[i]
-            which.append(i)
-    return made, which
-
-
-def held(leaf: Any, target: str) -> Any:
-    """An array in as many lists and optionals as a type has."""
-    kind, _, inner = target.partition("(")
-    if kind == "tensor":
-        return leaf
-    x = held(leaf, inner.removesuffix(")"))
-    value, t = (x.value, x.type) if isinstance(x, Held) else (x, type_of(x))
-    return Held([value], Sequence(t)) if kind == "seq" else Held(value, Optional(t))
-
-
-def value_of(target: str) -> Any:
-    """Some value of a type."""
-    return held(recast(np.array([1, 1]), BY_NAME[LEAF.findall(target)[0]]), target)
-
-
-def retyped(t: Any, dtype: DType) -> Any:
-    return t.to(dtype) if isinstance(t, Tensor) else replace(t, element=retyped(t.element, dtype))
-
-
-def recast(x: Any, dtype: DType) -> Any:
-    """The numbers in another element type: those that it holds, so that they stay what they are."""
-    if isinstance(x, list):
-        return [recast(item, dtype) for item in x]
-    if x is None or DType.of(x.dtype) is dtype:
-        return x
-    if x.dtype == object:
-        x = np.array([len(str(v)) for v in x.reshape(-1)]).reshape(x.shape)
-    x = x if x.dtype.isbuiltin == 1 else x.astype(np.float32)
-    if dtype.integer and x.dtype.kind in "iu":
-        low, high = int_range(dtype)
-        x = np.clip(x, max(low, np.iinfo(x.dtype).min), min(high, np.iinfo(x.dtype).max))
-    return cast_to(x if dtype.signed or x.dtype == bool else np.abs(x), dtype)
-
-
-def with_result_type(sample: Sample, dtype: DType, target: str) -> Iterator[Sample]:
-    """The sample with an attribute that names another type of the result, or holds an array of it."""
-    for name in NAMES_TYPE:
-        yield replace(sample, attrs={**sample.attrs, name: dtype.onnx})
-    for name, value in sample.attrs.items():
-        if isinstance(value, np.ndarray):
-            yield replace(sample, attrs={**sample.attrs, name: recast(value, dtype)})
-        elif isinstance(value, Tensor | Sequence | Optional):
-            whole = type_in(value_of(target.removeprefix("optional(")))
-            yield replace(sample, attrs={**sample.attrs, name: whole})
-
-
-def _passed(x: Any) -> Body:
-    return Body([], lambda g: (g.Identity(built(g, x)),))
-
-
-def built(g: Any, x: Any) -> Any:
-    """A value made inside a graph."""
-    if not isinstance(x, Held):
-        return g.const(x)
-    t: Any = x.type
-    inner = x.value[0] if isinstance(t, Sequence) else x.value
-    made = built(g, inner if isinstance(t.element, Tensor) else Held(inner, t.element))
-    return g.SequenceConstruct(made) if isinstance(t, Sequence) else g.Optional(made)
-
-
-_GO = Tensor(DType.BOOL, ())
-# Samples of operators with bodies, around a value of any type.
-BODIES: dict[str, Callable[[Any], Sample]] = {
-    "If": lambda x: Sample([np.array(True)], {"then_branch": _passed(x), "else_branch": _passed(x)}),
-    "Loop": lambda x: Sample([np.array(2), np.array(True), x], {"body": Body(
-        [i64(), _GO, type_in(x)], lambda g, i, go, x: (go, g.Identity(x)))}),
-    "Scan": lambda x: Sample([x, x], {"num_scan_inputs": 1, "body": Body(
-        [type_in(x), Tensor(type_in(x).dtype, ())], lambda g, a, b: (g.Identity(a), g.Identity(b)))}, 2),
-    "SequenceMap": lambda x: Sample([x if isinstance(x, Held) else held(x, f"seq({spelled(type_in(x))})"), x], {
-        "body": Body([row := Tensor(BY_NAME[LEAF.findall(spelled(type_in(x)))[0]], (2,)), row],
-                     lambda g, a, b: (g.Identity(a),))}),
-}  # fmt: skip
 
 
 def as_planned(o: Op, sample: Sample, made: list[Any], ys: Results) -> list[str]:

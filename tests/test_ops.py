@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mezzo.ops import OPS, OPSETS, Body, Context, DType, Op, Sample, Tensor
 from mezzo.ops.op import REQUIRED
 from mezzo.ops.types import Type, f32, type_of
+from mezzo.tools.retype import cast_to
 
 from .graphs import hosted
 
@@ -250,14 +251,6 @@ def check_element_type(o: Op, sample: Sample, xs: list[Any], which: list[int], d
         assert not compatible(t, y), f"{dtype}: {compatible(t, y)}"
         if dtype.integer and xs[which[0]].dtype == np.int64 and DType.of(y.dtype) is dtype:
             np.testing.assert_array_equal(y, cast_to(like, dtype), str(dtype))
-
-
-def cast_to(x: Any, dtype: DType) -> Any:
-    """The numbers in another element type; strings too."""
-    if dtype is DType.STRING:
-        return np.array(x.astype(str), object)
-    with np.errstate(all="ignore"):
-        return x.astype(dtype.numpy)
 
 
 def fractional_corners(s: Sample) -> bool:
