@@ -1,0 +1,208 @@
+"""What an engine knows of a workload and of a variable; both are changed by their engine alone, under its lock."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ...ops.errors import MezzoError
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .lanes import Lane
+
+RESOURCES = ("compute", "copy", "io", "network")
+PENDING, READY, RUNNING, ENDED = range(4)
+OURS = f"{Path(__file__).parents[2]}"  # code below is ours: the line that a user wrote is the one above it
+LIVELY = 16  # readers of a variable before ended ones are looked for
+
+
+class Here(threading.local):
+    """What a thread is doing: the workload that it runs, and those that it pushed from it, as naive engines need it."""
+
+    work: Work | None = None
+    later: list[Work] | None = None
+    unbounded = False  # a thread that ends asynchronous workloads is never made to wait for room
+
+
+here = Here()
+
+
+def current() -> Work | None:
+    """The workload that this thread runs, of whichever engine."""
+    return here.work
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Failure:
+    """An error, where it came from, and the workload that it ended first."""
+
+    error: BaseException
+    traceback: TracebackType | None
+
+    def throw(self) -> None:
+        """Raise it as it was raised first: a traceback would grow with each time."""
+        raise self.error.with_traceback(self.traceback)
+
+
+class Variable:
+    """A name for what workloads read and write; made by `Engine.variable`.
+
+    `version` counts the writes that have ended well.
+    """
+
+    __slots__ = ("__weakref__", "_engine", "_failure", "_lively", "_readers", "_value", "_writer", "name", "version")
+
+    def __init__(self, engine: Engine, name: str, value: Any) -> None:
+        self.name, self.version = name, 0
+        self._engine, self._value = engine, value
+        self._writer: Work | None = None  # the last workload that writes it, while it has not ended
+        self._readers: list[Work] = []  # since then
+        self._lively = LIVELY
+        self._failure: Failure | None = None
+
+    def __repr__(self) -> str:
+        return f"<Variable {self.name!r}, version {self.version}>"
+
+    @property
+    def value(self) -> Any:
+        """What the variable stands for, if it was given something; waited for, but in workloads that declare it."""
+        work = here.work
+        if work is None or work._engine is not self._engine:
+            self._engine.wait(self)
+            return self._value
+        return self._engine._read(work, self)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        work = here.work
+        if work is None or work._engine is not self._engine:
+            self._engine.push(self._set, writes=(self,), args=(value,), name=f"set {self.name}").wait()
+        else:
+            self._engine._written(work, self)
+            self._value = value
+
+    def _set(self, value: Any) -> None:
+        self._value = value
+
+
+class Work:
+    """A workload that was pushed; returned by `Engine.push`.
+
+    `number` is its place in the order of pushes, from 1.
+    """
+
+    __slots__ = (
+        *("_after", "_args", "_asynchronous", "_at", "_blocked", "_code", "_engine", "_failure", "_fn", "_lane"),
+        *("_name", "_outer", "_pending", "_reads", "_sleepers", "_state", "_then", "_writes", "number", "priority"),
+    )
+    _lane: Lane
+    _outer: Work | None
+    _blocked: Work | None
+    number: int
+
+    def __init__(
+        self,
+        engine: Engine,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        reads: tuple[Variable, ...],
+        writes: tuple[Variable, ...],
+        priority: int,
+        name: str,
+        frame: FrameType,
+        asynchronous: bool,
+    ) -> None:
+        self._engine, self._fn, self._args, self._reads, self._writes = engine, fn, args, reads, writes
+        self.priority, self._name, self._asynchronous = priority, name, asynchronous
+        self._state = PENDING
+        self._pending = 0
+        self._then: list[Work] = []  # those that wait for it
+        self._after: list[Work] | tuple[()] = ()  # those that it waits for
+        self._failure: Failure | None = None
+        self._sleepers: list[Any] | None = None
+        self._blocked = self._outer = None
+        outside: FrameType | None = frame
+        while outside is not None and outside.f_code.co_filename.startswith(OURS):
+            outside = outside.f_back
+        at = outside or frame
+        self._code: CodeType = at.f_code
+        self._at = at.f_lasti  # a line is looked up when it is asked for: that takes longer than all the rest here
+
+    def __repr__(self) -> str:
+        return f"<Work {self.name!r}, {('waits', 'ready', 'runs', 'ended')[self._state]}, {self.where}>"
+
+    @property
+    def name(self) -> str:
+        """The name that it was given, or that of its function."""
+        return self._name or "workload"
+
+    @property
+    def line(self) -> str:
+        """File, line and function that pushed it; the innermost outside of this package."""
+        code = self._code
+        number = next((n for a, b, n in code.co_lines() if a <= self._at < b and n), code.co_firstlineno)
+        return f"{code.co_filename}:{number} in {code.co_name}"
+
+    @property
+    def where(self) -> str:
+        """What an error says of it."""
+        return f"workload {self.name!r}, pushed at {self.line}"
+
+    @property
+    def reads(self) -> tuple[Variable, ...]:
+        """The variables that it reads; empty once it has ended."""
+        return self._reads
+
+    @property
+    def writes(self) -> tuple[Variable, ...]:
+        """The variables that it writes; empty once it has ended."""
+        return self._writes
+
+    @property
+    def resource(self) -> str:
+        """What it keeps busy."""
+        return self._lane.name
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._state == ENDED
+
+    @property
+    def error(self) -> BaseException | None:
+        """What it raised, or what kept it from running; None while it has not ended."""
+        failure = self._failure
+        return failure.error if failure is not None and self._state == ENDED else None
+
+    def wait(self, deadline: float | None = None) -> None:
+        """Until it has ended; raises its error, or DeadlineError after so many seconds."""
+        self._engine._check()
+        if self._state != ENDED:
+            self._engine._until(self, deadline)
+        if self._failure is not None:
+            self._failure.throw()
+
+    def cancel(self) -> bool:
+        """Keep it from running, unless it has begun: whether that came in time.
+
+        It ends when its turn comes, with Cancelled as its error, and so does what depends on it.
+        """
+        return self._engine._cancel(self)
+
+    def _blame(self, error: BaseException) -> Failure:
+        """An error that it raised, which from now on says where it was pushed."""
+        if isinstance(error, MezzoError):
+            error.at(self.where)
+        error.add_note(f"in {self.where}")
+        return Failure(error, error.__traceback__)
+
+
+def pushing_frame() -> FrameType:
+    """The frame that called who calls this."""
+    return sys._getframe(2)

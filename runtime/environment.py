@@ -1,0 +1,36 @@
+"""The environment variables that change what this package does; any other `MEZZO_*` variable is refused."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+
+from ..ops.errors import InputError
+
+SWITCHES = {
+    "MEZZO_ENGINE": "'threaded', or 'naive' to run each workload where it is pushed",
+    "MEZZO_ENGINE_CHECK": "1 to catch workloads that touch what they did not declare",
+    "MEZZO_ENGINE_THREADS": "how many workloads may compute at once; all processors if not given",
+    "MEZZO_ONEDNN": "'off' to run without oneDNN, or the path of a library to take instead",
+}
+
+
+def switch(name: str) -> str:
+    """What the environment says for one of `SWITCHES`, or an empty string.
+
+    Raises InputError where the environment has a `MEZZO_*` variable that nothing reads: a misspelt switch would be a
+    silent one.
+
+    >>> os.environ["MEZZO_ENGIN"] = "naive"
+    >>> switch("MEZZO_ENGINE")
+    Traceback (most recent call last):
+    mezzo.ops.errors.InputError: environment: MEZZO_ENGIN is unknown
+      hint: did you mean MEZZO_ENGINE?
+    >>> del os.environ["MEZZO_ENGIN"]
+    """
+    for given in os.environ:
+        if given.startswith("MEZZO_") and given not in SWITCHES:
+            near = get_close_matches(given, SWITCHES, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(SWITCHES)}"
+            raise InputError(f"{given} is unknown", where="environment", hint=hint)
+    return os.environ.get(name, "")
