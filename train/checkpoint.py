@@ -16,22 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import DType
 from ..ops.errors import ModelError
 from ..ops.types import Array
 from ..runtime.files import replace_file
+from ..runtime.tensors import decode, encode
 from ..runtime.version import __version__
 
 MANIFEST = "checkpoint.json"
 FORMAT = 1
 LARGEST_MANIFEST = 64 << 20  # bytes
-# How safetensors calls the element types that it has; its own reader of NumPy arrays knows fewer.
-NAMES = {
-    "F64": DType.DOUBLE, "F32": DType.FLOAT, "F16": DType.FLOAT16, "BF16": DType.BFLOAT16, "I64": DType.INT64,
-    "I32": DType.INT32, "I16": DType.INT16, "I8": DType.INT8, "U64": DType.UINT64, "U32": DType.UINT32,
-    "U16": DType.UINT16, "U8": DType.UINT8, "BOOL": DType.BOOL, "F8_E4M3": DType.FLOAT8E4M3FN,
-    "F8_E5M2": DType.FLOAT8E5M2,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +41,10 @@ class Checkpoint:
 
 def save(folder: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     """Write a checkpoint in place of the folder's former one. Raises ModelError where that cannot be done."""
-    from safetensors.numpy import save as encode
-
     where = Path(folder)
     try:
         where.mkdir(parents=True, exist_ok=True)
-        data = encode({n: np.asarray(a, order="C") for n, a in checkpoint.arrays.items()})
+        data = encode(checkpoint.arrays)
         digest = hashlib.blake2b(data, digest_size=32).hexdigest()
         name = f"{digest[:24]}.safetensors"
         replace_file(where / name, [data])
@@ -80,8 +71,6 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
 
 def load(folder: str | os.PathLike[str]) -> Checkpoint:
     """Read a folder's checkpoint. Raises ModelError where there is none, or it is damaged."""
-    from safetensors import SafetensorError, deserialize
-
     where = Path(folder)
     try:
         if (where / MANIFEST).stat().st_size > LARGEST_MANIFEST:
@@ -97,17 +86,14 @@ def load(folder: str | os.PathLike[str]) -> Checkpoint:
         data = (where / name).read_bytes()
         if hashlib.blake2b(data, digest_size=32).hexdigest() != manifest["digest"]:
             raise ValueError(f"{name} has another digest than the manifest says")
-        arrays = {
-            n: np.frombuffer(t["data"], NAMES[t["dtype"]].numpy).reshape(t["shape"])
-            for n, t in deserialize(data)  # type: ignore[no-untyped-call]
-        }
         return Checkpoint(
-            arrays, int(manifest["run"]), str(manifest["graph"]), dict(manifest["optimizer"]), dict(manifest["notes"])
+            decode(data)[0],
+            int(manifest["run"]),
+            str(manifest["graph"]),
+            dict(manifest["optimizer"]),
+            dict(manifest["notes"]),
         )
-    except (
-        *(OSError, ValueError, KeyError, TypeError, AttributeError),
-        *(OverflowError, RecursionError, SafetensorError),
-    ) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ModelError(
             f"no checkpoint can be read: {error}",
             where=str(where),

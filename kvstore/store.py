@@ -1,0 +1,405 @@
+"""The verbs of a store, and the protocol of what lies below them.
+
+A store keeps arrays by key. Workers push to a key and pull from it; what a push means is decided by the store's
+consistency and by its optimizer (arXiv 1512.01274, section 3.3; the verbs are those of MXNet,
+https://mxnet.apache.org/versions/1.9.1/api/python/docs/api/kvstore/index.html).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..ops.errors import InputError, ShapeError
+from ..ops.types import Array
+from .states import Saved, read_states, write_states
+
+Key = str | int
+Keys = Key | Sequence[Key]  # a string is one key
+Values = Array | Sequence[Array] | Sequence[Sequence[Array]]
+Updater = Callable[[Key, Array, Array], None]  # (key, what was received, what is stored): changes the latter in place
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a store has done in this process. `inside` and `between` are bytes of level 1 (shared memory of a host,
+    read and written for others) and of level 2 (the wire, both directions); `staleness` counts the pulls that were so
+    many steps behind."""
+
+    pushes: int = 0
+    pulls: int = 0
+    inside: int = 0
+    between: int = 0
+    staleness: Mapping[int, int] = field(default_factory=dict[int, int])
+
+
+class Ticket(Protocol):
+    """One operation of a backend that has been started."""
+
+    def wait(self) -> Array:
+        """Return when it has ended, and raise what it failed with; messages of all keys are handled meanwhile.
+
+        Of a pull or a pushpull the value as a read-only array, which is valid until this worker's next push of the key;
+        of a push, which has ended when the value has been taken, the array of no elements.
+        """
+        ...
+
+    def then(self, call: Callable[[BaseException | None], None]) -> None:
+        """Call once with the error or None when it has ended, from whatever thread that is (or now)."""
+        ...
+
+
+class Backend(Protocol):
+    """What lies below the verbs. Keys are strings here; arrays have been checked against what `init` declared.
+
+    Any thread may call; `push`, `pull` and `pushpull` start an operation and never wait for other workers. Operations
+    of one worker on one key happen in the order of their calls. Higher priorities go first where there is a choice.
+    Errors name the key, the rank and both sides; a wait beyond the deadline is a DeadlineError that names who is
+    missing.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def num_workers(self) -> int: ...
+
+    def init(self, key: str, value: Array) -> None:
+        """Declare a key. Every worker does; the value of rank 0 counts. Workers may declare in different orders."""
+        ...
+
+    def push(self, key: str, values: Sequence[Array], priority: int) -> Ticket:
+        """Push the sum of the values (one per device, in this order). Ends when they have been taken."""
+        ...
+
+    def pull(self, key: str, outs: Sequence[Array], priority: int) -> Ticket:
+        """Copy the value, as of this worker's last push, into each of `outs` (which may be empty)."""
+        ...
+
+    def pushpull(self, key: str, values: Sequence[Array], outs: Sequence[Array], priority: int) -> Ticket:
+        """A push and a pull; an array of `outs` may be one of `values`."""
+        ...
+
+    def pull_rows(self, key: str, rows: Array, outs: Sequence[Array], priority: int) -> Ticket:
+        """Copy these rows (int64, checked) into each of `outs`, of shape (len(rows), *shape of a row)."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An array that pushes and pulls need not copy, where there is such memory. Its elements are zeros."""
+        ...
+
+    def set_optimizer(self, optimizer: Mapping[str, Any]) -> None:
+        """From now on a push is a gradient. `optimizer` is plain data; see `updater.py`. Every worker calls it."""
+        ...
+
+    def set_updater(self, updater: Updater) -> None:
+        """From now on `updater` says what a push does; refused where the value does not live in this process."""
+        ...
+
+    def barrier(self) -> None:
+        """Return when every worker has called it as often as this one."""
+        ...
+
+    def states(self) -> Saved:
+        """The optimizer and its states. Every worker calls it; what rank 0 gets is whole."""
+        ...
+
+    def load_states(self, saved: Saved) -> None:
+        """Take the states of `states`. Every worker calls it, with the same ones."""
+        ...
+
+    def stats(self) -> Stats: ...
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Leave, telling the others whether because of an error. Calling it again does nothing."""
+        ...
+
+
+class Described(Protocol):
+    """What can be said as plain data: an optimizer of `mezzo.optimizer`."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(slots=True, eq=False)
+class Declared:
+    """What `init` said of a key."""
+
+    key: Key
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class Handle:
+    """Operations under way; `wait` returns when they have ended, with the value of each pull."""
+
+    def __init__(self, tickets: Sequence[Ticket]) -> None:
+        self._tickets = tickets
+
+    def wait(self) -> list[Array]:
+        return [ticket.wait() for ticket in self._tickets]
+
+
+class KVStore:
+    """Arrays by key, shared by `num_workers` workers; made by `mezzo.kv.create`.
+
+    Keys are strings or integers, values arrays or lists of arrays (one per device, summed in list order); every verb
+    takes one key, or a list of keys with a list of values. A key is declared by `init`, with the shape and element type
+    that every later array must have (ShapeError else).
+
+    What a push does to the stored value:
+
+    - with an optimizer it is a gradient, and the optimizer makes one step (`set_optimizer`);
+    - with an updater of the user's, `updater(key, received, stored)` changes the stored array in place;
+    - else, in a `sequential` store, the sum over all workers replaces the value once all of them have pushed; in a
+      `bounded` or `eventual` one each push is added to the value.
+
+    >>> import numpy as np
+    >>> from mezzo.kvstore.create import create
+    >>> with create("local") as kv:
+    ...     kv.init("w", np.zeros(3, np.float32))
+    ...     kv.push("w", [np.ones(3, np.float32), np.full(3, 2, np.float32)])  # two devices
+    ...     out = np.empty(3, np.float32)
+    ...     kv.pull("w", out=out)
+    ...     out
+    array([3., 3., 3.], dtype=float32)
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._declared: dict[Key, Declared] = {}
+        self._names: dict[str, Key] = {}
+
+    # -- who
+
+    @property
+    def kind(self) -> str:
+        """What `create` was asked for."""
+        return self._backend.kind
+
+    @property
+    def rank(self) -> int:
+        """The number of this worker, from 0."""
+        return self._backend.rank
+
+    @property
+    def num_workers(self) -> int:
+        return self._backend.num_workers
+
+    # -- values
+
+    def init(self, key: Keys, value: Values) -> None:
+        """Declare keys with their first values. Every worker declares every key, in any order; the value of rank 0
+        counts. Raises InputError for a key that is declared already, ShapeError where workers disagree."""
+        for one, given in self._pairs(key, value, "init"):
+            declared = self._declare(one, np.asarray(given))
+            self._backend.init(declared.name, np.asarray(given))
+            self._declared[one] = declared
+            self._names[declared.name] = one
+
+    def push(self, key: Keys, value: Values, *, priority: int = 0, wait: bool = True) -> Handle | None:
+        """Push arrays. Returns when they have been taken: the caller may write into them again, except into those from
+        `empty`, which are read in place until the round has ended. With `wait=False` a handle, at once."""
+        tickets = []
+        for one, given in self._pairs(key, value, "push"):
+            declared = self._of(one, "push")
+            tickets.append(self._backend.push(declared.name, self._arrays(declared, given, "push"), priority))
+        return self._ended(tickets, wait)
+
+    def pull(self, key: Keys, out: Values | None = None, *, priority: int = 0, wait: bool = True) -> Any:
+        """Copy values into `out`: per key an array or a list of arrays. Without `out` the value itself, read-only and
+        valid until this worker's next push of the key. With `wait=False` a handle, at once."""
+        tickets = []
+        for one, given in self._pairs(key, out, "pull"):
+            declared = self._of(one, "pull")
+            outs = self._arrays(declared, given, "pull", writable=True)
+            tickets.append(self._backend.pull(declared.name, outs, priority))
+        return self._pulled(tickets, key, out, wait)
+
+    def pushpull(
+        self, key: Keys, value: Values, out: Values | None = None, *, priority: int = 0, wait: bool = True
+    ) -> Any:
+        """A push and a pull as one, which is faster; `out` may be `value`. See both for what is returned."""
+        tickets = []
+        outs = self._pairs(key, out, "pushpull")
+        for (one, given), (_, into) in zip(self._pairs(key, value, "pushpull"), outs, strict=True):
+            declared = self._of(one, "pushpull")
+            arrays = self._arrays(declared, given, "pushpull")
+            targets = self._arrays(declared, into, "pushpull", writable=True)
+            tickets.append(self._backend.pushpull(declared.name, arrays, targets, priority))
+        return self._pulled(tickets, key, out, wait)
+
+    def broadcast(self, key: Keys, value: Values, out: Values, *, priority: int = 0) -> None:
+        """`init`, then `pull`: every worker gets the value of rank 0."""
+        self.init(key, value)
+        self.pull(key, out, priority=priority)
+
+    def row_sparse_pull(
+        self, key: Keys, out: Values, row_ids: Any, *, priority: int = 0, wait: bool = True
+    ) -> Handle | None:
+        """Copy some rows of values: `out` has the shape (len(row_ids), *shape of a row), in the order of `row_ids`
+        (integers, each below the number of rows; a row may be asked for twice)."""
+        tickets = []
+        ids = self._pairs(key, row_ids, "row_sparse_pull")
+        for (one, into), (_, asked) in zip(self._pairs(key, out, "row_sparse_pull"), ids, strict=True):
+            declared = self._of(one, "row_sparse_pull")
+            rows = self._rows(declared, asked)
+            shape = (len(rows), *declared.shape[1:])
+            outs = self._arrays(declared, into, "row_sparse_pull", writable=True, shape=shape)
+            tickets.append(self._backend.pull_rows(declared.name, rows, outs, priority))
+        return self._ended(tickets, wait)
+
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
+        """An array whose pushes and pulls need no copy, where the kind of store has such memory (shared between the
+        workers of a host). It is zeros at first, and lives as long as anybody holds it."""
+        sizes = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+        if min(sizes, default=0) < 0:
+            raise InputError(f"{sizes} is no shape", where=self._here("empty"))
+        return self._backend.empty(sizes, np.dtype(dtype))
+
+    # -- what a push does
+
+    def set_optimizer(self, optimizer: Mapping[str, Any] | Described) -> None:
+        """From now on every push is a gradient, and the stored value makes one step of the optimizer: one of
+        `mezzo.optimizer`, or its `to_dict()`. It travels as data. Every worker calls it."""
+        data = optimizer if isinstance(optimizer, Mapping) else optimizer.to_dict()
+        self._backend.set_optimizer(data)
+
+    def set_updater(self, updater: Updater) -> None:
+        """From now on `updater(key, received, stored)` says what a push does; it changes `stored` in place. Raises
+        InputError in the dist kinds, whose values live in other processes: code does not travel."""
+        names = self._names
+        self._backend.set_updater(lambda name, received, stored: updater(names[str(name)], received, stored))
+
+    def save_optimizer_states(self, path: str | PathLike[str]) -> None:
+        """Write the optimizer and its states to a file (safetensors), which is replaced as a whole. Every worker calls
+        it; rank 0 writes. Raises ModelError where that cannot be done, InputError without an optimizer."""
+        saved = self._backend.states()
+        if self.rank == 0:
+            write_states(path, saved)
+        self.barrier()
+
+    def load_optimizer_states(self, path: str | PathLike[str]) -> None:
+        """Take optimizer and states from such a file. Every worker calls it. Raises ModelError for another file."""
+        self._backend.load_states(read_states(path))
+
+    # -- all together
+
+    def barrier(self) -> None:
+        """Return when every worker is here. Raises DeadlineError that names who is not."""
+        self._backend.barrier()
+
+    def stats(self) -> Stats:
+        return self._backend.stats()
+
+    def close(self) -> None:
+        """Leave the store. The other workers may go on with what needs nothing from this one."""
+        self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._backend.close(error)
+
+    # -- what a caller gave
+
+    def _here(self, verb: str) -> str:
+        return f"{verb} in {self.kind}, rank {self.rank}"
+
+    def _pairs(self, key: Keys, value: Any, verb: str) -> list[tuple[Key, Any]]:
+        """Each key with what was given for it (None where nothing was)."""
+        if isinstance(key, str | int):
+            return [(key, value)]
+        if value is None:
+            return [(one, None) for one in key]
+        if not isinstance(value, list | tuple) or len(value) != len(key):
+            count = len(value) if isinstance(value, list | tuple) else "one value"
+            raise InputError(f"{len(key)} keys, but {count}", where=self._here(verb), hint="give one value for each")
+        return list(zip(key, value, strict=True))
+
+    def _declare(self, key: Any, value: Array) -> Declared:
+        if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
+            raise InputError(f"{key!r} is no key", where=self._here("init"), hint="keys are strings or integers")
+        name = str(key)
+        if name in self._names:
+            former = self._names[name]
+            why = "is declared already" if former == key else f"would be confused with {former!r}"
+            raise InputError(f"key {key!r} {why}", where=self._here("init"), hint="declare each key once")
+        if value.dtype.hasobject or value.dtype.names is not None or value.dtype.kind in "USMm":
+            raise InputError(f"key {key!r} has elements {value.dtype}, not numbers", where=self._here("init"))
+        return Declared(key, name, value.shape, value.dtype)
+
+    def _of(self, key: Key, verb: str) -> Declared:
+        declared = self._declared.get(key)
+        if declared is None:
+            other = self._names.get(str(key))
+            hint = f"declared is {other!r}" if other is not None else "declare it with init"
+            raise InputError(f"key {key!r} is not declared", where=self._here(verb), hint=hint)
+        return declared
+
+    def _arrays(
+        self, declared: Declared, given: Any, verb: str, *, writable: bool = False, shape: tuple[int, ...] | None = None
+    ) -> tuple[Array, ...]:
+        """What was given for one key, checked."""
+        if given is None:
+            return ()
+        arrays = tuple(given) if isinstance(given, list | tuple) else (given,)
+        wanted = declared.shape if shape is None else shape
+        for i, array in enumerate(arrays):
+            if array.__class__ is not np.ndarray:
+                raise InputError(
+                    f"key {declared.key!r} was given a {type(array).__name__}, not an array", where=self._here(verb)
+                )
+            if array.shape != wanted or array.dtype != declared.dtype:
+                which = f"value {i} of {len(arrays)}" if len(arrays) > 1 else "the value"
+                raise ShapeError(
+                    f"key {declared.key!r} was declared as {declared.dtype}{list(declared.shape)}; {which} is "
+                    f"{array.dtype}{list(array.shape)}" + (f", not of shape {list(wanted)}" if shape else ""),
+                    where=self._here(verb),
+                )
+            if writable and not array.flags.writeable:
+                raise InputError(f"key {declared.key!r}: the array to fill is read-only", where=self._here(verb))
+        return arrays
+
+    def _rows(self, declared: Declared, given: Any) -> Array:
+        rows = np.asarray(given)
+        where = self._here("row_sparse_pull")
+        if not declared.shape:
+            raise ShapeError(f"key {declared.key!r} has no rows", where=where)
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise InputError(f"row_ids are {rows.dtype}{list(rows.shape)}, not one list of integers", where=where)
+        if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < declared.shape[0]:
+            raise InputError(
+                f"row_ids reach from {rows.min()} to {rows.max()}; key {declared.key!r} has {declared.shape[0]} rows",
+                where=where,
+            )
+        return rows.astype(np.int64)
+
+    # -- what a caller gets
+
+    def _ended(self, tickets: Sequence[Ticket], wait: bool) -> Handle | None:
+        handle = Handle(tickets)
+        if not wait:
+            return handle
+        handle.wait()
+        return None
+
+    def _pulled(self, tickets: Sequence[Ticket], key: Keys, out: Any, wait: bool) -> Any:
+        handle = Handle(tickets)
+        if not wait:
+            return handle
+        values = handle.wait()
+        if out is not None:
+            return None
+        return values if isinstance(key, list | tuple) else values[0]
