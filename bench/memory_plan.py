@@ -20,8 +20,8 @@ from mezzo.ops import Tensor
 from mezzo.runtime.compile import compile_graph, specialise
 from mezzo.runtime.graph import Graph
 from mezzo.runtime.lives import Life, Sharing
+from mezzo.runtime.optimizer import SGD
 from mezzo.runtime.plan import Strategy, plan
-from mezzo.train.optimizer import SGD
 
 # Measured, by what is planned and batch.
 MXNET: dict[tuple[str, int], dict[str, float]] = {

@@ -14,11 +14,11 @@ from ..ops.types import Array, f32, type_of
 from ..runtime.autodiff import grad
 from ..runtime.graph import Graph, GraphBuilder
 from ..runtime.infer import infer
+from ..runtime.optimizer import SGD, Adam, Optimizer
 from ..runtime.typed import TypedBuilder
 from ..train import modes
 from ..train.head import logits_of
 from ..train.loss import LOSSES
-from ..train.optimizer import SGD, Adam, Optimizer
 from ..train.step import Step, training_step
 from ..train.trainer import TARGET, Trainer
 from .convnets import Weights, alexnet_owt, googlenet, mlp, no_weights, resnet18, vgg

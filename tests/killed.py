@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from mezzo.runtime.optimizer import Adam
+from mezzo.runtime.schedule import Cosine
 from mezzo.train import checkpoint
-from mezzo.train.optimizer import Adam
-from mezzo.train.schedule import Cosine
 from mezzo.train.trainer import Trainer
 
 from .networks import batch_for, noisy

@@ -20,8 +20,7 @@ from mezzo.ops.update import RULES, STATES
 from mezzo.runtime.eager import evaluate
 from mezzo.runtime.graph import Graph, GraphBuilder
 from mezzo.runtime.kernels.update import BLOCK
-from mezzo.runtime.session import Session
-from mezzo.train.optimizer import (
+from mezzo.runtime.optimizer import (
     LAMB,
     LARS,
     SGD,
@@ -35,8 +34,9 @@ from mezzo.train.optimizer import (
     RMSprop,
     from_dict,
 )
-from mezzo.train.schedule import Constant, Cosine, Exponential, MultiStep, OneCycle, Polynomial, WarmUp, at
-from mezzo.train.schedule import Step as Falling
+from mezzo.runtime.schedule import Constant, Cosine, Exponential, MultiStep, OneCycle, Polynomial, WarmUp, at
+from mezzo.runtime.schedule import Step as Falling
+from mezzo.runtime.session import Session
 from mezzo.train.step import COUNT, Scaling, Step, training_step
 
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,7 @@ import pytest
 from mezzo.models.convnets import mlp, random_weights, resnet18
 from mezzo.ops.errors import InputError
 from mezzo.runtime.graph import AGAIN, Graph
-from mezzo.train.optimizer import SGD
+from mezzo.runtime.optimizer import SGD
 from mezzo.train.trainer import Trainer
 
 SHAPE = (8, 3, 96, 96)

@@ -20,8 +20,10 @@ from mezzo.importers import load_onnx
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import BudgetError, Cancelled, ExecutionError, InputError, MezzoError, ModelError
+from mezzo.runtime import schedule as schedules
 from mezzo.runtime.graph import Graph
 from mezzo.runtime.infer import infer
+from mezzo.runtime.optimizer import SGD
 from mezzo.runtime.session import Session
 from mezzo.tools import images, watch
 from mezzo.tools import settings as module
@@ -30,8 +32,6 @@ from mezzo.tools.cli import cli
 from mezzo.tools.curve import MOST, Epoch, History, curve
 from mezzo.tools.fit import Course, Every
 from mezzo.tools.load import load
-from mezzo.train import schedule as schedules
-from mezzo.train.optimizer import SGD
 
 from .networks import Layers, mlp
 

@@ -18,14 +18,14 @@ from mezzo.ops import OPS, DType, Tensor, op
 from mezzo.ops.errors import InputError, UnsupportedModel
 from mezzo.ops.types import f32
 from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.optimizer import SGD, Adam
+from mezzo.runtime.schedule import OneCycle
 from mezzo.runtime.session import Session
 from mezzo.train.amp import Policy, mixed
 from mezzo.train.head import with_head
 from mezzo.train.loss import LOSSES, Loss
 from mezzo.train.modes import weights
-from mezzo.train.optimizer import SGD, Adam
 from mezzo.train.overflow import _counts
-from mezzo.train.schedule import OneCycle
 from mezzo.train.step import Scaling, Step, training_step
 from mezzo.train.trainer import Trainer
 

@@ -17,9 +17,9 @@ from mezzo.ops import DType
 from mezzo.ops.types import type_of
 from mezzo.runtime.autodiff import grad
 from mezzo.runtime.graph import Graph
+from mezzo.runtime.optimizer import SGD, Adam, AdamW, Optimizer
 from mezzo.runtime.session import Session
 from mezzo.train import modes
-from mezzo.train.optimizer import SGD, Adam, AdamW, Optimizer
 from mezzo.train.trainer import Trainer
 
 from .networks import HEADS, HIDDEN, NETWORKS, WIDE, Array, batch_for

@@ -67,8 +67,8 @@ def fine_tune(digits: Digits, picture: Path, tick: Callable[[], None]) -> tuple[
 
     The curve and the ONNX file lie beside the picture.
     """
-    from ..train.optimizer import Adam
-    from ..train.schedule import OneCycle
+    from ..runtime.optimizer import Adam
+    from ..runtime.schedule import OneCycle
     from ..train.trainer import Trainer
     from .batches import Data, batch_count
     from .curve import draw as draw_curve

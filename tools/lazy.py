@@ -31,11 +31,11 @@ def training(name: str) -> Any:
 
             return Trainer
         case "optimizer":
-            from ..train import optimizer
+            from ..runtime import optimizer
 
             return optimizer
         case "schedule":
-            from ..train import schedule
+            from ..runtime import schedule
 
             return schedule
         case "with_head":

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..ops.errors import InputError
-from ..train import schedule
+from ..runtime import schedule
+from ..runtime.optimizer import KINDS, Optimizer
 from ..train.checkpoint import exists
-from ..train.optimizer import KINDS, Optimizer
 from .curve import check_name
 from .feeds import parse_sizes
 

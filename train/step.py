@@ -10,13 +10,14 @@ import numpy as np
 
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
+from ..ops.exchange import AWAIT, DOMAIN, EMIT
 from ..ops.types import Array
 from ..runtime.autodiff import ONES, fresh, gradients
 from ..runtime.graph import Graph, Node, State
 from ..runtime.infer import infer
+from ..runtime.optimizer import Optimizer
 from ..runtime.passes.prune import prune
 from ..runtime.typed import TypedBuilder
-from .optimizer import Optimizer
 from .recompute import made_again
 
 COUNT, SCALE = "optimizer/updates", "optimizer/scale"  # names of states
@@ -34,11 +35,22 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """A step that `workers` make together, each with its share of the batch. The shares are equal, so that the mean of
+    the workers' gradients is the gradient of the whole batch. With `on_store` the optimizer runs where the store keeps
+    the parameters: gradients go there, parameters come back."""
+
+    workers: int
+    on_store: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """What a training step does besides forward and backward.
 
     `clip_norm` bounds the norm of all gradients together, `clip_value` each of their elements. `gather` is how many
-    batches one update takes: the gradients of the others are summed in states, and their mean counts.
+    batches one update takes: the gradients of the others are summed in states, and their mean counts. `shared` splits
+    the step by Emit and Await, with the parameters' names as keys (see ops/exchange.py).
     """
 
     optimizer: Optimizer
@@ -46,6 +58,20 @@ class Step:
     clip_value: float | None = None
     gather: int = 1
     scaling: Scaling | None = None
+    shared: Shared | None = None
+
+    def __post_init__(self) -> None:
+        if self.shared is None or not self.shared.on_store:
+            return
+        whole = {"clip_norm": self.clip_norm, "clip_value": self.clip_value, "float16 (loss scaling)": self.scaling}
+        for what, given in whole.items():
+            if given is not None:
+                raise InputError(
+                    f"{what} looks at the gradients of all workers together, which no worker sees when the optimizer "
+                    "runs on the store",
+                    where="update_on_kvstore=True",
+                    hint="leave it out, or let the workers update: update_on_kvstore=False",
+                )
 
 
 @dataclass(slots=True)
@@ -94,6 +120,9 @@ def training_step(
     seed = ONES
     if scale is not None:
         seed = g.Cast(scale, to=_dtype(g, loss).onnx)
+    if step.shared is not None and step.shared.workers > 1:  # what the workers' gradients add up to is their mean
+        share = g.scalar(1 / step.shared.workers, loss)
+        seed = g.Expand(share, g.shape_of(loss)) if seed is ONES else g.Mul(seed, share)
     found = gradients(g, graph.nodes, {loss: seed}, params)
     lost = [p for p in params if p not in found]
     if lost:
@@ -101,14 +130,18 @@ def training_step(
             f"the loss does not depend on {', '.join(lost)}", where=graph.name, hint="freeze these parameters"
         )
     grads = _gathered(made, step, params, found, updates)
-    if updates:
+    if updates and step.shared is not None:
+        grads = _exchanged(made, grads, found, on_store=step.shared.on_store)
+    if updates and grads:
         grads, finite = _unscaled(made, step, scale, grads)
         _update(made, step, params, _clipped(g, step, grads), t, finite)
+    elif updates:
+        made.after[COUNT] = g.Add(COUNT, g.const(1))
     states = [*graph.states, *(State(n, n, after) for n, after in made.after.items())]
     nodes = made_again(g.nodes(), loss, again) if again else g.nodes()
     return prune(
         graph.but(
-            nodes=_soon(nodes, {s.input: s.output for s in states}, set(made.after.values())),
+            nodes=_soon(nodes, {s.input: s.output for s in states}, set(made.after.values()), set(found.values())),
             initializers={**graph.initializers, **g.constants(), **made.first},
             states=tuple(states),
             types=g.types,
@@ -152,6 +185,20 @@ def _gathered(
         made.after[held] = g.Expand(g.scalar(0, p), g.shape_of(p)) if updates else total
         grads[p] = g.Mul(total, g.scalar(1 / step.gather, p)) if updates else total
     return grads
+
+
+def _exchanged(made: _Build, grads: Mapping[str, str], found: Mapping[str, str], *, on_store: bool) -> dict[str, str]:
+    """The gradients of all workers together; none where the store updates the parameters. They are awaited in the order
+    in which they are emitted."""
+    g = made.g
+    order = {o: i for i, n in enumerate(g.nodes()) for o in n.outputs}
+    first = sorted(grads, key=lambda p: order[found[p]])
+    sent = {p: g.op(EMIT, grads[p], domain=DOMAIN, key=p) for p in first}
+    if not on_store:
+        return {p: g.op(AWAIT, sent[p], domain=DOMAIN, key=p) for p in first}
+    for p in first:
+        made.after[p] = g.op(AWAIT, p, sent[p], domain=DOMAIN, key=p)
+    return {}
 
 
 def _unscaled(
@@ -220,11 +267,18 @@ def _update(
     made.after[COUNT] = more if finite is None else g.Where(finite, more, COUNT)
 
 
-def _soon(nodes: Sequence[Node], states: Mapping[str, str], ends: set[str]) -> tuple[Node, ...]:
+def _soon(nodes: Sequence[Node], states: Mapping[str, str], ends: set[str], gradients: set[str]) -> tuple[Node, ...]:
     """The nodes with each update as early as it may run: when its gradient is there and the last reader of what it
-    overwrites is done. So a gradient lives only as long as it must."""
+    overwrites is done. So a gradient lives only as long as it must. What is emitted goes as early, so that it travels
+    while the rest of the backward part runs; what is awaited is read behind all of that."""
     made = {o: i for i, n in enumerate(nodes) for o in n.outputs if o}
-    movable = {i for i, n in enumerate(nodes) if ends & set(n.outputs)}
+    movable = {i for i, n in enumerate(nodes) if ends & set(n.outputs) and not _is(n, AWAIT)}
+    backward = max((made[n] for n in gradients), default=len(nodes))
+    sent: set[str] = set()
+    for i in range(len(nodes) - 1, backward, -1):
+        if _is(nodes[i], EMIT) or not sent.isdisjoint(nodes[i].outputs):
+            movable.add(i)
+            sent.update(nodes[i].reads())
     readers: dict[str, list[int]] = {}
     for i, node in enumerate(nodes):
         for name in node.reads():
@@ -241,3 +295,7 @@ def _soon(nodes: Sequence[Node], states: Mapping[str, str], ends: set[str]) -> t
         ]
         place[i] = (max(before, default=-1), 1 + i)
     return tuple(nodes[i] for i in sorted(range(len(nodes)), key=place.__getitem__))
+
+
+def _is(node: Node, op: str) -> bool:
+    return node.domain == DOMAIN and node.op == op

@@ -20,6 +20,7 @@ from ..runtime.autodiff import fresh
 from ..runtime.graph import Graph, State
 from ..runtime.infer import infer
 from ..runtime.lower import Options
+from ..runtime.optimizer import Adam, Optimizer
 from ..runtime.passes.prune import prune
 from ..runtime.seats import usual_threads
 from ..runtime.session import Session
@@ -28,7 +29,6 @@ from . import checkpoint, modes
 from .amp import Policy, mixed, policy_named
 from .head import logits_of, output_of
 from .loss import Loss, loss_named
-from .optimizer import Adam, Optimizer
 from .overflow import Overflow, overflows
 from .recompute import WAYS, sized, smallest
 from .step import COUNT, SCALE, Scaling, Step, training_step
@@ -69,7 +69,7 @@ class Trainer:
     that fit nothing.
 
     >>> from mezzo.models.digits import digits_model, held_out
-    >>> from mezzo.train.optimizer import SGD
+    >>> from mezzo.runtime.optimizer import SGD
     >>> digits = held_out()
     >>> trainer = Trainer(digits_model(), optimizer=SGD(rate=0.05), freeze=["0.*"])
     >>> losses = [trainer.step({"image": digits.inputs, "target": digits.labels}) for _ in range(5)]

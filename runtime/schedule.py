@@ -15,7 +15,7 @@ import numpy as np
 from ..ops import DType
 from ..ops.errors import InputError
 from ..ops.op import Builder, Value
-from ..runtime.eager import Eager
+from .eager import Eager
 
 
 class Schedule(Protocol):

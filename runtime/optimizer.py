@@ -1,4 +1,5 @@
-"""Optimizers: what each adds to a training step. They are data; the arithmetic is operators (ops/update.py)."""
+"""Optimizers: what each adds to a training step, or to a server of the KVStore. They are data; the arithmetic is
+operators (ops/update.py)."""
 
 from __future__ import annotations
 
