@@ -11,6 +11,8 @@ MezzoError
 ├── Cancelled             the caller ended a run
 ├── ForkedProcess         used in a child forked from a process that had run a program
 ├── MissingPackage        an optional package is absent; the hint is the line that installs it
+├── WireError             what another process sent cannot be right
+├── PeerError             another process of the job is gone, or has failed
 └── PlanError             a graph or a plan breaks its own promise: our bug
 """
 
@@ -91,6 +93,14 @@ class ForkedProcess(MezzoError):
 
 class MissingPackage(MezzoError):
     """An optional package is not installed."""
+
+
+class WireError(MezzoError):
+    """What another process sent is malformed, or contradicts what was agreed."""
+
+
+class PeerError(MezzoError):
+    """Another process of the job is gone, has failed, or refused a request."""
 
 
 class PlanError(MezzoError):

@@ -27,9 +27,11 @@ from .ops.errors import (
     MezzoError,
     MissingPackage,
     ModelError,
+    PeerError,
     PlanError,
     ShapeError,
     UnsupportedModel,
+    WireError,
 )
 from .ops.op import op, pointwise
 from .runtime.autodiff import grad
@@ -51,11 +53,13 @@ __all__ = [
     "MezzoError",
     "MissingPackage",
     "ModelError",
+    "PeerError",
     "PlanError",
     "Session",
     "ShapeError",
     "Trainer",
     "UnsupportedModel",
+    "WireError",
     "__version__",
     "grad",
     "load",

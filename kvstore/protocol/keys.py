@@ -1,0 +1,157 @@
+"""What a server knows of its keys before a byte of them arrives, and which server holds which bytes of a key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from zlib import crc32
+
+from ...ops.errors import BudgetError, InputError, MezzoError, ShapeError
+from ...ops.types import DType
+from .messages import Init
+
+ALIGNMENT = 64  # bytes: shards and the ranges inside them begin at multiples
+SPLIT = 1 << 20  # bytes: longer keys are split over all servers
+MOST_DIMS = 32
+MOST_BYTES = 1 << 46  # of one array; what a server really takes is its own limit
+
+
+@cache
+def element(dtype: str) -> DType:
+    """The element type of this name; InputError if values cannot have it.
+
+    >>> element("float32").itemsize
+    4
+    """
+    for known in DType:
+        if known is not DType.STRING and str(known) == dtype:
+            return known
+    raise InputError(f"there are no values of type {dtype[:40]!r}", hint="use float32, float64, float16, bfloat16...")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The bytes [lo, hi) of an array, on one server."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    lo: int
+    hi: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.hi - self.lo
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of the array."""
+        return self.nbytes == math.prod(self.shape) * element(self.dtype).itemsize
+
+    @classmethod
+    def of(cls, init: Init) -> Shard:
+        """What an Init declares; ShapeError or InputError if that is nothing that can be.
+
+        >>> Shard.of(Init("w", "float32", (4, 4), 0, 64)).whole
+        True
+        """
+        where = f"key {init.name!r}"
+        try:
+            size = element(init.dtype).itemsize
+        except InputError as error:
+            raise error.at(where) from None
+        total = math.prod(init.shape) * size
+        if len(init.shape) > MOST_DIMS or min(init.shape, default=0) < 0 or total > MOST_BYTES:
+            raise ShapeError(f"no array has the shape {init.shape}", where=where)
+        if not 0 <= init.lo <= init.hi <= total or init.lo % size or init.hi % size:
+            raise ShapeError(f"bytes {init.lo} to {init.hi} are no part of an array of {total} bytes", where=where)
+        return cls(init.name, init.dtype, init.shape, init.lo, init.hi)
+
+    def __str__(self) -> str:
+        part = "" if self.whole else f", bytes {self.lo} to {self.hi}"
+        return f"{self.dtype}{list(self.shape)}{part}"
+
+
+class Keys(Mapping[int, Shard]):
+    """The shards of one server, by the small integer that goes over the wire; `wire.check` reads it.
+
+    >>> keys = Keys(most_bytes=1000)
+    >>> keys.admit(Init("w", "float32", (4,), 0, 16))
+    1
+    >>> keys[1].nbytes
+    16
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.nbytes = 0
+        self._shards: list[Shard] = []
+        self._ids: dict[str, int] = {}
+
+    def admit(self, init: Init) -> int:
+        """The key's number, a new one if the name is new.
+
+        Raises InputError where it was declared differently, BudgetError beyond `most_bytes`; nothing has changed then.
+        """
+        shard = Shard.of(init)
+        known = self._ids.get(init.name)
+        if known is not None:
+            if self[known] != shard:
+                raise InputError(
+                    f"rank {init.rank} declares {shard}, another rank declared {self[known]}",
+                    where=f"key {init.name!r}",
+                    hint="call init with the same shape and element type on every worker",
+                )
+            return known
+        if self.nbytes + shard.nbytes > self.most_bytes:
+            raise BudgetError(
+                f"{shard} after {self.nbytes} bytes of other keys passes the limit of {self.most_bytes} bytes",
+                where=f"key {init.name!r}",
+                hint="start more servers, or raise MEZZO_KV_MEMORY",
+            )
+        self.nbytes += shard.nbytes
+        self._shards.append(shard)
+        self._ids[init.name] = len(self._shards)
+        return len(self._shards)
+
+    def __getitem__(self, key: int) -> Shard:
+        if not 1 <= key <= len(self._shards):
+            raise KeyError(key)
+        return self._shards[key - 1]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(1, len(self._shards) + 1))
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+
+def cut(nbytes: int, parts: int, alignment: int = ALIGNMENT) -> tuple[tuple[int, int], ...]:
+    """Ranges that share `nbytes` out evenly, each beginning at a multiple of `alignment`; late ones may be empty.
+
+    >>> cut(1000, 2)
+    ((0, 512), (512, 1000))
+    """
+    blocks = -(-nbytes // alignment)
+    edges = [min(nbytes, blocks * i // parts * alignment) for i in range(parts + 1)]
+    return tuple(pairwise(edges))
+
+
+def place(init: Init, servers: int, split: int = SPLIT) -> dict[int, Shard]:
+    """By server, the part of this array that it holds: an even share beyond `split` bytes, else all on one.
+
+    The server depends on the name alone, so that every rank finds the same one in whatever order keys are declared.
+
+    >>> {s: p.nbytes for s, p in place(Init("w", "float32", (1000, 1000), 0, 4_000_000), 2).items()}
+    {0: 2000000, 1: 2000000}
+    """
+    whole = Shard.of(init)
+    if servers < 1:
+        raise MezzoError("there is no server to hold a key", where=f"key {init.name!r}")
+    if whole.nbytes <= split or servers == 1:
+        return {crc32(init.name.encode()) % servers: whole}
+    parts = cut(whole.nbytes, servers)
+    return {s: replace(whole, lo=whole.lo + a, hi=whole.lo + b) for s, (a, b) in enumerate(parts) if b > a}

@@ -1,0 +1,196 @@
+"""What processes of a job say to each other, as frozen dataclasses that print; `wire.py` makes bytes of them.
+
+Two kinds of traffic. *Control* is small and has metadata: Hello, Init, Barrier... A request is answered by a message of
+its own kind (an `Init` by an `Init` with the key filled in, a `Barrier` by a `Barrier`), or by `Refused`. *Data* is
+`Push`, `Pull`, `Value` and `Done`: all they say fits into the header, then come raw bytes. A value of a shard travels
+as frames, each with its offset, in ascending order without gaps; frames of several keys mix on one connection.
+
+A `key` is a small integer that the server gave when it answered `Init`; each server counts its own. A `rank` is who
+speaks at level 2: the index of the host where level 1 sums, the rank of the worker where it does not. A `lane` tells
+the connections of one rank to one server apart: 0 is the agent's, others belong to workers that speak for themselves.
+A `step` counts the pushes of one rank to one key: 0 is the initial value, 1 the first push.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Role = Literal["scheduler", "server", "worker", "agent"]
+Scalar = bool | int | float | str
+NOBODY = -1  # a rank that is not known yet
+NEWEST = -1  # a step: the value as it is now
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First on every connection. To the scheduler: asks for a rank (`rank` is a hint, or NOBODY). To a server: says who
+    this is. The `incarnation` grows when a process is started again in another's place."""
+
+    role: Role
+    host: str
+    rank: int = NOBODY
+    lane: int = 0
+    incarnation: int = 0
+    address: str = ""  # "10.0.0.7:4321", where others reach this process, if they do
+    consistency: str = "sequential"  # of level 2, as `consistency.parse` reads it; all workers must agree
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The scheduler's answer once the job is complete; a server's answer has `rank` and `incarnation` only.
+
+    `hosts` has (name, ranks of its workers) per host; the place of a host is its rank at level 2.
+    """
+
+    rank: int
+    num_workers: int = 0
+    servers: tuple[str, ...] = ()  # addresses, by rank
+    hosts: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    consistency: str = "sequential"
+    incarnation: int = 0  # of the server: another one than before means that it lost what was not saved
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """Declares the bytes [lo, hi) of an array to a server; answered with `key`, and with `step` set to the last push of
+    this rank that the server has counted (0 if none). The first rank then pushes step 0, the initial value."""
+
+    name: str  # of the key: "w", or "#7" for the integer 7
+    dtype: str  # name of a numpy or ml_dtypes type
+    shape: tuple[int, ...]  # of the whole array
+    lo: int
+    hi: int
+    rank: int = NOBODY
+    key: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """The payload is bytes [offset, offset + length) of what this rank adds to the round `step`. `pull` asks for the
+    value after it; else the answer is `Done`."""
+
+    key: int
+    step: int
+    rank: int
+    offset: int = 0
+    pull: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Asks for the value as of this rank's push `step` (or NEWEST)."""
+
+    key: int
+    step: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The payload is bytes [offset, offset + length) of the value. `step` is the one asked for, or the round that the
+    value ended with if that is later."""
+
+    key: int
+    step: int
+    rank: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The push `step` has been counted, for one who did not ask for the value."""
+
+    key: int
+    step: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetOptimizer:
+    """What rounds that open from now on do to values: an optimizer by its registered name, and its scalars."""
+
+    name: str
+    scalars: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
+    rank: int = NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Optimizer states of a shard. Without a payload: asks for them. With one: here they are (an answer, or states to
+    be loaded): the bytes [offset, offset + length) of all `arrays` (name, dtype, shape) one after the other."""
+
+    key: int
+    rank: int
+    offset: int = 0
+    arrays: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Answered when every worker has said it with this name."""
+
+    name: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Asks for, or tells, what a process has counted: rounds, pushes, "staleness 2"..."""
+
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request cannot be served; nothing has changed. `key` and `step` are 0 where it had none."""
+
+    reason: str
+    hint: str = ""
+    key: int = 0
+    step: int = 0
+    rank: int = NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The job has failed, and because of whom."""
+
+    ranks: tuple[int, ...]
+    reason: str
+    role: Role = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Still here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """This rank leaves, in good order where `code` is 0; nothing of it follows."""
+
+    rank: int
+    code: int = 0
+    reason: str = ""
+
+
+Message = (
+    Hello
+    | Welcome
+    | Init
+    | Push
+    | Pull
+    | Value
+    | Done
+    | SetOptimizer
+    | States
+    | Barrier
+    | Stats
+    | Refused
+    | Failed
+    | Heartbeat
+    | Bye
+)
