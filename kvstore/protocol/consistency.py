@@ -1,0 +1,79 @@
+"""When a push is applied, and when one who pushed may go on.
+
+| | a push is applied | a rank that pushed step n is answered |
+|---|---|---|
+| Sequential | with those of all ranks, summed in rank order | when round n is applied: everybody sees the same value |
+| Bounded(s) | by itself, when it has arrived | when no rank's clock is more than s behind n |
+| Eventual | by itself, when it has arrived | at once |
+
+Bulk-synchronous and asynchronous updates are those of the MXNet paper (arXiv 1512.01274, 3.3); bounded staleness is that
+of Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013. A clock is
+the number of pushes of one rank to one key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...ops.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Sequential:
+    """One round after the other, each the sum over a set of ranks."""
+
+    sums: ClassVar[bool] = True
+
+    def may_go(self, clock: int, slowest: int) -> bool:
+        """Whether a rank at `clock` may be answered while the slowest rank is at `slowest`."""
+        return slowest >= clock
+
+    def __str__(self) -> str:
+        return "sequential"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Nobody is answered while it is more than `staleness` pushes ahead of the slowest rank."""
+
+    staleness: int
+    sums: ClassVar[bool] = False
+
+    def may_go(self, clock: int, slowest: int) -> bool:
+        return clock - slowest <= self.staleness
+
+    def __str__(self) -> str:
+        return f"bounded {self.staleness}"
+
+
+@dataclass(frozen=True, slots=True)
+class Eventual:
+    """Nobody waits for anybody; every push counts once."""
+
+    sums: ClassVar[bool] = False
+
+    def may_go(self, clock: int, slowest: int) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return "eventual"
+
+
+Consistency = Sequential | Bounded | Eventual
+
+
+def parse(text: str) -> Consistency:
+    """The consistency that `str` writes. Raises InputError.
+
+    >>> parse("bounded 3")
+    Bounded(staleness=3)
+    """
+    match text.split():
+        case ["sequential"]:
+            return Sequential()
+        case ["eventual"]:
+            return Eventual()
+        case ["bounded", s] if s.isascii() and s.isdigit() and len(s) < 10:
+            return Bounded(int(s))
+    raise InputError(f"there is no consistency {text[:40]!r}", hint="sequential, bounded STALENESS or eventual")

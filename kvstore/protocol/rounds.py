@@ -1,0 +1,245 @@
+"""A server's machine: which bytes go where, what is added to what, when a value is final and who may have it.
+
+`Rounds.handle(event)` takes what happened and returns what to do now, in this order. The machine holds no bytes. Its
+driver has, per key, the *value* and the *sum* of the round that is open, and per (rank, key) *staging* memory while a
+push is kept that cannot be added yet.
+
+**Sequential.** A round is open from the first push of its step until it is applied; it is the set of the ranks that took
+part in the job when it opened, less those that leave in good order. The first rank's bytes are received into the sum.
+Every other rank's go to staging and are added, range by range, as soon as all ranks before it have got there; hence the
+sum is that of rank order, whatever arrives first. What has all ranks in it is applied and answered at once, except by
+optimizers that need the whole tensor. Nobody may push step n + 1 before its step n is answered, so that nobody can still
+be reading the value that a round overwrites.
+
+**Bounded and eventual.** A push goes to staging and is applied by itself, whole, when it is complete.
+
+**Exactly once.** A connection that is lost and opened again repeats what was not answered. A push is known by (rank,
+key, step): bytes that have been counted are received into nothing, the rest continues, the answer is given again. The
+same step twice on one connection is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from .consistency import Consistency, Sequential
+
+# ---------------------------------------------------------------------------------------------------- what happened
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A key has been admitted (again, perhaps, by a further rank). `step` is the round that its value is of, where the
+    value was restored; -1 where the first rank will push it as step 0."""
+
+    key: int
+    nbytes: int
+    name: str = ""
+    whole: bool = True  # all of the array, not a part of it
+    step: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """Rounds that open from now on run an optimizer; whether it needs no more than one element at a time."""
+
+    elementwise: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A connection of this rank is open, for the first time or again."""
+
+    rank: int
+    incarnation: int = 0
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A connection is closed; `orderly` after Bye."""
+
+    rank: int
+    reason: str = "its connection was closed"
+    orderly: bool = False
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The header of a `Push` has arrived, whose payload is the bytes [lo, hi)."""
+
+    rank: int
+    key: int
+    step: int
+    lo: int
+    hi: int
+    pull: bool = True
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Of this push all bytes below `upto` are in memory (where `Receive` said)."""
+
+    rank: int
+    key: int
+    step: int
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A `Pull` has arrived."""
+
+    rank: int
+    key: int
+    step: int
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed; seconds of a clock that only this event tells."""
+
+    now: float
+
+
+Event = Declared | Configured | Joined | Left | Opened | Arrived | Asked | Ticked
+
+# ------------------------------------------------------------------------------------------------------- what to do
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Read the payload [lo, hi) that `Opened` announced, and tell of it with `Arrived` (chunk by chunk, or at its end).
+
+    Bytes below `keep` are in memory already: read and drop them. `early`: nothing can be done with the bytes before
+    ranks that come first have sent theirs; they may stay in the kernel's buffers until `Due`, or until there is nothing
+    else to do (never longer: another key may be behind them).
+    """
+
+    rank: int
+    key: int
+    step: int
+    lo: int
+    hi: int
+    into: Literal["sum", "staging", "value", "nothing"]
+    keep: int = 0
+    early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The early payload of this rank can be used as soon as it is read."""
+
+    rank: int
+    key: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Add the staged bytes [lo, hi) of this rank to the sum; where it is `first`, they are the sum so far. The staging
+    memory of these bytes is free afterwards."""
+
+    key: int
+    step: int
+    rank: int
+    lo: int
+    hi: int
+    first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make the bytes [lo, hi) of the value those of `step`.
+
+    What is applied is the sum, or the staged push of `rank` (free afterwards). `assign`: it becomes the value; `add`: it
+    is added to it; `update`: it is the gradient of one step of the optimizer, the `step`-th of this key. With `assign`
+    nobody reads the old value any more: the sum's memory may become the value's.
+    """
+
+    key: int
+    step: int
+    lo: int
+    hi: int
+    how: Literal["assign", "add", "update"]
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the bytes [lo, hi) of the value, as a `Value` of this step. They follow those sent before without a gap. They
+    stay as they are until they have left, unless the consistency is bounded or eventual: then they may be newer."""
+
+    rank: int
+    key: int
+    step: int
+    lo: int
+    hi: int
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Send `Done`."""
+
+    rank: int
+    key: int
+    step: int
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Send `Refused`. The connection goes on; a payload that was announced is received into nothing."""
+
+    rank: int
+    key: int
+    step: int
+    reason: str
+    hint: str = ""
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The job cannot go on: send `Failed` to everyone. No further event changes anything."""
+
+    ranks: tuple[int, ...]
+    reason: str
+
+
+Instruction = Receive | Due | Add | Apply | Send | Acknowledge | Refuse | Fail
+
+
+class Rounds:
+    """The machine of one server. `ranks` take part from the start, whether they have joined yet or not.
+
+    `deadline`: seconds without progress after which a wait is a failure that names the missing ranks. `grace`: seconds
+    for which a lost rank may come back; with 0 a lost connection is a failure at once.
+    """
+
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        consistency: Consistency = Sequential(),  # noqa: B008 (frozen)
+        deadline: float = 120.0,
+        grace: float = 0.0,
+    ) -> None:
+        raise NotImplementedError
+
+    def handle(self, event: Event) -> tuple[Instruction, ...]:
+        """What to do about what happened."""
+        raise NotImplementedError
+
+    def counted(self, rank: int, key: int) -> int:
+        """The last step of this rank that has been counted, for the answer to its `Init`."""
+        raise NotImplementedError
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the start: "pushes", "rounds", "repeats", "refused", and "staleness N" for each N seen."""
+        raise NotImplementedError
