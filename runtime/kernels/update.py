@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from ...ops import DType
+from ...ops import OPS, DType
 from ...ops.expr import PRIMITIVES, Expr
 from ...ops.update import RULES, STATES, trees
 from ..graph import Node
@@ -124,6 +124,25 @@ class Update:
         temps = [work.scratch(d, (min(BLOCK, xs[0].size),)) for d in code.temps]
         flat = [x if s else x.reshape(-1) for x, s in zip(xs, code.scalar, strict=False)]
         return _Blocks(code, flat, outs, temps).run
+
+
+def update_in_place(op: str, attrs: Mapping[str, Any], xs: Sequence[Any]) -> None:
+    """One step of an optimizer now, over W and its states: `xs` are the operator's inputs (ops/update.py), where the
+    tensor, its gradient and its states are contiguous, of one size, and may be parts of larger ones.
+
+    >>> W, dW = np.ones(2, np.float32), np.full(2, 2, np.float32)
+    >>> update_in_place("SGD", {}, [W, dW, np.asarray(0.25, np.float32)])
+    >>> W
+    array([0.5, 0.5], dtype=float32)
+    """
+    scalars = len(xs) - 2 - STATES[op]
+    bound = tuple(sorted(OPS["mezzo", op].bind(attrs).items()))
+    code = _code(op, tuple(DType.of(x.dtype) for x in xs), scalars, bound)
+    flat = [x if s else x.reshape(-1) for x, s in zip(xs, code.scalar, strict=False)]
+    outs = [flat[0], *flat[2 + scalars :]]
+    temps = [np.empty(min(BLOCK, flat[0].size), d.numpy) for d in code.temps]
+    with np.errstate(all="ignore"):
+        _Blocks(code, flat, outs, temps).run()
 
 
 class _Blocks:

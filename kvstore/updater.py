@@ -1,0 +1,145 @@
+"""Optimizers where values live: plain data that travels, and steps of the operators that training uses.
+
+An optimizer is what its `to_dict` says (runtime/optimizer.py): a registered name, numbers and texts. Over the wire it
+goes as that name and a flat table (`flat`, `nested`); no code travels. Whoever owns a value, or a part of it, keeps
+the states and steps them in place, with the expressions and blocks that a training program runs (ops/update.py), so
+that the numbers are the same bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ops import DType
+from ..ops.errors import InputError, ShapeError
+from ..ops.types import Array, Tensor
+from ..ops.update import RULES
+from ..runtime.graph import GraphBuilder
+from ..runtime.kernels.update import update_in_place
+from ..runtime.optimizer import Group, from_dict
+from ..runtime.session import Session
+
+Scalar = bool | int | float | str
+
+
+class Rule:
+    """An optimizer that steps values by name. It holds no states: their owner does.
+
+    >>> rule = Rule({"kind": "SGD", "rate": 0.5, "weight_decay": 0.0, "groups": [], "momentum": 0.0, "dampening": 0.0,
+    ...              "nesterov": False})
+    >>> weights, gradient = np.ones(3, np.float32), np.full(3, 0.5, np.float32)
+    >>> states = rule.states("w", weights)
+    >>> rule.step("w", 0, weights, gradient, states)
+    >>> weights
+    array([0.75, 0.75, 0.75], dtype=float32)
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        """Raises InputError where the data describe no optimizer, or one that needs whole tensors."""
+        self.optimizer = from_dict(data)
+        self.data = self.optimizer.to_dict()
+        if self.optimizer.op not in RULES:
+            raise InputError(
+                f"{self.optimizer.op} measures whole tensors, and a store steps parts of them",
+                where="set_optimizer",
+                hint="update on the workers (Trainer's default), or take an optimizer that works element by element",
+            )
+        self._latest: dict[tuple[Group, DType, int], list[Array]] = {}
+        self._numbers: dict[tuple[Group, DType], Session] = {}
+
+    def states(self, name: str, value: Array) -> dict[str, Array]:
+        """The states of a value, or of a part of it, before its first step. Raises ShapeError where it is no floating
+        number."""
+        if not DType.of(value.dtype).floating:
+            raise ShapeError(f"{value.dtype} cannot learn", where=f"key {name!r}", hint="optimizers step floats")
+        return {slot: np.full_like(value, self.optimizer.first) for slot in self.optimizer.slots}
+
+    def step(self, name: str, update: int, value: Array, gradient: Array, states: Mapping[str, Array]) -> None:
+        """Step number `update` (from 0) of a value in place, or of any contiguous part of it with the same part of its
+        gradient and its states."""
+        numbers = self._numbers_at(name, DType.of(value.dtype), update)
+        attrs = {**self.optimizer.attrs(), "weight_decay": self.optimizer.decay(name)}
+        update_in_place(
+            self.optimizer.op,
+            attrs,
+            [value, gradient, *numbers, *(states[slot] for slot in self.optimizer.slots)],
+        )
+
+    def _numbers_at(self, name: str, dtype: DType, update: int) -> Sequence[Array]:
+        """The rate and the other scalars of an update, as a training program computes them."""
+        group = self.optimizer.group(name)
+        found = self._latest.get((group, dtype, update))
+        if found is None:
+            session = self._numbers.get((group, dtype))
+            if session is None:
+                session = self._numbers[group, dtype] = self._program(group, dtype)
+            if len(self._latest) > 64:
+                self._latest.clear()
+            found = self._latest[group, dtype, update] = list(session.run({"t": np.int64(update)}).values())
+        return found
+
+    def _program(self, group: Group, dtype: DType) -> Session:
+        g = GraphBuilder()
+        t = g.Cast(g.input("t", Tensor(DType.INT64, ())), to=DType.DOUBLE.onnx)
+        rate = self.optimizer.rate_at(g, t)
+        if group.scale != 1.0:
+            rate = g.Mul(rate, g.const(group.scale, DType.DOUBLE))
+        made = [g.Cast(v, to=dtype.onnx) for v in (rate, *self.optimizer.scalars(g, t))]
+        return Session(g.graph(made), instances=1)
+
+
+def flat(data: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Nested maps and lists as one table of paths.
+
+    >>> flat({"rate": {"kind": "Cosine", "value": 0.1}, "groups": [{"patterns": ["a*"], "scale": 2.0}]})
+    {'rate.kind': 'Cosine', 'rate.value': 0.1, 'groups.[]': 1, 'groups.0.patterns.[]': 1, 'groups.0.patterns.0': 'a*', \
+'groups.0.scale': 2.0}
+    """
+    made: dict[str, Scalar] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            made |= {f"{name}.{inner}": v for inner, v in flat(value).items()}
+        elif isinstance(value, list | tuple):
+            items = flat({str(i): v for i, v in enumerate(value)})
+            made |= {f"{name}.{inner}": v for inner, v in {"[]": len(value), **items}.items()}
+        elif value is not None:
+            made[name] = value
+    return made
+
+
+def nested(table: Mapping[str, Scalar]) -> dict[str, Any]:
+    """What `flat` was given, but for entries that were None. Raises InputError for a table that it cannot have made.
+
+    >>> data = {"rate": 0.1, "groups": [{"patterns": ["a*", "b"], "scale": 2.0}]}
+    >>> nested(flat(data)) == data
+    True
+    """
+    tree: dict[str, Any] = {}
+    for path, value in table.items():
+        *inside, last = path.split(".")
+        at: Any = tree
+        for name in inside:
+            at = at.setdefault(name, {})
+            if not isinstance(at, dict):
+                raise InputError(f"{path!r} lies below a number", where="the optimizer")
+        if last in at:
+            raise InputError(f"{path!r} is given twice", where="the optimizer")
+        at[last] = value
+    made = _lists(tree)
+    if not isinstance(made, dict):
+        raise InputError("a list is no optimizer", where="the optimizer")
+    return made
+
+
+def _lists(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    made = {name: _lists(value) for name, value in tree.items() if name != "[]"}
+    if "[]" not in tree:
+        return made
+    if tree["[]"] != len(made) or any(str(i) not in made for i in range(len(made))):
+        raise InputError("a list lacks some of its items", where="the optimizer")
+    return [made[str(i)] for i in range(len(made))]
