@@ -6,9 +6,9 @@
 | Bounded(s) | by itself, when it has arrived | when no rank's clock is more than s behind n |
 | Eventual | by itself, when it has arrived | at once |
 
-Bulk-synchronous and asynchronous updates are those of the MXNet paper (arXiv 1512.01274, 3.3); bounded staleness is that
-of Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013. A clock is
-the number of pushes of one rank to one key.
+Bulk-synchronous and asynchronous updates are those of the MXNet paper (arXiv 1512.01274, 3.3); bounded staleness is
+that of Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013. A clock
+is the number of pushes of one rank to one key.
 """
 
 from __future__ import annotations

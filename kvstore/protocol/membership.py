@@ -2,8 +2,8 @@
 
 Events name a connection by a number of the driver's own (`peer`). Workers and servers say `Hello`; when as many as were
 declared are there, all get their `Welcome`. A worker or server without a hint (`Hello.rank`) gets the lowest free rank:
-hosts in the order of their names, on a host in order of arrival. An agent says `Hello` too; its rank is the place of its
-host in `Welcome.hosts`, one agent per host.
+hosts in the order of their names, on a host in order of arrival. An agent says `Hello` too; its rank is the place of
+its host in `Welcome.hosts`, one agent per host.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
 driver has, per key, the *value* and the *sum* of the round that is open, and per (rank, key) *staging* memory while a
 push is kept that cannot be added yet.
 
-**Sequential.** A round is open from the first push of its step until it is applied; it is the set of the ranks that took
-part in the job when it opened, less those that leave in good order. The first rank's bytes are received into the sum.
-Every other rank's go to staging and are added, range by range, as soon as all ranks before it have got there; hence the
-sum is that of rank order, whatever arrives first. What has all ranks in it is applied and answered at once, except by
-optimizers that need the whole tensor. Nobody may push step n + 1 before its step n is answered, so that nobody can still
-be reading the value that a round overwrites.
+**Sequential.** A round is open from the first push of its step until it is applied; it is the set of the ranks that
+took part in the job when it opened, less those that leave in good order. The first rank's bytes are received into the
+sum. Every other rank's go to staging and are added, range by range, as soon as all ranks before it have got there; hence
+the sum is that of rank order, whatever arrives first. What has all ranks in it is applied and answered at once, except
+by optimizers that need the whole tensor. Nobody may push step n + 1 before its step n is answered, so that nobody can
+still be reading the value that a round overwrites.
 
 **Bounded and eventual.** A push goes to staging and is applied by itself, whole, when it is complete.
 
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .consistency import Consistency, Sequential
+from .messages import NOBODY
 
 # ---------------------------------------------------------------------------------------------------- what happened
 
@@ -39,18 +40,25 @@ class Declared:
     name: str = ""
     whole: bool = True  # all of the array, not a part of it
     step: int = -1
+    rank: int = NOBODY
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """Rounds that open from now on run an optimizer; whether it needs no more than one element at a time."""
+    """Rounds that open from now on run another optimizer than before; whether it works element by element.
+
+    Not for a `SetOptimizer` that equals the present one, which every rank but the first one sends.
+    """
 
     elementwise: bool = True
+    rank: int = NOBODY
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A connection of this rank is open, for the first time or again."""
+    """A connection of this rank is open, for the first time or again; of one that it replaces no `Left` follows."""
 
     rank: int
     incarnation: int = 0
@@ -157,9 +165,9 @@ class Add:
 class Apply:
     """Make the bytes [lo, hi) of the value those of `step`.
 
-    What is applied is the sum, or the staged push of `rank` (free afterwards). `assign`: it becomes the value; `add`: it
-    is added to it; `update`: it is the gradient of one step of the optimizer, the `step`-th of this key. With `assign`
-    nobody reads the old value any more: the sum's memory may become the value's.
+    What is applied is the sum, or the staged push of `rank` (free afterwards). `assign`: it becomes the value; `add`:
+    it is added to it; `update`: it is the gradient of one step of the optimizer, the `step`-th of this key. With
+    `assign` nobody reads the old value any more: the sum's memory may become the value's.
     """
 
     key: int
@@ -172,8 +180,10 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send the bytes [lo, hi) of the value, as a `Value` of this step. They follow those sent before without a gap. They
-    stay as they are until they have left, unless the consistency is bounded or eventual: then they may be newer."""
+    """Send the bytes [lo, hi) of the value, as a `Value` of this step. They follow those sent before without a gap.
+
+    They stay as they are until they have left, unless the consistency is bounded or eventual: then they may be newer.
+    """
 
     rank: int
     key: int
