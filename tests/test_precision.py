@@ -33,7 +33,9 @@ def convolved() -> tuple[Graph, dict[str, Any]]:
     def weights(*shape: int) -> str:
         return g.const(rng.standard_normal(shape, np.float32) / np.float32(np.prod(shape[1:]) ** 0.5))
 
-    y = g.Relu(g.Conv(x, weights(32, 16, 3, 3), pads=(1, 1, 1, 1)))
+    number = {n: g.const(np.float32(n)) for n in (0, 0.5, 6)}
+    y = g.Clip(g.Conv(x, weights(32, 16, 3, 3), pads=(1, 1, 1, 1)), number[0], number[6])
+    y = g.Mul(y, number[0.5])
     z = g.Add(g.Conv(y, weights(32, 32, 1, 1)), y)
     parts = g.Concat(
         g.MaxPool(z, kernel_shape=(2, 2), strides=(2, 2)), g.AveragePool(z, kernel_shape=(2, 2), strides=(2, 2)), axis=1

@@ -114,8 +114,10 @@ def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], arou
     for name, form in {**forms, **outputs}.items():
         known = made.types[name]
         assert isinstance(known, Tensor)
-        if form not in made.types:
-            made.types[form] = known.to(NARROW)
+        if form not in made.types:  # kernels ask for numbers such as the bounds of Clip
+            number = name in constants and known.elements == 1
+            narrow = type_of(np.asarray(constants[name]).astype(NARROW.numpy), known=True) if number else None
+            made.types[form] = narrow or known.to(NARROW)
     if node.op not in MOVE and takes(_with_constants(around, forms, constants), after) is not None:
         return None
     for name in floats:
