@@ -1,0 +1,82 @@
+"""Addresses of processes, and the sockets that listen at them or lead to them."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from ..ops.errors import DeadlineError, InputError
+
+Address = tuple[str, int] | str  # host and port, or the path of a unix socket
+
+
+def describe(sock: socket.socket) -> str:
+    """The other end, for people."""
+    try:
+        peer = sock.getpeername()
+    except OSError:
+        return "a closed connection"
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer) or "this host"
+
+
+def parse_address(text: str) -> Address:
+    """ "10.0.0.7:4321" as the socket module wants it; a path is that of a unix socket.
+
+    >>> parse_address("127.0.0.1:80"), parse_address("/run/agent")
+    (('127.0.0.1', 80), '/run/agent')
+    """
+    if text.startswith(("/", "\0")):
+        return text
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(f"{text!r} is no address", hint="write HOST:PORT")
+    return host, int(port)
+
+
+def written(address: Address) -> str:
+    """What `parse_address` reads."""
+    return address if isinstance(address, str) else f"{address[0]}:{address[1]}"
+
+
+def listen(address: Address) -> socket.socket:
+    """A socket that accepts connections at this address (port 0: any)."""
+    sock = socket.socket(_family(address))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(address)
+        sock.listen(256)
+    except OSError as error:
+        sock.close()
+        raise InputError(f"cannot listen: {error}", where=str(address), hint="is the address taken?") from error
+    return sock
+
+
+def connect(address: Address, deadline: float, who: str) -> socket.socket:
+    """A connection to who listens there, or soon will: tries again until `deadline` (seconds from now) has passed.
+
+    Raises DeadlineError that names the address and `who`.
+    """
+    end, pause = time.monotonic() + deadline, 0.005
+    while True:
+        left = end - time.monotonic()
+        sock = socket.socket(_family(address))
+        try:
+            sock.settimeout(max(left, 0.001))
+            sock.connect(address)
+            return sock
+        except OSError as error:
+            sock.close()
+            if time.monotonic() + pause >= end:
+                raise DeadlineError(
+                    f"nobody answers within {deadline:g} s ({error})",
+                    where=f"{who} at {written(address)}",
+                    hint=f"start the {who}, or check DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT",
+                ) from error
+        time.sleep(pause)
+        pause = min(0.2, pause * 2)
+
+
+def _family(address: Address) -> socket.AddressFamily:
+    if isinstance(address, str):
+        return socket.AF_UNIX
+    return socket.AF_INET6 if ":" in address[0] else socket.AF_INET
