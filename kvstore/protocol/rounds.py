@@ -20,210 +20,66 @@ same step twice on one connection is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 from .consistency import Consistency, Sequential
-from .messages import NOBODY
+from .one_key import OneKey, Refusal, Rule
+from .serving import (
+    Acknowledge,
+    Add,
+    Apply,
+    Arrived,
+    Asked,
+    Configured,
+    Declared,
+    Due,
+    Event,
+    Fail,
+    Instruction,
+    Joined,
+    Left,
+    Opened,
+    Receive,
+    Refuse,
+    Send,
+    Ticked,
+)
 
-# ---------------------------------------------------------------------------------------------------- what happened
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """A key has been admitted (again, perhaps, by a further rank). `step` is the round that its value is of, where the
-    value was restored; -1 where the first rank will push it as step 0."""
-
-    key: int
-    nbytes: int
-    name: str = ""
-    whole: bool = True  # all of the array, not a part of it
-    step: int = -1
-    rank: int = NOBODY
-    lane: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Configured:
-    """Rounds that open from now on run another optimizer than before; whether it works element by element.
-
-    Not for a `SetOptimizer` that equals the present one, which every rank but the first one sends.
-    """
-
-    elementwise: bool = True
-    rank: int = NOBODY
-    lane: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A connection of this rank is open, for the first time or again; of one that it replaces no `Left` follows."""
-
-    rank: int
-    incarnation: int = 0
-    lane: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """A connection is closed; `orderly` after Bye."""
-
-    rank: int
-    reason: str = "its connection was closed"
-    orderly: bool = False
-    lane: int = 0
+__all__ = [
+    "Acknowledge",
+    "Add",
+    "Apply",
+    "Arrived",
+    "Asked",
+    "Configured",
+    "Declared",
+    "Due",
+    "Event",
+    "Fail",
+    "Instruction",
+    "Joined",
+    "Left",
+    "Opened",
+    "Receive",
+    "Refuse",
+    "Rounds",
+    "Send",
+    "Ticked",
+]
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The header of a `Push` has arrived, whose payload is the bytes [lo, hi)."""
+@dataclass(slots=True)
+class _Session:
+    """A connection of one (rank, lane)."""
 
-    rank: int
-    key: int
-    step: int
-    lo: int
-    hi: int
-    pull: bool = True
-    lane: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """Of this push all bytes below `upto` are in memory (where `Receive` said)."""
-
-    rank: int
-    key: int
-    step: int
-    upto: int
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A `Pull` has arrived."""
-
-    rank: int
-    key: int
-    step: int
-    lane: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Ticked:
-    """Time has passed; seconds of a clock that only this event tells."""
-
-    now: float
-
-
-Event = Declared | Configured | Joined | Left | Opened | Arrived | Asked | Ticked
-
-# ------------------------------------------------------------------------------------------------------- what to do
-
-
-@dataclass(frozen=True, slots=True)
-class Receive:
-    """Read the payload [lo, hi) that `Opened` announced, and tell of it with `Arrived` (chunk by chunk, or at its end).
-
-    Bytes below `keep` are in memory already: read and drop them. `early`: nothing can be done with the bytes before
-    ranks that come first have sent theirs; they may stay in the kernel's buffers until `Due`, or until there is nothing
-    else to do (never longer: another key may be behind them).
-    """
-
-    rank: int
-    key: int
-    step: int
-    lo: int
-    hi: int
-    into: Literal["sum", "staging", "value", "nothing"]
-    keep: int = 0
-    early: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """The early payload of this rank can be used as soon as it is read."""
-
-    rank: int
-    key: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Add:
-    """Add the staged bytes [lo, hi) of this rank to the sum; where it is `first`, they are the sum so far. The staging
-    memory of these bytes is free afterwards."""
-
-    key: int
-    step: int
-    rank: int
-    lo: int
-    hi: int
-    first: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """Make the bytes [lo, hi) of the value those of `step`.
-
-    What is applied is the sum, or the staged push of `rank` (free afterwards). `assign`: it becomes the value; `add`:
-    it is added to it; `update`: it is the gradient of one step of the optimizer, the `step`-th of this key. With
-    `assign` nobody reads the old value any more: the sum's memory may become the value's.
-    """
-
-    key: int
-    step: int
-    lo: int
-    hi: int
-    how: Literal["assign", "add", "update"]
-    rank: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send the bytes [lo, hi) of the value, as a `Value` of this step. They follow those sent before without a gap.
-
-    They stay as they are until they have left, unless the consistency is bounded or eventual: then they may be newer.
-    """
-
-    rank: int
-    key: int
-    step: int
-    lo: int
-    hi: int
-    lane: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
-    """Send `Done`."""
-
-    rank: int
-    key: int
-    step: int
-    lane: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """Send `Refused`. The connection goes on; a payload that was announced is received into nothing."""
-
-    rank: int
-    key: int
-    step: int
-    reason: str
-    hint: str = ""
-    lane: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """The job cannot go on: send `Failed` to everyone. No further event changes anything."""
-
-    ranks: tuple[int, ...]
-    reason: str
-
-
-Instruction = Receive | Due | Add | Apply | Send | Acknowledge | Refuse | Fail
+    number: int
+    incarnation: int
+    open: bool = True
+    lost: str = ""  # why it is closed, if not in good order
+    since: float | None = None  # when the first tick saw that
 
 
 class Rounds:
@@ -231,6 +87,22 @@ class Rounds:
 
     `deadline`: seconds without progress after which a wait is a failure that names the missing ranks. `grace`: seconds
     for which a lost rank may come back; with 0 a lost connection is a failure at once.
+
+    >>> server = Rounds(ranks=[0, 1])
+    >>> for event in (Declared(key=1, nbytes=4, step=0), Joined(0), Joined(1)):
+    ...     assert server.handle(event) == ()
+    >>> server.handle(Opened(rank=1, key=1, step=1, lo=0, hi=4, pull=False))
+    (Receive(rank=1, key=1, step=1, lo=0, hi=4, into='staging', keep=0, early=True),)
+    >>> server.handle(Arrived(rank=1, key=1, step=1, upto=4))
+    ()
+    >>> server.handle(Opened(rank=0, key=1, step=1, lo=0, hi=4))
+    (Receive(rank=0, key=1, step=1, lo=0, hi=4, into='sum', keep=0, early=False),)
+    >>> for instruction in server.handle(Arrived(rank=0, key=1, step=1, upto=4)):
+    ...     print(instruction)
+    Add(key=1, step=1, rank=1, lo=0, hi=4, first=False)
+    Apply(key=1, step=1, lo=0, hi=4, how='assign', rank=None)
+    Send(rank=0, key=1, step=1, lo=0, hi=4, lane=0)
+    Acknowledge(rank=1, key=1, step=1, lane=0)
     """
 
     def __init__(
@@ -240,16 +112,173 @@ class Rounds:
         deadline: float = 120.0,
         grace: float = 0.0,
     ) -> None:
-        raise NotImplementedError
+        self._known = frozenset(ranks)
+        self._ranks = set(self._known)
+        self._rule = Rule(consistency)
+        self._deadline, self._grace = deadline, grace
+        self._keys: dict[int, OneKey] = {}
+        self._sessions: dict[tuple[int, int], _Session] = {}
+        self._opened = 0  # sessions so far
+        self._counts: Counter[str] = Counter()
+        self._failure: Fail | None = None
+        self._handlers: dict[type, Callable[[Any], Iterable[Instruction]]] = {
+            Declared: self._on_declared,
+            Configured: self._on_configured,
+            Joined: self._on_joined,
+            Left: self._on_left,
+            Opened: self._on_opened,
+            Arrived: self._on_arrived,
+            Asked: self._on_asked,
+            Ticked: self._on_ticked,
+        }
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
         """What to do about what happened."""
-        raise NotImplementedError
+        if self._failure:
+            return ()
+        made = tuple(self._handlers[type(event)](event))
+        if made and isinstance(made[-1], Fail):
+            self._failure = made[-1]
+        return made
+
+    @property
+    def failure(self) -> Fail | None:
+        """Why no event changes anything any more; who comes now is to be told."""
+        return self._failure
 
     def counted(self, rank: int, key: int) -> int:
         """The last step of this rank that has been counted, for the answer to its `Init`."""
-        raise NotImplementedError
+        return self._keys[key].clocks.get(rank, 0)
 
     def stats(self) -> dict[str, int]:
         """Counts since the start: "pushes", "rounds", "repeats", "refused", and "staleness N" for each N seen."""
-        raise NotImplementedError
+        return dict(self._counts)
+
+    # ---------------------------------------------------------------------------------------------------- the data
+
+    def _on_opened(self, e: Opened) -> Iterable[Instruction]:
+        try:
+            return self._key(e.key).opened(e, self._session(e.rank, e.lane).number, self._rule)
+        except Refusal as refusal:
+            dropped = Receive(e.rank, e.key, e.step, e.lo, e.hi, "nothing", keep=e.hi)
+            return [dropped, self._refused(e, e.key, e.step, refusal)]
+
+    def _on_arrived(self, e: Arrived) -> Iterable[Instruction]:
+        return self._keys[e.key].arrived(e, self._rule) if e.rank in self._ranks else ()
+
+    def _on_asked(self, e: Asked) -> Iterable[Instruction]:
+        try:
+            self._session(e.rank, e.lane)
+            return self._key(e.key).asked(e, self._rule)
+        except Refusal as refusal:
+            return [self._refused(e, e.key, e.step, refusal)]
+
+    def _key(self, number: int) -> OneKey:
+        found = self._keys.get(number)
+        if found is None:
+            raise Refusal(f"key number {number} was never declared")
+        return found
+
+    def _session(self, rank: int, lane: int) -> _Session:
+        found = self._sessions.get((rank, lane))
+        if found is None or not found.open or rank not in self._ranks:
+            raise Refusal(f"rank {rank} takes no part")
+        return found
+
+    def _refused(
+        self, e: Opened | Asked | Declared | Configured | Joined, key: int, step: int, refusal: Refusal
+    ) -> Refuse:
+        self._counts["refused"] += 1
+        return Refuse(e.rank, key, step, refusal.reason, refusal.hint, e.lane)
+
+    # --------------------------------------------------------------------------------------------------- the rules
+
+    def _on_declared(self, e: Declared) -> Iterable[Instruction]:
+        if e.key in self._keys:
+            return ()
+        if not e.whole and not self._rule.elementwise:
+            return [self._refused(e, e.key, 0, _needs_whole(e.name))]
+        clocks = dict.fromkeys(sorted(self._ranks), max(e.step, 0))
+        self._keys[e.key] = OneKey(e, e.step, clocks, self._counts)
+        return ()
+
+    def _on_configured(self, e: Configured) -> Iterable[Instruction]:
+        open_rounds = [key for key in self._keys.values() if key.round]
+        parts = [] if e.elementwise else [key for key in self._keys.values() if not key.declared.whole]
+        if parts:
+            return [self._refused(e, 0, 0, _needs_whole(parts[0].declared.name))]
+        if open_rounds:
+            reason = f"a round of key {open_rounds[0].declared.name!r} is open"
+            return [self._refused(e, 0, 0, Refusal(reason, "wait for every push before another optimizer is set"))]
+        self._rule = Rule(self._rule.consistency, True, e.elementwise)
+        return ()
+
+    # -------------------------------------------------------------------------------------------------- membership
+
+    def _on_joined(self, e: Joined) -> Iterable[Instruction]:
+        known = self._sessions.get((e.rank, e.lane))
+        if e.rank not in self._known:
+            reason = f"rank {e.rank} is none of the {len(self._known)} ranks of this job"
+            return [self._refused(e, 0, 0, Refusal(reason))]
+        if known and e.incarnation < known.incarnation:
+            reason = f"rank {e.rank} was started again; this is the process that it replaces"
+            return [self._refused(e, 0, 0, Refusal(reason))]
+        self._opened += 1
+        self._sessions[e.rank, e.lane] = _Session(self._opened, e.incarnation)
+        for key in self._keys.values():
+            key.forget(e.rank, e.lane)
+            if e.rank not in self._ranks:
+                key.joined(e.rank, self._rule.consistency)
+        self._ranks.add(e.rank)
+        return ()
+
+    def _on_left(self, e: Left) -> Iterable[Instruction]:
+        session = self._sessions.get((e.rank, e.lane))
+        if session is None or not session.open:
+            return ()
+        session.open = False
+        for key in self._keys.values():
+            key.forget(e.rank, e.lane)
+        others = any(s.open for (rank, _), s in self._sessions.items() if rank == e.rank)
+        if not e.orderly:
+            return self._lost(e.rank, session, e.reason)
+        if others:
+            return ()
+        half = [key.declared.name for key in self._keys.values() if key.unfinished(e.rank)]
+        if half:
+            return self._lost(e.rank, session, f"it left in the middle of a push of key {half[0]!r}")
+        self._ranks.discard(e.rank)
+        return [made for key in self._keys.values() for made in key.left(e.rank, self._rule)]
+
+    def _lost(self, rank: int, session: _Session, reason: str) -> Iterable[Instruction]:
+        session.lost = reason
+        return () if self._grace > 0 else [Fail((rank,), f"rank {rank} is lost: {reason}")]
+
+    def _on_ticked(self, e: Ticked) -> Iterable[Instruction]:
+        for (rank, _), session in self._sessions.items():
+            if session.lost:
+                session.since = e.now if session.since is None else session.since
+                if e.now - session.since >= self._grace:
+                    return [Fail((rank,), f"rank {rank} did not come back in {self._grace:g} s: {session.lost}")]
+        for key in self._keys.values():
+            if key.stirred or not key.waits or key.since is None:
+                key.since, key.stirred = e.now if key.waits else None, False
+            elif e.now - key.since > self._deadline:
+                return [self._late(key)]
+        return ()
+
+    def _late(self, key: OneKey) -> Fail:
+        ranks = tuple(key.missing())
+        waiting = min(wait.step for wait in key.waits.values())
+        named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+        what = (
+            f"step {waiting} of key {key.declared.name!r}" if waiting else f"the initial value of {key.declared.name!r}"
+        )
+        return Fail(ranks, f"{what} waits for {named}; nothing came for {self._deadline:g} s")
+
+
+def _needs_whole(name: str) -> Refusal:
+    return Refusal(
+        f"this optimizer needs whole arrays, and key {name!r} is split over servers",
+        "set the optimizer before init, or use one server",
+    )

@@ -1,0 +1,338 @@
+"""One key on its server: what has arrived of whom, what is in the sum, what is applied, who waits for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .consistency import Consistency
+from .keys import ALIGNMENT
+from .serving import Acknowledge, Add, Apply, Arrived, Asked, Declared, Due, Instruction, Opened, Receive, Send
+
+Into = Literal["sum", "staging", "value"]
+
+
+class Refusal(Exception):
+    """A request that cannot be served; nothing has changed."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.hint = reason, hint
+
+
+@dataclass(slots=True)
+class Stream:
+    """What a rank is sending, be it new or a repetition."""
+
+    step: int
+    session: int  # the connection
+    expect: int = 0  # where the next frame begins
+
+
+@dataclass(slots=True)
+class Pushed:
+    """The newest push of one rank, over however many connections it has come."""
+
+    step: int
+    into: Into
+    arrived: int = 0  # bytes in memory
+    added: int = 0  # bytes in the sum
+    early: int = 0  # end of a frame that waits for ranks before it, or 0
+
+
+@dataclass(slots=True)
+class Wait:
+    """Somebody who waits for an answer."""
+
+    step: int
+    lane: int
+    value: bool  # or only to know that the push counts
+    pushed: bool  # or only asked
+    sent: int = 0
+
+
+@dataclass(slots=True)
+class Round:
+    """The round that is open."""
+
+    step: int
+    ranks: list[int]
+    how: Literal["assign", "update"]
+    whole: bool  # applied when complete, not range by range
+    applied: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What rounds that open now do."""
+
+    consistency: Consistency
+    update: bool = False
+    elementwise: bool = True
+
+
+@dataclass(slots=True)
+class OneKey:
+    """The state of one key; `clocks` has the last counted push of every rank that takes part."""
+
+    declared: Declared
+    version: int  # the last round (or, where pushes count one by one, how many of them) applied; -1: no value yet
+    clocks: dict[int, int]
+    counts: Counter[str]  # of the server
+    streams: dict[int, Stream] = field(default_factory=dict[int, Stream])
+    pushes: dict[int, Pushed] = field(default_factory=dict[int, Pushed])
+    waits: dict[int, Wait] = field(default_factory=dict[int, Wait])
+    round: Round | None = None
+    stirred: bool = False  # since the last tick
+    since: float | None = None  # when somebody began to wait
+
+    @property
+    def nbytes(self) -> int:
+        return self.declared.nbytes
+
+    # ---------------------------------------------------------------------------------------------------- requests
+
+    def opened(self, e: Opened, session: int, rule: Rule) -> list[Instruction]:
+        """A frame of a push. Raises Refusal."""
+        if not 0 <= e.lo <= e.hi <= self.nbytes:
+            raise Refusal(f"bytes {e.lo} to {e.hi} do not lie in {self.nbytes}")
+        stream = self.streams.get(e.rank)
+        if e.lo and (stream is None or (stream.session, stream.step, stream.expect) != (session, e.step, e.lo)):
+            raise Refusal(f"bytes {e.lo} to {e.hi} of step {e.step} do not follow what came before")
+        if stream is None or not e.lo:
+            self._check(e, stream, session)
+            stream = self._begun(e, session, rule)
+        stream.expect = e.hi
+        made: list[Instruction] = [self._received(e)]
+        if not self.nbytes and e.step > self.clocks[e.rank]:
+            made += self.progress(e.rank, rule)
+        return made if e.lo else made + self.answers(rule)
+
+    def _check(self, e: Opened, stream: Stream | None, session: int) -> None:
+        """Whether a push may begin, be it new or a repetition. Raises Refusal."""
+        if stream and stream.session == session and e.step <= stream.step:
+            raise Refusal(f"rank {e.rank} pushed step {stream.step} already, and now step {e.step}")
+        if e.rank in self.waits:
+            raise Refusal(f"rank {e.rank} pushed step {e.step} before it was answered on an earlier one")
+        if e.step < 0 or (e.step == 0 and e.rank != min(self.clocks)):
+            raise Refusal(f"rank {e.rank} pushed step {e.step}: only the first rank gives the initial value")
+
+    def _begun(self, e: Opened, session: int, rule: Rule) -> Stream:
+        """A new push, or one that a lost connection had cut off, or an old one whose answer was lost."""
+        push, clock = self.pushes.get(e.rank), self.clocks[e.rank]
+        if push and push.step == e.step:
+            push.early = 0
+            self.counts["repeats"] += 1
+        elif e.step <= clock and (e.step or self.version >= 0):
+            self.counts["repeats"] += 1
+        else:
+            self.pushes[e.rank] = Pushed(e.step, self._target(e, rule))
+        self.waits[e.rank] = Wait(max(e.step, clock), e.lane, e.pull, True)
+        self.streams[e.rank] = Stream(e.step, session)
+        return self.streams[e.rank]
+
+    def _target(self, e: Opened, rule: Rule) -> Into:
+        """Where a new push goes; opens a round if need be."""
+        if self.version < 0:
+            if e.step or e.rank != min(self.clocks):
+                raise Refusal(f"rank {e.rank} pushed step {e.step}, but there is no initial value yet")
+            return "value"
+        if not rule.consistency.sums:
+            expected = self.clocks[e.rank] + 1
+        elif self.round and e.rank not in self.round.ranks:
+            raise Refusal(f"rank {e.rank} joined while step {self.round.step} was open, and pushed before it ended")
+        else:
+            expected = self.version + 1
+        if e.step != expected:
+            raise Refusal(f"rank {e.rank} pushed step {e.step}, its next one is {expected}")
+        if not rule.consistency.sums:
+            return "staging"
+        if self.round is None:
+            how: Literal["assign", "update"] = "update" if rule.update else "assign"
+            self.round = Round(e.step, sorted(self.clocks), how, not rule.elementwise)
+        return "sum" if e.rank == self.round.ranks[0] else "staging"
+
+    def _received(self, e: Opened) -> Receive:
+        """What to do with the payload of a frame."""
+        push, at = self.pushes.get(e.rank), self.round
+        if push is None or push.step != e.step or e.hi <= push.arrived:
+            return Receive(e.rank, e.key, e.step, e.lo, e.hi, "nothing", keep=e.hi)
+        keep = max(e.lo, push.arrived)
+        if push.into == "staging" and at and push.step == at.step and self._reach(e.rank) < e.hi:
+            push.early = e.hi
+        return Receive(e.rank, e.key, e.step, e.lo, e.hi, push.into, keep, early=push.early > 0)
+
+    def asked(self, e: Asked, rule: Rule) -> list[Instruction]:
+        """A pull. Raises Refusal."""
+        if e.rank in self.waits:
+            raise Refusal(f"rank {e.rank} asked again before it was answered")
+        clock = self.clocks[e.rank]
+        push = self.pushes.get(e.rank)
+        step = max(clock, push.step) if push else clock
+        if e.step > step:
+            raise Refusal(f"rank {e.rank} asked for step {e.step}, and has pushed {step}")
+        if self.round and e.rank not in self.round.ranks:
+            step = self.round.step  # it joined since: the value is being overwritten
+        self.waits[e.rank] = Wait(step, e.lane, True, False)
+        return self.answers(rule)
+
+    # ---------------------------------------------------------------------------------------------------- progress
+
+    def arrived(self, e: Arrived, rule: Rule) -> list[Instruction]:
+        """Bytes of a push are in memory."""
+        push, stream = self.pushes.get(e.rank), self.streams.get(e.rank)
+        if push is None or stream is None or not push.step == stream.step == e.step or e.upto > stream.expect:
+            return []
+        upto = e.upto if e.upto == stream.expect else e.upto // ALIGNMENT * ALIGNMENT
+        if upto <= push.arrived:
+            return []
+        push.arrived = upto
+        if push.early <= upto:
+            push.early = 0
+        return self.progress(e.rank, rule)
+
+    def progress(self, rank: int, rule: Rule) -> list[Instruction]:
+        """What became possible by bytes of this rank."""
+        self.stirred = True
+        push, made = self.pushes[rank], list[Instruction]()
+        complete = push.arrived == self.nbytes
+        if push.into == "value":
+            if complete and self.version < 0:
+                self.version = 0
+        elif rule.consistency.sums:
+            made += self._summed()
+        elif complete and push.step > self.clocks[rank]:
+            self.version += 1
+            self.clocks[rank] = push.step
+            self.counts["pushes"] += 1
+            made.append(
+                Apply(self.declared.key, self.version, 0, self.nbytes, "update" if rule.update else "add", rank)
+            )
+        return made + self.answers(rule)
+
+    def _reach(self, before: int) -> int:
+        """Up to where the ranks before this one are in the sum."""
+        assert self.round is not None
+        reach = self.nbytes
+        for rank in self.round.ranks:
+            if rank == before:
+                break
+            push = self.pushes.get(rank)
+            if push is None or push.step != self.round.step:
+                return -1
+            reach = push.arrived if push.into == "sum" else push.added
+        return reach
+
+    def _summed(self) -> list[Instruction]:
+        """Add what can be added in rank order, apply what all have given."""
+        at, made, key = self.round, list[Instruction](), self.declared.key
+        if at is None:
+            return []
+        if not at.ranks:
+            self.round = None
+            return []
+        reach = self.nbytes
+        for place, rank in enumerate(at.ranks):
+            push = self.pushes.get(rank)
+            if push is None or push.step != at.step:
+                return made
+            if push.into == "sum":
+                reach = push.arrived
+                continue
+            if push.early and push.early <= reach:
+                made.append(Due(rank, key, at.step))
+                push.early = 0
+            reach = min(reach, push.arrived)
+            if reach > push.added:
+                made.append(Add(key, at.step, rank, push.added, reach, first=place == 0))
+                push.added = reach
+        complete = reach == self.nbytes
+        if reach > at.applied and (complete or not at.whole):
+            made.append(Apply(key, at.step, at.applied, reach, at.how))
+            at.applied = reach
+        if complete:
+            self.version, self.round = at.step, None
+            self.clocks |= {rank: at.step for rank in at.ranks if rank in self.clocks}
+            self.counts["rounds"] += 1
+            self.counts["pushes"] += len(at.ranks)
+        return made
+
+    # ----------------------------------------------------------------------------------------------------- answers
+
+    def answers(self, rule: Rule) -> list[Instruction]:
+        """What can be answered now, by rank."""
+        made, key = list[Instruction](), self.declared.key
+        slowest = min(self.clocks.values(), default=0)
+        for rank in sorted(self.waits):
+            wait = self.waits[rank]
+            upto = self._ready(rank, wait, slowest, rule)
+            if wait.value and (upto > wait.sent or upto == self.nbytes):
+                step = self.version if rule.consistency.sums and self.version > wait.step else wait.step
+                made.append(Send(rank, key, step, wait.sent, upto, wait.lane))
+                wait.sent = upto
+            if upto == self.nbytes:
+                del self.waits[rank]
+                self.stirred = True
+                if wait.pushed and wait.step:
+                    self.counts[f"staleness {max(0, wait.step - slowest)}"] += 1
+                if not wait.value:
+                    made.append(Acknowledge(rank, key, wait.step, wait.lane))
+        return made
+
+    def _ready(self, rank: int, wait: Wait, slowest: int, rule: Rule) -> int:
+        """How many bytes may be sent to somebody who waits; -1 where not even none."""
+        if self.version < 0:
+            push = self.pushes.get(min(self.clocks))
+            return (push.arrived if push else 0) or -1
+        if not rule.consistency.sums:
+            counted = self.clocks[rank] >= wait.step
+            return self.nbytes if counted and rule.consistency.may_go(wait.step, slowest) else -1
+        if self.version >= wait.step:
+            return self.nbytes
+        return (self.round.applied if self.round and self.round.step == wait.step else 0) or -1
+
+    # -------------------------------------------------------------------------------------------------- membership
+
+    def joined(self, rank: int, consistency: Consistency) -> None:
+        """A rank takes part again: in rounds that open from now on, as if it had pushed to all before."""
+        if consistency.sums:
+            self.clocks[rank] = self.round.step if self.round else max(self.version, 0)
+        else:
+            push = self.pushes.get(rank)
+            self.clocks[rank] = max(min(self.clocks.values(), default=0), push.step if push else 0)
+
+    def forget(self, rank: int, lane: int) -> None:
+        """A connection is gone: nobody waits there any more."""
+        wait = self.waits.get(rank)
+        if wait and wait.lane == lane:
+            del self.waits[rank]
+
+    def unfinished(self, rank: int) -> bool:
+        """Whether a push of this rank has come in part."""
+        push = self.pushes.get(rank)
+        return push is not None and push.arrived < self.nbytes
+
+    def left(self, rank: int, rule: Rule) -> list[Instruction]:
+        """A rank takes part no more. What it pushed counts; what it did not is not waited for."""
+        del self.clocks[rank]
+        self.waits.pop(rank, None)
+        at = self.round
+        push = self.pushes.get(rank)
+        if at and rank in at.ranks and (push is None or push.step != at.step):
+            at.ranks.remove(rank)
+        made = self._summed() if rule.consistency.sums else []
+        return made + self.answers(rule)
+
+    def missing(self) -> list[int]:
+        """Ranks that the oldest wait waits for."""
+        if self.version < 0:
+            return [min(self.clocks)]
+        at = self.round
+        if at:
+            found = [self.pushes.get(rank) for rank in at.ranks]
+            late = [p is None or p.step != at.step or p.arrived < self.nbytes for p in found]
+            return [rank for rank, missing in zip(at.ranks, late, strict=True) if missing]
+        unfinished = [rank for rank in self.waits if self.unfinished(rank)]
+        slowest = min(self.clocks.values())
+        return unfinished or [rank for rank, clock in sorted(self.clocks.items()) if clock == slowest]

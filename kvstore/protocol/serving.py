@@ -1,0 +1,206 @@
+"""What happens to a server, and what it does: the words of the machine in `rounds.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .messages import NOBODY
+
+# ---------------------------------------------------------------------------------------------------- what happened
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A key has been admitted (again, perhaps, by a further rank). `step` is the round that its value is of, where the
+    value was restored; -1 where the first rank will push it as step 0."""
+
+    key: int
+    nbytes: int
+    name: str = ""
+    whole: bool = True  # all of the array, not a part of it
+    step: int = -1
+    rank: int = NOBODY
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """Rounds that open from now on run another optimizer than before; whether it works element by element.
+
+    Not for a `SetOptimizer` that equals the present one, which every rank but the first one sends.
+    """
+
+    elementwise: bool = True
+    rank: int = NOBODY
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A connection of this rank is open, for the first time or again; of one that it replaces no `Left` follows."""
+
+    rank: int
+    incarnation: int = 0
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A connection is closed; `orderly` after Bye."""
+
+    rank: int
+    reason: str = "its connection was closed"
+    orderly: bool = False
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The header of a `Push` has arrived, whose payload is the bytes [lo, hi)."""
+
+    rank: int
+    key: int
+    step: int
+    lo: int
+    hi: int
+    pull: bool = True
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Of this push all bytes below `upto` are in memory (where `Receive` said)."""
+
+    rank: int
+    key: int
+    step: int
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A `Pull` has arrived."""
+
+    rank: int
+    key: int
+    step: int
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed; seconds of a clock that only this event tells."""
+
+    now: float
+
+
+Event = Declared | Configured | Joined | Left | Opened | Arrived | Asked | Ticked
+
+# ------------------------------------------------------------------------------------------------------- what to do
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Read the payload [lo, hi) that `Opened` announced, and tell of it with `Arrived` (chunk by chunk, or at its end).
+
+    Bytes below `keep` are in memory already: read and drop them. `early`: nothing can be done with the bytes before
+    ranks that come first have sent theirs; they may stay in the kernel's buffers until `Due`, or until there is nothing
+    else to do (never longer: another key may be behind them).
+    """
+
+    rank: int
+    key: int
+    step: int
+    lo: int
+    hi: int
+    into: Literal["sum", "staging", "value", "nothing"]
+    keep: int = 0
+    early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The early payload of this rank can be used as soon as it is read."""
+
+    rank: int
+    key: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Add the staged bytes [lo, hi) of this rank to the sum; where it is `first`, they are the sum so far. The staging
+    memory of these bytes is free afterwards."""
+
+    key: int
+    step: int
+    rank: int
+    lo: int
+    hi: int
+    first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make the bytes [lo, hi) of the value those of `step`.
+
+    What is applied is the sum, or the staged push of `rank` (free afterwards). `assign`: it becomes the value; `add`:
+    it is added to it; `update`: it is the gradient of one step of the optimizer, the `step`-th of this key. With
+    `assign` nobody reads the old value any more: the sum's memory may become the value's.
+    """
+
+    key: int
+    step: int
+    lo: int
+    hi: int
+    how: Literal["assign", "add", "update"]
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the bytes [lo, hi) of the value, as a `Value` of this step. They follow those sent before without a gap.
+
+    They stay as they are until they have left, unless the consistency is bounded or eventual: then they may be newer.
+    """
+
+    rank: int
+    key: int
+    step: int
+    lo: int
+    hi: int
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Send `Done`."""
+
+    rank: int
+    key: int
+    step: int
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Send `Refused`. The connection goes on; a payload that was announced is received into nothing."""
+
+    rank: int
+    key: int
+    step: int
+    reason: str
+    hint: str = ""
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The job cannot go on: send `Failed` to everyone. No further event changes anything."""
+
+    ranks: tuple[int, ...]
+    reason: str
+
+
+Instruction = Receive | Due | Add | Apply | Send | Acknowledge | Refuse | Fail
