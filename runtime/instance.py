@@ -18,7 +18,7 @@ from .device import device
 from .eager import Meter, blaming, node_key
 from .graph import Node
 from .infer import check_size
-from .kernels import Ask, Rebinds
+from .kernels import Ask, Exchange, Rebinds
 from .kernels.kernel import Scratch, Work, failed, nothing
 from .lives import Space, aligned
 from .pool import Pool
@@ -42,6 +42,14 @@ class Surroundings:
     key: tuple[int, ...] = (0, 0)
     extern: Mapping[str, Array] = field(default_factory=dict[str, Array])
     numpy_random: bool = False  # seeded draws follow NumPy's RandomState
+    exchange: Exchange | None = None
+
+    def buffer(self, name: str, type: Type | None) -> Array:
+        """The bytes from outside that a value of this type lies in."""
+        if self.exchange is not None and name not in self.extern:
+            assert isinstance(type, Tensor)
+            return self.exchange.buffer(name, type)
+        return self.extern[name]
 
 
 class Instance:
@@ -96,7 +104,7 @@ class Instance:
             if life.space is Space.WEIGHT:
                 self.arrays[life.value] = self.around.weights[life.value]
             elif life.space is Space.EXTERN:
-                self.arrays[life.value] = self.around.extern[life.name]
+                self.arrays[life.value] = self.around.buffer(life.name, known)
             elif life.space is Space.ARENA and isinstance(known, Tensor):
                 self.arrays[life.value] = _view(self.arena, slot.offset, known)
         for read, write in program.states.items():
@@ -153,8 +161,12 @@ class Instance:
     def _work(self, i: int, outputs: Sequence[Array | None], scratch: Scratch) -> Work:
         step = self.program.steps[i]
         inputs = [self.arrays[n] if n else None for n in step.node.inputs]
-        key, numpy_random = partial(self._key, step), self.around.numpy_random
-        return Work(self._ask(step), step.choice, inputs, outputs, scratch, self.runners[i], key, numpy_random)
+        key, around = partial(self._key, step), self.around
+        return Work(
+            *(self._ask(step), step.choice, inputs, outputs, scratch, self.runners[i], key),
+            numpy_random=around.numpy_random,
+            exchange=around.exchange,
+        )
 
     def _ask(self, step: Step) -> Ask:
         """What the step's kernel was asked when it was chosen."""

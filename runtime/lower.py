@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..ops import Tensor, Type
 from ..ops.errors import ShapeError
+from ..ops.exchange import AWAIT, DOMAIN, EMIT
 from ..ops.types import Array
 from .arrange import Arranger, wishes
 from .device import DEVICES, Device
@@ -27,7 +28,8 @@ PRECISIONS = ("fp32", "bf16-math", "bf16")
 class Options:
     """How programs are made.
 
-    `extern` maps values to the names of buffers given at instantiation; `reorder` lets the planner choose among orders
+    `extern` maps values to the names of buffers given at instantiation; with `exchange` those that Emit and Await pass
+    on lie in buffers named for their keys; `reorder` lets the planner choose among orders
     of execution; `parallel` plans so that independent steps may run at the same time; `fuse` applies the rules of
     passes/fusions.py. `precision` is one of PRECISIONS; `threads` and `onednn` are those of `Target`.
     """
@@ -35,6 +37,7 @@ class Options:
     device: Device = DEVICES["cpu"]
     strategy: Strategy = Strategy.BOTH
     extern: Mapping[str, str] | None = None
+    exchange: bool = False
     reorder: bool = True
     parallel: bool = False
     fuse: bool = False
@@ -71,6 +74,8 @@ def _lower(
     orders: Orders,
 ) -> Program:
     graph = _own_outputs(graph)
+    if options.exchange:
+        options = replace(options, extern={**(options.extern or {}), **exchanged(graph)})
     overridable = {*graph.inputs, *(s.input for s in graph.states)}
     constants = {**weights, **{n: a for n, a in graph.initializers.items() if n not in overridable}}
     outside = [n for n in graph.captures() if n not in constants]
@@ -159,6 +164,18 @@ def _own_outputs(graph: Graph) -> Graph:
         types[copy] = _plain(types[value])
         outputs.append(copy)
     return graph.but(nodes=tuple(nodes), outputs=tuple(outputs), types=types)
+
+
+def exchanged(graph: Graph) -> dict[str, str]:
+    """The key under which the store has the bytes of a value: what an Emit reads, if nobody else does, what it makes,
+    and what the Await makes."""
+    uses, found = graph.uses(), dict[str, str]()
+    for node in graph.nodes:
+        if node.domain == DOMAIN and node.op in (EMIT, AWAIT):
+            found[node.outputs[0]] = key = str(node.attrs["key"])
+            if node.op == EMIT and uses.get(node.inputs[0]) == 1:
+                found[node.inputs[0]] = key
+    return found
 
 
 def _steps(

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from ..ops import Tensor, Type
 from ..ops.errors import PlanError
+from ..ops.exchange import AWAIT, DOMAIN, EMIT
 from .graph import Graph, Node
 from .kernels import Choice, Target
 from .lives import aligned
@@ -135,11 +136,15 @@ class Program:
 
     def check_order(self) -> None:
         """Raise PlanError where a step writes an input or a weight, a value is read before it is written, or a state
-        is read after its write; bodies apart."""
+        is read after its write, or a value is touched that the store has; bodies apart."""
         ready = {p.name for p in self.inputs} | set(self.weights) | set(self.captures) | set(self.states)
         fixed = {Space.INPUT, Space.WEIGHT}
         written: set[str] = set()
+        shared = any(s.life.space is Space.EXTERN for s in self.plan.slots)
+        lent: set[str] = set()  # keys between their Emit and their Await
         for step in self.steps:
+            if shared:
+                self._hand_over(step, lent)
             for name in step.reads():
                 if name not in ready:
                     raise PlanError(f"{name!r} is read before it is written", where=step.node.place)
@@ -151,6 +156,24 @@ class Program:
                 if self.space(name) is Space.STATE:
                     written.add(name)
                 ready.add(name)
+
+    def _hand_over(self, step: Step, lent: set[str]) -> None:
+        """Follow which values the store has. What only says that another step comes later is not touched."""
+        node = step.node
+        exchanges = node.domain == DOMAIN and node.op in (EMIT, AWAIT)
+        key = str(node.attrs["key"]) if exchanges else ""
+        if node.op == AWAIT and exchanges:
+            if key not in lent:
+                raise PlanError(f"{key!r} is awaited and was not emitted", where=node.place)
+            lent.remove(key)
+        for name in (*(node.inputs[:1] if exchanges else step.reads()), *step.writes()):
+            slot = self.plan.by_value.get(name)
+            if slot is not None and slot.life.space is Space.EXTERN and slot.life.name in lent:
+                raise PlanError(f"{name!r} is touched while the store has it", where=node.place)
+        if node.op == EMIT and exchanges:
+            if key in lent:
+                raise PlanError(f"{key!r} is emitted twice", where=node.place)
+            lent.add(key)
 
     def __str__(self) -> str:
         head = f"program({', '.join(map(str, self.inputs))}) -> {', '.join(map(str, self.outputs))}"

@@ -23,6 +23,7 @@ from .eager import Meter
 from .feeds import checked, signature_type
 from .graph import Graph
 from .instance import Instance, Observer, Surroundings
+from .kernels import Exchange
 from .known import FedKey, Known, fed_key
 from .lower import PRECISIONS, Options
 from .onednn.library import find, library
@@ -98,7 +99,8 @@ class Session:
     inputs are padded with zeros to the next one and results cut back, which is right for dims whose elements the model
     treats independently. A graph with
     states keeps them from run to run, and then runs one at a time; `states` gives arrays to keep them in, by name of
-    the value that is read, which sessions may share that do not run at the same time. `seed` begins the random numbers,
+    the value that is read, which sessions may share that do not run at the same time. `exchange` is what Emit and Await
+    speak to. `seed` begins the random numbers,
     which follow the number of the run (`next_run`); with
     `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
     `model` is a graph, or an opened `.mezzo` file: its programs are taken where they fit this machine, each read and
@@ -130,13 +132,15 @@ class Session:
         seed: int = 0,
         random: Literal["philox", "numpy"] = "philox",
         states: dict[str, Array] | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         self._model, self.signature, self.budget = model, model.signature, budget or Budget()
         self._stored = None if isinstance(model, Graph) else model
         self._options = Options(
             device_named(device), Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
-            precision=_possible(precision, onednn),
+            precision=_possible(precision, onednn), exchange=exchange is not None,
         )  # fmt: skip
+        self._exchange, self._part = exchange, () if exchange is None else exchange.part
         self._compiled: dict[tuple[str, ...], Compiled] = {}
         self._bound: OrderedDict[Any, Bound] = OrderedDict()
         self._latest: Bound | None = None
@@ -386,7 +390,7 @@ class Session:
         with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
             instance = self._instance(seat, bound)
             instance.around.meter = Meter(self.budget.steps, until=until, cancel=cancel)
-            instance.around.key = (self._seed, self._number())
+            instance.around.key = (self._seed, self._number(), *self._part)
             with np.errstate(all="ignore"):
                 results = instance.run(list(arrays.values()), buffers, observe=observe)
         made = {
@@ -403,7 +407,11 @@ class Session:
         found = seat.instances.get(bound)
         if found is None:
             meter = Meter(self.budget.steps)
-            around = Surroundings(bound.constants, self.budget, self._pool, meter, numpy_random=self._numpy_random)
+            around = Surroundings(
+                *(bound.constants, self.budget, self._pool, meter),
+                numpy_random=self._numpy_random,
+                exchange=self._exchange,
+            )
             found = seat.instances[bound] = Instance(bound.program, seat.arena, around, self.states)
         return found
 
@@ -421,7 +429,8 @@ class Session:
             instance = self._instance(seat, bound)
             around = instance.around
             if known.counted or around.meter.watches:
-                around.meter, around.key = Meter(self.budget.steps), (self._seed, self._number())
+                around.meter = Meter(self.budget.steps)
+                around.key = (self._seed, self._number(), *self._part)
             buffers, results = known.replay(instance, feeds)
             short = known.short(instance)
             if short is not None:

@@ -18,6 +18,7 @@ from ..runtime.infer import infer
 from ..runtime.optimizer import Optimizer
 from ..runtime.passes.prune import prune
 from ..runtime.typed import TypedBuilder
+from .order import soon
 from .recompute import made_again
 
 COUNT, SCALE = "optimizer/updates", "optimizer/scale"  # names of states
@@ -141,7 +142,7 @@ def training_step(
     nodes = made_again(g.nodes(), loss, again) if again else g.nodes()
     return prune(
         graph.but(
-            nodes=_soon(nodes, {s.input: s.output for s in states}, set(made.after.values()), set(found.values())),
+            nodes=soon(nodes, {s.input: s.output for s in states}, set(made.after.values()), set(found.values())),
             initializers={**graph.initializers, **g.constants(), **made.first},
             states=tuple(states),
             types=g.types,
@@ -265,37 +266,3 @@ def _update(
             made.after[name] = value if finite is None else g.Where(finite, value, name)
     more = g.Add(COUNT, g.const(1))
     made.after[COUNT] = more if finite is None else g.Where(finite, more, COUNT)
-
-
-def _soon(nodes: Sequence[Node], states: Mapping[str, str], ends: set[str], gradients: set[str]) -> tuple[Node, ...]:
-    """The nodes with each update as early as it may run: when its gradient is there and the last reader of what it
-    overwrites is done. So a gradient lives only as long as it must. What is emitted goes as early, so that it travels
-    while the rest of the backward part runs; what is awaited is read behind all of that."""
-    made = {o: i for i, n in enumerate(nodes) for o in n.outputs if o}
-    movable = {i for i, n in enumerate(nodes) if ends & set(n.outputs) and not _is(n, AWAIT)}
-    backward = max((made[n] for n in gradients), default=len(nodes))
-    sent: set[str] = set()
-    for i in range(len(nodes) - 1, backward, -1):
-        if _is(nodes[i], EMIT) or not sent.isdisjoint(nodes[i].outputs):
-            movable.add(i)
-            sent.update(nodes[i].reads())
-    readers: dict[str, list[int]] = {}
-    for i, node in enumerate(nodes):
-        for name in node.reads():
-            readers.setdefault(name, []).append(i)
-    overwritten: dict[int, set[str]] = {}
-    for read, write in states.items():
-        if write in made:
-            overwritten.setdefault(made[write], set()).add(read)
-    place: dict[int, tuple[int, int]] = {i: (i, 0) for i in range(len(nodes)) if i not in movable}
-    for i in sorted(movable):
-        before = [place[made[n]][0] for n in nodes[i].reads() if n in made]
-        before += [
-            place[r][0] for name in overwritten.get(i, ()) for r in readers.get(name, ()) if r != i and r in place
-        ]
-        place[i] = (max(before, default=-1), 1 + i)
-    return tuple(nodes[i] for i in sorted(range(len(nodes)), key=place.__getitem__))
-
-
-def _is(node: Node, op: str) -> bool:
-    return node.domain == DOMAIN and node.op == op

@@ -53,6 +53,7 @@ def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]
     """The key of programs that this machine makes with these options."""
     device = options.device
     how = {"fused": options.fuse, "parallel": options.parallel, "in given order": not options.reorder}
+    how["with a store"] = options.exchange
     outside = [f"{value!r} in {buffer!r}" for value, buffer in sorted((options.extern or {}).items())]
     how_many = f"{options.threads} threads{'' if options.onednn else ', no oneDNN'}"
     names = ", ".join(k.name for k in device.kernels)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .exchange import Exchanges
 from .extremes import Extremes, Places
-from .kernel import Alias, Ask, Call, Choice, Declined, Kernel, Packs, Rebinds, Target, Work
+from .kernel import Alias, Ask, Call, Choice, Declined, Exchange, Kernel, Packs, Rebinds, Target, Work
 from .losses import CrossEntropy
 from .matmul import Gemm, MatMul
 from .movement import Movement, Take
@@ -27,9 +28,11 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     Update(),
     CrossEntropy(),
     Scatter(),
+    Exchanges(),
     Reference(),
 )
 
 __all__ = [
-    "CPU_KERNELS", "Alias", "Ask", "Call", "Choice", "Declined", "Kernel", "Packs", "Rebinds", "Target", "Work",
+    "CPU_KERNELS", "Alias", "Ask", "Call", "Choice", "Declined", "Exchange", "Kernel", "Packs", "Rebinds", "Target",
+    "Work",
 ]  # fmt: skip

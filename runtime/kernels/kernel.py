@@ -93,13 +93,34 @@ class Ask:
         return i < len(self.constants) and self.constants[i]
 
 
+class Exchange(Protocol):
+    """What a program's Emit and Await speak to: a store that is shared with other processes (train/exchange.py).
+
+    `part` is added to the keys of random numbers, so that each process draws its own.
+    """
+
+    @property
+    def part(self) -> tuple[int, ...]: ...
+    def buffer(self, key: str, type: Tensor) -> Array:
+        """Where the value of a key lies, of this type: the same array each time. Raises InputError for another."""
+        ...
+
+    def emit(self, key: str) -> None:
+        """The value in the buffer is final; nobody touches it until `wait`."""
+        ...
+
+    def wait(self, key: str) -> Array:
+        """What the store answers, once it does: the buffer, or an array that is valid until the next `emit`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """One step as a kernel prepares it: what was asked, its chosen kernel and its buffers.
 
     Inputs are None where absent. `scratch(dtype, shape)` hands out workspace. Where `outputs` is None the kernel
     returns its results instead (Choice.allocates). `bodies` maps attribute names to runnable subgraphs; `key`
-    and `numpy_random` serve the references.
+    and `numpy_random` serve the references, `exchange` is the store that Emit and Await speak to.
     """
 
     ask: Ask
@@ -110,6 +131,7 @@ class Work:
     bodies: Mapping[str, Any] = field(default_factory=dict[str, Any])
     key: Callable[[], tuple[int, ...]] = tuple
     numpy_random: bool = False
+    exchange: Exchange | None = None
 
     @property
     def node(self) -> Node:
@@ -117,7 +139,11 @@ class Work:
 
 
 class Kernel(Protocol):
-    """A way to run some operators on one kind of device."""
+    """A way to run some operators on one kind of device.
+
+    One that says `remembers = True` looks at nothing but what makes the `kind` of a question (kind.py), so that its
+    answer serves all nodes of the kind.
+    """
 
     @property
     def name(self) -> str: ...

@@ -1,0 +1,67 @@
+"""Emit and Await: a value in a buffer of the store is handed over there, and taken back when others have added theirs.
+
+Without a store both are the identity, which costs nothing where operand and result share their bytes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from ...ops import DType, Tensor
+from ...ops.exchange import AWAIT, DOMAIN, EMIT
+from ...ops.types import Array
+from ..graph import Node
+from .kernel import Alias, Ask, Call, Choice, Declined, Exchange, Work, nothing
+
+
+class Exchanges:
+    """The plan puts operand and result of an Emit into the store's own buffer where it can (see lower.py); the rest is
+    copied."""
+
+    name = "exchange"
+
+    def serves(self, node: Node) -> bool:
+        return node.domain == DOMAIN and node.op in (EMIT, AWAIT)
+
+    def select(self, ask: Ask) -> Choice | Declined:
+        x = ask.inputs[0]
+        if not isinstance(x, Tensor):
+            return Declined("no tensor")
+        alias = Alias(0, 0, "view" if ask.node.op == EMIT else "inplace")
+        return Choice(self.name, aliases=(alias,), capturable=False)
+
+    def prepare(self, work: Work) -> Call:
+        x, out = work.inputs[0], work.outputs[0]
+        assert x is not None and out is not None
+        exchange, key = work.exchange, str(work.node.attrs["key"])
+        if exchange is None:
+            return nothing if _same(x, out) else partial(np.copyto, out, x)
+        if work.node.op == EMIT:
+            return _emit(exchange, key, x, exchange.buffer(key, Tensor(DType.of(x.dtype), x.shape)), out)
+
+        def taken() -> None:
+            answer = exchange.wait(key)
+            if answer is not out:
+                np.copyto(out, answer)
+
+        return taken
+
+
+def _emit(exchange: Exchange, key: str, x: Array, buffer: Array, out: Array) -> Call:
+    copies = [(y, x) for y in (out, buffer) if not _same(y, x)]
+    if not copies:
+        return partial(exchange.emit, key)
+
+    def call() -> None:
+        for y, source in copies:
+            np.copyto(y, source)
+        exchange.emit(key)
+
+    return call
+
+
+def _same(a: Array, b: Array) -> bool:
+    """Whether two arrays are the same bytes in the same order."""
+    return a.shape == b.shape and bool(a.ctypes.data == b.ctypes.data)
