@@ -6,10 +6,10 @@ push is kept that cannot be added yet.
 
 **Sequential.** A round is open from the first push of its step until it is applied; it is the set of the ranks that
 took part in the job when it opened, less those that leave in good order. The first rank's bytes are received into the
-sum. Every other rank's go to staging and are added, range by range, as soon as all ranks before it have got there; hence
-the sum is that of rank order, whatever arrives first. What has all ranks in it is applied and answered at once, except
-by optimizers that need the whole tensor. Nobody may push step n + 1 before its step n is answered, so that nobody can
-still be reading the value that a round overwrites.
+sum. Every other rank's go to staging and are added, range by range, as soon as all ranks before it have got there;
+hence the sum is that of rank order, whatever arrives first. What has all ranks in it is applied and answered at once,
+except by optimizers that need the whole tensor. Nobody may push step n + 1 before its step n is answered, so that
+nobody can still be reading the value that a round overwrites.
 
 **Bounded and eventual.** A push goes to staging and is applied by itself, whole, when it is complete.
 
@@ -28,14 +28,10 @@ from typing import Any
 from .consistency import Consistency, Sequential
 from .one_key import OneKey, Refusal, Rule
 from .serving import (
-    Acknowledge,
-    Add,
-    Apply,
     Arrived,
     Asked,
     Configured,
     Declared,
-    Due,
     Event,
     Fail,
     Instruction,
@@ -44,31 +40,8 @@ from .serving import (
     Opened,
     Receive,
     Refuse,
-    Send,
     Ticked,
 )
-
-__all__ = [
-    "Acknowledge",
-    "Add",
-    "Apply",
-    "Arrived",
-    "Asked",
-    "Configured",
-    "Declared",
-    "Due",
-    "Event",
-    "Fail",
-    "Instruction",
-    "Joined",
-    "Left",
-    "Opened",
-    "Receive",
-    "Refuse",
-    "Rounds",
-    "Send",
-    "Ticked",
-]
 
 
 @dataclass(slots=True)
@@ -271,10 +244,10 @@ class Rounds:
         ranks = tuple(key.missing())
         waiting = min(wait.step for wait in key.waits.values())
         named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-        what = (
-            f"step {waiting} of key {key.declared.name!r}" if waiting else f"the initial value of {key.declared.name!r}"
+        what = f"step {waiting}" if waiting else "the initial value"
+        return Fail(
+            ranks, f"{what} of key {key.declared.name!r} waits for {named}; nothing came for {self._deadline:g} s"
         )
-        return Fail(ranks, f"{what} waits for {named}; nothing came for {self._deadline:g} s")
 
 
 def _needs_whole(name: str) -> Refusal:
