@@ -1,1 +1,6 @@
-"""The KVStore: values of many workers, joined by key (decision 6)."""
+"""The KVStore: values of many workers, joined by key (decision 6). `mezzo.kv` is this package."""
+
+from .create import KINDS, create
+from .store import Handle, KVStore, Stats
+
+__all__ = ["KINDS", "Handle", "KVStore", "Stats", "create"]

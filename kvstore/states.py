@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -60,6 +60,26 @@ def read_states(path: str | PathLike[str]) -> Saved:
             where=fspath(path),
             hint="give the file that save_optimizer_states wrote; a pickle is never read",
         ) from error
+
+
+def check_states(saved: Saved, slots: Sequence[str], values: Mapping[str, Array]) -> None:
+    """Raise ModelError unless the states, with these names, belong to these values."""
+    for key, states in saved.states.items():
+        value = values.get(key)
+        wanted = set(slots) if saved.updates[key] else set()
+        if value is None:
+            why = "is not declared in this store"
+        elif not wanted <= set(states) <= set(slots):
+            why = f"has the states {sorted(states)}, not {sorted(slots)}"
+        elif any(state.shape != value.shape or state.dtype != value.dtype for state in states.values()):
+            why = f"has states of another shape or type than {value.dtype}{list(value.shape)}"
+        else:
+            continue
+        raise ModelError(
+            f"key {key!r} of the saved states {why}",
+            where="load_optimizer_states",
+            hint="declare the same keys as the store that saved them",
+        )
 
 
 def _digest(text: str, arrays: Mapping[str, Array]) -> str:

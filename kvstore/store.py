@@ -55,8 +55,27 @@ class Ticket(Protocol):
         ...
 
 
+class Ended:
+    """A ticket of an operation that has ended with its start."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Array) -> None:
+        self.value = value
+
+    def wait(self) -> Array:
+        return self.value
+
+    def then(self, call: Callable[[BaseException | None], None]) -> None:
+        call(None)
+
+
+ENDED = Ended(np.empty(0))
+
+
 class Backend(Protocol):
-    """What lies below the verbs. Keys are strings here; arrays have been checked against what `init` declared.
+    """What lies below the verbs. Keys are strings here ("#7" for the integer 7); arrays have been checked against what
+    `init` declared.
 
     Any thread may call; `push`, `pull` and `pushpull` start an operation and never wait for other workers. Operations
     of one worker on one key happen in the order of their calls. Higher priorities go first where there is a choice.
@@ -151,9 +170,9 @@ class Handle:
 class KVStore:
     """Arrays by key, shared by `num_workers` workers; made by `mezzo.kv.create`.
 
-    Keys are strings or integers, values arrays or lists of arrays (one per device, summed in list order); every verb
-    takes one key, or a list of keys with a list of values. A key is declared by `init`, with the shape and element type
-    that every later array must have (ShapeError else).
+    Keys are strings or integers (3 and "3" are two keys), values arrays or lists of arrays (one per device, summed in
+    list order); every verb takes one key, or a list of keys with a list of values. A key is declared by `init`, with
+    the shape and element type that every later array must have (ShapeError else).
 
     What a push does to the stored value:
 
@@ -331,7 +350,7 @@ class KVStore:
     def _declare(self, key: Any, value: Array) -> Declared:
         if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
             raise InputError(f"{key!r} is no key", where=self._here("init"), hint="keys are strings or integers")
-        name = str(key)
+        name = key if isinstance(key, str) else f"#{key}"
         if name in self._names:
             former = self._names[name]
             why = "is declared already" if former == key else f"would be confused with {former!r}"
@@ -343,8 +362,8 @@ class KVStore:
     def _of(self, key: Key, verb: str) -> Declared:
         declared = self._declared.get(key)
         if declared is None:
-            other = self._names.get(str(key))
-            hint = f"declared is {other!r}" if other is not None else "declare it with init"
+            other = next((k for k in self._declared if str(k) == str(key)), None)
+            hint = "declare it with init" if other is None else f"declared is {other!r}, which is another key"
             raise InputError(f"key {key!r} is not declared", where=self._here(verb), hint=hint)
         return declared
 

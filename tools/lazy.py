@@ -21,7 +21,7 @@ def backend(name: str) -> type[Backend]:
 
 
 def training(name: str) -> Any:
-    """`__getattr__` of `mezzo`: the training layer, which whoever only runs models does not need.
+    """`__getattr__` of `mezzo`: training and the KVStore, which whoever only runs models does not need.
 
     Raises AttributeError for any other name.
     """
@@ -42,4 +42,8 @@ def training(name: str) -> Any:
             from ..train.head import with_head
 
             return with_head
+        case "kv":
+            from .. import kvstore
+
+            return kvstore
     raise AttributeError(f"module 'mezzo' has no attribute {name!r}")

@@ -1,0 +1,94 @@
+"""`mezzo.kv.create`: a store of some kind."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from ..ops.errors import InputError
+from .local import Local
+from .protocol.consistency import Bounded, Consistency, Eventual, Sequential
+from .store import KVStore
+
+LOCAL = ("local", "device")
+# Kind -> how its workers follow each other, unless `consistency` says otherwise.
+DIST = {"dist_sync": "sequential", "dist_device_sync": "sequential", "dist_async": "eventual"}
+KINDS = (*LOCAL, *DIST)
+CONSISTENCIES = ("sequential", "bounded", "eventual")
+
+
+def create(
+    kind: str = "local",
+    *,
+    consistency: str | tuple[str, str] | None = None,
+    staleness: int | None = None,
+    deadline: float | None = None,
+) -> KVStore:
+    """A store.
+
+    | kind | workers | a push |
+    |---|---|---|
+    | `local`, `device` | this process | sums over the devices of this process |
+    | `dist_sync`, `dist_device_sync` | those of the job | sums over all workers, in the order of their ranks |
+    | `dist_async` | those of the job | counts by itself, when it has arrived |
+
+    `consistency` is `sequential` (a round is the set of all workers; the same numbers in every run), `bounded` (nobody
+    is more than `staleness` pushes of a key ahead of the slowest) or `eventual` (nobody waits for anybody); a pair says
+    it for the workers of one host and between hosts. `deadline` (seconds) ends every wait for other workers with an
+    error that names those who are missing.
+
+    The dist kinds read the job from the environment (DMLC_ROLE and the other names of `environment.py`), which
+    `mezzo launch` and the launchers of MXNet set. In the role of a server or scheduler this call serves until the job
+    has ended, and then exits.
+
+    Raises InputError for unknown kinds and for arguments that do not go together.
+
+    >>> with create("local") as kv:
+    ...     kv.rank, kv.num_workers
+    (0, 1)
+    >>> create("dist_sinc")
+    Traceback (most recent call last):
+    mezzo.ops.errors.InputError: kv.create: there is no kind 'dist_sinc'
+      hint: did you mean 'dist_sync'? There are local, device, dist_sync, dist_device_sync, dist_async
+    """
+    if kind not in KINDS:
+        near = get_close_matches(str(kind), KINDS, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InputError(f"there is no kind {kind!r}", where="kv.create", hint=f"{hint}There are {', '.join(KINDS)}")
+    levels = _levels(kind, consistency, staleness)
+    if deadline is not None and not deadline > 0:
+        raise InputError(f"deadline={deadline} is no number of seconds above 0", where="kv.create")
+    if kind in LOCAL:
+        if any(not isinstance(level, Sequential) for level in levels):
+            raise InputError(
+                f"consistency={consistency!r} says how workers follow each other, and {kind!r} has one",
+                where="kv.create",
+                hint="leave it out, or create a dist kind",
+            )
+        return KVStore(Local(kind))
+    raise NotImplementedError
+
+
+def _levels(
+    kind: str, consistency: str | tuple[str, str] | None, staleness: int | None
+) -> tuple[Consistency, Consistency]:
+    """The consistency inside of hosts, and between them."""
+    default = DIST.get(kind, "sequential")
+    if consistency is None:
+        consistency = "bounded" if staleness is not None else default
+    names = (consistency, consistency) if isinstance(consistency, str) else tuple(consistency)
+    for name in names:
+        if name not in CONSISTENCIES or len(names) != 2:
+            near = get_close_matches(str(name), CONSISTENCIES, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            hint += f"Give {', '.join(CONSISTENCIES)}, or a pair of them: inside of hosts, and between them"
+            raise InputError(f"consistency={consistency!r}", where="kv.create", hint=hint)
+    if (staleness is not None) != ("bounded" in names) or (staleness is not None and staleness < 0):
+        raise InputError(
+            f"consistency={consistency!r} with staleness={staleness}",
+            where="kv.create",
+            hint="'bounded' needs a staleness of 0 or more, and nothing else has one",
+        )
+    made: dict[str, Consistency] = {"sequential": Sequential(), "eventual": Eventual()}
+    made |= {"bounded": Bounded(staleness)} if staleness is not None else {}
+    inside, between = names
+    return made[inside], made[between]
