@@ -4,13 +4,18 @@ Events name a connection by a number of the driver's own (`peer`). Workers and s
 declared are there, all get their `Welcome`. A worker or server without a hint (`Hello.rank`) gets the lowest free rank:
 hosts in the order of their names, on a host in order of arrival. An agent says `Hello` too; its rank is the place of
 its host in `Welcome.hosts`, one agent per host.
+
+The job ends well when every worker has said Bye; it fails with the first process that says Bye with a code, says
+Failed, closes its connection without a word, or falls silent after it had sent heartbeats. Everybody is told.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from .messages import Failed, Message
+from .messages import NOBODY, Barrier, Bye, Failed, Heartbeat, Hello, Message, Refused, Role, Stats, Welcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +69,251 @@ class End:
 Instruction = Tell | Close | End
 
 
+@dataclass(slots=True)
+class _Member:
+    """One process of the job."""
+
+    hello: Hello
+    rank: int = NOBODY
+    left: bool = False
+    beats: bool = False  # it sends heartbeats
+    fresh: bool = True  # something came since the last tick
+    heard: float = 0.0
+
+    def __str__(self) -> str:
+        number = f" {self.rank}" if self.rank != NOBODY else ""
+        return f"{self.hello.role}{number} on host {self.hello.host!r}"
+
+
 class Membership:
     """The machine of the scheduler, for a job of so many workers and servers.
 
-    `deadline`: seconds for all to come, and for a barrier. `timeout`: seconds without any message after which a process
-    is taken for dead (0: never; a closed connection always is).
+    `deadline`: seconds for all to come, and for a barrier. `timeout`: seconds of silence after which a process that has
+    sent a heartbeat before is taken for dead (0: never; a closed connection always is).
+
+    >>> job = Membership(workers=2)
+    >>> job.handle(Said(7, Hello("worker", "b")))
+    ()
+    >>> for told in job.handle(Said(8, Hello("worker", "a"))):
+    ...     print(told.peer, told.message.rank, told.message.hosts)
+    7 1 (('a', (0,)), ('b', (1,)))
+    8 0 (('a', (0,)), ('b', (1,)))
+    >>> job.handle(Closed(7))[-1].failure.reason
+    "worker 1 on host 'b' is gone: its connection was closed"
     """
 
     def __init__(self, workers: int, servers: int = 0, deadline: float = 120.0, timeout: float = 0.0) -> None:
-        raise NotImplementedError
+        self._declared: dict[Role, int] = {"worker": workers, "server": servers}
+        self._deadline, self._timeout = deadline, timeout
+        self._members: dict[int, _Member] = {}  # by peer, in order of arrival
+        self._welcome: Welcome | None = None  # for nobody in particular, once the job is complete
+        self._barriers: dict[str, dict[int, int]] = {}  # by name: peers by rank
+        self._since: dict[str, float] = {}  # by barrier, or "" for the gathering: the first tick that saw it
+        self._released = 0
+        self._ended = False
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
         """What to do about what happened."""
-        raise NotImplementedError
+        if self._ended:
+            return ()
+        match event:
+            case Said(peer, message):
+                return tuple(self._said(peer, message))
+            case Closed(peer, reason):
+                return tuple(self._closed(peer, reason))
+            case Ticked(now):
+                return tuple(self._ticked(now))
+
+    def _said(self, peer: int, message: Message) -> Iterable[Instruction]:
+        member = self._members.get(peer)
+        if isinstance(message, Hello):
+            return self._hello(peer, message) if member is None else self._refuse(peer, "said Hello twice")
+        if member is None:
+            return self._refuse(peer, f"said {type(message).__name__} before Hello")
+        member.fresh = True
+        match message:
+            case Heartbeat():
+                member.beats = True
+                return ()
+            case Barrier():
+                return self._barrier(peer, member, message)
+            case Bye():
+                return self._bye(member, message)
+            case Failed():
+                return self._fail(message)
+            case Stats():
+                return [Tell(peer, Stats({"members": len(self._members), "barriers": self._released}))]
+        return self._refuse(peer, f"said {type(message).__name__} to the scheduler")
+
+    def _refuse(self, peer: int, reason: str, hint: str = "") -> list[Instruction]:
+        return [Tell(peer, Refused(reason, hint)), Close(peer)]
+
+    # --------------------------------------------------------------------------------------------------- gathering
+
+    def _role(self, role: Role) -> list[tuple[int, _Member]]:
+        return [(peer, member) for peer, member in self._members.items() if member.hello.role == role]
+
+    def _hello(self, peer: int, hello: Hello) -> Iterable[Instruction]:
+        same = [member for _, member in self._role(hello.role)]
+        if hello.role == "scheduler":
+            return self._refuse(peer, "this job has a scheduler already")
+        if hello.role == "agent":
+            if any(m.hello.host == hello.host and not m.left for m in same):
+                return self._refuse(peer, f"host {hello.host!r} has an agent already")
+            self._members[peer] = _Member(hello)
+            return self._welcomed(peer) if self._welcome else ()
+        most = self._declared[hello.role]
+        if len(same) >= most:
+            return self._refuse(
+                peer,
+                f"this job has {most} {hello.role}s, and all have come: {_by_host(same)}",
+                f"this is one more, on host {hello.host!r}: declare as many as are started (DMLC_NUM_WORKER, DMLC_NUM_SERVER)",
+            )
+        if hello.rank != NOBODY and (hello.rank >= most or any(m.hello.rank == hello.rank for m in same)):
+            why = f"there are {most}" if hello.rank >= most else "another process has it"
+            return self._refuse(peer, f"{hello.role} {hello.rank} cannot be: {why}", "MEZZO_RANK counts from 0")
+        self._members[peer] = _Member(hello)
+        workers = [member.hello for _, member in self._role("worker")]
+        kinds = sorted({w.consistency for w in workers})
+        if len(kinds) > 1:
+            where = "; ".join(f"{kind} on host {_hosts(workers, kind)}" for kind in kinds)
+            return self._fail(Failed((), f"workers disagree about the kind of the store: {where}"))
+        if any(len(self._role(role)) < declared for role, declared in self._declared.items()):
+            return ()
+        self._complete()
+        return [told for each in self._members for told in self._welcomed(each)]
+
+    def _complete(self) -> None:
+        """Give ranks: hints first, then hosts by name, on a host in order of arrival."""
+        for role, most in self._declared.items():
+            members = [member for _, member in self._role(role)]
+            free = iter(sorted({*range(most)} - {m.hello.rank for m in members}))
+            for member in sorted(members, key=lambda m: m.hello.host):
+                member.rank = member.hello.rank if member.hello.rank != NOBODY else next(free)
+        workers = sorted((m for _, m in self._role("worker")), key=lambda m: m.rank)
+        servers = sorted((m for _, m in self._role("server")), key=lambda m: m.rank)
+        hosts: dict[str, list[int]] = {}
+        for worker in workers:
+            hosts.setdefault(worker.hello.host, []).append(worker.rank)
+        self._welcome = Welcome(
+            NOBODY,
+            len(workers),
+            tuple(server.hello.address for server in servers),
+            tuple((host, tuple(ranks)) for host, ranks in hosts.items()),
+            workers[0].hello.consistency if workers else "",
+        )
+
+    def _welcomed(self, peer: int) -> Iterable[Instruction]:
+        member, job = self._members[peer], self._welcome
+        assert job is not None
+        if member.hello.role == "agent":
+            hosts = [host for host, _ in job.hosts]
+            if member.hello.host not in hosts:
+                del self._members[peer]
+                return self._refuse(peer, f"no worker runs on host {member.hello.host!r}")
+            member.rank = hosts.index(member.hello.host)
+        return [Tell(peer, replace(job, rank=member.rank))]
+
+    def _missing(self) -> Failed:
+        """What to say when not all have come in time."""
+        parts, ranks = [], list[int]()
+        for role, most in self._declared.items():
+            here = [member for _, member in self._role(role)]
+            parts.append(f"{len(here)} of {most} {role}s came{_by_host(here, ' (')}")
+            hints = {member.hello.rank for member in here}
+            if role == "worker" and NOBODY not in hints:
+                ranks = sorted({*range(most)} - hints)
+        return Failed(tuple(ranks), f"not all have come within {self._deadline:g} s: {', '.join(parts)}")
+
+    # ---------------------------------------------------------------------------------------------------- barriers
+
+    def _barrier(self, peer: int, member: _Member, barrier: Barrier) -> Iterable[Instruction]:
+        if member.hello.role != "worker" or member.rank != barrier.rank or member.left:
+            return self._refuse(peer, f"{member} stands at a barrier as rank {barrier.rank}")
+        at = self._barriers.setdefault(barrier.name, {})
+        if barrier.rank in at:
+            return self._refuse(peer, f"rank {barrier.rank} stands at barrier {barrier.name!r} already")
+        at[barrier.rank] = peer
+        return self._release()
+
+    def _awaited(self, name: str) -> list[int]:
+        """Ranks that take part in the job and have not come to a barrier."""
+        return sorted(m.rank for _, m in self._role("worker") if not m.left and m.rank not in self._barriers[name])
+
+    def _release(self) -> Iterable[Instruction]:
+        """Open every barrier that waits for nobody any more."""
+        made = list[Instruction]()
+        for name in [name for name in self._barriers if not self._awaited(name)]:
+            made += [Tell(peer, Barrier(name, rank)) for rank, peer in sorted(self._barriers.pop(name).items())]
+            self._since.pop(name, None)
+            self._released += 1
+        return made
+
+    # -------------------------------------------------------------------------------------------------------- ends
+
+    def _bye(self, member: _Member, bye: Bye) -> Iterable[Instruction]:
+        if bye.code:
+            why = f": {bye.reason}" if bye.reason else ""
+            return self._blame(member, f"ended with code {bye.code}{why}")
+        if self._welcome is None:
+            return self._blame(member, "left before the job was complete")
+        member.left = True
+        if all(worker.left for _, worker in self._role("worker")):
+            self._ended = True
+            others = [(p, m) for p, m in self._members.items() if m.hello.role != "worker" and not m.left]
+            made: list[Instruction] = [Tell(peer, Bye(other.rank)) for peer, other in others]
+            return [*made, *(Close(peer) for peer in self._members), End()]
+        if member.hello.role == "server":
+            return self._blame(member, "left while workers need it")
+        return self._release()
+
+    def _closed(self, peer: int, reason: str) -> Iterable[Instruction]:
+        member = self._members.get(peer)
+        if member is None or member.left:
+            return ()
+        del self._members[peer]
+        if member.hello.role == "agent" and self._welcome and not self._needs(member):
+            return ()
+        return self._blame(member, f"is gone: {reason}")
+
+    def _needs(self, agent: _Member) -> bool:
+        return any(not m.left for _, m in self._role("worker") if m.hello.host == agent.hello.host)
+
+    def _blame(self, member: _Member, what: str) -> Iterable[Instruction]:
+        ranks = (member.rank,) if member.rank != NOBODY else ()
+        return self._fail(Failed(ranks, f"{member} {what}", member.hello.role))
+
+    def _fail(self, failure: Failed) -> Iterable[Instruction]:
+        self._ended = True
+        here = [peer for peer, member in self._members.items() if not member.left]
+        made: list[Instruction] = [Tell(peer, failure) for peer in here]
+        return [*made, *(Close(peer) for peer in self._members), End(failure)]
+
+    def _ticked(self, now: float) -> Iterable[Instruction]:
+        for member in self._members.values():
+            if member.fresh:
+                member.fresh, member.heard = False, now
+            elif member.beats and not member.left and 0 < self._timeout < now - member.heard:
+                return self._blame(member, f"is silent for {now - member.heard:.3g} s")
+        waits = [*([] if self._welcome else [""]), *self._barriers]
+        for name in waits:
+            if now - self._since.setdefault(name, now) <= self._deadline:
+                continue
+            if not name:
+                return self._fail(self._missing())
+            ranks = self._awaited(name)
+            named = ", ".join(map(str, ranks))
+            return self._fail(
+                Failed(tuple(ranks), f"barrier {name!r} waits for ranks {named} since {self._deadline:g} s")
+            )
+        return ()
+
+
+def _by_host(members: Iterable[_Member], before: str = "") -> str:
+    counts = Counter(member.hello.host for member in members)
+    said = ", ".join(f"{count} on host {host!r}" for host, count in sorted(counts.items()))
+    return f"{before}{said}{')' if before else ''}" if said else ""
+
+
+def _hosts(workers: Iterable[Hello], kind: str) -> str:
+    return ", ".join(sorted({repr(w.host) for w in workers if w.consistency == kind}))

@@ -13,7 +13,7 @@ A `step` counts the pushes of one rank to one key: 0 is the initial value, 1 the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +21,16 @@ Role = Literal["scheduler", "server", "worker", "agent"]
 Scalar = bool | int | float | str
 NOBODY = -1  # a rank that is not known yet
 NEWEST = -1  # a step: the value as it is now
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Ranks as errors name them.
+
+    >>> named([1, 2]), named([3])
+    ('ranks 1, 2', 'rank 3')
+    """
+    numbers = [str(rank) for rank in ranks]
+    return f"rank{'s' if len(numbers) != 1 else ''} {', '.join(numbers)}"
 
 
 @dataclass(frozen=True, slots=True)

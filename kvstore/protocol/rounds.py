@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .consistency import Consistency, Sequential
+from .messages import named
 from .one_key import OneKey, Refusal, Rule
 from .serving import (
     Arrived,
@@ -243,10 +244,10 @@ class Rounds:
     def _late(self, key: OneKey) -> Fail:
         ranks = tuple(key.missing())
         waiting = min(wait.step for wait in key.waits.values())
-        named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
         what = f"step {waiting}" if waiting else "the initial value"
         return Fail(
-            ranks, f"{what} of key {key.declared.name!r} waits for {named}; nothing came for {self._deadline:g} s"
+            ranks,
+            f"{what} of key {key.declared.name!r} waits for {named(ranks)}; nothing came for {self._deadline:g} s",
         )
 
 
