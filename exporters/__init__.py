@@ -13,16 +13,23 @@ if TYPE_CHECKING:
 __all__ = ["expressible", "save_onnx", "to_onnx"]
 
 
-def to_onnx(graph: Graph, *, opset: int | None = None, standard: bool = False) -> onnx.ModelProto:
+def to_onnx(
+    graph: Graph, *, opset: int | None = None, ir_version: int | None = None, standard: bool = False
+) -> onnx.ModelProto:
     """The graph as an ONNX model, at the lowest opset and IR version that express it.
 
     A graph that was imported comes out as it went in: nodes, names, attributes, inputs and outputs. Nodes are
     rewritten for opsets older than ours only down to the opset of the file they came from, or to `opset`, which
-    fixes the opset of the result. A state becomes an extra input (its value before the run, with the first value as
-    default) and an extra output (its value after). With `standard`, operators of other domains (com.microsoft, or
-    your own) are written as the standard ones that their body consists of, where they have one.
+    fixes the opset of the result; what it lacks is written in older operators where there is such a form. A state
+    becomes an extra input (its value before the run, with the first value as default) and an extra output (its value
+    after).
 
-    Raises UnsupportedModel naming every node that the opset cannot express.
+    Operators of the domain `mezzo` (gradients, optimizers) leave as local functions, whose bodies are standard
+    operators; `load_onnx` makes operators of them again. They are written out in place where the target has no
+    functions (an `ir_version` below 8, or an `opset` below 15 without one), and with `standard`, which writes out
+    operators of other domains too (com.microsoft, or your own), where they have a body.
+
+    Raises UnsupportedModel naming every node that the opset cannot express, or what an `ir_version` cannot hold.
 
     >>> from mezzo.runtime.graph import GraphBuilder
     >>> from mezzo.ops.types import f32
@@ -33,14 +40,16 @@ def to_onnx(graph: Graph, *, opset: int | None = None, standard: bool = False) -
     """
     from .model import to_model
 
-    return to_model(graph, opset=opset, standard=standard)
+    return to_model(graph, opset=opset, ir_version=ir_version, standard=standard)
 
 
-def expressible(graph: Graph, *, opset: int | None = None, standard: bool = False) -> int:
+def expressible(
+    graph: Graph, *, opset: int | None = None, ir_version: int | None = None, standard: bool = False
+) -> int:
     """The opset that `to_onnx` would write, found without touching the weights; it raises the same errors."""
     from .model import opset_for
 
-    return opset_for(graph, opset, standard=standard)
+    return opset_for(graph, opset, ir_version=ir_version, standard=standard)
 
 
 def save_onnx(
@@ -48,6 +57,7 @@ def save_onnx(
     path: str | os.PathLike[str],
     *,
     opset: int | None = None,
+    ir_version: int | None = None,
     standard: bool = False,
     external_data: Literal["auto", "always", "never"] = "auto",
     threshold: int = 1024,
@@ -58,9 +68,17 @@ def save_onnx(
     "always", or if it is "auto" and the weights are too large for a protobuf. A failed or interrupted call leaves the
     former file as it was; data files of former calls are removed after a successful one.
 
-    Raises UnsupportedModel where ONNX cannot express the graph, ModelError if onnx refuses the result or the file
-    cannot be written.
+    Raises UnsupportedModel where ONNX, the opset or the IR version cannot express the graph, ModelError if onnx refuses
+    the result or the file cannot be written.
     """
     from .save import save
 
-    save(graph, path, opset=opset, standard=standard, external_data=external_data, threshold=threshold)
+    save(
+        graph,
+        path,
+        opset=opset,
+        ir_version=ir_version,
+        standard=standard,
+        external_data=external_data,
+        threshold=threshold,
+    )

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx.defs
+import onnx.helper
 
 from ..ops import OPSETS, upgrade
 from ..ops.types import Array, Map, Optional, Sequence, Tensor, Type
@@ -138,12 +139,30 @@ def ways(node: Node, around: Context, limit: int | None) -> tuple[list[Way], str
         if since <= around.source and not _all_known(form, around):
             return found, "the types of its operands are not known"
         try:
-            older = change.down(form, around)
+            older = change.down(_plain(form, schema, since) if change.same else form, around)
         except Declined as declined:
             return found, str(declined)
         if older is not form and (limit is None or since <= limit):
             return found, f"{form.op} was written otherwise before opset {since}"
         form, at = older, since - 1
+
+
+def _plain(form: Form, schema: Schema, since: int) -> Form:
+    """The node without attributes that an older schema lacks and that say here what it always meant."""
+    older = schema_of(form.domain, form.op, since - 1)
+    new = [a for a in form.attrs if older is not None and a in schema.attributes and a not in older.attributes]
+    said = [a for a in new if _is_default(a, form.attrs[a], schema)]
+    return form.without(*said) if said else form
+
+
+def _is_default(attr: str, value: Any, schema: Schema) -> bool:
+    if attr == "dilations":  # schemas do not say how many ones
+        return all(v == 1 for v in value)
+    default = schema.attributes[attr].default_value
+    if not default.name:
+        return False
+    meant = onnx.helper.get_attribute_value(default)
+    return bool(value == (meant.decode() if isinstance(meant, bytes) else meant))
 
 
 def _down(form: Form, since: int, around: Context) -> Form:

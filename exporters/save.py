@@ -86,6 +86,7 @@ def save(
     path: str | os.PathLike[str],
     *,
     opset: int | None,
+    ir_version: int | None,
     standard: bool,
     external_data: Literal["auto", "always", "never"],
     threshold: int,
@@ -105,7 +106,8 @@ def save(
     try:
         data = DataFile(target.parent, threshold) if aside else None
         try:
-            model = to_model(graph, opset=opset, standard=standard, store=data.store if data else tensor)
+            store = data.store if data else tensor
+            model = to_model(graph, opset=opset, ir_version=ir_version, standard=standard, store=store)
             location = data.finish(model, target.name) if data else ""
             known = not location or (target.parent / location).exists()
             if data and location:

@@ -17,7 +17,7 @@ from ..ops.upgrade import Declined, Form
 from ..runtime.graph import Graph, Node
 from .tensors import TensorReader
 from .types import type_from
-from .walk import differentiated, domain_of, functions_of, key_of, label, names_read, opsets_of
+from .walk import differentiated, domain_of, functions_of, key_of, label, names_read, operator_of, opsets_of
 
 Kind = onnx.AttributeProto
 Given = Mapping[str, "Argument"]
@@ -177,7 +177,7 @@ class Build:
                 if any(differentiated(proto)):  # its texts are names of values
                     attrs[attribute.name] = _renamed(attrs[attribute.name], argument.scope, where)
         outputs = tuple(self._define(o, scope, top=top) for o in proto.output)
-        form = Form(proto.op_type, inputs, outputs, attrs, domain)
+        form = Form(operator_of(domain, proto.op_type), inputs, outputs, attrs, domain)
         try:
             form = upgrade.upgrade(form, around.opsets[domain], Surroundings(self, around))
         except Declined as reason:

@@ -12,7 +12,7 @@ import onnx.defs
 
 from ..ops import OPS, OPSETS, upgrade
 from .uses import OperatorUse
-from .walk import FunctionKey, Place, domain_of, key_of, label, opsets_of, places
+from .walk import FunctionKey, Place, domain_of, key_of, label, operator_of, opsets_of, places
 
 Used = tuple[str, str, int | None]  # domain, operator, opset
 
@@ -30,7 +30,7 @@ def operator_uses(
         for index, node in enumerate(place.nodes):
             if key_of(node) not in functions:
                 domain = domain_of(node.domain)
-                key = (domain, node.op_type, place.opsets.get(domain))
+                key = (domain, operator_of(domain, node.op_type), place.opsets.get(domain))
                 count[key] += 1
                 first.setdefault(key, f"{place.where}: {label(index, node)}")
     return [

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import onnx
 
+from ..ops import OPS
+from ..ops.op import REQUIRED
 from ..ops.optimizers import DOMAIN
 
+OURS = "mezzo"
 FunctionKey = tuple[str, str, str]  # domain, name, overload
 
 
@@ -23,8 +26,24 @@ def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
 
 
 def functions_of(model: onnx.ModelProto) -> dict[FunctionKey, onnx.FunctionProto]:
-    """The local functions of a model."""
-    return {(domain_of(f.domain), f.name, f.overload): f for f in model.functions}
+    """The local functions of a model, without those that stand for operators of ours."""
+    return {(domain_of(f.domain), f.name, f.overload): f for f in model.functions if not stands_for_ours(f)}
+
+
+def stands_for_ours(function: onnx.FunctionProto) -> bool:
+    """Whether calls of a function are nodes of an operator that has a record, and give the attributes that it needs."""
+    record = OPS.get((OURS, operator_of(function.domain, function.name)))
+    if function.domain != OURS or record is None:
+        return False
+    required = {a for a, default in record.attrs.items() if default is REQUIRED}
+    return required <= set(function.attribute) <= set(record.attrs)
+
+
+def operator_of(domain: str, name: str) -> str:
+    """The operator that a node names. Our functions have a number behind the operator's name where several were
+    written for one operator, of other attributes, ranks or element types."""
+    stem, _, number = name.rpartition("_")
+    return stem if domain == OURS and number.isdecimal() and stem else name
 
 
 def key_of(node: onnx.NodeProto) -> FunctionKey:

@@ -127,6 +127,11 @@ def _(input: Tensor, target_type: Tensor, *, saturate: int = 1, round_mode: str 
     return input.to(target_type.dtype)
 
 
+@cast_like.body
+def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> Value:
+    return g.Cast(xs[0], to=types[1].dtype.onnx, **attrs)
+
+
 @cast_like.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | None, ...]:
     return g.CastLike(dys[0], xs[0]), None

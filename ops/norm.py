@@ -255,6 +255,23 @@ def _(
     return X.forget(), kept, kept
 
 
+@layer_normalization.body
+def _(
+    g: Builder, xs: Any, types: Any, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> tuple[Value, ...] | None:
+    X, scale, bias = xs
+    axes = g.const(np.arange(axis_of(axis, g.rank_of(X)), g.rank_of(X)))
+    if stash_type not in (DType.FLOAT.onnx, DType.DOUBLE.onnx):
+        return None
+    x = g.Cast(X, to=stash_type)
+    mean = g.ReduceMean(x, axes, keepdims=1)
+    centred = g.Sub(x, mean)
+    variance = g.ReduceMean(g.Mul(centred, centred), axes, keepdims=1)
+    inverse = g.Reciprocal(g.Sqrt(g.Add(variance, g.scalar(epsilon, x))))
+    y = g.Mul(cast_like(g, g.Mul(centred, inverse), X), scale)
+    return y if bias is None else g.Add(y, bias), mean, inverse
+
+
 @layer_normalization.twin
 def _(types: Any, wanted: Any, **attrs: Any) -> Twin:
     return Twin("LayerNormalization", attrs, 3)
@@ -315,6 +332,17 @@ def _(X: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, num_grou
     return X.forget()
 
 
+@group_normalization.body
+def _(g: Builder, xs: Any, types: Any, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1) -> Value:
+    (X, *affine), shape = xs, g.shape_of(xs[0])
+    inner = g.Div(count(g, sizes(g, shape, 1)), g.const([num_groups]))
+    grouped = reshaped(g, _staged(g, X, stash_type), joined(g, sizes(g, shape, 0, 1), [num_groups], inner))
+    made, _ = standardised(g, grouped, [2], epsilon)
+    y = wide(g, cast_like(g, reshaped(g, made, shape), X))
+    scale, bias = (with_axes(g, wide(g, v), g.rank_of(X) - 2) for v in affine)
+    return cast_like(g, g.Add(g.Mul(y, scale), bias), X)
+
+
 @group_normalization.grad
 def _(
     g: Builder, dys: Any, ys: Any, xs: Any, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
@@ -360,6 +388,15 @@ def _(X: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_
     if scale.dims is not None and (broadcast_dims(X.dims, scale.dims) is None or len(scale.dims) > X.rank):
         raise ShapeError(f"{scale} does not broadcast to {X}")
     return scale.of(X.dims)
+
+
+@rms_normalization.body
+def _(g: Builder, xs: Any, types: Any, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Value:
+    (X, scale), rank = xs, g.rank_of(xs[0])
+    x = _staged(g, X, stash_type)
+    made, _ = standardised(g, x, range(axis_of(axis, rank), rank), epsilon, centre=False)
+    y = wide(g, cast_like(g, made, X))
+    return cast_like(g, g.Mul(y, cast_like(g, scale, y)), scale)
 
 
 @rms_normalization.grad

@@ -200,6 +200,7 @@ class Op:
     grad_rule: GradRule | None = None
     body_rule: BodyRule | None = None
     twin_rule: TwinRule | None = None
+    older_rule: BodyRule | None = None  # the standard form of a pointwise operator of ONNX, for opsets that lack it
 
     def infer(self, rule: InferRule) -> InferRule:
         """Set the inference rule: types in (None where absent), attributes by keyword; types out.
@@ -416,8 +417,10 @@ def pointwise(
             return written(g, [tree(known, **given)], xs)
 
         made = Op(name, domain, since, ins, (Param(output),), attrs, reference, samples, infer, tree)
-        if domain:  # those of ONNX are the standard
+        if domain:
             made.body_rule = body
+        else:  # those of ONNX are the standard, of the opsets that have them
+            made.older_rule = body
         return _register(made)
 
     return define

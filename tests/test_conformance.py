@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,23 +19,11 @@ import pytest
 
 from mezzo.tools.backend import Backend
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # its cases are computed when they are imported, infinities and all
-    import onnx.backend.test
+from .official import CANNOT_PASS as XFAIL
+from .official import KNOWN, Suite, classes_of, same_lists
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:onnx", "ignore::RuntimeWarning:numpy")
 
-DRAWN = "it compares with a draw of NumPy's generator that no seed in the model leads to"
-XFAIL = {
-    "test_bernoulli": DRAWN,
-    "test_bernoulli_expanded": DRAWN,
-    "test_bernoulli_double": DRAWN,
-    "test_bernoulli_double_expanded": DRAWN,
-    "test_bernoulli_seed": DRAWN,
-    "test_bernoulli_seed_expanded": DRAWN,
-    "test_loop16_seq_none": "the official comparison takes the length of arrays without dims, and fails on any answer",
-}
-KNOWN = 2033  # cases of onnx 1.23.2
 EACH = int(os.environ.get("MEZZO_SUITE_EACH", "1"))  # 5: only each fifth case
 
 
@@ -61,44 +48,22 @@ class Both(Backend):
         return TwoWays(model, **options)
 
 
-class Suite(onnx.backend.test.BackendTest):
-    """The official runner, which also looks at what its comparison passes over, and at the answers without oneDNN."""
-
-    inside = False
+class SuiteTwice(Suite):
+    """The official runner, which also looks at the answers without oneDNN."""
 
     @classmethod
-    def assert_similar_outputs(cls, ref_outputs: Any, outputs: Any, *args: Any, **kwargs: Any) -> None:
-        if cls.inside:  # it calls itself for the elements of lists
-            super().assert_similar_outputs(ref_outputs, outputs, *args, **kwargs)
-            return
-        cls.inside = True
-        try:
-            for found in (outputs, TwoWays.plain):
-                super().assert_similar_outputs(ref_outputs, found, *args, **kwargs)
-                same_lists(list(ref_outputs), list(found))
-        finally:
-            cls.inside = False
-
-
-def same_lists(expected: list[Any], found: list[Any]) -> None:
-    """Lists stand where lists are expected, and are as long."""
-    assert len(found) == len(expected)
-    for a, b in zip(expected, found, strict=True):
-        assert isinstance(a, (list, tuple)) == isinstance(b, (list, tuple))
-        if isinstance(a, (list, tuple)):
-            same_lists(list(a), list(b))
+    def answers(cls, outputs: Any) -> tuple[Any, ...]:
+        return outputs, TwoWays.plain
 
 
 def on_the_cpu() -> dict[str, type[TestCase]]:
-    """The classes of test cases, for the one device that the backend has."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made: dict[str, type[TestCase]] = Suite(Both, __name__).test_cases
+    """The classes of test cases."""
+    made = classes_of(SuiteTwice(Both, __name__))
     number = 0
     for case in made.values():
         for name in [n for n in vars(case) if n.startswith("test_")]:
-            number += name.endswith("_cpu")
-            if not name.endswith("_cpu") or number % EACH:
+            number += 1
+            if number % EACH:
                 delattr(case, name)
             elif (known := name.removesuffix("_cpu")) in XFAIL:
                 setattr(case, name, pytest.mark.xfail(reason=XFAIL[known])(getattr(case, name)))

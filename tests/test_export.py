@@ -157,16 +157,18 @@ def test_what_an_opset_cannot_express_is_told_node_by_node() -> None:
 
 
 def test_old_softmax_among_newer_operators() -> None:
-    """As a node of its own up to opset 12; above, in today's words."""
+    """As a node of its own up to opset 12; above as a function of today's, or in its words."""
     nodes = [node("Softmax", "x", "h", axis=1, name="s"), node("Relu", "h", "y", name="r")]
     proto = model(nodes, [value("x", 2, 3, 4)], [value("y", 2, 3, 4)], opset=11, ir=6)
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)}
     graph = load_onnx(proto)
     assert graph.nodes[0].op == "SoftmaxFlattened"
-    same, newer = to_onnx(graph), to_onnx(graph, opset=17)
+    same, newer, inlined = to_onnx(graph), to_onnx(graph, opset=17), to_onnx(graph, opset=17, standard=True)
     assert [n.op_type for n in same.graph.node] == ["Softmax", "Relu"]
-    assert [n.op_type for n in newer.graph.node] == ["Flatten", "Softmax", "Reshape", "Relu"]
-    for made in (same, newer):
+    assert [n.op_type for n in newer.graph.node] == ["SoftmaxFlattened", "Relu"]
+    assert [n.op_type for n in inlined.graph.node] == ["Flatten", "Softmax", "Reshape", "Relu"]
+    assert [n.op for n in load_onnx(newer).nodes] == [n.op for n in graph.nodes]
+    for made in (same, newer, inlined):
         onnx.checker.check_model(made, full_check=True)
         close(ort_run(made, feeds), ort_run(proto, feeds))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..op import OPS, OPSETS
 from . import legacy as legacy
 from . import moved as moved
-from .form import Change, Declined, Form, Rewrite, Scope
+from .form import Change, Declined, Form, Rewrite, Scope, unchanged
 from .rules import RULES
 from .same import ML_TABLE, TABLE, parse
 
@@ -28,7 +28,7 @@ def _axis_from_front(form: Form, scope: Scope) -> Form:
 
 
 def _table() -> dict[tuple[str, str, int], Change]:
-    same, axes = Change(same=True), Change(down=_axis_from_front, same=True)
+    same, axes = Change(down=unchanged, same=True), Change(down=_axis_from_front, same=True)
     made = {
         (domain, op, v): axes if from_back else same
         for domain, table in (("", TABLE), ("ai.onnx.ml", ML_TABLE))

@@ -81,7 +81,13 @@ Rewrite = Callable[[Form, Scope], Form]
 
 
 def unchanged(form: Form, scope: Scope) -> Form:
+    """A node is written alike before and after."""
     return form
+
+
+def not_written(form: Form, scope: Scope) -> Form:
+    """The way down to opsets below 7, which are read, never written."""
+    raise Declined("opsets below 7 are not written")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class Change:
     """
 
     up: Rewrite = unchanged
-    down: Rewrite = unchanged
+    down: Rewrite = not_written
     same: bool = False
     made: tuple[str, str] | None = None
 

@@ -199,3 +199,28 @@ def _(
     found = scan.infer_rule(*rows, body=body, num_scan_inputs=num_scan_inputs)
     assert isinstance(found, tuple)
     return tuple(t.of(None if t.dims is None else (batch, *t.dims)) for t in found if isinstance(t, Tensor))
+
+
+@scan_rows.body
+def _(
+    g: Builder,
+    xs: Sequence[Value],
+    types: Sequence[Type | None],
+    *,
+    body: Subgraph,
+    directions: tuple[int, ...] | None = None,
+    num_scan_inputs: int,
+) -> tuple[Value, ...] | None:
+    """A Scan over the rows, and in it the Scan of one. Rows of several lengths have no such form."""
+    operands = [t for t in types[1:] if isinstance(t, Tensor) and t.dims is not None]
+    if xs[0] is not None or len(operands) < len(xs) - 1:
+        return None
+
+    def row(b: Any, *parts: Value) -> tuple[Value, ...]:
+        given = {} if directions is None else {"scan_input_directions": directions}
+        found = b.op("Scan", *parts, outputs=many, body=body, num_scan_inputs=num_scan_inputs, **given)
+        return found if many > 1 else (found,)
+
+    many, rows = len(body.outputs), Body([t.of(t.shape[1:]) for t in operands], row)
+    made = g.op("Scan", *xs[1:], outputs=many, body=rows, num_scan_inputs=len(operands))
+    return made if many > 1 else (made,)

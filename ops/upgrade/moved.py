@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .form import Change, Declined, Form, Scope, rank_of
+from .form import Change, Declined, Form, Scope, rank_of, unchanged
 from .rules import attribute_to_input, broadcast_down, never, rule, stem
 
 
@@ -134,7 +134,11 @@ def _spatial_up(form: Form, scope: Scope) -> Form:
     return form.named("BatchNormalizationPerElement", "mezzo")
 
 
-rule("BatchNormalization", 9, kept_as("BatchNormalization", "BatchNormalizationPerElement", Change(_spatial_up)))
+rule(
+    "BatchNormalization",
+    9,
+    kept_as("BatchNormalization", "BatchNormalizationPerElement", Change(_spatial_up, unchanged)),
+)  # spatial was 1 by default
 rule("GroupNormalization", 21, kept_as("GroupNormalization", "GroupNormalizationPerGroup", Change(
     lambda f, _: f.named("GroupNormalizationPerGroup", "mezzo"), never("scale and bias were per group before opset 21")
 )))  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..types import DType
-from .form import Change, Declined, Form, Scope, rank_of
+from .form import Change, Declined, Form, Scope, rank_of, unchanged
 
 RULES: dict[tuple[str, str, int], Change] = {}
 
@@ -72,7 +72,16 @@ def without(attr: str, default: Any, change: Change) -> Change:
 
 
 AXES = attribute_to_input("axes", 1, np.int64)
-REDUCE = without("noop_with_empty_axes", 0, AXES)
+
+
+def _reduce_down(form: Form, scope: Scope) -> Form:
+    axes = scope.value(form.input(1))
+    if form.attrs.get("noop_with_empty_axes", 0) and (axes is None or not axes.size):
+        raise Declined("before this opset, no axes always meant all axes")
+    return AXES.down(form.without("noop_with_empty_axes"), scope)
+
+
+REDUCE = Change(AXES.up, _reduce_down)
 rule("Squeeze Unsqueeze", 13, AXES)
 rule("ReduceSum", 13, REDUCE)
 rule("ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2", 18, REDUCE)
@@ -143,15 +152,37 @@ def _pad_up(form: Form, scope: Scope) -> Form:
 
 
 def _pad_down(form: Form, scope: Scope) -> Form:
-    if form.input(3):
-        raise Declined("axes came with a later opset")
     form = attribute_to_input("value", 2, np.float32, scalar=True).down(form, scope)
     return attribute_to_input("pads", 1, np.int64).down(form, scope)
 
 
+def _pad_all_axes(form: Form, scope: Scope) -> Form:
+    """Pads for some axes as pads for all."""
+    rank = rank_of(form.input(0), scope)
+    if not form.input(3):
+        return form
+    if rank is None:
+        raise Declined("before this opset all axes were padded, and it is not known how many there are")
+    pads, axes = np.zeros((2, rank), np.int64), scope.take(form.input(3)).ravel()
+    pads[:, axes] = scope.take(form.input(1)).reshape(2, -1)
+    return form.with_inputs(form.input(0), scope.const(stem(form, "pads"), pads.ravel()), form.input(2))
+
+
+rule("Pad", 18, Change(unchanged, _pad_all_axes))
 rule("Pad", 11, Change(_pad_up, _pad_down))
 rule("Pad", 2, Change(lambda f, _: f.without("paddings").having(pads=f.attrs["paddings"]),
                       lambda f, _: f.without("pads").having(paddings=f.attrs["pads"])))  # fmt: skip
+
+
+def _reshape_down(form: Form, scope: Scope) -> Form:
+    if form.attrs.get("allowzero", 0):
+        shape = scope.value(form.input(1))
+        if shape is None or not shape.all():
+            raise Declined("before this opset, a 0 in a shape always stood for the size of the input")
+    return form.without("allowzero") if "allowzero" in form.attrs else form
+
+
+rule("Reshape", 14, Change(unchanged, _reshape_down))
 
 
 # Attributes that went away, or must now be said
@@ -235,9 +266,16 @@ def _split_down(form: Form, scope: Scope) -> Form:
     size = dims[axis] if -len(dims) <= axis < len(dims) else None
     # A file of an older opset promised equal parts; `num_outputs` alone allows a smaller last one.
     even = size % parts == 0 if isinstance(size, int) else 0 < scope.source < 18
-    if parts != len(form.outputs) or not even:
+    if parts != len(form.outputs):
+        raise Declined("it has fewer outputs than parts")
+    form = form.without("num_outputs")
+    if even:
+        return form
+    if not isinstance(size, int):
         raise Declined("the parts may be of unequal size")
-    return form.without("num_outputs")
+    each = -(-size // parts)
+    sizes = np.array([*[each] * (parts - 1), size - each * (parts - 1)], np.int64)
+    return form.with_inputs(form.input(0), scope.const(stem(form, "split"), sizes))
 
 
 rule("Split", 18, Change(_split_up, _split_down))
@@ -264,8 +302,8 @@ def _batch_norm_up(form: Form, scope: Scope) -> Form:
 
 
 def _batch_norm_down(form: Form, scope: Scope) -> Form:
-    if bool(form.attrs.get("training_mode", 0)) != any(form.outputs[1:]):
-        raise Declined("before this opset, training was told by the running statistics among the outputs")
+    if form.attrs.get("training_mode", 0) or any(form.outputs[1:]):
+        raise Declined("before this opset, a node that trains had four more outputs")
     return form.without("training_mode")
 
 

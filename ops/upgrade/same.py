@@ -66,7 +66,7 @@ Or
 Xor
 Not
 Where               16
-Reshape             13 14 19 21 23 24 25
+Reshape             13 19 21 23 24 25
 Flatten             9 [11] 13 21 23 24 25
 Squeeze             [11] 21 23 24 25
 Unsqueeze           [11] 21 23 24 25
@@ -79,7 +79,7 @@ GatherElements      13
 GatherND            12 13
 ScatterND           13 16 18
 ScatterElements     13 16 18
-Pad                 13 18 19 21 23 24 25
+Pad                 13 19 21 23 24 25
 Expand              13
 Tile                13
 Identity            13 14 16 19 21 23 24 25

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ...ops.errors import UnsupportedModel
+from ...ops.errors import ShapeError
 from ...ops.types import Array, Type
 from ..graph import Graph, Node
 from ..typed import TypedBuilder
@@ -13,43 +13,55 @@ from ..typed import TypedBuilder
 Chosen = Callable[[Node], bool]
 
 
-def expand(graph: Graph, chosen: Chosen, types: Mapping[str, Type], *, must: bool = False) -> Graph:
-    """The graph with each chosen node replaced by its body, in subgraphs too.
+def expand(graph: Graph, chosen: Chosen, types: Mapping[str, Type], *, older: bool = False) -> Graph:
+    """The graph with each chosen node replaced by its body, in subgraphs too; with `older`, by its form for opsets that
+    lack the operator.
 
-    A node that has none for its types stays, or with `must` raises UnsupportedModel. Values keep their names; the new
-    ones between them are named after the first output of the node.
+    A node that has none for its types stays. Values keep their names; the new ones between them are named after the
+    first output of the node. Returns the graph itself where nothing changes.
     """
     nodes: list[Node] = []
     constants = dict(graph.initializers)
     for node in graph.nodes:
-        made = expanded(node, types) if chosen(node) else None
+        made = _made(node, types, older) if chosen(node) else None
         if made is None:
-            if must and chosen(node):
-                raise UnsupportedModel(
-                    f"{node.op} has no form at this opset", where=node.place, hint="leave out opset= to get the lowest"
-                )
-            bodies = {a: expand(b, chosen, types, must=must) for a, b in node.bodies.items()}
+            bodies = {a: e for a, b in node.bodies.items() if (e := expand(b, chosen, types, older=older)) is not b}
             nodes.append(replace(node, attrs={**node.attrs, **bodies}) if bodies else node)
         else:
             nodes += made[0]
             constants |= made[1]
-    return graph.but(nodes=tuple(nodes), initializers=constants)
+    same = len(nodes) == len(graph.nodes) and all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
+    return graph if same else graph.but(nodes=tuple(nodes), initializers=constants)
 
 
-def expanded(node: Node, types: Mapping[str, Type]) -> tuple[list[Node], Mapping[str, Array]] | None:
-    """The nodes that stand for a node, with their constants; None if its record has no body for it."""
+def _made(node: Node, types: Mapping[str, Type], older: bool) -> tuple[list[Node], Mapping[str, Array]] | None:
+    try:
+        return expanded(node, types, older=older)
+    except ShapeError:
+        if older:
+            return None  # it depends on a rank that is not known
+        raise
+
+
+def expanded(
+    node: Node, types: Mapping[str, Type], *, older: bool = False
+) -> tuple[list[Node], Mapping[str, Array]] | None:
+    """The nodes that stand for a node, with their constants; None if its record has no body for it. See `expand`."""
     record = node.record
-    if record.body_rule is None:
+    rule = record.body_rule or (record.older_rule if older else None)
+    if rule is None:
         return None
     given = len(node.inputs) if any(p.variadic for p in record.inputs) else len(record.inputs)
     names = [*node.inputs, *[""] * (given - len(node.inputs))]
     around = {n: types[n] for n in node.reads() if n in types}
     g = TypedBuilder(around, prefix=f"{next(filter(None, node.outputs), record.name)}/")
-    found = record.body_rule(g, [n or None for n in names], [types.get(n) for n in names], **record.bind(node.attrs))
+    found = rule(g, [n or None for n in names], [types.get(n) for n in names], **record.bind(node.attrs))
     if found is None:
         return None
     values = found if isinstance(found, tuple) else (found,)
     built = g.graph([])
+    if older and any((n.domain, n.op) == (node.domain, node.op) for n in built.nodes):
+        return None  # a form of itself is of no use to an opset that lacks it
     makers = {o for n in built.nodes for o in n.outputs}
     rename: dict[str, str] = {}
     copies: list[tuple[str, str]] = []  # outputs that are an input, a constant, or another output
