@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from .messages import NOBODY, Barrier, Bye, Failed, Heartbeat, Hello, Message, Refused, Role, Stats, Welcome
+from .messages import NOBODY, Barrier, Bye, Failed, Heartbeat, Hello, Message, Refused, Role, Stats, Welcome, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,9 @@ class Membership:
         return self._refuse(peer, f"said {type(message).__name__} to the scheduler")
 
     def _refuse(self, peer: int, reason: str, hint: str = "") -> list[Instruction]:
-        return [Tell(peer, Refused(reason, hint)), Close(peer)]
+        """The request of a member, or a process that is none and is sent away."""
+        away = [] if peer in self._members else [Close(peer)]
+        return [Tell(peer, Refused(reason, hint)), *away]
 
     # --------------------------------------------------------------------------------------------------- gathering
 
@@ -167,7 +169,7 @@ class Membership:
             return self._refuse(
                 peer,
                 f"this job has {most} {hello.role}s, and all have come: {_by_host(same)}",
-                f"this is one more, on host {hello.host!r}: declare as many as are started (DMLC_NUM_WORKER, DMLC_NUM_SERVER)",
+                f"on host {hello.host!r} is one more: DMLC_NUM_{hello.role.upper()} says how many there are",
             )
         if hello.rank != NOBODY and (hello.rank >= most or any(m.hello.rank == hello.rank for m in same)):
             why = f"there are {most}" if hello.rank >= most else "another process has it"
@@ -181,7 +183,7 @@ class Membership:
         if any(len(self._role(role)) < declared for role, declared in self._declared.items()):
             return ()
         self._complete()
-        return [told for each in self._members for told in self._welcomed(each)]
+        return [told for each in list(self._members) for told in self._welcomed(each)]
 
     def _complete(self) -> None:
         """Give ranks: hints first, then hosts by name, on a host in order of arrival."""
@@ -302,10 +304,8 @@ class Membership:
             if not name:
                 return self._fail(self._missing())
             ranks = self._awaited(name)
-            named = ", ".join(map(str, ranks))
-            return self._fail(
-                Failed(tuple(ranks), f"barrier {name!r} waits for ranks {named} since {self._deadline:g} s")
-            )
+            why = f"barrier {name!r} waits for {named(ranks)} since {self._deadline:g} s"
+            return self._fail(Failed(tuple(ranks), why))
         return ()
 
 

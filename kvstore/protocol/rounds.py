@@ -245,10 +245,8 @@ class Rounds:
         ranks = tuple(key.missing())
         waiting = min(wait.step for wait in key.waits.values())
         what = f"step {waiting}" if waiting else "the initial value"
-        return Fail(
-            ranks,
-            f"{what} of key {key.declared.name!r} waits for {named(ranks)}; nothing came for {self._deadline:g} s",
-        )
+        which = f"of key {key.declared.name!r}"
+        return Fail(ranks, f"{what} {which} waits for {named(ranks)}; nothing came for {self._deadline:g} s")
 
 
 def _needs_whole(name: str) -> Refusal:
