@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from ..ops.errors import InputError
 
+PREFIX = "MEZZO_"
 SWITCHES = {
     "MEZZO_ENGINE": "'threaded', or 'naive' to run each workload where it is pushed",
     "MEZZO_ENGINE_CHECK": "1 to catch workloads that touch what they did not declare",
@@ -29,8 +30,8 @@ def switch(name: str) -> str:
     >>> del os.environ["MEZZO_ENGIN"]
     """
     for given in os.environ:
-        if given.startswith("MEZZO_") and given not in SWITCHES:
-            near = get_close_matches(given, SWITCHES, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(SWITCHES)}"
+        if given.startswith(PREFIX) and given not in SWITCHES:
+            near = get_close_matches(given.removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in SWITCHES], 1)
+            hint = f"did you mean {PREFIX}{near[0]}?" if near else f"there are {', '.join(SWITCHES)}"
             raise InputError(f"{given} is unknown", where="environment", hint=hint)
     return os.environ.get(name, "")

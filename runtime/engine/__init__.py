@@ -1,6 +1,21 @@
 """The dependency engine: workloads run as soon as the variables that they read and write allow it."""
 
-from .engine import Engine, engine
+from .check import Guard
+from .differ import Difference, first_difference
+from .engine import Engine
+from .process import engine
+from .trace import Trace
 from .work import RESOURCES, Variable, Work, current
 
-__all__ = ["RESOURCES", "Engine", "Variable", "Work", "current", "engine"]
+__all__ = [
+    "RESOURCES",
+    "Difference",
+    "Engine",
+    "Guard",
+    "Trace",
+    "Variable",
+    "Work",
+    "current",
+    "engine",
+    "first_difference",
+]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...ops.errors import MezzoError
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 RESOURCES = ("compute", "copy", "io", "network")
 PENDING, READY, RUNNING, ENDED = range(4)
 OURS = f"{Path(__file__).parents[2]}"  # code below is ours: the line that a user wrote is the one above it
-LIVELY = 16  # readers of a variable before ended ones are looked for
 
 
 class Here(threading.local):
@@ -38,15 +35,22 @@ def current() -> Work | None:
     return here.work
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Failure:
-    """An error, where it came from, and the workload that it ended first."""
+    """An error and where it came from; `told` once somebody was told of it."""
 
-    error: BaseException
-    traceback: TracebackType | None
+    __slots__ = ("error", "told", "traceback")
+
+    def __init__(self, error: BaseException) -> None:
+        self.error, self.traceback, self.told = error, error.__traceback__, False
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether it ends more than a workload: an interrupt, or an exit."""
+        return not isinstance(self.error, Exception)
 
     def throw(self) -> None:
         """Raise it as it was raised first: a traceback would grow with each time."""
+        self.told = True
         raise self.error.with_traceback(self.traceback)
 
 
@@ -56,14 +60,13 @@ class Variable:
     `version` counts the writes that have ended well.
     """
 
-    __slots__ = ("__weakref__", "_engine", "_failure", "_lively", "_readers", "_value", "_writer", "name", "version")
+    __slots__ = ("__weakref__", "_engine", "_failure", "_readers", "_value", "_writer", "name", "version")
 
     def __init__(self, engine: Engine, name: str, value: Any) -> None:
         self.name, self.version = name, 0
         self._engine, self._value = engine, value
         self._writer: Work | None = None  # the last workload that writes it, while it has not ended
-        self._readers: list[Work] = []  # since then
-        self._lively = LIVELY
+        self._readers: set[Work] = set()  # pushed since then, that have not ended
         self._failure: Failure | None = None
 
     def __repr__(self) -> str:
@@ -71,12 +74,13 @@ class Variable:
 
     @property
     def value(self) -> Any:
-        """What the variable stands for, if it was given something; waited for, but in workloads that declare it."""
+        """What the variable stands for. A workload gets it at once, anybody else when it is written."""
         work = here.work
         if work is None or work._engine is not self._engine:
             self._engine.wait(self)
-            return self._value
-        return self._engine._read(work, self)
+        elif self._engine._guard is not None:
+            return self._engine._guard.reading(work, self)
+        return self._value
 
     @value.setter
     def value(self, value: Any) -> None:
@@ -84,7 +88,8 @@ class Variable:
         if work is None or work._engine is not self._engine:
             self._engine.push(self._set, writes=(self,), args=(value,), name=f"set {self.name}").wait()
         else:
-            self._engine._written(work, self)
+            if self._engine._guard is not None:
+                self._engine._guard.writing(work, self)
             self._value = value
 
     def _set(self, value: Any) -> None:
@@ -94,12 +99,12 @@ class Variable:
 class Work:
     """A workload that was pushed; returned by `Engine.push`.
 
-    `number` is its place in the order of pushes, from 1.
+    `number` is its place in the order of pushes, from 1; `name` the one given, or that of its function.
     """
 
     __slots__ = (
         *("_after", "_args", "_asynchronous", "_at", "_blocked", "_code", "_engine", "_failure", "_fn", "_lane"),
-        *("_name", "_outer", "_pending", "_reads", "_sleepers", "_state", "_then", "_writes", "number", "priority"),
+        *("_outer", "_pending", "_reads", "_sleepers", "_state", "_then", "_writes", "name", "number", "priority"),
     )
     _lane: Lane
     _outer: Work | None
@@ -111,15 +116,16 @@ class Work:
         engine: Engine,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
-        reads: tuple[Variable, ...],
-        writes: tuple[Variable, ...],
         priority: int,
         name: str,
         frame: FrameType,
         asynchronous: bool,
     ) -> None:
-        self._engine, self._fn, self._args, self._reads, self._writes = engine, fn, args, reads, writes
-        self.priority, self._name, self._asynchronous = priority, name, asynchronous
+        self._engine, self._fn, self._args = engine, fn, args
+        self._reads: tuple[Variable, ...] = ()
+        self._writes: tuple[Variable, ...] = ()
+        self.priority, self._asynchronous = priority, asynchronous
+        self.name = name or getattr(fn, "__name__", "workload")
         self._state = PENDING
         self._pending = 0
         self._then: list[Work] = []  # those that wait for it
@@ -136,11 +142,6 @@ class Work:
 
     def __repr__(self) -> str:
         return f"<Work {self.name!r}, {('waits', 'ready', 'runs', 'ended')[self._state]}, {self.where}>"
-
-    @property
-    def name(self) -> str:
-        """The name that it was given, or that of its function."""
-        return self._name or "workload"
 
     @property
     def line(self) -> str:
@@ -178,7 +179,10 @@ class Work:
     def error(self) -> BaseException | None:
         """What it raised, or what kept it from running; None while it has not ended."""
         failure = self._failure
-        return failure.error if failure is not None and self._state == ENDED else None
+        if failure is None or self._state != ENDED:
+            return None
+        failure.told = True
+        return failure.error
 
     def wait(self, deadline: float | None = None) -> None:
         """Until it has ended; raises its error, or DeadlineError after so many seconds."""
@@ -200,9 +204,17 @@ class Work:
         if isinstance(error, MezzoError):
             error.at(self.where)
         error.add_note(f"in {self.where}")
-        return Failure(error, error.__traceback__)
+        return Failure(error)
 
 
-def pushing_frame() -> FrameType:
-    """The frame that called who calls this."""
-    return sys._getframe(2)
+class Watcher(Protocol):
+    """Looks on while an engine works."""
+
+    def pushed(self, work: Work) -> None:
+        """Under the engine's lock, in the order of pushes, in the thread that pushes."""
+
+    def begins(self, work: Work) -> None:
+        """In the thread that runs it; not called for a workload that is cancelled."""
+
+    def ends(self, work: Work, error: BaseException | None) -> None:
+        """In the thread that ends it, before any that depends on it begins; a MezzoError becomes the workload's."""

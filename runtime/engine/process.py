@@ -1,0 +1,72 @@
+"""The engine of this process: made from the environment, closed at the end, refused in a forked child."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from _thread import allocate_lock
+from traceback import format_exception
+
+from ...ops.errors import ForkedProcess, InputError
+from ..environment import switch
+from .engine import Engine, alive
+
+PATIENCE = 10.0  # seconds that the end of the process waits for what is under way
+
+_one: Engine | None = None
+_making = allocate_lock()
+
+
+def engine() -> Engine:
+    """The engine of this process, made when it is first asked for.
+
+    `MEZZO_ENGINE=naive` runs each workload where it is pushed; `MEZZO_ENGINE_CHECK=1` does so and checks what they
+    touch; `MEZZO_ENGINE_THREADS` is how many compute at once. When the process ends, what is under way has ten seconds.
+    Raises InputError for environment variables that are unknown or wrong.
+    """
+    global _one
+    if _one is None:
+        with _making:
+            if _one is None:
+                _one = from_environment()
+                atexit.register(_at_exit, _one)
+    return _one
+
+
+def from_environment() -> Engine:
+    """An engine as the environment asks for it. Raises InputError."""
+    count = switch("MEZZO_ENGINE_THREADS")
+    if count and not (count.isdecimal() and int(count)):
+        raise InputError(f"MEZZO_ENGINE_THREADS={count}", where="environment", hint="give a number above 0")
+    check = switch("MEZZO_ENGINE_CHECK")
+    if check not in ("", "0", "1"):
+        raise InputError(f"MEZZO_ENGINE_CHECK={check}", where="environment", hint="give 1, or leave it out")
+    mode = switch("MEZZO_ENGINE") or "threaded"
+    return Engine(mode, threads={"compute": int(count)} if count else None, check=check == "1")
+
+
+def _at_exit(one: Engine) -> None:
+    """The process ends when what is under way has ended, or cannot; an error that nobody has seen is told."""
+    if one._refusal is not None:
+        return
+    try:
+        one.close(PATIENCE)
+    except Exception as error:
+        print("mezzo: an error that nobody waited for\n", *format_exception(error), sep="", file=sys.stderr)
+
+
+def _forked() -> None:
+    global _making
+    _making = allocate_lock()  # a thread that is gone may have held it
+    for one in alive:
+        one._lock = allocate_lock()
+        one._refusal = (
+            ForkedProcess,
+            f"process {os.getpid()} was forked from one that has an engine, whose threads it lacks",
+            "start workers with multiprocessing's 'spawn' or 'forkserver'",
+        )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
