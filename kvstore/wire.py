@@ -37,7 +37,7 @@ MAGIC, VERSION = b"MZKV", 1
 _LAYOUT = struct.Struct("<4sBBHiIqQQII")
 HEADER = _LAYOUT.size  # bytes
 MOST_METADATA = 64 << 10  # bytes
-FRAME = 512 << 10  # bytes of payload in one message, at most
+FRAME = m.FRAME
 _PULL = 1  # flag
 
 Check = Callable[[Any], Any]  # a value as msgpack gives it -> as the dataclass has it; ValueError says what it is not

@@ -8,10 +8,15 @@ server counts it once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Any
 
-from ...ops.errors import MezzoError
-from .messages import Message, Push
+from ...ops.errors import DeadlineError, InputError, MezzoError, PeerError, WireError
+from .keys import SPLIT, Shard, place
+from .messages import FRAME, Done, Failed, Init, Message, Pull, Push, Refused, Value
 
 # ---------------------------------------------------------------------------------------------------- what happened
 
@@ -35,12 +40,13 @@ class Lost:
 @dataclass(frozen=True, slots=True)
 class Declare:
     """A key is to be declared; ends with `Finish` when the initial value has been received (or, from the first rank,
-    taken). `step` is where a worker that was started again goes on."""
+    taken). `step` counts the pushes that a worker has made which goes on after a restart; None: as many as the servers
+    have counted, none for a job that begins."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    step: int = 0
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,15 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """A message for every server (`SetOptimizer`, `Stats`), each of which answers with one of the same kind; ends with
+    `Answered`. The number is the driver's."""
+
+    number: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """The payload of the last `Transmit` to this server has left (the kernel has it): the next may go."""
 
@@ -62,7 +77,8 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A message of a server: Init, Value (its header; `length` bytes of payload follow), Done, Refused or Failed."""
+    """A message of a server: Value (its header; `length` bytes of payload follow), Done, Refused, Failed, or the answer
+    to an Init or a Request."""
 
     server: int
     message: Message
@@ -83,7 +99,7 @@ class Ticked:
     now: float
 
 
-Event = Connected | Lost | Declare | Start | Sent | Heard | Received | Ticked
+Event = Connected | Lost | Declare | Start | Request | Sent | Heard | Received | Ticked
 
 # ------------------------------------------------------------------------------------------------------- what to do
 
@@ -110,7 +126,8 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Read the payload of the `Value` just heard into the bytes [lo, hi) of the key's array; then say `Received`.
+    """Read the payload of the `Value` just heard (which is not empty) into the bytes [lo, hi) of the key's array; then
+    say `Received`.
 
     It may be the memory of what is pushed: bytes that are answered have been counted, and are not read again.
     """
@@ -131,20 +148,106 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """A request has ended: what the servers said, by server."""
+
+    number: int
+    messages: tuple[Message, ...]
+    error: MezzoError | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
-    """Nothing can go on; every operation has ended with this error."""
+    """Nothing can go on; every operation under way, and every later one, has ended with this error."""
 
     error: MezzoError
 
 
-Instruction = Tell | Transmit | Receive | Finish | Fail
+Instruction = Tell | Transmit | Receive | Finish | Answered | Fail
+
+
+@dataclass(slots=True)
+class _Part:
+    """The part of a key that one server holds, and how far the present operation has got there."""
+
+    name: str
+    server: int
+    shard: Shard
+    number: int = 0  # the server's, once it has answered Init
+    step: int = 0  # pushes to it, the present one included
+    push: bool = False
+    value: bool = False
+    priority: int = 0
+    order: int = 0
+    sent: int = -1  # bytes that have gone or go; -1: not even the first frame, which may be empty
+    got: int = 0  # bytes of the value
+    answered: bool = True
+
+    @property
+    def unsent(self) -> bool:
+        return self.push and self.sent < self.shard.nbytes
+
+    @property
+    def ended(self) -> bool:
+        return self.answered and not self.unsent
+
+
+@dataclass(slots=True)
+class _Key:
+    """One key: its parts by server, and operations in the order of their calls; the first is under way."""
+
+    declare: Declare
+    parts: dict[int, _Part]
+    operations: deque[Declare | Start]
+    steps: int = 0
+    error: MezzoError | None = None
+    stirred: bool = True  # since the last tick
+    since: float | None = None
+
+
+@dataclass(slots=True)
+class _Request:
+    number: int
+    message: Message
+    answers: dict[int, Message] = field(default_factory=dict[int, Message])
+    error: MezzoError | None = None
+
+
+@dataclass(slots=True)
+class _Server:
+    """One server: what it has to answer in order, what is to be sent to it."""
+
+    number: int
+    connected: bool = False
+    incarnation: int | None = None
+    lost: str = ""
+    since: float | None = None
+    busy: bool = False  # a payload is on its way
+    receiving: _Part | None = None
+    asked: deque[_Part | _Request] = field(default_factory=deque["_Part | _Request"])
+    ready: list[tuple[int, int, _Part]] = field(default_factory=list[tuple[int, int, _Part]])  # a heap
+    parts: dict[int, _Part] = field(default_factory=dict[int, _Part])  # by the server's number
 
 
 class Client:
-    """The machine of one (rank, lane). `first`: whether this rank gives initial values.
+    """The machine of one (rank, lane). `first`: whether this rank gives initial values (by default rank 0 does).
 
-    `deadline`: seconds without any answer after which an operation fails. `grace`: seconds for which a server may be
+    `deadline`: seconds without any progress after which an operation fails. `grace`: seconds for which a server may be
     away; with 0 a lost connection is a failure at once.
+
+    >>> client = Client(rank=1, servers=1)
+    >>> client.handle(Connected(0))
+    ()
+    >>> client.handle(Declare("w", "float32", (4,)))[0].message
+    Init(name='w', dtype='float32', shape=(4,), lo=0, hi=16, rank=1, key=0, step=0)
+    >>> client.handle(Heard(0, Init("w", "float32", (4,), 0, 16, rank=1, key=1)))
+    (Tell(server=0, message=Pull(key=1, step=0, rank=1)),)
+    >>> client.handle(Heard(0, Value(key=1, step=0, rank=1), length=16))
+    (Receive(server=0, name='w', lo=0, hi=16),)
+    >>> client.handle(Received(0))
+    (Finish(name='w', step=0, error=None),)
+    >>> client.handle(Start("w"))[0].message
+    Push(key=1, step=1, rank=1, offset=0, pull=True)
     """
 
     def __init__(
@@ -155,9 +258,280 @@ class Client:
         first: bool | None = None,
         deadline: float = 120.0,
         grace: float = 0.0,
+        split: int = SPLIT,
+        frame: int = FRAME,
     ) -> None:
-        raise NotImplementedError
+        self._rank = rank
+        self._first = rank == 0 if first is None else first
+        self._deadline, self._grace, self._split, self._frame = deadline, grace, split, frame
+        self._servers = [_Server(number) for number in range(servers)]
+        self._keys: dict[str, _Key] = {}
+        self._requests: dict[int, _Request] = {}
+        self._order = 0
+        self._failure: MezzoError | None = None
+        self._handlers: dict[type, Callable[[Any], Iterable[Instruction]]] = {
+            Connected: self._on_connected,
+            Lost: self._on_lost,
+            Declare: self._on_declare,
+            Start: self._on_start,
+            Request: self._on_request,
+            Sent: self._on_sent,
+            Heard: self._on_heard,
+            Received: self._on_received,
+            Ticked: self._on_ticked,
+        }
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
         """What to do about what happened."""
-        raise NotImplementedError
+        if self._failure is None:
+            try:
+                return tuple(self._handlers[type(event)](event))
+            except WireError as error:
+                return (self._fail(error),)
+        match event:
+            case Declare(name=name) | Start(name=name):
+                return (Finish(name, 0, self._failure),)
+            case Request(number=number):
+                return (Answered(number, (), self._failure),)
+        return ()
+
+    def _fail(self, error: MezzoError) -> Fail:
+        self._failure = error
+        return Fail(error)
+
+    # ------------------------------------------------------------------------------------------------- operations
+
+    def _on_declare(self, e: Declare) -> Iterable[Instruction]:
+        known = self._keys.get(e.name)
+        if known:
+            same = (known.declare.dtype, known.declare.shape) == (e.dtype, e.shape)
+            error = None if same else InputError(f"it is {known.declare}, and now {e}", where=f"key {e.name!r}")
+            return [Finish(e.name, known.steps, error)]
+        try:
+            placed = place(e.name, e.dtype, e.shape, len(self._servers), self._split)
+        except MezzoError as error:
+            return [Finish(e.name, 0, error)]
+        parts = {server: _Part(e.name, server, shard, answered=False) for server, shard in placed.items()}
+        self._keys[e.name] = _Key(e, parts, deque([e]))
+        return [told for part in parts.values() for told in self._ask(self._servers[part.server], part)]
+
+    def _on_start(self, e: Start) -> Iterable[Instruction]:
+        key = self._keys.get(e.name)
+        if key is None:
+            return [Finish(e.name, 0, InputError("it was never declared", where=f"key {e.name!r}", hint="call init"))]
+        key.operations.append(e)
+        return self._next(key) if len(key.operations) == 1 else ()
+
+    def _on_request(self, e: Request) -> Iterable[Instruction]:
+        self._requests[e.number] = request = _Request(e.number, e.message)
+        return [told for server in self._servers for told in self._ask(server, request)]
+
+    def _next(self, key: _Key) -> list[Instruction]:
+        """Begin the oldest operation of a key, or end it where the key cannot be used any more."""
+        made = list[Instruction]()
+        key.stirred = True
+        while key.operations and key.error:
+            key.operations.popleft()
+            made.append(Finish(key.declare.name, key.steps, key.error))
+        if not key.operations:
+            return made
+        e = key.operations[0]
+        assert isinstance(e, Start)
+        key.steps += e.push
+        for part in key.parts.values():
+            part.step += e.push
+            made += self._begin(part, e.push, e.pull or not e.push, e.priority)
+        return made
+
+    def _begin(self, part: _Part, push: bool, value: bool, priority: int = 0) -> list[Instruction]:
+        self._order += 1
+        part.push, part.value, part.priority, part.order, part.answered = push, value, priority, self._order, False
+        server = self._servers[part.server]
+        return self._say(server, part) if server.connected else []
+
+    def _say(self, server: _Server, part: _Part) -> list[Instruction]:
+        """Tell a server of the operation from its beginning."""
+        part.sent, part.got = -1, 0
+        if not part.push:
+            return [Tell(server.number, Pull(part.number, part.step, self._rank))]
+        heappush(server.ready, (-part.priority, part.order, part))
+        return self._pump(server)
+
+    def _pump(self, server: _Server) -> list[Instruction]:
+        """Send the next frame, if the one before has left."""
+        if server.busy or not server.ready:
+            return []
+        part = server.ready[0][2]
+        lo = max(part.sent, 0)
+        part.sent = min(lo + self._frame, part.shard.nbytes)
+        if not part.unsent:
+            heappop(server.ready)
+        server.busy = True
+        push = Push(part.number, part.step, self._rank, lo, part.value)
+        at = part.shard.lo
+        return [Transmit(server.number, push, part.name, at + lo, at + part.sent)]
+
+    def _ask(self, server: _Server, what: _Part | _Request) -> list[Instruction]:
+        server.asked.append(what)
+        return [self._tell(server, what)] if server.connected else []
+
+    def _tell(self, server: _Server, what: _Part | _Request) -> Tell:
+        if isinstance(what, _Request):
+            return Tell(server.number, what.message)
+        shard = what.shard
+        return Tell(server.number, Init(shard.name, shard.dtype, shard.shape, shard.lo, shard.hi, self._rank))
+
+    # ---------------------------------------------------------------------------------------------------- answers
+
+    def _on_sent(self, e: Sent) -> Iterable[Instruction]:
+        server = self._servers[e.server]
+        server.busy = False
+        return self._pump(server)
+
+    def _on_heard(self, e: Heard) -> Iterable[Instruction]:
+        server = self._servers[e.server]
+        match e.message:
+            case Value(key, step, _, offset):
+                return self._value(server, self._part(server, key, step), offset, e.length)
+            case Done(key, step):
+                part = self._part(server, key, step)
+                if part.value:
+                    raise _unexpected(server, "Done, not the value,", part)
+                part.answered = True
+                return self._ended(part)
+            case Refused():
+                return self._refused(server, e.message)
+            case Failed(_, reason):
+                return [self._fail(PeerError(reason, where="the job"))]
+        if not server.asked:
+            raise _unexpected(server, type(e.message).__name__)
+        return self._answered(server, server.asked.popleft(), e.message)
+
+    def _part(self, server: _Server, number: int, step: int) -> _Part:
+        """The part that an answer is for."""
+        part = server.parts.get(number)
+        if part is None or part.answered or step < part.step:
+            raise _unexpected(server, f"an answer to step {step}", part)
+        return part
+
+    def _value(self, server: _Server, part: _Part, offset: int, length: int) -> Iterable[Instruction]:
+        hi = offset + length
+        if not part.value or offset != part.got or hi > part.shard.nbytes or server.receiving:
+            raise _unexpected(server, f"bytes {offset} to {hi} of {part.shard.nbytes}", part)
+        part.got = hi
+        if not length:
+            return self._received(part)
+        server.receiving = part
+        return [Receive(server.number, part.name, part.shard.lo + offset, part.shard.lo + hi)]
+
+    def _on_received(self, e: Received) -> Iterable[Instruction]:
+        server = self._servers[e.server]
+        part, server.receiving = server.receiving, None
+        return self._received(part) if part else ()
+
+    def _received(self, part: _Part) -> Iterable[Instruction]:
+        self._keys[part.name].stirred = True
+        part.answered = part.got == part.shard.nbytes
+        return self._ended(part) if part.answered else ()
+
+    def _answered(self, server: _Server, what: _Part | _Request, message: Message) -> Iterable[Instruction]:
+        """An answer to the oldest Init or Request."""
+        if isinstance(what, _Request):
+            if type(message) is not type(what.message):
+                raise _unexpected(server, type(message).__name__)
+            what.answers[server.number] = message
+            return self._collected(what)
+        if not isinstance(message, Init) or message.name != what.name or not message.key:
+            raise _unexpected(server, f"{type(message).__name__}", what)
+        key = self._keys[what.name]
+        what.number = message.key
+        what.step = message.step if key.declare.step is None else key.declare.step
+        server.parts[message.key] = what
+        key.steps = max(key.steps, what.step)
+        gives = self._first and not what.step
+        return self._begin(what, gives, not gives)
+
+    def _collected(self, request: _Request) -> list[Instruction]:
+        if len(request.answers) < len(self._servers):
+            return []
+        del self._requests[request.number]
+        by_server = tuple(request.answers[number] for number in sorted(request.answers))
+        return [Answered(request.number, by_server, request.error)]
+
+    def _refused(self, server: _Server, refused: Refused) -> Iterable[Instruction]:
+        where = f"server {server.number}"
+        error = PeerError(refused.reason, where=where, hint=refused.hint)
+        part = server.parts.get(refused.key)
+        if not refused.key:
+            if not server.asked:
+                return [self._fail(error)]
+            what = server.asked.popleft()
+            if isinstance(what, _Request):
+                what.error, what.answers[server.number] = error, refused
+                return self._collected(what)
+            part = what
+        if part is None or part.answered or (refused.key and refused.step != part.step):
+            return ()  # a later frame of what has been refused already
+        error.where = f"key {part.name!r} on {where}"
+        self._keys[part.name].error = error
+        part.answered, part.sent = True, part.shard.nbytes
+        server.ready = [entry for entry in server.ready if entry[2] is not part]
+        heapify(server.ready)
+        return self._ended(part)
+
+    def _ended(self, part: _Part) -> list[Instruction]:
+        """End the operation of a key when all servers have answered and have all of it."""
+        key = self._keys[part.name]
+        key.stirred = True
+        if not all(each.ended for each in key.parts.values()):
+            return []
+        operation = key.operations.popleft()
+        if isinstance(operation, Declare) and key.error:
+            del self._keys[part.name]
+            failed = [Finish(part.name, key.steps, key.error) for _ in key.operations]
+            return [Finish(part.name, 0, key.error), *failed]
+        return [Finish(part.name, key.steps, key.error), *self._next(key)]
+
+    # ------------------------------------------------------------------------------------------------ connections
+
+    def _on_connected(self, e: Connected) -> Iterable[Instruction]:
+        server = self._servers[e.server]
+        if server.incarnation not in (None, e.incarnation):
+            error = PeerError("it was started again, and its values are lost", where=f"server {e.server}")
+            return [self._fail(error)]
+        server.incarnation, server.connected, server.lost, server.since = e.incarnation, True, "", None
+        server.busy, server.receiving, server.ready = False, None, []
+        made: list[Instruction] = [self._tell(server, what) for what in server.asked]
+        for part in server.parts.values():
+            if not part.ended:
+                part.answered = False
+                made += self._say(server, part)
+        return made
+
+    def _on_lost(self, e: Lost) -> Iterable[Instruction]:
+        server = self._servers[e.server]
+        server.connected, server.lost, server.receiving = False, e.reason, None
+        if self._grace > 0:
+            return ()
+        return [self._fail(PeerError(f"it is lost: {e.reason}", where=f"server {e.server}"))]
+
+    def _on_ticked(self, e: Ticked) -> Iterable[Instruction]:
+        for server in self._servers:
+            if server.lost:
+                server.since = e.now if server.since is None else server.since
+                if e.now - server.since >= self._grace:
+                    why = f"it did not come back in {self._grace:g} s: {server.lost}"
+                    return [self._fail(PeerError(why, where=f"server {server.number}"))]
+        for name, key in self._keys.items():
+            if key.stirred or not key.operations or key.since is None:
+                key.since, key.stirred = e.now if key.operations else None, False
+            elif e.now - key.since > self._deadline:
+                late = [part.server for part in key.parts.values() if not part.ended]
+                why = f"no answer from server {', '.join(map(str, late))} for {self._deadline:g} s"
+                return [self._fail(DeadlineError(f"{why} (step {key.steps})", where=f"key {name!r}"))]
+        return ()
+
+
+def _unexpected(server: _Server, what: str, part: _Part | None = None) -> WireError:
+    about = f" of key {part.name!r} (step {part.step})" if part else ""
+    return WireError(f"it sent {what}{about} that nobody waits for", where=f"server {server.number}")

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import pairwise
 from zlib import crc32
 
-from ...ops.errors import BudgetError, InputError, MezzoError, ShapeError
+from ...ops.errors import BudgetError, InputError, ShapeError
 from ...ops.types import DType
 from .messages import Init
 
@@ -140,18 +140,19 @@ def cut(nbytes: int, parts: int, alignment: int = ALIGNMENT) -> tuple[tuple[int,
     return tuple(pairwise(edges))
 
 
-def place(init: Init, servers: int, split: int = SPLIT) -> dict[int, Shard]:
+def place(name: str, dtype: str, shape: tuple[int, ...], servers: int, split: int = SPLIT) -> dict[int, Shard]:
     """By server, the part of this array that it holds: an even share beyond `split` bytes, else all on one.
 
     The server depends on the name alone, so that every rank finds the same one in whatever order keys are declared.
+    Raises ShapeError, InputError.
 
-    >>> {s: p.nbytes for s, p in place(Init("w", "float32", (1000, 1000), 0, 4_000_000), 2).items()}
+    >>> {s: p.nbytes for s, p in place("w", "float32", (1000, 1000), 2).items()}
     {0: 2000000, 1: 2000000}
     """
-    whole = Shard.of(init)
+    nbytes = math.prod(shape) * element(dtype).itemsize
+    whole = Shard.of(Init(name, dtype, shape, 0, nbytes))
     if servers < 1:
-        raise MezzoError("there is no server to hold a key", where=f"key {init.name!r}")
-    if whole.nbytes <= split or servers == 1:
-        return {crc32(init.name.encode()) % servers: whole}
-    parts = cut(whole.nbytes, servers)
-    return {s: replace(whole, lo=whole.lo + a, hi=whole.lo + b) for s, (a, b) in enumerate(parts) if b > a}
+        raise InputError("there is no server to hold it", where=f"key {name!r}")
+    if nbytes <= split or servers == 1:
+        return {crc32(name.encode()) % servers: whole}
+    return {s: replace(whole, lo=a, hi=b) for s, (a, b) in enumerate(cut(nbytes, servers)) if b > a}
