@@ -84,10 +84,11 @@ def alike(a: str, b: str, sizes: Sequence[int]) -> bool:
     >>> alike("acbd", "acdb", (1, 64, 7, 1)), alike("acbd", "acdb", (1, 64, 7, 7))
     (True, False)
     """
-    return a == b or ("=" not in a + b and _loops(a, sizes) == _loops(b, sizes))
+    return a == b or ("=" not in a + b and _loops(a, tuple(sizes)) == _loops(b, tuple(sizes)))
 
 
-def _loops(layout: str, sizes: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
+@lru_cache(maxsize=1024)
+def _loops(layout: str, sizes: tuple[int, ...]) -> tuple[list[tuple[int, int]], int]:
     """What changes from one element to the next, from outer to inner: dims and their counts; and bytes behind."""
     order, blocks, extra = parse(layout or row_major(len(sizes)), len(sizes))
     inner = [math.prod(n for d, n in blocks if d == dim) for dim in range(len(sizes))]

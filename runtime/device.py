@@ -12,7 +12,10 @@ from ..ops.errors import MissingPackage, PlanError, ShapeError
 from ..ops.types import Array
 from . import onednn
 from .kernels import CPU_KERNELS, Ask, Choice, Kernel, Packs
+from .kernels.kind import Answers, kind
 from .pool import aligned_empty
+
+Chosen = tuple[Choice, tuple[tuple[str, str], ...]]  # and (kernel, reason) of each that declined before
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +30,14 @@ class Device:
         """The kernel of this name."""
         return next(k for k in self.kernels if k.name == name)
 
-    def choose(self, ask: Ask) -> tuple[Choice, tuple[tuple[str, str], ...]]:
+    def choose(self, ask: Ask) -> Chosen:
         """The first kernel that serves, and (kernel, reason) of each that declined before it."""
+        asked = kind(ask)
+        if asked is None or any(k.serves(ask.node) for k in _forgetful(self)):
+            return self._choose(ask)
+        return _CHOICES.get((self, asked), lambda: self._choose(ask))
+
+    def _choose(self, ask: Ask) -> Chosen:
         node, declined = ask.node, list[tuple[str, str]]()
         for kernel in self.kernels:
             if not kernel.serves(node):
@@ -47,6 +56,15 @@ class Device:
                 return answer, tuple(declined)
             declined.append((kernel.name, answer.reason))
         raise PlanError(f"no kernel of {self.name} serves {node.op}", where=node.place)
+
+
+_CHOICES: Answers[Chosen] = Answers()
+
+
+@cache
+def _forgetful(device: Device) -> tuple[Kernel, ...]:
+    """Kernels that look at more than what makes the kind of a question."""
+    return tuple(k for k in device.kernels if not getattr(k, "remembers", False))
 
 
 @cache

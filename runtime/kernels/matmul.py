@@ -25,6 +25,7 @@ class MatMul:
     """`np.matmul(a, b, out=)`; batched and broadcast as ONNX has it."""
 
     name = "numpy.matmul"
+    remembers = True
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "MatMul")
@@ -46,6 +47,7 @@ class Gemm:
     """`alpha * A' B' + beta * C`: one matmul into the slot, then in place."""
 
     name = "numpy.gemm"
+    remembers = True
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Gemm")

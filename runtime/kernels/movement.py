@@ -117,6 +117,7 @@ class Movement:
     """Strided copies whose source and target are fixed once the buffers are."""
 
     name = "numpy.copy"
+    remembers = True
 
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in MOVES
@@ -205,6 +206,7 @@ class Take:
     """Gather along one axis with `np.take(out=)`; of one known index, a slice that may be a view."""
 
     name = "numpy.take"
+    remembers = True
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Gather")

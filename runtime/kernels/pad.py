@@ -19,6 +19,7 @@ class Pad:
     """Pad by known widths, in every mode."""
 
     name = "numpy.pad"
+    remembers = True
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Pad")

@@ -30,6 +30,7 @@ class Pointwise:
     """One ufunc call per instruction of the lowered expression, temporaries in the workspace."""
 
     name = "numpy.pointwise"
+    remembers = True
 
     def serves(self, node: Node) -> bool:
         return node.record.tree is not None

@@ -15,6 +15,7 @@ class Reference:
     """Serves every operator; control flow runs through it too, with planned bodies behind `k.run`."""
 
     name = "reference"
+    remembers = True
 
     def serves(self, node: Node) -> bool:
         return True

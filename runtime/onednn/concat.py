@@ -27,6 +27,7 @@ class Concat(OneDnn):
 
     name = "onednn.concat"
     ops = frozenset({"Concat"})
+    remembers = True
     slow = ("ref",)  # `simple:any` copies whole runs of bytes
 
     def select(self, ask: Ask) -> Choice | Declined:
@@ -79,6 +80,7 @@ class Split(OneDnn):
 
     name = "onednn.split"
     ops = frozenset({"Split"})
+    remembers = True
 
     def select(self, ask: Ask) -> Choice | Declined:
         """Views where the parts follow one another, else one primitive for each."""

@@ -13,6 +13,7 @@ from ...ops.layouts import is_permutation, plain, row_major
 from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work
+from ..kernels.kind import Answers, kind
 from ..lives import aligned
 from . import api
 from .library import find, library
@@ -105,15 +106,8 @@ class OneDnn(ABC):
 
     def _answer(self, ask: Ask) -> Answer | Declined:
         """The first plan that does, with its layouts; asked once for steps of a kind, of which a network has many."""
-        key = _kind(self.name, ask) if self.remembers else None
-        if key is None:
-            return self._found(ask)
-        found = _ANSWERS.get(key)
-        if found is None:
-            if len(_ANSWERS) >= MOST_ANSWERS:
-                _ANSWERS.clear()
-            found = _ANSWERS[key] = self._found(ask)
-        return found
+        asked = kind(ask) if self.remembers else None
+        return self._found(ask) if asked is None else _ANSWERS.get((self.name, asked), lambda: self._found(ask))
 
     def _found(self, ask: Ask) -> Answer | Declined:
         if (why := unavailable(ask)) is not None:
@@ -239,30 +233,7 @@ class Calls:
             call.rebind(place, array)
 
 
-MOST_ANSWERS = 512  # a network has some tens of kinds; changing sizes must not pile them up
-_ANSWERS: dict[Any, Answer | Declined] = {}
-
-
-def _kind(name: str, ask: Ask) -> Any:
-    """What an answer depends on: everything but the names of values. None if some attribute cannot be compared."""
-    node = ask.node
-    few = tuple(_few(t) if ask.constant(i) else None for i, t in enumerate(ask.inputs))
-    same = tuple(map(node.inputs.index, node.inputs))
-    attrs = tuple(sorted(node.attrs.items()))
-    known = (*ask.inputs, *ask.outputs)
-    types = tuple(t.forget() if isinstance(t, Tensor) and t.value is not None else t for t in known)  # no weights
-    key = (name, node.domain, node.op, attrs, same, types, few, tuple(ask.constants))
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return (*key, ask.target)
-
-
-def _few(type: Type | None) -> bytes | None:
-    """The elements of a small constant: kernels look at them."""
-    value = type.value if isinstance(type, Tensor) else None
-    return np.asarray(value).tobytes() if value is not None and np.size(value) <= 16 else None
+_ANSWERS: Answers[Answer | Declined] = Answers()
 
 
 def unavailable(ask: Ask) -> str | None:
@@ -300,7 +271,7 @@ def _one_layout(found: Descriptor, operand: Operand) -> str:
             return plain(operand.layout, operand.memory.dims) if same else operand.layout
         return f"{operand.memory.dtype}={nbytes(operand.memory.handle.value)}"  # a constant in another type
     descriptor = found.memory(operand.argument)
-    tag = layout_of(descriptor)
+    tag = _usual(descriptor, operand.memory) or layout_of(descriptor)
     if tag is None:
         raise api.Refused(f"{found.implementation} wants a layout without a name")
     source, sizes = operand.source, operand.memory.dims
@@ -314,6 +285,15 @@ def _one_layout(found: Descriptor, operand: Operand) -> str:
     strides = source.strides or strides_of(row_major(len(sizes)), sizes)
     shown = ";".join(",".join(map(str, numbers)) for numbers in (sizes, strides))
     return f"{tag}{operand.layout}({shown})={nbytes(descriptor)}"
+
+
+def _usual(descriptor: int, memory: Memory) -> str | None:
+    """The layout, if it is channels-last: what most images have is told by one comparison."""
+    if len(memory.dims) < 3:
+        return None
+    layout = channels_last(len(memory.dims))
+    usual = Memory(memory.dims, memory.dtype, layout).handle.value
+    return layout if api.getter("memory_desc_equal")(descriptor, usual) else None
 
 
 def floats(ask: Ask, at: Sequence[int]) -> list[Tensor]:

@@ -47,6 +47,7 @@ class Units:
     """Squeeze, Unsqueeze and Reshape that only take away or add axes of size 1, in the layout of the input."""
 
     name = "layout.units"
+    remembers = True
 
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("Squeeze", "Unsqueeze", "Reshape", "Flatten")
@@ -102,6 +103,7 @@ class Transpose:
     """Transpose as another layout of the same bytes: nothing moves until somebody wants row-major order."""
 
     name = "layout.transpose"
+    remembers = True
 
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Transpose")

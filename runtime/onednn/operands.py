@@ -23,6 +23,7 @@ class Sum(OneDnn):
 
     name = "onednn.sum"
     ops = frozenset({"Sum", "Mean"})
+    remembers = True
     slow = ("ref",)  # `simple:any` adds the operands piece by piece
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
@@ -71,6 +72,7 @@ class Cast(OneDnn):
 
     name = "onednn.cast"
     ops = frozenset({"Cast"})
+    remembers = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """One reorder, in the layout of the input."""

@@ -46,6 +46,7 @@ class Reduce(OneDnn):
 
     name = "onednn.reduce"
     ops = frozenset(REDUCTIONS)
+    remembers = True
 
     def plans(self, ask: Ask) -> Iterator[tuple[Draft, ...]]:
         """In the layout of the input, else row-major."""

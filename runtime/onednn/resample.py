@@ -29,6 +29,7 @@ class Resize(OneDnn):
 
     name = "onednn.resize"
     ops = frozenset({"Resize"})
+    remembers = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """In the layout of the input first, then channels-last."""
