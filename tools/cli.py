@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ops.errors import Cancelled, MezzoError
 from . import feeds as inputs
-from .cli_check import check, convert
+from .cli_check import check, convert, coverage
 from .fills import given_arrays
 from .report import Report, Table, parse_size, show
 
@@ -46,6 +46,7 @@ def cli() -> None:
 
 cli.add_command(check)
 cli.add_command(convert)
+cli.add_command(coverage)
 
 
 @cli.command()
@@ -195,6 +196,27 @@ def bench(
     if into and into != "-":
         Path(into).write_text(made.json_text() + "\n", "utf8")
     show(made, as_json=into == "-")
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-n", "--workers", required=True, type=click.IntRange(1), help="Processes that run the script.")
+@click.option(
+    "-s", "--servers", default=1, show_default=True, type=click.IntRange(0), help="0: the workers serve each other."
+)
+@click.option("--hosts", default=1, show_default=True, type=click.IntRange(1), help="Pretend so many machines.")
+@click.option("--grace", default=5.0, show_default=True, help="Seconds that a process has to end when it is asked to.")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def launch(workers: int, servers: int, hosts: int, grace: float, script: str, args: tuple[str, ...]) -> None:
+    """Run SCRIPT (a .py file or a program) with ARGS as the workers of a job on this machine.
+
+    `mezzo.kv.create("dist_sync")` in the script then is the store that they share. Everything ends when one process
+    ends badly; the exit code is that of the first to do so.
+    """
+    from .launch import command_of, members
+    from .launch import launch as run
+
+    sys.exit(run(members(command_of(script, args), workers, servers, hosts), grace=grace))
 
 
 @cli.command()

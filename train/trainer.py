@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,11 +28,15 @@ from ..runtime.session import Session
 from ..runtime.typed import TypedBuilder
 from . import checkpoint, modes
 from .amp import Policy, mixed, policy_named
+from .exchange import Exchange
 from .head import logits_of, output_of
 from .loss import Loss, loss_named
 from .overflow import Overflow, overflows
 from .recompute import WAYS, sized, smallest
 from .step import COUNT, SCALE, Scaling, Step, training_step
+
+if TYPE_CHECKING:
+    from ..kvstore.store import KVStore
 
 Feeds = Mapping[str, Any]
 TARGET = "target"
@@ -61,6 +66,13 @@ class Trainer:
     how many calls of `step` make one update. `amp` is "bf16", "fp16" (with dynamic loss scaling) or a Policy.
     `statistics=False` leaves batch normalisation to its running statistics. Dropout and batch normalisation are in
     training mode here, and in inference mode in `graph()` and `export`. `threads` and `onednn` are those of Session.
+
+    `kvstore` (a store of `mezzo.kv.create`, or the kind of one) trains together with the other workers of a job. Each
+    gives `step` its share of the batch, as many samples as the others (`train.shares.Share`); gradients are means over
+    the whole batch. The optimizer runs on every worker, or with `update_on_kvstore=True` where the store keeps the
+    parameters (what looks at all gradients is refused then): the numbers are the same. All begin with the parameters
+    of rank 0; random numbers differ by rank. Statistics of batch normalisation, losses and metrics are this worker's
+    own, where nothing else is said.
 
     `recompute` lets cheap operators run a second time for the backward part, where the memory plan shrinks by it: True,
     or the shapes of the inputs to plan for, by name, if the model leaves them open.
@@ -95,11 +107,15 @@ class Trainer:
         seed: int = 0,
         threads: int | None = None,
         onednn: bool = True,
+        kvstore: KVStore | str | None = None,
+        update_on_kvstore: bool | None = None,
     ) -> None:
         self.source = infer(modes.hoisted(model if isinstance(model, Graph) else load_onnx(model)))
         policy = None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
-        self.plan = Step(optimizer or Adam(), clip_norm, clip_value, gather, scaling)
+        self.exchange = None if kvstore is None else Exchange(kvstore, update_on_kvstore)
+        shared = self.exchange.shared if self.exchange else None
+        self.plan = Step(optimizer or Adam(), clip_norm, clip_value, gather, scaling, shared)
         self.output, self.seed = output_of(self.source, output), seed
         self.trained = modes.chosen(self.source, train, freeze)
         if train is None:  # models have other outputs, whose weights nothing tells what to be
@@ -117,18 +133,20 @@ class Trainer:
         self.graph_of_step, again = steps(), None
         if recompute:
             types = sized(with_loss, {} if isinstance(recompute, bool) else recompute)
-            options = Options(threads=threads or usual_threads(), onednn=onednn)
+            exchanges = self.exchange is not None
+            options = Options(threads=threads or usual_threads(), onednn=onednn, exchange=exchanges)
             ways = (None, *WAYS)
             graphs = [self.graph_of_step, *(steps(again=way) for way in WAYS)]
             at = smallest(graphs, types, options)
             self.graph_of_step, again = graphs[at], ways[at]
         how: dict[str, Any] = {"seed": seed, "threads": threads, "onednn": onednn}
-        self._update = Session(self.graph_of_step, **how)
+        self._update = Session(self.graph_of_step, **how, exchange=self.exchange)
         self.states = self._update.states
         self._gather: Session | None = None
         if gather > 1:
-            self._gather = Session(steps(updates=False, again=again), states=self.states, **how)
+            self._gather = Session(steps(updates=False, again=again), states=self.states, **how, exchange=self.exchange)
         self._how, self._calls = how, 0
+        self._kept: Path | None = None  # the store's part of a checkpoint, until the first step
         self._evaluation: Session | None = None
         self.notes: dict[str, Any] = {}
 
@@ -207,11 +225,24 @@ class Trainer:
         return {n: self.states[n] for n in self.trained}
 
     def step(self, feeds: Feeds) -> float:
-        """Learn from one batch: the model's inputs by name, and `target`. Returns the loss before the update."""
+        """Learn from one batch: the model's inputs by name, and `target`. Returns the loss before the update.
+
+        With a store it is this worker's share of the batch, and the loss is that of the share. Every worker calls it;
+        the first call gives all the parameters of rank 0. Raises InputError where the shares were not equal,
+        DeadlineError or PeerError naming the workers that did not come.
+        """
         number = self._calls + 1
         session = self._update if self._gather is None or number % self.plan.gather == 0 else self._gather
         session.next_run = number
-        loss = float(session.run(_fed(feeds))[self.loss])
+        fed, exchange = _fed(feeds), self.exchange
+        if exchange is None:
+            loss = float(session.run(fed)[self.loss])
+        else:
+            if not exchange.joined:
+                exchange.join(self.parameters, self.plan.optimizer, self._kept)
+            sizes = exchange.sizes_begin(len(fed[TARGET]))
+            loss = float(session.run(fed)[self.loss])
+            exchange.sizes_end(sizes)
         self._calls = number
         return loss
 
@@ -258,9 +289,9 @@ class Trainer:
                 break
         return found
 
-    def metrics(self) -> Metrics:
-        """What was seen since the last reset."""
-        return _metrics_of(self.states)
+    def metrics(self, *, everywhere: bool = False) -> Metrics:
+        """What was seen since the last reset: by this worker or, if every worker asks, `everywhere`."""
+        return self._metrics_of(self.states, everywhere)
 
     def reset_metrics(self) -> None:
         """Count from nothing."""
@@ -268,8 +299,9 @@ class Trainer:
             if name in self.states:
                 self.states[name][...] = 0
 
-    def evaluate(self, batches: Iterable[Feeds]) -> Metrics:
-        """The metrics of the model in inference mode on other data; nothing is learned."""
+    def evaluate(self, batches: Iterable[Feeds], *, everywhere: bool = False) -> Metrics:
+        """The metrics of the model in inference mode on other data; nothing is learned. With `everywhere` each worker
+        gives batches of its own, perhaps none, and all get the metrics over all."""
         if self._evaluation is None:
             plain, _ = self._judged(modes.inference(self.source))
             own = [n for n in self.states if n in plain.initializers and not n.startswith("metrics/")]
@@ -282,22 +314,52 @@ class Trainer:
                 session.states[name][...] = 0
         for feeds in batches:
             session.run(_fed(feeds))
-        return _metrics_of(session.states)
+        return self._metrics_of(session.states, everywhere)
+
+    def _metrics_of(self, states: Mapping[str, Array], everywhere: bool) -> Metrics:
+        classes = RIGHT in states
+        numbers = [float(states[SEEN]), float(states[TOTAL]), float(states[RIGHT]) if classes else 0.0]
+        if everywhere and self.exchange is not None:
+            numbers = self.exchange.total(numbers)
+        seen, total, right = numbers
+        return Metrics(int(seen), total / max(seen, 1), right / max(seen, 1) if classes else None)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a checkpoint, from which a Trainer made in the same way goes on to the same bits. What the caller has
-        put into `notes` (a position in the data, ...) goes with it, as JSON."""
-        checkpoint.save(
-            folder,
-            checkpoint.Checkpoint(
-                self.states, self._calls, self._digest(), self.plan.optimizer.to_dict(), dict(self.notes)
-            ),
-        )
+        put into `notes` (a position in the data, ...) goes with it, as JSON.
+
+        Of a job every worker calls it, and rank 0 writes: its parameters are those of all, its statistics of batch
+        normalisation are its own. What the optimizer keeps on the store is written beside.
+        """
+        exchange = self.exchange
+        if exchange is None or exchange.rank == 0:
+            optimizer = self.plan.optimizer.to_dict()
+            made = checkpoint.Checkpoint(self.states, self._calls, self._digest(), optimizer, dict(self.notes))
+        if exchange is None:
+            checkpoint.save(folder, made)
+            return
+        if exchange.on_store and exchange.joined:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            exchange.store.save_optimizer_states(_beside(folder, self._calls))
+        if exchange.rank == 0:
+            checkpoint.save(folder, made)
+            for former in Path(folder).glob(_beside(folder, "*").name):
+                if former != _beside(folder, self._calls):
+                    former.unlink(missing_ok=True)
+        exchange.store.barrier()
 
     def resume(self, folder: str | os.PathLike[str]) -> Mapping[str, Any]:
-        """Go on from a checkpoint; returns its notes. InputError where it belongs to another model or plan."""
+        """Go on from a checkpoint; returns its notes. InputError where it belongs to another model or plan.
+
+        Of a job every worker calls it, with a folder that all of them see; with the optimizer on the store before the
+        first step.
+        """
+        if self.exchange is not None and self.exchange.on_store and self.exchange.joined:
+            raise InputError(
+                "the store has its parameters already", where="resume", hint="resume before the first step"
+            )
         found = checkpoint.load(folder)
         if found.graph != self._digest():
             raise InputError(
@@ -311,6 +373,8 @@ class Trainer:
         for name, array in self.states.items():
             array[...] = found.arrays[name]
         self._calls, self.notes = found.run, dict(found.notes)
+        beside = _beside(folder, self._calls)
+        self._kept = beside if beside.exists() else None
         return self.notes
 
     def _digest(self) -> str:
@@ -328,15 +392,14 @@ class Trainer:
         return made.hexdigest()
 
 
+def _beside(folder: str | os.PathLike[str], run: int | str) -> Path:
+    """Where the states of an optimizer on the store lie, beside the checkpoint of a run."""
+    return Path(folder) / f"optimizer-{run}.states"
+
+
 def _fed(feeds: Feeds) -> Feeds:
     """Feeds whose classes, if the target is classes, are int64 as losses take them."""
     target = np.asarray(feeds.get(TARGET, 0.0))
     if target.dtype == np.int64 or target.dtype.kind not in "iu":
         return feeds
     return {**feeds, TARGET: target.astype(np.int64)}
-
-
-def _metrics_of(states: Mapping[str, Array]) -> Metrics:
-    seen = int(states[SEEN])
-    right = float(states[RIGHT]) / max(seen, 1) if RIGHT in states else None
-    return Metrics(seen, float(states[TOTAL]) / max(seen, 1), right)

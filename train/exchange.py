@@ -1,0 +1,162 @@
+"""Training with others: a KVStore as the Trainer and its programs see it.
+
+Gradients lie in arrays of the store (shared memory, where workers share a host). A program's Emit starts their way, its
+Await ends it (ops/exchange.py): with the optimizer on the worker what comes back is the sum of all workers' gradients,
+in the gradient's place; with the optimizer on the store it is the parameter's next value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..ops import Tensor
+from ..ops.errors import ExecutionError, InputError
+from ..ops.types import Array, type_of
+from ..runtime.optimizer import Optimizer
+from .step import Shared
+
+if TYPE_CHECKING:
+    from ..kvstore.store import Handle, KVStore
+
+SIZES, TOTAL = "trainer/sizes", "trainer/total"  # keys of our own
+FIRST = 1 << 20  # the priority of what everybody waits for
+
+
+class Exchange:
+    """What a step's Emit and Await speak to (`runtime.kernels.Exchange`), and the few numbers that Trainers exchange.
+
+    `kvstore` is a store or the kind of one; `on_store` says where the optimizer runs, by default on the worker, but on
+    the store where that does not wait for rounds (`dist_async`). Raises InputError for what cannot be.
+    """
+
+    def __init__(self, kvstore: KVStore | str, on_store: bool | None = None) -> None:
+        if isinstance(kvstore, str):
+            from ..kvstore.create import create  # a start of `import mezzo` alone does without
+
+            kvstore = create(kvstore)
+        self.store = kvstore
+        rounds = self.store.kind != "dist_async"
+        self.on_store = not rounds if on_store is None else on_store
+        if not (rounds or self.on_store):
+            raise InputError(
+                f"the workers of {self.store.kind!r} do not wait for each other: there is no sum of their gradients",
+                where="update_on_kvstore=False",
+                hint="let the optimizer run on the store, or create a dist_sync store",
+            )
+        self.rank, self.workers = self.store.rank, self.store.num_workers
+        self.joined = False
+        self._buffers: dict[str, Array] = {}
+        self._priorities: dict[str, int] = {}
+        self._handles: dict[str, Handle] = {}
+
+    @property
+    def shared(self) -> Shared:
+        """How a step is split."""
+        return Shared(self.workers, self.on_store)
+
+    @property
+    def part(self) -> tuple[int, ...]:
+        """Each worker draws random numbers of its own."""
+        return (self.rank,) if self.workers > 1 else ()
+
+    def join(
+        self, parameters: Mapping[str, Array], optimizer: Optimizer, states: PathLike[str] | str | None = None
+    ) -> None:
+        """Give every worker the parameters of rank 0, which are named in the order in which a step reads them, and the
+        store its optimizer, with the states of a file if one is given. Every worker calls it, once."""
+        names = [*parameters]
+        # what is needed first in the next step is to be there first
+        self._priorities = {name: len(names) - i for i, name in enumerate(names)}
+        self.store.broadcast(names, [*parameters.values()], [*parameters.values()])
+        if self.on_store:
+            self.store.set_optimizer(optimizer)
+            if states is not None:
+                self.store.load_optimizer_states(states)
+        self.joined = True
+
+    # -- one step ---------------------------------------------------------------------------------------------------
+
+    def buffer(self, key: str, type: Tensor) -> Array:
+        """The array of the store in which the gradient of a parameter lies."""
+        found = self._buffers.get(key)
+        if found is None:
+            found = self._buffers[key] = self.store.empty(type.sizes, type.dtype.numpy)
+        elif type_of(found) != type.forget():
+            raise InputError(f"the gradient is {type}, and was {type_of(found)} before", where=f"key {key!r}")
+        return found
+
+    def emit(self, key: str) -> None:
+        """The gradient is final."""
+        if key in self._handles:
+            raise ExecutionError(
+                "the former step ended before the store had answered",
+                where=f"key {key!r}",
+                hint="after an error in a step, begin again from a checkpoint",
+            )
+        value = self._buffers[key]
+        self._handles[key] = self.store.pushpull(
+            key, value, None if self.on_store else value, priority=self._priorities[key], wait=False
+        )
+
+    def wait(self, key: str) -> Array:
+        """The sum of the gradients, where the worker's own was, or the parameter's next value."""
+        (answer,) = self._handles.pop(key).wait()
+        return answer if self.on_store else self._buffers[key]
+
+    # -- numbers ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _sizes(self) -> Array:
+        self.store.init(SIZES, np.zeros(self.workers, np.int64))
+        return self.store.empty(self.workers, np.int64)
+
+    def sizes_begin(self, size: int) -> Handle | None:
+        """Tell the others how large this worker's share is. An optimizer on the store would take that for a gradient:
+        there it is not told."""
+        if self.workers == 1 or self.on_store:
+            return None
+        self._sizes[...] = 0
+        self._sizes[self.rank] = size
+        handle: Handle = self.store.pushpull(SIZES, self._sizes, self._sizes, priority=FIRST, wait=False)
+        return handle
+
+    def sizes_end(self, handle: Handle | None) -> None:
+        """InputError where the shares of a step were not equal: its gradient was not that of the whole batch."""
+        if handle is None:
+            return
+        handle.wait()
+        if (self._sizes != self._sizes[0]).any():
+            raise InputError(
+                f"the workers' shares of this step have {', '.join(map(str, self._sizes))} samples",
+                where=f"rank {self.rank}",
+                hint="give every worker as many samples (mezzo.train.shares.Share); its update was not that of the "
+                "whole batch",
+            )
+
+    def total(self, numbers: Sequence[float]) -> list[float]:
+        """The sum over all workers of each number (float64). Every worker calls it, with as many numbers."""
+        if self.workers == 1:
+            return list(numbers)
+        if self.on_store:
+            raise InputError(
+                "numbers of all workers together cannot be had: the store takes what it gets for gradients",
+                where="update_on_kvstore=True",
+                hint="ask for this worker's own, or let the workers update: update_on_kvstore=False",
+            )
+        key = f"{TOTAL}/{len(numbers)}"
+        if key not in self._buffers:
+            self.store.init(key, np.zeros(len(numbers)))
+            self._buffers[key] = self.store.empty(len(numbers), np.float64)
+        place = self._buffers[key]
+        place[...] = numbers
+        self.store.pushpull(key, place, place, priority=FIRST)
+        return [float(n) for n in place]
+
+    def any(self, flag: bool) -> bool:
+        """Whether any worker says so. Every worker calls it."""
+        return self.total([float(flag)])[0] > 0

@@ -1,0 +1,72 @@
+"""Which samples each worker learns from: shares of each batch, equal by construction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ops.errors import InputError
+from ..ops.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of worker `rank` of `count`: of every `count * size` samples that follow each other it learns `size`.
+
+    What is left of an epoch is shared out too, as a smaller batch. Where it does not divide, `pad=False` leaves the
+    last few samples out, and `pad=True` takes as many from the epoch's beginning a second time; `told` says so.
+
+    >>> order = np.arange(10)
+    >>> [Share(rank, 2).rows(order, 2, number).tolist() for number in range(3) for rank in (0, 1)]
+    [[0, 1], [2, 3], [4, 5], [6, 7], [8], [9]]
+    >>> Share(1, 4).steps(10, 2), Share(1, 4, pad=True).rows(order, 2, 1).tolist()
+    (1, [9])
+    """
+
+    rank: int = 0
+    count: int = 1
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.count:
+            raise InputError(f"there is no worker {self.rank} of {self.count}", where="Share")
+
+    def last(self, samples: int, size: int, *, whole: bool = False) -> int:
+        """How many samples each worker has in the last step of an epoch; 0 where the steps before take all. A `whole`
+        batch has `size` or none."""
+        rest = samples % (size * self.count)
+        if whole:
+            return size if rest and self.pad else 0
+        return -(-rest // self.count) if self.pad else rest // self.count
+
+    def steps(self, samples: int, size: int, *, whole: bool = False) -> int:
+        """How many steps an epoch has: as many for each worker.
+
+        >>> Share().steps(10, 4), Share().steps(10, 4, whole=True), Share(0, 2).steps(10, 4)
+        (3, 2, 2)
+        """
+        return samples // (size * self.count) + bool(self.last(samples, size, whole=whole))
+
+    def rows(self, order: Array, size: int, number: int, *, whole: bool = False) -> Array:
+        """This worker's samples of step `number` of an epoch that takes them in this order."""
+        full = len(order) // (size * self.count)
+        begin, each = number * size * self.count, size
+        if number >= full:
+            each = self.last(len(order), size, whole=whole)
+            order = np.concatenate([order[begin:], np.resize(order, each * self.count)])
+            begin = 0
+        begin += self.rank * each
+        return order[begin : begin + each]
+
+    def told(self, samples: int, size: int, *, whole: bool = False) -> str:
+        """What becomes of the samples that do not divide, in words; empty where all do.
+
+        >>> Share(0, 4).told(10, 2), Share(0, 4, pad=True).told(10, 2), Share(0, 2).told(10, 2)
+        ('2 of 10 samples are left out of each epoch', '2 of 10 samples are learned twice in each epoch', '')
+        """
+        full = samples // (size * self.count) * size * self.count
+        more = full + self.last(samples, size, whole=whole) * self.count - samples
+        if more < 0:
+            return f"{-more} of {samples} samples are left out of each epoch"
+        return f"{more} of {samples} samples are learned twice in each epoch" if more else ""
