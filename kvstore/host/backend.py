@@ -1,0 +1,97 @@
+"""The store of workers that share one host and have no servers: each serves its part of every value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ops.errors import InputError
+from ...ops.types import Array
+from ..states import Saved, check_states
+from ..store import Stats, Updater
+from ..updater import Rule, flat
+from .group import Group
+from .values import Operation, Value
+
+
+class HostStore:
+    """The backend of a group; `leave` is called when the store is closed."""
+
+    def __init__(self, kind: str, group: Group, leave: Callable[[BaseException | None], None] | None = None) -> None:
+        self.kind, self.group = kind, group
+        self.rank, self.num_workers = group.ranks[group.me], group.members
+        self._leave = leave
+        self._values: dict[str, Value] = {}
+        self._pushes = self._pulls = 0
+
+    def init(self, key: str, value: Array) -> None:
+        self._values[key] = self.group.declare(key, np.asarray(value, order="C"))
+
+    def push(self, key: str, values: Sequence[Array], priority: int) -> Operation:
+        self._pushes += 1
+        return self.group.start(Operation(self.group, self._values[key], values, (), False))
+
+    def pull(self, key: str, outs: Sequence[Array], priority: int) -> Operation:
+        self._pulls += 1
+        return self.group.start(Operation(self.group, self._values[key], (), outs, True))
+
+    def pushpull(self, key: str, values: Sequence[Array], outs: Sequence[Array], priority: int) -> Operation:
+        self._pushes += 1
+        self._pulls += 1
+        return self.group.start(Operation(self.group, self._values[key], values, outs, True))
+
+    def pull_rows(self, key: str, rows: Array, outs: Sequence[Array], priority: int) -> Operation:
+        self._pulls += 1
+        return self.group.start(Operation(self.group, self._values[key], (), outs, True, rows))
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        return self.group.empty(shape, dtype)
+
+    def set_optimizer(self, optimizer: Mapping[str, Any]) -> None:
+        rule = Rule(optimizer)
+        self._agree("set_optimizer", flat(rule.data))
+        self.group.take_rule(rule)
+
+    def set_updater(self, updater: Updater) -> None:
+        raise InputError(
+            "every worker serves a part of each value, and a function that sees a part is not what was meant",
+            where=f"set_updater in {self.kind}, rank {self.rank}",
+            hint="use set_optimizer, whose optimizers work element by element; or set_updater in a local store",
+        )
+
+    def barrier(self) -> None:
+        self.group.barrier()
+
+    def _agree(self, what: str, mine: Any) -> None:
+        for member, theirs in self.group.together(what, mine).items():
+            if theirs != mine:
+                raise InputError(
+                    f"rank {self.group.ranks[member]} gives {theirs}, and rank {self.rank} {mine}",
+                    where=what,
+                    hint="every worker must call it with the same argument",
+                )
+
+    def states(self) -> Saved:
+        rule = self.group.rule
+        if rule is None:
+            raise InputError("there is no optimizer", where=self.kind, hint="call set_optimizer first")
+        return self.group.gather(rule)
+
+    def load_states(self, saved: Saved) -> None:
+        rule = Rule(saved.optimizer)
+        check_states(saved, rule.optimizer.slots, {key: value.stored for key, value in self._values.items()})
+        self._agree("load_optimizer_states", flat(rule.data))
+        self.group.take_rule(rule, saved)
+
+    def stats(self) -> Stats:
+        return Stats(self._pushes, self._pulls, inside=self.group.moved)
+
+    def close(self, error: BaseException | None = None) -> None:
+        try:
+            self.group.close(error)
+        finally:
+            leave, self._leave = self._leave, None
+            if leave is not None:
+                leave(error)

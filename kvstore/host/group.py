@@ -1,0 +1,556 @@
+"""The workers of a host as one of them sees them: executes what the machine of level 1 says.
+
+Whoever waits drives: a thread that waits for one operation handles what the others say about all of them. One thread
+receives at a time; others that wait sleep until it has ended or goes. Where nobody waits and somebody wants to be told,
+a workload of the engine's network resource drives in slices.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from _thread import LockType, allocate_lock
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import get_ident
+from typing import Any
+
+import numpy as np
+
+from ...ops.errors import DeadlineError, InputError, MezzoError, PeerError, ShapeError
+from ...ops.types import Array
+from ...runtime.engine import engine
+from ..protocol.host import Complete, Done, Event, Fail, Final, Hopeless, Host, Instruction, Left, Ready, Reduce, Tell
+from ..protocol.keys import element
+from ..states import Saved
+from ..updater import Rule
+from . import memory
+from .memory import Places, Segment
+from .mesh import FIRST, GONE, NOTE, Mesh, Tag
+from .values import Operation, Slot, Value
+
+READY, DONE, FINAL, HOPELESS, LEAVE, BARRIER, DROP = range(FIRST, FIRST + 7)  # kinds of tags
+KINDS: dict[type, int] = {Ready: READY, Done: DONE, Final: FINAL, Hopeless: HOPELESS}
+PATIENCE = 1.0  # seconds between looks at the clock
+SLICE = 0.02  # seconds that a workload of the engine drives before it lets others run
+FAREWELL = 5.0  # seconds for last words
+
+
+class Group:
+    """One member of the workers of a host. Methods that begin with `_` are called under the lock."""
+
+    def __init__(self, mesh: Mesh, ranks: Sequence[int], deadline: float, where: str = "level 1") -> None:
+        self.me, self.members = mesh.me, len(ranks)
+        self.ranks, self.deadline, self.where = tuple(ranks), deadline, where
+        self.mesh, self.places = mesh, Places()
+        self.rule: Rule | None = None
+        self.failure: MezzoError | None = None
+        self.moved = 0  # bytes that were read and written for sums
+        self._machine = Host(self.me, self.members)
+        self._lock = allocate_lock()
+        self._values: dict[int, Value] = {}
+        self._by_name: dict[str, Value] = {}
+        self._early: dict[int, list[Tag]] = {}  # about keys that are not declared here yet
+        self._foreign: dict[tuple[int, int], Segment] = {}
+        self._segments = 0
+        self._driver = 0  # the thread that receives
+        self._sleepers: list[LockType] = []
+        self._calls: list[Callable[[], None]] = []  # to be made when the lock is free
+        self._told = 0  # operations that somebody wants to be told of
+        self._serving = False
+        self._left: set[int] = set()
+        self._barriers = [0] * self.members
+        self._said: dict[str, dict[int, deque[Any]]] = {}  # what members say all together, by its name
+        self._closed = False
+
+    # -- memory
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """A shared array of zeros, which the others may read."""
+        count = int(np.prod(shape, dtype=np.int64))
+        segment = self._share(count * dtype.itemsize)
+        self.places.add(segment)
+        return segment.array(0, shape, dtype)
+
+    def _share(self, nbytes: int) -> Segment:
+        """New memory that all members have."""
+        for number in self.places.dropped():
+            self.mesh.tell(self._others(), DROP, 0, 0, number)
+        fd = memory.create(nbytes)
+        try:
+            self._segments += 1
+            segment = memory.attach(self._segments, fd)
+            self.mesh.note(self._others(), {"is": "segment", "number": segment.number}, fd)
+        finally:
+            os.close(fd)
+        return segment
+
+    def _others(self) -> tuple[int, ...]:
+        return tuple(m for m in range(self.members) if m != self.me)
+
+    # -- keys
+
+    def declare(self, name: str, value: Array) -> Value:
+        """Every member declares every key; the value of member 0 counts, and the others wait for it alone.
+
+        Raises ShapeError where this member's shape or element type differs from member 0's.
+        """
+        said = {"is": "declare", "name": name, "dtype": value.dtype.name, "shape": list(value.shape)}
+        with self._lock:
+            self._check()
+            if self.me == 0:
+                fd = memory.create(value.nbytes)
+                try:
+                    segment = memory.attach(0, fd)
+                    segment.array(0, value.shape, value.dtype)[...] = value
+                    said["number"] = len(self._values)
+                    self.mesh.note(self._others(), said, fd)
+                finally:
+                    os.close(fd)
+                self._announce(said, segment)
+            else:
+                self._until(lambda: name in self._by_name, lambda: (f"key {name!r} to be declared", (0,)))
+            made = self._by_name[name]
+            if (made.dtype, made.shape) != (value.dtype, value.shape):
+                error = ShapeError(
+                    f"key {name!r} is {value.dtype}{list(value.shape)} on rank {self.ranks[self.me]}, and "
+                    f"{made.dtype}{list(made.shape)} on rank {self.ranks[0]}",
+                    where=self.where,
+                    hint="call init with the same shape and element type on every worker",
+                )
+                self.mesh.note(self._others(), {"is": "refused", "name": name, "reason": error.message})
+                raise error
+        return made
+
+    def _announce(self, said: dict[str, Any], segment: Segment) -> None:
+        """Member 0 has declared a key."""
+        shape, dtype = tuple(said["shape"]), element(said["dtype"]).numpy
+        made = Value(said["number"], said["name"], segment.array(0, shape, dtype), segment, self.me, self.members)
+        self._machine.declare(made.number, None if made.alone else range(self.members))
+        self._values[made.number] = self._by_name[made.name] = made
+        for tag in self._early.pop(made.number, ()):
+            self._hear(tag)
+
+    # -- operations
+
+    def start(self, operation: Operation) -> Operation:
+        """Begin an operation, now or when those before it on its key allow."""
+        value = operation.value
+        with self._lock:
+            if self.failure is not None or value.error is not None or self._closed:
+                self._check(value)
+            value.queue.append(operation)
+            if len(value.queue) == 1:
+                self._advance(value)
+        if self._calls:
+            self._make_calls()
+        return operation
+
+    def _advance(self, value: Value) -> None:
+        """Go on with the operations of a key, as far as its rounds allow."""
+        queue = value.queue
+        while queue and (not value.busy or queue[0].begun):
+            operation = queue[0]
+            if operation.values and not operation.begun:
+                operation.begun = True
+                self._begin(value, operation)
+                if value.error is not None:
+                    return
+            if operation.pull:
+                if value.busy:
+                    return
+                operation.deliver()
+            queue.popleft()
+            self._end(operation, None)
+
+    def _begin(self, value: Value, operation: Operation) -> None:
+        """Bring this member's operand of the next round to its place, and say so."""
+        values, step = operation.values, value.step
+        place = None
+        if not value.alone and len(values) == 1:
+            place = self.places.find(values[0])
+        if place is None:
+            slot = self._slot(value, step & 1 if value.alone else 0)
+            slot.array[...] = values[0]
+            for more in values[1:]:
+                np.add(slot.array, more, out=slot.array)
+            place, flat = (slot.segment.number, 0), slot.flat
+        else:
+            flat = values[0].reshape(-1)
+        value.operands[step & 1][self.me] = flat
+        value.busy = True
+        self._execute(self._machine.handle(Ready(self.me, value.number, step)), value, place)
+
+    def _slot(self, value: Value, which: int) -> Slot:
+        while len(value.slots) <= which:
+            value.slots.append(Slot(self._share(value.nbytes), value.shape, value.dtype))
+        return value.slots[which]
+
+    def _execute(self, instructions: Sequence[Instruction], value: Value, place: tuple[int, int] = (0, 0)) -> None:
+        for instruction in instructions:
+            kind = instruction.__class__
+            if kind is Tell:
+                self._tell(instruction, place)  # type: ignore[arg-type]
+            elif kind is Reduce:
+                self.moved += value.reduce(self.rule)
+                self._execute(self._machine.handle(Done(self.me, value.number, value.step)), value)
+            elif kind is Complete:
+                value.operands[value.step & 1][self.me] = None  # it may be the user's
+                value.step += 1
+                value.busy = False
+            elif kind is Fail:
+                self._fail(value, instruction.members)  # type: ignore[union-attr]
+
+    def _tell(self, instruction: Tell, place: tuple[int, int]) -> None:
+        event = instruction.event
+        if isinstance(event, Ready):
+            self.mesh.tell(instruction.to, READY, event.key, event.step, *place)
+        else:
+            gone = event.gone if isinstance(event, Hopeless) else 0
+            self.mesh.tell(instruction.to, KINDS[event.__class__], event.key, event.step, 0, gone)
+
+    def _fail(self, value: Value, members: Sequence[int]) -> None:
+        """No further round of this key will be complete."""
+        value.error = PeerError(
+            f"{self._names(members)} left before round {value.step} of key {value.name!r}, which this worker has begun",
+            where=self.where,
+            hint="every worker must push equally often: drop or pad what remains of uneven data",
+        )
+        while value.queue:
+            self._end(value.queue.popleft(), value.error)
+
+    def _end(self, operation: Operation, error: BaseException | None) -> None:
+        operation.ended, operation.error = True, error
+        calls, operation.calls = operation.calls, None
+        if calls is not None:
+            self._told -= 1
+            self._calls += [partial(call, error) for call in calls]
+        if self._sleepers:
+            self._wake()
+        if self._driver not in (0, get_ident()):
+            self.mesh.ring()
+
+    def _names(self, members: Sequence[int]) -> str:
+        ranks = [str(self.ranks[m]) for m in members]
+        return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks)}"
+
+    # -- what others say
+
+    def _handle(self, tags: Sequence[Tag]) -> None:
+        for tag in tags:
+            kind = tag.kind
+            if kind <= DONE and kind >= READY:
+                self._hear(tag)
+            elif kind == NOTE:
+                self._note(tag)
+            elif kind == GONE:
+                if tag.member not in self._left:
+                    self._die(
+                        PeerError(
+                            f"{self._names([tag.member])} has died: its connection was closed",
+                            where=self.where,
+                            hint="see what it printed last; the others cannot go on without it",
+                        )
+                    )
+            elif kind == LEAVE:
+                self._left.add(tag.member)
+                for instruction in self._machine.handle(Left(tag.member)):
+                    about = instruction.event if isinstance(instruction, Tell) else instruction
+                    self._execute((instruction,), self._values[about.key])
+            elif kind == BARRIER:
+                self._barriers[tag.member] = tag.a
+            elif kind == DROP:
+                self._forget(tag.member, tag.c)
+            else:
+                self._hear(tag)
+
+    def _hear(self, tag: Tag) -> None:
+        """Another member tells of a round."""
+        member, kind, key, step, number, more, _, _ = tag
+        value = self._values.get(key)
+        if value is None:
+            self._early.setdefault(key, []).append(tag)
+            return
+        event: Event
+        if kind == READY:
+            view = value.views.get((member, number, more))
+            value.operands[step & 1][member] = self._view(value, tag) if view is None else view
+            event = Ready(member, key, step)
+        elif kind == DONE:
+            event = Done(member, key, step)
+        elif kind == FINAL:
+            event = Final(member, key, step)
+        else:
+            event = Hopeless(member, key, step, more)
+        self._execute(self._machine.handle(event), value)
+        if value.queue and not value.busy:
+            self._advance(value)
+
+    def _view(self, value: Value, tag: Tag) -> Array:
+        segment = self._foreign[tag.member, tag.c]
+        view = segment.array(tag.d, (value.flat.size,), value.dtype)
+        value.views[tag.member, tag.c, tag.d] = view
+        return view
+
+    def _note(self, tag: Tag) -> None:
+        said, member = tag.body, tag.member
+        what = said["is"]
+        if what == "refused":
+            value = self._by_name.get(said["name"])
+            if value is not None:
+                value.error = ShapeError(said["reason"], where=self.where)
+        elif what == "failed":
+            self._die(PeerError(f"{self._names([member])} failed: {said['reason']}", where=self.where))
+        elif what == "together":
+            self._said.setdefault(said["name"], {}).setdefault(member, deque()).append(said["body"])
+        else:
+            try:
+                segment = memory.attach(said["number"], tag.fd)
+            finally:
+                os.close(tag.fd)
+            if what == "segment":
+                self._foreign[member, segment.number] = segment
+            else:
+                self._announce(said, segment)
+
+    def _forget(self, member: int, number: int) -> None:
+        """Nobody holds this segment of another member any more."""
+        self._foreign.pop((member, number), None)
+        for value in self._values.values():
+            for known in [k for k in value.views if k[:2] == (member, number)]:
+                del value.views[known]
+
+    def _die(self, error: MezzoError) -> None:
+        """The group cannot go on."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        for value in self._values.values():
+            while value.queue:
+                self._end(value.queue.popleft(), error)
+        self._wake()
+
+    def _check(self, value: Value | None = None) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self._closed:
+            raise InputError("the store is closed", where=self.where)
+        if value is not None and value.error is not None:
+            raise value.error
+
+    # -- waiting
+
+    def drive(self, operation: Operation) -> None:
+        """Until an operation has ended. Raises DeadlineError that names who is missing."""
+        with self._lock:
+            patience, end = min(PATIENCE, self.deadline), 0.0
+            while not operation.ended:
+                if not self._step(patience):  # the clock is not looked at while there is something to do
+                    end = end or time.monotonic() + self.deadline - patience
+                    patience = min(PATIENCE, end - time.monotonic())
+                    if patience <= 0:
+                        raise self._late(operation.value)
+            if self._sleepers:
+                self._wake()
+        if self._calls:
+            self._make_calls()
+
+    def _until(self, ready: Callable[[], bool], what: Callable[[], tuple[str, Sequence[int]]]) -> None:
+        """Until something holds. Raises DeadlineError that says what, and of whom."""
+        end = time.monotonic() + self.deadline
+        while not ready():
+            self._check()
+            if not self._step(min(PATIENCE, end - time.monotonic())) and time.monotonic() >= end:
+                described, members = what()
+                raise DeadlineError(
+                    f"waited {self.deadline:g} s for {described}; missing {self._names(members)}",
+                    where=self.where,
+                    hint="did they fail, or do they call other verbs? A longer wait is deadline=",
+                )
+        if self._sleepers:
+            self._wake()
+
+    def _late(self, value: Value) -> DeadlineError:
+        missing = self._machine.missing(value.number)
+        return DeadlineError(
+            f"round {value.step} of key {value.name!r} is not complete after {self.deadline:g} s; missing "
+            f"{self._names(missing)}",
+            where=self.where,
+            hint="every worker must push to the key equally often; a longer wait is deadline=",
+        )
+
+    def _step(self, seconds: float) -> bool:
+        """Receive and handle, or sleep while another thread does; whether anything has happened."""
+        if self._driver:
+            sleeper = allocate_lock()
+            sleeper.acquire()
+            self._sleepers.append(sleeper)
+            self._lock.release()
+            try:
+                return sleeper.acquire(timeout=max(0.0, seconds))
+            finally:
+                self._lock.acquire()
+                if sleeper in self._sleepers:
+                    self._sleepers.remove(sleeper)
+        self._driver = get_ident()
+        self._lock.release()
+        try:
+            tags = self.mesh.receive(seconds)
+        finally:
+            self._lock.acquire()
+            self._driver = 0
+        try:
+            self._handle(tags)
+        except MezzoError as error:
+            self._die(error)
+        return bool(tags)
+
+    def _wake(self) -> None:
+        """Have threads that sleep look again."""
+        for sleeper in self._sleepers:
+            sleeper.release()
+        self._sleepers.clear()
+
+    def _make_calls(self) -> None:
+        while self._calls:
+            self._calls.pop(0)()
+
+    # -- telling others of this process
+
+    def call_at_end(self, operation: Operation, call: Callable[[BaseException | None], None]) -> None:
+        with self._lock:
+            if not operation.ended:
+                if operation.calls is None:
+                    operation.calls = []
+                    self._told += 1
+                operation.calls.append(call)
+                if not self._serving:
+                    self._serving = True
+                    engine().push(self._serve, resource="network", priority=-1, name="level 1")
+                return
+        call(operation.error)
+
+    def _serve(self) -> None:
+        """A workload: drive while somebody wants to be told, for a while; then once more."""
+        end = time.monotonic() + SLICE
+        with self._lock:
+            while self._told and not self.failure and (left := end - time.monotonic()) > 0:
+                self._step(left)
+            if self._sleepers:
+                self._wake()
+            self._serving = again = self._told > 0
+        self._make_calls()
+        if again:
+            engine().push(self._serve, resource="network", priority=-1, name="level 1")
+
+    # -- all together
+
+    def barrier(self) -> None:
+        """Until every member has called this as often as this one."""
+        with self._lock:
+            self._check()
+            self._barriers[self.me] = count = self._barriers[self.me] + 1
+            self.mesh.tell(self._others(), BARRIER, count)
+            self._until(lambda: not self._behind(count) or bool(self._left), lambda: ("a barrier", self._behind(count)))
+            if behind := [m for m in self._behind(count) if m in self._left]:
+                raise PeerError(f"{self._names(behind)} left before a barrier", where=self.where)
+        self._make_calls()
+
+    def _behind(self, count: int) -> list[int]:
+        return [m for m, passed in enumerate(self._barriers) if passed < count]
+
+    def together(self, name: str, body: Any) -> dict[int, Any]:
+        """What every member says when it calls this with the same name; waits for all of them."""
+        with self._lock:
+            self._check()
+            self.mesh.note(self._others(), {"is": "together", "name": name, "body": body})
+            said = self._said.setdefault(name, {})
+
+            def absent() -> list[int]:
+                return [m for m in self._others() if not said.get(m)]
+
+            self._until(lambda: not absent() or bool(self._left), lambda: (name, absent()))
+            if gone := [m for m in absent() if m in self._left]:
+                raise PeerError(f"{self._names(gone)} left before {name}", where=self.where)
+            return {m: said[m].popleft() for m in self._others()}
+
+    # -- optimizers
+
+    def take_rule(self, rule: Rule, saved: Saved | None = None) -> None:
+        """From now on rounds step by this rule, from these states on. All members call it between the same rounds."""
+        with self._lock:
+            self._check()
+            self._until(lambda: not self._busy(), self._unfinished)
+            self.rule = rule
+            for value in self._values.values():
+                states = {} if saved is None else saved.states.get(value.name, {})
+                value.states = {name: state.reshape(-1)[value.part].copy() for name, state in states.items()}
+                value.updates = 0 if saved is None else saved.updates.get(value.name, 0)
+
+    def gather(self, rule: Rule) -> Saved:
+        """The states of all parts, for member 0; all members call it."""
+        with self._lock:
+            self._check()
+            self._until(lambda: not self._busy(), self._unfinished)
+            large = [v for v in self._values.values() if not v.alone and v.states]
+            mine = [(v, name, state) for v in large for name, state in v.states.items()] if self.me else []
+            segment = self._share(sum(-(-state.nbytes // memory.ALIGN) * memory.ALIGN for _, _, state in mine))
+            places, at = [], 0
+            for value, name, state in mine:
+                segment.array(at, state.shape, state.dtype)[...] = state
+                places.append([value.number, name, value.part.start, at, state.size])
+                at += -(-state.nbytes // memory.ALIGN) * memory.ALIGN
+        said = self.together("save_optimizer_states", {"segment": segment.number, "places": places})
+        values = list(self._values.values())
+        whole = {v.name: {name: self._widened(v, state) for name, state in v.states.items()} for v in values}
+        for member, theirs in said.items():
+            for number, name, low, at, size in theirs["places"] if self.me == 0 else ():
+                value = self._values[number]
+                part = self._foreign[member, theirs["segment"]].array(at, (size,), value.dtype)
+                whole[value.name][name].reshape(-1)[low : low + size] = part
+        saved = Saved(rule.data, whole, {v.name: v.updates for v in values})
+        self.barrier()
+        with self._lock:
+            self.mesh.tell(self._others(), DROP, 0, 0, segment.number)
+        return saved
+
+    @staticmethod
+    def _widened(value: Value, state: Array) -> Array:
+        """A state of the whole value, with this member's part of it."""
+        made = np.zeros(value.shape, value.dtype)
+        made.reshape(-1)[value.part] = state
+        return made
+
+    # -- the end
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Leave: after the rounds that this member has begun, unless there was an error."""
+        with self._lock:
+            if self._closed:
+                return
+            late: MezzoError | None = None
+            try:
+                if error is None and self.failure is None:
+                    self._until(lambda: not self._busy(), self._unfinished)
+            except MezzoError as problem:
+                late = problem
+            self._closed = True
+            if error is not None and self.failure is None:
+                reason = f"{type(error).__name__}: {error}"[:1000]
+                self.mesh.note(self._others(), {"is": "failed", "reason": reason})
+            else:
+                self.mesh.tell(self._others(), LEAVE)
+            self.mesh.flush(FAREWELL)
+            self.mesh.close()
+            self._die(InputError("the store is closed", where=self.where))
+        self._make_calls()
+        if late is not None and error is None:
+            raise late
+
+    def _busy(self) -> list[Value]:
+        return [v for v in self._values.values() if v.error is None and (v.busy or v.queue)]
+
+    def _unfinished(self) -> tuple[str, Sequence[int]]:
+        value = self._busy()[0]
+        return f"round {value.step} of key {value.name!r}", self._machine.missing(value.number)

@@ -1,0 +1,292 @@
+"""Sockets between the members of a host: each with each, of short tags, with the descriptors of memory beside them.
+
+A tag is 24 bytes: kind, flags, three numbers of 32 bits and one of 64. A *note* is a tag with a body of msgpack behind
+it, and sometimes a descriptor. A closed socket means that the process at its other end has died or left.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+import msgpack
+
+from ...ops.errors import DeadlineError, InputError
+
+TAG = struct.Struct("<BBHIIIQ")
+HELLO, NOTE, GONE, FIRST = range(4)  # kinds of tags; whoever uses a mesh has those from FIRST on
+MAGIC = 0x4D5A4B31
+LONGEST = 1 << 20  # bytes of a note
+_WITH_FD = 1
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+class Tag(NamedTuple):
+    """What has come from a member; of a note `body` is what was said, and `fd` the caller's to close."""
+
+    member: int
+    kind: int
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    d: int = 0
+    body: Any = None
+    fd: int = -1
+
+
+class _Peer:
+    """One socket: what has come in part, and what has not left yet."""
+
+    __slots__ = ("fds", "got", "member", "out", "sock")
+
+    def __init__(self, member: int, sock: socket.socket) -> None:
+        self.member, self.sock = member, sock
+        self.got = b""
+        self.fds: deque[int] = deque()
+        self.out: deque[tuple[bytes, int]] = deque()
+
+
+class Mesh:
+    """The sockets of one member to all others. One thread may send while another receives."""
+
+    def __init__(self, me: int, socks: dict[int, socket.socket]) -> None:
+        self.me = me
+        self._peers = {member: _Peer(member, sock) for member, sock in socks.items()}
+        self._poll = select.poll()
+        self._by_fd: dict[int, _Peer] = {}
+        for peer in self._peers.values():
+            peer.sock.setblocking(False)
+            self._by_fd[peer.sock.fileno()] = peer
+            self._poll.register(peer.sock, select.POLLIN)
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._bell, select.POLLIN)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The others that are there."""
+        return tuple(self._peers)
+
+    # -- sending
+
+    def tell(self, members: tuple[int, ...], kind: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> None:
+        """Send a tag. What a socket does not take now leaves while something is received."""
+        data = TAG.pack(kind, 0, 0, a, b, c, d)
+        for member in members:
+            peer = self._peers.get(member)
+            if peer is not None:
+                self._send(peer, data, -1)
+
+    def note(self, members: tuple[int, ...], body: Any, fd: int = -1) -> None:
+        """Send a note, with a descriptor if one is given, which stays the caller's."""
+        packed = msgpack.packb(body)
+        if len(packed) > LONGEST:
+            raise InputError(f"{len(packed)} bytes are too long for a note", where="level 1")
+        data = TAG.pack(NOTE, _WITH_FD if fd >= 0 else 0, 0, len(packed), 0, 0, 0) + packed
+        for member in members:
+            peer = self._peers.get(member)
+            if peer is not None:
+                self._send(peer, data, fd)
+
+    def _send(self, peer: _Peer, data: bytes, fd: int) -> None:
+        sent = 0
+        if not peer.out:
+            try:
+                sent = socket.send_fds(peer.sock, [data], [fd]) if fd >= 0 else peer.sock.send(data)
+                if sent == len(data):
+                    return
+                fd = -1
+            except BlockingIOError:
+                pass
+            except OSError:  # it has gone, which whoever receives will see
+                return
+        peer.out.append((data[sent:], os.dup(fd) if fd >= 0 else -1))
+        self._poll.modify(peer.sock, select.POLLIN | select.POLLOUT)
+
+    def _flush(self, peer: _Peer) -> None:
+        while peer.out:
+            data, fd = peer.out.popleft()
+            try:
+                sent = socket.send_fds(peer.sock, [data], [fd]) if fd >= 0 else peer.sock.send(data)
+            except BlockingIOError:
+                peer.out.appendleft((data, fd))
+                return
+            except OSError:
+                sent = len(data)
+            if fd >= 0:
+                os.close(fd)
+            if sent < len(data):
+                peer.out.appendleft((data[sent:], -1))
+                return
+        self._poll.modify(peer.sock, select.POLLIN)
+
+    def flush(self, seconds: float) -> None:
+        """Let what has been said leave, for at most so long."""
+        end = time.monotonic() + seconds
+        while any(peer.out for peer in self._peers.values()) and time.monotonic() < end:
+            self._poll.poll(10)
+            for peer in self._peers.values():
+                if peer.out:
+                    self._flush(peer)
+
+    # -- receiving
+
+    def receive(self, seconds: float) -> list[Tag]:
+        """What has come, waiting at most so long for the first. A tag of kind GONE says that a member's socket is
+        closed; it is the last of that member."""
+        found: list[Tag] = []
+        for fd, events in self._poll.poll(max(0, seconds * 1000)):
+            if fd == self._bell:
+                os.eventfd_read(fd)
+                continue
+            peer = self._by_fd[fd]
+            if events & select.POLLOUT:
+                self._flush(peer)
+            if events & ~select.POLLOUT:
+                self._read(peer, found)
+        return found
+
+    def ring(self) -> None:
+        """Have a thread that is receiving return."""
+        os.eventfd_write(self._bell, 1)
+
+    def _read(self, peer: _Peer, found: list[Tag]) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(peer.sock, 1 << 16, 16, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, fds = b"", []
+        peer.fds.extend(fds)
+        if not data:
+            found.append(self._gone(peer))
+            return
+        if peer.got:
+            data = peer.got + data
+        at, end = 0, len(data)
+        while end - at >= TAG.size:
+            kind, flags, _, a, b, c, d = TAG.unpack_from(data, at)
+            if kind != NOTE:
+                found.append(Tag(peer.member, kind, a, b, c, d))
+                at += TAG.size
+                continue
+            if a > LONGEST:
+                found.append(self._gone(peer))
+                return
+            if end - at < TAG.size + a:
+                break
+            body = msgpack.unpackb(data[at + TAG.size : at + TAG.size + a])
+            found.append(Tag(peer.member, NOTE, body=body, fd=peer.fds.popleft() if flags & _WITH_FD else -1))
+            at += TAG.size + a
+        peer.got = data[at:]
+
+    def _gone(self, peer: _Peer) -> Tag:
+        del self._peers[peer.member]
+        self._drop(peer)
+        return Tag(peer.member, GONE)
+
+    def _drop(self, peer: _Peer) -> None:
+        self._poll.unregister(peer.sock)
+        del self._by_fd[peer.sock.fileno()]
+        peer.sock.close()
+        for fd in (*peer.fds, *(fd for _, fd in peer.out if fd >= 0)):
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for peer in self._peers.values():
+            self._drop(peer)
+        self._peers.clear()
+        if self._bell >= 0:
+            os.close(self._bell)
+            self._bell = -1
+
+
+def join(name: str, me: int, members: int, deadline: float, who: str = "worker") -> Mesh:
+    """Find the other members: those that call this on the same host with the same name.
+
+    The sockets have abstract names, which end with their processes, and take connections of the same user alone. Raises
+    DeadlineError that names the members who have not come after `deadline` seconds.
+    """
+    end = time.monotonic() + deadline
+    found: dict[int, socket.socket] = {}
+    door = socket.socket(socket.AF_UNIX)
+    try:
+        try:
+            door.bind(f"\0{name}/{me}")
+        except OSError as error:
+            raise InputError(
+                f"{who} {me} is there already: {error}", where=name, hint="does another job use the same port?"
+            ) from error
+        door.listen(members)
+        try:
+            for other in range(me):
+                found[other] = _connect(f"\0{name}/{other}", me, members, end)
+            while len(found) < members - 1:
+                door.settimeout(max(0.001, end - time.monotonic()))
+                sock, _ = door.accept()
+                greeted = _greeted(sock, me, members, end)
+                if greeted is None or greeted in found:
+                    sock.close()
+                else:
+                    found[greeted] = sock
+        except TimeoutError as error:
+            missing = [m for m in range(members) if m != me and m not in found]
+            raise DeadlineError(
+                f"{members - len(missing)} of {members} {who}s joined within {deadline:g} s; missing {who}s: "
+                f"{', '.join(map(str, missing))}",
+                where=f"level 1, {name}",
+                hint="did all of them start, and do they see the same MEZZO_HOST?",
+            ) from error
+        return Mesh(me, dict(sorted(found.items())))
+    except BaseException:
+        for sock in found.values():
+            sock.close()
+        raise
+    finally:
+        door.close()
+
+
+def _connect(address: str, me: int, members: int, end: float) -> socket.socket:
+    pause = 0.001
+    while True:
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(max(0.001, end - time.monotonic()))
+            sock.connect(address)
+            if _same_user(sock):
+                sock.send(TAG.pack(HELLO, 0, 0, me, members, MAGIC, os.getpid()))
+                return sock
+        except OSError:
+            pass
+        sock.close()
+        if time.monotonic() + pause > end:
+            raise TimeoutError
+        time.sleep(pause)
+        pause = min(0.05, 2 * pause)
+
+
+def _greeted(sock: socket.socket, me: int, members: int, end: float) -> int | None:
+    """Who has connected; None for somebody else's process."""
+    try:
+        sock.settimeout(max(0.001, min(5.0, end - time.monotonic())))
+        if not _same_user(sock):
+            return None
+        data = sock.recv(TAG.size, socket.MSG_WAITALL)
+        if len(data) != TAG.size:
+            return None
+    except OSError:
+        return None
+    kind, _, _, other, count, magic, _ = TAG.unpack(data)
+    if kind != HELLO or magic != MAGIC or count != members or not me < other < members:
+        return None
+    return int(other)
+
+
+def _same_user(sock: socket.socket) -> bool:
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(raw)[1]) == os.getuid()

@@ -1,0 +1,141 @@
+"""A value of level 1: where the operands of a round lie, who sums which part of them, and what happens to the sum."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...ops.errors import MezzoError
+from ...ops.types import Array
+from ..protocol.keys import cut
+from ..updater import Rule
+from .memory import ALIGN, Segment
+
+if TYPE_CHECKING:
+    from .group import Group
+
+WHOLE = 64 << 10  # bytes: up to here every member sums all of a value for itself, which saves half of the messages
+BLOCK = 256 << 10  # bytes that stay in a cache while several operands are added
+
+
+class Value:
+    """One key as a member of a host sees it.
+
+    `stored` is the value: of a small one (`alone`) every member has its own, a large one lies in shared memory once,
+    and `part` is what this member sums and updates of it.
+    """
+
+    def __init__(self, number: int, name: str, stored: Array, segment: Segment, me: int, members: int) -> None:
+        self.number, self.name, self.shape, self.dtype, self.nbytes = (
+            *(number, name, stored.shape, stored.dtype),
+            stored.nbytes,
+        )
+        self.alone = stored.nbytes <= WHOLE
+        self.segment = segment
+        self.stored = stored.copy() if self.alone else stored
+        self.flat = self.stored.reshape(-1)
+        self.shown = self.stored.view()
+        self.shown.flags.writeable = False
+        low, high = (0, stored.nbytes) if self.alone else cut(stored.nbytes, members, ALIGN)[me]
+        self.part = slice(low // max(1, stored.itemsize), high // max(1, stored.itemsize))
+        self.whole_part = self.part == slice(0, self.flat.size)
+        self.operands: tuple[list[Any], list[Any]] = ([None] * members, [None] * members)  # by round, even or odd
+        self.slots: list[Slot] = []  # where this member copies operands to
+        self.views: dict[tuple[int, int, int], Array] = {}  # operands of others, by member, segment and byte
+        self.step = 1  # the round under way or, if not busy, the next
+        self.busy = False  # this member's operand is in a round that is not complete
+        self.queue: deque[Operation] = deque()
+        self.error: MezzoError | None = None
+        self.states: dict[str, Array] = {}  # of the part
+        self.updates = 0
+
+    def reduce(self, rule: Rule | None) -> int:
+        """Sum this member's part of the operands in the order of members, and store it or step by it; the bytes that
+        were read and written."""
+        operands, out = self.operands[self.step & 1], self.flat
+        if not self.whole_part:
+            operands, out = [operand[self.part] for operand in operands], out[self.part]
+        if rule is None:
+            add(operands, out)
+        else:
+            if not self.states:
+                self.states = rule.states(self.name, out)
+            block = max(1, BLOCK // max(1, out.itemsize))
+            room = np.empty(min(block, out.size), out.dtype)
+            for low in range(0, out.size, block):
+                at = slice(low, min(low + block, out.size))
+                total = room[: at.stop - low]
+                add([operand[at] for operand in operands], total)
+                states = {name: state[at] for name, state in self.states.items()}
+                rule.step(self.name, self.updates, out[at], total, states)
+            self.updates += 1
+        return int(out.nbytes) * (len(operands) + 1)
+
+
+def add(operands: Sequence[Array], out: Array) -> None:
+    """The sum of flat arrays of one length in their order, into `out`, which is none of them."""
+    if len(operands) == 2:
+        np.add(operands[0], operands[1], out=out)
+    elif len(operands) == 1:
+        out[...] = operands[0]
+    else:
+        block = max(1, BLOCK // max(1, out.itemsize))
+        for low in range(0, out.size, block):
+            at = slice(low, low + block)
+            total = np.add(operands[0][at], operands[1][at], out=out[at])
+            for operand in operands[2:]:
+                np.add(total, operand[at], out=total)
+
+
+class Slot:
+    """Shared memory that a member copies its operand to."""
+
+    __slots__ = ("array", "flat", "segment")
+
+    def __init__(self, segment: Segment, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.segment = segment
+        self.array = segment.array(0, shape, dtype)
+        self.flat = self.array.reshape(-1)
+
+
+class Operation:
+    """A push, a pull or both, of one member: the ticket of a backend."""
+
+    __slots__ = ("begun", "calls", "ended", "error", "group", "outs", "pull", "rows", "value", "values")
+
+    def __init__(
+        self,
+        group: Group,
+        value: Value,
+        values: Sequence[Array],
+        outs: Sequence[Array],
+        pull: bool,
+        rows: Array | None = None,
+    ) -> None:
+        self.group, self.value, self.values, self.outs, self.pull, self.rows = group, value, values, outs, pull, rows
+        self.begun = self.ended = False
+        self.error: BaseException | None = None
+        self.calls: list[Callable[[BaseException | None], None]] | None = None
+
+    def wait(self) -> Array:
+        if not self.ended:
+            self.group.drive(self)
+        if self.error is not None:
+            raise self.error
+        return self.value.shown
+
+    def then(self, call: Callable[[BaseException | None], None]) -> None:
+        self.group.call_at_end(self, call)
+
+    def deliver(self) -> None:
+        """Copy the value to where it is wanted."""
+        stored = self.value.stored
+        if self.rows is not None:
+            for out in self.outs:
+                np.take(stored, self.rows, 0, out=out, mode="clip")  # they were checked
+        else:
+            for out in self.outs:
+                out[...] = stored
