@@ -15,8 +15,10 @@ import numpy as np
 from ..ops import Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array
+from ..train.shares import Share
 
 TARGET = "target"  # what a Trainer calls it
+ALL = Share()
 SPLIT = 1 << 32  # the number of the permutation that sets samples aside; no epoch has it
 
 Take = Callable[[Array], dict[str, Array]]
@@ -80,28 +82,23 @@ class Data:
         order = permutation(len(self), seed, SPLIT)
         return self.part(np.sort(order[apart:])), self.part(np.sort(order[:apart]))
 
-    def batches(self, size: int, *, whole: bool = False) -> Iterator[dict[str, Array]]:
-        """All samples in their order; the last batch may be smaller, unless batches have to be `whole`."""
-        return self._in_order(np.arange(len(self)), size, 0, whole)
+    def batches(self, size: int, *, whole: bool = False, first: int = 0, step: int = 1) -> Iterator[dict[str, Array]]:
+        """All samples in their order; the last batch may be smaller, unless batches have to be `whole`. From number
+        `first` on, every so many."""
+        return self._in_order(np.arange(len(self)), size, range(first, ALL.steps(len(self), size, whole=whole), step))
 
     def shuffled(
-        self, size: int, seed: int, epoch: int, *, first: int = 0, whole: bool = False
+        self, size: int, seed: int, epoch: int, *, first: int = 0, whole: bool = False, share: Share = ALL
     ) -> Iterator[dict[str, Array]]:
-        """The batches of an epoch from number `first` on."""
-        return self._in_order(permutation(len(self), seed, epoch), size, first, whole)
+        """The batches of an epoch from number `first` on, or one worker's share of each."""
+        numbers = range(first, share.steps(len(self), size, whole=whole))
+        return self._in_order(permutation(len(self), seed, epoch), size, numbers, share, whole)
 
-    def _in_order(self, order: Array, size: int, first: int, whole: bool) -> Iterator[dict[str, Array]]:
-        for number in range(first, batch_count(len(self), size, whole=whole)):
-            yield self.feeds(order[number * size : (number + 1) * size])
-
-
-def batch_count(samples: int, size: int, *, whole: bool = False) -> int:
-    """How many batches so many samples make.
-
-    >>> batch_count(10, 4), batch_count(10, 4, whole=True)
-    (3, 2)
-    """
-    return samples // size if whole else -(-samples // size)
+    def _in_order(
+        self, order: Array, size: int, numbers: Sequence[int], share: Share = ALL, whole: bool = False
+    ) -> Iterator[dict[str, Array]]:
+        for number in numbers:
+            yield self.feeds(share.rows(order, size, number, whole=whole))
 
 
 def permutation(count: int, seed: int, epoch: int) -> Array:

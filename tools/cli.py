@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,15 @@ def launch(workers: int, servers: int, hosts: int, grace: float, script: str, ar
     sys.exit(run(members(command_of(script, args), workers, servers, hosts), grace=grace))
 
 
-@cli.command()
+class _Again(click.Command):
+    """A command that another process can be given as it was given here."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["given"] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@cli.command(cls=_Again)
 @model_argument
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The ONNX file to write.")
@@ -277,6 +286,16 @@ def launch(workers: int, servers: int, hosts: int, grace: float, script: str, ar
 @click.option("--seed", default=0, show_default=True, help="Of shuffling, setting aside, dropout and a new head.")
 @click.option("--threads", type=click.IntRange(1), help="Of each step; all processors if not given.")
 @click.option(
+    "-n", "--workers", type=click.IntRange(1), help="Train in so many processes; --batch is what each has of a batch."
+)
+@click.option(
+    "--remainder",
+    default="drop",
+    show_default=True,
+    type=click.Choice(["drop", "pad"]),
+    help="Samples that so many processes cannot share: left out, or learned twice.",
+)
+@click.option(
     "--checkpoint", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the training is kept, at Ctrl-C too."
 )
 @click.option("--every", default="1epoch", show_default=True, metavar="TIME", help="How often: 2epochs, 500steps.")
@@ -289,17 +308,33 @@ def launch(workers: int, servers: int, hosts: int, grace: float, script: str, ar
 @click.option(
     "--json", "into", is_flag=False, flag_value="-", metavar="[FILE]", help="Write JSON into FILE, or print it."
 )
-def train(model: Path, data: Path, quiet: bool, into: str | None, **options: Any) -> None:
+@click.pass_context
+def train(
+    context: click.Context, model: Path, data: Path, quiet: bool, into: str | None, workers: int | None, **options: Any
+) -> None:
     """Fine-tune MODEL on DATA: an .npz, a .csv, or a folder with a folder of images for each class.
 
     Exit code 130: stopped by Ctrl-C.
     """
+    from ..kvstore.environment import present
     from .settings import Settings
     from .train import train as report
     from .watch import Watch, interruptible
 
-    with interruptible() as asked, Watch(quiet=quiet or into == "-") as watch:
-        made = report(model, data, Settings(**options), watch, asked.is_set)
+    how, kvstore = Settings(**options), None
+    if workers is not None:
+        if not present():  # before this process has run anything: the workers do the same again, as a job
+            from .launch import launch, members
+
+            again = (sys.executable, "-m", "mezzo", "train", *context.meta["given"])
+            sys.exit(launch(members(again, workers, 0), bare={"worker 0"}))
+        from ..kvstore.create import create
+
+        kvstore = create("dist_sync")
+    with kvstore or nullcontext(), interruptible() as asked, Watch(quiet=quiet or into == "-") as watch:
+        made = report(model, data, how, watch, asked.is_set, kvstore)
+    if made is None:
+        return
     if into and into != "-":
         Path(into).write_text(made.json_text() + "\n", "utf8")
     show(made if into == "-" else Report(made.title, made.facts, made.tables[:1]), as_json=into == "-")

@@ -70,7 +70,7 @@ def fine_tune(digits: Digits, picture: Path, tick: Callable[[], None]) -> tuple[
     from ..runtime.optimizer import Adam
     from ..runtime.schedule import OneCycle
     from ..train.trainer import Trainer
-    from .batches import Data, batch_count
+    from .batches import ALL, Data
     from .curve import draw as draw_curve
     from .exported import check_export
     from .fit import Course
@@ -78,7 +78,7 @@ def fine_tune(digits: Digits, picture: Path, tick: Callable[[], None]) -> tuple[
     turned = np.rot90(digits.inputs, axes=(2, 3)).copy()
     everything = Data("turned digits", digits.labels.astype(np.int64), (), lambda some: {"image": turned[some]})
     learn, judge = everything.split(0.5, seed=0)
-    updates = EPOCHS * batch_count(len(learn), BATCH)
+    updates = EPOCHS * ALL.steps(len(learn), BATCH)
     trainer = Trainer(digits_model(), optimizer=Adam(rate=OneCycle(0.02, updates)))
     course = Course(trainer, learn, judge, BATCH, EPOCHS, on_epoch=lambda epoch: tick())
     started = perf_counter()

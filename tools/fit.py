@@ -12,8 +12,9 @@ from time import perf_counter
 from typing import Any
 
 from ..ops.errors import ExecutionError, InputError
+from ..train.shares import Share
 from ..train.trainer import Metrics, Trainer
-from .batches import Data, batch_count
+from .batches import ALL, Data
 from .curve import Epoch, History
 
 
@@ -42,7 +43,9 @@ class Course:
     """A Trainer on its way through data, `batch` samples at a time.
 
     `whole` leaves out a last batch that is smaller. `stop` is asked after every step; `on_step(course, metrics of the
-    epoch so far)` and `on_epoch(numbers)` are told.
+    epoch so far)` and `on_epoch(numbers)` are told. Every worker of a job runs the same course, and learns from its
+    `share` of each batch; numbers of epochs are those of all workers, what `on_step` and the points of the history tell
+    is the worker's own.
     """
 
     trainer: Trainer
@@ -52,6 +55,7 @@ class Course:
     epochs: int
     seed: int = 0
     whole: bool = False
+    share: Share = ALL
     checkpoint: Path | None = None
     every: Every = Every()
     stop: Callable[[], bool] = lambda: False
@@ -65,7 +69,7 @@ class Course:
     @property
     def batches(self) -> int:
         """How many an epoch has."""
-        return batch_count(len(self.data), self.batch, whole=self.whole)
+        return self.share.steps(len(self.data), self.batch, whole=self.whole)
 
     @property
     def steps(self) -> int:
@@ -87,14 +91,18 @@ class Course:
 
     def validate(self) -> Metrics:
         """The metrics of the model as it is now, on the data for validation or else on all."""
-        return self.trainer.evaluate((self.validation or self.data).batches(self.batch, whole=self.whole))
+        share, data = self.share, self.validation or self.data
+        mine = data.batches(self.batch, whole=self.whole, first=share.rank, step=share.count)
+        return self.trainer.evaluate(mine, everywhere=True)
 
     def _one_epoch(self) -> bool:
         began = perf_counter() - self.seconds
         if not self.position:
             self.trainer.reset_metrics()
         former = self.trainer.metrics()
-        for feeds in self.data.shuffled(self.batch, self.seed, self.epoch, first=self.position, whole=self.whole):
+        for feeds in self.data.shuffled(
+            self.batch, self.seed, self.epoch, first=self.position, whole=self.whole, share=self.share
+        ):
             loss = self.trainer.step(feeds)
             self.position += 1
             self.seconds = perf_counter() - began
@@ -108,16 +116,17 @@ class Course:
             self.history.add(self.steps, loss, _between(former, now))
             former = now
             self.on_step(self, now)
-            if self.stop():
+            if self._stopped():
                 return False
             if self._due(self.steps, steps=True):
                 self._save()
         held = self.validate() if self.validation is not None else None
+        all_in_all = self.trainer.metrics(everywhere=True)
         done = Epoch(
             self.epoch + 1,
             self.steps,
-            former.loss,
-            former.accuracy,
+            all_in_all.loss,
+            all_in_all.accuracy,
             None if held is None else held.loss,
             None if held is None else held.accuracy,
             round(perf_counter() - began, 3),
@@ -126,6 +135,11 @@ class Course:
         self.history.epochs.append(done)
         self.on_epoch(done)
         return True
+
+    def _stopped(self) -> bool:
+        """Whether any worker is asked to stop: all stop behind the same step."""
+        asked, exchange = self.stop(), self.trainer.exchange
+        return asked if exchange is None else exchange.any(asked)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -157,7 +171,9 @@ class Course:
     def _digest(self) -> str:
         """What decides which samples a batch has."""
         asked = hashlib.blake2b(self.data.target.tobytes(), digest_size=16).hexdigest()
-        return f"{len(self.data)} samples {asked}, batch {self.batch}, seed {self.seed}"
+        told = f"{len(self.data)} samples {asked}, batch {self.batch}, seed {self.seed}"
+        workers = f", {self.share.count} workers{', padded' * self.share.pad}" if self.share.count > 1 else ""
+        return told + workers
 
 
 def _between(former: Metrics, now: Metrics) -> float | None:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -107,16 +107,17 @@ def command_of(script: str, args: Sequence[str]) -> tuple[str, ...]:
     return (found, *args)
 
 
-def launch(job: Sequence[Member], *, grace: float = GRACE) -> int:
+def launch(job: Sequence[Member], *, grace: float = GRACE, bare: Collection[str] = ()) -> int:
     """Run a job to its end; returns 0, or the exit code of the process that failed first, which is named.
 
     Everything ends when one process ends badly, or when Ctrl-C (130) or SIGTERM (143) arrives: processes are asked
-    to, and ended after `grace` seconds. Lines of output come out whole, behind the name of who wrote them.
+    to, and ended after `grace` seconds. Lines of output come out whole, behind the name of who wrote them, unless that
+    is in `bare`.
     """
     if not hasattr(os, "killpg"):
         raise MissingPackage("this system has no process groups", where="launch", hint="it needs Linux or macOS")
     events: SimpleQueue[Ended | Asked] = SimpleQueue()
-    with Printer([m.name for m in job], lambda: events.put(Asked(0))) as printer, _heard(events):
+    with Printer([m.name for m in job], lambda: events.put(Asked(0)), bare) as printer, _heard(events):
         crew = Crew(events, printer)
         try:
             for member in job:

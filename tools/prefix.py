@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
@@ -13,15 +13,15 @@ COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_
 class Printer:
     """Writes lines from any thread, unchanged but for what stands before them; a context.
 
-    `lost` is called when nobody reads the output any more (a pipe was closed); what comes then is dropped.
+    Lines of those in `bare` come without a name. `lost` is called when nobody reads the output any more (a pipe was
+    closed); what comes then is dropped.
     """
 
-    def __init__(self, names: Sequence[str], lost: Callable[[], None]) -> None:
+    def __init__(self, names: Sequence[str], lost: Callable[[], None], bare: Collection[str] = ()) -> None:
         self._lock, self._lost, self._gone = threading.Lock(), lost, False
         self._outs = {False: _binary(sys.stdout), True: _binary(sys.stderr)}
-        self._prefixes = {
-            error: _prefixes(names, stream) for error, stream in ((False, sys.stdout), (True, sys.stderr))
-        }
+        streams = {False: sys.stdout, True: sys.stderr}
+        self._prefixes = {error: _prefixes(names, bare, stream) for error, stream in streams.items()}
 
     def __enter__(self) -> Self:
         return self
@@ -47,7 +47,7 @@ class Printer:
         self.line("launch", text.encode(), error=True)
 
 
-def _prefixes(names: Sequence[str], stream: Any) -> dict[str, bytes]:
+def _prefixes(names: Sequence[str], bare: Collection[str], stream: Any) -> dict[str, bytes]:
     """What stands before the lines of each, as long for all; in colours on a terminal."""
     every = [*names, "launch"]
     wide = max(map(len, every)) + 2
@@ -61,7 +61,7 @@ def _prefixes(names: Sequence[str], stream: Any) -> dict[str, bytes]:
             with console.capture() as made:
                 console.print(Text(plain[name], style=COLOURS[i % len(COLOURS)]), end="")
             plain[name] = made.get()
-    return {name: text.encode() for name, text in plain.items()}
+    return {name: b"" if name in bare else text.encode() for name, text in plain.items()}
 
 
 def _binary(stream: Any) -> Any:

@@ -66,6 +66,7 @@ class Settings:
     amp: str | None
     seed: int
     threads: int | None
+    remainder: str
     # what is kept
     checkpoint: Path | None
     every: str

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..importers import load_onnx
+from ..kvstore.store import KVStore
 from ..ops import Tensor
 from ..ops.errors import Cancelled, InputError
 from ..runtime.file import is_mezzo, open_file
@@ -15,8 +16,9 @@ from ..runtime.graph import Graph
 from ..runtime.infer import infer
 from ..train.head import output_of, with_head
 from ..train.loss import loss_named
+from ..train.shares import Share
 from ..train.trainer import Trainer
-from .batches import Data, Reading, batch_count, read
+from .batches import ALL, Data, Reading, read
 from .curve import draw
 from .exported import check_export
 from .feeds import parse_sizes
@@ -30,9 +32,16 @@ Watch = Callable[[Course], None]
 
 
 def train(
-    model: Path, data: Path, how: Settings, watch: Watch = lambda course: None, stop: Callable[[], bool] = lambda: False
-) -> Report:
+    model: Path,
+    data: Path,
+    how: Settings,
+    watch: Watch = lambda course: None,
+    stop: Callable[[], bool] = lambda: False,
+    kvstore: KVStore | None = None,
+) -> Report | None:
     """Fine-tune MODEL on DATA and write it. `watch` gets the course before it begins; `stop` is asked after each step.
+
+    With a store every worker of its job calls this; rank 0 writes, and the others return None.
 
     Raises InputError for settings and data that do not fit, Cancelled where the training was stopped (a checkpoint has
     been written then, if there is one), ExecutionError where the file does not do what was learned.
@@ -40,7 +49,14 @@ def train(
     check_places(how)
     graph, learn, held, notes = _prepared(model, data, how)
     batch, whole = _batch(graph, how)
-    updates = how.epochs * batch_count(len(learn), batch, whole=whole) // how.gather
+    share = ALL
+    if kvstore is not None:
+        share = Share(kvstore.rank, kvstore.num_workers, how.remainder == "pad")
+        notes["workers"] = f"{share.count}, each with {batch} samples of a batch of {batch * share.count}"
+        if told := share.told(len(learn), batch, whole=whole):
+            notes["remainder"] = told
+    first = share.rank == 0
+    updates = how.epochs * share.steps(len(learn), batch, whole=whole) // how.gather
     if not updates:
         raise InputError(
             f"{len(learn)} samples make no update", where=str(data), hint="reduce --batch or --gather, or add --epochs"
@@ -58,15 +74,17 @@ def train(
         amp=how.amp,
         seed=how.seed,
         threads=how.threads,
+        kvstore=kvstore,
     )
-    course = Course(trainer, learn, held, batch, how.epochs, how.seed, whole, how.checkpoint, Every.parse(how.every))
-    course.stop = stop
+    course = Course(trainer, learn, held, batch, how.epochs, how.seed, whole, share, how.checkpoint)
+    course.every, course.stop = Every.parse(how.every), stop
     if how.resume:
         course.resume()
         notes["resumed_at"] = f"epoch {course.epoch + 1}, batch {course.position + 1}"
-    watch(course)
+    if first:
+        watch(course)
     done = course.run()
-    if how.curve and course.history.points:
+    if how.curve and course.history.points and first:
         draw(course.history, f"{model.name} on {data.name}", how.curve)
         notes["curve"] = str(how.curve)
     if not done:
@@ -76,6 +94,8 @@ def train(
             where=str(model),
             hint="--resume goes on from there" if how.checkpoint else "--checkpoint FOLDER keeps what was learned",
         )
+    if not first:
+        return None
     trainer.export(how.output, opset=how.opset)
     return _report(model, course, how, notes)
 
