@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from difflib import get_close_matches
 
 from ..ops.errors import InputError
+from .environment import Environment
+from .levels import Levels
 from .local import Local
 from .protocol.consistency import Bounded, Consistency, Eventual, Sequential
 from .store import KVStore
@@ -58,20 +61,28 @@ def create(
     if deadline is not None and not deadline > 0:
         raise InputError(f"deadline={deadline} is no number of seconds above 0", where="kv.create")
     if kind in LOCAL:
-        if any(not isinstance(level, Sequential) for level in levels):
+        if levels != Levels(Sequential(), Sequential()):
             raise InputError(
                 f"consistency={consistency!r} says how workers follow each other, and {kind!r} has one",
                 where="kv.create",
                 hint="leave it out, or create a dist kind",
             )
         return KVStore(Local(kind))
-    raise NotImplementedError
+    environment = Environment.read()
+    if environment.role != "worker":
+        from .role import main
+
+        raise SystemExit(main())
+    if deadline is not None:
+        environment = replace(environment, deadline=deadline)
+    if environment.servers:
+        raise InputError("workers with servers are not carried yet", where="kv.create", hint="-s 0")
+    from .host.backend import open_host
+
+    return KVStore(open_host(kind, environment, levels))
 
 
-def _levels(
-    kind: str, consistency: str | tuple[str, str] | None, staleness: int | None
-) -> tuple[Consistency, Consistency]:
-    """The consistency inside of hosts, and between them."""
+def _levels(kind: str, consistency: str | tuple[str, str] | None, staleness: int | None) -> Levels:
     default = DIST.get(kind, "sequential")
     if consistency is None:
         consistency = "bounded" if staleness is not None else default
@@ -91,4 +102,4 @@ def _levels(
     made: dict[str, Consistency] = {"sequential": Sequential(), "eventual": Eventual()}
     made |= {"bounded": Bounded(staleness)} if staleness is not None else {}
     inside, between = names
-    return made[inside], made[between]
+    return Levels(made[inside], made[between])
