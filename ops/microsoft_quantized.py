@@ -19,6 +19,7 @@ from .pool import average_pool
 from .quantize import to_steps
 from .quantized import apart, requantized
 from .rules import mean_of
+from .scattered import scattered
 from .types import Array, DType, Tensor
 from .windows import Ints
 
@@ -26,7 +27,7 @@ from .windows import Ints
 def numbers(*shape: int, dtype: type = np.uint8, seed: int = 0) -> np.ndarray[Any, Any]:
     """Whole numbers over the range of a type, the same each time."""
     info = np.iinfo(dtype)
-    return np.random.default_rng(seed + sum(shape)).integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+    return scattered(info.min, info.max + 1, *shape, seed=seed).astype(dtype)
 
 
 def scalar(part: Array, what: str) -> Array:

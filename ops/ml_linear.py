@@ -24,6 +24,7 @@ from .ml_scores import (
     transform,
 )
 from .op import Context, Sample, op
+from .scattered import scattered
 from .types import Array, Dim, Tensor, f32
 
 X = np.array([[1, 2], [-3, 0.5], [0, 0], [4, -1]], np.float32)
@@ -297,16 +298,20 @@ def _coupled(scores: Array, a: Array, b: Array, count: int) -> Array:
 
 def _svm(count: int, *, proba: bool = False, labels: int | None = None) -> dict[str, object]:
     """Attributes of a machine over `count` classes, one vector for each and two for the first."""
-    rng = np.random.default_rng(count)
+
+    def spread(most: float, size: int) -> tuple[float, ...]:
+        """Numbers between -most and most."""
+        return tuple((scattered(-1000, 1000, size, seed=count) * (most / 1000)).tolist())
+
     pairs = count * (count - 1) // 2
     more = {"prob_a": (-1.5,) * pairs, "prob_b": (0.1,) * pairs} if proba else {}
     return {
         "classlabels_ints": tuple(range(10, 10 + count)),
-        "coefficients": tuple(rng.uniform(-1, 1, (count - 1) * (count + 1)).tolist()),
+        "coefficients": spread(1, (count - 1) * (count + 1)),
         "kernel_params": (0.5, 0.0, 0.0),
         "kernel_type": "RBF",
-        "rho": tuple(rng.uniform(-0.5, 0.5, pairs).tolist()),
-        "support_vectors": tuple(rng.uniform(-2, 2, 2 * (count + 1)).tolist()),
+        "rho": spread(0.5, pairs),
+        "support_vectors": spread(2, 2 * (count + 1)),
         "vectors_per_class": (2, *(1,) * (count - 1)),
         **more,
     }

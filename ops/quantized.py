@@ -17,14 +17,13 @@ from .linear import matmul
 from .op import Context, Sample, op
 from .quantize import to_steps
 from .rules import same, widen
+from .scattered import scattered
 from .types import Array, DType, Tensor
 from .windows import Ints
 
 
 def _numbers(low: int, high: int, *shape: int, dtype: type = np.uint8) -> np.ndarray[Any, Any]:
-    """Scattered numbers; loading numpy.random for them would cost every start 20 ms."""
-    count = int(np.prod(shape))
-    return (low + (np.arange(count) * 7919 + 104729 * sum(shape)) % (high - low)).reshape(shape).astype(dtype)
+    return scattered(low, high, *shape).astype(dtype)
 
 
 def _rows(part: Array) -> Array:
