@@ -8,17 +8,18 @@ from difflib import get_close_matches
 from ..ops.errors import InputError
 
 PREFIX = "MEZZO_"
-SWITCHES = {  # those of a job are read by kvstore/environment.py
+SWITCHES = {
+    "MEZZO_ENGINE": "'threaded', or 'naive' to run each workload where it is pushed",
+    "MEZZO_ENGINE_CHECK": "1 to catch workloads that touch what they did not declare",
+    "MEZZO_ENGINE_THREADS": "how many workloads may compute at once; all processors if not given",
+    "MEZZO_ONEDNN": "'off' to run without oneDNN, or the path of a library to take instead",
+    # of a job, read by kvstore/environment.py
     "MEZZO_BIND": "the address at which a process of a job listens",
     "MEZZO_HOST": "workers with one name share memory",
     "MEZZO_JOB_KEY": "the secret of a job, for addresses outside of this machine",
     "MEZZO_KV_DEADLINE": "seconds after which a wait for other workers is an error",
     "MEZZO_KV_MEMORY": "MiB that a server or agent may take for values",
     "MEZZO_RANK": "the rank that a worker or server asks for",
-    "MEZZO_ENGINE": "'threaded', or 'naive' to run each workload where it is pushed",
-    "MEZZO_ENGINE_CHECK": "1 to catch workloads that touch what they did not declare",
-    "MEZZO_ENGINE_THREADS": "how many workloads may compute at once; all processors if not given",
-    "MEZZO_ONEDNN": "'off' to run without oneDNN, or the path of a library to take instead",
 }
 
 
