@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..ops import Type
@@ -94,27 +92,6 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Bound:
     It begins with what earlier signatures have found: the chains that were fused, the order of execution that took
     least memory. Where a kernel declines such a chain for these sizes, all are looked for anew.
     """
-    with _uncollected():
-        return _specialised(compiled, types)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collection: a plan makes objects by the hundred thousand, hardly any of them in dead cycles, and
-    looking through them again and again was a fifth of its time. They join the oldest generation at once."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            if not gc.get_freeze_count():  # else somebody keeps objects frozen, and unfreezing would undo that
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
-
-
-def _specialised(compiled: Compiled, types: Mapping[str, Type]) -> Bound:
     typed = infer(compiled.graph, types, budget=compiled.budget)
     graph = simplify(typed, TYPED, rounds=1)
     if graph is not typed:

@@ -31,6 +31,7 @@ from .plan import MemoryPlan, Strategy
 from .pool import Pool, PoolStats
 from .program import Port, Program
 from .seats import Seat, Seats, processors, usual_threads
+from .uncollected import uncollected
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -273,7 +274,8 @@ class Session:
             found = self._find(key)
             if found is not None:
                 return found
-            made = self._from_file(outputs, types) or specialise(self._compile(outputs), types)
+            with uncollected():
+                made = self._from_file(outputs, types) or specialise(self._compile(outputs), types)
             with self._table:
                 self._bound[key] = self._latest = made
                 self._planned += 1

@@ -1,0 +1,55 @@
+"""Planning leaves garbage collection as it found it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from mezzo.runtime.uncollected import uncollected
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_collection_is_as_it_was(collects: bool) -> None:
+    (gc.enable if collects else gc.disable)()
+    with pytest.raises(ValueError, match="halfway"), uncollected():
+        assert not gc.isenabled()
+        raise ValueError("halfway")
+    assert gc.isenabled() is collects
+
+
+def test_what_somebody_froze_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with uncollected():
+            kept = [[] for _ in range(1000)]  # type: ignore[var-annotated]
+        assert gc.get_freeze_count() >= frozen > 0
+        assert len(kept) == 1000
+    finally:
+        gc.unfreeze()
+
+
+def test_garbage_of_a_plan_is_found_later() -> None:
+    class Circle:
+        alive = 0
+
+        def __init__(self) -> None:
+            Circle.alive += 1
+            self.me = self
+
+        def __del__(self) -> None:
+            Circle.alive -= 1
+
+    with uncollected():
+        Circle()
+    assert Circle.alive == 1
+    gc.collect()
+    assert Circle.alive == 0
