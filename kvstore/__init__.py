@@ -1,6 +1,7 @@
 """The KVStore: values of many workers, joined by key (decision 6). `mezzo.kv` is this package."""
 
 from .create import KINDS, create
-from .store import Handle, KVStore, Stats
+from .later import Handle
+from .store import KVStore, Stats
 
 __all__ = ["KINDS", "Handle", "KVStore", "Stats", "create"]

@@ -18,6 +18,8 @@ from numpy.typing import DTypeLike
 
 from ..ops.errors import InputError, ShapeError
 from ..ops.types import Array
+from ..runtime.engine import Variable, engine
+from .later import Handle, Later
 from .states import Saved, read_states, write_states
 
 Key = str | int
@@ -155,16 +157,8 @@ class Declared:
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-
-
-class Handle:
-    """Operations under way; `wait` returns when they have ended, with the value of each pull."""
-
-    def __init__(self, tickets: Sequence[Ticket]) -> None:
-        self._tickets = tickets
-
-    def wait(self) -> list[Array]:
-        return [ticket.wait() for ticket in self._tickets]
+    variable: Variable | None = None  # of the engine, for operations that it starts
+    later: Later | None = None  # the last of them
 
 
 class KVStore:
@@ -230,7 +224,8 @@ class KVStore:
         tickets = []
         for one, given in self._pairs(key, value, "push"):
             declared = self._of(one, "push")
-            tickets.append(self._backend.push(declared.name, self._arrays(declared, given, "push"), priority))
+            arrays = self._arrays(declared, given, "push")
+            tickets.append(self._start(declared, self._backend.push, (declared.name, arrays, priority), wait))
         return self._ended(tickets, wait)
 
     def pull(self, key: Keys, out: Values | None = None, *, priority: int = 0, wait: bool = True) -> Any:
@@ -240,7 +235,7 @@ class KVStore:
         for one, given in self._pairs(key, out, "pull"):
             declared = self._of(one, "pull")
             outs = self._arrays(declared, given, "pull", writable=True)
-            tickets.append(self._backend.pull(declared.name, outs, priority))
+            tickets.append(self._start(declared, self._backend.pull, (declared.name, outs, priority), wait))
         return self._pulled(tickets, key, out, wait)
 
     def pushpull(
@@ -253,7 +248,8 @@ class KVStore:
             declared = self._of(one, "pushpull")
             arrays = self._arrays(declared, given, "pushpull")
             targets = self._arrays(declared, into, "pushpull", writable=True)
-            tickets.append(self._backend.pushpull(declared.name, arrays, targets, priority))
+            args = (declared.name, arrays, targets, priority)
+            tickets.append(self._start(declared, self._backend.pushpull, args, wait))
         return self._pulled(tickets, key, out, wait)
 
     def broadcast(self, key: Keys, value: Values, out: Values, *, priority: int = 0) -> None:
@@ -273,7 +269,8 @@ class KVStore:
             rows = self._rows(declared, asked)
             shape = (len(rows), *declared.shape[1:])
             outs = self._arrays(declared, into, "row_sparse_pull", writable=True, shape=shape)
-            tickets.append(self._backend.pull_rows(declared.name, rows, outs, priority))
+            args = (declared.name, rows, outs, priority)
+            tickets.append(self._start(declared, self._backend.pull_rows, args, wait))
         return self._ended(tickets, wait)
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
@@ -407,14 +404,30 @@ class KVStore:
 
     # -- what a caller gets
 
-    def _ended(self, tickets: Sequence[Ticket], wait: bool) -> Handle | None:
+    def _start(
+        self, declared: Declared, start: Callable[..., Ticket], args: tuple[Any, ...], wait: bool
+    ) -> Ticket | Later:
+        """Have an operation started: now, or by the engine when those before it on its key have ended."""
+        later = declared.later
+        if wait:
+            if later is not None:
+                declared.later = None
+                if later.ticket is None:
+                    later.work.wait()
+            return start(*args)
+        if declared.variable is None:
+            declared.variable = engine().variable(f"key {declared.key!r}")
+        declared.later = later = Later(start, args, declared.variable, args[-1])
+        return later
+
+    def _ended(self, tickets: Sequence[Ticket | Later], wait: bool) -> Handle | None:
         handle = Handle(tickets)
         if not wait:
             return handle
         handle.wait()
         return None
 
-    def _pulled(self, tickets: Sequence[Ticket], key: Keys, out: Any, wait: bool) -> Any:
+    def _pulled(self, tickets: Sequence[Ticket | Later], key: Keys, out: Any, wait: bool) -> Any:
         handle = Handle(tickets)
         if not wait:
             return handle
