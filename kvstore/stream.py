@@ -71,6 +71,7 @@ class Stream:
         self._body = self._small[:0]
         self._at = 0
         self._giving = False
+        self._finishing = False
         self._events = READ
         loop.watch(sock, self)
 
@@ -83,8 +84,9 @@ class Stream:
         blocked = bool(self._out)
         for part in parts:
             view = memoryview(part)
-            self._out.append(view)
-            self._given += len(view)
+            if len(view):
+                self._out.append(view)
+                self._given += len(view)
         if sent is not None:
             self._told.append((self._given, sent))
         if not blocked and not self._giving:
@@ -118,6 +120,8 @@ class Stream:
             while self._told and self._told[0][0] <= self.taken:
                 self._told.popleft()[1]()
         self._giving = False
+        if self._finishing and not out and not self.closed:
+            self._finish()
         self._want(READ | WRITE if out else READ)
 
     # --- receiving
@@ -247,6 +251,18 @@ class Stream:
             self.close()
             self.receiver.lost(self, reason)
 
+    def finish(self) -> None:
+        """Nothing more is sent after what was given; the other end hears that, and is waited for (`lost`)."""
+        self._finishing = True
+        if not self._out and not self.closed:
+            self._finish()
+
+    def _finish(self) -> None:
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self._lose(str(error))
+
     def close(self) -> None:
         """Close the connection; nobody is told."""
         if self.closed:
@@ -257,3 +273,26 @@ class Stream:
         self.sock.close()
         self._out.clear()
         self._told.clear()
+
+
+class Door:
+    """A listening socket in a loop; `opened` gets what is accepted."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, opened: Callable[[socket.socket], None]) -> None:
+        sock.setblocking(False)
+        self.loop, self.sock, self._opened = loop, sock, opened
+        loop.watch(sock, self)
+
+    def readable(self) -> None:
+        try:
+            sock, _ = self.sock.accept()
+        except OSError:
+            return  # gone again
+        self._opened(sock)
+
+    def writable(self) -> None: ...
+
+    def close(self) -> None:
+        if self.sock.fileno() >= 0:
+            self.loop.forget(self.sock)
+            self.sock.close()

@@ -1,0 +1,50 @@
+"""The consistency of a job on its two levels, as one text that all processes agree on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ops.errors import InputError
+from .protocol.consistency import Consistency, parse
+from .protocol.messages import Welcome
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """How the workers of one host follow each other, and how those who speak for hosts do.
+
+    >>> str(Levels.parse("sequential/bounded 3"))
+    'sequential/bounded 3'
+    """
+
+    inside: Consistency
+    between: Consistency
+
+    @classmethod
+    def parse(cls, text: str) -> Levels:
+        """The levels that `str` writes. Raises InputError."""
+        inside, slash, between = text.partition("/")
+        if not slash:
+            raise InputError(f"{text[:40]!r} are no two levels", hint="INSIDE/BETWEEN, as in sequential/eventual")
+        return cls(parse(inside), parse(between))
+
+    def __str__(self) -> str:
+        return f"{self.inside}/{self.between}"
+
+    @property
+    def sums(self) -> bool:
+        """Whether the workers of a host sum before one of them speaks for all; else each speaks for itself."""
+        return self.inside.sums
+
+    def speakers(self, welcome: Welcome) -> int:
+        """How many ranks level 2 has."""
+        return len(welcome.hosts) if self.sums else welcome.num_workers
+
+    def speaker(self, welcome: Welcome, rank: int) -> int:
+        """The rank at level 2 of who speaks for this worker."""
+        return host_of(welcome, rank) if self.sums else rank
+
+
+def host_of(welcome: Welcome, rank: int) -> int:
+    """The place of a worker's host."""
+    return next(i for i, (_, ranks) in enumerate(welcome.hosts) if rank in ranks)

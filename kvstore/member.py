@@ -1,0 +1,136 @@
+"""What ties a worker, a server or an agent to the job: its connection to the scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..ops.errors import DeadlineError, MezzoError, PeerError
+from . import wire
+from .address import connect
+from .environment import Environment
+from .loop import Loop
+from .protocol import messages as m
+from .stream import Frame, Stream
+
+
+def silence(deadline: float) -> float:
+    """Seconds without a heartbeat after which an agent or a server is taken for dead."""
+    return max(1.0, min(30.0, deadline / 2))
+
+
+class Member:
+    """One process of a job, from its `Hello` to its `Bye`.
+
+    Making it waits until the job is complete; `welcome` says who this is and where the others are. Afterwards the loop
+    hears of failures: the first stays in `failure`, and `failed` is called with it. Raises PeerError or DeadlineError
+    where the job does not come together.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        environment: Environment,
+        role: m.Role,
+        *,
+        address: str = "",
+        consistency: str = "sequential/sequential",
+        deadline: float | None = None,
+    ) -> None:
+        self._loop, self._role, self._host = loop, role, environment.host
+        self.deadline = environment.deadline if deadline is None else deadline
+        self.failure: MezzoError | None = None
+        self.ended = False  # the scheduler has said that the job is over
+        self.failed: Callable[[MezzoError], None] = _ignore
+        self._welcome: m.Welcome | None = None
+        self._passed: dict[str, int] = {}  # barriers, and how often they were passed
+        environment.check_address(environment.root[0])
+        self._stream = Stream(loop, connect(environment.root, self.deadline, "scheduler"), self, "the scheduler")
+        try:
+            rank = m.NOBODY if environment.rank is None else environment.rank
+            self.say(m.Hello(role, environment.host, rank, address=address, consistency=consistency))
+            if role in ("server", "agent"):
+                self._beat()
+            # the scheduler names who is missing at the deadline; this is for one that is silent
+            self.wait(lambda: self._welcome is not None, self.deadline * 1.5 + 1, "the scheduler's welcome")
+        except BaseException:
+            self._stream.close()
+            raise
+
+    @property
+    def welcome(self) -> m.Welcome:
+        assert self._welcome is not None
+        return self._welcome
+
+    @property
+    def name(self) -> str:
+        """Who this is, for people."""
+        rank = self._welcome.rank if self._welcome else "?"
+        return f"{self._role} {rank} on {self._host}"
+
+    def say(self, message: m.Message) -> None:
+        """Tell the scheduler."""
+        self._stream.send(wire.encode(message))
+
+    def wait(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
+        """Step the loop until it is ready. Raises the failure of the job, or DeadlineError after that many seconds."""
+        end = time.monotonic() + seconds
+        while not ready():
+            if self.failure is not None:
+                raise self.failure
+            left = end - time.monotonic()
+            if left <= 0:
+                raise DeadlineError(f"{what} did not come within {seconds:g} s", where=self.name)
+            self._loop.step(left)
+
+    def barrier(self, name: str) -> None:
+        """Return when every worker has said this name as often as this one. Raises as `wait`."""
+        before = self._passed.get(name, 0)
+        self.say(m.Barrier(name, self.welcome.rank))
+        self.wait(lambda: self._passed.get(name, 0) > before, self.deadline * 1.5 + 1, f"the barrier {name!r}")
+
+    def fail(self, error: MezzoError) -> None:
+        """The job cannot go on: the first error stays, and the scheduler is told whom it is because of."""
+        if self.failure is not None or self.ended:
+            return
+        self.failure = error
+        self.failed(error)
+
+    def leave(self, code: int = 0, reason: str = "", seconds: float = 5.0) -> None:
+        """Say Bye, and wait a little until the scheduler has heard it."""
+        self.ended = True
+        self.say(m.Bye(self.welcome.rank, code, reason[:4000]))
+        self._stream.finish()
+        end = time.monotonic() + seconds
+        while not self._stream.closed and time.monotonic() < end:
+            self._loop.step(max(0.0, end - time.monotonic()))
+        self._stream.close()
+
+    def _beat(self) -> None:
+        if not self._stream.closed:
+            self.say(m.Heartbeat())
+            self._loop.after(silence(self.deadline) / 4, self._beat)
+
+    # --- what the stream reports
+
+    def place(self, stream: Stream, frame: Frame) -> memoryview | None:
+        return memoryview(bytearray(frame.header.length))
+
+    def arrived(self, stream: Stream, frame: Frame, payload: memoryview) -> None:
+        match frame.message:
+            case m.Welcome():
+                self._welcome = frame.message
+            case m.Barrier(name):
+                self._passed[name] = self._passed.get(name, 0) + 1
+            case m.Failed(_, reason) | m.Refused(reason):
+                self.fail(PeerError(reason, where=self.name))
+            case m.Bye():
+                self.ended = True
+
+    def lost(self, stream: Stream, reason: str) -> None:
+        if not self.ended:
+            self.fail(PeerError(f"the scheduler is gone: {reason}", where=self.name))
+
+
+def _ignore(error: MezzoError) -> None:
+    pass

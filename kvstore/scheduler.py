@@ -1,0 +1,112 @@
+"""The scheduler's process: who takes part, where everybody is, barriers, and who died. It carries no values.
+
+Started by `mezzo launch`, by a script in the role of a scheduler, or as `python -m mezzo.kvstore.role`.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from ..ops.errors import ExecutionError
+from . import wire
+from .address import describe, listen
+from .environment import Environment
+from .loop import Loop
+from .member import silence
+from .protocol import membership as machine
+from .protocol.messages import Failed
+from .stream import Door, Frame, Stream
+
+
+class Scheduler:
+    """Runs the membership machine over sockets until the job has ended."""
+
+    def __init__(self, environment: Environment) -> None:
+        environment.check_address(environment.root[0])
+        self._loop = Loop()
+        self._members = machine.Membership(
+            environment.workers, environment.servers, environment.deadline, silence(environment.deadline)
+        )
+        self._streams: dict[int, Stream] = {}
+        self._numbers: dict[Stream, int] = {}
+        self._closing: set[Stream] = set()
+        self._ended: machine.End | None = None
+        self._peers = 0
+        self._door = Door(self._loop, listen(environment.root), self._opened)
+
+    def run(self) -> Failed | None:
+        """Serve until the job has ended; why it failed, if it did."""
+        try:
+            self._tick()
+            self._loop.run(lambda: self._ended is not None)
+            self._drain(5.0)
+        finally:
+            self.close()
+        assert self._ended is not None
+        return self._ended.failure
+
+    def close(self) -> None:
+        for stream in self._numbers:
+            stream.close()
+        self._door.close()
+        self._loop.close()
+
+    def _opened(self, sock: socket.socket) -> None:
+        stream = Stream(self._loop, sock, self, describe(sock))
+        self._peers += 1
+        self._streams[self._peers], self._numbers[stream] = stream, self._peers
+
+    # --- what streams report
+
+    def place(self, stream: Stream, frame: Frame) -> memoryview | None:
+        return memoryview(bytearray(frame.header.length))
+
+    def arrived(self, stream: Stream, frame: Frame, payload: memoryview) -> None:
+        self._handle(machine.Said(self._numbers[stream], frame.message))
+
+    def lost(self, stream: Stream, reason: str) -> None:
+        number = self._numbers.pop(stream)
+        del self._streams[number]
+        if stream not in self._closing:
+            self._handle(machine.Closed(number, reason))
+
+    def _tick(self) -> None:
+        self._handle(machine.Ticked(time.monotonic()))
+        self._loop.after(0.25, self._tick)
+
+    # --- what the machine wants
+
+    def _handle(self, event: machine.Event) -> None:
+        if self._ended is not None:
+            return
+        for instruction in self._members.handle(event):
+            match instruction:
+                case machine.Tell(peer, message):
+                    if peer in self._streams:
+                        self._streams[peer].send(wire.encode(message))
+                case machine.Close(peer):
+                    if peer in self._streams:
+                        self._close_after(self._streams[peer])
+                case machine.End():
+                    self._ended = instruction
+
+    def _close_after(self, stream: Stream) -> None:
+        """Close the connection when what was sent has left. The other end closes first, so that nothing is lost."""
+        self._closing.add(stream)
+        stream.finish()
+
+    def _drain(self, seconds: float) -> None:
+        """Let the last words leave, and wait for the others to close."""
+        end = time.monotonic() + seconds
+        for stream in tuple(self._numbers):  # what cannot be reached is gone at once
+            stream.finish()
+        while self._numbers and time.monotonic() < end:
+            self._loop.step(0.1)
+
+
+def serve(environment: Environment) -> None:
+    """Be the scheduler of a job until it ends. Raises ExecutionError if it fails."""
+    failure = Scheduler(environment).run()
+    if failure is not None:
+        raise ExecutionError(failure.reason, where=f"the job at {environment.root[0]}:{environment.root[1]}")

@@ -1,0 +1,350 @@
+"""A server's process: it holds shards of keys, receives pushes, adds and applies them, and answers.
+
+One loop, non-blocking sockets, no threads. What happens is decided by `protocol/rounds.py`; bytes go from the sockets
+straight to where they are summed (shards.py), and from there to the sockets. Started by `mezzo launch`, by a script in
+the role of a server, or as `python -m mezzo.kvstore.role`.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from ..ops.errors import MezzoError, PeerError, WireError
+from . import wire
+from .address import describe, listen, written
+from .environment import Environment
+from .levels import Levels
+from .loop import Loop
+from .member import Member
+from .protocol import messages as m
+from .protocol import serving as s
+from .protocol.keys import Keys
+from .protocol.rounds import Rounds
+from .shards import Budget, Shards
+from .stream import Door, Frame, Stream
+from .updater import Rule, nested
+
+
+class Peer:
+    """Who is at the other end of a connection; nobody before its Hello."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.rank, self.lane, self.name = m.NOBODY, 0, stream.name
+        self.said_bye = False
+        self.receiving: s.Receive | None = None  # what the machine said about the push that is arriving
+        self.loading = bytearray()  # states that are arriving
+
+
+class Server:
+    """Serves until the scheduler says that the job has ended."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._loop = Loop()
+        self._peers: dict[Stream, Peer] = {}
+        self._speakers: dict[tuple[int, int], Peer] = {}  # by rank and lane
+        self._events: deque[s.Event] = deque()
+        self._busy = False
+        self._announcing: Peer | None = None  # whose push the machine is told of
+        self._due: deque[Stream] = deque()
+        self._early: set[Stream] = set()
+        self._optimizer: m.SetOptimizer | None = None
+        self._door = Door(self._loop, listen((environment.check_address(environment.bind), 0)), self._opened)
+        try:
+            self._member = Member(self._loop, environment, "server", address=written(self._door.sock.getsockname()[:2]))
+        except BaseException:
+            self._close()
+            raise
+        welcome = self._member.welcome
+        self._levels = Levels.parse(welcome.consistency)
+        self._member.failed = self._tell_failure
+        self._keys = Keys(environment.most_bytes)
+        self._shards = Shards(self._keys, Budget(environment.most_bytes))
+        self._rounds = Rounds(range(self._levels.speakers(welcome)), self._levels.between, environment.deadline)
+        self._tick = max(0.02, min(1.0, environment.deadline / 10))
+
+    def run(self) -> None:
+        """Serve until the job has ended. Raises what it failed with."""
+        try:
+            self._ticked()
+            self._loop.run(lambda: self._member.ended or self._member.failure is not None)
+            failure = self._member.failure
+            self._drain(2.0)
+            self._member.leave(0 if failure is None else 1, "" if failure is None else failure.message)
+            if failure is not None:
+                raise failure
+        finally:
+            self._close()
+
+    def _drain(self, seconds: float) -> None:
+        """Let the last words leave: a connection that is closed with bytes unread loses what was sent."""
+        end = time.monotonic() + seconds
+        for stream in list(self._peers):
+            stream.finish()
+        while self._peers and time.monotonic() < end:
+            self._loop.step(max(0.0, end - time.monotonic()))
+
+    def _close(self) -> None:
+        for stream in self._peers:
+            stream.close()
+        self._door.close()
+        self._loop.close()
+
+    def _ticked(self) -> None:
+        self._handle(s.Ticked(time.monotonic()))
+        self._loop.after(self._tick, self._ticked)
+
+    def _opened(self, sock: socket.socket) -> None:
+        stream = Stream(self._loop, sock, self, describe(sock))
+        self._peers[stream] = Peer(stream)
+
+    # --- what streams report
+
+    def place(self, stream: Stream, frame: Frame) -> memoryview | None:
+        peer = self._peers[stream]
+        if not isinstance(frame.message, m.Push):
+            return memoryview(bytearray(frame.header.length))
+        if peer.receiving is None:
+            receiving = self._announced(peer, frame)
+            if receiving.early and stream not in self._early:
+                self._wait_for_others(stream)
+                return None
+        return self._target(peer)
+
+    def arrived(self, stream: Stream, frame: Frame, payload: memoryview) -> None:
+        peer = self._peers[stream]
+        message = frame.message
+        if not isinstance(message, m.Push):
+            self._heard(peer, frame, payload)
+            return
+        if peer.receiving is None:
+            self._announced(peer, frame)
+            self._target(peer)[:] = payload
+        self._complete(peer)
+
+    def lost(self, stream: Stream, reason: str) -> None:
+        peer = self._peers.pop(stream)
+        if self._speakers.get((peer.rank, peer.lane)) is peer:
+            del self._speakers[peer.rank, peer.lane]
+            if peer.said_bye:
+                self._gone(peer)
+            else:
+                self._handle(s.Left(peer.rank, f"{peer.name}: {reason}", lane=peer.lane))
+
+    # --- pushes
+
+    def _announced(self, peer: Peer, frame: Frame) -> s.Receive:
+        """Tell the machine of a push, and keep what it says about the payload."""
+        push = frame.message
+        assert isinstance(push, m.Push)
+        self._check_speaker(peer, push.rank)
+        wire.check(frame.header, self._keys)
+        hi = push.offset + frame.header.length
+        self._announcing = peer
+        self._handle(s.Opened(push.rank, push.key, push.step, push.offset, hi, push.pull, peer.lane))
+        if peer.receiving is None:  # the job has failed
+            peer.receiving = s.Receive(push.rank, push.key, push.step, push.offset, hi, "nothing")
+        return peer.receiving
+
+    def _target(self, peer: Peer) -> memoryview:
+        r = peer.receiving
+        assert r is not None
+        return self._shards.place(r.key, r.rank, r.lo, r.hi, r.into).data
+
+    def _complete(self, peer: Peer) -> None:
+        """The payload of a push is in memory."""
+        r, peer.receiving = peer.receiving, None
+        assert r is not None
+        self._handle(s.Arrived(r.rank, r.key, r.step, r.hi))
+
+    def _wait_for_others(self, stream: Stream) -> None:
+        """Leave an early payload in the kernel's buffers for now."""
+        if not self._early:
+            self._loop.when_idle(self._read_early)
+        self._early.add(stream)
+
+    def _read_early(self) -> None:
+        """Nothing else is to be done: what is early is staged, since another key may be behind it."""
+        early, self._early = self._early, set()
+        for stream in early:
+            stream.resume()
+
+    # --- everything else
+
+    def _heard(self, peer: Peer, frame: Frame, payload: memoryview) -> None:
+        message = frame.message
+        if peer.rank == m.NOBODY and not isinstance(message, m.Hello):
+            raise WireError(f"{type(message).__name__} before Hello", where=peer.name)
+        match message:
+            case m.Hello():
+                self._joined(peer, message)
+            case m.Init():
+                self._declared(peer, message)
+            case m.Pull(key, step, rank):
+                self._check_speaker(peer, rank)
+                wire.check(frame.header, self._keys)
+                self._handle(s.Asked(rank, key, step, peer.lane))
+            case m.SetOptimizer():
+                self._configured(peer, message)
+            case m.States():
+                self._states(peer, frame, message, payload)
+            case m.Stats():
+                self._tell(peer, m.Stats(self._rounds.stats()))
+            case m.Bye(_, code, reason):
+                peer.said_bye = code == 0
+                if code:
+                    self._handle(s.Left(peer.rank, f"{peer.name}: {reason}", lane=peer.lane))
+            case m.Failed(_, reason):
+                self._member.fail(PeerError(reason, where=peer.name))
+            case m.Heartbeat():
+                pass
+            case _:
+                raise WireError(f"{type(message).__name__} is nothing to say to a server", where=peer.name)
+
+    def _check_speaker(self, peer: Peer, rank: int) -> None:
+        if peer.rank == m.NOBODY or rank != peer.rank:
+            raise WireError(f"rank {peer.rank} speaks for rank {rank}", where=peer.name)
+
+    def _joined(self, peer: Peer, hello: m.Hello) -> None:
+        if peer.rank != m.NOBODY:
+            raise WireError("a second Hello", where=peer.name)
+        most = self._levels.speakers(self._member.welcome)
+        if not 0 <= hello.rank < most:
+            raise WireError(f"rank {hello.rank} of {most}", where=peer.name)
+        peer.rank, peer.lane = hello.rank, hello.lane
+        peer.name = f"{hello.role} of {hello.host} (rank {hello.rank})"
+        self._speakers[peer.rank, peer.lane] = peer
+        self._handle(s.Joined(hello.rank, hello.incarnation, hello.lane))
+        self._tell(peer, m.Welcome(self._member.welcome.rank))
+
+    def _declared(self, peer: Peer, init: m.Init) -> None:
+        self._check_speaker(peer, init.rank)
+        try:
+            key = self._keys.admit(init)
+            held = self._shards.declare(key)
+        except MezzoError as error:
+            self._tell(peer, m.Refused(str(error)[:4000], error.hint, rank=init.rank))
+            return
+        shard = held.shard
+        declared = s.Declared(key, shard.nbytes, shard.name, shard.whole, held.step, init.rank, peer.lane)
+        if not self._handle(declared):
+            step = self._rounds.counted(init.rank, key)
+            self._tell(peer, m.Init(init.name, init.dtype, init.shape, init.lo, init.hi, init.rank, key, step))
+
+    def _configured(self, peer: Peer, message: m.SetOptimizer) -> None:
+        """Take an optimizer; every rank sends it, and only the first that differs changes anything."""
+        given = m.SetOptimizer(message.name, message.scalars)
+        if given != self._optimizer:
+            try:
+                rule = Rule({"kind": message.name, **nested(message.scalars)})
+            except MezzoError as error:
+                self._tell(peer, m.Refused(str(error)[:4000], error.hint, rank=peer.rank))
+                return
+            if self._handle(s.Configured(True, peer.rank, peer.lane)):
+                return
+            self._optimizer = given
+            self._shards.set_rule(rule)
+        self._tell(peer, message)
+
+    def _states(self, peer: Peer, frame: Frame, message: m.States, payload: memoryview) -> None:
+        """Tell the states of a shard, or take them."""
+        key, length = message.key, frame.header.length
+        if key not in self._keys:
+            raise WireError(f"key number {key} was never declared", where=peer.name)
+        if not message.arrays:
+            arrays, parts = self._shards.states(key)
+            flat = b"".join(parts)
+            for lo in range(0, len(flat), wire.FRAME):
+                part = flat[lo : lo + wire.FRAME]
+                answer = m.States(key, peer.rank, lo, arrays)
+                peer.stream.send(wire.encode(answer, len(part)), part)
+            return
+        total = wire.check_states(frame.header, message, self._shards.most_states(key))
+        if message.offset == 0:
+            peer.loading = bytearray(total)
+        if len(peer.loading) != total:
+            raise WireError("states that do not belong together", where=peer.name)
+        peer.loading[message.offset : message.offset + length] = payload
+        if message.offset + length < total:
+            return
+        try:
+            self._shards.load_states(key, message.arrays, peer.loading)
+            self._tell(peer, m.States(key, peer.rank))
+        except MezzoError as error:
+            self._tell(peer, m.Refused(str(error)[:4000], error.hint, key, rank=peer.rank))
+
+    def _gone(self, peer: Peer) -> None:
+        """A rank has closed its store. In a sequential job it is still missed where others push on."""
+        if not self._levels.between.sums:
+            self._handle(s.Left(peer.rank, "it has left", orderly=True, lane=peer.lane))
+
+    # --- what the machine wants
+
+    def _handle(self, event: s.Event) -> bool:
+        """Tell the machine, and do what it says; whether it refused something. Events that come meanwhile follow."""
+        self._events.append(event)
+        if self._busy:
+            return False
+        self._busy, refused = True, False
+        try:
+            while self._events:
+                refused |= self._do(self._rounds.handle(self._events.popleft()))
+        except MezzoError as error:
+            self._member.fail(error)
+        finally:
+            self._busy = False
+        while self._due:
+            self._due.popleft().resume()
+        return refused
+
+    def _do(self, instructions: Iterable[s.Instruction]) -> bool:
+        refused = False
+        for i in instructions:
+            match i:
+                case s.Receive():
+                    assert self._announcing is not None
+                    self._announcing.receiving = i
+                case s.Add(key, _, rank, lo, hi, first):
+                    self._shards.add(key, rank, lo, hi, first)
+                case s.Apply(key, step, lo, hi, how, rank_or_none):
+                    self._shards.apply(key, step, lo, hi, how, rank_or_none)
+                case s.Send(rank, key, step, lo, hi, lane):
+                    self._send(rank, key, step, lo, hi, lane)
+                case s.Due(rank):
+                    self._due.extend(
+                        p.stream for p in self._peers.values() if p.rank == rank and p.stream in self._early
+                    )
+                case s.Acknowledge(rank, key, step, lane):
+                    self._tell(self._speakers.get((rank, lane)), m.Done(key, step, rank))
+                case s.Refuse(rank, key, step, reason, hint, lane):
+                    refused = True
+                    self._tell(self._speakers.get((rank, lane)), m.Refused(reason, hint, key, step, rank))
+                case s.Fail(ranks, reason):
+                    self._member.say(m.Failed(ranks, reason))
+                    self._member.fail(PeerError(reason, where=self._member.name))
+        return refused
+
+    def _send(self, rank: int, key: int, step: int, lo: int, hi: int, lane: int) -> None:
+        peer = self._speakers.get((rank, lane))
+        if peer is None:
+            return
+        for start in range(lo, max(hi, lo + 1), wire.FRAME):
+            part = self._shards.view(key, step, start, min(hi, start + wire.FRAME))
+            peer.stream.send(wire.encode(m.Value(key, step, rank, start), len(part)), part)
+
+    def _tell(self, peer: Peer | None, message: m.Message) -> None:
+        if peer is not None:
+            peer.stream.send(wire.encode(message))
+
+    def _tell_failure(self, error: MezzoError) -> None:
+        """Everybody hears at once why nothing comes any more."""
+        for peer in list(self._peers.values()):
+            self._tell(peer, m.Failed((), str(error)[:4000], "server"))
+
+
+def serve(environment: Environment) -> None:
+    """Be a server of a job until it ends. Raises what it failed with."""
+    Server(environment).run()

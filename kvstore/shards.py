@@ -1,0 +1,247 @@
+"""The memory of a server: of each key the value, the sum of the round that is open, staged pushes, optimizer states.
+
+The machine (protocol/rounds.py) decides what happens to these bytes; here it happens. Everything that grows is counted
+against a limit before it is taken.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ..ops.errors import BudgetError, ModelError
+from ..ops.types import Array, DType
+from .protocol.keys import Keys, Shard, element
+from .updater import Rule
+from .wire import FRAME
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Described = tuple[tuple[str, str, tuple[int, ...]], ...]  # name, element type and shape of arrays
+UPDATES = "updates"
+Into = Literal["sum", "staging", "value", "nothing"]
+SPARE = 8  # blocks that are kept for the next push
+
+
+class Budget:
+    """Bytes that may be taken."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.taken = most, 0
+
+    def take(self, count: int, what: str) -> None:
+        """Count these bytes. Raises BudgetError, and counts nothing, where that passes the limit."""
+        if self.taken + count > self.most:
+            raise BudgetError(
+                f"{what} needs {count} bytes, {self.most - self.taken} of {self.most} are left",
+                where="server",
+                hint="start more servers, or raise MEZZO_KV_MEMORY",
+            )
+        self.taken += count
+
+
+class Blocks:
+    """Staging memory in blocks of one frame; the one that was used last comes first, since it is in the cache."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._spare: list[Bytes] = []
+
+    def take(self, count: int) -> Bytes:
+        if count < FRAME // 2:
+            self._budget.take(count, "a staged push")
+            return np.empty(count, np.uint8)
+        if self._spare:
+            return self._spare.pop()[:count]
+        self._budget.take(FRAME, "a staged push")
+        return np.empty(FRAME, np.uint8)[:count]
+
+    def give(self, block: Bytes) -> None:
+        whole = block if block.base is None else block.base
+        if whole.size == FRAME and len(self._spare) < SPARE:
+            self._spare.append(whole)
+        else:
+            self._budget.taken -= whole.size
+
+
+@dataclass(slots=True)
+class Held:
+    """One shard."""
+
+    shard: Shard
+    dtype: np.dtype[Any]
+    value: Bytes
+    sum: Bytes
+    step: int = -1  # of the value
+    applied: int = 0  # bytes of the sum that are applied already, as those of the next step
+    adopting: bool = False  # they stay in the sum, which becomes the value when all are
+    staged: dict[int, deque[tuple[int, Bytes]]] = field(default_factory=dict[int, deque[tuple[int, Bytes]]])
+    states: dict[str, Array] = field(default_factory=dict[str, Array])
+    updates: int = 0  # whole steps that the optimizer has made
+
+
+class Shards:
+    """All keys of a server."""
+
+    def __init__(self, keys: Keys, budget: Budget) -> None:
+        self.keys, self.budget = keys, budget
+        self._rule: Rule | None = None
+        self._blocks = Blocks(budget)
+        self._held: dict[int, Held] = {}
+        self._nothing = np.empty(FRAME, np.uint8)
+
+    def declare(self, key: int) -> Held:
+        """Take the memory of an admitted key, once. Raises BudgetError."""
+        if key not in self._held:
+            shard = self.keys[key]
+            self.budget.take(2 * shard.nbytes, f"key {shard.name!r}")
+            value, total = np.zeros(shard.nbytes, np.uint8), np.empty(shard.nbytes, np.uint8)
+            self._held[key] = Held(shard, np.dtype(element(shard.dtype).numpy), value, total)
+        return self._held[key]
+
+    def __getitem__(self, key: int) -> Held:
+        return self._held[key]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._held)
+
+    # --- receiving
+
+    def place(
+        self, key: int, rank: int, lo: int, hi: int, into: Literal["sum", "staging", "value", "nothing"]
+    ) -> Bytes:
+        """Where the bytes [lo, hi) of a push go."""
+        held = self._held[key]
+        match into:
+            case "sum":
+                return held.sum[lo:hi]
+            case "value":
+                return held.value[lo:hi]
+            case "nothing":
+                return self._nothing[: hi - lo]
+        block = self._blocks.take(hi - lo)
+        held.staged.setdefault(rank, deque()).append((lo, block))
+        return block
+
+    def _taken(self, held: Held, rank: int, lo: int, hi: int) -> Iterator[tuple[int, Bytes]]:
+        """The staged bytes [lo, hi) of a rank, piece by piece with their offsets; free when the next is asked for."""
+        parts = held.staged[rank]
+        while lo < hi:
+            at, block = parts[0]
+            stop = min(hi, at + block.size)
+            yield lo, block[lo - at : stop - at]
+            lo = stop
+            if stop == at + block.size:
+                parts.popleft()
+                self._blocks.give(block)
+
+    # --- computing
+
+    def add(self, key: int, rank: int, lo: int, hi: int, first: bool) -> None:
+        """Add staged bytes to the sum, or make them the sum."""
+        held = self._held[key]
+        for at, piece in self._taken(held, rank, lo, hi):
+            target = held.sum[at : at + piece.size]
+            if first:
+                target[:] = piece
+            else:
+                _add(target.view(held.dtype), piece.view(held.dtype))
+
+    def apply(self, key: int, step: int, lo: int, hi: int, how: str, rank: int | None) -> None:
+        """Make the bytes [lo, hi) of the value those of `step`."""
+        held = self._held[key]
+        if rank is not None:
+            for at, piece in self._taken(held, rank, lo, hi):
+                self._change(held, step, at, piece, how)
+            held.step = step
+            held.updates += how == "update"
+        elif how == "assign":
+            self._adopt(held, step, hi - lo)
+        else:
+            self._change(held, step, lo, held.sum[lo:hi], how)
+            held.applied += hi - lo
+            if held.applied >= held.shard.nbytes:
+                held.step, held.applied = step, 0
+                held.updates += how == "update"
+
+    def _adopt(self, held: Held, step: int, count: int) -> None:
+        """The sum becomes the value: what was the value is where the next sum goes."""
+        held.applied += count
+        held.adopting = held.applied < held.shard.nbytes
+        if not held.adopting:
+            held.value, held.sum = held.sum, held.value
+            held.step, held.applied = step, 0
+
+    def _change(self, held: Held, step: int, lo: int, given: Bytes, how: str) -> None:
+        value = held.value[lo : lo + given.size].view(held.dtype)
+        operand = given.view(held.dtype)
+        match how:
+            case "assign":
+                np.copyto(value, operand)
+            case "add":
+                _add(value, operand)
+            case "update":
+                assert self._rule is not None
+                size = held.dtype.itemsize
+                part = slice(lo // size, (lo + given.size) // size)
+                states = {slot: state[part] for slot, state in self._states(held).items()}
+                self._rule.step(held.shard.name, held.updates, value, operand, states)
+
+    def _states(self, held: Held) -> dict[str, Array]:
+        """The optimizer states of a shard, taken when they are first needed."""
+        if self._rule is not None and not held.states:
+            value = held.value.view(held.dtype)
+            self.budget.take(len(self._rule.optimizer.slots) * value.nbytes, f"states of key {held.shard.name!r}")
+            held.states = self._rule.states(held.shard.name, value)
+        return held.states
+
+    def view(self, key: int, step: int, lo: int, hi: int) -> memoryview:
+        """The bytes [lo, hi) of the value of this step, which may be the sum of a round that is being applied."""
+        held = self._held[key]
+        source = held.sum if held.adopting and step > held.step else held.value
+        return source[lo:hi].data
+
+    # --- optimizers
+
+    def set_rule(self, rule: Rule) -> None:
+        """Another optimizer, whose states begin anew."""
+        self._rule = rule
+        for held in self._held.values():
+            self.budget.taken -= sum(state.nbytes for state in held.states.values())
+            held.states, held.updates = {}, 0
+
+    def states(self, key: int) -> tuple[Described, list[bytes]]:
+        """Names, types and shapes of a shard's states, and their bytes; the number of updates is the last."""
+        held = self._held[key]
+        arrays = {**self._states(held), UPDATES: np.array(held.updates, np.int64)}
+        about = tuple((name, str(element_of(a)), a.shape) for name, a in arrays.items())
+        return about, [a.tobytes() for a in arrays.values()]
+
+    def most_states(self, key: int) -> int:
+        """Bytes of a shard's states, at most."""
+        slots = len(self._rule.optimizer.slots) if self._rule is not None else 0
+        return slots * self._held[key].shard.nbytes + 8
+
+    def load_states(self, key: int, about: Described, data: bytes | bytearray) -> None:
+        """Take what `states` told. Raises ModelError where that belongs to another optimizer or shard."""
+        held = self._held[key]
+        mine = {**self._states(held), UPDATES: np.array(held.updates, np.int64)}
+        if about != tuple((name, str(element_of(a)), a.shape) for name, a in mine.items()):
+            raise ModelError(f"these are no states of {held.shard}", where=f"key {held.shard.name!r}")
+        at = 0
+        for array in mine.values():
+            array.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8, array.nbytes, at)
+            at += array.nbytes
+        held.updates = int(mine[UPDATES])
+
+
+def element_of(array: Array) -> DType:
+    return DType.of(array.dtype)
+
+
+def _add(total: Array, operand: Array) -> None:
+    with np.errstate(all="ignore"):
+        np.add(total, operand, out=total)

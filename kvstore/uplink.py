@@ -1,0 +1,222 @@
+"""One rank's connections to all servers: what an agent, or a worker that speaks for itself, exchanges with them.
+
+The machine of `protocol/client.py` decides; here its instructions are carried out. Values are read from memory that the
+caller names and received into memory that the caller names, which may be the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ..ops.errors import MezzoError, WireError
+from ..ops.types import Array, DType
+from . import wire
+from .address import connect, parse_address
+from .environment import Environment
+from .loop import Loop
+from .protocol import client as c
+from .protocol import messages as m
+from .stream import Frame, Stream
+
+Done = Callable[[MezzoError | None], None]
+
+
+@dataclass(slots=True)
+class Operation:
+    """One that has been started on a key."""
+
+    source: memoryview  # the bytes that are pushed
+    target: memoryview  # where the value goes
+    done: Done
+
+
+class Uplink:
+    """All operations are started and end on the thread that steps the loop.
+
+    `rank` is that at level 2, `lane` tells the connections of one rank apart, `first` gives initial values.
+    """
+
+    def __init__(
+        self, loop: Loop, environment: Environment, servers: Sequence[str], rank: int, lane: int, role: m.Role
+    ) -> None:
+        self.sent = self.received = 0  # bytes of values
+        self.failure: MezzoError | None = None
+        self._loop, self._rank = loop, rank
+        self._client = c.Client(rank, len(servers), deadline=environment.deadline)
+        self._events: deque[c.Event] = deque()
+        self._busy = False
+        self._operations: dict[str, deque[Operation]] = {}
+        self._into: c.Receive | None = None  # where the machine wants the payload that was just heard of
+        self._receiving: set[int] = set()  # servers whose payload is on its way to such a place
+        self._asked: dict[int, deque[Callable[[m.Message, bytes], bool]]] = {}
+        self._left = [partial(self._handle, c.Sent(number)) for number in range(len(servers))]
+        self._closing = False
+        self.failed: Callable[[MezzoError], None] = _ignore
+        self._streams: list[Stream] = []
+        self._numbers: dict[Stream, int] = {}
+        self._tick = max(0.02, min(1.0, environment.deadline / 10))
+        try:
+            for number, text in enumerate(servers):
+                address = parse_address(text)
+                environment.check_address(address if isinstance(address, str) else address[0])
+                stream = Stream(loop, connect(address, environment.deadline, f"server {number}"), self)
+                stream.name = f"server {number}"
+                self._streams.append(stream)
+                self._numbers[stream] = number
+                stream.send(wire.encode(m.Hello(role, environment.host, rank, lane)))
+        except BaseException:
+            self.close()
+            raise
+        self._ticked()
+
+    # --- what the caller wants
+
+    def declare(self, name: str, value: Array, done: Done, step: int = 0) -> None:
+        """Declare a key: of the first rank the value is taken, the others receive it there."""
+        flat = _bytes(value)
+        self._operations.setdefault(name, deque()).append(Operation(flat, flat, done))
+        self._handle(c.Declare(name, str(DType.of(value.dtype)), value.shape, step))
+
+    def start(self, name: str, source: Array | None, target: Array | None, done: Done, priority: int = 0) -> None:
+        """Push `source`, receive the value into `target`, or both; they may be one array. `done` is called last."""
+        given = _bytes(source) if source is not None else _NOTHING
+        wanted = _bytes(target) if target is not None else _NOTHING
+        self._operations[name].append(Operation(given, wanted, done))
+        self._handle(c.Start(name, source is not None, target is not None, priority))
+
+    def ask(self, server: int, message: m.Message, answered: Callable[[m.Message, bytes], bool]) -> None:
+        """Send a request that is not about a value. `answered` is called with each message and payload that answers it,
+        until it says True; requests are answered in their order."""
+        self._asked.setdefault(server, deque()).append(answered)
+        self._streams[server].send(wire.encode(message))
+
+    def send_states(self, server: int, message: m.States, part: bytes) -> None:
+        """A part of the states of a shard."""
+        self._streams[server].send(wire.encode(message, len(part)), part)
+
+    def close(self, error: MezzoError | None = None, seconds: float = 2.0) -> None:
+        """Say Bye to all servers, and wait a little until they have heard it."""
+        bye = m.Bye(self._rank, 0 if error is None else 1, "" if error is None else str(error)[:4000])
+        self._closing = True
+        for stream in self._streams:
+            stream.send(wire.encode(bye))
+            stream.finish()
+        end = time.monotonic() + seconds
+        while any(not stream.closed for stream in self._streams) and time.monotonic() < end:
+            self._loop.step(max(0.0, end - time.monotonic()))
+        for stream in self._streams:
+            stream.close()
+
+    # --- what streams report
+
+    def place(self, stream: Stream, frame: Frame) -> memoryview | None:
+        if isinstance(frame.message, m.Value):
+            return self._target(stream, frame)
+        return memoryview(bytearray(frame.header.length))
+
+    def arrived(self, stream: Stream, frame: Frame, payload: memoryview) -> None:
+        number, message = self._numbers[stream], frame.message
+        match message:
+            case m.Value():
+                if number in self._receiving:
+                    self._receiving.remove(number)
+                else:  # a small one, that came as a whole
+                    self._target(stream, frame)[:] = payload
+                    self._receiving.discard(number)
+                self.received += frame.header.length
+                self._handle(c.Received(number))
+            case m.Init() | m.Done() | m.Failed():
+                self._handle(c.Heard(number, message))
+            case m.Welcome(incarnation=incarnation):
+                self._handle(c.Connected(number, incarnation))
+            case m.Refused(key=key) if key or not self._asked.get(number):
+                self._handle(c.Heard(number, message))
+            case m.SetOptimizer() | m.Stats() | m.States() | m.Refused():
+                self._answer(number, message, bytes(payload))
+            case _:
+                raise WireError(f"{type(message).__name__} is nothing that a server says", where=stream.name)
+
+    def lost(self, stream: Stream, reason: str) -> None:
+        if not self._closing:
+            self._handle(c.Lost(self._numbers[stream], f"{stream.name}: {reason}"))
+
+    def _target(self, stream: Stream, frame: Frame) -> memoryview:
+        """Where the payload of a Value goes."""
+        number = self._numbers[stream]
+        self._into = None
+        self._handle(c.Heard(number, frame.message, frame.header.length))
+        if self._into is None:  # nobody wants it any more
+            return memoryview(bytearray(frame.header.length))
+        into: c.Receive = self._into
+        self._receiving.add(number)
+        return self._operations[into.name][0].target[into.lo : into.hi]
+
+    def _answer(self, number: int, message: m.Message, payload: bytes) -> None:
+        waiting = self._asked.get(number)
+        if not waiting:
+            raise WireError(f"{type(message).__name__}, which nobody asked for", where=f"server {number}")
+        if waiting[0](message, payload):
+            waiting.popleft()
+
+    # --- what the machine wants
+
+    def _ticked(self) -> None:
+        if not self._closing:
+            self._handle(c.Ticked(time.monotonic()))
+            self._loop.after(self._tick, self._ticked)
+
+    def _handle(self, event: c.Event) -> None:
+        """Tell the machine, and do what it says; events that come meanwhile follow."""
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events:
+                for instruction in self._client.handle(self._events.popleft()):
+                    self._do(instruction)
+        finally:
+            self._busy = False
+
+    def _do(self, i: c.Instruction) -> None:
+        match i:
+            case c.Transmit(server, message, name, lo, hi):
+                source = self._operations[name][0].source
+                self.sent += hi - lo
+                self._streams[server].send(wire.encode(message, hi - lo), source[lo:hi], sent=self._left[server])
+            case c.Receive():
+                self._into = i
+            case c.Tell(server, message):
+                self._streams[server].send(wire.encode(message))
+            case c.Finish(name, _, error):
+                self._operations[name].popleft().done(error)
+            case c.Fail(error):
+                self._fail(error)
+
+    def _fail(self, error: MezzoError) -> None:
+        if self.failure is not None:
+            return
+        self.failure = error
+        for waiting in self._operations.values():
+            while waiting:
+                waiting.popleft().done(error)
+        self.failed(error)
+
+
+def _ignore(error: MezzoError) -> None:
+    pass
+
+
+_NOTHING = memoryview(b"")
+
+
+def _bytes(array: Array) -> memoryview:
+    """The bytes of a contiguous array, to be read or written in place."""
+    flat: memoryview = array.reshape(-1).view(np.uint8).data
+    return flat
