@@ -40,8 +40,12 @@ class Lost:
 @dataclass(frozen=True, slots=True)
 class Declare:
     """A key is to be declared; ends with `Finish` when the initial value has been received (or, from the first rank,
-    taken). `step` counts the pushes that a worker has made which goes on after a restart; None: as many as the servers
-    have counted, none for a job that begins."""
+    taken).
+
+    `step` is for a worker that goes on after a restart with its own state: the pushes whose answers it has had. It
+    receives no value then, and pushes what was under way again. With None it counts from where the servers are, from 0
+    where the job begins.
+    """
 
     name: str
     dtype: str
@@ -222,7 +226,7 @@ class _Server:
     incarnation: int | None = None
     lost: str = ""
     since: float | None = None
-    busy: bool = False  # a payload is on its way
+    sending: tuple[_Part, int] | None = None  # whose payload is on its way, and its end
     receiving: _Part | None = None
     asked: deque[_Part | _Request] = field(default_factory=deque["_Part | _Request"])
     ready: list[tuple[int, int, _Part]] = field(default_factory=list[tuple[int, int, _Part]])  # a heap
@@ -359,17 +363,16 @@ class Client:
 
     def _pump(self, server: _Server) -> list[Instruction]:
         """Send the next frame, if the one before has left."""
-        if server.busy or not server.ready:
+        if server.sending or not server.ready:
             return []
         part = server.ready[0][2]
         lo = max(part.sent, 0)
-        part.sent = min(lo + self._frame, part.shard.nbytes)
-        if not part.unsent:
+        hi = min(lo + self._frame, part.shard.nbytes)
+        if hi == part.shard.nbytes:
             heappop(server.ready)
-        server.busy = True
+        server.sending = (part, hi)
         push = Push(part.number, part.step, self._rank, lo, part.value)
-        at = part.shard.lo
-        return [Transmit(server.number, push, part.name, at + lo, at + part.sent)]
+        return [Transmit(server.number, push, part.name, part.shard.lo + lo, part.shard.lo + hi)]
 
     def _ask(self, server: _Server, what: _Part | _Request) -> list[Instruction]:
         server.asked.append(what)
@@ -385,8 +388,12 @@ class Client:
 
     def _on_sent(self, e: Sent) -> Iterable[Instruction]:
         server = self._servers[e.server]
-        server.busy = False
-        return self._pump(server)
+        if server.sending is None:
+            return ()
+        (part, hi), server.sending = server.sending, None
+        part.sent = max(part.sent, hi)
+        made = self._pump(server)
+        return [*made, *self._ended(part)] if part.ended else made
 
     def _on_heard(self, e: Heard) -> Iterable[Instruction]:
         server = self._servers[e.server]
@@ -398,7 +405,7 @@ class Client:
                 if part.value:
                     raise _unexpected(server, "Done, not the value,", part)
                 part.answered = True
-                return self._ended(part)
+                return self._ended(part) if part.ended else ()
             case Refused():
                 return self._refused(server, e.message)
             case Failed(_, reason):
@@ -432,7 +439,7 @@ class Client:
     def _received(self, part: _Part) -> Iterable[Instruction]:
         self._keys[part.name].stirred = True
         part.answered = part.got == part.shard.nbytes
-        return self._ended(part) if part.answered else ()
+        return self._ended(part) if part.ended else ()
 
     def _answered(self, server: _Server, what: _Part | _Request, message: Message) -> Iterable[Instruction]:
         """An answer to the oldest Init or Request."""
@@ -448,6 +455,9 @@ class Client:
         what.step = message.step if key.declare.step is None else key.declare.step
         server.parts[message.key] = what
         key.steps = max(key.steps, what.step)
+        if key.declare.step is not None:
+            what.push, what.answered = False, True
+            return self._ended(what)
         gives = self._first and not what.step
         return self._begin(what, gives, not gives)
 
@@ -500,7 +510,7 @@ class Client:
             error = PeerError("it was started again, and its values are lost", where=f"server {e.server}")
             return [self._fail(error)]
         server.incarnation, server.connected, server.lost, server.since = e.incarnation, True, "", None
-        server.busy, server.receiving, server.ready = False, None, []
+        server.sending, server.receiving, server.ready = None, None, []
         made: list[Instruction] = [self._tell(server, what) for what in server.asked]
         for part in server.parts.values():
             if not part.ended:

@@ -105,7 +105,7 @@ class OneKey:
             stream = self._begun(e, session, rule)
         stream.expect = e.hi
         made: list[Instruction] = [self._received(e)]
-        if not self.nbytes and e.step > self.clocks[e.rank]:
+        if not self.nbytes and e.rank in self.pushes and self.pushes[e.rank].step == e.step:
             made += self.progress(e.rank, rule)
         return made if e.lo else made + self.answers(rule)
 
@@ -159,7 +159,7 @@ class OneKey:
         if push is None or push.step != e.step or e.hi <= push.arrived:
             return Receive(e.rank, e.key, e.step, e.lo, e.hi, "nothing", keep=e.hi)
         keep = max(e.lo, push.arrived)
-        if push.into == "staging" and at and push.step == at.step and self._reach(e.rank) < e.hi:
+        if push.into == "staging" and at and push.step == at.step and max(0, self._reach(e.rank)) < e.hi:
             push.early = e.hi
         return Receive(e.rank, e.key, e.step, e.lo, e.hi, push.into, keep, early=push.early > 0)
 
