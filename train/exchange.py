@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,10 +22,12 @@ from ..runtime.optimizer import Optimizer
 from .step import Shared
 
 if TYPE_CHECKING:
-    from ..kvstore.store import Handle, KVStore
+    from ..kvstore.later import Handle
+    from ..kvstore.store import KVStore
 
 SIZES, TOTAL = "trainer/sizes", "trainer/total"  # keys of our own
 FIRST = 1 << 20  # the priority of what everybody waits for
+_users: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()  # how many Exchanges a store has had
 
 
 class Exchange:
@@ -50,6 +53,8 @@ class Exchange:
             )
         self.rank, self.workers = self.store.rank, self.store.num_workers
         self.joined = False
+        number = _users[self.store] = _users.get(self.store, -1) + 1
+        self._prefix = f"{number}/" if number else ""  # several Trainers may share a store
         self._buffers: dict[str, Array] = {}
         self._priorities: dict[str, int] = {}
         self._handles: dict[str, Handle] = {}
@@ -72,7 +77,8 @@ class Exchange:
         names = [*parameters]
         # what is needed first in the next step is to be there first
         self._priorities = {name: len(names) - i for i, name in enumerate(names)}
-        self.store.broadcast(names, [*parameters.values()], [*parameters.values()])
+        arrays = [*parameters.values()]
+        self.store.broadcast([self._prefix + name for name in names], arrays, arrays)
         if self.on_store:
             self.store.set_optimizer(optimizer)
             if states is not None:
@@ -100,7 +106,7 @@ class Exchange:
             )
         value = self._buffers[key]
         self._handles[key] = self.store.pushpull(
-            key, value, None if self.on_store else value, priority=self._priorities[key], wait=False
+            self._prefix + key, value, None if self.on_store else value, priority=self._priorities[key], wait=False
         )
 
     def wait(self, key: str) -> Array:
@@ -112,7 +118,7 @@ class Exchange:
 
     @cached_property
     def _sizes(self) -> Array:
-        self.store.init(SIZES, np.zeros(self.workers, np.int64))
+        self.store.init(self._prefix + SIZES, np.zeros(self.workers, np.int64))
         return self.store.empty(self.workers, np.int64)
 
     def sizes_begin(self, size: int) -> Handle | None:
@@ -122,7 +128,8 @@ class Exchange:
             return None
         self._sizes[...] = 0
         self._sizes[self.rank] = size
-        handle: Handle = self.store.pushpull(SIZES, self._sizes, self._sizes, priority=FIRST, wait=False)
+        place = self._sizes
+        handle: Handle = self.store.pushpull(self._prefix + SIZES, place, place, priority=FIRST, wait=False)
         return handle
 
     def sizes_end(self, handle: Handle | None) -> None:
@@ -150,11 +157,11 @@ class Exchange:
             )
         key = f"{TOTAL}/{len(numbers)}"
         if key not in self._buffers:
-            self.store.init(key, np.zeros(len(numbers)))
+            self.store.init(self._prefix + key, np.zeros(len(numbers)))
             self._buffers[key] = self.store.empty(len(numbers), np.float64)
         place = self._buffers[key]
         place[...] = numbers
-        self.store.pushpull(key, place, place, priority=FIRST)
+        self.store.pushpull(self._prefix + key, place, place, priority=FIRST)
         return [float(n) for n in place]
 
     def any(self, flag: bool) -> bool:

@@ -1,0 +1,98 @@
+"""What a worker of a job does in test_kv_training.py: lessons, one after the other, over one store.
+
+`python -m tests.kv_lessons FOLDER LESSON...` writes `FOLDER/RANK.npz` with what came of each.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mezzo.kvstore.create import create
+from mezzo.kvstore.store import KVStore
+from mezzo.ops import DType
+from mezzo.runtime.graph import Graph
+from mezzo.runtime.optimizer import SGD, Adam, Optimizer
+from mezzo.train.shares import Share
+from mezzo.train.trainer import Trainer
+
+from .networks import batch_for, lenet, noisy
+
+Array = np.ndarray[Any, Any]
+MOMENTUM = SGD(rate=0.02, momentum=0.9)
+SIZE = 4  # samples of one worker's share
+
+
+def _lenet64() -> Graph:
+    return lenet(DType.DOUBLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A training: of what, how long, and how."""
+
+    network: Callable[[], Graph] = lenet
+    steps: int = 5
+    optimizer: Optimizer = MOMENTUM
+    on_store: bool = False
+    gather: int = 1
+    clip_norm: float | None = None
+
+    def trainer(self, kvstore: KVStore | None = None, **how: Any) -> Trainer:
+        return Trainer(
+            self.network(),
+            **{"optimizer": self.optimizer, "gather": self.gather, "clip_norm": self.clip_norm, **how},
+            kvstore=kvstore,
+            update_on_kvstore=self.on_store if kvstore else None,
+        )
+
+    def learn(self, trainer: Trainer, share: Share, workers: int) -> dict[str, Array]:
+        """The states that so many steps lead to, and the losses."""
+        losses = []
+        for number in range(self.steps):
+            batch = batch_for(trainer.source, number, SIZE * workers)
+            rows = share.rows(np.arange(SIZE * workers), SIZE * workers // share.count, 0)
+            losses.append(trainer.step({n: a[rows] for n, a in batch.items()}))
+        return {**{n: np.array(a) for n, a in trainer.states.items()}, "losses": np.array(losses)}
+
+
+LESSONS = {
+    "float32": Lesson(),
+    "again": Lesson(),
+    "float64": Lesson(_lenet64, 50),
+    "adam": Lesson(optimizer=Adam(rate=0.003)),
+    "clipped": Lesson(steps=6, gather=2, clip_norm=0.5),
+    "dropout": Lesson(noisy, 2),
+    "on_store": Lesson(optimizer=Adam(rate=0.003), on_store=True),  # the last: the optimizer is the whole store's
+}
+
+
+def main(folder: str, *lessons: str) -> None:
+    with create("dist_sync") as kv:
+        share, found = Share(kv.rank, kv.num_workers), dict[str, Array]()
+        for name in lessons:
+            lesson = LESSONS[name]
+            if kv.rank:  # other weights, which rank 0's are to take the place of
+                own = lesson.network()
+                moved = {n: a * 2 if a.dtype.kind == "f" else a for n, a in own.initializers.items()}
+                trainer = lesson.trainer(kv)
+                for n in trainer.trained:
+                    trainer.states[n][...] = moved[n]
+            else:
+                trainer = lesson.trainer(kv)
+            states = lesson.learn(trainer, share, kv.num_workers)
+            found |= {f"{name}:{n}": a for n, a in states.items()}
+            if not lesson.on_store:
+                seen = trainer.metrics(everywhere=True)
+                found[f"{name}:seen"] = np.array([seen.samples, seen.loss])
+        np.savez(Path(folder) / f"{kv.rank}.npz", **found)
+        print("learned", *lessons)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
