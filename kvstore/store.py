@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -190,6 +190,7 @@ class KVStore:
         self._backend = backend
         self._declared: dict[Key, Declared] = {}
         self._names: dict[str, Key] = {}
+        self._closed = False
 
     # -- who
 
@@ -318,7 +319,7 @@ class KVStore:
 
     def close(self) -> None:
         """Leave the store. The other workers may go on with what needs nothing from this one."""
-        self._backend.close()
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
@@ -326,6 +327,8 @@ class KVStore:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._closed = True
+        self._declared.clear()
         self._backend.close(error)
 
     # -- what a caller gave
@@ -335,8 +338,8 @@ class KVStore:
 
     def _pairs(self, key: Keys, value: Any, verb: str) -> list[tuple[Key, Any]]:
         """Each key with what was given for it (None where nothing was)."""
-        if isinstance(key, str | int):
-            return [(key, value)]
+        if not isinstance(key, list | tuple):
+            return [(cast(Key, key), value)]
         if value is None:
             return [(one, None) for one in key]
         if not isinstance(value, list | tuple) or len(value) != len(key):
@@ -345,8 +348,9 @@ class KVStore:
         return list(zip(key, value, strict=True))
 
     def _declare(self, key: Any, value: Array) -> Declared:
-        if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
+        if isinstance(key, bool) or not isinstance(key, str | int | np.integer) or key == "":
             raise InputError(f"{key!r} is no key", where=self._here("init"), hint="keys are strings or integers")
+        key = key if isinstance(key, str) else int(key)
         name = key if isinstance(key, str) else f"#{key}"
         if name in self._names:
             former = self._names[name]
@@ -359,6 +363,8 @@ class KVStore:
     def _of(self, key: Key, verb: str) -> Declared:
         declared = self._declared.get(key)
         if declared is None:
+            if self._closed:
+                raise InputError("the store is closed", where=self._here(verb))
             other = next((k for k in self._declared if str(k) == str(key)), None)
             hint = "declare it with init" if other is None else f"declared is {other!r}, which is another key"
             raise InputError(f"key {key!r} is not declared", where=self._here(verb), hint=hint)
