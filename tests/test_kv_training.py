@@ -66,7 +66,6 @@ def assert_close(found: dict[str, Array], expected: dict[str, Array], tolerance:
     ("name", "tolerance"), [("float32", 1e-5), ("float64", 1e-9), ("adam", 1e-4), ("clipped", 1e-5)]
 )
 def test_workers_learn_what_one_process_learns(learned: Results, name: str, tolerance: float) -> None:
-    """Adam divides by the root of tiny means, where roundings of the sum's order show."""
     lesson, workers = LESSONS[name], len(learned)
     expected = alone(lesson, workers)
     assert_close(learned[0][name], expected, tolerance)

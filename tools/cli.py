@@ -327,7 +327,9 @@ def train(
             from .launch import launch, members
 
             again = (sys.executable, "-m", "mezzo", "train", *context.meta["given"])
-            sys.exit(launch(members(again, workers, 0), bare={"worker 0"}))
+            if code := launch(members(again, workers, 0), bare={"worker 0"}):
+                sys.exit(code)
+            return
         from ..kvstore.create import create
 
         kvstore = create("dist_sync")

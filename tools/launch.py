@@ -81,6 +81,8 @@ def members(command: Sequence[str], workers: int, servers: int, hosts: int = 1) 
     job = Environment("scheduler", (LOOPBACK, _free_port()), workers, servers, here)
     inherited = {**os.environ, "PYTHONUNBUFFERED": "1"}
     inherited.setdefault("OMP_NUM_THREADS", str(max(1, processors() // workers)))
+    if sys.stdout.isatty():  # what they write goes through a pipe, which has no width
+        inherited.setdefault("COLUMNS", str(shutil.get_terminal_size().columns - len("[worker 00] ")))
 
     def member(role: Role, rank: int, host: str, command: Sequence[str]) -> Member:
         given = job.as_role(role, None if role == "scheduler" else rank, host).variables()
