@@ -34,8 +34,9 @@ from .seats import Seat, Seats, processors, usual_threads
 from .uncollected import uncollected
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
+    from .engine import Variable
     from .file import Key, Opened
 
 _ran_in: int | None = None  # the process that has run a program first
@@ -157,7 +158,7 @@ class Session:
         most = 1 if self.signature.states else max(1, instances or processors())
         self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))
         self._seats = Seats(self._options.device, self._pool, most, max_memory)
-        self._executor: ThreadPoolExecutor | None = None
+        self._turn: Variable | None = None  # written by runs that the engine starts, where they change states
         self._planned, self._evicted = 0, 0
         self.next_run = 0
         self.states: dict[str, Array] = {} if states is None else states
@@ -449,13 +450,18 @@ class Session:
             return self.next_run - 1
 
     def run_async(self, feeds: Mapping[str, Any], **options: Any) -> Future[dict[str, Any]]:
-        """`run` in a thread of the session; takes the same arguments and returns a future of its result."""
-        from concurrent.futures import ThreadPoolExecutor  # of a start, 6 ms
+        """`run` as a workload of the engine; takes the same arguments and returns a future of its result.
+
+        Runs of a graph with states follow one another in the order of the calls. `result()` without a timeout runs in
+        the calling thread what has not begun; an error names the line of this call.
+        """
+        from .engine.future import submit
+        from .engine.process import engine  # of a start, several ms
 
         with self._table:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(self._seats.most, thread_name_prefix="mezzo")
-        return self._executor.submit(self.run, feeds, **options)
+            if self._turn is None:
+                self._turn = engine().variable(f"states of {self.signature.name}")
+        return submit(self.run, feeds, writes=(self._turn,) if self.signature.states else (), **options)
 
     def _live(self) -> set[Bound]:
         """The programs that are kept."""

@@ -24,7 +24,7 @@ from .official import KNOWN, Suite, classes_of, same_lists
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:onnx", "ignore::RuntimeWarning:numpy")
 
-EACH = int(os.environ.get("MEZZO_SUITE_EACH", "1"))  # 5: only each fifth case
+EACH = int(os.environ.get("SUITE_EACH", "1"))  # 5: only each fifth case
 
 
 class TwoWays:
@@ -99,7 +99,7 @@ def test_all_but_a_handful_pass() -> None:
 
 def test_each_fifth_case_passes_with_avx2() -> None:
     """A processor without AVX512 has other kernels."""
-    less = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "MEZZO_SUITE_EACH": "5"}
+    less = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "SUITE_EACH": "5"}
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-k", "Onnx", __file__]
     done = subprocess.run(command, env=less, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]

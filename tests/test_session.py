@@ -490,6 +490,24 @@ def test_futures_answer_like_calls() -> None:
         np.testing.assert_array_equal(future.result(60)["logits"], session(digits[i : i + 2]))
 
 
+def test_an_error_of_a_future_names_the_line_that_asked_for_it() -> None:
+    future = mz.load(digits_model()).run_async({"picture": np.zeros(3, np.float32)})
+    with pytest.raises(mz.InputError, match="no input 'picture'") as caught:
+        future.result()
+    assert f"workload 'run', pushed at {__file__}:" in caught.value.__notes__[0]
+    assert future.exception() is caught.value
+
+
+def test_runs_that_change_states_follow_one_another() -> None:
+    g = GraphBuilder("counter")
+    total = g.state("total", np.float32(0))
+    doubled = g.Add(g.Mul(total, g.const(np.float32(2))), g.input("x", f32()))
+    g.update("total", doubled)
+    session = Session(g.graph([doubled]))
+    futures = [session.run_async({"x": np.float32(i % 2)}) for i in range(10)]
+    assert [int(next(iter(f.result().values()))) for f in futures] == [0, 1, 2, 5, 10, 21, 42, 85, 170, 341]
+
+
 def test_memory_stays_under_its_ceiling_and_is_given_back() -> None:
     free = mz.load(digits_model())
     arenas = {n: free.warmup({"image": (n, 1, 8, 8)}).arena_bytes for n in (1, 8, 64)}

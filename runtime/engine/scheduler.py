@@ -162,7 +162,7 @@ class Scheduler:
                     work._fn(*work._args)
             except BaseException as error:
                 if ended:
-                    work._failure = work._blame(error)
+                    work._failure = work.blame(error)
                 else:
                     self._finish(work, error)
             here.work = work._outer
@@ -177,7 +177,7 @@ class Scheduler:
             try:
                 watcher.ends(work, None if failure is None else failure.error)
             except MezzoError as error:
-                failure = work._blame(error)
+                failure = work.blame(error)
         return failure
 
     def _done(self, work: Work) -> Callable[[BaseException | None], None]:
@@ -190,7 +190,7 @@ class Scheduler:
 
     def _finish(self, work: Work, error: BaseException | None) -> bool:
         """End an asynchronous workload; whether it had not ended before."""
-        failure = None if error is None else work._blame(error)
+        failure = None if error is None else work.blame(error)
         if self._watchers and work._state != ENDED:
             failure = self._watched(work, failure)
         with self._lock:

@@ -199,7 +199,7 @@ class Work:
         """
         return self._engine._cancel(self)
 
-    def _blame(self, error: BaseException) -> Failure:
+    def blame(self, error: BaseException) -> Failure:
         """An error that it raised, which from now on says where it was pushed."""
         if isinstance(error, MezzoError):
             error.at(self.where)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import site
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from ..environment import switch
 
 SWITCH = "MEZZO_ONEDNN"  # "off" to run without, or the path of a library to take instead
 KEPT_PRIMITIVES = 256
@@ -50,7 +51,7 @@ class _Version(ctypes.Structure):
 @cache
 def find() -> Library | str:
     """The library, or why there is none; looked for once."""
-    wanted = os.environ.get(SWITCH, "")
+    wanted = switch(SWITCH)
     if wanted.lower() in ("off", "0", "no"):
         return f"{SWITCH}={wanted}"
     reasons = []
