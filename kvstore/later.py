@@ -22,10 +22,17 @@ class Later:
         self.ticket: Ticket | None = None
         one = engine()
         if one.mode == "naive":
-            self.work: Work = one.push(self._run, writes=(variable,), resource="network", args=(start, args))
+            self.work: Work = one.push(
+                self._run, writes=(variable,), resource="network", name=variable.name, args=(start, args)
+            )
         else:
             self.work = one.push_async(
-                self._start, writes=(variable,), resource="network", priority=priority, args=(start, args)
+                self._start,
+                writes=(variable,),
+                resource="network",
+                priority=priority,
+                name=variable.name,
+                args=(start, args),
             )
 
     def _run(self, start: Callable[..., Ticket], args: tuple[Any, ...]) -> None:

@@ -37,7 +37,7 @@ class Exchange:
     the store where that does not wait for rounds (`dist_async`). Raises InputError for what cannot be.
     """
 
-    def __init__(self, kvstore: KVStore | str, on_store: bool | None = None) -> None:
+    def __init__(self, kvstore: KVStore | str, on_store: bool | None = None, overlap: bool = True) -> None:
         if isinstance(kvstore, str):
             from ..kvstore.create import create  # a start of `import mezzo` alone does without
 
@@ -52,7 +52,7 @@ class Exchange:
                 hint="let the optimizer run on the store, or create a dist_sync store",
             )
         self.rank, self.workers = self.store.rank, self.store.num_workers
-        self.joined = False
+        self.overlap, self.joined = overlap, False
         number = _users[self.store] = _users.get(self.store, -1) + 1
         self._prefix = f"{number}/" if number else ""  # several Trainers may share a store
         self._buffers: dict[str, Array] = {}
@@ -62,7 +62,7 @@ class Exchange:
     @property
     def shared(self) -> Shared:
         """How a step is split."""
-        return Shared(self.workers, self.on_store)
+        return Shared(self.workers, self.on_store, self.overlap)
 
     @property
     def part(self) -> tuple[int, ...]:

@@ -10,18 +10,21 @@ from ..runtime.graph import Node
 Place = tuple[int, int]
 
 
-def soon(nodes: Sequence[Node], states: Mapping[str, str], ends: set[str], gradients: set[str]) -> tuple[Node, ...]:
+def soon(
+    nodes: Sequence[Node], states: Mapping[str, str], ends: set[str], gradients: set[str], *, overlap: bool = True
+) -> tuple[Node, ...]:
     """The nodes with each update as early as it may run: when its gradient is there and the last reader of what it
     overwrites is done. So a gradient lives only as long as it must.
 
     `states` maps the value that a state is read as to the one it is written as, `ends` are the written ones, and
-    `gradients` what the backward part makes. What is emitted goes as early, so that it travels while the rest of the
-    backward part runs. Awaits stand behind all that needs none of them, each before what only it holds up.
+    `gradients` what the backward part makes. With `overlap` what is emitted goes as early, so that it travels while the
+    rest of the backward part runs. Awaits stand behind all that needs none of them, each before what only it holds up.
     """
     made = {o: i for i, n in enumerate(nodes) for o in n.outputs if o}
     late = _behind_awaits(nodes)
     movable = {i for i, n in enumerate(nodes) if ends & set(n.outputs)} | late
-    movable |= _before_emits(nodes, max((made[n] for n in gradients), default=len(nodes)))
+    if overlap:
+        movable |= _before_emits(nodes, max((made[n] for n in gradients), default=len(nodes)))
     readers: dict[str, list[int]] = {}
     for i, node in enumerate(nodes):
         for name in node.reads():

@@ -39,10 +39,12 @@ class Scaling:
 class Shared:
     """A step that `workers` make together, each with its share of the batch. The shares are equal, so that the mean of
     the workers' gradients is the gradient of the whole batch. With `on_store` the optimizer runs where the store keeps
-    the parameters: gradients go there, parameters come back."""
+    the parameters: gradients go there, parameters come back. Without `overlap` gradients travel when the backward part
+    is done, as measurements want it."""
 
     workers: int
     on_store: bool = False
+    overlap: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,13 @@ def training_step(
     nodes = made_again(g.nodes(), loss, again) if again else g.nodes()
     return prune(
         graph.but(
-            nodes=soon(nodes, {s.input: s.output for s in states}, set(made.after.values()), set(found.values())),
+            nodes=soon(
+                nodes,
+                {s.input: s.output for s in states},
+                set(made.after.values()),
+                set(found.values()),
+                overlap=step.shared is None or step.shared.overlap,
+            ),
             initializers={**graph.initializers, **g.constants(), **made.first},
             states=tuple(states),
             types=g.types,

@@ -20,6 +20,7 @@ from ..ops.types import Array, type_of
 from ..runtime.autodiff import fresh
 from ..runtime.graph import Graph, State
 from ..runtime.infer import infer
+from ..runtime.instance import Observer
 from ..runtime.lower import Options
 from ..runtime.optimizer import Adam, Optimizer
 from ..runtime.passes.prune import prune
@@ -72,7 +73,8 @@ class Trainer:
     the whole batch. The optimizer runs on every worker, or with `update_on_kvstore=True` where the store keeps the
     parameters (what looks at all gradients is refused then): the numbers are the same. All begin with the parameters
     of rank 0; random numbers differ by rank. Statistics of batch normalisation, losses and metrics are this worker's
-    own, where nothing else is said.
+    own, where nothing else is said. Gradients travel while the rest of the backward part runs, unless `overlap` is
+    False.
 
     `recompute` lets cheap operators run a second time for the backward part, where the memory plan shrinks by it: True,
     or the shapes of the inputs to plan for, by name, if the model leaves them open.
@@ -109,11 +111,12 @@ class Trainer:
         onednn: bool = True,
         kvstore: KVStore | str | None = None,
         update_on_kvstore: bool | None = None,
+        overlap: bool = True,
     ) -> None:
         self.source = infer(modes.hoisted(model if isinstance(model, Graph) else load_onnx(model)))
         policy = None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
-        self.exchange = None if kvstore is None else Exchange(kvstore, update_on_kvstore)
+        self.exchange = None if kvstore is None else Exchange(kvstore, update_on_kvstore, overlap)
         shared = self.exchange.shared if self.exchange else None
         self.plan = Step(optimizer or Adam(), clip_norm, clip_value, gather, scaling, shared)
         self.output, self.seed = output_of(self.source, output), seed
@@ -224,24 +227,24 @@ class Trainer:
         """The learned weights by name: the arrays themselves, which the next step changes."""
         return {n: self.states[n] for n in self.trained}
 
-    def step(self, feeds: Feeds) -> float:
+    def step(self, feeds: Feeds, *, observe: Observer | None = None) -> float:
         """Learn from one batch: the model's inputs by name, and `target`. Returns the loss before the update.
 
-        With a store it is this worker's share of the batch, and the loss is that of the share. Every worker calls it;
-        the first call gives all the parameters of rank 0. Raises InputError where the shares were not equal,
-        DeadlineError or PeerError naming the workers that did not come.
+        `observe` is told before and after each step of the program. With a store the batch is this worker's share, and
+        the loss is that of the share; every worker calls this, and the first call gives all the parameters of rank 0.
+        Raises InputError where the shares were not equal, DeadlineError or PeerError naming who did not come.
         """
         number = self._calls + 1
         session = self._update if self._gather is None or number % self.plan.gather == 0 else self._gather
         session.next_run = number
         fed, exchange = _fed(feeds), self.exchange
         if exchange is None:
-            loss = float(session.run(fed)[self.loss])
+            loss = float(session.run(fed, observe=observe)[self.loss])
         else:
             if not exchange.joined:
                 exchange.join(self.parameters, self.plan.optimizer, self._kept)
             sizes = exchange.sizes_begin(len(fed[TARGET]))
-            loss = float(session.run(fed)[self.loss])
+            loss = float(session.run(fed, observe=observe)[self.loss])
             exchange.sizes_end(sizes)
         self._calls = number
         return loss
