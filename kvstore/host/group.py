@@ -21,13 +21,28 @@ import numpy as np
 from ...ops.errors import DeadlineError, InputError, MezzoError, PeerError, ShapeError
 from ...ops.types import Array
 from ...runtime.engine import engine
-from ..protocol.host import Complete, Done, Event, Fail, Final, Hopeless, Host, Instruction, Left, Ready, Reduce, Tell
+from ..protocol.host import (
+    Complete,
+    Done,
+    Event,
+    Fail,
+    Final,
+    Hopeless,
+    Host,
+    Instruction,
+    Left,
+    Lift,
+    Ready,
+    Reduce,
+    Tell,
+)
 from ..protocol.keys import element
 from ..states import Saved
 from ..updater import Rule
 from . import memory
+from .above import Above
 from .memory import Places, Segment
-from .mesh import FIRST, GONE, NOTE, Mesh, Tag
+from .mesh import ABOVE, FIRST, GONE, NOTE, Mesh, Tag
 from .values import Operation, Slot, Value
 
 READY, DONE, FINAL, HOPELESS, LEAVE, BARRIER, DROP = range(FIRST, FIRST + 7)  # kinds of tags
@@ -40,7 +55,14 @@ FAREWELL = 5.0  # seconds for last words
 class Group:
     """One member of the workers of a host. Methods that begin with `_` are called under the lock."""
 
-    def __init__(self, mesh: Mesh, ranks: Sequence[int], deadline: float, where: str = "level 1") -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        ranks: Sequence[int],
+        deadline: float,
+        where: str = "level 1",
+        above: Above | None = None,
+    ) -> None:
         self.me, self.members = mesh.me, len(ranks)
         self.ranks, self.deadline, self.where = tuple(ranks), deadline, where
         self.mesh, self.places = mesh, Places()
@@ -48,6 +70,9 @@ class Group:
         self.failure: MezzoError | None = None
         self.moved = 0  # bytes that were read and written for sums
         self._machine = Host(self.me, self.members)
+        self._above = above
+        if above is not None:
+            mesh.watch(above.fileno())
         self._lock = allocate_lock()
         self._values: dict[int, Value] = {}
         self._by_name: dict[str, Value] = {}
@@ -105,7 +130,7 @@ class Group:
                     segment = memory.attach(0, fd)
                     segment.array(0, value.shape, value.dtype)[...] = value
                     said["number"] = len(self._values)
-                    self.mesh.note(self._others(), said, fd)
+                    self.mesh.note(self.mesh.members, said, fd)
                 finally:
                     os.close(fd)
                 self._announce(said, segment)
@@ -119,18 +144,45 @@ class Group:
                     where=self.where,
                     hint="call init with the same shape and element type on every worker",
                 )
-                self.mesh.note(self._others(), {"is": "refused", "name": name, "reason": error.message})
+                self.mesh.note(self.mesh.members, {"is": "refused", "name": name, "reason": error.message})
                 raise error
+            if self._above is not None:
+                self._until(lambda: made.ready or made.error is not None, lambda: (f"key {name!r}", ()))
+                self._check(made)
         return made
 
     def _announce(self, said: dict[str, Any], segment: Segment) -> None:
         """Member 0 has declared a key."""
         shape, dtype = tuple(said["shape"]), element(said["dtype"]).numpy
-        made = Value(said["number"], said["name"], segment.array(0, shape, dtype), segment, self.me, self.members)
-        self._machine.declare(made.number, None if made.alone else range(self.members))
+        array, above = segment.array(0, shape, dtype), self._above
+        lifter = -1 if above is None else above.lifter(said["number"], array.nbytes)
+        made = Value(said["number"], said["name"], array, segment, self.me, self.members, lifter)
+        self._machine.declare(made.number, made.reducers, lifter)
         self._values[made.number] = self._by_name[made.name] = made
+        if above is not None and lifter == self.me:
+            above.declare(made, partial(self._declared, made))
         for tag in self._early.pop(made.number, ()):
             self._hear(tag)
+
+    # -- the level above
+
+    def _declared(self, value: Value, error: MezzoError | None) -> None:
+        """The level above knows a key of which this member speaks."""
+        reason = "" if error is None else str(error)
+        self.mesh.note(self.mesh.members, {"is": "ready", "name": value.name, "reason": reason})
+        value.ready, value.error = error is None, error
+
+    def _lifted(self, value: Value, pushed: bool, error: MezzoError | None) -> None:
+        """The level above has answered."""
+        if error is not None:
+            self.fail(error)
+            return
+        if pushed:
+            self._execute(self._machine.handle(Final(self.me, value.number, value.step)), value)
+        else:
+            value.busy = False
+        if value.queue and not value.busy:
+            self._advance(value)
 
     # -- operations
 
@@ -157,6 +209,9 @@ class Group:
                 self._begin(value, operation)
                 if value.error is not None:
                     return
+            if operation.pull and not operation.begun and self._above is not None and self._above.newest:
+                operation.begun = value.busy = True
+                self._above.lift(value, False, True, partial(self._lifted, value, False))
             if operation.pull:
                 if value.busy:
                     return
@@ -196,9 +251,14 @@ class Group:
                 self.moved += value.reduce(self.rule)
                 self._execute(self._machine.handle(Done(self.me, value.number, value.step)), value)
             elif kind is Complete:
-                value.operands[value.step & 1][self.me] = None  # it may be the user's
+                if self.me < self.members:
+                    value.operands[value.step & 1][self.me] = None  # it may be the user's
                 value.step += 1
                 value.busy = False
+            elif kind is Lift:
+                assert self._above is not None
+                wanted = not self._above.newest or value.queue[0].pull
+                self._above.lift(value, True, wanted, partial(self._lifted, value, True))
             elif kind is Fail:
                 self._fail(value, instruction.members)  # type: ignore[union-attr]
 
@@ -232,6 +292,8 @@ class Group:
             self.mesh.ring()
 
     def _names(self, members: Sequence[int]) -> str:
+        if self.members in members:
+            return "the agent of this host"
         ranks = [str(self.ranks[m]) for m in members]
         return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks)}"
 
@@ -258,6 +320,9 @@ class Group:
                 for instruction in self._machine.handle(Left(tag.member)):
                     about = instruction.event if isinstance(instruction, Tell) else instruction
                     self._execute((instruction,), self._values[about.key])
+            elif kind == ABOVE:
+                assert self._above is not None
+                self._above.step()
             elif kind == BARRIER:
                 self._barriers[tag.member] = tag.a
             elif kind == DROP:
@@ -300,6 +365,10 @@ class Group:
             value = self._by_name.get(said["name"])
             if value is not None:
                 value.error = ShapeError(said["reason"], where=self.where)
+        elif what == "ready":
+            value = self._by_name[said["name"]]
+            value.ready = not said["reason"]
+            value.error = PeerError(said["reason"]) if said["reason"] else value.error
         elif what == "failed":
             self._die(PeerError(f"{self._names([member])} failed: {said['reason']}", where=self.where))
         elif what == "together":
@@ -363,13 +432,34 @@ class Group:
             self._check()
             if not self._step(min(PATIENCE, end - time.monotonic())) and time.monotonic() >= end:
                 described, members = what()
+                missing = f"; missing {self._names(members)}" if members else ""
                 raise DeadlineError(
-                    f"waited {self.deadline:g} s for {described}; missing {self._names(members)}",
+                    f"waited {self.deadline:g} s for {described}{missing}",
                     where=self.where,
                     hint="did they fail, or do they call other verbs? A longer wait is deadline=",
                 )
         if self._sleepers:
             self._wake()
+
+    def wait(self, ready: Callable[[], bool], what: str, begin: Callable[[], None] = lambda: None) -> None:
+        """Call `begin` and drive until something holds that is not about members of this host."""
+        with self._lock:
+            self._check()
+            begin()
+            self._until(ready, lambda: (what, ()))
+        self._make_calls()
+
+    def follow(self) -> None:
+        """Drive until every member has left. Raises what the group failed with."""
+        with self._lock:
+            while len(self._left) < self.members:
+                self._check()
+                self._step(PATIENCE)
+
+    def fail(self, error: MezzoError) -> None:
+        """The level above has failed; called by the thread that drives, or before anybody does."""
+        self.mesh.note(self.mesh.members, {"is": "failed", "reason": str(error)})
+        self._die(error)
 
     def _late(self, value: Value) -> DeadlineError:
         missing = self._machine.missing(value.number)
@@ -401,6 +491,8 @@ class Group:
             self._lock.acquire()
             self._driver = 0
         try:
+            if not tags and self._above is not None:
+                self._above.step()
             self._handle(tags)
         except MezzoError as error:
             self._die(error)
@@ -538,9 +630,9 @@ class Group:
             self._closed = True
             if error is not None and self.failure is None:
                 reason = f"{type(error).__name__}: {error}"[:1000]
-                self.mesh.note(self._others(), {"is": "failed", "reason": reason})
+                self.mesh.note(self.mesh.members, {"is": "failed", "reason": reason})
             else:
-                self.mesh.tell(self._others(), LEAVE)
+                self.mesh.tell(self.mesh.members, LEAVE)
             self.mesh.flush(FAREWELL)
             self.mesh.close()
             self._die(InputError("the store is closed", where=self.where))

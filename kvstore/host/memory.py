@@ -49,6 +49,11 @@ def create(size: int) -> int:
             where="level 1",
             hint="level 1 needs Linux; give each worker a MEZZO_HOST of its own, and servers (-s 1)",
         )
+    room = available()
+    if size > room:
+        raise BudgetError(
+            f"{size} bytes of shared memory, where {room} are free", where="level 1", hint="fewer or smaller values"
+        )
     try:
         fd = os.memfd_create("mezzo", os.MFD_CLOEXEC)
         try:
@@ -61,6 +66,15 @@ def create(size: int) -> int:
             f"{size} bytes of shared memory cannot be had: {error}", where="level 1", hint="fewer or smaller values"
         ) from error
     return fd
+
+
+def available() -> int:
+    """Bytes that may be taken, as the kernel tells."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
 def attach(number: int, fd: int) -> Segment:

@@ -19,7 +19,7 @@ import msgpack
 from ...ops.errors import DeadlineError, InputError
 
 TAG = struct.Struct("<BBHIIIQ")
-HELLO, NOTE, GONE, FIRST = range(4)  # kinds of tags; whoever uses a mesh has those from FIRST on
+HELLO, NOTE, GONE, ABOVE, FIRST = range(5)  # kinds of tags; whoever uses a mesh has those from FIRST on
 MAGIC = 0x4D5A4B31
 LONGEST = 1 << 20  # bytes of a note
 _WITH_FD = 1
@@ -64,6 +64,7 @@ class Mesh:
             self._by_fd[peer.sock.fileno()] = peer
             self._poll.register(peer.sock, select.POLLIN)
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._above = -1
         self._poll.register(self._bell, select.POLLIN)
 
     @property
@@ -137,11 +138,14 @@ class Mesh:
 
     def receive(self, seconds: float) -> list[Tag]:
         """What has come, waiting at most so long for the first. A tag of kind GONE says that a member's socket is
-        closed; it is the last of that member."""
+        closed; it is the last of that member. One of kind ABOVE says that what `watch` was given can be read."""
         found: list[Tag] = []
         for fd, events in self._poll.poll(max(0, seconds * 1000)):
             if fd == self._bell:
                 os.eventfd_read(fd)
+                continue
+            if fd == self._above:
+                found.append(Tag(self.me, ABOVE))
                 continue
             peer = self._by_fd[fd]
             if events & select.POLLOUT:
@@ -149,6 +153,11 @@ class Mesh:
             if events & ~select.POLLOUT:
                 self._read(peer, found)
         return found
+
+    def watch(self, fd: int) -> None:
+        """Wait for this descriptor too."""
+        self._above = fd
+        self._poll.register(fd, select.POLLIN)
 
     def ring(self) -> None:
         """Have a thread that is receiving return."""

@@ -28,18 +28,23 @@ class Value:
     and `part` is what this member sums and updates of it.
     """
 
-    def __init__(self, number: int, name: str, stored: Array, segment: Segment, me: int, members: int) -> None:
+    def __init__(
+        self, number: int, name: str, stored: Array, segment: Segment, me: int, members: int, lifter: int = -1
+    ) -> None:
         self.number, self.name, self.shape, self.dtype, self.nbytes = (
             *(number, name, stored.shape, stored.dtype),
             stored.nbytes,
         )
-        self.alone = stored.nbytes <= WHOLE
+        small = stored.nbytes <= WHOLE
+        self.alone = small and lifter < 0
+        self.reducers = None if self.alone else (lifter,) if small and lifter < members else tuple(range(members))
+        self.ready = lifter < 0  # the level above knows it
         self.segment = segment
         self.stored = stored.copy() if self.alone else stored
         self.flat = self.stored.reshape(-1)
         self.shown = self.stored.view()
         self.shown.flags.writeable = False
-        low, high = (0, stored.nbytes) if self.alone else cut(stored.nbytes, members, ALIGN)[me]
+        low, high = self._range(me)
         self.part = slice(low // max(1, stored.itemsize), high // max(1, stored.itemsize))
         self.whole_part = self.part == slice(0, self.flat.size)
         self.operands: tuple[list[Any], list[Any]] = ([None] * members, [None] * members)  # by round, even or odd
@@ -51,6 +56,14 @@ class Value:
         self.error: MezzoError | None = None
         self.states: dict[str, Array] = {}  # of the part
         self.updates = 0
+
+    def _range(self, me: int) -> tuple[int, int]:
+        """The bytes that a member sums."""
+        if self.reducers is None:
+            return 0, self.nbytes
+        if me not in self.reducers:
+            return 0, 0
+        return cut(self.nbytes, len(self.reducers), ALIGN)[self.reducers.index(me)]
 
     def reduce(self, rule: Rule | None) -> int:
         """Sum this member's part of the operands in the order of members, and store it or step by it; the bytes that

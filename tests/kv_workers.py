@@ -1,0 +1,304 @@
+"""Workers of one host, for tests/test_kv_host.py: `python -m tests.kv_workers SCENARIO COUNT FOLDER` forks them from a
+process that has imported everything, and prints what each of them says as a line of JSON (null for one that failed)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mezzo.kvstore.create import create
+from mezzo.kvstore.host.backend import HostStore
+from mezzo.kvstore.host.group import Group
+from mezzo.kvstore.host.mesh import join
+from mezzo.kvstore.store import KVStore
+from mezzo.ops.errors import MezzoError
+from mezzo.runtime.optimizer import SGD, Adam
+
+SCENARIOS: dict[str, Callable[[int, int], Any]] = {}
+JOB = f"mezzo-test/{os.getpid()}"
+
+
+def scenario(run: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
+    SCENARIOS[run.__name__] = run
+    return run
+
+
+def store(me: int, count: int, deadline: float = 60.0, name: str = "") -> KVStore:
+    mesh = join(f"{JOB}/{name}", me, count, deadline)
+    return KVStore(HostStore("dist_sync", Group(mesh, range(count), deadline, f"level 1, rank {me}")))
+
+
+def operand(rank: int, turn: int, size: int, dtype: str) -> Any:
+    return (np.random.default_rng([rank, turn, size]).normal(size=size) * 100).astype(dtype)
+
+
+def total(count: int, turn: int, size: int, dtype: str) -> Any:
+    """The sum in the order of ranks."""
+    made = operand(0, turn, size, dtype)
+    for rank in range(1, count):
+        made = made + operand(rank, turn, size, dtype)
+    return made
+
+
+def refusal(call: Callable[[], Any]) -> tuple[str, str, float]:
+    """The error of a call: its kind, what it says, after how many seconds."""
+    started = time.monotonic()
+    try:
+        call()
+    except MezzoError as error:
+        return type(error).__name__, str(error), time.monotonic() - started
+    raise AssertionError("nothing was raised")
+
+
+CASES = [
+    (1, "float32"),
+    (1000, "float64"),
+    (16384, "int32"),
+    (16385, "float32"),
+    (100_003, "float16"),
+    (70_001, "float64"),
+]
+
+
+@scenario
+def sums(me: int, count: int) -> Any:
+    """Every kind of array, in every way, against sums in the order of ranks, to the last bit."""
+    with store(me, count) as kv:
+        for size, dtype in CASES:
+            key = f"{dtype}/{size}"
+            kv.init(key, np.zeros(size, dtype))
+            shared, out = kv.empty(size, dtype), np.empty(size, dtype)
+            for turn in range(4):
+                expected = total(count, turn, size, dtype).tobytes()
+                given = operand(me, turn, size, dtype)
+                shared[...] = given
+                assert kv.pushpull(key, shared if turn % 2 else given).tobytes() == expected
+                kv.push(key, shared if turn % 2 else given)
+                given[...] = 0  # taken; a shared one is read in place
+                kv.pull(key, out)
+                assert out.tobytes() == expected
+                kv.pushpull(key, shared, out=shared)
+                assert shared.tobytes() == expected
+                one, two = operand(me, turn, size, dtype), operand(me, turn + 9, size, dtype)
+                kv.pushpull(key, [one, two], out=[out, shared])
+                assert out.tobytes() == shared.tobytes() == kv.pull(key).tobytes()
+        stats = kv.stats()
+        assert stats.pushes == len(CASES) * 16
+        assert stats.between == 0 < stats.inside
+        for shape in ((), (0, 3)):
+            kv.init(str(shape), np.ones(shape))
+            assert (kv.pushpull(str(shape), np.full(shape, float(me))) == sum(range(count))).all()
+    return "good"
+
+
+@scenario
+def cancelling(me: int, count: int) -> Any:
+    """1e8 - 1e8 + 1 depends on the order: one value in 1,000 rounds, whoever comes first."""
+    value = np.array([(1e8, -1e8, 1)[me]], np.float32)
+    with store(me, count) as kv:
+        kv.init(0, np.zeros(1, np.float32))
+        return sorted({float(kv.pushpull(0, value)[0]) for _ in range(1000)})
+
+
+@scenario
+def orders(me: int, count: int) -> Any:
+    """Workers push keys in different orders, with and without waiting; rounds of one key stay in order."""
+    keys = [f"{size}/{i}" for i in range(6) for size in (10, 30_000)]
+    mine = [keys[(i * (5, 7, 1, 11)[me] + me) % len(keys)] for i in range(len(keys))]
+    assert sorted(mine) == sorted(keys)
+    sizes = {key: int(key.split("/")[0]) for key in keys}
+    with store(me, count) as kv:
+        kv.init(mine if me else keys, [np.zeros(sizes[key]) for key in (mine if me else keys)])
+        kv.barrier()
+        for turn in range(5):
+            values = [operand(me, turn, sizes[key], "float64") for key in mine]
+            if turn % 2:
+                for key, value in zip(mine, values, strict=True):
+                    kv.push(key, value)
+                answers = [kv.pull(key) for key in mine]
+            else:
+                pairs = list(zip(mine, values, strict=True))
+                handles = [kv.pushpull(key, v, priority=i, wait=False) for i, (key, v) in enumerate(pairs)]
+                later = kv.pull(mine[0], wait=False)  # comes after the push of its key
+                answers = [handle.wait()[0] for handle in reversed(handles)][::-1]
+                assert later.wait()[0].tobytes() == answers[0].tobytes()
+            for key, answer in zip(mine, answers, strict=True):
+                assert answer.tobytes() == total(count, turn, sizes[key], "float64").tobytes()
+    return "good"
+
+
+@scenario
+def apart(me: int, count: int) -> Any:
+    """Two rounds of one key under way: a member is one ahead while another looks at something else."""
+    with store(me, count) as kv:
+        kv.init(["a", "b"], [np.zeros(4), np.zeros(50_000)])
+        for turn in range(20):
+            for key in ("a", "b") if me else ("b", "a"):
+                kv.push(key, np.full(kv.pull(key).shape, turn + me, float))
+            if turn % 5 == me:
+                time.sleep(0.01)
+        return [float(kv.pull(key)[0]) for key in ("a", "b")]
+
+
+@scenario
+def optimizer(me: int, count: int) -> Any:
+    """Steps of parts, here and in one process, give the same bits; states are saved and loaded."""
+    file = Path(sys.argv[3]) / "states.safetensors"
+    sizes = {"small": 33, "large": 100_001}
+    rules = [SGD(rate=0.1, momentum=0.9), Adam(rate=0.01)]
+    for i, rule in enumerate(rules):
+        with store(me, count, name=str(i)) as kv, create() as alone:
+            for one in (kv, alone):
+                one.init(list(sizes), [np.ones(size, np.float32) for size in sizes.values()])
+                one.set_optimizer(rule)
+            for turn in range(4):
+                if turn == 2:
+                    kv.save_optimizer_states(file)
+                    kv.set_optimizer(rules[1 - i])  # forgets the states
+                    kv.load_optimizer_states(file)
+                for key, size in sizes.items():
+                    alone.push(key, total(count, turn, size, "float32"))
+                    kv.push(key, operand(me, turn, size, "float32"))
+            for key in sizes:
+                assert kv.pull(key).tobytes() == alone.pull(key).tobytes(), (rule, key)
+            alone.load_optimizer_states(file)  # what N workers saved one can read
+            kv.barrier()
+    return "good"
+
+
+@scenario
+def killed(me: int, count: int) -> Any:
+    with store(me, count) as kv:
+        kv.init("w", np.zeros(50_000))
+        kv.pushpull("w", np.ones(50_000))
+        kv.barrier()
+        if me == 1:
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        first = refusal(lambda: kv.pushpull("w", np.ones(50_000)))
+        return [first, refusal(lambda: kv.pull("w"))]
+
+
+@scenario
+def leaving(me: int, count: int) -> Any:
+    """One worker has fewer batches."""
+    with store(me, count) as kv:
+        kv.init(["small", "large"], [np.zeros(3), np.zeros(50_000)])
+        for _ in range(3 if me == 1 else 4):
+            for key, size in (("small", 3), ("large", 50_000)):
+                kv.push(key, np.ones(size))
+            if me == 1:
+                continue
+        if me == 1:
+            return float(kv.pull("small")[0])
+        found = [refusal(lambda key=key: kv.pull(key)) for key in ("small", "large")]
+        return [found, refusal(lambda: kv.barrier())]
+
+
+@scenario
+def failing(me: int, count: int) -> Any:
+    """One worker leaves with an error of its own."""
+    kv = store(me, count)
+    kv.init("w", np.zeros(3))
+    if me == 1:
+        try:
+            with kv:
+                raise ValueError("no such file")
+        except ValueError:
+            return "left"
+    with kv:
+        return refusal(lambda: kv.pushpull("w", np.ones(3)))
+
+
+@scenario
+def silent(me: int, count: int) -> Any:
+    """One worker does not push in time."""
+    waited = [Path(sys.argv[3]) / f"waited-{rank}" for rank in range(count) if rank != 1]
+    with store(me, count, deadline=0.4 if me != 1 else 60.0) as kv:
+        kv.init(["w", "v"], [np.zeros(3), np.zeros(50_000)])
+        if me == 1:
+            while not all(file.exists() for file in waited):
+                time.sleep(0.01)
+            kv.push(["w", "v"], [np.ones(3), np.ones(50_000)])
+            return kv.pushpull("w", np.ones(3)).tolist()
+        found = [refusal(lambda: kv.pushpull("w", np.ones(3))), refusal(lambda: kv.pushpull("v", np.ones(50_000)))]
+        (Path(sys.argv[3]) / f"waited-{me}").touch()
+        kv._backend.group.deadline = 60.0  # type: ignore[attr-defined]
+        return [*found, kv.pushpull("w", np.ones(3)).tolist()]
+
+
+@scenario
+def disagreeing(me: int, count: int) -> Any:
+    with store(me, count) as kv:
+        kv.init("good", np.zeros(2))
+        shape = (3, 2) if me == 1 else (2, 3)
+        found = refusal(lambda: kv.init("w", np.zeros(shape, np.float32))) if me == 1 else None
+        if me != 1:
+            kv.init("w", np.zeros(shape, np.float32))
+        kv.barrier()
+        found = found or refusal(lambda: kv.push("w", np.ones((2, 3), np.float32)))
+        other = refusal(lambda: kv.set_optimizer(SGD(rate=0.1 + me)))
+        return [found, other, refusal(lambda: kv.set_updater(lambda k, r, s: None)), kv.pushpull("good", np.ones(2))[0]]
+
+
+@scenario
+def lonely(me: int, count: int) -> Any:
+    """A worker that does not start."""
+    return "asleep" if me == 1 else refusal(lambda: store(me, count, deadline=0.5))
+
+
+@scenario
+def forgotten(me: int, count: int) -> Any:
+    """Memory of arrays that nobody holds is given back, here and at the others."""
+
+    def maps() -> int:
+        return sum("memfd:mezzo" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    files = len(os.listdir("/proc/self/fd"))
+    with store(me, count) as kv:
+        kv.init("w", np.zeros(50_000))
+        for turn in range(30):
+            kv.pushpull("w", kv.empty(50_000, float))
+            ordinary = np.full(50_000, turn, float)  # may lie where a shared one was
+            assert (kv.pushpull("w", ordinary) == turn * count).all()
+        kv.barrier()
+        held = maps()
+    del kv
+    return [held, len(os.listdir("/proc/self/fd")) - files]
+
+
+def main() -> int:
+    name, count = sys.argv[1], int(sys.argv[2])
+    pipes = []
+    for me in range(count):
+        read, write = os.pipe()
+        if not os.fork():
+            os.close(read)
+            code = 1
+            try:
+                os.write(write, json.dumps(SCENARIOS[name](me, count)).encode())
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        os.close(write)
+        pipes.append(read)
+    for read in pipes:
+        said = b"".join(iter(lambda read=read: os.read(read, 1 << 16), b""))
+        print(said.decode() or "null", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
