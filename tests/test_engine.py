@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 
 import mezzo as mz
 from mezzo.runtime.engine import RESOURCES, Difference, Engine, Variable, Work, first_difference
+from mezzo.runtime.engine import engine as mz_engine
+from mezzo.runtime.engine.future import ahead, submit
 from mezzo.runtime.engine.process import from_environment
 
 LONG = 60.0  # seconds after which a test takes it that something hangs
@@ -829,3 +831,51 @@ def links(events: list[dict[str, Any]]) -> set[tuple[str, str]]:
     """From which span to which there are arrows."""
     ends = {e["id"]: source(events, e) for e in events if e["ph"] == "f"}
     return {(source(events, e), ends[e["id"]]) for e in events if e["ph"] == "s"}
+
+
+# Futures
+
+
+def test_reading_ahead_keeps_the_order_and_raises_in_its_place() -> None:
+    begun, threads = list[int](), set[str]()
+
+    def call(i: int) -> int:
+        begun.append(i)
+        threads.add(threading.current_thread().name)
+        if i == 7:
+            raise ValueError("no good")
+        return i
+
+    found = []
+
+    def use(one: int) -> None:
+        found.append(one)
+        while max(begun) < min(one + 2, 9):  # two more are read while this one is used
+            time.sleep(0.001)
+        assert max(begun) <= one + 2
+
+    with pytest.raises(ValueError, match="no good"):
+        any(map(use, ahead((partial(call, i) for i in range(20)), 2)))
+    assert found == list(range(7))
+    assert max(begun) <= 9, "what follows an error is not read"
+    assert any(name.startswith("mezzo io") for name in threads)
+    threads.clear()
+    assert list(ahead([partial(call, 1), partial(call, 2)], 0)) == [1, 2]
+    assert threads == {threading.current_thread().name}
+
+
+def test_a_future_that_is_cancelled_is_not_called() -> None:
+    mine, gate, called = mz_engine(), threading.Event(), list[int]()
+    turn = mine.variable()
+    mine.push(gate.wait, writes=(turn,), args=(LONG,))
+    waiting = submit(called.append, 1, reads=(turn,))
+    assert waiting.cancel()
+    gate.set()
+    mine.wait(turn)
+    waiting.work.wait()
+    assert called == []
+    assert waiting.cancelled()
+    assert submit(fail).exception() is not None
+    with pytest.raises(TimeoutError):
+        submit(time.sleep, 0.2).result(0.001)
+    mine.wait_all(LONG)  # errors of futures are no errors of the engine

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from ..ops import Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array
+from ..runtime.engine.future import ahead
 from ..train.shares import Share
 
 TARGET = "target"  # what a Trainer calls it
@@ -47,12 +49,13 @@ class Reading:
 @dataclass(frozen=True, slots=True, eq=False)
 class Data:
     """Samples by number: what is asked for of each, the names of classes where they have names, and `take`, which
-    gives the inputs of some."""
+    gives the inputs of some; `ahead` is how many batches are read while another one is learned from."""
 
     place: str
     target: Array
     names: tuple[str, ...]
     take: Take
+    ahead: int = 0
 
     def __len__(self) -> int:
         return len(self.target)
@@ -97,8 +100,8 @@ class Data:
     def _in_order(
         self, order: Array, size: int, numbers: Sequence[int], share: Share = ALL, whole: bool = False
     ) -> Iterator[dict[str, Array]]:
-        for number in numbers:
-            yield self.feeds(share.rows(order, size, number, whole=whole))
+        rows = (share.rows(order, size, number, whole=whole) for number in numbers)
+        return ahead((partial(self.feeds, chosen) for chosen in rows), self.ahead)
 
 
 def permutation(count: int, seed: int, epoch: int) -> Array:

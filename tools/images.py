@@ -17,6 +17,7 @@ from .batches import Data, Reading, numbered
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's name for so many channels
+AHEAD = 2  # batches
 DEEP = ("I", "F")  # Pillow's modes of more than 8 bits begin like this; it would cut them off
 
 
@@ -75,7 +76,7 @@ def images(folder: Path, how: Reading) -> Data:
     def take(some: Array) -> dict[str, Array]:
         return {name: np.stack([form.decoded(paths[i]) for i in some])}
 
-    return Data(str(folder), target, names, take)
+    return Data(str(folder), target, names, take, ahead=AHEAD)
 
 
 def _form(folder: Path, how: Reading) -> tuple[str, Form]:

@@ -1,8 +1,9 @@
-"""Futures of the standard library whose calls the engine makes."""
+"""Futures of the standard library whose calls the engine makes, and reading ahead with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -33,7 +34,13 @@ class Pending(Future[T]):
 
 
 def submit(
-    fn: Callable[..., T], /, *args: Any, reads: Iterable[Variable] = (), writes: Iterable[Variable] = (), **options: Any
+    fn: Callable[..., T],
+    /,
+    *args: Any,
+    reads: Iterable[Variable] = (),
+    writes: Iterable[Variable] = (),
+    resource: str = "compute",
+    **options: Any,
 ) -> Pending[T]:
     """Push `fn(*args, **options)` to the engine of this process. Its error, which names the line that pushed it, is
     for who asks the future, and no error of a workload: variables that it writes stay sound.
@@ -55,5 +62,28 @@ def submit(
             if not isinstance(error, Exception):
                 raise
 
-    future.work = engine().push(call, reads, writes, name=getattr(fn, "__name__", ""))
+    future.work = engine().push(call, reads, writes, resource=resource, name=getattr(fn, "__name__", ""))
     return future
+
+
+def ahead(calls: Iterable[Callable[[], T]], depth: int) -> Iterator[T]:
+    """What each call returns, in order, while up to `depth` more are made on threads for I/O; 0 makes them as they are
+    asked for. What a call raises is raised in its place, and those that have not begun then never do.
+
+    >>> list(ahead([lambda: 1, lambda: 2, lambda: 3], 2))
+    [1, 2, 3]
+    """
+    if not depth:
+        yield from (call() for call in calls)
+        return
+    under_way: deque[Pending[T]] = deque()
+    try:
+        for call in calls:
+            under_way.append(submit(call, resource="io"))
+            if len(under_way) > depth:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        for future in under_way:
+            future.cancel()
