@@ -76,7 +76,9 @@ def create(
     if deadline is not None:
         environment = replace(environment, deadline=deadline)
     if environment.servers:
-        raise InputError("workers with servers are not carried yet", where="kv.create", hint="-s 0")
+        from .dist import open_dist
+
+        return KVStore(open_dist(kind, environment, levels))
     from .host.backend import open_host
 
     return KVStore(open_host(kind, environment, levels))

@@ -97,6 +97,11 @@ class Loop:
         while not ended():
             self.step()
 
+    def fileno(self) -> int:
+        """A descriptor that can be read when a socket of the loop is ready: loops may be watched by others."""
+        number: int = self._selector.fileno()  # type: ignore[attr-defined]
+        return number
+
     def close(self) -> None:
         self._selector.close()
         self._timers.clear()

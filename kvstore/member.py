@@ -83,11 +83,11 @@ class Member:
                 raise DeadlineError(f"{what} did not come within {seconds:g} s", where=self.name)
             self._loop.step(left)
 
-    def barrier(self, name: str) -> None:
-        """Return when every worker has said this name as often as this one. Raises as `wait`."""
+    def barrier(self, name: str) -> Callable[[], bool]:
+        """Say that this worker stands at a barrier; whether all do, as often as this one, is what the answer tells."""
         before = self._passed.get(name, 0)
         self.say(m.Barrier(name, self.welcome.rank))
-        self.wait(lambda: self._passed.get(name, 0) > before, self.deadline * 1.5 + 1, f"the barrier {name!r}")
+        return lambda: self._passed.get(name, 0) > before
 
     def fail(self, error: MezzoError) -> None:
         """The job cannot go on: the first error stays, and the scheduler is told whom it is because of."""

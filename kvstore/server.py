@@ -176,6 +176,8 @@ class Server:
 
     def _heard(self, peer: Peer, frame: Frame, payload: memoryview) -> None:
         message = frame.message
+        if self._member.failure is not None:
+            return
         if peer.rank == m.NOBODY and not isinstance(message, m.Hello):
             raise WireError(f"{type(message).__name__} before Hello", where=peer.name)
         match message:

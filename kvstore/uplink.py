@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from ..ops.errors import MezzoError, WireError
+from ..ops.errors import MezzoError
 from ..ops.types import Array, DType
 from . import wire
 from .address import connect, parse_address
@@ -25,6 +25,7 @@ from .protocol import messages as m
 from .stream import Frame, Stream
 
 Done = Callable[[MezzoError | None], None]
+Asked = Callable[[m.Message, bytes], bool]
 
 
 @dataclass(slots=True)
@@ -54,7 +55,8 @@ class Uplink:
         self._operations: dict[str, deque[Operation]] = {}
         self._into: c.Receive | None = None  # where the machine wants the payload that was just heard of
         self._receiving: set[int] = set()  # servers whose payload is on its way to such a place
-        self._asked: dict[int, deque[Callable[[m.Message, bytes], bool]]] = {}
+        self._requests: dict[int, Callable[[c.Answered], None]] = {}
+        self._asked: list[deque[Asked]] = [deque() for _ in servers]
         self._left = [partial(self._handle, c.Sent(number)) for number in range(len(servers))]
         self._closing = False
         self.failed: Callable[[MezzoError], None] = _ignore
@@ -77,7 +79,7 @@ class Uplink:
 
     # --- what the caller wants
 
-    def declare(self, name: str, value: Array, done: Done, step: int = 0) -> None:
+    def declare(self, name: str, value: Array, done: Done, step: int | None = None) -> None:
         """Declare a key: of the first rank the value is taken, the others receive it there."""
         flat = _bytes(value)
         self._operations.setdefault(name, deque()).append(Operation(flat, flat, done))
@@ -90,15 +92,17 @@ class Uplink:
         self._operations[name].append(Operation(given, wanted, done))
         self._handle(c.Start(name, source is not None, target is not None, priority))
 
-    def ask(self, server: int, message: m.Message, answered: Callable[[m.Message, bytes], bool]) -> None:
-        """Send a request that is not about a value. `answered` is called with each message and payload that answers it,
-        until it says True; requests are answered in their order."""
-        self._asked.setdefault(server, deque()).append(answered)
-        self._streams[server].send(wire.encode(message))
+    def request(self, message: m.Message, answered: Callable[[c.Answered], None]) -> None:
+        """Say a message to every server; `answered` is called with what all of them said."""
+        number = len(self._requests) + 1
+        self._requests[number] = answered
+        self._handle(c.Request(number, message))
 
-    def send_states(self, server: int, message: m.States, part: bytes) -> None:
-        """A part of the states of a shard."""
-        self._streams[server].send(wire.encode(message, len(part)), part)
+    def ask(self, server: int, message: m.Message, answered: Asked, payload: bytes = b"") -> None:
+        """Say a message of which the machine knows nothing to one server. `answered` is called with each message and
+        payload that come for it, until it says True. Not while the machine waits for a message of that kind."""
+        self._asked[server].append(answered)
+        self._streams[server].send(wire.encode(message, len(payload)), payload)
 
     def close(self, error: MezzoError | None = None, seconds: float = 2.0) -> None:
         """Say Bye to all servers, and wait a little until they have heard it."""
@@ -131,16 +135,13 @@ class Uplink:
                     self._receiving.discard(number)
                 self.received += frame.header.length
                 self._handle(c.Received(number))
-            case m.Init() | m.Done() | m.Failed():
-                self._handle(c.Heard(number, message))
             case m.Welcome(incarnation=incarnation):
                 self._handle(c.Connected(number, incarnation))
-            case m.Refused(key=key) if key or not self._asked.get(number):
-                self._handle(c.Heard(number, message))
-            case m.SetOptimizer() | m.Stats() | m.States() | m.Refused():
-                self._answer(number, message, bytes(payload))
+            case m.Init() | m.States() | m.Refused() if self._asked[number]:
+                if self._asked[number][0](message, bytes(payload)):
+                    self._asked[number].popleft()
             case _:
-                raise WireError(f"{type(message).__name__} is nothing that a server says", where=stream.name)
+                self._handle(c.Heard(number, message))
 
     def lost(self, stream: Stream, reason: str) -> None:
         if not self._closing:
@@ -156,13 +157,6 @@ class Uplink:
         into: c.Receive = self._into
         self._receiving.add(number)
         return self._operations[into.name][0].target[into.lo : into.hi]
-
-    def _answer(self, number: int, message: m.Message, payload: bytes) -> None:
-        waiting = self._asked.get(number)
-        if not waiting:
-            raise WireError(f"{type(message).__name__}, which nobody asked for", where=f"server {number}")
-        if waiting[0](message, payload):
-            waiting.popleft()
 
     # --- what the machine wants
 
@@ -196,6 +190,8 @@ class Uplink:
                 self._streams[server].send(wire.encode(message))
             case c.Finish(name, _, error):
                 self._operations[name].popleft().done(error)
+            case c.Answered(number):
+                self._requests[number](i)
             case c.Fail(error):
                 self._fail(error)
 

@@ -1,0 +1,80 @@
+"""The communication process of a host: it owns the connections to servers for values that are large.
+
+It is one more member of the host's group (protocol/host.py): it maps the shared memory of the workers' values, hears
+when a sum is complete, exchanges it with the servers in place, and tells the workers when the value is there. The first
+worker of a host starts it as a process of its own, so that nothing that a user's script does holds up the bytes or the
+heartbeats.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict, dataclass
+
+from ..ops.errors import MezzoError
+from .environment import Environment
+from .host.group import Group
+from .host.mesh import join
+from .link import Link
+from .loop import Loop
+from .member import Member
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which host an agent serves: the name under which its members meet, and the ranks of its workers."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+def start(environment: Environment, place: Place) -> int:
+    """Start the agent of this host; its process number."""
+    given = {**os.environ, **environment.as_role("worker").variables()}
+    command = [sys.executable, "-m", "mezzo.kvstore.agent", json.dumps(asdict(place))]
+    return os.posix_spawn(sys.executable, command, given)
+
+
+def serve(environment: Environment, place: Place) -> None:
+    """Be the agent until all workers of the host have left. Raises what the job failed with."""
+    loop = Loop()
+    member = None
+    link = None
+    error: MezzoError | None = None
+    try:
+        me = len(place.ranks)
+        mesh = join(place.name, me, me + 1, environment.deadline)
+        member = Member(loop, environment, "agent")
+        link = Link(loop, member, environment, me, me, member.welcome.rank, "agent")
+        group = Group(mesh, place.ranks, environment.deadline, f"the agent of {environment.host}", link)
+        member.failed = link.uplink.failed = group.fail
+        try:
+            group.follow()
+        except MezzoError as problem:
+            error = problem
+        group.close(error)
+        link.close(error)
+        member.leave(0 if error is None else 1, "" if error is None else str(error))
+    finally:
+        loop.close()
+    if error is not None:
+        raise error
+
+
+def main() -> int:
+    """The exit code of an agent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started the job ends it
+    given = json.loads(sys.argv[1])
+    try:
+        serve(Environment.read(), Place(given["name"], tuple(given["ranks"])))
+    except MezzoError as error:
+        print(f"agent: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

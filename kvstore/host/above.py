@@ -1,0 +1,40 @@
+"""The level above a host, as the group of its workers sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ...ops.errors import MezzoError
+from .values import Value
+
+Ended = Callable[[MezzoError | None], None]
+
+
+class Above(Protocol):
+    """Called under the lock of the group, and calls `ended` under it: when it is stepped, or at once."""
+
+    @property
+    def newest(self) -> bool:
+        """Whether a pull asks the level above for the value as it is now, and a push need not wait for a value."""
+        ...
+
+    def lifter(self, number: int, nbytes: int) -> int:
+        """The member that speaks for the group about a key."""
+        ...
+
+    def declare(self, value: Value, ended: Ended) -> None:
+        """Declare a key; its value is given by the first host of all, and has arrived in the others at the end."""
+        ...
+
+    def lift(self, value: Value, push: bool, pull: bool, ended: Ended) -> None:
+        """Push the stored sum, receive the value in its place, or both."""
+        ...
+
+    def fileno(self) -> int:
+        """What can be read when there is something to do."""
+        ...
+
+    def step(self) -> None:
+        """Do what there is to do, without waiting."""
+        ...

@@ -1,0 +1,58 @@
+"""Level 2 as the group of a host uses it: who speaks for the host about which key, over which connections."""
+
+from __future__ import annotations
+
+from ..ops.errors import MezzoError
+from .environment import Environment
+from .host.above import Ended
+from .host.values import Value
+from .levels import Levels
+from .loop import Loop
+from .member import Member
+from .protocol import messages as m
+from .uplink import Uplink
+
+SMALL = (
+    64 << 10
+)  # bytes: up to here a worker speaks to servers itself, since one more process costs more than the value
+
+
+class Link:
+    """One member's share of level 2; see `host/above.py`.
+
+    `me` is its number in the group of `members` workers, whose agent has the number behind theirs. Without an agent the
+    group is one worker.
+    """
+
+    def __init__(
+        self, loop: Loop, member: Member, environment: Environment, me: int, members: int, rank: int, role: m.Role
+    ) -> None:
+        self._loop, self._members, self.rank = loop, members, rank
+        levels = Levels.parse(member.welcome.consistency)
+        self._agent, self._newest = levels.sums, not levels.between.sums and not levels.sums
+        lane = 0 if role == "agent" else me + 1
+        self.uplink = Uplink(loop, environment, member.welcome.servers, rank, lane, role)
+
+    @property
+    def newest(self) -> bool:
+        return self._newest
+
+    def lifter(self, number: int, nbytes: int) -> int:
+        if not self._agent:
+            return 0
+        return self._members if nbytes > SMALL else number % self._members
+
+    def declare(self, value: Value, ended: Ended) -> None:
+        self.uplink.declare(value.name, value.stored, ended)
+
+    def lift(self, value: Value, push: bool, pull: bool, ended: Ended) -> None:
+        self.uplink.start(value.name, value.stored if push else None, value.stored if pull else None, ended)
+
+    def fileno(self) -> int:
+        return self._loop.fileno()
+
+    def step(self) -> None:
+        self._loop.step(0)
+
+    def close(self, error: MezzoError | None = None) -> None:
+        self.uplink.close(error)
