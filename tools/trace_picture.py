@@ -55,7 +55,8 @@ def picture(events: Sequence[Event], title: str) -> str:
         )
     for i in range(6):
         x = LEFT + i / 5 * (WIDTH - LEFT - RIGHT)
-        parts.append(f'<text x="{x:.1f}" y="{high - 14}" text-anchor="middle">{end * i / 5e3:.1f} ms</text>')
+        anchor = "end" if i == 5 else "middle"
+        parts.append(f'<text x="{x:.1f}" y="{high - 14}" text-anchor="{anchor}">{end * i / 5e3:.1f} ms</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 
