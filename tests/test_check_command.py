@@ -19,7 +19,7 @@ import pytest
 from mezzo.exporters import save_onnx
 from mezzo.models.digits import digits_model
 from mezzo.ops import DType
-from mezzo.ops.types import f32
+from mezzo.ops.types import f32, i64
 from mezzo.runtime.graph import Graph, GraphBuilder
 from mezzo.runtime.infer import infer
 from mezzo.tools import locate
@@ -27,6 +27,7 @@ from mezzo.tools.check import Options, check
 from mezzo.tools.check_files import check_files
 from mezzo.tools.cli_check import BAD_CALL
 from mezzo.tools.convert import convert
+from mezzo.tools.exact import Exact
 from mezzo.tools.gaps import Gap, Tolerance, gap
 from mezzo.tools.report import text
 from mezzo.tools.verdict import BAD_FILE, DIFFERENT, GOOD, MISSING, Verdict
@@ -193,9 +194,15 @@ def test_a_wrong_kernel_is_named(files: tuple[Path, Path], monkeypatch: pytest.M
     wrong_sigmoid(monkeypatch)
     verdict = check(files[0], Options(against="onnxruntime", round_trip=False))
     (problem,) = verdict.problems
+    assert "from float64 ours is 1.6e-02 away, theirs " in problem.message
     assert "(Sigmoid)" in problem.where
     assert problem.where.split()[2] == "6"  # "tower.onnx: node 6": the first of them
     assert problem.code == DIFFERENT
+
+
+def test_where_rounding_decides_real_inputs_are_asked_for() -> None:
+    assert Exact(3e-3, 4e-4, 1e-4).ill_conditioned
+    assert not Exact(3e-3, 1e-7, 1e-4).ill_conditioned
 
 
 def wrong_sigmoid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,6 +300,25 @@ def test_sizes_that_do_not_run_are_told(tmp_path: Path) -> None:
     assert check(tmp_path / "m.onnx", Options(round_trip=True, sizes=("n=22",))).code == GOOD
     np.save(tmp_path / "x.npy", np.ones(33, np.float32))
     assert check(tmp_path / "m.onnx", Options(round_trip=True, inputs=(f"x={tmp_path}/x.npy",))).code == GOOD
+
+
+def test_inputs_are_what_the_graph_tells(tmp_path: Path) -> None:
+    """Places in a table, and a number that it is compared with; an open dim among fixed ones is the batch."""
+    g = GraphBuilder()
+    x, state = g.input("x", f32(None, None)), g.input("state", f32(2, None, 4))
+    ids, rate = g.input("ids", i64("n", "n")), g.input("rate", i64())
+    known = g.Equal(rate, g.const(np.int64(16000)))
+    table = np.arange(40, dtype=np.float32).reshape(10, 4)
+    wide = g.Where(known, g.ReduceMax(g.Gather(g.const(table), ids)), g.const(np.float32(-1)))
+    save_onnx(g.graph([wide, g.ReduceSum(x), g.ReduceSum(state), g.Add(ids, rate)]), tmp_path / "m.onnx")
+    recorded = tmp_path / "ref.npz"
+    verdict = check(tmp_path / "m.onnx", Options(record=str(recorded), round_trip=True))
+    assert verdict.code == GOOD, said(verdict)
+    with np.load(recorded) as stored:
+        assert stored["rate"] == 16000
+        assert set(stored["ids"].reshape(-1)) <= set(range(10))
+        assert stored["ids"].max() > 1
+        assert (stored["x"].shape, stored["state"].shape) == ((2, 32), (2, 2, 4))
 
 
 # How it is told

@@ -10,6 +10,7 @@ import numpy as np
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..runtime.session import Session
+from .choices import choices
 
 
 def parse_sizes(given: Iterable[str]) -> dict[str, str]:
@@ -51,8 +52,9 @@ def shapes(session: Session, given: Mapping[str, str]) -> dict[str, tuple[int, .
 
 
 def random_feeds(session: Session, sizes: Mapping[str, tuple[int, ...]], seed: int = 0) -> dict[str, Any]:
-    """Arrays of these shapes: uniform in 0..1 for floats, 0 or 1 for integers and booleans, digits for strings."""
-    rng = np.random.default_rng(seed)
+    """Arrays of these shapes: uniform in 0..1 for floats, digits for strings, 0 or 1 for booleans and for integers of
+    which the graph tells nothing (see tools/choices.py)."""
+    rng, meant = np.random.default_rng(seed), choices(session.graph)
     feeds: dict[str, Any] = {}
     for port in session.inputs:
         if port.name in session.signature.defaults:
@@ -61,6 +63,8 @@ def random_feeds(session: Session, sizes: Mapping[str, tuple[int, ...]], seed: i
         shape, dtype = sizes[port.name], port.type.dtype
         if dtype is DType.STRING:
             feeds[port.name] = rng.integers(0, 10, shape).astype(str).astype(object)
+        elif port.name in meant:
+            feeds[port.name] = np.asarray(rng.choice(meant[port.name], shape)).astype(dtype.numpy)
         elif dtype.integer or dtype is DType.BOOL:
             feeds[port.name] = rng.integers(0, 2, shape).astype(dtype.numpy)
         else:

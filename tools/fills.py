@@ -14,8 +14,8 @@ from ..ops.types import Array
 from ..runtime.session import Session
 from . import feeds as inputs
 
-# First axes and all others: batches with sides that convolutions can halve, odd sizes, single ones, equal ones.
-WAYS = ((2, 32), (1, 64), (3, 5), (1, 1), (2, 2), (1, 48), (1, 224), (1, 7))
+# First open axes and all others: batches with sides that convolutions can halve, odd sizes, single ones, equal ones.
+WAYS = ((2, 32), (1, 64), (3, 5), (1, 1), (2, 2), (1, 48), (1, 224), (1, 576), (1, 7))
 
 
 def given_arrays(texts: tuple[str, ...]) -> dict[str, Array]:
@@ -42,12 +42,14 @@ def fills(
             if not isinstance(port.type, Tensor) or port.name in arrays or port.name in given:
                 continue
             sizes = []
-            for axis, dim in enumerate(port.type.dims or ()):
-                size = first if axis == 0 else other
+            dims = port.type.dims or ()
+            batch = next((axis for axis, dim in enumerate(dims) if not isinstance(dim, int)), None)
+            for axis, dim in enumerate(dims):
+                size = first if axis == batch else other
                 if isinstance(dim, str):
                     size = int(given.get(dim) or filled.setdefault(dim, str(size)))
                 sizes.append(dim if isinstance(dim, int) else size)
-            if None in (port.type.dims or ()):
+            if None in dims:
                 filled[port.name] = ",".join(map(str, sizes))
         shown = ", ".join(f"{n}={s}" for n, s in filled.items())
         if shown in known:

@@ -53,10 +53,12 @@ def retyped(type: Type, to: DType) -> Type:
 
 
 def doubles(value: Any) -> Any:
-    """float32 arrays as float64, narrower ones too, and those in lists."""
+    """float32 arrays as float64, narrower ones too, and those in lists; all of them copies, since they are moved."""
     if isinstance(value, list):
         return [doubles(v) for v in value]
-    return value.astype(np.float64) if value is not None and DType.of(value.dtype) in SINGLE else value
+    if value is None:
+        return None
+    return np.array(value, np.float64 if DType.of(value.dtype) in SINGLE else None)
 
 
 def case_of(graph: Graph, feeds: Mapping[str, Any], seed: int = 0) -> Case | None:

@@ -20,6 +20,7 @@ from ..runtime.infer import infer
 from . import feeds as inputs
 from .check import FOLDED, Options
 from .compare_models import REFEREES, referee
+from .exact import Exact, exact
 from .fills import fills, given_arrays
 from .gaps import Gap, Tolerance, gap
 from .locate import Changed, Probe, changed_weights, locate
@@ -34,6 +35,7 @@ LOOK_AT = (
     "all that this node reads agrees: look at its weights, its attributes and its kernel; "
     "if it is rounding that grows, give real inputs with --input, or a --tolerance"
 )
+REAL_INPUTS = "rounding decides about this input in both runtimes: give real ones with --input"
 HOW_TO_RECORD = "record them with `mezzo check SOUND.onnx --record REF.npz`, and compare with that"
 COLUMNS = ("sizes", "output", "largest difference", "allowed", "agrees")
 
@@ -59,7 +61,7 @@ class Numbers:
         kinds = infer(graph, budget=replace(budget, fold_elements=min(FOLDED, budget.fold_elements))).types.values()
         self.tolerance = Tolerance.parse(options.tolerance).within({k.dtype for k in kinds if isinstance(k, Tensor)})
         self.facts: dict[str, Any] = {}
-        self.random = [n.place for _, n in graph.walk() if _draws(n)]
+        self.random = [n.place for _, n in graph.walk() if draws(n)]
         self._refused: list[Problem] = []
         self._ran: list[tuple[str, dict[str, Any], dict[str, Any]]] = []  # what was filled in, feeds, our outputs
 
@@ -149,7 +151,7 @@ class Numbers:
             ]
             wrong = {n: g for n, g in gaps.items() if not g.agrees}
             if wrong:
-                self._differ(part, other, feeds, wrong, shown)
+                self._differ(part, other, feeds, wrong, shown, exact=self._exact(other, feeds, mine, theirs))
             if wrong or len(self._ran) == ENOUGH:
                 break
         if not self._ran and not part.problems and self._refused:
@@ -221,7 +223,16 @@ class Numbers:
         weights = other.graph if isinstance(other, Ours) else other.weights if isinstance(other, Recorded) else {}
         return changed_weights(self.graph, weights, self.tolerance)
 
-    def _differ(self, part: Part, other: Side, feeds: Mapping[str, Any], wrong: Mapping[str, Gap], shown: str) -> None:
+    def _exact(self, other: Side, feeds: Mapping[str, Any], mine: Any, theirs: Any) -> Exact | None:
+        """Who of two runtimes is nearer to float64; of two models that says nothing."""
+        if isinstance(other, Ours | Recorded):
+            return None
+        return exact(self.graph, self._typed(feeds), feeds, mine, theirs, self.tolerance)
+
+    def _differ(
+        self, part: Part, other: Side, feeds: Mapping[str, Any], wrong: Mapping[str, Gap], shown: str,
+        exact: Exact | None = None,
+    ) -> None:  # fmt: skip
         """Tell that outputs differ, and where the difference begins."""
         changed = self._changed(other)
         for weight in changed:
@@ -233,6 +244,7 @@ class Numbers:
             )
         outputs = "; ".join(f"output {n!r}: {g}" for n, g in wrong.items())
         sizes = f" (sizes {shown})" if shown and shown != "as recorded" else ""
+        sizes += f"; {exact}" if exact else ""
         found = None
         if self._keeps_values(other):
             found = locate(self._typed(feeds), wrong, Probe(self.ours, other, feeds, self.tolerance))
@@ -256,7 +268,7 @@ class Numbers:
                 f"{outputs}{sizes}; the first value that differs is {found.value!r}: {found.gap}{between}",
                 code=DIFFERENT,
                 where=found.node.place,
-                hint=LOOK_AT,
+                hint=REAL_INPUTS if exact and exact.ill_conditioned else LOOK_AT,
             )
 
     def _keeps_values(self, other: Side) -> bool:
@@ -305,6 +317,6 @@ def _is_empty(kind: Type) -> bool:
     return isinstance(kind, Tensor) and len(kind.dims or ()) > 1 and kind.elements == 0
 
 
-def _draws(node: Node) -> bool:
+def draws(node: Node) -> bool:
     """Whether a node draws random numbers: a Dropout does only where it is told to train."""
     return not node.record.deterministic and not (node.op == "Dropout" and not any(node.inputs[2:]))

@@ -1,0 +1,53 @@
+"""What a model's own graph tells about whole numbers that it is given: places in a table, what it compares with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ops import Tensor
+from ..ops.types import Array
+from ..runtime.graph import Graph
+
+# Operators that hand the numbers of their first input on.
+HANDING_ON = frozenset("Cast Expand Flatten Identity Reshape Slice Squeeze Tile Transpose Unsqueeze".split())
+MOST = 1 << 16  # values that are compared with; more are data
+
+
+def choices(graph: Graph) -> dict[str, Array]:
+    """The values that an input of whole numbers may be meant to have, by name: the places of a table that it picks
+    from, else the constants that it is compared with. An input that neither tells of is left out.
+
+    >>> from mezzo.ops.types import i64
+    >>> from mezzo.runtime.graph import GraphBuilder
+    >>> g = GraphBuilder()
+    >>> ids, rate = g.input("ids", i64(2)), g.input("rate", i64())
+    >>> graph = g.graph([g.Gather(g.const(np.eye(3)), ids), g.Equal(rate, g.const(np.int64(16000)))])
+    >>> {name: values.tolist() for name, values in choices(graph).items()}
+    {'ids': [0, 1, 2], 'rate': [16000]}
+    """
+    constants = dict(graph.initializers)
+    origin = {n: n for n in graph.inputs if isinstance(t := graph.types.get(n), Tensor) and t.dtype.integer}
+    places, compared = dict[str, int](), dict[str, set[int]]()
+    for node in graph.nodes:
+        first, second = (*node.inputs, "", "")[:2]
+        if (node.domain, node.op) == ("", "Constant"):
+            constants |= {node.outputs[0]: node.attrs["value"]} if "value" in node.attrs else {}
+        elif node.op in HANDING_ON and first in constants and node.op in ("Reshape", "Unsqueeze", "Squeeze", "Cast"):
+            constants[node.outputs[0]] = constants[first]
+        elif node.op in HANDING_ON and first in origin:
+            origin[node.outputs[0]] = origin[first]
+        elif node.op == "Gather" and second in origin and first in constants:
+            size = constants[first].shape[node.attrs.get("axis", 0)]
+            places[origin[second]] = min(size, places.get(origin[second], size))
+        elif node.op == "OneHot" and first in origin and second in constants:
+            places[origin[first]] = int(constants[second].reshape(-1)[0])
+        elif node.op == "Equal":
+            for mine, other in ((first, second), (second, first)):
+                if mine in origin and other in constants and constants[other].size <= MOST:
+                    compared.setdefault(origin[mine], set()).update(constants[other].reshape(-1).astype(int).tolist())
+    found = {n: np.arange(size) for n, size in places.items()}
+    for name, values in compared.items():
+        kind = graph.types[name]
+        if name not in found and (len(values) > 1 or (isinstance(kind, Tensor) and kind.dims == ())):
+            found[name] = np.array(sorted(values))
+    return found
