@@ -18,6 +18,7 @@ from ..store import Stats, Updater
 from ..updater import Rule, flat
 from .group import Group
 from .mesh import join
+from .optimizers import gather, take_rule
 from .values import Operation, Value
 
 
@@ -57,7 +58,7 @@ class HostStore:
     def set_optimizer(self, optimizer: Mapping[str, Any]) -> None:
         rule = Rule(optimizer)
         self._agree("set_optimizer", flat(rule.data))
-        self.group.take_rule(rule)
+        take_rule(self.group, rule)
 
     def set_updater(self, updater: Updater) -> None:
         raise InputError(
@@ -82,13 +83,13 @@ class HostStore:
         rule = self.group.rule
         if rule is None:
             raise InputError("there is no optimizer", where=self.kind, hint="call set_optimizer first")
-        return self.group.gather(rule)
+        return gather(self.group, rule)
 
     def load_states(self, saved: Saved) -> None:
         rule = Rule(saved.optimizer)
         check_states(saved, rule.optimizer.slots, {key: value.stored for key, value in self._values.items()})
         self._agree("load_optimizer_states", flat(rule.data))
-        self.group.take_rule(rule, saved)
+        take_rule(self.group, rule, saved)
 
     def stats(self) -> Stats:
         return Stats(self._pushes, self._pulls, inside=self.group.moved)

@@ -1,26 +1,17 @@
-"""The workers of a host as one of them sees them: executes what the machine of level 1 says.
-
-Whoever waits drives: a thread that waits for one operation handles what the others say about all of them. One thread
-receives at a time; others that wait sleep until it has ended or goes. Where nobody waits and somebody wants to be told,
-a workload of the engine's network resource drives in slices.
-"""
+"""The workers of a host as one of them sees them: executes what the machine of level 1 says."""
 
 from __future__ import annotations
 
 import os
-import time
-from _thread import LockType, allocate_lock
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from threading import get_ident
 from typing import Any
 
 import numpy as np
 
-from ...ops.errors import DeadlineError, InputError, MezzoError, PeerError, ShapeError
+from ...ops.errors import InputError, MezzoError, PeerError, ShapeError
 from ...ops.types import Array
-from ...runtime.engine import engine
 from ..protocol.host import (
     Complete,
     Done,
@@ -37,22 +28,20 @@ from ..protocol.host import (
     Tell,
 )
 from ..protocol.keys import element
-from ..states import Saved
 from ..updater import Rule
 from . import memory
 from .above import Above
 from .memory import Places, Segment
-from .mesh import ABOVE, FIRST, GONE, NOTE, Mesh, Tag
+from .mesh import ABOVE, GONE, NOTE, Mesh, Tag
 from .values import Operation, Slot, Value
+from .waiting import BARRIER, PATIENCE, Waiting
 
-READY, DONE, FINAL, HOPELESS, LEAVE, BARRIER, DROP = range(FIRST, FIRST + 7)  # kinds of tags
+READY, DONE, FINAL, HOPELESS, LEAVE, DROP = range(BARRIER + 1, BARRIER + 7)  # kinds of tags
 KINDS: dict[type, int] = {Ready: READY, Done: DONE, Final: FINAL, Hopeless: HOPELESS}
-PATIENCE = 1.0  # seconds between looks at the clock
-SLICE = 0.02  # seconds that a workload of the engine drives before it lets others run
 FAREWELL = 5.0  # seconds for last words
 
 
-class Group:
+class Group(Waiting):
     """One member of the workers of a host. Methods that begin with `_` are called under the lock."""
 
     def __init__(
@@ -63,31 +52,15 @@ class Group:
         where: str = "level 1",
         above: Above | None = None,
     ) -> None:
-        self.me, self.members = mesh.me, len(ranks)
-        self.ranks, self.deadline, self.where = tuple(ranks), deadline, where
-        self.mesh, self.places = mesh, Places()
+        super().__init__(mesh, ranks, deadline, where, above)
+        self.places = Places()
         self.rule: Rule | None = None
-        self.failure: MezzoError | None = None
         self.moved = 0  # bytes that were read and written for sums
         self._machine = Host(self.me, self.members)
-        self._above = above
-        if above is not None:
-            mesh.watch(above.fileno())
-        self._lock = allocate_lock()
-        self._values: dict[int, Value] = {}
         self._by_name: dict[str, Value] = {}
         self._early: dict[int, list[Tag]] = {}  # about keys that are not declared here yet
         self._foreign: dict[tuple[int, int], Segment] = {}
         self._segments = 0
-        self._driver = 0  # the thread that receives
-        self._sleepers: list[LockType] = []
-        self._calls: list[Callable[[], None]] = []  # to be made when the lock is free
-        self._told = 0  # operations that somebody wants to be told of
-        self._serving = False
-        self._left: set[int] = set()
-        self._barriers = [0] * self.members
-        self._said: dict[str, dict[int, deque[Any]]] = {}  # what members say all together, by its name
-        self._closed = False
 
     # -- memory
 
@@ -110,9 +83,6 @@ class Group:
         finally:
             os.close(fd)
         return segment
-
-    def _others(self) -> tuple[int, ...]:
-        return tuple(m for m in range(self.members) if m != self.me)
 
     # -- keys
 
@@ -280,23 +250,6 @@ class Group:
         while value.queue:
             self._end(value.queue.popleft(), value.error)
 
-    def _end(self, operation: Operation, error: BaseException | None) -> None:
-        operation.ended, operation.error = True, error
-        calls, operation.calls = operation.calls, None
-        if calls is not None:
-            self._told -= 1
-            self._calls += [partial(call, error) for call in calls]
-        if self._sleepers:
-            self._wake()
-        if self._driver not in (0, get_ident()):
-            self.mesh.ring()
-
-    def _names(self, members: Sequence[int]) -> str:
-        if self.members in members:
-            return "the agent of this host"
-        ranks = [str(self.ranks[m]) for m in members]
-        return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks)}"
-
     # -- what others say
 
     def _handle(self, tags: Sequence[Tag]) -> None:
@@ -390,65 +343,6 @@ class Group:
             for known in [k for k in value.views if k[:2] == (member, number)]:
                 del value.views[known]
 
-    def _die(self, error: MezzoError) -> None:
-        """The group cannot go on."""
-        if self.failure is not None:
-            return
-        self.failure = error
-        for value in self._values.values():
-            while value.queue:
-                self._end(value.queue.popleft(), error)
-        self._wake()
-
-    def _check(self, value: Value | None = None) -> None:
-        if self.failure is not None:
-            raise self.failure
-        if self._closed:
-            raise InputError("the store is closed", where=self.where)
-        if value is not None and value.error is not None:
-            raise value.error
-
-    # -- waiting
-
-    def drive(self, operation: Operation) -> None:
-        """Until an operation has ended. Raises DeadlineError that names who is missing."""
-        with self._lock:
-            patience, end = min(PATIENCE, self.deadline), 0.0
-            while not operation.ended:
-                if not self._step(patience):  # the clock is not looked at while there is something to do
-                    end = end or time.monotonic() + self.deadline - patience
-                    patience = min(PATIENCE, end - time.monotonic())
-                    if patience <= 0:
-                        raise self._late(operation.value)
-            if self._sleepers:
-                self._wake()
-        if self._calls:
-            self._make_calls()
-
-    def _until(self, ready: Callable[[], bool], what: Callable[[], tuple[str, Sequence[int]]]) -> None:
-        """Until something holds. Raises DeadlineError that says what, and of whom."""
-        end = time.monotonic() + self.deadline
-        while not ready():
-            self._check()
-            if not self._step(min(PATIENCE, end - time.monotonic())) and time.monotonic() >= end:
-                described, members = what()
-                missing = f"; missing {self._names(members)}" if members else ""
-                raise DeadlineError(
-                    f"waited {self.deadline:g} s for {described}{missing}",
-                    where=self.where,
-                    hint="did they fail, or do they call other verbs? A longer wait is deadline=",
-                )
-        if self._sleepers:
-            self._wake()
-
-    def wait(self, ready: Callable[[], bool], what: str, begin: Callable[[], None] = lambda: None) -> None:
-        """Call `begin` and drive until something holds that is not about members of this host."""
-        with self._lock:
-            self._check()
-            begin()
-            self._until(ready, lambda: (what, ()))
-        self._make_calls()
-
     def follow(self) -> None:
         """Drive until every member has left. Raises what the group failed with."""
         with self._lock:
@@ -460,159 +354,6 @@ class Group:
         """The level above has failed; called by the thread that drives, or before anybody does."""
         self.mesh.note(self.mesh.members, {"is": "failed", "reason": str(error)})
         self._die(error)
-
-    def _late(self, value: Value) -> DeadlineError:
-        missing = self._machine.missing(value.number)
-        return DeadlineError(
-            f"round {value.step} of key {value.name!r} is not complete after {self.deadline:g} s; missing "
-            f"{self._names(missing)}",
-            where=self.where,
-            hint="every worker must push to the key equally often; a longer wait is deadline=",
-        )
-
-    def _step(self, seconds: float) -> bool:
-        """Receive and handle, or sleep while another thread does; whether anything has happened."""
-        if self._driver:
-            sleeper = allocate_lock()
-            sleeper.acquire()
-            self._sleepers.append(sleeper)
-            self._lock.release()
-            try:
-                return sleeper.acquire(timeout=max(0.0, seconds))
-            finally:
-                self._lock.acquire()
-                if sleeper in self._sleepers:
-                    self._sleepers.remove(sleeper)
-        self._driver = get_ident()
-        self._lock.release()
-        try:
-            tags = self.mesh.receive(seconds)
-        finally:
-            self._lock.acquire()
-            self._driver = 0
-        try:
-            if not tags and self._above is not None:
-                self._above.step()
-            self._handle(tags)
-        except MezzoError as error:
-            self._die(error)
-        return bool(tags)
-
-    def _wake(self) -> None:
-        """Have threads that sleep look again."""
-        for sleeper in self._sleepers:
-            sleeper.release()
-        self._sleepers.clear()
-
-    def _make_calls(self) -> None:
-        while self._calls:
-            self._calls.pop(0)()
-
-    # -- telling others of this process
-
-    def call_at_end(self, operation: Operation, call: Callable[[BaseException | None], None]) -> None:
-        with self._lock:
-            if not operation.ended:
-                if operation.calls is None:
-                    operation.calls = []
-                    self._told += 1
-                operation.calls.append(call)
-                if not self._serving:
-                    self._serving = True
-                    engine().push(self._serve, resource="network", priority=-1, name="level 1")
-                return
-        call(operation.error)
-
-    def _serve(self) -> None:
-        """A workload: drive while somebody wants to be told, for a while; then once more."""
-        end = time.monotonic() + SLICE
-        with self._lock:
-            while self._told and not self.failure and (left := end - time.monotonic()) > 0:
-                self._step(left)
-            if self._sleepers:
-                self._wake()
-            self._serving = again = self._told > 0
-        self._make_calls()
-        if again:
-            engine().push(self._serve, resource="network", priority=-1, name="level 1")
-
-    # -- all together
-
-    def barrier(self) -> None:
-        """Until every member has called this as often as this one."""
-        with self._lock:
-            self._check()
-            self._barriers[self.me] = count = self._barriers[self.me] + 1
-            self.mesh.tell(self._others(), BARRIER, count)
-            self._until(lambda: not self._behind(count) or bool(self._left), lambda: ("a barrier", self._behind(count)))
-            if behind := [m for m in self._behind(count) if m in self._left]:
-                raise PeerError(f"{self._names(behind)} left before a barrier", where=self.where)
-        self._make_calls()
-
-    def _behind(self, count: int) -> list[int]:
-        return [m for m, passed in enumerate(self._barriers) if passed < count]
-
-    def together(self, name: str, body: Any) -> dict[int, Any]:
-        """What every member says when it calls this with the same name; waits for all of them."""
-        with self._lock:
-            self._check()
-            self.mesh.note(self._others(), {"is": "together", "name": name, "body": body})
-            said = self._said.setdefault(name, {})
-
-            def absent() -> list[int]:
-                return [m for m in self._others() if not said.get(m)]
-
-            self._until(lambda: not absent() or bool(self._left), lambda: (name, absent()))
-            if gone := [m for m in absent() if m in self._left]:
-                raise PeerError(f"{self._names(gone)} left before {name}", where=self.where)
-            return {m: said[m].popleft() for m in self._others()}
-
-    # -- optimizers
-
-    def take_rule(self, rule: Rule, saved: Saved | None = None) -> None:
-        """From now on rounds step by this rule, from these states on. All members call it between the same rounds."""
-        with self._lock:
-            self._check()
-            self._until(lambda: not self._busy(), self._unfinished)
-            self.rule = rule
-            for value in self._values.values():
-                states = {} if saved is None else saved.states.get(value.name, {})
-                value.states = {name: state.reshape(-1)[value.part].copy() for name, state in states.items()}
-                value.updates = 0 if saved is None else saved.updates.get(value.name, 0)
-
-    def gather(self, rule: Rule) -> Saved:
-        """The states of all parts, for member 0; all members call it."""
-        with self._lock:
-            self._check()
-            self._until(lambda: not self._busy(), self._unfinished)
-            large = [v for v in self._values.values() if not v.alone and v.states]
-            mine = [(v, name, state) for v in large for name, state in v.states.items()] if self.me else []
-            segment = self._share(sum(-(-state.nbytes // memory.ALIGN) * memory.ALIGN for _, _, state in mine))
-            places, at = [], 0
-            for value, name, state in mine:
-                segment.array(at, state.shape, state.dtype)[...] = state
-                places.append([value.number, name, value.part.start, at, state.size])
-                at += -(-state.nbytes // memory.ALIGN) * memory.ALIGN
-        said = self.together("save_optimizer_states", {"segment": segment.number, "places": places})
-        values = list(self._values.values())
-        whole = {v.name: {name: self._widened(v, state) for name, state in v.states.items()} for v in values}
-        for member, theirs in said.items():
-            for number, name, low, at, size in theirs["places"] if self.me == 0 else ():
-                value = self._values[number]
-                part = self._foreign[member, theirs["segment"]].array(at, (size,), value.dtype)
-                whole[value.name][name].reshape(-1)[low : low + size] = part
-        saved = Saved(rule.data, whole, {v.name: v.updates for v in values})
-        self.barrier()
-        with self._lock:
-            self.mesh.tell(self._others(), DROP, 0, 0, segment.number)
-        return saved
-
-    @staticmethod
-    def _widened(value: Value, state: Array) -> Array:
-        """A state of the whole value, with this member's part of it."""
-        made = np.zeros(value.shape, value.dtype)
-        made.reshape(-1)[value.part] = state
-        return made
 
     # -- the end
 
@@ -640,9 +381,5 @@ class Group:
         if late is not None and error is None:
             raise late
 
-    def _busy(self) -> list[Value]:
-        return [v for v in self._values.values() if v.error is None and (v.busy or v.queue)]
-
-    def _unfinished(self) -> tuple[str, Sequence[int]]:
-        value = self._busy()[0]
-        return f"round {value.step} of key {value.name!r}", self._machine.missing(value.number)
+    def _missing(self, value: Value) -> Sequence[int]:
+        return self._machine.missing(value.number)
