@@ -162,17 +162,15 @@ class Program:
         node = step.node
         exchanges = node.domain == DOMAIN and node.op in (EMIT, AWAIT)
         key = str(node.attrs["key"]) if exchanges else ""
-        if node.op == AWAIT and exchanges:
-            if key not in lent:
-                raise PlanError(f"{key!r} is awaited and was not emitted", where=node.place)
-            lent.remove(key)
+        if exchanges and (key in lent) is (node.op == EMIT):
+            what = "emitted twice" if key in lent else "awaited and was not emitted"
+            raise PlanError(f"{key!r} is {what}", where=node.place)
+        lent.discard(key)
         for name in (*(node.inputs[:1] if exchanges else step.reads()), *step.writes()):
             slot = self.plan.by_value.get(name)
             if slot is not None and slot.life.space is Space.EXTERN and slot.life.name in lent:
                 raise PlanError(f"{name!r} is touched while the store has it", where=node.place)
-        if node.op == EMIT and exchanges:
-            if key in lent:
-                raise PlanError(f"{key!r} is emitted twice", where=node.place)
+        if exchanges and node.op == EMIT:
             lent.add(key)
 
     def __str__(self) -> str:

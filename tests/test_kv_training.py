@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mezzo.kvstore.create import create
+from mezzo.ops import Tensor
+from mezzo.ops.errors import InputError, PlanError
+from mezzo.ops.types import f32
+from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.lives import Space
+from mezzo.runtime.optimizer import SGD, Adam
 from mezzo.runtime.session import Session
 from mezzo.tools.launch import launch, members
 from mezzo.train.shares import Share
+from mezzo.train.trainer import Trainer
 
 from .kv_lessons import LESSONS, SIZE, Lesson
-from .networks import batch_for
+from .networks import batch_for, lenet, mlp, resnet18
 
 Array = np.ndarray[Any, Any]
 Results = list[dict[str, dict[str, Array]]]  # of each rank, by lesson
@@ -124,3 +135,156 @@ def test_each_worker_draws_its_own_random_numbers(learned: Results) -> None:
         assert told[rank,] == found["dropout"]["losses"][0]
         assert told[()] != told[rank,]
         assert rank == 0 or told[0,] != told[rank,]
+
+
+# One process
+
+
+def test_a_store_changes_nothing_for_one_worker() -> None:
+    """Gradients lie in arrays of the store, and no number differs."""
+    plain, there, here = (
+        Trainer(lenet(), optimizer=Adam(rate=0.01), **how)
+        for how in ({}, {"kvstore": "local", "update_on_kvstore": True}, {"kvstore": "local"})
+    )
+    for number in range(3):
+        batch = batch_for(plain.source, number)
+        assert plain.step(batch) == there.step(batch) == here.step(batch)
+    for name in plain.trained:
+        np.testing.assert_array_equal(plain.states[name], there.states[name])
+        np.testing.assert_array_equal(plain.states[name], here.states[name])
+    assert not [n for n in there.states if n.startswith(("optimizer/mean", "optimizer/square"))]
+    assert here.metrics(everywhere=True) == here.metrics() == plain.metrics()
+
+
+def steps_of(trainer: Trainer) -> list[str]:
+    return [step.node.op for step in trainer._update.program.check().steps]
+
+
+def test_gradients_leave_early_and_are_awaited_late() -> None:
+    """Each Emit as soon as its gradient is there, each Await behind all of backward and before its own update."""
+    for network in (lenet, resnet18):
+        early = Trainer(network(), kvstore="local", optimizer=SGD(rate=0.1, momentum=0.9))
+        late = Trainer(network(), kvstore="local", optimizer=SGD(rate=0.1, momentum=0.9), overlap=False)
+        for trainer in (early, late):
+            trainer.step(batch_for(trainer.source, 0))
+        program = early._update.program
+        emits = [i for i, s in enumerate(program.steps) if s.node.op == "Emit"]
+        maker = {o: i for i, s in enumerate(program.steps) for o in s.writes()}
+        ops = steps_of(early)
+        first = ops.index("Await")
+        assert len(emits) == len(early.trained)
+        for i in emits:  # a step may make several gradients
+            assert set(ops[maker[program.steps[i].node.inputs[0]] + 1 : i]) <= {"Emit"}
+        assert emits[0] < first / 2 + len(emits) / 2
+        assert ops[first : first + 4] == ["Await", "Momentum"] * 2
+        assert all(program.space(program.steps[i].node.inputs[0]) is Space.EXTERN for i in emits), "nothing is copied"
+        behind = steps_of(late)
+        assert behind[behind.index("Emit") : behind.index("Await")] == ["Emit"] * len(emits)
+
+
+def test_a_program_that_touches_what_the_store_has_is_refused() -> None:
+    class Buffers:
+        part = ()
+
+        def __init__(self) -> None:
+            self.held: dict[str, Array] = {}
+
+        def buffer(self, key: str, type: Tensor) -> Array:
+            return self.held.setdefault(key, np.zeros(type.sizes, type.dtype.numpy))
+
+        def emit(self, key: str) -> None:
+            self.held[key] += 1
+
+        def wait(self, key: str) -> Array:
+            return self.held[key]
+
+    def session(build: Callable[[GraphBuilder, str], str]) -> Session:
+        g = GraphBuilder()
+        return Session(g.graph([build(g, g.input("x", f32(3)))]), exchange=Buffers())
+
+    def emit(g: GraphBuilder, x: str, key: str = "k") -> str:
+        return g.op("Emit", x, domain="mezzo", key=key)
+
+    def wait(g: GraphBuilder, x: str, key: str = "k") -> str:
+        return g.op("Await", x, domain="mezzo", key=key)
+
+    x = np.ones(3, np.float32)
+    fine = session(lambda g, x: g.Neg(wait(g, emit(g, g.Exp(x)))))
+    np.testing.assert_array_equal(fine(x), -(np.exp(x) + 1))
+    with pytest.raises(PlanError, match="touched while the store has it"):
+        session(lambda g, x: g.Neg(emit(g, g.Exp(x))))
+    with pytest.raises(PlanError, match="touched while the store has it"):
+        session(lambda g, x: g.Add(e := emit(g, g.Exp(x)), g.Neg(wait(g, g.Sub(e, x)))))
+    with pytest.raises(PlanError, match="awaited and was not emitted"):
+        session(lambda g, x: g.Neg(wait(g, emit(g, g.Exp(x)), "other")))
+    with pytest.raises(PlanError, match="emitted twice"):
+        session(lambda g, x: g.op("Await", emit(g, x), emit(g, g.input("y", f32(3))), domain="mezzo", key="k"))
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({"clip_norm": 1.0, "update_on_kvstore": True}, "clip_norm looks at the gradients of all workers"),
+        ({"clip_value": 1.0, "update_on_kvstore": True}, "clip_value looks at the gradients of all workers"),
+        ({"amp": "fp16", "update_on_kvstore": True}, "loss scaling"),
+        ({"kvstore": "dist_sinc"}, "dist_sinc"),
+    ],
+)
+def test_what_is_refused(how: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        Trainer(mlp(), **{"kvstore": "local", **how})
+
+
+def test_two_trainers_share_a_store() -> None:
+    with create("local") as kv:
+        both = [Trainer(mlp(), kvstore=kv), Trainer(mlp(), kvstore=kv)]
+        batch = batch_for(both[0].source, 0)
+        assert both[0].step(batch) == both[1].step(batch)
+
+
+@pytest.mark.parametrize("on_store", [False, True])
+def test_a_training_with_a_store_goes_on(tmp_path: Path, on_store: bool) -> None:
+    def made() -> Trainer:
+        return Trainer(mlp(), kvstore="local", update_on_kvstore=on_store, optimizer=Adam(rate=0.01))
+
+    first = made()
+    batches = [batch_for(first.source, number) for number in range(4)]
+    for batch in batches[:2]:
+        first.step(batch)
+    first.save(tmp_path)
+    expected = [first.step(batch) for batch in batches[2:]]
+    second = made()
+    second.resume(tmp_path)
+    assert [second.step(batch) for batch in batches[2:]] == expected
+    second.save(tmp_path)
+    assert len([*tmp_path.glob("*.states")]) == on_store
+    if on_store:
+        with pytest.raises(InputError, match="before the first step"):
+            second.resume(tmp_path)
+    with pytest.raises(InputError, match="another graph"):
+        Trainer(mlp(), optimizer=Adam(rate=0.01)).resume(tmp_path)
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 5), st.booleans(), st.booleans())
+def test_shares_are_equal_and_together_the_batch(samples: int, size: int, count: int, pad: bool, whole: bool) -> None:
+    order = np.random.default_rng(samples).permutation(samples)
+    shares = [Share(rank, count, pad) for rank in range(count)]
+    steps = shares[0].steps(samples, size, whole=whole)
+    seen: list[int] = []
+    for number in range(steps):
+        rows = [share.rows(order, size, number, whole=whole) for share in shares]
+        assert len({len(r) for r in rows}) == 1
+        assert 0 < len(rows[0]) <= size
+        assert len(rows[0]) == size or (number == steps - 1 and not whole)
+        batch = np.concatenate(rows)
+        known = order[number * size * count : (number + 1) * size * count]
+        np.testing.assert_array_equal(batch[: len(known)], known[: len(batch)])
+        seen += batch.tolist()
+    more = len(seen) - samples
+    told = shares[0].told(samples, size, whole=whole)
+    what = "left out of" if more < 0 else "learned twice in"
+    assert told == (f"{abs(more)} of {samples} samples are {what} each epoch" if more else "")
+    if more >= 0:
+        assert set(seen) == set(range(samples))
+    assert (more <= 0) or pad
+    assert (more >= 0) or not pad
