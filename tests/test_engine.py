@@ -458,7 +458,7 @@ def test_a_workload_that_would_wait_for_itself_is_told_so(eng: Engine) -> None:
         eng.push(int, reads=(a,), writes=(b,))
         eng.wait(b)
 
-    for circular in (own, what_follows, eng.wait_all):
+    for circular in (own, what_follows, eng.wait_all, eng.close):
         with pytest.raises(mz.InputError, match="waits for"):
             eng.push(circular, writes=(a,)).wait()
 
@@ -496,6 +496,28 @@ def test_an_asynchronous_workload_ends_when_it_is_said_to(threaded: Engine) -> N
     threaded.push_async(lambda done: fail(), writes=(a,))
     with pytest.raises(ValueError, match="no good"):
         threaded.wait(a)
+
+
+def test_a_thread_that_ends_asynchronous_workloads_may_push_when_the_queue_is_full() -> None:
+    engine, kept = Engine(bound=2), list[Any]()
+    a = engine.variable("a")
+    for _ in range(2):
+        engine.push_async(kept.append, writes=(a,))
+
+    def deliver() -> None:
+        for number in range(7):
+            while len(kept) <= number:
+                time.sleep(0.001)
+            kept[number]()
+            for _ in range(max(0, 3 - number) if number < 2 else 0):
+                engine.push_async(kept.append, writes=(a,))
+
+    thread = threading.Thread(target=deliver, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    engine.close(LONG)
+    assert a.version == 7
 
 
 # What it refuses

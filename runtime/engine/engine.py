@@ -147,8 +147,7 @@ class Engine(Scheduler):
     def wait_all(self, deadline: float | None = None) -> None:
         """Until nothing is under way; raises the first error that no `wait` has raised yet, and forgets the others."""
         self._check()
-        if here.work is not None and here.work._engine is self:
-            raise InputError("a workload waits for all, and so for itself", where=here.work.where)
+        self._check_outside()
         until = None if deadline is None else monotonic() + deadline
         lane = self._lanes["compute"]
         while True:
@@ -205,6 +204,7 @@ class Engine(Scheduler):
         """Wait for everything, as `wait_all` does, and let the threads go; a closed engine refuses what is pushed."""
         if self._refusal is not None:
             return
+        self._check_outside()
         try:
             self.wait_all(deadline)
         finally:
@@ -212,3 +212,8 @@ class Engine(Scheduler):
                 self._refusal = (InputError, "the engine is closed", "make another one")
                 for lane in self._lanes.values():
                     lane.close()
+
+    def _check_outside(self) -> None:
+        """Raise InputError if this is called by a workload."""
+        if here.work is not None and here.work._engine is self:
+            raise InputError("a workload waits for all, and so for itself", where=here.work.where)

@@ -16,6 +16,7 @@ from .lanes import Lane, parked
 from .work import ENDED, PENDING, READY, RESOURCES, RUNNING, Failure, Variable, Watcher, Work, here
 
 REMEMBERED = 16  # errors that nobody has seen yet
+BRIEFLY = 0.1  # seconds
 
 
 class Scheduler:
@@ -56,8 +57,8 @@ class Scheduler:
                 where=work.where,
                 hint=f"the resources are {', '.join(RESOURCES)}; reads and writes are tuples of variables",
             ) from error
-        if self._under_way >= self._bound and here.work is None and not here.unbounded:
-            self._make_room()
+        if self._under_way >= self._bound and here.work is None:
+            self._await_room()
         with self._lock:
             if self._refusal is not None:
                 self._check()
@@ -109,14 +110,19 @@ class Scheduler:
         finally:
             here.later = None
 
-    def _make_room(self) -> None:
+    def _await_room(self) -> None:
+        """Wait until half of what may be under way has ended; workloads never do, and not for long threads that end
+        asynchronous ones, since others may need them to go on."""
         with self._lock:
             self._check()
             if self._under_way < self._bound:
                 return
             sleeper = parked()
             self._no_room.append(sleeper)
-        sleeper.acquire()
+        if not sleeper.acquire(timeout=BRIEFLY if here.ends_others else -1):
+            with self._lock:
+                if sleeper in self._no_room:
+                    self._no_room.remove(sleeper)
 
     # -- running ----------------------------------------------------------------------------------------------------
 
@@ -182,7 +188,7 @@ class Scheduler:
 
     def _done(self, work: Work) -> Callable[[BaseException | None], None]:
         def done(error: BaseException | None = None) -> None:
-            here.unbounded = True
+            here.ends_others = True
             if not self._finish(work, error):
                 raise InputError(f"done() was called before for {work.where}", where="Engine.push_async")
 

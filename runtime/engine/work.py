@@ -24,7 +24,7 @@ class Here(threading.local):
 
     work: Work | None = None
     later: list[Work] | None = None
-    unbounded = False  # a thread that ends asynchronous workloads is never made to wait for room
+    ends_others = False  # whether it has ended an asynchronous workload
 
 
 here = Here()
