@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -20,8 +20,10 @@ from mezzo.exporters import save_onnx
 from mezzo.models.digits import digits_model
 from mezzo.ops import DType
 from mezzo.ops.types import f32, i64
+from mezzo.runtime.device import DEVICES
 from mezzo.runtime.graph import Graph, GraphBuilder
 from mezzo.runtime.infer import infer
+from mezzo.runtime.kernels.matmul import MatMul
 from mezzo.tools import locate
 from mezzo.tools.check import Options, check
 from mezzo.tools.check_files import check_files
@@ -268,6 +270,15 @@ def test_what_cannot_be_exported_is_listed_with_places(tmp_path: Path) -> None:
     assert "'gpu' is not available" in device.message
     assert [(p.part, p.where.split()[-1]) for p in export] == [("export", "(Trilu)"), ("export", "(Shape)")]
     assert "Trilu came with opset 14" in export[0].message
+
+
+def test_a_device_names_the_operators_that_it_lacks(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    products = replace(DEVICES["cpu"], name="gpu", kernels=(MatMul(),))
+    monkeypatch.setitem(DEVICES, "gpu", products)
+    verdict = check(files[0], Options(device="gpu"))
+    assert verdict.code == MISSING
+    assert {p.message.split()[0] for p in verdict.problems} == {"Add", "Relu", "Sigmoid", "Tanh"}
+    assert {p.part for p in verdict.problems} == {"device"}
 
 
 def test_training_names_the_operators_that_block(tmp_path: Path) -> None:

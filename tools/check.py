@@ -136,7 +136,7 @@ def _tell(found: _Findings, rows: list[tuple[Any, ...]]) -> None:
 def _statically(graph: Graph, options: Options, found: _Findings) -> None:
     """The parts of the check that compute nothing."""
     with found.part("device", options.device):
-        device(options.device)
+        _check_device(graph, options.device)
     if options.train:
         with found.part("train", "covered"):
             _check_training(graph, found)
@@ -147,6 +147,19 @@ def _statically(graph: Graph, options: Options, found: _Findings) -> None:
         found.facts["lowest_opset"] = expressible(graph)
     except MezzoError as error:  # said here, and only a problem to whoever wants to export
         found.facts["lowest_opset"] = f"none: {error.message.splitlines()[0]}"
+
+
+def _check_device(graph: Graph, name: str) -> None:
+    """Raise MissingPackage for a device that is not there, and UnsupportedModel naming the nodes that no kernel of it
+    serves, and that no standard operators stand for."""
+    kernels = device(name).kernels
+    parts = [
+        UnsupportedModel(f"{node.op} has no kernel on {name}", where=node.place, hint="place it on the CPU")
+        for _, node in graph.walk()
+        if node.record.body_rule is None and not any(k.serves(node) for k in kernels)
+    ]
+    if parts:
+        raise UnsupportedModel(f"{len(parts)} nodes have no kernel on {name}", where=graph.name, parts=parts)
 
 
 def _check_training(graph: Graph, found: _Findings) -> None:
