@@ -571,6 +571,20 @@ def test_a_process_ends_with_all_work_done_and_all_errors_told(environment: dict
     assert done.returncode == 0
 
 
+STUCK = """
+import threading
+from mezzo.runtime.engine import engine, process
+process.PATIENCE = 0.2
+engine().push(threading.Event().wait, name="stuck")
+"""
+
+
+def test_a_process_ends_although_a_workload_does_not() -> None:
+    done = python(STUCK)
+    assert "DeadlineError: Engine.wait_all: 1 workloads had not ended before the deadline" in done.stderr
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
