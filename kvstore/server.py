@@ -52,12 +52,14 @@ class Server:
         self._due: deque[Stream] = deque()
         self._early: set[Stream] = set()
         self._optimizer: m.SetOptimizer | None = None
-        self._door = Door(self._loop, listen((environment.check_address(environment.bind), 0)), self._opened)
+        listening = listen((environment.check_address(environment.bind), 0))
         try:
-            self._member = Member(self._loop, environment, "server", address=written(self._door.sock.getsockname()[:2]))
+            self._member = Member(self._loop, environment, "server", address=written(listening.getsockname()[:2]))
         except BaseException:
-            self._close()
+            listening.close()
+            self._loop.close()
             raise
+        self._door = Door(self._loop, listening, self._opened)
         welcome = self._member.welcome
         self._levels = Levels.parse(welcome.consistency)
         self._member.failed = self._tell_failure
