@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mezzo.kvstore.create import create
+from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import Tensor
 from mezzo.ops.errors import InputError, PlanError
 from mezzo.ops.types import f32
@@ -21,7 +23,9 @@ from mezzo.runtime.graph import GraphBuilder
 from mezzo.runtime.lives import Space
 from mezzo.runtime.optimizer import SGD, Adam
 from mezzo.runtime.session import Session
+from mezzo.tools.cli import cli
 from mezzo.tools.launch import launch, members
+from mezzo.train import checkpoint
 from mezzo.train.shares import Share
 from mezzo.train.trainer import Trainer
 
@@ -288,3 +292,32 @@ def test_shares_are_equal_and_together_the_batch(samples: int, size: int, count:
         assert set(seen) == set(range(samples))
     assert (more <= 0) or pad
     assert (more >= 0) or not pad
+
+
+def test_the_command_in_two_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 tells and writes; the model is the one that one process trains with batches of twice the size."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    digits = held_out()
+    np.savez("data.npz", image=digits.inputs[:97], target=digits.labels[:97])
+    told = {}
+    for name, more in {"two": ("--batch", "12", "-n", "2"), "one": ("--batch", "24")}.items():
+        given = [str(digits_model()), "data.npz", "-o", f"{name}.onnx", "--epochs", "2", "--validate", "0.25"]
+        optimizer = ["--optimizer", "sgd", "--rate", "0.01", "--checkpoint", name, "--json", f"{name}.json"]
+        cli.main(["train", *given, *optimizer, *more], standalone_mode=False)
+        told[name] = json.loads(Path(f"{name}.json").read_text())
+        out, err = capfd.readouterr()
+        assert err == ""
+        assert out.count("epoch 1: loss") == 1, "rank 0 alone"
+    two, one = told["two"], told["one"]
+    assert two["workers"] == "2, each with 12 samples of a batch of 24"
+    assert two["remainder"] == "1 of 73 samples are left out of each epoch"
+    assert "workers" not in one
+    for mine, other in zip(two["epochs"], one["epochs"], strict=True):
+        assert mine["validation_accuracy"] == other["validation_accuracy"]
+        assert mine["validation_loss"] == pytest.approx(other["validation_loss"], rel=1e-2)
+        assert mine["step"] == other["step"] - mine["epoch"], "one process has a last batch of one sample"
+    assert "differs by" in two["loaded_again"]
+    assert checkpoint.load("two").notes["data"].endswith("batch 12, seed 0, 2 workers")
