@@ -79,6 +79,7 @@ class Link:
     receive: s.Receive | None = None  # of the payload that arrives at the server
     payload: bytes = b""
     held: bool = False  # an early payload that waits for Due
+    dead: bool = False  # which the server may not know yet
 
 
 class Server:
@@ -105,8 +106,11 @@ class Server:
             case s.Receive():
                 self.links[instruction.rank].receive = instruction
                 self.links[instruction.rank].held = instruction.early
-            case s.Due(rank):
-                self.links[rank].held = False
+            case s.Due(rank, key, step):
+                link = self.links[rank]
+                waits = link.receive
+                assert link.dead or (waits and (waits.key, waits.step, waits.early) == (key, step, True))
+                link.held = False
             case s.Add(key, _, rank, lo, hi, first):
                 staged = self.staging[rank, key][lo:hi]
                 total = self.sum[key][lo:hi]
@@ -386,7 +390,7 @@ class Network:
 
     def piece(self, rank: int, server: int) -> None:
         left = len(self.link(rank, server).payload)
-        self.servers[server].arrived(rank, self.chance.choice((left, left, self.chance.randint(1, left))))
+        self.servers[server].arrived(rank, self.chance.choice((left, min(left, 64), self.chance.randint(1, left))))
 
     def connect(self, rank: int, server: int) -> None:
         self.down.discard((rank, server))
@@ -398,7 +402,7 @@ class Network:
         """A connection breaks. The server may learn of it late: when the rank comes back."""
         self.losses += 1
         self.down.add((rank, server))
-        self.servers[server].links[rank] = Link()
+        self.servers[server].links[rank] = Link(dead=True)
         if self.chance.random() < 0.5:
             self.servers[server].do(s.Left(rank, "the cable was cut"))
         self.workers[rank].do(c.Lost(server, "the cable was cut"))
@@ -407,7 +411,7 @@ class Network:
         self.losses += 1
         for number, server in enumerate(self.servers):
             self.down.add((worker.rank, number))
-            server.links[worker.rank] = Link()
+            server.links[worker.rank] = Link(dead=True)
             server.do(s.Left(worker.rank, "killed"))
         worker.restart()
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mezzo.kvstore.protocol import serving as s
@@ -17,8 +16,6 @@ from mezzo.kvstore.protocol.consistency import Bounded, Consistency, Eventual, S
 from mezzo.kvstore.protocol.rounds import Rounds
 
 from .kv_network import Array, Job, Network, Operation
-
-EXAMPLES = 60
 
 
 def momentum(value: Array, gradient: Array, step: int) -> Array:
@@ -82,37 +79,28 @@ def finish(network: Network) -> None:
     assert all(worker.finished or worker.left for worker in network.workers)
 
 
-def examples(count: int) -> Any:
-    """So many examples, more of them where MEZZO_SOAK multiplies."""
-    return settings(max_examples=count * int(os.environ.get("MEZZO_SOAK", "1")), deadline=None)
-
-
 def check_sequential(network: Network) -> None:
     finish(network)
     for key, values in network.model.items():
         assert network.value(key).tobytes() == values[-1].tobytes()
 
 
-@examples(EXAMPLES)
 @given(jobs(), st.integers(0, 1 << 32))
 def test_sums_are_those_of_rank_order_to_the_last_bit(job: Job, seed: int) -> None:
     check_sequential(Network(job, seed))
 
 
-@examples(EXAMPLES)
 @given(jobs(), st.integers(0, 1 << 32), st.booleans())
 def test_connections_are_lost(job: Job, seed: int, in_place: bool) -> None:
     job.in_place = in_place
-    check_sequential(Network(job, seed, trouble=30))
+    check_sequential(Network(job, seed, trouble=50))
 
 
-@examples(EXAMPLES)
 @given(jobs(), st.integers(0, 1 << 32))
 def test_workers_start_again_with_their_state(job: Job, seed: int) -> None:
-    check_sequential(Network(job, seed, trouble=30, restarts=True))
+    check_sequential(Network(job, seed, trouble=50, restarts=True))
 
 
-@examples(EXAMPLES)
 @given(jobs(uneven=True), st.integers(0, 1 << 32))
 def test_workers_with_fewer_batches_leave(job: Job, seed: int) -> None:
     check_sequential(Network(job, seed, leave=True))
@@ -127,19 +115,20 @@ def check_each_push_counts_once(network: Network) -> None:
         assert network.value(key).tobytes() == pushed.tobytes()
     for server in network.servers:
         applied = Counter((e.key, e.rank) for e in server.applied)
+        for number in server.keys:
+            steps = [e.step for e in server.applied if e.key == number]
+            assert steps == [*range(1, len(steps) + 1)]
         for number, shard in server.keys.items():
             given = job.gradients[shard.name]
             assert [applied[number, rank] for rank in range(len(given))] == [len(of_rank) for of_rank in given]
 
 
-@examples(EXAMPLES)
-@given(jobs(Eventual()), st.integers(0, 1 << 32), st.sampled_from([0, 30]))
+@given(jobs(Eventual()), st.integers(0, 1 << 32), st.sampled_from([0, 50]))
 def test_eventual_counts_every_push_once(job: Job, seed: int, trouble: int) -> None:
     check_each_push_counts_once(Network(job, seed, trouble, restarts=True))
 
 
-@examples(EXAMPLES)
-@given(st.data(), st.integers(0, 3), st.integers(0, 1 << 32), st.sampled_from([0, 30]))
+@given(st.data(), st.integers(0, 3), st.integers(0, 1 << 32), st.sampled_from([0, 50]))
 def test_bounded_staleness_is_never_passed(data: st.DataObject, most: int, seed: int, trouble: int) -> None:
     network = Network(data.draw(jobs(Bounded(most))), seed, trouble, restarts=True)
     check_each_push_counts_once(network)
@@ -335,6 +324,29 @@ def test_who_comes_back_takes_part_in_the_rounds_after() -> None:
     assert machine.handle(s.Arrived(0, 1, 2, 4))[1:] == (s.Send(0, 1, 2, 0, 4), s.Send(1, 1, 2, 0, 4))
     assert [type(e) for e in push(machine, 0, 3)] == [s.Receive]
     assert [e.rank for e in push(machine, 1, 3) if isinstance(e, s.Send)] == [0, 1]
+
+
+def test_what_was_pushed_counts_after_its_rank_has_left() -> None:
+    machine = server(3)
+    push(machine, 1, 1)
+    assert machine.handle(s.Left(1, orderly=True)) == ()
+    push(machine, 2, 1)
+    added = [e.rank for e in push(machine, 0, 1) if isinstance(e, s.Add)]
+    assert added == [1, 2]
+    push(machine, 0, 2)
+    assert [e.rank for e in push(machine, 2, 2) if isinstance(e, s.Send)] == [0, 2]
+
+
+def test_early_bytes_are_due_when_those_before_are_there() -> None:
+    machine = server(3, nbytes=128)
+    assert machine.handle(s.Opened(2, 1, 1, 0, 64)) == (s.Receive(2, 1, 1, 0, 64, "staging", early=True),)
+    assert machine.handle(s.Opened(1, 1, 1, 0, 128)) == (s.Receive(1, 1, 1, 0, 128, "staging", early=True),)
+    assert machine.handle(s.Opened(0, 1, 1, 0, 128)) == (s.Receive(0, 1, 1, 0, 128, "sum"),)
+    assert machine.handle(s.Arrived(0, 1, 1, 64)) == ()
+    assert machine.handle(s.Arrived(0, 1, 1, 128)) == (s.Due(1, 1, 1),)
+    assert machine.handle(s.Arrived(1, 1, 1, 64)) == (s.Add(1, 1, 1, 0, 64), s.Due(2, 1, 1))
+    assert machine.handle(s.Arrived(2, 1, 1, 64))[:2] == (s.Add(1, 1, 2, 0, 64), s.Apply(1, 1, 0, 64, "assign"))
+    assert machine.handle(s.Opened(2, 1, 1, 64, 128)) == (s.Receive(2, 1, 1, 64, 128, "staging", 64, early=True),)
 
 
 def test_one_lane_of_two_may_leave() -> None:

@@ -169,11 +169,9 @@ class OneKey:
             raise Refusal(f"rank {e.rank} asked again before it was answered")
         clock = self.clocks[e.rank]
         push = self.pushes.get(e.rank)
-        step = max(clock, push.step) if push else clock
+        step = max(clock, push.step) if push else clock  # older values are not kept
         if e.step > step:
             raise Refusal(f"rank {e.rank} asked for step {e.step}, and has pushed {step}")
-        if self.round and e.rank not in self.round.ranks:
-            step = self.round.step  # it joined since: the value is being overwritten
         self.waits[e.rank] = Wait(step, e.lane, True, False)
         return self.answers(rule)
 
@@ -303,10 +301,12 @@ class OneKey:
             self.clocks[rank] = max(min(self.clocks.values(), default=0), push.step if push else 0)
 
     def forget(self, rank: int, lane: int) -> None:
-        """A connection is gone: nobody waits there any more."""
+        """A connection is gone: nobody waits there any more, and no payload is due."""
         wait = self.waits.get(rank)
         if wait and wait.lane == lane:
             del self.waits[rank]
+            if rank in self.pushes:
+                self.pushes[rank].early = 0
 
     def unfinished(self, rank: int) -> bool:
         """Whether a push of this rank has come in part."""
