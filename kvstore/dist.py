@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from ..ops.errors import MezzoError
+import numpy as np
+
+from ..ops.errors import InputError, MezzoError, PeerError
+from ..ops.types import Array, DType
 from . import agent
 from .environment import Environment
 from .host.backend import HostStore
 from .host.group import Group
 from .host.mesh import join
+from .host.values import Value
 from .levels import Levels, host_of
 from .link import Link
 from .loop import Loop
 from .member import Member
 from .protocol import client as c
 from .protocol import messages as m
+from .protocol.keys import Shard, element, place
+from .shards import UPDATES, Described
+from .states import Saved, check_states
+from .store import Stats
 from .updater import Rule, flat
+from .wire import FRAME
 
 PATIENCE = 1.25  # a worker waits longer than servers do, which know who is missing
 
@@ -31,6 +44,7 @@ class DistStore(HostStore):
         self.rank, self.num_workers = member.welcome.rank, member.welcome.num_workers
         self._link, self._member, self._loop, self._pid = link, member, loop, pid
         self._closed = False
+        self._rule: Rule | None = None
 
     # -- all together
 
@@ -39,7 +53,7 @@ class DistStore(HostStore):
 
     def _stand(self, name: str) -> None:
         """Until every worker of the job has said this name as often as this one."""
-        passed = []
+        passed: list[Callable[[], bool]] = []
         self.group.wait(lambda: passed[0](), f"barrier {name!r}", lambda: passed.append(self._member.barrier(name)))
 
     def _request(self, message: m.Message) -> tuple[m.Message, ...]:
@@ -67,6 +81,116 @@ class DistStore(HostStore):
             self._request(m.SetOptimizer(kind, scalars, self._link.rank))
         self._stand("set_optimizer")
         self._rule = rule
+
+    def states(self) -> Saved:
+        if self._rule is None:
+            raise InputError("there is no optimizer", where=self.kind, hint="call set_optimizer first")
+        self._stand("save_optimizer_states")  # no round is open
+        states: dict[str, dict[str, Array]] = {}
+        updates: dict[str, int] = {}
+        for name, value in self._values.items() if self.rank == 0 else ():
+            states[name] = {slot: np.empty_like(value.stored) for slot in self._rule.optimizer.slots}
+            for server, shard in self._shards(value).items():
+                number = self._number(server, shard)
+                about, data = self._asked(server, m.States(number, self._link.rank))
+                at = 0
+                for slot, dtype, shape in about:
+                    part = np.frombuffer(data, element(dtype).numpy, math.prod(shape), at)
+                    at += part.nbytes
+                    if slot == UPDATES:
+                        updates[name] = int(part[0])
+                    else:
+                        lo = shard.lo // value.dtype.itemsize
+                        states[name][slot].reshape(-1)[lo : lo + part.size] = part
+        self._stand("save_optimizer_states")
+        return Saved(self._rule.data, states, updates)
+
+    def load_states(self, saved: Saved) -> None:
+        rule = Rule(saved.optimizer)
+        check_states(saved, rule.optimizer.slots, {key: value.stored for key, value in self._values.items()})
+        self._agree("load_optimizer_states", flat(rule.data))
+        self._configure(rule)
+        for name, value in self._values.items() if self.rank == 0 else ():
+            for server, shard in self._shards(value).items():
+                part = slice(shard.lo // value.dtype.itemsize, shard.hi // value.dtype.itemsize)
+                arrays = {slot: state.reshape(-1)[part] for slot, state in saved.states.get(name, {}).items()}
+                arrays[UPDATES] = np.array(saved.updates.get(name, 0), np.int64)
+                about = tuple((slot, str(DType.of(a.dtype)), a.shape) for slot, a in arrays.items())
+                self._give(server, self._number(server, shard), about, b"".join(a.tobytes() for a in arrays.values()))
+        self._stand("load_optimizer_states")
+
+    def _shards(self, value: Value) -> dict[int, Shard]:
+        return place(value.name, str(DType.of(value.dtype)), value.shape, self._link.uplink.servers)
+
+    def _answers(
+        self, server: int, message: m.Message, enough: Callable[[m.Message, bytes], bool], payload: bytes
+    ) -> None:
+        """Ask one server, and drive until its answers are enough. Raises what it refuses."""
+        told: list[m.Message] = []
+
+        def answered(message: m.Message, data: bytes) -> bool:
+            if isinstance(message, m.Refused) or enough(message, data):
+                told.append(message)
+            return bool(told)
+
+        ask = partial(self._link.uplink.ask, server, message, answered, payload)
+        self.group.wait(lambda: bool(told), f"the answer of server {server}", ask)
+        if isinstance(told[0], m.Refused):
+            raise PeerError(told[0].reason, where=f"server {server}", hint=told[0].hint)
+
+    def _number(self, server: int, shard: Shard) -> int:
+        """The server's number of a key."""
+        found: list[int] = []
+
+        def enough(message: m.Message, data: bytes) -> bool:
+            assert isinstance(message, m.Init)
+            found.append(message.key)
+            return True
+
+        rank = self._link.rank
+        self._answers(server, m.Init(shard.name, shard.dtype, shard.shape, shard.lo, shard.hi, rank), enough, b"")
+        return found[0]
+
+    def _asked(self, server: int, message: m.States) -> tuple[Described, bytes]:
+        """The states of a shard."""
+        parts: list[bytes] = []
+        about: list[Described] = []
+
+        def enough(message: m.Message, data: bytes) -> bool:
+            assert isinstance(message, m.States)
+            parts.append(data)
+            about.append(message.arrays)
+            total = sum(math.prod(shape) * element(dtype).itemsize for _, dtype, shape in message.arrays)
+            return bool(message.offset + len(data) >= total)
+
+        self._answers(server, message, enough, b"")
+        return about[0], b"".join(parts)
+
+    def _give(self, server: int, number: int, about: Described, data: bytes) -> None:
+        """Hand the states of a shard to its server, which answers when it has all."""
+        rank = self._link.rank
+        for lo in range(0, len(data), FRAME):
+            part = data[lo : lo + FRAME]
+            message = m.States(number, rank, lo, about)
+            if lo + FRAME >= len(data):
+                self._answers(server, message, lambda message, _: True, part)
+            else:
+                self.group.wait(lambda: True, "states", partial(self._link.uplink.say, server, message, part))
+
+    def stats(self) -> Stats:
+        """Bytes of level 2 are counted where they pass: those of the agent belong to the first worker of its host."""
+        mine = super().stats()
+        between = sum(self._link.counts())
+        if self._pid is not None:
+            between += sum(self.group.count())
+        staleness: Counter[int] = Counter()
+        for answer in self._request(m.Stats()):
+            assert isinstance(answer, m.Stats)
+            for name, count in answer.counts.items():
+                what, _, number = name.partition(" ")
+                if what == "staleness":
+                    staleness[int(number)] += count
+        return replace(mine, between=between, staleness=dict(sorted(staleness.items())))
 
     def close(self, error: BaseException | None = None) -> None:
         if self._closed:

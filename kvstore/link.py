@@ -48,6 +48,9 @@ class Link:
     def lift(self, value: Value, push: bool, pull: bool, ended: Ended) -> None:
         self.uplink.start(value.name, value.stored if push else None, value.stored if pull else None, ended)
 
+    def counts(self) -> tuple[int, int]:
+        return self.uplink.sent, self.uplink.received
+
     def fileno(self) -> int:
         return self._loop.fileno()
 

@@ -59,6 +59,7 @@ class Uplink:
         self._asked: list[deque[Asked]] = [deque() for _ in servers]
         self._left = [partial(self._handle, c.Sent(number)) for number in range(len(servers))]
         self._closing = False
+        self._ended: set[int] = set()  # servers that have left, since the job is over
         self.failed: Callable[[MezzoError], None] = _ignore
         self._streams: list[Stream] = []
         self._numbers: dict[Stream, int] = {}
@@ -102,7 +103,15 @@ class Uplink:
         """Say a message of which the machine knows nothing to one server. `answered` is called with each message and
         payload that come for it, until it says True. Not while the machine waits for a message of that kind."""
         self._asked[server].append(answered)
+        self.say(server, message, payload)
+
+    def say(self, server: int, message: m.Message, payload: bytes = b"") -> None:
+        """Say a message of which the machine knows nothing."""
         self._streams[server].send(wire.encode(message, len(payload)), payload)
+
+    @property
+    def servers(self) -> int:
+        return len(self._streams)
 
     def close(self, error: MezzoError | None = None, seconds: float = 2.0) -> None:
         """Say Bye to all servers, and wait a little until they have heard it."""
@@ -135,6 +144,8 @@ class Uplink:
                     self._receiving.discard(number)
                 self.received += frame.header.length
                 self._handle(c.Received(number))
+            case m.Bye():
+                self._ended.add(number)
             case m.Welcome(incarnation=incarnation):
                 self._handle(c.Connected(number, incarnation))
             case m.Init() | m.States() | m.Refused() if self._asked[number]:
@@ -144,7 +155,7 @@ class Uplink:
                 self._handle(c.Heard(number, message))
 
     def lost(self, stream: Stream, reason: str) -> None:
-        if not self._closing:
+        if not self._closing and self._numbers[stream] not in self._ended:
             self._handle(c.Lost(self._numbers[stream], f"{stream.name}: {reason}"))
 
     def _target(self, stream: Stream, frame: Frame) -> memoryview:

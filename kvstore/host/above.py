@@ -31,6 +31,10 @@ class Above(Protocol):
         """Push the stored sum, receive the value in its place, or both."""
         ...
 
+    def counts(self) -> tuple[int, int]:
+        """Bytes of values that were sent and received."""
+        ...
+
     def fileno(self) -> int:
         """What can be read when there is something to do."""
         ...

@@ -39,6 +39,7 @@ from .waiting import BARRIER, PATIENCE, Waiting
 READY, DONE, FINAL, HOPELESS, LEAVE, DROP = range(BARRIER + 1, BARRIER + 7)  # kinds of tags
 KINDS: dict[type, int] = {Ready: READY, Done: DONE, Final: FINAL, Hopeless: HOPELESS}
 FAREWELL = 5.0  # seconds for last words
+COUNTED = "counted"  # what the agent says when it is asked
 
 
 class Group(Waiting):
@@ -59,6 +60,7 @@ class Group(Waiting):
         self._machine = Host(self.me, self.members)
         self._by_name: dict[str, Value] = {}
         self._early: dict[int, list[Tag]] = {}  # about keys that are not declared here yet
+        self._soon: dict[str, list[Tag]] = {}  # notes about them
         self._foreign: dict[tuple[int, int], Segment] = {}
         self._segments = 0
 
@@ -95,7 +97,7 @@ class Group(Waiting):
         with self._lock:
             self._check()
             if self.me == 0:
-                fd = memory.create(value.nbytes)
+                fd = memory.create(self._size(value.nbytes))
                 try:
                     segment = memory.attach(0, fd)
                     segment.array(0, value.shape, value.dtype)[...] = value
@@ -126,15 +128,34 @@ class Group(Waiting):
         shape, dtype = tuple(said["shape"]), element(said["dtype"]).numpy
         array, above = segment.array(0, shape, dtype), self._above
         lifter = -1 if above is None else above.lifter(said["number"], array.nbytes)
-        made = Value(said["number"], said["name"], array, segment, self.me, self.members, lifter)
+        made = self._make(said["number"], said["name"], array, segment, lifter)
         self._machine.declare(made.number, made.reducers, lifter)
         self._values[made.number] = self._by_name[made.name] = made
         if above is not None and lifter == self.me:
             above.declare(made, partial(self._declared, made))
+        for tag in self._soon.pop(made.name, ()):
+            self._note(tag)
         for tag in self._early.pop(made.number, ()):
             self._hear(tag)
 
+    def _size(self, nbytes: int) -> int:
+        """The bytes of the segment of a value."""
+        return nbytes
+
+    def _make(self, number: int, name: str, array: Array, segment: Segment, lifter: int) -> Value:
+        return Value(number, name, array, segment, self.me, self.members, lifter)
+
     # -- the level above
+
+    def count(self) -> tuple[int, int]:
+        """What the agent of the host has sent and received, in bytes of values."""
+        with self._lock:
+            self._check()
+            said = self._said.setdefault(COUNTED, {})
+            self.mesh.note((self.members,), {"is": "count"})
+            self._until(lambda: bool(said.get(self.members)), lambda: ("the agent's counts", ()))
+            sent, received = said[self.members].popleft()
+        return sent, received
 
     def _declared(self, value: Value, error: MezzoError | None) -> None:
         """The level above knows a key of which this member speaks."""
@@ -314,10 +335,14 @@ class Group(Waiting):
     def _note(self, tag: Tag) -> None:
         said, member = tag.body, tag.member
         what = said["is"]
-        if what == "refused":
-            value = self._by_name.get(said["name"])
-            if value is not None:
-                value.error = ShapeError(said["reason"], where=self.where)
+        if what in ("refused", "ready") and said["name"] not in self._by_name:
+            self._soon.setdefault(said["name"], []).append(tag)  # what member 0 says comes by another way
+        elif what == "refused":
+            self._by_name[said["name"]].error = ShapeError(said["reason"], where=self.where)
+        elif what == "count":
+            assert self._above is not None
+            counted = {"is": "together", "name": COUNTED, "body": self._above.counts()}
+            self.mesh.note((member,), counted)
         elif what == "ready":
             value = self._by_name[said["name"]]
             value.ready = not said["reason"]
