@@ -7,15 +7,13 @@ import onnx
 
 from ..ops import DType
 from ..ops.types import Array
-from ..runtime.graph import Graph
+from ..runtime.graph import DOMAIN, MODEL_VERSION, Graph
 from ..runtime.version import __version__
 from .lower import SCHEMATA, is_composed
 from .parts import Part, Parts
 from .proto import tensor
 from .target import Chosen, check_target, has_functions
 from .write import PartWriter, Store, function_proto
-
-SOURCE = "mezzo.source."  # before the keys of metadata that tell of the file that a graph came from
 
 
 def to_model(
@@ -40,10 +38,10 @@ def to_model(
     for domain, version in chosen.opsets.items():
         model.opset_import.add(domain=domain, version=version)
     model.ir_version = chosen.ir_version
-    model.domain = graph.metadata.get(f"{SOURCE}domain", "")
-    model.model_version = int(graph.metadata.get(f"{SOURCE}model_version", 0))
+    said = graph.metadata.get(MODEL_VERSION, "")
+    model.domain, model.model_version = graph.metadata.get(DOMAIN, ""), int(said[:18]) if said.isdecimal() else 0
     for key, value in graph.metadata.items():
-        if key not in (f"{SOURCE}domain", f"{SOURCE}model_version"):
+        if key not in (DOMAIN, MODEL_VERSION):
             model.metadata_props.add(key=key, value=value)
     PartWriter(chosen, parts.top, store).fill(model.graph, parts.top.graph)
     model.functions.extend(function_proto(chosen, f) for f in parts.made())

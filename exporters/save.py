@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import onnx
 import onnx.checker
+from google.protobuf.message import EncodeError as _EncodeError  # type: ignore[import-untyped]
 
 from ..ops import DType
 from ..ops.errors import ModelError
@@ -21,6 +22,7 @@ from ..runtime.graph import Graph
 from .model import to_model
 from .proto import payload, stored_bytes, tensor
 
+EncodeError: type[Exception] = _EncodeError
 LARGEST_PROTOBUF = 2**31 - 2**26  # protobufs end at 2 GiB; some room is left for all that is not weights
 PAGE, LINE = 4096, 64  # alignment of large and of small tensors, so that they can be used where they are mapped
 
@@ -46,9 +48,9 @@ class DataFile:
         made.data_location = onnx.TensorProto.EXTERNAL
         for key, value in (("location", ""), ("offset", start), ("length", size)):
             made.external_data.add(key=key, value=str(value))
-        flat = np.ascontiguousarray(array).reshape(-1)
-        for first in range(0, flat.size, 1 << 24):  # a multiple of eight elements: packed ones end on a byte
-            self._write(payload(flat[first : first + (1 << 24)], dtype))
+        # In parts, so that no second copy is held; of a multiple of eight elements, so that packed ones end on a byte.
+        for part in np.nditer(array, ["external_loop", "buffered"], order="C", buffersize=1 << 24):
+            self._write(payload(np.asarray(part), dtype))
         return made
 
     def _write(self, data: bytes) -> None:
@@ -135,7 +137,7 @@ def _bodies(graph: Graph) -> list[Graph]:
 def _replace(model: onnx.ModelProto, target: Path) -> None:
     handle, temporary = temporary_beside(target.parent, "onnx")
     try:
-        handle.write(model.SerializeToString())
+        handle.write(serialised(model, target))
         sync(handle)
         try:
             onnx.checker.check_model(str(temporary))
@@ -149,6 +151,19 @@ def _replace(model: onnx.ModelProto, target: Path) -> None:
     finally:
         handle.close()
         temporary.unlink(missing_ok=True)
+
+
+def serialised(model: onnx.ModelProto, target: Path) -> bytes:
+    """The bytes of a model; ModelError if it is larger than protobufs are."""
+    try:
+        made: bytes = model.SerializeToString()
+        return made
+    except (EncodeError, ValueError) as error:
+        raise ModelError(
+            f"the model is larger than a protobuf can be: {error}",
+            where=str(target),
+            hint='save with external_data="always", and keep large arrays in initialisers, not in attributes of nodes',
+        ) from error
 
 
 def _remove_former(target: Path, location: str) -> None:

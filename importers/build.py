@@ -14,7 +14,7 @@ from ..ops import upgrade
 from ..ops.errors import ModelError
 from ..ops.types import Array, Tensor, Type, type_of
 from ..ops.upgrade import Declined, Form
-from ..runtime.graph import Graph, Node
+from ..runtime.graph import DOMAIN, MODEL_VERSION, PRODUCER, Graph, Node
 from .tensors import TensorReader
 from .types import type_from
 from .walk import differentiated, domain_of, functions_of, key_of, label, names_read, operator_of, opsets_of
@@ -100,7 +100,7 @@ class Build:
         made = self._graph(model.graph, Scope(), self.name, opsets_of(model), {}, top=True)
         return made.but(
             doc=model.doc_string or model.graph.doc_string,
-            metadata={p.key: p.value for p in model.metadata_props},
+            metadata=metadata_of(model),
             opsets=opsets_of(model),
             ir_version=int(model.ir_version),
         )
@@ -316,6 +316,19 @@ class Surroundings:
 
     def used(self, name: str) -> bool:
         return self.build.is_read(name)
+
+
+def metadata_of(model: onnx.ModelProto) -> dict[str, str]:
+    """What a file says of itself, with the fields that a graph does not have under keys of their own. The producer is
+    that of the file, or what a file of ours says where it came from."""
+    said = {p.key: p.value for p in model.metadata_props}
+    producer = " ".join(filter(None, (model.producer_name, model.producer_version)))
+    fields = {
+        PRODUCER: said.get(PRODUCER, "") if model.producer_name == "mezzo" else producer,
+        DOMAIN: model.domain,
+        MODEL_VERSION: str(model.model_version) if model.model_version else "",
+    }
+    return {**{k: v for k, v in said.items() if k not in fields}, **{k: v for k, v in fields.items() if v}}
 
 
 def _top_names(graph: onnx.GraphProto) -> set[str]:

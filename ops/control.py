@@ -6,17 +6,16 @@ planned program).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .broadcast import zeros_like
 from .errors import BudgetError, MezzoError, ShapeError
+from .loop_states import parted, saved, several
 from .op import Body, Builder, Context, GraphBody, Sample, Subgraph, Twin, Value, op
 from .types import Array, Dim, DType, Tensor, Type, differentiable, f32, i64, join, type_of
-from .types import Sequence as SequenceType
 
 BOOL = Tensor(DType.BOOL, ())
 
@@ -66,21 +65,9 @@ def _added(b: Builder, sums: Sequence[Value], parts: Sequence[Value | None]) -> 
     return [s if part is None else b.total([s, part]) for s, part in zip(sums, parts, strict=True)]
 
 
-def _several(made: Any, count: int) -> tuple[Value, ...]:
-    """The results of a builder's call that asked for `count` outputs."""
-    return (made,) if count == 1 else tuple(made)
-
-
 def _held(g: Builder, values: Sequence[Value]) -> list[Type]:
     """The types of values without what is known of their elements."""
     return [_forget(g.type_of(v)) for v in values]
-
-
-def _parted(values: Sequence[Value], *counts: int) -> Iterator[list[Value]]:
-    """Lists of so many values, one after another."""
-    rest = iter(values)
-    for count in counts:
-        yield list(islice(rest, count))
 
 
 def _two(g: Builder) -> tuple[Any, ...]:
@@ -139,7 +126,7 @@ def _(
         else_branch=derivative(else_branch, taken is not True),
         outputs=count,
     )
-    return None, *_several(made, count)
+    return None, *several(made, count)
 
 
 def _attempt(branch: Subgraph) -> tuple[Type, ...] | MezzoError:
@@ -271,7 +258,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, body: GraphBody) -> tuple[Value
     n = len(initial)
     types = _carried(body, _held(g, initial))
     starts = [_row(body, v, n + 1) for v in body.inputs[2:]]
-    lists = _saved(g, body, M, cond, initial, types, [i for i, at in enumerate(starts) if at is None])
+    lists = saved(g, body, M, cond, initial, types, [i for i, at in enumerate(starts) if at is None])
     counted = _row(body, body.inputs[0], n + 1)
     assert counted is not None  # the twin returns it
     trips = g.Squeeze(g.shape_of(ys[counted - 1]))
@@ -280,11 +267,9 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, body: GraphBody) -> tuple[Value
     captured = list(g.captured)
 
     def build(b: Builder, i: Value, go: Value, *inside: Value) -> list[Value]:
-        dstates, sums = _parted(inside, len(moving), len(captured))
+        dstates, sums = parted(inside, len(moving), len(captured))
         at = b.Sub(b.Sub(trips, i), b.const(1))
-        states = [
-            b.SequenceAt(lists[k], at) if row is None else b.Gather(ys[row - 1], at) for k, row in enumerate(starts)
-        ]
+        states = [lists[k](b, at) if row is None else b.Gather(ys[row - 1], at) for k, row in enumerate(starts)]
         given = dict(zip(moving, dstates, strict=True)) | {j: b.Gather(dys[j], at) for j in arriving}
         found = b.grad_of(body, [at, go, *states], [None, *(given.get(j) for j in range(len(body.outputs) - 1))])
         return [go, *(_or_zeros(b, found[2 + k], states[k]) for k in moving), *_added(b, sums, found[2 + n :])]
@@ -293,29 +278,9 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, body: GraphBody) -> tuple[Value
     inside = [i64(), BOOL, *(types[k] for k in moving), *_held(g, captured)]
     count = len(moving) + len(captured)
     made = g.Loop(trips, None, *first, *(zeros_like(g, c) for c in captured), body=Body(inside, build), outputs=count)
-    dstates, sums = _parted(_several(made, count), len(moving), len(captured))
+    dstates, sums = parted(several(made, count), len(moving), len(captured))
     dxs = dict(zip(moving, dstates, strict=True))
     return None, None, *(dxs.get(k) for k in range(n)), *sums
-
-
-def _saved(
-    g: Builder, body: GraphBody, M: Value, cond: Value, initial: list[Value], types: list[Type], which: list[int]
-) -> dict[int, Value]:
-    """For carried values whose size changes, the sequence of those that the iterations started from: the loop runs
-    once more for it."""
-    if not which:
-        return {}
-    n, width = len(initial), len(initial) + len(which)
-
-    def build(b: Builder, i: Value, go: Value, *inside: Value) -> list[Value]:
-        states, lists = _parted(inside, n, len(which))
-        again, *after = b.again(body, [i, go, *states])
-        return [again, *after[:n], *(b.SequenceInsert(s, states[k]) for s, k in zip(lists, which, strict=True))]
-
-    empty = [g.SequenceErase(g.SequenceConstruct(initial[k])) for k in which]
-    inside = [i64(), BOOL, *types, *(SequenceType(types[k]) for k in which)]
-    made = g.Loop(M, cond, *initial, *empty, body=Body(inside, build), outputs=width)
-    return dict(zip(which, _several(made, width)[n:], strict=True))
 
 
 def _running(g: Builder, total: Any, x: Any) -> tuple[Any, ...]:
@@ -456,7 +421,7 @@ def _(
             *((dys[j], out_axes[j], out_back[j]) for j in arriving)]  # fmt: skip
 
     def build(b: Builder, *inside: Value) -> list[Value]:
-        dstates, sums, states, slices, given = _parted(
+        dstates, sums, states, slices, given = parted(
             inside, len(moving), len(captured), n, len(scanned), len(arriving)
         )
         seeds = dict(zip([*moving, *arriving], [*dstates, *given], strict=True))
@@ -479,7 +444,7 @@ def _(
         scan_output_directions=[1 - back[j] for j in wanted],
         outputs=count,
     )
-    dstates, sums, slices = _parted(_several(made, count), len(moving), len(captured), len(wanted))
+    dstates, sums, slices = parted(several(made, count), len(moving), len(captured), len(wanted))
     dxs = dict(zip([*moving, *wanted], [*dstates, *slices], strict=True))
     return *(dxs.get(i) for i in range(len(xs))), *sums
 

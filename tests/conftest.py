@@ -44,6 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--peers, but {', '.join(missing)} not installed: make install PEERS=1")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests counted (`record_property("counts", ...)`) is shown at the end."""
+    for report in terminalreporter.getreports("passed"):
+        for said in (text for name, text in report.user_properties if name == "counts"):
+            terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {said}")
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of what the package is built from, links kept, for tests that break it."""

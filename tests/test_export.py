@@ -12,6 +12,7 @@ import onnx
 import onnx.numpy_helper
 import pytest
 
+import mezzo
 from mezzo.exporters import save_onnx, to_onnx
 from mezzo.importers import load_onnx
 from mezzo.importers.types import type_from
@@ -19,7 +20,7 @@ from mezzo.ops import OPS, DType, Op, Sample, Tensor
 from mezzo.ops.errors import ModelError, UnsupportedModel
 from mezzo.ops.types import f32, i64
 from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.graph import PRODUCER, Graph, GraphBuilder, Node
 
 from .graphs import sample_graph
 from .models import LIGHT, Real, model, node, ort_run, real_models, value
@@ -70,7 +71,11 @@ def test_real_models_leave_as_they_came(real: Real) -> None:
         )
         assert list(then) == list(now)
         assert then == now
-    assert list(after.metadata_props) == list(before.metadata_props)
+    said, kept = ({p.key: p.value for p in m.metadata_props} for m in (before, after))
+    assert kept.pop(PRODUCER, "") == f"{before.producer_name} {before.producer_version}".strip()
+    assert kept == said
+    assert (after.producer_name, after.producer_version) == ("mezzo", mezzo.__version__)
+    assert (after.domain, after.model_version) == (before.domain, before.model_version)
     assert after.doc_string == before.doc_string or before.graph.doc_string
     assert after.ir_version <= before.ir_version
     assert after.opset_import[0].version <= before.opset_import[0].version

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 import mezzo
@@ -513,54 +512,6 @@ def test_overflow_in_a_blocked_layout_is_seen() -> None:
     found = trainer.overflow(digits(0, 16))
     assert found
     assert all(o.operators for o in found)
-
-
-# The training step as an ONNX model
-
-
-def step_in_onnx_runtime(name: str, path: Path, steps: int = 20) -> None:
-    ort = pytest.importorskip("onnxruntime", reason="ONNX Runtime is the referee: make install PEERS=1")
-    trainer = Trainer(NETWORKS[name](DType.FLOAT), optimizer=Adam(rate=0.001), clip_norm=5.0)
-    trainer.step(batch_for(trainer.source, 99))
-    trainer.export_step(path)
-    model = onnx.load(path)
-    onnx.checker.check_model(model, full_check=True)
-    assert [o.domain for o in model.opset_import] == [""]
-    assert model.opset_import[0].version <= 26
-    assert model.ir_version <= 13
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    theirs = ort.InferenceSession(str(path), options)
-    ours = Session(load_onnx(path))
-    names = [o.name for o in theirs.get_outputs()]
-    after = {s.input: s.output for s in trainer.graph_of_step.states}
-    states = {n: np.array(a) for n, a in trainer.states.items()}
-    for i in range(steps):
-        feeds = batch_for(trainer.source, i)
-        given = {**feeds, **states} if i else feeds  # the file has the states that the training is in
-        found = dict(zip(names, theirs.run(None, given), strict=True))
-        if i == 0:
-            again = ours.run({**feeds, **states})
-            for n in names:
-                assert np.abs(again[n] - found[n]).max(initial=0) <= 1e-4 * max(1.0, np.abs(found[n]).max(initial=0))
-        states = {n: found[o] for n, o in after.items()}
-        assert float(found[trainer.loss]) == pytest.approx(trainer.step(feeds), rel=1e-4)
-    for n, p in trainer.parameters.items():
-        assert np.linalg.norm(states[n] - p) <= 1e-4 * np.linalg.norm(p), n
-    assert int(states["optimizer/updates"]) == trainer.updates == steps + 1
-
-
-@pytest.mark.parametrize("name", ["mlp", "lenet", "lstm"])
-def test_the_exported_step_trains_in_onnx_runtime(name: str, tmp_path: Path) -> None:
-    step_in_onnx_runtime(name, tmp_path / "step.onnx")
-
-
-def test_the_exported_step_of_an_older_opset(tmp_path: Path) -> None:
-    trainer = Trainer(mlp(), optimizer=SGD(rate=0.1, momentum=0.9))
-    trainer.export_step(tmp_path / "step.onnx", opset=21)
-    assert onnx.load(tmp_path / "step.onnx").opset_import[0].version == 21
-    with pytest.raises(UnsupportedModel, match="opset 7"):
-        trainer.export_step(tmp_path / "step.onnx", opset=7)
 
 
 def test_what_a_user_types(tmp_path: Path) -> None:
