@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from mezzo.kvstore.create import create
-from mezzo.kvstore.host.backend import HostStore
-from mezzo.kvstore.host.group import Group
+from mezzo.kvstore.host.backend import host_store
 from mezzo.kvstore.host.mesh import join
+from mezzo.kvstore.protocol.consistency import parse
 from mezzo.kvstore.store import KVStore
 from mezzo.ops.errors import MezzoError
 from mezzo.runtime.optimizer import SGD, Adam
@@ -32,9 +32,9 @@ def scenario(run: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
     return run
 
 
-def store(me: int, count: int, deadline: float = 60.0, name: str = "") -> KVStore:
+def store(me: int, count: int, deadline: float = 60.0, name: str = "", consistency: str = "sequential") -> KVStore:
     mesh = join(f"{JOB}/{name}", me, count, deadline)
-    return KVStore(HostStore("dist_sync", Group(mesh, range(count), deadline, f"level 1, rank {me}")))
+    return KVStore(host_store("level 1", mesh, range(count), deadline, parse(consistency)))
 
 
 def operand(rank: int, turn: int, size: int, dtype: str) -> Any:
@@ -248,6 +248,80 @@ def disagreeing(me: int, count: int) -> Any:
         found = found or refusal(lambda: kv.push("w", np.ones((2, 3), np.float32)))
         other = refusal(lambda: kv.set_optimizer(SGD(rate=0.1 + me)))
         return [found, other, refusal(lambda: kv.set_updater(lambda k, r, s: None)), kv.pushpull("good", np.ones(2))[0]]
+
+
+@scenario
+def eventual(me: int, count: int) -> Any:
+    """Every push counts once, whoever comes when; a pull is never torn."""
+    with store(me, count, consistency="eventual") as kv:
+        sizes = {"small": 5, "large": 60_000}
+        kv.init(list(sizes), [np.zeros(size) for size in sizes.values()])
+        shared, torn = kv.empty(60_000, float), 0
+        for turn in range(60):
+            kv.push("small", np.ones(5))
+            shared[...] = turn + 1
+            handle = kv.push("large", [shared, shared], wait=False)
+            torn += len(np.unique(kv.pull("large"))) > 1
+            assert handle is not None
+            handle.wait()
+        kv.barrier()
+        first = [float(kv.pull(key).min()) for key in sizes] + [float(kv.pull(key).max()) for key in sizes]
+        kv.barrier()
+        kv.init("steps", np.zeros(1000, np.float32))
+        kv.set_optimizer(SGD(rate=0.5))
+        kv.init("more", np.zeros(3, np.float32))
+        for _ in range(20):
+            kv.push(["steps", "more"], [np.ones(1000, np.float32), np.ones(3, np.float32)])
+        kv.barrier()
+        kv.save_optimizer_states(Path(sys.argv[3]) / "states")
+        kv.load_optimizer_states(Path(sys.argv[3]) / "states")
+        return [torn, first, float(kv.pull("steps")[7]), float(kv.pull("more")[0])]
+
+
+@scenario
+def bounded(me: int, count: int) -> Any:
+    """Nobody is more than 2 pushes ahead of a slow worker; one that has left is waited for no more."""
+    with store(me, count, consistency="bounded 2") as kv:
+        kv.init("w", np.zeros(40_000))
+        for _ in range(12 if me == 1 else 20):
+            time.sleep(0.01 if me == 1 else 0)
+            kv.push("w", np.ones(40_000))
+            kv.pull("w")
+        return [max(kv.stats().staleness), sum(kv.stats().staleness.values())]
+
+
+@scenario
+def behind(me: int, count: int) -> Any:
+    """A worker that never pushes is named."""
+    with store(me, count, deadline=0.4 if me != 1 else 60.0, consistency="bounded 2") as kv:
+        kv.init("w", np.zeros(3))
+        waited = [Path(sys.argv[3]) / f"waited-{rank}" for rank in range(count) if rank != 1]
+        if me == 1:
+            while not all(file.exists() for file in waited):
+                time.sleep(0.01)
+            return None
+        kv.push("w", np.ones(3))
+        kv.push("w", np.ones(3))
+        found = refusal(lambda: kv.pushpull("w", np.ones(3)))
+        (Path(sys.argv[3]) / f"waited-{me}").touch()
+        kv._backend.group.deadline = 60.0  # type: ignore[attr-defined]
+        return found
+
+
+@scenario
+def killed_while_pushing(me: int, count: int) -> Any:
+    with store(me, count, consistency="eventual") as kv:
+        kv.init("w", np.zeros(200_000))
+
+        def forever() -> None:
+            while True:
+                kv.push("w", np.ones(200_000))
+
+        kv.barrier()
+        if me == 1:
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+        return refusal(forever)
 
 
 @scenario

@@ -299,6 +299,35 @@ def test_workers_that_disagree(tmp_path: Path) -> None:
         assert after == 3
 
 
+def test_eventual_counts_every_push_once(tmp_path: Path) -> None:
+    small, large = 3 * 60.0, 3 * 2 * sum(range(1, 61))
+    for torn, first, steps, more in workers("eventual", 3, tmp_path):
+        assert torn == 0
+        assert first == [small, large, small, large]
+        assert steps == more == -0.5 * 20 * 3
+
+
+def test_bounded_staleness_is_never_passed(tmp_path: Path) -> None:
+    for (most, pulls), own in zip(workers("bounded", 3, tmp_path), (20, 12, 20), strict=True):
+        assert most <= 2
+        assert pulls == own
+
+
+def test_a_worker_that_is_behind_is_named(tmp_path: Path) -> None:
+    one, _, other = workers("behind", 3, tmp_path)
+    for kind, said, _ in (one, other):
+        assert kind == "DeadlineError"
+        assert re.search(r"rank [02] is 3 pushes of key 'w' ahead of ranks? ([02], )?1", said)
+        assert "bounded 2" in said
+
+
+def test_a_worker_killed_while_it_pushes_is_named(tmp_path: Path) -> None:
+    one, dead, other = workers("killed_while_pushing", 3, tmp_path)
+    assert dead is None
+    for kind, said, _ in (one, other):
+        assert (kind, "rank 1 has died" in said) == ("PeerError", True)
+
+
 def test_who_does_not_start_is_named(tmp_path: Path) -> None:
     one, _, other = workers("lonely", 3, tmp_path)
     for kind, said, seconds in (one, other):

@@ -13,17 +13,20 @@ from ..environment import Environment
 from ..levels import Levels
 from ..loop import Loop
 from ..member import Member
+from ..protocol.consistency import Consistency
 from ..states import Saved, check_states
 from ..store import Stats, Updater
 from ..updater import Rule, flat
 from .group import Group
-from .mesh import join
+from .mesh import Mesh, join
 from .optimizers import gather, take_rule
 from .values import Operation, Value
 
 
 class HostStore:
     """The backend of a group; `leave` is called when the store is closed."""
+
+    operation = Operation
 
     def __init__(self, kind: str, group: Group, leave: Callable[[BaseException | None], None] | None = None) -> None:
         self.kind, self.group = kind, group
@@ -37,20 +40,20 @@ class HostStore:
 
     def push(self, key: str, values: Sequence[Array], priority: int) -> Operation:
         self._pushes += 1
-        return self.group.start(Operation(self.group, self._values[key], values, (), False))
+        return self.group.start(self.operation(self.group, self._values[key], values, (), False))
 
     def pull(self, key: str, outs: Sequence[Array], priority: int) -> Operation:
         self._pulls += 1
-        return self.group.start(Operation(self.group, self._values[key], (), outs, True))
+        return self.group.start(self.operation(self.group, self._values[key], (), outs, True))
 
     def pushpull(self, key: str, values: Sequence[Array], outs: Sequence[Array], priority: int) -> Operation:
         self._pushes += 1
         self._pulls += 1
-        return self.group.start(Operation(self.group, self._values[key], values, outs, True))
+        return self.group.start(self.operation(self.group, self._values[key], values, outs, True))
 
     def pull_rows(self, key: str, rows: Array, outs: Sequence[Array], priority: int) -> Operation:
         self._pulls += 1
-        return self.group.start(Operation(self.group, self._values[key], (), outs, True, rows))
+        return self.group.start(self.operation(self.group, self._values[key], (), outs, True, rows))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         return self.group.empty(shape, dtype)
@@ -58,7 +61,7 @@ class HostStore:
     def set_optimizer(self, optimizer: Mapping[str, Any]) -> None:
         rule = Rule(optimizer)
         self._agree("set_optimizer", flat(rule.data))
-        take_rule(self.group, rule)
+        self._take(rule)
 
     def set_updater(self, updater: Updater) -> None:
         raise InputError(
@@ -83,13 +86,19 @@ class HostStore:
         rule = self.group.rule
         if rule is None:
             raise InputError("there is no optimizer", where=self.kind, hint="call set_optimizer first")
-        return gather(self.group, rule)
+        return self._gather(rule)
 
     def load_states(self, saved: Saved) -> None:
         rule = Rule(saved.optimizer)
         check_states(saved, rule.optimizer.slots, {key: value.stored for key, value in self._values.items()})
         self._agree("load_optimizer_states", flat(rule.data))
+        self._take(rule, saved)
+
+    def _take(self, rule: Rule, saved: Saved | None = None) -> None:
         take_rule(self.group, rule, saved)
+
+    def _gather(self, rule: Rule) -> Saved:
+        return gather(self.group, rule)
 
     def stats(self) -> Stats:
         return Stats(self._pushes, self._pulls, inside=self.group.moved)
@@ -101,6 +110,23 @@ class HostStore:
             leave, self._leave = self._leave, None
             if leave is not None:
                 leave(error)
+
+
+def host_store(
+    kind: str,
+    mesh: Mesh,
+    ranks: Sequence[int],
+    deadline: float,
+    consistency: Consistency,
+    leave: Callable[[BaseException | None], None] | None = None,
+) -> HostStore:
+    """The store of the members of a mesh, whose ranks in the job are these."""
+    where = f"{kind}, rank {ranks[mesh.me]}"
+    if consistency.sums:
+        return HostStore(kind, Group(mesh, ranks, deadline, where), leave)
+    from .relaxed import RelaxedGroup, RelaxedStore
+
+    return RelaxedStore(kind, RelaxedGroup(mesh, ranks, deadline, where, consistency), leave)
 
 
 def open_host(kind: str, environment: Environment, levels: Levels) -> HostStore:
@@ -133,7 +159,7 @@ def open_host(kind: str, environment: Environment, levels: Levels) -> HostStore:
         ranks = hosts[0][1]
         name = f"mezzo/{environment.root[0]}:{environment.root[1]}/{environment.host}"
         mesh = join(name, ranks.index(rank), len(ranks), environment.deadline)
-        return HostStore(kind, Group(mesh, ranks, environment.deadline, f"{kind}, rank {rank}"), leave)
+        return host_store(kind, mesh, ranks, environment.deadline, levels.inside, leave)
     except BaseException as error:
         leave(error)
         raise
