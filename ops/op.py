@@ -13,6 +13,7 @@ import numpy as np
 
 from . import expr
 from .errors import InputError, MezzoError, ShapeError
+from .registry import Operators
 from .standard import written
 from .types import Array, Dim, DType, Tensor, Type, UnknownRank
 
@@ -279,7 +280,7 @@ def _names_wanted(rule: InferRule) -> bool:
     return "wanted" in (code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ())
 
 
-OPS: dict[tuple[str, str], Op] = {}
+OPS = Operators()
 
 
 def broadcast_dims(*shapes: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:

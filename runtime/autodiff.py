@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..ops import DType, Op, Tensor, Type
+from ..ops import OPS, DType, Op, Tensor, Type
 from ..ops.broadcast import zeros_like
 from ..ops.errors import InputError, MezzoError, UnsupportedModel
 from ..ops.types import differentiable
@@ -81,6 +81,7 @@ def gradients(g: TypedBuilder, nodes: Sequence[Node], seeds: Mapping[str, str], 
     their bodies. Returns the gradients that arrive, by value. Raises UnsupportedModel listing every operator that has
     no derivative.
     """
+    OPS.load()  # rules may stand in modules of their own
     forward, refused = [], []
     depends, leads = _dependants(g, nodes, wrt), _sources(nodes, seeds)
     for node in nodes:

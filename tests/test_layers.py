@@ -76,13 +76,15 @@ def layers(root: Path) -> list[str]:
 
 
 def arrows(root: Path) -> list[str]:
-    """A layer imports only what lies below it, and by name: a computed import could be anything."""
+    """A layer imports only what lies below it, and by name: a computed import could be anything. The table of operators
+    imports the modules that it lists, which tests/test_registry.py compares with what there is."""
     bad = []
     for layer in layers(root):
         for path, tree in sources(root, layer):
             allowed = {f"mezzo.{name}" for name in {layer, *BELOW[layer]}}
             for line, name in imports(root, path, tree):
-                if (within(name, {"mezzo"}) and not within(name, allowed)) or " " in name:
+                computed = " " in name and path.relative_to(root) != Path("ops/registry.py")
+                if (within(name, {"mezzo"}) and not within(name, allowed)) or computed:
                     bad.append(f"{path.relative_to(root)}:{line} imports {name}")
     return bad
 

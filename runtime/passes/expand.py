@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from ...ops import OPS
 from ...ops.errors import ShapeError
 from ...ops.types import Array, Type
 from ..graph import Graph, Node
@@ -47,6 +48,7 @@ def expanded(
     node: Node, types: Mapping[str, Type], *, older: bool = False
 ) -> tuple[list[Node], Mapping[str, Array]] | None:
     """The nodes that stand for a node, with their constants; None if its record has no body for it. See `expand`."""
+    OPS.load()  # standard forms may stand in modules of their own
     record = node.record
     rule = record.body_rule or (record.older_rule if older else None)
     if rule is None:
