@@ -1,4 +1,5 @@
-"""What the pages show works as it stands there: blocks of Python, and lines that begin with `mezzo train`."""
+"""What the pages show works as it stands there: blocks of Python, and lines that begin with `mezzo train` or `mezzo
+convert`."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.tools.cli import cli
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs/training.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs/training.md", ROOT / "docs/export.md"]
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_blocks_and_commands_run(desk: None, page: Path) -> None:
     names: dict[str, Any] = {"image": held_out().inputs[:2], "batches": [dict(np.load("data.npz"))]}
     for block in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M):
         exec(compile(block, str(page), "exec"), names)
-    commands = re.findall(r"^mezzo (train .*)$", text, re.M)
+    commands = re.findall(r"^mezzo ((?:train|convert) .*)$", text, re.M)
     assert commands
     for command in commands:
         cli.main(shlex.split(command, comments=True), standalone_mode=False)

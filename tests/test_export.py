@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 import pytest
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 
 import mezzo
 from mezzo.exporters import save_onnx, to_onnx
@@ -314,6 +317,90 @@ def test_weights_too_large_for_a_protobuf_are_set_aside(tmp_path: Path, monkeypa
     save_onnx(weighty(), tmp_path / "m.onnx", threshold=0)
     assert len(list(tmp_path.iterdir())) == 2
     close(evaluate(load_onnx(tmp_path / "m.onnx"), FEEDS), evaluate(weighty(), FEEDS))
+
+
+WRITE_2_GB = """
+import resource, sys
+import numpy as np
+from mezzo.exporters import save_onnx
+from mezzo.importers import load_onnx
+from mezzo.ops.types import f32
+from mezzo.runtime.graph import GraphBuilder
+
+def held():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+g = GraphBuilder()
+rows = int(sys.argv[2])
+weights = np.arange(rows * 8, dtype=np.float32).reshape(rows, 8)
+y = g.MatMul(g.const(weights), g.input("x", f32(8)))
+before = held()
+save_onnx(g.graph([y]), sys.argv[1])
+(again,) = load_onnx(sys.argv[1]).initializers.values()
+print(held() - before)  # pages of the mapped file that are looked at below count as held, and are not
+assert again.shape == weights.shape
+assert all(np.array_equal(again[i], weights[i]) for i in range(0, rows, rows // 1000))
+"""
+
+
+@pytest.mark.parametrize("rows", [1_000_000, pytest.param(69_000_000, marks=pytest.mark.soak)])
+def test_large_weights_are_written_and_read_without_a_second_copy(rows: int, tmp_path: Path) -> None:
+    """The small form is written beside the model too, by a lower limit: 32 MB; the other has 2.2 GB."""
+    script = WRITE_2_GB if rows > 2**26 else "import mezzo.exporters.save as s; s.LARGEST_PROTOBUF = 1\n" + WRITE_2_GB
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "m.onnx"), str(rows)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    (data,) = tmp_path.glob("*.data")
+    assert data.stat().st_size == rows * 32
+    assert (tmp_path / "m.onnx").stat().st_size < 1000
+    if rows > 2**26:
+        assert int(done.stdout) < 300, "MB"
+
+
+def test_what_no_protobuf_holds_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: Any) -> None:
+        raise EncodeError("Failed to serialize proto")
+
+    monkeypatch.setattr(onnx.ModelProto, "SerializeToString", too_large, raising=False)
+    with pytest.raises(ModelError, match="larger than a protobuf can be") as caught:
+        save_onnx(weighty(), tmp_path / "m.onnx")
+    assert "not in attributes" in caught.value.hint
+    assert not list(tmp_path.iterdir())
+
+
+def test_views_are_written_in_their_order(tmp_path: Path) -> None:
+    """Transposed, stretched, and of elements of less than a byte; of no elements, and of one."""
+    arrays: dict[str, Array] = {
+        "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "stretched": np.broadcast_to(np.array([1, 2], np.float32), (3, 2)),
+        "every_second": np.arange(10, dtype=np.int64)[::2],
+        "packed": np.arange(-7, 8).astype(DType.INT4.numpy).reshape(3, 5).T,
+        "none": np.zeros((0, 2), np.float32),
+        "one": np.array(3.0),
+    }
+    graph = Graph((), tuple(f"{n}_out" for n in arrays), tuple(Node("Identity", (n,), (f"{n}_out",)) for n in arrays),
+                  arrays)  # fmt: skip
+    save_onnx(graph, tmp_path / "m.onnx", external_data="always", threshold=0)
+    again = load_onnx(tmp_path / "m.onnx").initializers
+    for name, array in arrays.items():
+        assert (again[name].shape, again[name].dtype) == (array.shape, array.dtype)
+        assert again[name].tobytes() == array.tobytes(), name
+
+
+def test_metadata_goes_round(tmp_path: Path) -> None:
+    proto = model([node("Relu", "x", "y")], [value("x", 2)], [value("y", 2)])
+    proto.producer_name, proto.producer_version, proto.domain, proto.model_version = "pytorch", "2.1", "org.example", 7
+    proto.metadata_props.add(key="author", value="somebody")
+    for _ in range(2):  # the second time, the file is ours
+        graph = load_onnx(proto)
+        assert graph.metadata[PRODUCER] == "pytorch 2.1"
+        proto = to_onnx(graph)
+        assert (proto.producer_name, proto.domain, proto.model_version) == ("mezzo", "org.example", 7)
+        assert {p.key: p.value for p in proto.metadata_props} == {"author": "somebody", PRODUCER: "pytorch 2.1"}
+    graph = load_onnx(proto)
+    odd = graph.but(metadata={**graph.metadata, "mezzo.source.model_version": "x" * 30})  # of a file that is not ours
+    assert to_onnx(odd).model_version == 0
 
 
 def test_a_failed_save_leaves_the_former_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,8 +95,8 @@ class Change:
     """What happened to an operator at one opset.
 
     `up` rewrites a node of the opset before into this one, `down` does the inverse; either raises Declined. With
-    `same`, a node is written alike in both wherever both schemas allow it; `down` checks it, and may count axes from the
-    front.
+    `same`, a node is written alike in both wherever both schemas allow it; `down` checks it, and may count axes from
+    the front.
     `made` names the operator that `up` makes of it, where that has another name.
     """
 
