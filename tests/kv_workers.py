@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,23 @@ def scenario(run: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
 def store(me: int, count: int, deadline: float = 60.0, name: str = "", consistency: str = "sequential") -> KVStore:
     mesh = join(f"{JOB}/{name}", me, count, deadline)
     return KVStore(host_store("level 1", mesh, range(count), deadline, parse(consistency)))
+
+
+def patience(kv: KVStore, deadline: float) -> None:
+    """From now on waits end after so many seconds."""
+    kv._backend.group.deadline = deadline  # type: ignore[attr-defined]
+
+
+def here(me: int) -> None:
+    """Tell rank 1 that this worker has come so far."""
+    (Path(sys.argv[3]) / f"here-{me}").touch()
+
+
+def others_are_there(count: int) -> None:
+    """What rank 1 does until all others have said `here`."""
+    files = [Path(sys.argv[3]) / f"here-{rank}" for rank in range(count) if rank != 1]
+    while not all(file.exists() for file in files):
+        time.sleep(0.01)
 
 
 def operand(rank: int, turn: int, size: int, dtype: str) -> Any:
@@ -182,8 +200,10 @@ def killed(me: int, count: int) -> Any:
         kv.pushpull("w", np.ones(50_000))
         kv.barrier()
         if me == 1:
+            others_are_there(count)
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
+        here(me)
         first = refusal(lambda: kv.pushpull("w", np.ones(50_000)))
         return [first, refusal(lambda: kv.pull("w"))]
 
@@ -193,15 +213,17 @@ def leaving(me: int, count: int) -> Any:
     """One worker has fewer batches."""
     with store(me, count) as kv:
         kv.init(["small", "large"], [np.zeros(3), np.zeros(50_000)])
-        for _ in range(3 if me == 1 else 4):
-            for key, size in (("small", 3), ("large", 50_000)):
-                kv.push(key, np.ones(size))
-            if me == 1:
-                continue
+        for _ in range(3):
+            kv.push(["small", "large"], [np.ones(3), np.ones(50_000)])
         if me == 1:
             return float(kv.pull("small")[0])
-        found = [refusal(lambda key=key: kv.pull(key)) for key in ("small", "large")]
-        return [found, refusal(lambda: kv.barrier())]
+        found = [refusal(partial(_fourth, kv, "small", 3)), refusal(partial(_fourth, kv, "large", 50_000))]
+        return [found, refusal(kv.barrier)]
+
+
+def _fourth(kv: KVStore, key: str, size: int) -> None:
+    kv.push(key, np.ones(size))  # the others may have left by now, or leave later
+    kv.pull(key)
 
 
 @scenario
@@ -222,17 +244,16 @@ def failing(me: int, count: int) -> Any:
 @scenario
 def silent(me: int, count: int) -> Any:
     """One worker does not push in time."""
-    waited = [Path(sys.argv[3]) / f"waited-{rank}" for rank in range(count) if rank != 1]
-    with store(me, count, deadline=0.4 if me != 1 else 60.0) as kv:
+    with store(me, count) as kv:
         kv.init(["w", "v"], [np.zeros(3), np.zeros(50_000)])
         if me == 1:
-            while not all(file.exists() for file in waited):
-                time.sleep(0.01)
+            others_are_there(count)
             kv.push(["w", "v"], [np.ones(3), np.ones(50_000)])
             return kv.pushpull("w", np.ones(3)).tolist()
+        patience(kv, 0.4)
         found = [refusal(lambda: kv.pushpull("w", np.ones(3))), refusal(lambda: kv.pushpull("v", np.ones(50_000)))]
-        (Path(sys.argv[3]) / f"waited-{me}").touch()
-        kv._backend.group.deadline = 60.0  # type: ignore[attr-defined]
+        here(me)
+        patience(kv, 60)
         return [*found, kv.pushpull("w", np.ones(3)).tolist()]
 
 
@@ -293,18 +314,17 @@ def bounded(me: int, count: int) -> Any:
 @scenario
 def behind(me: int, count: int) -> Any:
     """A worker that never pushes is named."""
-    with store(me, count, deadline=0.4 if me != 1 else 60.0, consistency="bounded 2") as kv:
+    with store(me, count, consistency="bounded 2") as kv:
         kv.init("w", np.zeros(3))
-        waited = [Path(sys.argv[3]) / f"waited-{rank}" for rank in range(count) if rank != 1]
         if me == 1:
-            while not all(file.exists() for file in waited):
-                time.sleep(0.01)
+            others_are_there(count)
             return None
         kv.push("w", np.ones(3))
         kv.push("w", np.ones(3))
+        patience(kv, 0.4)
         found = refusal(lambda: kv.pushpull("w", np.ones(3)))
-        (Path(sys.argv[3]) / f"waited-{me}").touch()
-        kv._backend.group.deadline = 60.0  # type: ignore[attr-defined]
+        here(me)
+        patience(kv, 60)
         return found
 
 
@@ -318,7 +338,9 @@ def killed_while_pushing(me: int, count: int) -> Any:
                 kv.push("w", np.ones(200_000))
 
         kv.barrier()
+        here(me)
         if me == 1:
+            others_are_there(count)
             signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
             signal.setitimer(signal.ITIMER_REAL, 0.2)
         return refusal(forever)
@@ -327,7 +349,7 @@ def killed_while_pushing(me: int, count: int) -> Any:
 @scenario
 def lonely(me: int, count: int) -> Any:
     """A worker that does not start."""
-    return "asleep" if me == 1 else refusal(lambda: store(me, count, deadline=0.5))
+    return "asleep" if me == 1 else refusal(lambda: store(me, count, deadline=2))
 
 
 @scenario
@@ -369,7 +391,7 @@ def main() -> int:
         os.close(write)
         pipes.append(read)
     for read in pipes:
-        said = b"".join(iter(lambda read=read: os.read(read, 1 << 16), b""))
+        said = b"".join(iter(partial(os.read, read, 1 << 16), b""))
         print(said.decode() or "null", flush=True)
     return 0
 

@@ -182,6 +182,7 @@ class RelaxedGroup(Group):
         return [m for m in others if not self.consistency.may_go(mine, int(value.clocks[m]))]
 
     def _late(self, value: Value) -> DeadlineError:
+        assert isinstance(value, SharedValue)
         missing = self._missing(value)
         return DeadlineError(
             f"{self._names([self.me])} is {self._ahead(value)} pushes of key {value.name!r} ahead of "
