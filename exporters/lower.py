@@ -184,6 +184,7 @@ def misfit(form: Form, schema: Schema, types: Mapping[str, Type], read: frozense
     lacking = [a for a, d in schema.attributes.items() if d.required and a not in form.attrs]
     if lacking:
         return f"opset {schema.since_version} needs the attribute {' and '.join(lacking)}"
+    bound = dict[str, str]()  # what each type parameter stands for
     for kind, names, params, least, most in (
         ("inputs", form.inputs, schema.inputs, schema.min_input, schema.max_input),
         ("outputs", form.outputs, schema.outputs, schema.min_output, schema.max_output),
@@ -198,6 +199,8 @@ def misfit(form: Form, schema: Schema, types: Mapping[str, Type], read: frozense
             word = type_word(types[name]) if matters else ""
             if word and word not in param.types:
                 return f"opset {schema.since_version} does not take {word} for {param.name}"
+            if word and param.is_homogeneous and bound.setdefault(param.type_str, word) != word:
+                return f"opset {schema.since_version} takes no {word} beside {bound[param.type_str]} for {param.name}"
     return ""
 
 

@@ -124,10 +124,15 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_a_real_model_in_sixteen_bits(tmp_path: Path) -> None:
     real = next(r for r in OTHERS if "cls" in r.name)
-    report = convert(real.path(), tmp_path / "half.onnx", precision="fp16")
+    report = convert(real.path(), tmp_path / "half.onnx", precision="fp16", external_data="always")
+    assert report.facts["beside_it"] != "nothing", "weights of Constant nodes too"
+    onnx.checker.check_model(str(tmp_path / "half.onnx"), full_check=True)
     assert report.facts["nodes_in_16_bits"] > 9 * report.facts["nodes_in_32_bits"]
     (full,), (half,) = (mz.load(p).run(real.feeds()).values() for p in (real.path(), tmp_path / "half.onnx"))
     assert np.abs(full - half).max() < 0.02  # probabilities
+    referee()
+    verdict = check(tmp_path / "half.onnx", Options(against="onnxruntime", round_trip=False))
+    assert not verdict.code, text(verdict.report())
 
 
 def test_which_operators_take_sixteen_bits() -> None:

@@ -11,6 +11,7 @@ from ..ops.errors import InputError
 from ..runtime.file import is_mezzo, open_file
 from ..runtime.graph import Graph
 from ..runtime.session import Session
+from ..train.modes import hoisted
 from .check import Options, check
 from .report import Report, Table
 
@@ -44,6 +45,8 @@ def convert(
     if output.suffix == ".mezzo":
         _to_mezzo(graph, output, opset, source if opened is None else Path(opened.about.source))
     else:
+        if external_data == "always":
+            graph = hoisted(graph)  # only initialisers lie beside a file
         save_onnx(graph, output, opset=opset, external_data=external_data)
         facts["opset"] = check(output, Options()).facts["opset"]
     beside = sorted(p.name for p in output.parent.glob(f"{output.name}.*.data"))
