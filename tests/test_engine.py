@@ -1,9 +1,8 @@
-"""The dependency engine: random programs against plain execution, errors, waiting, and what it says of itself."""
+"""The dependency engine: order, errors, waiting, what it refuses, futures."""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import subprocess
 import sys
@@ -11,18 +10,15 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import mezzo as mz
-from mezzo.runtime.engine import RESOURCES, Difference, Engine, Variable, Work, first_difference
+from mezzo.runtime.engine import RESOURCES, Engine
 from mezzo.runtime.engine import engine as mz_engine
 from mezzo.runtime.engine.future import ahead, submit
 from mezzo.runtime.engine.process import from_environment
@@ -44,191 +40,6 @@ def threaded() -> Iterator[Engine]:
     """An engine with two threads that compute."""
     engine = Engine(threads={"compute": 2})
     yield engine
-    engine.close(LONG)
-
-
-# Random programs
-
-VARIABLES = 5
-
-
-@dataclass
-class Op:
-    """One workload of a random program; `kind` says how it goes on."""
-
-    reads: list[int]
-    writes: list[int]
-    kind: str  # plain, fails, pushes (another workload), waits (for one that it pushed), asynchronous
-    resource: str
-    priority: int
-    cancel: bool  # the program tries to, right after the push
-
-
-@dataclass
-class Program:
-    """What is run, and how."""
-
-    ops: list[Op]
-    bound: int
-    threads: int
-    stops: list[int] = field(default_factory=list[int])  # before these pushes the program waits for a variable
-
-
-KINDS = ("plain", "plain", "plain", "fails", "pushes", "waits", "asynchronous", "fails asynchronously")
-numbers = st.integers(0, VARIABLES - 1)
-ops = st.builds(
-    Op,
-    st.lists(numbers, max_size=3),
-    st.lists(numbers, max_size=2),
-    st.sampled_from(KINDS),
-    st.sampled_from(RESOURCES),
-    st.integers(-1, 1),
-    st.integers(0, 9).map(lambda n: n == 0),
-)
-programs = st.builds(
-    Program,
-    st.lists(ops, max_size=30),
-    st.sampled_from((1, 3, 4096)),
-    st.integers(1, 3),
-    st.lists(st.integers(0, 30), max_size=3),
-)
-
-
-class Failed(Exception):
-    """Carries the number of the workload that raised it."""
-
-
-def mixed(number: int, values: list[Any]) -> int:
-    """A result that depends on everything that went in."""
-    return hash((number, *values)) & 0xFFFFFFFF
-
-
-class Run:
-    """A program on an engine; `inside` finds workloads that run together and must not."""
-
-    def __init__(self, program: Program, engine: Engine) -> None:
-        self.program, self.engine = program, engine
-        self.values: list[int] = list(range(VARIABLES))
-        self.variables = [engine.variable(f"v{i}") for i in range(VARIABLES)]
-        self.extra = [0] * len(program.ops)  # what a workload pushed by another one leaves
-        self.works: list[Work] = []
-        self.cancelled: set[int] = set()
-        self.clashes: list[str] = []
-        self._inside: list[tuple[int, Op]] = []
-        self._lock = threading.Lock()
-
-    def _enter(self, number: int, op: Op) -> None:
-        with self._lock:
-            for other, theirs in self._inside:
-                both = {*op.reads, *op.writes} & {*theirs.writes} | {*op.writes} & {*theirs.reads, *theirs.writes}
-                if both:
-                    self.clashes.append(f"{number} and {other} over {both}")
-            self._inside.append((number, op))
-
-    def _compute(self, number: int, op: Op) -> None:
-        result = mixed(number, [self.values[i] for i in op.reads])
-        for i in op.writes:
-            self.values[i] = result
-
-    def _leave(self, number: int, op: Op) -> None:
-        with self._lock:
-            self._inside.remove((number, op))
-
-    def _work(self, number: int, op: Op) -> None:
-        self._enter(number, op)
-        try:
-            if op.kind == "fails":
-                raise Failed(number)
-            self._compute(number, op)
-            if op.kind in ("pushes", "waits"):
-                own = self.engine.variable("own")
-                self.engine.push(self.extra.__setitem__, (), (own,), resource=op.resource, args=(number, number + 1))
-                if op.kind == "waits":
-                    self.engine.wait(own)
-                    assert self.extra[number] == number + 1
-        finally:
-            self._leave(number, op)
-
-    def _begin(self, number: int, op: Op, done: Any) -> None:
-        self._enter(number, op)
-
-        def end() -> None:
-            self._compute(number, op)
-            self._leave(number, op)
-            done(Failed(number) if op.kind.startswith("fails") else None)
-
-        threading.Thread(target=end).start()
-
-    def run(self) -> None:
-        for number, op in enumerate(self.program.ops):
-            if number in self.program.stops:
-                self.error(self.variables[number % VARIABLES])
-            reads, writes = ([self.variables[i] for i in some] for some in (op.reads, op.writes))
-            push, start = self.engine.push, self._work
-            if op.kind.endswith(("asynchronous", "asynchronously")):
-                push, start = self.engine.push_async, self._begin  # type: ignore[assignment]
-            work = push(start, reads, writes, resource=op.resource, priority=op.priority, args=(number, op))
-            if op.cancel and work.cancel():
-                self.cancelled.add(number)
-            self.works.append(work)
-
-    def error(self, var: Variable) -> str:
-        """What waiting for a variable raises."""
-        try:
-            self.engine.wait(var)
-        except (Failed, mz.Cancelled) as error:
-            return str(error.args[0])
-        return ""
-
-    def found(self) -> list[Any]:
-        """Of every variable its error, or its value and version; of every workload its error."""
-        state: list[Any] = []
-        for var, value in zip(self.variables, self.values, strict=True):
-            error = self.error(var)
-            state.append(error or (value, var.version))
-        ends = []
-        for work in self.works:
-            assert work.done
-            ends.append("" if work.error is None else str(work.error.args[0]))
-        return [state, ends, self.extra]
-
-
-def expected(program: Program, cancelled: set[int]) -> list[Any]:
-    """What `Run.found` has to be: the program in order, without an engine."""
-    values: list[int] = list(range(VARIABLES))
-    errors, versions = [""] * VARIABLES, [0] * VARIABLES
-    ends, extra = [], [0] * len(program.ops)
-    for number, op in enumerate(program.ops):
-        error = next((errors[i] for i in op.reads if errors[i]), "")
-        if number in cancelled:
-            error = "cancelled before it ran"
-        elif not error:
-            error = str(number) if op.kind.startswith("fails") else ""
-            if op.kind != "fails":
-                result = mixed(number, [values[i] for i in op.reads])
-                for i in op.writes:
-                    values[i] = result
-            if op.kind in ("pushes", "waits"):
-                extra[number] = number + 1
-        for i in op.writes:
-            errors[i] = error
-            versions[i] += not error
-        ends.append(error)
-    state = [e or (v, n) for e, v, n in zip(errors, values, versions, strict=True)]
-    return [state, ends, extra]
-
-
-@given(programs, st.sampled_from(MODES))
-def test_random_programs_have_the_results_of_plain_execution(program: Program, mode: str) -> None:
-    engine = Engine(mode, threads=dict.fromkeys(RESOURCES, program.threads), bound=program.bound)
-    run = Run(program, engine)
-    run.run()
-    try:
-        engine.wait_all(LONG)
-    except (Failed, mz.Cancelled):
-        engine.wait_all(LONG)  # the others are forgotten
-    assert run.found() == expected(program, run.cancelled)
-    assert run.clashes == []
     engine.close(LONG)
 
 
@@ -659,82 +470,6 @@ def test_memory_is_flat() -> None:
             tracemalloc.stop()
 
 
-# Checking
-
-
-@pytest.fixture
-def checked() -> Iterator[Engine]:
-    """An engine that checks what is touched."""
-    engine = Engine(check=True)
-    yield engine
-    engine.close()
-
-
-def test_an_undeclared_write_is_caught_where_it_is_pushed(checked: Engine) -> None:
-    x, y = np.zeros(3), np.zeros(3)
-    view = x[1:]  # has a flag of its own, so that only its bytes tell
-    a, b = checked.variable("a", x), checked.variable("b", y)
-
-    def direct() -> None:
-        x[0] = 1
-
-    def through_a_view() -> None:
-        view[0] = 1
-
-    def by_name() -> None:
-        a.value = np.ones(3)
-
-    def of_what_it_reads() -> None:
-        a.value[0] = 1
-
-    for touching, reads, said in (
-        (direct, (), "was about to write 'a'"),
-        (direct, (a,), "was about to write 'a'"),
-        (through_a_view, (), "wrote 'a'"),
-        (by_name, (a,), "sets 'a'"),
-        (of_what_it_reads, (a,), "was about to write 'a'"),
-    ):
-        line = sys._getframe().f_lineno + 1
-        work = checked.push(touching, reads=reads, writes=(b,))
-        with pytest.raises(mz.ExecutionError, match=said) as caught:
-            work.wait()
-        assert f"{__file__}:{line}" in caught.value.where
-        assert "writes 'b'" in caught.value.message
-        x[:] = 0
-        assert x.flags.writeable
-    for touching in (direct, through_a_view, by_name):
-        checked.push(touching, writes=(a,)).wait()
-    assert x.tolist() == [1, 1, 0]
-    assert a.value.tolist() == [1, 1, 1]
-
-
-def test_an_undeclared_read_through_the_variable_is_caught(checked: Engine) -> None:
-    a, b = checked.variable("a", 1), checked.variable("b", 2)
-
-    def add() -> None:
-        b.value = a.value + 1
-
-    with pytest.raises(mz.ExecutionError, match=r"reads 'a', which it did not declare: reads nothing, writes 'b'"):
-        checked.push(add, writes=(b,)).wait()
-    checked.push(add, reads=(a,), writes=(b,)).wait()
-    assert b.value == 2
-
-
-def test_what_a_workload_has_run_inside_is_not_blamed_on_it(checked: Engine) -> None:
-    x = np.zeros(3)
-    a = checked.variable("a", x)
-
-    def inner() -> None:
-        x[:] = 1
-
-    def outer() -> None:
-        checked.push(inner, writes=(a,))
-        checked.wait(a)
-
-    checked.push(outer).wait()
-    assert a.value.tolist() == [1, 1, 1]
-
-
 def test_values_are_waited_for_and_set_in_turn(eng: Engine) -> None:
     a = eng.variable("a", 1)
 
@@ -748,125 +483,6 @@ def test_values_are_waited_for_and_set_in_turn(eng: Engine) -> None:
     eng.push(double, reads=(a,), writes=(a,))
     a.value = 5
     assert a.value == 5
-
-
-def test_the_differential_mode_names_the_first_difference() -> None:
-    line = sys._getframe().f_lineno + 8
-
-    def program(engine: Engine, declared: bool) -> None:
-        box = engine.variable("box", np.zeros(2))
-        others = [engine.variable(f"other{i}", np.zeros(2)) for i in range(40)]
-        for i, other in enumerate(others):
-            engine.push(lambda i=i: box.value.__setitem__(0, i), (), (box,), name="set")
-            reads = (box,) if declared else ()
-            engine.push(lambda o=other: o.value.__setitem__(1, box.value[0]), reads, (other,), name="copy")
-
-    assert first_difference(partial(program, declared=True)) is None
-    found = first_difference(partial(program, declared=False), rounds=20)
-    assert isinstance(found, Difference)
-    assert f"workload 'copy', pushed at {__file__}:{line} in program" in str(found)
-    assert found.what.startswith("variable 'other")
-    assert found.serial != found.threaded
-
-
-def test_the_differential_mode_compares_errors_and_results() -> None:
-    def racing(engine: Engine) -> list[int]:
-        seen = list[int]()
-        for i in range(50):
-            engine.push(seen.append, args=(i,))
-        engine.wait_all()
-        return seen
-
-    def failing(engine: Engine) -> None:
-        engine.push(fail, writes=(engine.variable(),))
-
-    found = first_difference(racing)
-    assert found is not None
-    assert found.where == "the program's result"
-    assert first_difference(failing) is None
-    drawing = np.random.default_rng()
-    with pytest.raises(mz.InputError, match="two runs in order differ"):
-        first_difference(lambda e: e.push(drawing.random, writes=(e.variable("drawn", drawing),)).wait())
-
-
-# Traces
-
-
-def test_a_trace_shows_what_ran_where(threaded: Engine, tmp_path: Path) -> None:
-    a, b = threaded.variable("a"), threaded.variable("b")
-    kept = list[Any]()
-    with threaded.trace() as trace:
-        threaded.push(time.sleep, (), (a,), args=(0.001,), name="make")
-        threaded.push_async(kept.append, (a,), (b,), name="send")
-        threaded.push_async(kept.append, (a,), (), name="send too")
-        while len(kept) < 2:
-            time.sleep(0.001)
-        kept[0]()
-        kept[1](OSError("gone"))
-        with trace.span("wait"):
-            threaded.push(int, (b,), (a,), resource="io", name="read").wait()
-        threaded.push(int, (b,), (a,), name="cancelled").cancel()
-        with pytest.raises(OSError, match="gone"):
-            threaded.wait_all()
-    threaded.push(int, name="after").wait()
-    trace.save(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    well_formed(events)
-    rows = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
-    spans = {e["name"]: e for e in events if e["ph"] == "X"}
-    assert set(spans) >= {"make", "send", "send too", "wait", "read"}
-    assert "after" not in spans
-    assert rows[spans["make"]["tid"]].startswith("mezzo compute")
-    assert {rows[spans[name]["tid"]] for name in ("send", "send too")} == {f"network, under way {i}" for i in (0, 1)}
-    assert spans["make"]["dur"] >= 1000
-    assert spans["send too"]["args"]["error"] == "OSError: gone"
-    assert spans["send"]["args"]["reads"] == ["a"]
-    assert f"{__file__}:" in spans["send"]["args"]["pushed at"]
-    arrows = {(source(events, e), e["name"]) for e in events if e["ph"] == "s"}
-    assert {(s, t) for s, t in links(events)} >= {("make", "send"), ("make", "send too"), ("send", "read")}
-    assert ("make", "read") not in links(events), "it waited for those that read what was made"
-    assert arrows
-
-
-def well_formed(events: list[dict[str, Any]]) -> None:
-    """What the Trace Event Format asks of each kind of event."""
-    rows = {(e["pid"], e["tid"]) for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
-    ends: dict[tuple[int, int], float] = {}
-    for e in events:
-        assert e["ph"] in "MXsf"
-        assert isinstance(e["name"], str)
-        assert isinstance(e["pid"], int)
-        assert isinstance(e["tid"], int)
-        if e["ph"] == "M":
-            assert isinstance(e["args"]["name"], str)
-            continue
-        assert (e["pid"], e["tid"]) in rows
-        assert e["ts"] >= 0
-        if e["ph"] == "X":
-            assert e["dur"] >= 0
-        else:
-            assert isinstance(e["id"], int)
-            assert source(events, e), "an arrow begins and ends in a span"
-            assert e["ph"] == "s" or e["bp"] == "e"
-    starts, finishes = ([e["id"] for e in events if e["ph"] == ph] for ph in "sf")
-    assert sorted(starts) == sorted(finishes) == list(range(1, len(starts) + 1))
-    del ends
-
-
-def source(events: list[dict[str, Any]], arrow: dict[str, Any]) -> str:
-    """The span that an end of an arrow lies in."""
-    inside = [
-        e["name"]
-        for e in events
-        if e["ph"] == "X" and e["tid"] == arrow["tid"] and e["ts"] <= arrow["ts"] <= e["ts"] + e["dur"]
-    ]
-    return inside[-1] if inside else ""
-
-
-def links(events: list[dict[str, Any]]) -> set[tuple[str, str]]:
-    """From which span to which there are arrows."""
-    ends = {e["id"]: source(events, e) for e in events if e["ph"] == "f"}
-    return {(source(events, e), ends[e["id"]]) for e in events if e["ph"] == "s"}
 
 
 # Futures
