@@ -62,7 +62,7 @@ def jobs(draw: st.DrawFn, consistency: Consistency | None = None, uneven: bool =
     waits = draw(st.booleans()) and not uneven  # else one may wait for who waits for another key, for ever
     order = dict(zip(initial, chance.permutation(len(initial)), strict=True))
     for program in pushes:
-        chance.shuffle(program)  # type: ignore[arg-type]
+        chance.shuffle(program)
         if waits:
             program.sort(key=lambda operation: order[operation.key])
     frame = draw(st.sampled_from([64, 128, 1 << 19]))
@@ -148,7 +148,8 @@ def histogram(machine: Rounds) -> dict[int, int]:
 def server(ranks: int, consistency: Consistency | None = None, nbytes: int = 4, **given: Any) -> Rounds:
     """A server's machine with key 1 of so many bytes, and everybody there."""
     machine = Rounds(range(ranks), consistency or Sequential(), **given)
-    for event in (s.Declared(1, nbytes, "w", step=0), *(s.Joined(rank) for rank in range(ranks))):
+    begun: list[s.Event] = [s.Declared(1, nbytes, "w", step=0), *(s.Joined(rank) for rank in range(ranks))]
+    for event in begun:
         assert machine.handle(event) == ()
     return machine
 
@@ -194,7 +195,7 @@ def refusal(made: tuple[s.Instruction, ...]) -> str:
 def test_what_is_refused() -> None:
     machine = server(2)
     push(machine, 0, 1)
-    says = {
+    says: dict[s.Event, str] = {
         s.Opened(0, 1, 1, 0, 4): "rank 0 pushed step 1 already, and now step 1",
         s.Opened(0, 1, 2, 0, 4): "rank 0 pushed step 2 before it was answered on an earlier one",
         s.Opened(1, 1, 2, 0, 4): "rank 1 pushed step 2, its next one is 1",
@@ -347,6 +348,19 @@ def test_early_bytes_are_due_when_those_before_are_there() -> None:
     assert machine.handle(s.Arrived(1, 1, 1, 64)) == (s.Add(1, 1, 1, 0, 64), s.Due(2, 1, 1))
     assert machine.handle(s.Arrived(2, 1, 1, 64))[:2] == (s.Add(1, 1, 2, 0, 64), s.Apply(1, 1, 0, 64, "assign"))
     assert machine.handle(s.Opened(2, 1, 1, 64, 128)) == (s.Receive(2, 1, 1, 64, 128, "staging", 64, early=True),)
+
+
+def test_a_repetition_keeps_what_was_counted() -> None:
+    machine = server(2, nbytes=192, grace=1.0)
+    machine.handle(s.Opened(0, 1, 1, 0, 192))
+    machine.handle(s.Arrived(0, 1, 1, 100))
+    machine.handle(s.Opened(1, 1, 1, 0, 192))
+    assert machine.handle(s.Arrived(1, 1, 1, 192))[:2] == (s.Add(1, 1, 1, 0, 64), s.Apply(1, 1, 0, 64, "assign"))
+    machine.handle(s.Left(0))
+    machine.handle(s.Joined(0))
+    assert machine.handle(s.Opened(0, 1, 1, 0, 192)) == (s.Receive(0, 1, 1, 0, 192, "sum", 64), s.Send(0, 1, 1, 0, 64))
+    assert machine.handle(s.Arrived(0, 1, 1, 64)) == ()
+    assert machine.handle(s.Arrived(0, 1, 1, 192))[:2] == (s.Add(1, 1, 1, 64, 192), s.Apply(1, 1, 64, 192, "assign"))
 
 
 def test_one_lane_of_two_may_leave() -> None:
