@@ -35,7 +35,7 @@ from .networks import batch_for, lenet, mlp, resnet18
 Array = np.ndarray[Any, Any]
 Results = list[dict[str, dict[str, Array]]]  # of each rank, by lesson
 ROOT = Path(__file__).parents[1]
-# workers, servers, hosts: shared memory alone; servers alone; both levels
+# workers, servers, hosts: shared memory alone, and both levels
 JOBS = {"one-host": (2, 0, 1), "two-levels": (4, 2, 2)}
 
 
@@ -54,15 +54,6 @@ def run(folder: Path, job: str, *lessons: str) -> Results:
     return found
 
 
-@pytest.fixture(scope="module", params=[*JOBS])
-def learned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """All lessons over one job of each kind."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        patch.setenv("OMP_NUM_THREADS", "1")
-        return run(tmp_path_factory.mktemp(request.param), request.param, *LESSONS)
-
-
 def alone(lesson: Lesson, workers: int) -> dict[str, Array]:
     """One process with the whole batch."""
     return lesson.learn(lesson.trainer(threads=1), Share(), workers)
@@ -77,10 +68,35 @@ def assert_close(found: dict[str, Array], expected: dict[str, Array], tolerance:
             assert gap <= tolerance * size, name
 
 
-@pytest.mark.parametrize(
-    ("name", "tolerance"), [("float32", 1e-5), ("float64", 1e-9), ("adam", 1e-4), ("clipped", 1e-5)]
-)
-def test_workers_learn_what_one_process_learns(learned: Results, name: str, tolerance: float) -> None:
+TOLERANCES = {"float32": 1e-5, "float64": 1e-9, "adam": 1e-5, "clipped": 1e-5}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_learns_what_one_process_learns(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    """All lessons over one store, since starting a job takes seconds."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    learned = run(tmp_path, job, *LESSONS)
+    for name, tolerance in TOLERANCES.items():
+        with subtests.test(name):
+            agrees_with_one_process(learned, name, tolerance)
+    for name in LESSONS:
+        with subtests.test("the same bits", lesson=name):
+            all_workers_have_the_same_bits(learned, name)
+    with subtests.test("the same bits once more"):
+        first, second = learned[0]["float32"], learned[0]["again"]
+        assert first.keys() == second.keys()
+        for name, array in first.items():
+            np.testing.assert_array_equal(array, second[name], name)
+    with subtests.test("the optimizer on the store"):
+        the_optimizer_runs_on_the_store(learned)
+    with subtests.test("random numbers"):
+        each_worker_draws_its_own_random_numbers(learned)
+
+
+def agrees_with_one_process(learned: Results, name: str, tolerance: float) -> None:
     lesson, workers = LESSONS[name], len(learned)
     expected = alone(lesson, workers)
     assert_close(learned[0][name], expected, tolerance)
@@ -92,23 +108,16 @@ def test_workers_learn_what_one_process_learns(learned: Results, name: str, tole
     np.testing.assert_allclose(loss, expected["losses"].mean(), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [n for n in LESSONS if n != "dropout"])
-def test_all_workers_have_the_same_bits(learned: Results, name: str) -> None:
+def all_workers_have_the_same_bits(learned: Results, name: str) -> None:
+    """But for statistics of batch normalisation and what each has seen."""
     first, *others = (rank[name] for rank in learned)
     for other in others:
         for state, array in first.items():
-            if not state.startswith(("metrics/", "losses")):
+            if not state.startswith(("metrics/", "losses", "norm.running")):
                 np.testing.assert_array_equal(array, other[state], state)
 
 
-def test_a_second_run_has_the_same_bits(learned: Results) -> None:
-    first, second = learned[0]["float32"], learned[0]["again"]
-    assert first.keys() == second.keys()
-    for name, array in first.items():
-        np.testing.assert_array_equal(array, second[name], name)
-
-
-def test_the_optimizer_may_run_on_the_store(learned: Results) -> None:
+def the_optimizer_runs_on_the_store(learned: Results) -> None:
     found, there = learned[0]["on_store"], learned[0]["adam"]
     learns = [n for n in found if n in LESSONS["on_store"].network().initializers]
     assert len(learns) == 10
@@ -125,7 +134,7 @@ class Alone:
     buffer = emit = wait = None
 
 
-def test_each_worker_draws_its_own_random_numbers(learned: Results) -> None:
+def each_worker_draws_its_own_random_numbers(learned: Results) -> None:
     """The key has the rank in it: the first step of each worker, made again in this process."""
     lesson = LESSONS["dropout"]
     graph, batch = lesson.trainer().graph_of_step, batch_for(lesson.network(), 0, SIZE * len(learned))
@@ -139,6 +148,26 @@ def test_each_worker_draws_its_own_random_numbers(learned: Results) -> None:
         assert told[rank,] == found["dropout"]["losses"][0]
         assert told[()] != told[rank,]
         assert rank == 0 or told[0,] != told[rank,]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("workers", "servers", "hosts"), [(2, 1, 1), (2, 2, 2), (3, 0, 1), (4, 0, 1), (4, 1, 1)])
+def test_jobs_of_any_form_have_the_same_bits_each_time(
+    workers: int, servers: int, hosts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setitem(JOBS, "some", (workers, servers, hosts))
+    runs = []
+    for number in range(3):
+        (folder := tmp_path / str(number)).mkdir()
+        runs.append(run(folder, "some", *LESSONS))
+    for name, tolerance in TOLERANCES.items():
+        agrees_with_one_process(runs[0], name, tolerance)
+    for other in runs[1:]:
+        for rank, mine in zip(other, runs[0], strict=True):
+            for lesson, states in mine.items():
+                for state, array in states.items():
+                    np.testing.assert_array_equal(array, rank[lesson][state], f"{lesson}: {state}")
 
 
 # One process

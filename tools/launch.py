@@ -137,6 +137,7 @@ class Crew:
         self._processes: dict[Member, subprocess.Popen[bytes]] = {}
         self._running: set[Member] = set()
         self._readers: list[threading.Thread] = []
+        self._waiters: list[threading.Thread] = []
 
     def start(self, member: Member) -> None:
         """Start a process, and threads that read what it writes and wait for its end."""
@@ -153,7 +154,7 @@ class Crew:
         assert process.stdout is not None and process.stderr is not None
         for stream, error in ((process.stdout, False), (process.stderr, True)):
             self._readers.append(_threaded(self._read, member, stream, error))
-        _threaded(self._wait, member, process.pid)
+        self._waiters.append(_threaded(self._wait, member, process.pid))
 
     def _read(self, member: Member, stream: IO[bytes], error: bool) -> None:
         with stream:
@@ -232,6 +233,8 @@ class Crew:
     def close(self) -> None:
         """End what is left of every group, and pass on what was written until then."""
         self._signal(signal.SIGKILL, self._processes)
+        for waiter in self._waiters:
+            waiter.join()
         for process in self._processes.values():
             process.wait()
         for reader in self._readers:
