@@ -84,14 +84,15 @@ SLOPES: dict[str, Slope] = {
 class Cell:
     """A recurrent cell in one direction, here that of RNN: h = f(x + R h).
 
-    `gates` counts the rows of weights for each hidden unit, `states` what goes from step to step, `kept` what is saved
-    of each step for the gradient. `names` are the default activations, of which the first `clipped` are those of gates,
-    whose inputs `clip` bounds. `x` of a step are the gates' inputs, weights and biases applied.
+    `gates` counts the rows of weights for each hidden unit, `states` what goes from step to step; `kept` are the
+    widths, in hidden units, of what is saved of each step for the gradient. `names` are the default activations, of
+    which the first `clipped` are those of gates, whose inputs `clip` bounds. `x` of a step are the gates' inputs,
+    weights and biases applied.
     """
 
     gates: ClassVar[int] = 1
     states: ClassVar[int] = 1
-    kept: ClassVar[int] = 0
+    kept: ClassVar[tuple[int, ...]] = ()
     names: ClassVar[tuple[str, ...]] = ("Tanh",)
     clipped: ClassVar[int] = 1
 
@@ -110,7 +111,7 @@ class Cell:
 class GruCell(Cell):
     """h = (1 - z) n + z h for gates z and r, and a candidate n."""
 
-    gates, kept, names, clipped = 3, 1, ("Sigmoid", "Tanh"), 2
+    gates, kept, names, clipped = 3, (1, 1, 1), ("Sigmoid", "Tanh"), 2
 
     def __init__(self, m: Arithmetic, R: Operand, Rb: Operand | None, P: Operand | None, act: list[Activation]) -> None:
         super().__init__(m, R, Rb, P, act)
@@ -126,7 +127,7 @@ class GruCell(Cell):
         *early, late = self.m.split(x, 3)
         z, r = self.m.split(self.act[0](self.m.join(early) + h @ self.early), 2)
         n = self.act[1](late + self.candidate(r, h))
-        return [(1 - z) * n + z * h], [self.m.join([z, r, n])]
+        return [(1 - z) * n + z * h], [z, r, n]
 
 
 class LinearFirst(GruCell):
@@ -150,7 +151,7 @@ class LinearFirst(GruCell):
 class LstmCell(Cell):
     """c = f c + i g and h = o tanh(c) for gates i, o and f, and a candidate g."""
 
-    gates, states, kept, names, clipped = 4, 2, 2, ("Sigmoid", "Tanh", "Tanh"), 2
+    gates, states, kept, names, clipped = 4, 2, (4, 1), ("Sigmoid", "Tanh", "Tanh"), 2
 
     def __init__(self, m: Arithmetic, R: Operand, Rb: Operand | None, P: Operand | None, act: list[Activation]) -> None:
         super().__init__(m, R, Rb, P, act)
@@ -264,7 +265,7 @@ def recur(
     alive = {} if sequence_lens is None else {"live": m.alive(sequence_lens, x)}
     rows: list[list[Operand]] = []
     lasts: list[list[Operand]] = []
-    made = 1 + (frame.kind.kept if keep else 0)
+    made = 1 + (len(frame.kind.kept) if keep else 0)
     for d, (cell, bias) in enumerate(frame.cells(m, R, B, P)):
 
         def step(own: list[Operand], row: Any, cell: Cell = cell) -> tuple[list[Operand], list[Operand]]:
@@ -281,7 +282,7 @@ def recur(
         last, found = m.scan(step, frame.starts(m, states, d, x, R), {"x": inputs, **alive}, made)
         rows.append([m.reverse(v, sequence_lens) for v in found] if back else found)
         lasts.append(last)
-    y, *kept = (m.stack(v, axis) for v, axis in zip(zip(*rows, strict=True), [1 + frame.layout, 1, 1], strict=False))
+    y, *kept = (m.stack(v, 1 if i else 1 + frame.layout) for i, v in enumerate(zip(*rows, strict=True)))
     ends = (m.stack(v, frame.layout) for v in zip(*lasts, strict=True))
     return tuple(m.like(v, X) for v in (frame.steps_first(m, y, 4), *ends, *kept))
 
@@ -321,7 +322,7 @@ def recur_types(
         same(B.dims[1], product((2 * gates, hidden)), f"the bias {B} does not fit {gates} gates")
     y = (batch, steps, directions, hidden) if layout else (steps, directions, batch, hidden)
     last = (batch, directions, hidden) if layout else (directions, batch, hidden)
-    kept = [(steps, directions, batch, product((n, hidden))) for n in (gates, 1)[: kind.kept if keep else 0]]
+    kept = [(steps, directions, batch, product((n, hidden))) for n in (kind.kept if keep else ())]
     return X.of(y), *(X.of(last) for _ in range(kind.states)), *map(X.of, kept)
 
 
@@ -445,7 +446,7 @@ def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...]:
 
 @gru.twin
 def _(types: Any, wanted: Any, **attrs: Any) -> Twin | None:
-    return Twin("GRUTrain", attrs, 3, "mezzo") if gru_frame(**attrs).tells else None
+    return Twin("GRUTrain", attrs, 5, "mezzo") if gru_frame(**attrs).tells else None
 
 
 def lstm_frame(*, input_forget: int = 0, **attrs: Any) -> Frame:

@@ -65,7 +65,7 @@ class Back:
 class GruBack(Back):
     def needed(self) -> dict[str, Operand]:
         self.r_early, self.r_late = self.m.swap(self.cell.early), self.m.swap(self.cell.late)
-        return {"gates": self.kept[0], "h": self.before[0]}
+        return {**dict(zip("zrn", self.kept, strict=True)), "h": self.before[0]}
 
     def candidate(self, dn: Operand, r: Operand, row: Row) -> tuple[Operand, Operand]:
         """The gradients of the reset gate and of the state, from that of the candidate's input."""
@@ -78,8 +78,8 @@ class GruBack(Back):
 
     def step(self, dstates: list[Operand], row: Row) -> tuple[Operand, list[Operand]]:
         m, dh = self.m, dstates[0]
-        z, r, n = m.split(row["gates"], 3)
-        mz, mr, mn = m.split(row["more0"], 3) if "more0" in row else (0, 0, 0)
+        z, r, n = (row[name] for name in "zrn")
+        mz, mr, mn = (row.get(f"more{i}", 0) for i in range(3))
         dn = self.slopes[1](m, dh * (1 - z) + mn, n)
         dr, dlate = self.candidate(dn, r, row)
         early = m.join([self.slopes[0](m, dh * (row["h"] - n) + mz, z), self.slopes[0](m, dr + mr, r)])
@@ -88,7 +88,7 @@ class GruBack(Back):
     def weights(self, dz: Operand) -> tuple[Operand, Operand]:
         m = self.m
         zz, zr, dn = m.split(dz, 3)
-        late, met = self.late(dn, m.split(self.kept[0], 3)[1])
+        late, met = self.late(dn, self.kept[1])
         rows = [m.outer(m.join([zz, zr]), self.before[0]), m.outer(late, met)]
         return m.join(rows, 0), m.total(m.join([zz, zr, late]))
 
@@ -182,7 +182,7 @@ def back_through_time(
         y, dy, xs = ordered(Y), ordered(dY), m.reverse(x, lengths) if reverse else x
         first = frame.starts(m, states, d, x, R)
         own = [run(v) for v in kept]
-        before = [m.shift(a, b) for a, b in zip(first, [y, *own[1:]], strict=True)]
+        before = [m.shift(a, b) for a, b in zip(first, [y, *own[1 : frame.kind.states]], strict=True)]
         back = BACK[frame.kind](m, cell, frame.slopes(d), own or [y], before, [run(v) for v in more])
 
         def step(dstates: list[Operand], row: Row, back: Back = back) -> tuple[list[Operand], list[Operand]]:
@@ -293,5 +293,5 @@ def _signed(like: Op, needed: Sequence[str] = (), optional: Sequence[str] = ()) 
 
 
 training(rnn, rnn_frame, Cell, ())
-training(gru, gru_frame, GruCell, ("gates",))
+training(gru, gru_frame, GruCell, ("updates", "resets", "candidates"))
 training(lstm, lstm_frame, LstmCell, ("gates", "cells"))

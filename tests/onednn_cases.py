@@ -169,14 +169,26 @@ def _between(*dims: int) -> Any:
     return np.random.default_rng(7).uniform(0.1, 0.9, dims).astype(np.float32)
 
 
-def lstm_grad(steps: int, batch: int, inputs: int, hidden: int, directions: int = 1, **attrs: Any) -> Sample:
-    """Everything that the gradient of an LSTM reads, but for peepholes and lengths."""
-    d, n, h = directions, batch, hidden
-    states = [_between(d, n, h) / 2] * 2
-    kept = [_between(steps, d, n, h), _between(steps, d, n, 4 * h), _between(steps, d, n, h)]
-    given = [f32(steps, n, inputs), *recurrent(4, inputs, h, d), None, *states, None, *kept]
-    return Sample([*given, f32(steps, d, n, h), f32(d, n, h), f32(d, n, h)], attrs, 6)
+def back(gates: int, kept: Sequence[int], steps: int, batch: int, inputs: int, hidden: int, **attrs: Any) -> Sample:
+    """Everything that the gradient of a recurrent network reads, but for peepholes and lengths; `kept` are the widths
+    of what is kept."""
+    d, n, h, states = 2 if attrs.get("direction") == "bidirectional" else 1, batch, hidden, 2 if gates == 4 else 1
+    peepholes = [None] * (gates == 4)
+    given = [f32(steps, n, inputs), *recurrent(gates, inputs, h, d), None, *[_between(d, n, h) / 2] * states]
+    rows = [_between(steps, d, n, width * h) for width in (1, *kept)]
+    return Sample([*given, *peepholes, *rows, f32(steps, d, n, h), *[f32(d, n, h)] * states], attrs, 4 + states)
 
+
+def lstm_grad(*sizes: int, **attrs: Any) -> Sample:
+    return back(4, (4, 1), *sizes, **attrs)
+
+
+def gru_grad(*sizes: int, **attrs: Any) -> Sample:
+    return back(3, (1, 1, 1), *sizes, **attrs)
+
+
+LINEAR = {"linear_before_reset": 1}
+RELU = {"activations": ["Relu", "Relu"]}
 
 CASES |= {
     "onednn.lstm_train": each(
@@ -186,7 +198,29 @@ CASES |= {
         Sample([f32(4, 1, 8), *recurrent(4, 8, 16)[:2]], {"direction": "reverse"}, 5),
     ),
     "onednn.lstm_grad": each(
-        "LSTMGrad", lstm_grad(5, 3, 7, 9), lstm_grad(4, 2, 8, 16, 2, **BOTH), lstm_grad(3, 1, 4, 8, direction="reverse")
+        "LSTMGrad", lstm_grad(5, 3, 7, 9), lstm_grad(4, 2, 8, 16, **BOTH), lstm_grad(3, 1, 4, 8, direction="reverse")
+    ),
+    "onednn.gru_train": each(
+        "GRUTrain",
+        Sample([f32(5, 3, 7), *recurrent(3, 7, 9)], {"hidden_size": 9}, 5),
+        Sample([f32(5, 3, 7), *recurrent(3, 7, 16, 2), None, f32(2, 3, 16)], {**BOTH, **LINEAR}, 5),
+        Sample([f32(4, 1, 8), *recurrent(3, 8, 16)[:2]], {"direction": "reverse", **LINEAR}, 5),
+        Sample([f32(1, 2, 3), *recurrent(3, 3, 5, 2), None, f32(2, 2, 5)], BOTH, 5),
+    ),
+    "onednn.gru_grad": each(
+        "GRUGrad",
+        gru_grad(5, 3, 7, 9),
+        gru_grad(4, 2, 8, 16, **BOTH, **LINEAR),
+        gru_grad(3, 1, 4, 8, direction="reverse", **LINEAR),
+        gru_grad(1, 2, 3, 5, **BOTH),
+    ),
+    "onednn.rnn_train": each(
+        "RNNTrain",
+        Sample([f32(5, 3, 7), *recurrent(1, 7, 9)], {"hidden_size": 9}, 2),
+        Sample([f32(4, 3, 7), *recurrent(1, 7, 16, 2), None, f32(2, 3, 16)], {**BOTH, **RELU}, 2),
+    ),
+    "onednn.rnn_grad": each(
+        "RNNGrad", back(1, (), 5, 3, 7, 9), back(1, (), 4, 2, 8, 16, **BOTH, **RELU), back(1, (), 3, 1, 4, 8)
     ),
     "onednn.conv_grad_input": each(
         "ConvGradInput",

@@ -25,7 +25,7 @@ from .quantised_dynamic import DYNAMIC
 from .quantised_elements import ELEMENTS
 from .quantised_matmul import PRODUCTS
 from .recurrent import Recurrent
-from .recurrent_train import LstmGrad, LstmTrain
+from .recurrent_train import RECURRENT
 from .reduce import Reduce
 from .resample import Resize
 
@@ -35,7 +35,7 @@ KERNELS: tuple[Kernel, ...] = (
     Transpose(), Units(), Recurrent(), Concat(), Split(), Reduce(), Resize(), ChannelNorm(), LocalNorm(),
     Cast(), PRelu(), Sum(), ConvGradInput(), ConvGradWeights(), EltwiseGrad(), SoftmaxGrad(),
     MaxPoolTrain(), MaxPoolGrad(), AveragePoolGrad(), BatchNormTrain(), BatchNormGrad(), LayerNormTrain(),
-    LayerNormGrad(), LstmTrain(), LstmGrad(),
+    LayerNormGrad(), *RECURRENT,
 )  # fmt: skip
 
 __all__ = ["KERNELS"]

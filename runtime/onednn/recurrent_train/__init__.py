@@ -1,0 +1,22 @@
+"""Recurrent networks while training, for their usual forms: forward with what is kept, and back through time.
+
+They run step by step over oneDNN's products. Weights are laid out once per run. Per step only the products with the
+state run, whose post-ops are the activations, and a few calls of NumPy on [batch, hidden]; the products with inputs,
+and those that give the gradients of weights and inputs, run once over all steps. Between products everything is in
+float32. Where the operator is in bfloat16, operands of products are rounded to it, and so is what is kept.
+"""
+
+from __future__ import annotations
+
+from .gru import GruBackward, GruForward
+from .lstm import LstmBackward, LstmForward
+from .rnn import RnnBackward, RnnForward
+from .run import Stepwise
+
+RECURRENT = (
+    Stepwise("onednn.lstm_train", "LSTMTrain", LstmForward), Stepwise("onednn.lstm_grad", "LSTMGrad", LstmBackward),
+    Stepwise("onednn.gru_train", "GRUTrain", GruForward), Stepwise("onednn.gru_grad", "GRUGrad", GruBackward),
+    Stepwise("onednn.rnn_train", "RNNTrain", RnnForward), Stepwise("onednn.rnn_grad", "RNNGrad", RnnBackward),
+)  # fmt: skip
+
+__all__ = ["RECURRENT"]

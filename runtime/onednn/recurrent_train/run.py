@@ -1,0 +1,194 @@
+"""The calls of a layer: they are prepared once, and run step by step."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ....ops import DType
+from ....ops.types import Array
+from ...graph import Node
+from ...kernels.kernel import Ask, Call, Choice, Declined, Work
+from ...lives import aligned
+from ..api import WEIGHTS, Refused
+from ..kernel import unavailable
+from ..library import threads
+from ..memory import Memory, nbytes
+from ..primitive import FEW_ELEMENTS, Bound, Descriptor, Draft, bind, describe, reordering
+from .layer import Layer, Space, layer_of, matrix
+
+ONE = np.float32(1)
+Do = Callable[[], int | None]
+
+
+def done(calls: Sequence[Do]) -> int:
+    """Calls one after the other; answers with the first bad status."""
+    for call in calls:
+        if status := call():
+            return status
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The products of a layer and the workspace that it needs, by name."""
+
+    layer: Layer
+    products: Mapping[str, Descriptor]
+    needs: Mapping[str, Space]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(aligned(dtype.itemsize * math.prod(shape)) for dtype, shape in self.needs.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Stepwise:
+    """The kernel of an operator of domain `mezzo`, for a kind of `Run`."""
+
+    name: str
+    op: str
+    run: type[Run]
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("mezzo", self.op)
+
+    def select(self, ask: Ask) -> Choice | Declined:
+        if (why := unavailable(ask)) is not None:
+            return Declined(why)
+        try:
+            plan = self.run.plan(layer_of(ask))
+        except Refused as error:
+            return Declined(str(error))
+        names = dict.fromkeys(d.implementation for d in plan.products.values())
+        return Choice(self.name, workspace=plan.nbytes, implementation=", ".join(names))
+
+    def prepare(self, work: Work) -> Call:
+        return self.run(self.run.plan(layer_of(work.ask)), work)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One direction: what is done before, a row of arrays and calls for each step, and what is done after."""
+
+    first: Sequence[Do]
+    rows: Sequence[Any]
+    last: Sequence[Do]
+
+
+class Run(ABC):
+    """The calls of one layer; `rebind` makes them anew where more than its input moves.
+
+    A kind says which products it needs (`drafts`), which of their weights are laid out (`packs`: by the name of the
+    laid-out ones that of the product, if there is one), its further workspace (`needs`), and of each direction the way.
+    """
+
+    packs: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    @abstractmethod
+    def drafts(cls, layer: Layer) -> Mapping[str, Draft]: ...
+
+    @classmethod
+    @abstractmethod
+    def needs(cls, layer: Layer) -> Mapping[str, Space]: ...
+
+    @abstractmethod
+    def way(self, d: int) -> Way: ...
+
+    @abstractmethod
+    def steps(self, rows: Sequence[Any]) -> int:
+        """Run all steps; answers with a bad status."""
+
+    @classmethod
+    def plan(cls, layer: Layer) -> Plan:
+        """Refused where oneDNN has no fast product of a kind."""
+        found = {name: describe(draft, layer.threads) for name, draft in cls.drafts(layer).items()}
+        for d in found.values():
+            if d.implementation.startswith("ref"):
+                raise Refused(f"only {d.implementation} would do")
+        sizes = {packed: nbytes(found[name].memory(WEIGHTS)) for packed, name in cls.packs.items() if name in found}
+        sizes["scratch"] = max(d.scratch for d in found.values())
+        held: dict[str, Space] = {name: (DType.UINT8, (n,)) for name, n in sizes.items() if n}
+        return Plan(layer, found, {**held, **cls.needs(layer)})
+
+    def __init__(self, plan: Plan, work: Work) -> None:
+        self.layer, self._products = plan.layer, plan.products
+        self.space: dict[str, Any] = {n: work.scratch(dtype, shape) for n, (dtype, shape) in plan.needs.items()}
+        record = work.node.record
+        self._names = {"in": [p.name for p in record.inputs], "out": [p.name for p in record.outputs]}
+        self.arrays: dict[str, Any] = dict.fromkeys((*self._names["in"], *self._names["out"]))
+        self.arrays |= zip(self._names["in"], work.inputs, strict=False)
+        self.arrays |= zip(self._names["out"], work.outputs, strict=False)
+        shape = plan.layer.step()[1]
+        self.zeros: Any = np.zeros(shape, plan.layer.dtype.numpy)  # the state before the first step where none is given
+        self._build()
+
+    def rebind(self, place: tuple[str, int], array: Array) -> None:
+        """Let an operand or a result be another array."""
+        side, i = place
+        self.arrays[self._names[side][i]] = array
+        if place != ("in", 0):
+            return self._build()
+        for call, operand, t in self.of_input:
+            call.rebind((operand, 0), array if t is None else array[t])
+
+    def _build(self) -> None:
+        self.of_input: list[tuple[Bound, str, int | None]] = []  # products with the input, as `a` or `b`, of which step
+        self._ways = [self.way(d) for d in range(len(self.layer.backwards))]
+
+    def __call__(self) -> int:
+        for way in self._ways:
+            if status := done(way.first) or self.steps(way.rows) or done(way.last):
+                return status
+        return 0
+
+    def call(self, name: str, a: Any, b: Any, out: Any, **others: Any) -> Bound:
+        """A product over these arrays."""
+        arrays = {"a": a, "b": b, "out": out, "held": out, **others}
+        return bind(self._products[name], {(n, 0): x for n, x in arrays.items()}, self.space.get("scratch"))
+
+    def lay(self, packed: str, weights: Any, *, turned: bool = False) -> Do:
+        """Lays weights out as their product reads them: the transposed ones if they are turned."""
+        rows, columns = weights.shape
+        shape = (columns, rows) if turned else (rows, columns)
+        source = matrix(*shape, self.layer.dtype, turned=turned).handle.value
+        target = self._products[self.packs[packed]].memory(WEIGHTS)
+        with threads(self.layer.threads):
+            return reordering((source, weights), (target, self.space[packed]))
+
+    def move(self, source: Any, target: Any) -> Do:
+        """Copies an array into one of another float type."""
+        sides = [(_seen(x).handle.value, x) for x in (source, target)]
+        with threads(self.layer.threads if source.size > FEW_ELEMENTS else 1):
+            return reordering(*sides)
+
+    def given(self, name: str, d: int) -> Any:
+        """What belongs to a direction of an operand or a result, None where it is absent."""
+        return None if self.arrays[name] is None else self.arrays[name][d]
+
+    def state(self, name: str, d: int) -> Any:
+        """The state before the first step, as it is given or zero."""
+        x = self.given(name, d)
+        return self.zeros if x is None else x
+
+
+def _seen(x: Any) -> Memory:
+    """An array, maybe a part of a larger one, as oneDNN sees it."""
+    return Memory(x.shape, DType.of(x.dtype), strides=tuple(s // x.itemsize for s in x.strides))
+
+
+def gate_after_gate(x: Any, count: int) -> Any:
+    """Gates that lie beside each other, as [gate, batch, hidden]."""
+    return x.reshape(len(x), count, -1).swapaxes(0, 1)
+
+
+def copied(target: Any, source: Any) -> Do:
+    """Copies an array, or a number, into another, whatever their types."""
+    return partial(np.copyto, target, source, casting="unsafe")
