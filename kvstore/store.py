@@ -222,36 +222,34 @@ class KVStore:
     def push(self, key: Keys, value: Values, *, priority: int = 0, wait: bool = True) -> Handle | None:
         """Push arrays. Returns when they have been taken: the caller may write into them again, except into those from
         `empty`, which are read in place until the round has ended. With `wait=False` a handle, at once."""
-        tickets = []
+        calls = []
         for one, given in self._pairs(key, value, "push"):
             declared = self._of(one, "push")
-            arrays = self._arrays(declared, given, "push")
-            tickets.append(self._start(declared, self._backend.push, (declared.name, arrays, priority), wait))
-        return self._ended(tickets, wait)
+            calls.append((declared, (declared.name, self._arrays(declared, given, "push"), priority)))
+        return self._ended(self._started(self._backend.push, calls, wait), wait)
 
     def pull(self, key: Keys, out: Values | None = None, *, priority: int = 0, wait: bool = True) -> Any:
         """Copy values into `out`: per key an array or a list of arrays. Without `out` the value itself, read-only and
         valid until this worker's next push of the key. With `wait=False` a handle, at once."""
-        tickets = []
+        calls = []
         for one, given in self._pairs(key, out, "pull"):
             declared = self._of(one, "pull")
             outs = self._arrays(declared, given, "pull", writable=True)
-            tickets.append(self._start(declared, self._backend.pull, (declared.name, outs, priority), wait))
-        return self._pulled(tickets, key, out, wait)
+            calls.append((declared, (declared.name, outs, priority)))
+        return self._pulled(self._started(self._backend.pull, calls, wait), key, out, wait)
 
     def pushpull(
         self, key: Keys, value: Values, out: Values | None = None, *, priority: int = 0, wait: bool = True
     ) -> Any:
         """A push and a pull as one, which is faster; `out` may be `value`. See both for what is returned."""
-        tickets = []
+        calls = []
         outs = self._pairs(key, out, "pushpull")
         for (one, given), (_, into) in zip(self._pairs(key, value, "pushpull"), outs, strict=True):
             declared = self._of(one, "pushpull")
             arrays = self._arrays(declared, given, "pushpull")
             targets = self._arrays(declared, into, "pushpull", writable=True)
-            args = (declared.name, arrays, targets, priority)
-            tickets.append(self._start(declared, self._backend.pushpull, args, wait))
-        return self._pulled(tickets, key, out, wait)
+            calls.append((declared, (declared.name, arrays, targets, priority)))
+        return self._pulled(self._started(self._backend.pushpull, calls, wait), key, out, wait)
 
     def broadcast(self, key: Keys, value: Values, out: Values, *, priority: int = 0) -> None:
         """`init`, then `pull`: every worker gets the value of rank 0."""
@@ -263,16 +261,15 @@ class KVStore:
     ) -> Handle | None:
         """Copy some rows of values: `out` has the shape (len(row_ids), *shape of a row), in the order of `row_ids`
         (integers, each below the number of rows; a row may be asked for twice)."""
-        tickets = []
+        calls = []
         ids = self._pairs(key, row_ids, "row_sparse_pull")
         for (one, into), (_, asked) in zip(self._pairs(key, out, "row_sparse_pull"), ids, strict=True):
             declared = self._of(one, "row_sparse_pull")
             rows = self._rows(declared, asked)
             shape = (len(rows), *declared.shape[1:])
             outs = self._arrays(declared, into, "row_sparse_pull", writable=True, shape=shape)
-            args = (declared.name, rows, outs, priority)
-            tickets.append(self._start(declared, self._backend.pull_rows, args, wait))
-        return self._ended(tickets, wait)
+            calls.append((declared, (declared.name, rows, outs, priority)))
+        return self._ended(self._started(self._backend.pull_rows, calls, wait), wait)
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
         """An array whose pushes and pulls need no copy, where the kind of store has such memory (shared between the
@@ -376,6 +373,9 @@ class KVStore:
         """What was given for one key, checked."""
         if given is None:
             return ()
+        plain = given.__class__ is np.ndarray and shape is None and not (writable and not given.flags.writeable)
+        if plain and given.shape == declared.shape and given.dtype is declared.dtype:
+            return (given,)  # as nearly always
         arrays = tuple(given) if isinstance(given, list | tuple) else (given,)
         wanted = declared.shape if shape is None else shape
         for i, array in enumerate(arrays):
@@ -410,6 +410,12 @@ class KVStore:
 
     # -- what a caller gets
 
+    def _started(
+        self, start: Callable[..., Ticket], calls: Sequence[tuple[Declared, tuple[Any, ...]]], wait: bool
+    ) -> Sequence[Ticket | Later]:
+        """All operations of a call, started; what the caller gave has been checked."""
+        return [self._start(declared, start, args, wait) for declared, args in calls]
+
     def _start(
         self, declared: Declared, start: Callable[..., Ticket], args: tuple[Any, ...], wait: bool
     ) -> Ticket | Later:
@@ -434,10 +440,9 @@ class KVStore:
         return None
 
     def _pulled(self, tickets: Sequence[Ticket | Later], key: Keys, out: Any, wait: bool) -> Any:
-        handle = Handle(tickets)
         if not wait:
-            return handle
-        values = handle.wait()
+            return Handle(tickets)
+        values = [ticket.wait() for ticket in tickets]
         if out is not None:
             return None
         return values if isinstance(key, list | tuple) else values[0]

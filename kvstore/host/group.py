@@ -348,7 +348,8 @@ class Group(Waiting):
             value.ready = not said["reason"]
             value.error = PeerError(said["reason"]) if said["reason"] else value.error
         elif what == "failed":
-            self._die(PeerError(f"{self._names([member])} failed: {said['reason']}", where=self.where))
+            who = "" if said.get("passed") else f"{self._names([member])} failed: "
+            self._die(PeerError(f"{who}{said['reason']}", where=self.where))
         elif what == "together":
             self._said.setdefault(said["name"], {}).setdefault(member, deque()).append(said["body"])
         else:
@@ -394,7 +395,10 @@ class Group(Waiting):
             except MezzoError as problem:
                 late = problem
             self._closed = True
-            if error is not None and self.failure is None:
+            if self.failure is not None:  # who hears of it last should hear why
+                said = {"is": "failed", "reason": self.failure.message[:1000], "passed": True}
+                self.mesh.note(self.mesh.members, said)
+            elif error is not None:
                 reason = f"{type(error).__name__}: {error}"[:1000]
                 self.mesh.note(self.mesh.members, {"is": "failed", "reason": reason})
             else:

@@ -22,6 +22,8 @@ TAG = struct.Struct("<BBHIIIQ")
 HELLO, NOTE, GONE, ABOVE, FIRST = range(5)  # kinds of tags; whoever uses a mesh has those from FIRST on
 MAGIC = 0x4D5A4B31
 LONGEST = 1 << 20  # bytes of a note
+AT_ONCE = 1 << 16  # bytes of one call of the kernel
+_FDS = 4 * 16 + 64  # room for so many descriptors, and their head
 _WITH_FD = 1
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -165,12 +167,13 @@ class Mesh:
 
     def _read(self, peer: _Peer, found: list[Tag]) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(peer.sock, 1 << 16, 16, socket.MSG_CMSG_CLOEXEC)
+            data, beside, _, _ = peer.sock.recvmsg(AT_ONCE, _FDS, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
-            data, fds = b"", []
-        peer.fds.extend(fds)
+            data, beside = b"", []
+        for _, _, packed in beside:
+            peer.fds.extend(memoryview(packed[: len(packed) // 4 * 4]).cast("i"))
         if not data:
             found.append(self._gone(peer))
             return

@@ -219,13 +219,21 @@ class Waiting:
             self._check()
             self._barriers[self.me] = count = self._barriers[self.me] + 1
             self.mesh.tell(self._others(), BARRIER, count)
-            self._until(lambda: not self._behind(count) or bool(self._left), lambda: ("a barrier", self._behind(count)))
-            if behind := [m for m in self._behind(count) if m in self._left]:
-                raise PeerError(f"{self._names(behind)} left before a barrier", where=self.where)
+            self._all_say("a barrier", partial(self._behind, count))
         self._make_calls()
 
     def _behind(self, count: int) -> list[int]:
         return [m for m, passed in enumerate(self._barriers) if passed < count]
+
+    def _all_say(self, name: str, absent: Callable[[], list[int]]) -> None:
+        """Until nobody is absent. Raises PeerError where one of them has left."""
+
+        def gone() -> list[int]:
+            return [m for m in absent() if m in self._left]
+
+        self._until(lambda: not absent() or bool(gone()), lambda: (name, absent()))
+        if absent():
+            raise PeerError(f"{self._names(gone())} left before {name}", where=self.where)
 
     def together(self, name: str, body: Any) -> dict[int, Any]:
         """What every member says when it calls this with the same name; waits for all of them."""
@@ -237,9 +245,7 @@ class Waiting:
             def absent() -> list[int]:
                 return [m for m in self._others() if not said.get(m)]
 
-            self._until(lambda: not absent() or bool(self._left), lambda: (name, absent()))
-            if gone := [m for m in absent() if m in self._left]:
-                raise PeerError(f"{self._names(gone)} left before {name}", where=self.where)
+            self._all_say(name, absent)
             return {m: said[m].popleft() for m in self._others()}
 
     # -- what has not ended

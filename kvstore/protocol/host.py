@@ -174,14 +174,15 @@ class Host:
         if isinstance(event, Left):
             self._left |= 1 << event.member
             return tuple(made for key, at in self._keys.items() for made in self._doubt(at, key))
-        at = self._keys.get(event.key)
+        member, key = event.member, event.key
+        at = self._keys.get(key)
         if at is None:
             raise MezzoError(f"{event} is about a key that was not declared", where="level 1")
-        if isinstance(event, Ready):
-            return self._begin(at, event) if event.member == self.me else self._join(at, event)
-        bit, mine = 1 << event.member, event.member == self.me
+        if event.__class__ is Ready:
+            return self._begin(at, event) if member == self.me else self._join(at, event)
+        bit, mine = 1 << member, member == self.me
         if isinstance(event, Hopeless):
-            return self._give_up(at, event.key, event.step, event.gone)
+            return self._give_up(at, key, event.step, event.gone)
         if event.step != at.step:
             raise self._unexpected(at, event)
         if isinstance(event, Done):
@@ -189,11 +190,11 @@ class Host:
                 raise self._unexpected(at, event)
             at.done |= bit
             told = (Tell(event, at.after),) if mine and at.after else ()
-            return told + self._reduced(at, event.key) if at.done == at.reducers else told
-        if event.member != at.lifter or (mine and at.done != at.reducers):
+            return told + self._reduced(at, key) if at.done == at.reducers else told
+        if member != at.lifter or (mine and at.done != at.reducers):
             raise self._unexpected(at, event)
         told = (Tell(event, self._others()),) if mine else ()
-        return told + self._complete(at, event.key)
+        return told + self._complete(at, key)
 
     def _begin(self, at: _Key, event: Ready) -> tuple[Instruction, ...]:
         """This member's operand is ready."""
