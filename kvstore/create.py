@@ -78,10 +78,10 @@ def create(
     if environment.servers:
         from .dist import open_dist
 
-        return KVStore(open_dist(kind, environment, levels))
+        return KVStore(open_dist(kind, environment, levels), (str(levels.inside), str(levels.between)))
     from .host.backend import open_host
 
-    return KVStore(open_host(kind, environment, levels))
+    return KVStore(open_host(kind, environment, levels), (str(levels.inside), str(levels.between)))
 
 
 def _levels(kind: str, consistency: str | tuple[str, str] | None, staleness: int | None) -> Levels:

@@ -162,7 +162,8 @@ class Declared:
 
 
 class KVStore:
-    """Arrays by key, shared by `num_workers` workers; made by `mezzo.kv.create`.
+    """Arrays by key, shared by `num_workers` workers; made by `mezzo.kv.create`. `consistency` is how the workers of one
+    host follow each other, and how hosts do.
 
     Keys are strings or integers (3 and "3" are two keys), values arrays or lists of arrays (one per device, summed in
     list order); every verb takes one key, or a list of keys with a list of values. A key is declared by `init`, with
@@ -186,8 +187,8 @@ class KVStore:
     array([3., 3., 3.], dtype=float32)
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, consistency: tuple[str, str] = ("sequential", "sequential")) -> None:
+        self._backend, self.consistency = backend, consistency
         self._declared: dict[Key, Declared] = {}
         self._names: dict[str, Key] = {}
         self._closed = False

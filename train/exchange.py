@@ -34,7 +34,7 @@ class Exchange:
     """What a step's Emit and Await speak to (`runtime.kernels.Exchange`), and the few numbers that Trainers exchange.
 
     `kvstore` is a store or the kind of one; `on_store` says where the optimizer runs, by default on the worker, but on
-    the store where that does not wait for rounds (`dist_async`). Raises InputError for what cannot be.
+    the store where that is not sequential (`dist_async`). Raises InputError for what cannot be.
     """
 
     def __init__(self, kvstore: KVStore | str, on_store: bool | None = None, overlap: bool = True) -> None:
@@ -43,13 +43,14 @@ class Exchange:
 
             kvstore = create(kvstore)
         self.store = kvstore
-        rounds = self.store.kind != "dist_async"
+        rounds = set(self.store.consistency) == {"sequential"}
         self.on_store = not rounds if on_store is None else on_store
         if not (rounds or self.on_store):
             raise InputError(
-                f"the workers of {self.store.kind!r} do not wait for each other: there is no sum of their gradients",
+                f"the workers of this {self.store.kind!r} store ({' and '.join(self.store.consistency)}) do not wait for "
+                "each other: there is no sum of their gradients",
                 where="update_on_kvstore=False",
-                hint="let the optimizer run on the store, or create a dist_sync store",
+                hint="let the optimizer run on the store, or create a sequential one",
             )
         self.rank, self.workers = self.store.rank, self.store.num_workers
         self.overlap, self.joined = overlap, False
