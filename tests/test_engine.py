@@ -117,6 +117,15 @@ def test_an_error_surfaces_where_it_is_waited_for_with_the_line_that_pushed(eng:
     assert a.version == 1
 
 
+def test_an_error_that_a_workload_waited_for_keeps_the_line_that_it_had(eng: Engine) -> None:
+    a = eng.variable("a")
+    first = eng.push(fail, writes=(a,), name="first")
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no good") as caught:
+            eng.push(eng.wait, args=(a,), name="other").wait()
+        assert caught.value.__notes__ == [f"in {first.where}"]
+
+
 def test_the_line_is_that_of_the_user_not_of_this_package(eng: Engine) -> None:
     code = compile("def inner(engine): return engine.push(int)", f"{Path(mz.__file__).parent}/tools/x.py", "exec")
     space: dict[str, Any] = {}

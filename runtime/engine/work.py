@@ -200,10 +200,11 @@ class Work:
         return self._engine._cancel(self)
 
     def blame(self, error: BaseException) -> Failure:
-        """An error that it raised, which from now on says where it was pushed."""
-        if isinstance(error, MezzoError):
-            error.at(self.where)
-        error.add_note(f"in {self.where}")
+        """An error that it raised, which from now on says where it was pushed, unless it came from another one."""
+        if not any(note.startswith("in workload ") for note in getattr(error, "__notes__", ())):
+            if isinstance(error, MezzoError):
+                error.at(self.where)
+            error.add_note(f"in {self.where}")
         return Failure(error)
 
 
