@@ -232,11 +232,13 @@ def failing(me: int, count: int) -> Any:
     kv = store(me, count)
     kv.init("w", np.zeros(3))
     if me == 1:
+        others_are_there(count)
         try:
             with kv:
                 raise ValueError("no such file")
         except ValueError:
             return "left"
+    here(me)
     with kv:
         return refusal(lambda: kv.pushpull("w", np.ones(3)))
 
