@@ -162,8 +162,8 @@ class Declared:
 
 
 class KVStore:
-    """Arrays by key, shared by `num_workers` workers; made by `mezzo.kv.create`. `consistency` is how the workers of one
-    host follow each other, and how hosts do.
+    """Arrays by key, shared by `num_workers` workers; made by `mezzo.kv.create`. `consistency` is how the workers of
+    one host follow each other, and how hosts do.
 
     Keys are strings or integers (3 and "3" are two keys), values arrays or lists of arrays (one per device, summed in
     list order); every verb takes one key, or a list of keys with a list of values. A key is declared by `init`, with

@@ -90,7 +90,7 @@ def main(folder: str, *lessons: str) -> None:
             if not lesson.on_store:
                 seen = trainer.metrics(everywhere=True)
                 found[f"{name}:seen"] = np.array([seen.samples, seen.loss])
-        np.savez(Path(folder) / f"{kv.rank}.npz", **found)
+        np.savez(Path(folder) / f"{kv.rank}.npz", allow_pickle=False, **found)
         print("learned", *lessons)
 
 

@@ -227,7 +227,12 @@ def test_a_closed_pipe_ends_all(tmp_path: Path) -> None:
 def test_train_starts_itself_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before this process has run anything: what was given goes to every worker as it is."""
     started: list[Any] = []
-    monkeypatch.setattr(module, "launch", lambda job, **how: started.append((job, how)) or 0)
+
+    def start(job: Any, **how: Any) -> int:
+        started.append((job, how))
+        return 0
+
+    monkeypatch.setattr(module, "launch", start)
     given = ["model.onnx", "data.npz", "-o", "out.onnx", "-n", "3", "--batch", "8", "--freeze", "a b*"]
     cli.main(["train", *given], standalone_mode=False)
     ((job, how),) = started

@@ -309,7 +309,14 @@ class _Again(click.Command):
 )
 @click.pass_context
 def train(
-    context: click.Context, model: Path, data: Path, quiet: bool, into: str | None, workers: int | None, **options: Any
+    context: click.Context,
+    /,
+    model: Path,
+    data: Path,
+    quiet: bool,
+    into: str | None,
+    workers: int | None,
+    **options: Any,
 ) -> None:
     """Fine-tune MODEL on DATA: an .npz, a .csv, or a folder with a folder of images for each class.
 

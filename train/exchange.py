@@ -47,12 +47,13 @@ class Exchange:
         self.on_store = not rounds if on_store is None else on_store
         if not (rounds or self.on_store):
             raise InputError(
-                f"the workers of this {self.store.kind!r} store ({' and '.join(self.store.consistency)}) do not wait for "
-                "each other: there is no sum of their gradients",
+                f"the workers of this {self.store.kind!r} store do not wait for each other "
+                f"({' and '.join(self.store.consistency)}): there is no sum of their gradients",
                 where="update_on_kvstore=False",
                 hint="let the optimizer run on the store, or create a sequential one",
             )
         self.rank, self.workers = self.store.rank, self.store.num_workers
+        self._summed = self.workers if rounds else 1  # gradients of one update
         self.overlap, self.joined = overlap, False
         number = _users[self.store] = _users.get(self.store, -1) + 1
         self._prefix = f"{number}/" if number else ""  # several Trainers may share a store
@@ -63,7 +64,7 @@ class Exchange:
     @property
     def shared(self) -> Shared:
         """How a step is split."""
-        return Shared(self.workers, self.on_store, self.overlap)
+        return Shared(self._summed, self.on_store, self.overlap)
 
     @property
     def part(self) -> tuple[int, ...]:
