@@ -12,7 +12,7 @@ import numpy as np
 
 from ..ops.errors import Cancelled, MezzoError
 from . import feeds as inputs
-from .cli_check import check, convert
+from .cli_check import check, convert, coverage
 from .fills import given_arrays
 from .report import Report, Table, parse_size, show
 
@@ -47,6 +47,7 @@ def cli() -> None:
 
 cli.add_command(check)
 cli.add_command(convert)
+cli.add_command(coverage)
 
 
 @cli.command()

@@ -1,4 +1,4 @@
-"""The subcommands `check` and `convert` of the `mezzo` command."""
+"""The subcommands `check`, `convert` and `coverage` of the `mezzo` command."""
 
 from __future__ import annotations
 
@@ -123,3 +123,37 @@ def convert(as_json: bool, **how: Any) -> None:
     from .convert import convert as report
 
     show(report(**how), as_json=as_json)
+
+
+@click.command()
+@click.argument("operators", nargs=-1, metavar="[OPERATOR]...")
+@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as processors if not given.")
+@click.option(
+    "--json", "into", is_flag=False, flag_value="-", metavar="[FILE]", help="Write every cell into FILE, or print it."
+)
+@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write the page (docs/coverage.md).")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Draw every cell into a page.")
+def coverage(
+    operators: tuple[str, ...], jobs: int | None, into: str | None, markdown: Path | None, html: Path | None
+) -> None:
+    """Run the samples of each OPERATOR (Relu, ai.onnx.ml::Scaler; all by default) at every opset and in every element
+    type, and tell what runs, trains, leaves as ONNX, and on which kernels. All of them take minutes."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from . import coverage_page as written
+    from .coverage import coverage as table
+
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("running samples", total=None)
+        found = table(*operators, jobs=jobs, tell=lambda _, total: progress.update(task, advance=1, total=total))
+    for path, make in ((markdown, written.markdown), (html, written.html)):
+        if path:
+            path.write_text(make(found), "utf8")
+    if into and into != "-":
+        Path(into).write_text(written.as_json(found) + "\n", "utf8")
+    if into == "-":
+        print(written.as_json(found))
+    else:
+        show(written.report(found), as_json=False, width=WIDE)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .backend import Backend
+from typing import Any
 
 
-def backend(name: str) -> type[Backend]:
-    """`__getattr__` of `mezzo.onnx` (PEP 562): `Backend` imports onnx, which `import mezzo` does not need.
+def of_onnx(name: str) -> Any:
+    """`__getattr__` of `mezzo.onnx` (PEP 562): `Backend` imports onnx, which `import mezzo` does not need, and
+    `coverage` the tools that run samples.
 
     Raises AttributeError for any other name.
     """
-    if name != "Backend":
-        raise AttributeError(f"module 'mezzo.onnx' has no attribute {name!r}")
-    from .backend import Backend
+    match name:
+        case "Backend":
+            from .backend import Backend
 
-    return Backend
+            return Backend
+        case "coverage":
+            from .coverage import coverage
+
+            return coverage
+    raise AttributeError(f"module 'mezzo.onnx' has no attribute {name!r}")
 
 
 def training(name: str) -> Any:

@@ -13,6 +13,7 @@ import onnx.defs
 from ..ops import OPSETS, Body, DType, Held, Map, Op, Optional, Sample, Sequence, Tensor
 from ..ops.quantize import int_range
 from ..ops.types import Type, i64, type_of
+from ..runtime.graph import Graph, GraphBuilder
 
 LEAF = re.compile(r"tensor\((\w+)\)")
 BY_NAME = {d.name.lower(): d for d in DType}
@@ -46,8 +47,9 @@ def type_in(x: Any) -> Any:
 
 
 def formals_of(formals: Any, xs: Any) -> list[Any]:
-    """One formal parameter for each value; the last may be variadic."""
-    return [*formals, *list(formals)[-1:] * (len(xs) - len(formals))][: len(xs)]
+    """One formal parameter for each value that has one; the last may be variadic."""
+    last = [f for f in list(formals)[-1:] if f.option is onnx.defs.OpSchema.FormalParameterOption.Variadic]
+    return [*formals, *last * (len(xs) - len(formals))][: len(xs)]
 
 
 def turn(xs: list[Any], which: list[int], target: str) -> list[Any] | None:
@@ -133,7 +135,7 @@ def with_result_type(sample: Sample, dtype: DType, target: str) -> Iterator[Samp
 
 
 def _passed(x: Any) -> Body:
-    return Body([], lambda g: (g.Identity(built(g, x)),))
+    return Body([], lambda g: (built(g, x) if isinstance(x, Held) else g.Identity(g.const(x)),))
 
 
 def built(g: Any, x: Any) -> Any:
@@ -146,14 +148,27 @@ def built(g: Any, x: Any) -> Any:
     return g.SequenceConstruct(made) if isinstance(t, Sequence) else g.Optional(made)
 
 
+def branches(x: Any) -> tuple[Graph, dict[str, Any]]:
+    """An If that hands a value on which its branches take from around them, and the feeds."""
+    g = GraphBuilder("If")
+    go, value = g.input("go", _GO), g.input("value", type_in(x))
+    handed = Body([], lambda b: (b.Identity(value),))
+    return g.graph([g.If(go, then_branch=handed, else_branch=handed)]), {
+        "go": np.array(True),
+        "value": x.value if isinstance(x, Held) else x,
+    }
+
+
 _GO = Tensor(DType.BOOL, ())
 # Samples of operators with bodies, around a value of any type.
 BODIES: dict[str, Callable[[Any], Sample]] = {
     "If": lambda x: Sample([np.array(True)], {"then_branch": _passed(x), "else_branch": _passed(x)}),
     "Loop": lambda x: Sample([np.array(2), np.array(True), x], {"body": Body(
-        [i64(), _GO, type_in(x)], lambda g, i, go, x: (go, g.Identity(x)))}),
+        [i64(), _GO, type_in(x)], lambda g, i, go, v: (go, v))}),
     "Scan": lambda x: Sample([x, x], {"num_scan_inputs": 1, "body": Body(
         [type_in(x), Tensor(type_in(x).dtype, ())], lambda g, a, b: (g.Identity(a), g.Identity(b)))}, 2),
+    "ScanRows": lambda x: Sample([None, x, x.reshape(-1, 1)], {"num_scan_inputs": 1, "body": Body(
+        [Tensor(type_in(x).dtype, ())] * 2, lambda g, a, b: (g.Identity(a), g.Identity(b)))}, 2),
     "SequenceMap": lambda x: Sample([x if isinstance(x, Held) else held(x, f"seq({spelled(type_in(x))})"), x], {
         "body": Body([row := Tensor(BY_NAME[LEAF.findall(spelled(type_in(x)))[0]], (2,)), row],
                      lambda g, a, b: (g.Identity(a),))}),

@@ -1,6 +1,7 @@
 """mezzo.onnx: ONNX files in and out, and the interface that the official suite calls.
 
-`Backend` is an `onnx.backend.base.Backend`; it is imported when it is first asked for.
+`Backend` is an `onnx.backend.base.Backend`, `coverage` runs the samples of operators and tells what is covered; both
+are imported when they are first asked for.
 
 >>> import mezzo as mz
 >>> from mezzo.models.digits import digits_model
@@ -13,6 +14,6 @@ from .exporters import save_onnx as save
 from .exporters import to_onnx
 from .importers import OperatorUse, operators_of
 from .importers import load_onnx as load
-from .tools.lazy import backend as __getattr__  # noqa: F401 (PEP 562: Python calls it for Backend)
+from .tools.lazy import of_onnx as __getattr__  # noqa: F401 (PEP 562: Python calls it for Backend and coverage)
 
-__all__ = ["Backend", "OperatorUse", "load", "operators_of", "save", "to_onnx"]  # noqa: F822 (Backend: see above)
+__all__ = ["Backend", "OperatorUse", "coverage", "load", "operators_of", "save", "to_onnx"]  # noqa: F822 (see above)
