@@ -22,6 +22,8 @@ from .link import Link
 from .loop import Loop
 from .member import Member
 
+STARTING = 30.0  # seconds that an agent may take to start, at least
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -46,7 +48,7 @@ def serve(environment: Environment, place: Place) -> None:
     error: MezzoError | None = None
     try:
         me = len(place.ranks)
-        mesh = join(place.name, me, me + 1, environment.deadline)
+        mesh = join(place.name, me, me + 1, max(environment.deadline, STARTING))
         member = Member(loop, environment, "agent")
         link = Link(loop, member, environment, me, me, member.welcome.rank, "agent")
         group = Group(mesh, place.ranks, environment.deadline, f"the agent of {environment.host}", link)
@@ -57,7 +59,7 @@ def serve(environment: Environment, place: Place) -> None:
             error = problem
         group.close(error)
         link.close(error)
-        member.leave(0 if error is None else 1, "" if error is None else str(error))
+        member.leave(0 if error is None else 1, "" if error is None else error.message)
     finally:
         loop.close()
     if error is not None:

@@ -200,9 +200,9 @@ class DistStore(HostStore):
         try:
             super().close(error)
         finally:
-            told = failed or (None if error is None else MezzoError(f"{type(error).__name__}: {error}"))
+            told = failed or (None if error is None else MezzoError(_reason(error)))
             self._link.close(told)
-            self._member.leave(0 if told is None else 1, "" if told is None else str(told))
+            self._member.leave(0 if told is None else 1, "" if told is None else told.message)
             self._loop.close()
             if self._pid is not None:
                 os.waitpid(self._pid, os.WNOHANG)
@@ -222,7 +222,7 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
             ranks = welcome.hosts[host_of(welcome, rank)][1]
             if rank == ranks[0]:
                 pid = agent.start(environment, agent.Place(name, ranks))
-            mesh = join(name, ranks.index(rank), len(ranks) + 1, environment.deadline)
+            mesh = join(name, ranks.index(rank), len(ranks) + 1, max(environment.deadline, agent.STARTING))
         else:
             ranks = (rank,)
             mesh = join(f"{name}/{rank}", 0, 1, environment.deadline)
@@ -233,6 +233,11 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
         return DistStore(kind, group, link, member, loop, pid)
     except BaseException as error:
         if member is not None:
-            member.leave(1, f"{type(error).__name__}: {error}")
+            member.leave(1, _reason(error))
         loop.close()
         raise
+
+
+def _reason(error: BaseException) -> str:
+    """What others are told of an error of this worker; its hint is for this one."""
+    return error.message if isinstance(error, MezzoError) else f"{type(error).__name__}: {error}"

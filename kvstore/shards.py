@@ -148,7 +148,8 @@ class Shards:
             if first:
                 target[:] = piece
             else:
-                _add(target.view(held.dtype), piece.view(held.dtype))
+                total = target.view(held.dtype)
+                np.add(total, piece.view(held.dtype), out=total)
 
     def apply(self, key: int, step: int, lo: int, hi: int, how: str, rank: int | None) -> None:
         """Make the bytes [lo, hi) of the value those of `step`."""
@@ -182,7 +183,7 @@ class Shards:
             case "assign":
                 np.copyto(value, operand)
             case "add":
-                _add(value, operand)
+                np.add(value, operand, out=value)
             case "update":
                 assert self._rule is not None
                 size = held.dtype.itemsize
@@ -240,8 +241,3 @@ class Shards:
 
 def element_of(array: Array) -> DType:
     return DType.of(array.dtype)
-
-
-def _add(total: Array, operand: Array) -> None:
-    with np.errstate(all="ignore"):
-        np.add(total, operand, out=total)

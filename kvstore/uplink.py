@@ -115,7 +115,7 @@ class Uplink:
 
     def close(self, error: MezzoError | None = None, seconds: float = 2.0) -> None:
         """Say Bye to all servers, and wait a little until they have heard it."""
-        bye = m.Bye(self._rank, 0 if error is None else 1, "" if error is None else str(error)[:4000])
+        bye = m.Bye(self._rank, 0 if error is None else 1, "" if error is None else error.message[:4000])
         self._closing = True
         for stream in self._streams:
             stream.send(wire.encode(bye))

@@ -1,0 +1,176 @@
+"""What workers of the jobs in test_kv_network.py do: `python -m tests.kv_scenarios NAME`, printing JSON at the end.
+
+The same command in the role of a scheduler or server serves inside of `create`, as a user's script does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mezzo.kvstore.create import create
+from mezzo.kvstore.store import KVStore
+from mezzo.ops.errors import MezzoError
+from mezzo.runtime.optimizer import SGD, Adam
+from mezzo.runtime.schedule import Cosine
+
+Result = dict[str, Any]
+LARGE = 400_000  # elements: more than a megabyte, so that two servers share them
+KEYS = {"small": 1000, "middle": 50_000, "large": LARGE}
+TENSORS = {"w": 3000, "v": LARGE}
+
+
+def gradient(key: str, rank: int, step: int) -> Any:
+    """What a rank pushes: of very different sizes, so that another order of summing would be seen."""
+    rng = np.random.default_rng([len(key), rank, step])
+    size = (KEYS | TENSORS)[key]
+    return (rng.standard_normal(size) * 10.0 ** rng.integers(-3, 4, size)).astype(np.float32)
+
+
+def sync(kv: KVStore) -> Result:
+    """Sums by value and by bits, in different orders of keys; then an optimizer on the servers."""
+    made: Result = {"rank": kv.rank, "workers": kv.num_workers, "sums": {}}
+    before = _between(kv)
+    for key, size in KEYS.items():
+        kv.init(key, np.full(size, 7, np.float32))
+    names = list(KEYS) if kv.rank % 2 == 0 else list(reversed(KEYS))
+    arrays = {key: kv.empty(size) if key == "middle" else np.empty(size, np.float32) for key, size in KEYS.items()}
+    for key in KEYS:
+        made["sums"][f"{key} 0"] = float(kv.pull(key)[-1])
+    for step in range(1, 4):
+        handles = []
+        for priority, key in enumerate(names):
+            arrays[key][...] = gradient(key, kv.rank, step)
+            handles.append(kv.pushpull(key, arrays[key], priority=priority, wait=False))
+        for key, handle in zip(names, handles, strict=True):
+            (value,) = handle.wait()
+            made["sums"][f"{key} {step}"] = value.tobytes().hex()[:64] + str(_digest(value))
+    kv.barrier()
+    made["bytes"] = _between(kv) - before
+    kv.init("cancel", np.zeros(1, np.float32))
+    mine, found = np.float32([[1e8, -1e8, 1, 0][kv.rank % 4]]), set[float]()
+    for _ in range(1000):
+        found.add(float(kv.pushpull("cancel", mine)[0]))
+    made["cancelled"] = sorted(found)
+    try:
+        kv.push("small", np.zeros(3, np.float32))
+    except MezzoError as error:
+        made["refused"] = str(error)
+    return made
+
+
+def _between(kv: KVStore) -> int:
+    return kv.stats().between
+
+
+def _digest(value: Any) -> int:
+    return int(np.bitwise_xor.reduce(value.view(np.uint32)))
+
+
+def optimizer() -> Adam:
+    return Adam(rate=Cosine(0.01, 20), weight_decay=0.01)
+
+
+def learn(kv: KVStore) -> Result:
+    """An optimizer on the servers, whose states are saved half-way, changed, and loaded again."""
+    folder = Path(os.environ["KV_FOLDER"])
+    for key, size in TENSORS.items():
+        kv.init(key, np.linspace(-1, 1, size, dtype=np.float32))
+    kv.set_optimizer(optimizer())
+    made: Result = {"rank": kv.rank, "values": {}}
+
+    def steps(first: int, last: int) -> None:
+        for step in range(first, last):
+            for key in TENSORS:
+                made["values"][f"{key} {step}"] = _digest(kv.pushpull(key, gradient(key, kv.rank, step)))
+
+    steps(1, 4)
+    kv.save_optimizer_states(folder / "states")
+    steps(4, 6)
+    half = {key: np.array(kv.pull(key)) for key in TENSORS}
+    kv.set_optimizer(SGD(rate=0.5))
+    kv.load_optimizer_states(folder / "states")
+    for key in TENSORS:  # the same states give the same difference
+        kv.pushpull(key, gradient(key, kv.rank, 6))
+        made[key] = float(np.abs(kv.pull(key) - half[key]).max())
+    kv.save_optimizer_states(folder / "again")
+    return made
+
+
+def counted(kv: KVStore) -> Result:
+    """Every push counts once, whoever is slow."""
+    kv.init("n", np.zeros(4, np.float32))
+    kv.init("large", np.zeros(LARGE, np.float32))
+    one, ones = np.ones(4, np.float32), np.ones(LARGE, np.float32)
+    for step in range(40):
+        kv.push("n", one)
+        if step % 10 == 0:
+            kv.push("large", ones)
+        if kv.rank == 0:
+            time.sleep(0.005)
+        kv.pull("n")
+    kv.barrier()
+    n, large = kv.pull("n"), kv.pull("large")
+    return {
+        "n": sorted(set(n.tolist())),
+        "large": sorted(set(large.tolist())),
+        "staleness": {str(k): v for k, v in kv.stats().staleness.items()},
+    }
+
+
+def wait_for_ever(kv: KVStore) -> Result:
+    """Rounds without an end; the test kills somebody once everybody has had some."""
+    kv.init("a", np.zeros(100, np.float32))
+    kv.init("b", np.zeros(LARGE, np.float32))
+    one, ones = np.ones(100, np.float32), np.ones(LARGE, np.float32)
+    for step in range(100_000):
+        kv.pushpull("a", one)
+        kv.pushpull("b", ones)
+        if step == 3:
+            (Path(os.environ["KV_FOLDER"]) / f"runs-{kv.rank}").write_text(str(os.getpid()))
+    return {}
+
+
+def one_fewer(kv: KVStore) -> Result:
+    """Rank 1 has one batch less than the others."""
+    kv.init("a", np.zeros(100, np.float32))
+    for _ in range(5 - (kv.rank == 1)):
+        kv.pushpull("a", np.ones(100, np.float32))
+    return {}
+
+
+def other_shape(kv: KVStore) -> Result:
+    kv.init("a", np.zeros((2, 50 + kv.rank), np.float32))
+    return {}
+
+
+def nothing(kv: KVStore) -> Result:
+    return {}
+
+
+SCENARIOS: dict[str, Callable[[KVStore], Result]] = {
+    f.__name__: f for f in (sync, learn, counted, wait_for_ever, one_fewer, other_shape, nothing)
+}
+
+
+def main() -> None:
+    begin = time.monotonic()
+    kind, _, staleness = os.environ.get("KV_KIND", "dist_sync").partition(" ")
+    made: Result = {}
+    try:
+        with create(kind, staleness=int(staleness) if staleness else None) as kv:
+            made = SCENARIOS[sys.argv[1]](kv)
+    except MezzoError as error:
+        made = {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - begin}
+    print(json.dumps(made), flush=True)
+
+
+if __name__ == "__main__":
+    main()
