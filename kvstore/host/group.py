@@ -159,7 +159,7 @@ class Group(Waiting):
 
     def _declared(self, value: Value, error: MezzoError | None) -> None:
         """The level above knows a key of which this member speaks."""
-        reason = "" if error is None else str(error)
+        reason = "" if error is None else error.message
         self.mesh.note(self.mesh.members, {"is": "ready", "name": value.name, "reason": reason})
         value.ready, value.error = error is None, error
 
@@ -378,7 +378,7 @@ class Group(Waiting):
 
     def fail(self, error: MezzoError) -> None:
         """The level above has failed; called by the thread that drives, or before anybody does."""
-        self.mesh.note(self.mesh.members, {"is": "failed", "reason": str(error)})
+        self.mesh.note(self.mesh.members, {"is": "failed", "reason": error.message})
         self._die(error)
 
     # -- the end
