@@ -1,11 +1,13 @@
-"""What the pages show works as it stands there: blocks of Python, and lines that begin with `mezzo train` or `mezzo
-convert`."""
+"""What the pages show works as it stands there: blocks of Python (those that begin with the name of a file are such
+files), and lines that begin with `mezzo train`, `mezzo convert` or `mezzo launch`."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.tools.cli import cli
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs/training.md", ROOT / "docs/export.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs/training.md", ROOT / "docs/export.md", ROOT / "docs/kvstore.md"]
 
 
 @pytest.fixture
@@ -43,8 +45,15 @@ def test_blocks_and_commands_run(desk: None, page: Path) -> None:
     text = page.read_text("utf8")
     names: dict[str, Any] = {"image": held_out().inputs[:2], "batches": [dict(np.load("data.npz"))]}
     for block in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M):
-        exec(compile(block, str(page), "exec"), names)
-    commands = re.findall(r"^mezzo ((?:train|convert) .*)$", text, re.M)
+        if file := re.match(r"# (\w+\.py)$", block, re.M):
+            Path(file[1]).write_text(block)
+        else:
+            exec(compile(block, str(page), "exec"), names)
+    commands = re.findall(r"^mezzo ((?:train|convert|launch) .*)$", text, re.M)
     assert commands
     for command in commands:
-        cli.main(shlex.split(command, comments=True), standalone_mode=False)
+        given = shlex.split(command, comments=True)
+        if given[0] == "launch":  # ends with the exit code of the job
+            subprocess.run([sys.executable, "-m", "mezzo", *given], check=True, timeout=120)
+        else:
+            cli.main(given, standalone_mode=False)
