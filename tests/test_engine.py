@@ -318,6 +318,20 @@ def test_an_asynchronous_workload_ends_when_it_is_said_to(threaded: Engine) -> N
         threaded.wait(a)
 
 
+def test_what_a_start_raises_after_it_has_ended_is_not_lost(eng: Engine) -> None:
+    def start(done: Any) -> None:
+        done()
+        fail()
+
+    a = eng.variable()
+    eng.push_async(start, writes=(a,))
+    eng.wait(a)
+    while eng.mode == "threaded" and not eng._failures:
+        time.sleep(0.001)
+    with pytest.raises(ValueError, match="no good"):
+        eng.wait_all()
+
+
 def test_a_thread_that_ends_asynchronous_workloads_may_push_when_the_queue_is_full() -> None:
     engine, kept = Engine(bound=2), list[Any]()
     a = engine.variable("a")

@@ -149,12 +149,15 @@ class Engine(Scheduler):
         self._check()
         self._check_outside()
         until = None if deadline is None else monotonic() + deadline
-        lane = self._lanes["compute"]
+        if self._naive:
+            helped = [*self._lanes.values()]
+        else:
+            helped = [self._lanes["compute"]] if deadline is None else []
         while True:
             with self._lock:
                 if not self._under_way:
                     break
-                work = lane.take() if deadline is None else None
+                work = next(filter(None, (lane.take() for lane in helped)), None)
                 if work is None:
                     sleeper = parked()
                     self._not_idle.append(sleeper)

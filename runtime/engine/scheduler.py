@@ -106,7 +106,7 @@ class Scheduler:
         here.later = [work]
         try:
             for one in here.later:  # grows while it is gone through
-                self._until(one, None)
+                one._engine._until(one, None)
         finally:
             here.later = None
 
@@ -169,9 +169,10 @@ class Scheduler:
             except BaseException as error:
                 if ended:
                     work._failure = work.blame(error)
-                else:
-                    self._finish(work, error)
-            here.work = work._outer
+                elif not self._finish(work, error):  # it said that it had ended
+                    with self._lock:
+                        self._remember(work.blame(error))
+            here.work, work._outer = work._outer, None
             if ended and watchers:
                 work._failure = self._watched(work, work._failure)
         work._fn, work._args = _nothing, ()  # not under the lock: what goes with them may run code of its own
@@ -233,9 +234,8 @@ class Scheduler:
             for sleeper in work._sleepers:
                 sleeper.release()
             work._sleepers = None
-        if failure is not None and failure not in self._failures:
-            self._failures = [f for f in self._failures if not f.told][: REMEMBERED - 1]
-            self._failures.append(failure)
+        if failure is not None:
+            self._remember(failure)
         self._under_way = left = self._under_way - 1
         if self._no_room and 2 * left <= self._bound:
             while self._no_room:
@@ -243,6 +243,11 @@ class Scheduler:
         if not left:
             while self._not_idle:
                 self._not_idle.pop().release()
+
+    def _remember(self, failure: Failure) -> None:
+        """Keep an error for whoever waits for everything."""
+        if failure not in self._failures:
+            self._failures = [*[f for f in self._failures if not f.told][: REMEMBERED - 1], failure]
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
