@@ -149,10 +149,8 @@ class Engine(Scheduler):
         self._check()
         self._check_outside()
         until = None if deadline is None else monotonic() + deadline
-        if self._naive:
-            helped = [*self._lanes.values()]
-        else:
-            helped = [self._lanes["compute"]] if deadline is None else []
+        names = RESOURCES if self._naive else ("compute",) if deadline is None else ()
+        helped = [self._lanes[name] for name in names]
         while True:
             with self._lock:
                 if not self._under_way:
