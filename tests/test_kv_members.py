@@ -238,6 +238,21 @@ def test_higher_priorities_overtake_between_frames() -> None:
     assert "".join(e.name for e in sent if isinstance(e, c.Transmit)) == "abbbbaaa"
 
 
+def test_what_was_answered_but_not_all_sent_is_sent_again() -> None:
+    machine = client(1, (64,), frame=128, grace=1.0)
+    machine.handle(c.Start("w"))
+    machine.handle(c.Lost(0))
+    assert len(machine.handle(c.Connected(0))) == 1
+    machine.handle(c.Heard(0, m.Value(1, 1, 1), 256))
+    assert machine.handle(c.Received(0)) == ()  # answered, since the server had it all; memory is still being read
+    machine.handle(c.Lost(0))
+    (again,) = machine.handle(c.Connected(0))
+    assert isinstance(again, c.Transmit)
+    machine.handle(c.Heard(0, m.Value(1, 1, 1), 256))
+    machine.handle(c.Received(0))
+    assert [type(machine.handle(c.Sent(0))[0]) for _ in range(2)] == [c.Transmit, c.Finish]
+
+
 def test_operations_on_one_key_follow_each_other() -> None:
     machine = client()
     assert len(machine.handle(c.Start("w", pull=False))) == 1

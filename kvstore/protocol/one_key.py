@@ -105,9 +105,12 @@ class OneKey:
             stream = self._begun(e, session, rule)
         stream.expect = e.hi
         made: list[Instruction] = [self._received(e)]
-        if not self.nbytes and e.rank in self.pushes and self.pushes[e.rank].step == e.step:
-            made += self.progress(e.rank, rule)
-        return made if e.lo else made + self.answers(rule)
+        push = self.pushes.get(e.rank)
+        newest = push is not None and push.step == e.step
+        if newest and not self.nbytes:
+            return made + self.progress(e.rank, rule)
+        repeated = not e.lo and (push is None or not newest or push.arrived > 0)
+        return made + self.answers(rule) if repeated else made
 
     def _check(self, e: Opened, stream: Stream | None, session: int) -> None:
         """Whether a push may begin, be it new or a repetition. Raises Refusal."""
