@@ -53,7 +53,7 @@ def each(count: int, push: Callable[[int], Any], wait: Callable[[], Any]) -> Tak
         push(i)
     wait()
     early, wall, busy = 0.0, perf_counter(), process_time()
-    for part in range(10):
+    for _part in range(10):
         for i in range(count // 10):
             push(i)
         early = early or resident()
