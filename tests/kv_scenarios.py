@@ -55,7 +55,7 @@ def sync(kv: KVStore) -> Result:
     kv.barrier()
     made["bytes"] = _between(kv) - before
     kv.init("cancel", np.zeros(1, np.float32))
-    mine, found = np.float32([[1e8, -1e8, 1, 0][kv.rank % 4]]), set[float]()
+    mine, found = np.array([[1e8, -1e8, 1, 0][kv.rank % 4]], np.float32), set[float]()
     for _ in range(1000):
         found.add(float(kv.pushpull("cancel", mine)[0]))
     made["cancelled"] = sorted(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -62,8 +63,8 @@ def run(loop: Loop, ear: Ear, count: int) -> None:
         if len(ear.heard) >= count or ear.reason:
             return
         if ear.waiting is not None:
-            ear.waiting.resume()
-            ear.waiting = None
+            stream, ear.waiting = ear.waiting, None
+            stream.resume()
         loop.step(0)
     raise AssertionError(f"{len(ear.heard)} of {count} frames came")
 
@@ -83,7 +84,7 @@ def test_frames_arrive_as_they_were_sent(given_: list[tuple[int, bool]], buffer:
         for i, (size, control) in enumerate(given_):
             payload = b"" if control else rng.bytes(size)
             message: m.Message = m.Barrier(f"b{i}", 3) if control else m.Push(i + 1, i, 0, 0)
-            a.send(wire.encode(message, len(payload)), memoryview(payload), sent=lambda i=i: left.append(i))
+            a.send(wire.encode(message, len(payload)), memoryview(payload), sent=partial(left.append, i))
             sent.append((message, payload))
         run(loop, ear, len(sent))
         assert ear.heard == sent
