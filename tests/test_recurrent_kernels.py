@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mezzo.models.training import LESSONS
 from mezzo.ops import OPS, DType, Tensor
 from mezzo.ops.types import type_of
 from mezzo.runtime.eager import evaluate
@@ -163,3 +164,17 @@ def test_lengths_and_peepholes_are_declined() -> None:
         outputs = node.record.infer_types(types, {}, (True,) * len(node.outputs))
         answer = kernel_of(node).select(Ask(node, types, outputs, target=Target()))
         assert answer == Declined("sequences have lengths of their own, or cells peepholes")
+
+
+def test_mixed_precision_has_them_in_bfloat16_and_not_in_float16() -> None:
+    lesson = LESSONS["lstm_classifier"]
+    feeds = lesson.feeds(4, small=True)
+    losses = {}
+    for amp, dtype in (("bf16", DType.BFLOAT16), ("fp16", DType.FLOAT), (None, DType.FLOAT)):
+        trainer = lesson.trainer(4, small=True, amp=amp)
+        types = trainer.graph_of_step.types
+        made = [o for n in trainer.graph_of_step.nodes if n.op in ("LSTMTrain", "LSTMGrad") for o in n.outputs if o]
+        assert len(made) > 5
+        assert {t.dtype for t in map(types.get, made) if isinstance(t, Tensor)} == {dtype}
+        losses[amp] = [trainer.step(feeds) for _ in range(5)]
+    assert losses["bf16"] == pytest.approx(losses[None], rel=0.02)

@@ -13,6 +13,8 @@ from ..runtime.infer import infer
 
 # Computed in 16 bits: products, whose sums are taken in 32.
 LOW = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention"}
+# So are recurrent networks in bfloat16, between whose products all is in 32 bits; no kernel has them in float16.
+RECURRENT = {"LSTM", "GRU", "RNN"}
 # Computed in 32 bits: sums over many elements, exponentials and powers, losses, what has a state.
 WIDE = {
     "Softmax", "LogSoftmax", "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "Exp", "Log", "Pow", "Reciprocal",
@@ -46,7 +48,8 @@ def policy_named(amp: str | Policy) -> Policy:
         return amp
     if amp not in KINDS:
         raise InputError(f"precision {amp!r}", where="amp", hint=f"one of {', '.join(KINDS)}, or a Policy")
-    return Policy(KINDS[amp])
+    dtype = KINDS[amp]
+    return Policy(dtype, frozenset(LOW | RECURRENT), frozenset(WIDE - RECURRENT)) if amp == "bf16" else Policy(dtype)
 
 
 def mixed(graph: Graph, policy: Policy) -> Graph:

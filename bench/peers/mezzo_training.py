@@ -13,10 +13,10 @@ from time import perf_counter
 import numpy as np
 
 from mezzo.models.training import LESSONS
-from mezzo.train.amp import LOW
+from mezzo.train.amp import LOW, RECURRENT, policy_named
 from mezzo.train.trainer import Trainer
 
-PRODUCTS = {*LOW, "LSTM"}  # operators whose time goes into products
+PRODUCTS = LOW | RECURRENT  # operators whose time goes into products
 
 
 def make(settings, feeds):
@@ -27,7 +27,7 @@ def make(settings, feeds):
     took = perf_counter() - begin
     facts = {"version": version("mezzo"), "precision": "fp32"}
     if amp:
-        wide = {n.op for n in graph.nodes} & PRODUCTS - LOW
+        wide = {n.op for n in graph.nodes} & PRODUCTS - policy_named(amp).low
         facts["precision"] = f"{amp} amp" + "".join(f", {op} fp32" for op in sorted(wide))
     return Ready(lambda: trainer.step(feeds), lambda loss: [np.float32(loss)], took, facts)
 
