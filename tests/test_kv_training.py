@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mezzo.kvstore.create import create
+from mezzo.kvstore.local import Local
+from mezzo.kvstore.store import KVStore
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import Tensor
 from mezzo.ops.errors import InputError, PlanError
@@ -236,10 +238,10 @@ def test_a_program_that_touches_what_the_store_has_is_refused() -> None:
         return Session(g.graph([build(g, g.input("x", f32(3)))]), exchange=Buffers())
 
     def emit(g: GraphBuilder, x: str, key: str = "k") -> str:
-        return g.op("Emit", x, domain="mezzo", key=key)
+        return str(g.op("Emit", x, domain="mezzo", key=key))
 
     def wait(g: GraphBuilder, x: str, key: str = "k") -> str:
-        return g.op("Await", x, domain="mezzo", key=key)
+        return str(g.op("Await", x, domain="mezzo", key=key))
 
     x = np.ones(3, np.float32)
     fine = session(lambda g, x: g.Neg(wait(g, emit(g, g.Exp(x)))))
@@ -266,6 +268,15 @@ def test_a_program_that_touches_what_the_store_has_is_refused() -> None:
 def test_what_is_refused(how: dict[str, Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         Trainer(mlp(), **{"kvstore": "local", **how})
+
+
+def test_gradients_are_not_summed_where_nobody_waits() -> None:
+    with KVStore(Local("dist_async"), ("eventual", "eventual")) as kv:
+        with pytest.raises(InputError, match="do not wait for each other"):
+            Trainer(mlp(), kvstore=kv, update_on_kvstore=False)
+        trainer = Trainer(mlp(), kvstore=kv)
+        assert trainer.exchange is not None
+        assert trainer.exchange.on_store
 
 
 def test_two_trainers_share_a_store() -> None:

@@ -38,9 +38,11 @@ class Scaling:
 @dataclass(frozen=True, slots=True)
 class Shared:
     """A step that `workers` make together, each with its share of the batch. The shares are equal, so that the mean of
-    the workers' gradients is the gradient of the whole batch (1: each worker's push is an update by itself). With `on_store` the optimizer runs where the store keeps
-    the parameters: gradients go there, parameters come back. Without `overlap` gradients travel when the backward part
-    is done, as measurements want it."""
+    the workers' gradients is the gradient of the whole batch (1: each worker's push is an update by itself).
+
+    With `on_store` the optimizer runs where the store keeps the parameters: gradients go there, parameters come back.
+    Without `overlap` gradients travel when the backward part is done, as measurements want it.
+    """
 
     workers: int
     on_store: bool = False
