@@ -298,7 +298,22 @@ def eventual(me: int, count: int) -> Any:
         kv.barrier()
         kv.save_optimizer_states(Path(sys.argv[3]) / "states")
         kv.load_optimizer_states(Path(sys.argv[3]) / "states")
-        return [torn, first, float(kv.pull("steps")[7]), float(kv.pull("more")[0])]
+        steps = [float(kv.pull("steps")[7]), float(kv.pull("more")[0])]
+        kv.barrier()
+        kv._backend.group.rule = Slow()  # type: ignore[attr-defined]
+        for _ in range(15):
+            kv.push("more", np.ones(3, np.float32))
+        kv.barrier()
+        return [torn, first, *steps, float(kv.pull("more")[0]) - steps[1]]
+
+
+class Slow:
+    """An optimizer that loses what another worker writes at the same time."""
+
+    def step(self, name: str, update: int, value: Any, gradient: Any, states: Any) -> None:
+        before = value.copy()
+        time.sleep(0.002)
+        value[...] = before + gradient
 
 
 @scenario

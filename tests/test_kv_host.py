@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import subprocess
@@ -217,6 +218,24 @@ def test_too_much_memory_is_refused() -> None:
         memory.create(1 << 60)
 
 
+def test_an_address_that_is_given_again_is_another_array() -> None:
+    places, again = memory.Places(), 0
+    for number in range(1, 30):
+        fd = memory.create(1 << 20)
+        segment = memory.attach(number, fd)
+        os.close(fd)
+        places.add(segment)
+        address = segment.address
+        assert places.find(segment.array(64, (9,), np.dtype(float))) == (number, 64)
+        del segment
+        other = mmap.mmap(-1, 1 << 20)  # the kernel takes the hole that was left
+        again += np.frombuffer(other, float).ctypes.data == address
+        assert places.find(np.frombuffer(other, float)) is None
+        assert places.dropped() == [number]
+        other.close()
+    assert again, "or this has tested nothing"
+
+
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
@@ -305,10 +324,11 @@ def test_workers_that_disagree(tmp_path: Path) -> None:
 
 def test_eventual_counts_every_push_once(tmp_path: Path) -> None:
     small, large = 3 * 60.0, 3 * 2 * sum(range(1, 61))
-    for torn, first, steps, more in workers("eventual", 3, tmp_path):
+    for torn, first, steps, more, slow in workers("eventual", 3, tmp_path):
         assert torn == 0
         assert first == [small, large, small, large]
         assert steps == more == -0.5 * 20 * 3
+        assert slow == 15 * 3
 
 
 def test_bounded_staleness_is_never_passed(tmp_path: Path) -> None:
