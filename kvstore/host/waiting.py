@@ -15,7 +15,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
-from ...ops.errors import DeadlineError, InputError, MezzoError, PeerError
+from ...ops.errors import DeadlineError, ExecutionError, InputError, MezzoError, PeerError
 from ...runtime.engine import engine
 from .above import Above
 from .mesh import FIRST, Mesh, Tag
@@ -160,6 +160,9 @@ class Waiting:
             self._handle(tags)
         except MezzoError as error:
             self._die(error)
+        except Exception as error:
+            self._die(ExecutionError(f"{type(error).__name__}: {error}", where=self.where))
+            raise
         return bool(tags)
 
     def _wake(self) -> None:
@@ -174,6 +177,7 @@ class Waiting:
 
     def _end(self, operation: Operation, error: BaseException | None) -> None:
         operation.ended, operation.error = True, error
+        operation.values = operation.outs = ()  # a handle that somebody keeps does not keep the arrays
         calls, operation.calls = operation.calls, None
         if calls is not None:
             self._told -= 1
