@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mezzo.kvstore.protocol import serving as s
@@ -134,6 +134,22 @@ def test_bounded_staleness_is_never_passed(data: st.DataObject, most: int, seed:
     check_each_push_counts_once(network)
     for server in network.servers:
         assert all(staleness <= most for staleness in histogram(server.machine))
+
+
+@pytest.mark.soak
+@settings(settings.get_profile("soak"))
+@given(jobs(), st.integers(0, 1 << 32), st.booleans())
+def test_many_jobs(job: Job, seed: int, restarts: bool) -> None:
+    check_sequential(Network(job, seed, trouble=50, restarts=restarts))
+
+
+@pytest.mark.soak
+@settings(settings.get_profile("soak"))
+@given(st.data(), st.integers(0, 3), st.integers(0, 1 << 32))
+def test_many_jobs_of_bounded_staleness(data: st.DataObject, most: int, seed: int) -> None:
+    network = Network(data.draw(jobs(Bounded(most))), seed, trouble=50, restarts=True)
+    check_each_push_counts_once(network)
+    assert all(staleness <= most for server in network.servers for staleness in histogram(server.machine))
 
 
 def histogram(machine: Rounds) -> dict[int, int]:
