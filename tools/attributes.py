@@ -59,6 +59,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "StringNormalizer.case_change_action": ("LOWER", "UPPER", "NONE"),
     "TensorScatter.mode": ("linear", "circular"),
     "TfIdfVectorizer.mode": ("TF", "IDF", "TFIDF"),
+    "Upsample.mode": ("nearest", "linear"),
     "TreeEnsembleRegressor.aggregate_function": AGGREGATES,
     "TreeEnsemble.aggregate_function": (0, 1, 2, 3),
     "TreeEnsemble.post_transform": (0, 1, 2, 3, 4),

@@ -19,7 +19,7 @@ from ..ops.errors import MezzoError
 from ..ops.types import type_of
 from ..ops.upgrade import Declined
 from .attributes import Tries, gaps, pairs, shown, with_pair
-from .compare_node import Known, Trial, quiet, tried
+from .compare_node import NOT_OURS, Known, Trial, quiet, tried
 from .coverage import KINDS_OF_DEVICES, Cell, Mark, OperatorCoverage, available
 from .one_node import OneNode, any_schema, model_of, one_node, records, versions
 from .retype import (
@@ -160,7 +160,8 @@ class _Opset:
             if isinstance(made, str):
                 refused[made] = None
             elif self._note(found, made, schema, place):
-                found[place].wrong.clear()
+                # numbers that have no form in this type may trouble a referee, never a kernel
+                found[place].wrong[:] = [w for w in found[place].wrong if w.startswith(NOT_OURS)]
                 break
         return refused
 

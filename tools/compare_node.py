@@ -33,6 +33,7 @@ from .numbers import draws
 from .one_node import FIRST_EXPORTED, OneNode, any_schema
 
 FAMILIES = {"onednn": "oneDNN", "cudnn": "cuDNN", "numpy.pointwise": "generated", "numpy.update": "generated"}
+NOT_OURS = "the reference of the operator says otherwise"
 PLAIN = "none"  # memory plan of programs that run once
 MOVED = 6  # elements of each input that are moved for finite differences; tests/test_gradients.py moves more
 DECIDED = 13  # the opset from which on the reference evaluator is right by definition
@@ -75,7 +76,7 @@ def tried(made: OneNode, device: str, known: Known | None) -> Trial:
         else:
             mine = list(evaluate(graph, made.given).values())
             apart = gap(ys, mine, tolerance)
-            wrong = "" if apart.agrees else f"the reference of the operator says otherwise: {apart}"
+            wrong = "" if apart.agrees else f"{NOT_OURS}: {apart}"
             judges, against = _judged(made, ys, tolerance)
             wrong = wrong or ("" if judges or not against else "; ".join(against))
         if known is None:
