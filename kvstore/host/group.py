@@ -38,6 +38,7 @@ from .waiting import BARRIER, PATIENCE, Waiting
 
 READY, DONE, FINAL, HOPELESS, LEAVE, DROP = range(BARRIER + 1, BARRIER + 7)  # kinds of tags
 KINDS: dict[type, int] = {Ready: READY, Done: DONE, Final: FINAL, Hopeless: HOPELESS}
+IN_PLACE = 1 << 31  # beside the number of a segment: the value is to be written there
 FAREWELL = 5.0  # seconds for last words
 COUNTED = "counted"  # what the agent says when it is asked
 
@@ -224,6 +225,11 @@ class Group(Waiting):
             place, flat = (slot.segment.number, 0), slot.flat
         else:
             flat = values[0].reshape(-1)
+            outs = operation.outs
+            if len(outs) == 1 and outs[0] is values[0] and self._above is None:
+                operation.in_place = True
+                value.in_place[step & 1].add(self.me)
+                place = (place[0] | IN_PLACE, place[1])
         value.operands[step & 1][self.me] = flat
         value.busy = True
         self._execute(self._machine.handle(Ready(self.me, value.number, step)), value, place)
@@ -313,8 +319,11 @@ class Group(Waiting):
             return
         event: Event
         if kind == READY:
+            if number & IN_PLACE:
+                value.in_place[step & 1].add(member)
+                number ^= IN_PLACE
             view = value.views.get((member, number, more))
-            value.operands[step & 1][member] = self._view(value, tag) if view is None else view
+            value.operands[step & 1][member] = self._view(value, member, number, more) if view is None else view
             event = Ready(member, key, step)
         elif kind == DONE:
             event = Done(member, key, step)
@@ -326,10 +335,10 @@ class Group(Waiting):
         if value.queue and not value.busy:
             self._advance(value)
 
-    def _view(self, value: Value, tag: Tag) -> Array:
-        segment = self._foreign[tag.member, tag.c]
-        view = segment.array(tag.d, (value.flat.size,), value.dtype)
-        value.views[tag.member, tag.c, tag.d] = view
+    def _view(self, value: Value, member: int, number: int, offset: int) -> Array:
+        """The operand of another member."""
+        view = self._foreign[member, number].array(offset, (value.flat.size,), value.dtype)
+        value.views[member, number, offset] = view
         return view
 
     def _note(self, tag: Tag) -> None:

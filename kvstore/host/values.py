@@ -48,6 +48,7 @@ class Value:
         self.part = slice(low // max(1, stored.itemsize), high // max(1, stored.itemsize))
         self.whole_part = self.part == slice(0, self.flat.size)
         self.operands: tuple[list[Any], list[Any]] = ([None] * members, [None] * members)  # by round, even or odd
+        self.in_place: tuple[set[int], set[int]] = (set(), set())  # members whose operand takes the value
         self.slots: list[Slot] = []  # where this member copies operands to
         self.views: dict[tuple[int, int, int], Array] = {}  # operands of others, by member, segment and byte
         self.step = 1  # the round under way or, if not busy, the next
@@ -71,21 +72,26 @@ class Value:
         operands, out = self.operands[self.step & 1], self.flat
         if not self.whole_part:
             operands, out = [operand[self.part] for operand in operands], out[self.part]
-        if rule is None:
+        targets = [operands[m] for m in sorted(self.in_place[self.step & 1])]
+        if rule is None and not targets:
             add(operands, out)
-        else:
-            if not self.states:
-                self.states = rule.states(self.name, out)
-            block = max(1, BLOCK // max(1, out.itemsize))
-            room = np.empty(min(block, out.size), out.dtype)
-            for low in range(0, out.size, block):
-                at = slice(low, min(low + block, out.size))
-                total = room[: at.stop - low]
-                add([operand[at] for operand in operands], total)
+            return int(out.nbytes) * (len(operands) + 1)
+        block = max(1, BLOCK // max(1, out.itemsize))
+        room = np.empty(min(block, out.size), out.dtype)
+        if rule is not None and not self.states:
+            self.states = rule.states(self.name, out)
+        for low in range(0, out.size, block):
+            at = slice(low, min(low + block, out.size))
+            total = out[at] if rule is None else room[: at.stop - low]
+            add([operand[at] for operand in operands], total)
+            if rule is not None:
                 states = {name: state[at] for name, state in self.states.items()}
                 rule.step(self.name, self.updates, out[at], total, states)
-            self.updates += 1
-        return int(out.nbytes) * (len(operands) + 1)
+            for target in targets:  # while it is in the cache
+                target[at] = out[at]
+        self.updates += rule is not None
+        self.in_place[self.step & 1].clear()
+        return int(out.nbytes) * (len(operands) + 1 + len(targets))
 
 
 def add(operands: Sequence[Array], out: Array) -> None:
@@ -117,7 +123,7 @@ class Slot:
 class Operation:
     """A push, a pull or both, of one member: the ticket of a backend."""
 
-    __slots__ = ("begun", "calls", "ended", "error", "group", "outs", "pull", "rows", "value", "values")
+    __slots__ = ("begun", "calls", "ended", "error", "group", "in_place", "outs", "pull", "rows", "value", "values")
 
     def __init__(
         self,
@@ -129,7 +135,7 @@ class Operation:
         rows: Array | None = None,
     ) -> None:
         self.group, self.value, self.values, self.outs, self.pull, self.rows = group, value, values, outs, pull, rows
-        self.begun = self.ended = False
+        self.begun = self.ended = self.in_place = False
         self.error: BaseException | None = None
         self.calls: list[Callable[[BaseException | None], None]] | None = None
 
@@ -146,6 +152,8 @@ class Operation:
     def deliver(self) -> None:
         """Copy the value to where it is wanted."""
         stored = self.value.stored
+        if self.in_place:
+            return  # every reducer has put its part there
         if self.rows is not None:
             for out in self.outs:
                 np.take(stored, self.rows, 0, out=out, mode="clip")  # they were checked
