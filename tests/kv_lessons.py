@@ -16,6 +16,7 @@ import numpy as np
 from mezzo.kvstore.create import create
 from mezzo.kvstore.store import KVStore
 from mezzo.ops import DType
+from mezzo.ops.errors import InputError
 from mezzo.runtime.graph import Graph
 from mezzo.runtime.optimizer import SGD, Adam, Optimizer
 from mezzo.train.shares import Share
@@ -72,6 +73,15 @@ LESSONS = {
 }
 
 
+def refusal(trainer: Trainer, size: int) -> str:
+    """What a step says whose shares differ."""
+    try:
+        trainer.step(batch_for(trainer.source, 0, size))
+    except InputError as error:
+        return error.message
+    return ""
+
+
 def main(folder: str, *lessons: str) -> None:
     with create("dist_sync") as kv:
         share, found = Share(kv.rank, kv.num_workers), dict[str, Array]()
@@ -90,6 +100,8 @@ def main(folder: str, *lessons: str) -> None:
             if not lesson.on_store:
                 seen = trainer.metrics(everywhere=True)
                 found[f"{name}:seen"] = np.array([seen.samples, seen.loss])
+            if name == "float32":
+                found[f"{name}:uneven"] = np.array(refusal(trainer, kv.rank + 1))
         np.savez(Path(folder) / f"{kv.rank}.npz", allow_pickle=False, **found)
         print("learned", *lessons)
 

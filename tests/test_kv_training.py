@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,11 @@ from mezzo.runtime.optimizer import SGD, Adam
 from mezzo.runtime.session import Session
 from mezzo.tools.cli import cli
 from mezzo.tools.launch import launch, members
+from mezzo.tools.load import load
+from mezzo.tools.trace_picture import draw
 from mezzo.train import checkpoint
 from mezzo.train.shares import Share
+from mezzo.train.trace import traced
 from mezzo.train.trainer import Trainer
 
 from .kv_lessons import LESSONS, SIZE, Lesson
@@ -89,9 +93,13 @@ def test_a_job_learns_what_one_process_learns(
             all_workers_have_the_same_bits(learned, name)
     with subtests.test("the same bits once more"):
         first, second = learned[0]["float32"], learned[0]["again"]
-        assert first.keys() == second.keys()
-        for name, array in first.items():
-            np.testing.assert_array_equal(array, second[name], name)
+        assert first.keys() == {*second, "uneven"}
+        for name, array in second.items():
+            np.testing.assert_array_equal(array, first[name], name)
+    with subtests.test("shares that differ"):
+        sizes = ", ".join(str(rank + 1) for rank in range(len(learned)))
+        for rank in learned:
+            assert str(rank["float32"]["uneven"]) == f"the workers' shares of this step have {sizes} samples"
     with subtests.test("the optimizer on the store"):
         the_optimizer_runs_on_the_store(learned)
     with subtests.test("random numbers"):
@@ -215,6 +223,43 @@ def test_gradients_leave_early_and_are_awaited_late() -> None:
         assert all(program.space(program.steps[i].node.inputs[0]) is Space.EXTERN for i in emits), "nothing is copied"
         behind = steps_of(late)
         assert behind[behind.index("Emit") : behind.index("Await")] == ["Emit"] * len(emits)
+
+
+def test_a_step_that_is_shared_leaves_as_a_step_of_one(tmp_path: Path) -> None:
+    """Emit and Await are the identity elsewhere."""
+    trainers = [Trainer(mlp(), optimizer=SGD(rate=0.1), **how) for how in ({}, {"kvstore": "local"})]
+    batch, results = batch_for(trainers[0].source, 0), []
+    for number, trainer in enumerate(trainers):
+        path = tmp_path / f"{number}.onnx"
+        trainer.export_step(path)
+        session = load(path)
+        states = {p.name: trainer.states[p.name] for p in session.inputs if p.name in trainer.states}
+        results.append(session.run({**batch, **states}))
+    first, second = (list(found.values()) for found in results)  # the loss, then the states in their order
+    assert len(first) == 1 + len(trainers[0].states)
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_trace_shows_what_travels_during_backward(tmp_path: Path) -> None:
+    trainer = Trainer(resnet18(), kvstore="local", optimizer=SGD(rate=0.1))
+    trainer.step(batch_for(trainer.source, 0))
+    trace = traced(trainer, batch_for(trainer.source, 1))
+    trace.save(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [e for e in events if e["ph"] == "X"]
+    sent = [e for e in spans if e["cat"] == "network"]
+    assert {e["name"] for e in sent} >= {f"key {name!r}" for name in trainer.trained}
+    begin = {
+        kind: min(e["ts"] for e in spans if e["cat"] == kind) for kind in ("forward", "backward", "wait", "update")
+    }
+    assert begin["forward"] < begin["backward"] < min(e["ts"] for e in sent) < begin["wait"] < begin["update"]
+    during = [e for e in sent if e["ts"] + e["dur"] < begin["wait"]]
+    assert len(during) > len(trainer.trained) / 6, "many are done before anybody waits"
+    draw(events, "one step", tmp_path / "trace.svg")
+    text = (tmp_path / "trace.svg").read_text()
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+    assert text.count("<title>") == len(spans)
 
 
 def test_a_program_that_touches_what_the_store_has_is_refused() -> None:
