@@ -6,8 +6,11 @@ import socket
 import time
 
 from ..ops.errors import DeadlineError, InputError
+from .environment import local
 
 Address = tuple[str, int] | str  # host and port, or the path of a unix socket
+
+BUFFER = 128 << 10  # bytes, of which the kernel takes twice as many
 
 
 def describe(sock: socket.socket) -> str:
@@ -40,7 +43,7 @@ def written(address: Address) -> str:
 
 def listen(address: Address) -> socket.socket:
     """A socket that accepts connections at this address (port 0: any)."""
-    sock = socket.socket(_family(address))
+    sock = _socket(address)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind(address)
@@ -59,7 +62,7 @@ def connect(address: Address, deadline: float, who: str) -> socket.socket:
     end, pause = time.monotonic() + deadline, 0.005
     while True:
         left = end - time.monotonic()
-        sock = socket.socket(_family(address))
+        sock = _socket(address)
         try:
             sock.settimeout(max(left, 0.001))
             sock.connect(address)
@@ -74,6 +77,16 @@ def connect(address: Address, deadline: float, who: str) -> socket.socket:
                 ) from error
         time.sleep(pause)
         pause = min(0.2, pause * 2)
+
+
+def _socket(address: Address) -> socket.socket:
+    """A socket for an address. Over loopback both ends share the caches of one machine: buffers that grow to megabytes,
+    as the kernel's do by themselves, send every frame through main memory."""
+    sock = socket.socket(_family(address))
+    if not isinstance(address, str) and local(address[0]):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+    return sock
 
 
 def _family(address: Address) -> socket.AddressFamily:

@@ -6,6 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -205,7 +206,8 @@ class DistStore(HostStore):
             self._member.leave(0 if told is None else 1, "" if told is None else told.message)
             self._loop.close()
             if self._pid is not None:
-                os.waitpid(self._pid, os.WNOHANG)
+                with suppress(ChildProcessError):  # where the user's process does not care for its children
+                    os.waitpid(self._pid, os.WNOHANG)
 
 
 def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
