@@ -227,7 +227,7 @@ def test_gradients_leave_early_and_are_awaited_late() -> None:
 
 def test_a_step_that_is_shared_leaves_as_a_step_of_one(tmp_path: Path) -> None:
     """Emit and Await are the identity elsewhere."""
-    trainers = [Trainer(mlp(), optimizer=SGD(rate=0.1), **how) for how in ({}, {"kvstore": "local"})]
+    trainers = [Trainer(mlp(), optimizer=SGD(rate=0.1), kvstore=kvstore) for kvstore in (None, "local")]
     batch, results = batch_for(trainers[0].source, 0), []
     for number, trainer in enumerate(trainers):
         path = tmp_path / f"{number}.onnx"
