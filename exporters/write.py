@@ -58,8 +58,9 @@ class PartWriter:
         outputs = [*graph.outputs, *(s.output for s in states if s.output not in graph.outputs)]
         kept = {n: a for n, a in graph.initializers.items() if n not in self._taken or n in self._read or n in inputs}
         own, copies = graph.defined(), list[onnx.NodeProto]()
-        if not top:  # ONNX Runtime takes no value of the graphs around out of a body
-            fresh = [o if o in own else self._context.fresh(o) for o in outputs]
+        if not top:  # ONNX Runtime takes no value of the graphs around out of a body, and none twice
+            taken = [o in outputs[:i] or o not in own for i, o in enumerate(outputs)]
+            fresh = [self._context.fresh(o) if t else o for o, t in zip(outputs, taken, strict=True)]
             copies = [onnx.helper.make_node("Identity", [o], [f], name=f)
                       for o, f in zip(outputs, fresh, strict=True) if o != f]  # fmt: skip
             outputs = fresh

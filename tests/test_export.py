@@ -19,7 +19,7 @@ import mezzo
 from mezzo.exporters import save_onnx, to_onnx
 from mezzo.importers import load_onnx
 from mezzo.importers.types import type_from
-from mezzo.ops import OPS, DType, Op, Sample, Tensor
+from mezzo.ops import OPS, Body, DType, Op, Sample, Tensor
 from mezzo.ops.errors import ModelError, UnsupportedModel
 from mezzo.ops.types import f32, i64
 from mezzo.runtime.eager import evaluate
@@ -432,3 +432,21 @@ def test_a_link_is_followed_and_a_missing_folder_told(tmp_path: Path) -> None:
     assert (tmp_path / "m.onnx").is_file()
     with pytest.raises(ModelError, match="cannot be written"):
         save_onnx(weighty(), tmp_path / "absent" / "m.onnx")
+
+
+def test_a_body_that_returns_one_value_twice_leaves_with_a_copy() -> None:
+    """ONNX Runtime leaves the results of the other as they were before opset 16."""
+    g = GraphBuilder()
+
+    def summed(b: Any, total: str, x: str) -> tuple[str, str]:
+        y = b.Add(total, x)
+        return y, y
+
+    last, sums = g.op("Scan", g.input("start", f32(2)), g.input("x", f32(3, 2)), outputs=2, num_scan_inputs=1,
+                      body=Body([f32(2), f32(2)], summed))  # fmt: skip
+    graph = g.graph([last, sums])
+    made = to_onnx(graph, opset=9)
+    (body,) = [a.g for a in made.graph.node[0].attribute if a.HasField("g")]
+    assert len({o.name for o in body.output}) == 2
+    feeds = {"start": np.ones(2, np.float32), "x": np.ones((3, 2), np.float32)}
+    close(ort_run(made, feeds), evaluate(graph, feeds))
