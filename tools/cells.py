@@ -48,22 +48,20 @@ TRAINED = {form.format(f"tensor({t})") for form in ("{}", "seq({})", "optional({
 
 @dataclass(slots=True)
 class _Filled:
-    """What is known of a cell."""
+    """What is known of a cell: trials that ran, and what was wrong with others."""
 
     trials: list[Trial] = field(default_factory=list[Trial])
     wrong: list[str] = field(default_factory=list[str])
 
     def cell(self, device: str, opset: int, place: Place) -> Cell:
         """The cell as it ends."""
-        marks = {"run": Mark.YES if any(not t.run for t in self.trials) else Mark.NO}
+        marks = {"run": Mark.YES if self.trials and not self.wrong else Mark.NO}
         for what in ("train", "export"):
             said = {getattr(t, what) for t in self.trials} - {None}
             if what == "train" and place[1] not in TRAINED:
                 said = set()
             marks[what] = Mark.NONE if not said and marks["run"] is Mark.YES else Mark.YES if said == {""} else Mark.NO
             self.wrong += [f"{what}: {text}" for text in sorted(said - {""})]
-        if self.wrong and not any(w.startswith(("train", "export")) for w in self.wrong):
-            marks["run"] = Mark.NO
         kernels = frozenset[str]().union(*(t.kernels for t in self.trials))
         judges = frozenset[str]().union(*(t.judges for t in self.trials))
         return Cell(
