@@ -6,8 +6,8 @@
 >>> session(held_out().inputs[:3]).shape
 (3, 10)
 
-The names of training (`Trainer`, `optimizer`, `schedule`, `with_head`) and the KVStore (`kv`) are imported when they are
-first used.
+The names of training (`Trainer`, `optimizer`, `schedule`, `with_head`) and the KVStore (`kv`) are imported when they
+are first used.
 
 >>> trainer = mz.Trainer(digits_model(), optimizer=mz.optimizer.Adam(rate=mz.schedule.Cosine(0.001, 100)))
 >>> batch = {"image": held_out().inputs[:64], "target": held_out().labels[:64]}
