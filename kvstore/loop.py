@@ -99,7 +99,7 @@ class Loop:
 
     def fileno(self) -> int:
         """A descriptor that can be read when a socket of the loop is ready: loops may be watched by others."""
-        number: int = self._selector.fileno()  # type: ignore[attr-defined]
+        number: int = self._selector.fileno()
         return number
 
     def close(self) -> None:

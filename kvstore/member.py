@@ -16,7 +16,7 @@ from .stream import Frame, Stream
 
 def silence(deadline: float) -> float:
     """Seconds without a heartbeat after which an agent or a server is taken for dead."""
-    return max(1.0, min(30.0, deadline / 2))
+    return max(5.0, min(30.0, deadline / 2))
 
 
 class Member:

@@ -225,10 +225,21 @@ class Server:
         if not 0 <= hello.rank < most:
             raise WireError(f"rank {hello.rank} of {most}", where=peer.name)
         peer.rank, peer.lane = hello.rank, hello.lane
-        peer.name = f"{hello.role} of {hello.host} (rank {hello.rank})"
+        peer.name = self._named(hello)
         self._speakers[peer.rank, peer.lane] = peer
         self._handle(s.Joined(hello.rank, hello.incarnation, hello.lane))
         self._tell(peer, m.Welcome(self._member.welcome.rank))
+
+    def _named(self, hello: m.Hello) -> str:
+        """Who speaks, for people: at level 2 a rank may be that of a host."""
+        if hello.role == "agent":
+            return f"the agent of host {hello.host!r}"
+        ranks: tuple[int, ...] = (hello.rank,)
+        if self._levels.sums:
+            _, ranks = self._member.welcome.hosts[hello.rank]
+        if not 1 <= hello.lane <= len(ranks):
+            raise WireError(f"lane {hello.lane} of {len(ranks)} workers", where=hello.host)
+        return f"worker {ranks[hello.lane - 1]} on host {hello.host!r}"
 
     def _declared(self, peer: Peer, init: m.Init) -> None:
         self._check_speaker(peer, init.rank)
