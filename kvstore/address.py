@@ -10,7 +10,7 @@ from .environment import local
 
 Address = tuple[str, int] | str  # host and port, or the path of a unix socket
 
-BUFFER = 128 << 10  # bytes, of which the kernel takes twice as many
+BUFFER = 512 << 10  # bytes, of which the kernel takes twice as many
 
 
 def describe(sock: socket.socket) -> str:
