@@ -175,7 +175,7 @@ class Operators(dict[Key, "Op"]):
             return default
 
     def __contains__(self, key: object) -> bool:
-        return super().__contains__(key) or (key in INDEX and self.get(key) is not None)  # type: ignore[arg-type]
+        return super().__contains__(key) or (key in INDEX and self.get(key) is not None)
 
     def __iter__(self) -> Iterator[Key]:
         self.load()
