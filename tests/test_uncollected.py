@@ -26,18 +26,6 @@ def test_collection_is_as_it_was(collects: bool) -> None:
     assert gc.isenabled() is collects
 
 
-def test_what_somebody_froze_stays_frozen() -> None:
-    gc.freeze()
-    try:
-        frozen = gc.get_freeze_count()
-        with uncollected():
-            kept = [[] for _ in range(1000)]  # type: ignore[var-annotated]
-        assert gc.get_freeze_count() >= frozen > 0
-        assert len(kept) == 1000
-    finally:
-        gc.unfreeze()
-
-
 def test_garbage_of_a_plan_is_found_later() -> None:
     class Circle:
         alive = 0
