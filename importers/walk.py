@@ -42,7 +42,7 @@ def stands_for_ours(function: onnx.FunctionProto) -> bool:
 def operator_of(domain: str, name: str) -> str:
     """The operator that a node names. Our functions have a number behind the operator's name where several were
     written for one operator, of other attributes, ranks or element types."""
-    stem, _, number = name.rpartition("_")
+    stem, _, number = str(name).rpartition("_")  # a damaged file may have bytes that are no text here
     return stem if domain == OURS and number.isdecimal() and stem else name
 
 
