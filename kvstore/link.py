@@ -27,7 +27,7 @@ class Link:
     def __init__(
         self, loop: Loop, member: Member, environment: Environment, me: int, members: int, rank: int, role: m.Role
     ) -> None:
-        self._loop, self._members, self.rank = loop, members, rank
+        self.loop, self._members, self.rank = loop, members, rank
         levels = Levels.parse(member.welcome.consistency)
         self._agent, self._newest = levels.sums, not levels.between.sums and not levels.sums
         lane = 0 if role == "agent" else me + 1
@@ -51,11 +51,11 @@ class Link:
     def counts(self) -> tuple[int, int]:
         return self.uplink.sent, self.uplink.received
 
-    def fileno(self) -> int:
-        return self._loop.fileno()
+    def ready(self, fd: int, events: int) -> None:
+        self.loop.handle(fd, events)
 
-    def step(self) -> None:
-        self._loop.step(0)
+    def tick(self) -> None:
+        self.loop.tick()
 
     def close(self, error: MezzoError | None = None) -> None:
         self.uplink.close(error)

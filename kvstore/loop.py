@@ -1,20 +1,21 @@
 """One thread, many sockets and timers: what happens next is decided by what arrives.
 
-A wrapper of `selectors` that the server, the scheduler and the agent run for ever, and a worker runs while it waits.
+The server, the scheduler and the agent run it for ever, a worker while it waits. Others may have descriptors of their
+own in `epoll` (the mesh of a host has), so that one call of the kernel waits for all of them.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import selectors
+import select
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 
 
 class Watched(Protocol):
@@ -42,22 +43,25 @@ class Loop:
     """Sockets and timers; not for several threads at a time."""
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self.epoll = select.epoll()
+        self._watched: dict[int, Watched] = {}
         self._timers: list[Timer] = []
         self._numbers = itertools.count()
         self._idle: list[Callable[[], None]] = []
 
     def watch(self, sock: socket.socket, watched: Watched, events: int = READ) -> None:
         """Tell `watched` when the socket can be read (or written)."""
-        self._selector.register(sock, events, watched)
+        self._watched[sock.fileno()] = watched
+        self.epoll.register(sock, events)
 
-    def change(self, sock: socket.socket, watched: Watched, events: int) -> None:
+    def change(self, sock: socket.socket, events: int) -> None:
         """Wait for other events of a watched socket; none at all is `forget`."""
-        self._selector.modify(sock, events, watched)
+        self.epoll.modify(sock, events)
 
     def forget(self, sock: socket.socket) -> None:
         """Watch this socket no longer."""
-        self._selector.unregister(sock)
+        del self._watched[sock.fileno()]
+        self.epoll.unregister(sock)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         """Call once, that many seconds from now."""
@@ -73,16 +77,31 @@ class Loop:
         """Handle what is there; wait for something, but no longer than `timeout` seconds."""
         if self._timers:
             timeout = self._before(timeout)
-        ready = self._selector.select(0 if self._idle else timeout)
-        for key, events in ready:
-            if events & WRITE:
-                key.data.writable()
-            if events & READ:
-                key.data.readable()
+        ready = self.epoll.poll(0 if self._idle else timeout)
+        for fd, events in ready:
+            self.handle(fd, events)
         if not ready and self._idle:
             calls, self._idle = self._idle, []
             for call in calls:
                 call()
+        if self._timers:
+            self.tick()
+
+    def handle(self, fd: int, events: int) -> None:
+        """Tell who watches this descriptor what `epoll` has said of it."""
+        watched = self._watched.get(fd)
+        if watched is None:
+            return
+        if events == READ:
+            watched.readable()
+            return
+        if events & ~READ:  # an error or the end may be told by either
+            watched.writable()
+        if events & ~WRITE:
+            watched.readable()
+
+    def tick(self) -> None:
+        """Make the calls that are due."""
         while self._timers and (self._timers[0].cancelled or self._timers[0].due <= time.monotonic()):
             timer = heapq.heappop(self._timers)
             if not timer.cancelled:
@@ -97,11 +116,7 @@ class Loop:
         while not ended():
             self.step()
 
-    def fileno(self) -> int:
-        """A descriptor that can be read when a socket of the loop is ready: loops may be watched by others."""
-        number: int = self._selector.fileno()
-        return number
-
     def close(self) -> None:
-        self._selector.close()
+        self.epoll.close()
+        self._watched.clear()
         self._timers.clear()

@@ -243,7 +243,7 @@ class Stream:
             elif not self._events:
                 self.loop.watch(self.sock, self, events)
             else:
-                self.loop.change(self.sock, self, events)
+                self.loop.change(self.sock, events)
             self._events = events
 
     def _lose(self, reason: str) -> None:

@@ -6,13 +6,18 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ...ops.errors import MezzoError
+from ..loop import Loop
 from .values import Value
 
 Ended = Callable[[MezzoError | None], None]
 
 
 class Above(Protocol):
-    """Called under the lock of the group, and calls `ended` under it: when it is stepped, or at once."""
+    """Called under the lock of the group, and calls `ended` under it: in `ready` and `tick`, or at once. Its
+    descriptors are in `loop`, which the group's mesh waits for."""
+
+    @property
+    def loop(self) -> Loop: ...
 
     @property
     def newest(self) -> bool:
@@ -35,10 +40,10 @@ class Above(Protocol):
         """Bytes of values that were sent and received."""
         ...
 
-    def fileno(self) -> int:
-        """What can be read when there is something to do."""
+    def ready(self, fd: int, events: int) -> None:
+        """Something has come for a descriptor that is not the group's: handle it, without waiting."""
         ...
 
-    def step(self) -> None:
-        """Do what there is to do, without waiting."""
+    def tick(self) -> None:
+        """Do what is due by the clock."""
         ...

@@ -302,7 +302,7 @@ class Group(Waiting):
                     self._execute((instruction,), self._values[about.key])
             elif kind == ABOVE:
                 assert self._above is not None
-                self._above.step()
+                self._above.ready(tag.a, tag.b)
             elif kind == BARRIER:
                 self._barriers[tag.member] = tag.a
             elif kind == DROP:

@@ -7,7 +7,6 @@ it, and sometimes a descriptor. A closed socket means that the process at its ot
 from __future__ import annotations
 
 import os
-import select
 import socket
 import struct
 import time
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from ...ops.errors import DeadlineError, InputError
+from ..loop import READ, WRITE, Loop
 
 TAG = struct.Struct("<BBHIIIQ")
 HELLO, NOTE, GONE, ABOVE, FIRST = range(5)  # kinds of tags; whoever uses a mesh has those from FIRST on
@@ -58,21 +58,31 @@ class Mesh:
 
     def __init__(self, me: int, socks: dict[int, socket.socket]) -> None:
         self.me = me
+        self._own: Loop | None = Loop()
+        self._epoll = self._own.epoll
         self._peers = {member: _Peer(member, sock) for member, sock in socks.items()}
-        self._poll = select.poll()
         self._by_fd: dict[int, _Peer] = {}
         for peer in self._peers.values():
             peer.sock.setblocking(False)
             self._by_fd[peer.sock.fileno()] = peer
-            self._poll.register(peer.sock, select.POLLIN)
+            self._epoll.register(peer.sock, READ)
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._above = -1
-        self._poll.register(self._bell, select.POLLIN)
+        self._epoll.register(self._bell, READ)
 
     @property
     def members(self) -> tuple[int, ...]:
         """The others that are there."""
         return tuple(self._peers)
+
+    def share(self, loop: Loop) -> None:
+        """From now on `receive` waits for what else is in this loop too."""
+        self._epoll = loop.epoll
+        for peer in self._peers.values():
+            self._epoll.register(peer.sock, READ | WRITE if peer.out else READ)
+        self._epoll.register(self._bell, READ)
+        if self._own is not None:
+            self._own.close()
+            self._own = None
 
     # -- sending
 
@@ -108,7 +118,7 @@ class Mesh:
             except OSError:  # it has gone, which whoever receives will see
                 return
         peer.out.append((data[sent:], os.dup(fd) if fd >= 0 else -1))
-        self._poll.modify(peer.sock, select.POLLIN | select.POLLOUT)
+        self._epoll.modify(peer.sock, READ | WRITE)
 
     def _flush(self, peer: _Peer) -> None:
         while peer.out:
@@ -125,13 +135,13 @@ class Mesh:
             if sent < len(data):
                 peer.out.appendleft((data[sent:], -1))
                 return
-        self._poll.modify(peer.sock, select.POLLIN)
+        self._epoll.modify(peer.sock, READ)
 
     def flush(self, seconds: float) -> None:
         """Let what has been said leave, for at most so long."""
         end = time.monotonic() + seconds
         while any(peer.out for peer in self._peers.values()) and time.monotonic() < end:
-            self._poll.poll(10)
+            self._epoll.poll(0.01)
             for peer in self._peers.values():
                 if peer.out:
                     self._flush(peer)
@@ -140,26 +150,21 @@ class Mesh:
 
     def receive(self, seconds: float) -> list[Tag]:
         """What has come, waiting at most so long for the first. A tag of kind GONE says that a member's socket is
-        closed; it is the last of that member. One of kind ABOVE says that what `watch` was given can be read."""
+        closed; it is the last of that member. One of kind ABOVE says what has come for who else is in the loop."""
         found: list[Tag] = []
-        for fd, events in self._poll.poll(max(0, seconds * 1000)):
-            if fd == self._bell:
-                os.eventfd_read(fd)
+        for fd, events in self._epoll.poll(max(0.0, seconds)):
+            peer = self._by_fd.get(fd)
+            if peer is None:
+                if fd == self._bell:
+                    os.eventfd_read(fd)
+                else:
+                    found.append(Tag(self.me, ABOVE, fd, events))
                 continue
-            if fd == self._above:
-                found.append(Tag(self.me, ABOVE))
-                continue
-            peer = self._by_fd[fd]
-            if events & select.POLLOUT:
+            if events & WRITE:
                 self._flush(peer)
-            if events & ~select.POLLOUT:
+            if events & ~WRITE:
                 self._read(peer, found)
         return found
-
-    def watch(self, fd: int) -> None:
-        """Wait for this descriptor too."""
-        self._above = fd
-        self._poll.register(fd, select.POLLIN)
 
     def ring(self) -> None:
         """Have a thread that is receiving return."""
@@ -202,7 +207,7 @@ class Mesh:
         return Tag(peer.member, GONE)
 
     def _drop(self, peer: _Peer) -> None:
-        self._poll.unregister(peer.sock)
+        self._epoll.unregister(peer.sock)
         del self._by_fd[peer.sock.fileno()]
         peer.sock.close()
         for fd in (*peer.fds, *(fd for _, fd in peer.out if fd >= 0)):
@@ -214,8 +219,11 @@ class Mesh:
             self._drop(peer)
         self._peers.clear()
         if self._bell >= 0:
+            self._epoll.unregister(self._bell)
             os.close(self._bell)
             self._bell = -1
+        if self._own is not None:
+            self._own.close()
 
 
 def join(name: str, me: int, members: int, deadline: float, who: str = "worker") -> Mesh:

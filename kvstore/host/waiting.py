@@ -36,7 +36,7 @@ class Waiting:
         self.failure: MezzoError | None = None
         self._above = above
         if above is not None:
-            mesh.watch(above.fileno())
+            mesh.share(above.loop)
         self._lock = allocate_lock()
         self._values: dict[int, Value] = {}
         self._driver = 0  # the thread that receives
@@ -155,9 +155,9 @@ class Waiting:
             self._lock.acquire()
             self._driver = 0
         try:
-            if not tags and self._above is not None:
-                self._above.step()
             self._handle(tags)
+            if self._above is not None:
+                self._above.tick()
         except MezzoError as error:
             self._die(error)
         except Exception as error:
