@@ -358,6 +358,8 @@ def _(
     scan_output_directions: tuple[int, ...] | None = None,
 ) -> tuple[Type, ...]:
     n = len(initial_state_and_scan_inputs) - num_scan_inputs
+    if not 0 <= n <= len(initial_state_and_scan_inputs):
+        raise ShapeError(f"{num_scan_inputs} of {len(initial_state_and_scan_inputs)} inputs are scanned")
     axes = scan_input_axes or (0,) * num_scan_inputs
     slices: list[Type] = []
     lengths: list[Dim] = []

@@ -164,6 +164,8 @@ def samples(
         if not extent < 64 * size + 4096:  # as many samples as pixels: their number must not be the data's choice
             raise ShapeError(f"a region of {extent} pixels on an image of {size}")
         many = sampling_ratio if sampling_ratio > 0 else max(math.ceil(extent / count), 1)
+        if many > 64 * size + 4096:
+            raise ShapeError(f"{many} samples in each bin of an image of {size} pixels")
         return many, _readers(size, first, extent, count, many)
 
     for image, box in zip(batch_indices.tolist(), rois.tolist(), strict=True):

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -143,14 +144,32 @@ def test_many_damaged_models(seed: int) -> None:
         ("LRN", {"size": 2**63 - 1}),
         ("TfIdfVectorizer", {"max_skip_count": 2**62}),
         ("TfIdfVectorizer", {"max_gram_length": 2**62}),
+        ("RoiAlign", {"sampling_ratio": 2**31 - 1}),
+        ("Scan", {"num_scan_inputs": 2**62}),
+        ("Scan", {"num_scan_inputs": -1}),
+        ("Scan", {"num_scan_inputs": 0}),
     ],
 )
 def test_numbers_that_loops_counted_to(op: str, attrs: dict[str, object]) -> None:
-    """Found by damage: each took for ever."""
+    """Found by damage: each took for ever, or more memory than there is."""
     sample = OPS["", op].samples[0]
-    changed, given = sample_graph(OPS["", op], Sample(sample.inputs, {**sample.attrs, **attrs}))
-    with within(5), suppress(MezzoError):
-        Session(changed, budget=BUDGET).run(given)
+    changed, given = sample_graph(OPS["", op], sample)
+    (node,) = changed.nodes
+    with below(ROOM), within(5), suppress(MezzoError):
+        Session(changed.but(nodes=(replace(node, attrs={**node.attrs, **attrs}),)), budget=BUDGET).run(given)
+
+
+def test_bodies_that_do_not_fit_their_loop() -> None:
+    """Found by damage: unread results were dropped before anybody had counted them."""
+    for op in ("If", "Loop", "Scan"):
+        changed, given = sample_graph(OPS["", op], OPS["", op].samples[0])
+        (node,) = changed.nodes
+        for name, body in node.bodies.items():
+            for short in (body.but(outputs=body.outputs[:-1]), body.but(inputs=body.inputs[:-1])):
+                attrs = {**node.attrs, name: short}
+                broken = changed.but(nodes=(replace(node, attrs=attrs),), outputs=changed.outputs[:1])
+                with suppress(MezzoError):
+                    Session(broken, budget=BUDGET).run(given)
 
 
 def test_sizes_of_arrays_without_elements() -> None:

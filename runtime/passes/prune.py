@@ -34,8 +34,8 @@ def _only_wanted(node: Node, needed: set[str]) -> Node:
         return _only_wanted_iterations(node, outputs)
     if (node.domain, node.op) == ("", "If"):
         keep = [i for i, o in enumerate(outputs) if o]
-        if len(keep) == len(outputs):
-            return node
+        if len(keep) == len(outputs) or any(len(b.outputs) != len(outputs) for b in node.bodies.values()):
+            return node  # inference tells what does not fit
         bodies = {a: b.but(outputs=tuple(b.outputs[i] for i in keep)) for a, b in node.bodies.items()}
         return replace(node, outputs=tuple(outputs[i] for i in keep), attrs={**node.attrs, **bodies})
     while outputs and not outputs[-1] and not any(p.variadic for p in node.record.outputs):
@@ -52,6 +52,8 @@ def _only_wanted_iterations(node: Node, outputs: tuple[str, ...]) -> Node:
     scanned = node.attrs.get("num_scan_inputs", 0)
     n = len(node.inputs) - lead - scanned
     results = body.outputs[lead // 2 :]
+    if n < 0 or scanned < 0 or len(body.inputs) != lead + n + scanned or not max(n, len(outputs)) <= len(results):
+        return replace(node, outputs=outputs)  # inference tells what does not fit
     outputs += ("",) * (len(results) - len(outputs))
     carried, rows = {i for i in range(n) if outputs[i]}, [i for i in range(n, len(results)) if outputs[i]]
     while True:
