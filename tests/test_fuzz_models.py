@@ -18,7 +18,7 @@ import pytest
 
 from mezzo.exporters import to_onnx
 from mezzo.importers import load_onnx
-from mezzo.ops import OPS, DType, MezzoError, Sample, Tensor
+from mezzo.ops import OPS, DType, MezzoError, Tensor
 from mezzo.ops.types import f32
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.session import Session
