@@ -1,0 +1,7 @@
+"""The kernels of a GPU, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from ..kernels.kernel import Kernel
+
+GPU_KERNELS: tuple[Kernel, ...] = ()
