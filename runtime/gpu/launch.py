@@ -6,6 +6,7 @@ prepared: it follows from the types alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,13 +51,22 @@ Operand = In | Out | Scratch | np.generic  # what a kernel's parameters are; num
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One call of a kernel: blocks in the grid, threads in a block, bytes of shared memory that the source does not
-    declare itself."""
+    declare itself. `copies` is the alias whose bytes it moves and nothing else: where the plan has put both ends into
+    one place (`in_place`), there is nothing to launch."""
 
     source: Source
     grid: Extent
     block: Extent
     operands: tuple[Operand, ...]
     shared: int = 0
+    copies: Alias | None = None
+
+    def in_place(self, inputs: Sequence[int], outputs: Sequence[int]) -> bool:
+        """Whether what it copies lies there already, given the addresses of the step's operands."""
+        if self.copies is None:
+            return False
+        ahead = self.copies.delta if self.copies.kind == "view" else -self.copies.delta
+        return outputs[self.copies.output] == inputs[self.copies.input] + ahead
 
     def __str__(self) -> str:
         return f"{self.source.name}<<<{self.grid}, {self.block}, {self.shared}>>>"
