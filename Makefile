@@ -18,10 +18,10 @@ REFEREE := $(DONE)/peers $(DONE)/models
 WITH_PEERS := $(if $(filter-out 0,$(PEERS)),$(REFEREE))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench soak install clean
+.PHONY: help demo test check bench soak gpu-test install clean
 
 help: ## what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
 
 demo: $(PACKAGE) ## load a model, look at its plan, run it
 	$(BIN)/mezzo demo $(ARGS)
@@ -41,6 +41,9 @@ bench: $(PACKAGE) $(REFEREE) ## the tables of bench/, beside the peers; ARGS=--q
 
 soak: $(PACKAGE) $(TEST) $(WITH_PEERS) ## the tests that take minutes
 	$(PYTEST) -m soak $(if $(WITH_PEERS),--peers) $(ARGS)
+
+gpu-test: $(if $(VENV),$(PACKAGE) $(TEST)) ## what needs a GPU, in runs of nine minutes; VENV= takes the Python at hand as it is
+	PYTHONPATH=src $(if $(VENV),$(BIN)/python,$(PYTHON)) -m tests.gpu_checks --json build/gpu-test.json $(ARGS)
 
 install: $(PACKAGE) $(if $(WITH_PEERS),$(TEST) $(CHECK) $(REFEREE)) ## the package; PEERS=1: all that tests and benches need
 
