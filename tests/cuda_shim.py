@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import os
 import platform
 import re
@@ -316,7 +317,7 @@ def _launch(
     assert len(launch.operands) == len(kernel.sizes), f"{what} has {len(kernel.sizes)} parameters"
     assert all(n >= 1 for n in (*launch.grid, *launch.block)), f"an empty launch: {launch}"
     assert max(launch.grid[0] >> 15, *launch.grid[1:]) < 65536, f"the grid is too large: {launch}"
-    assert max(np.prod(launch.block), 16 * launch.block[2]) <= 1024, f"the block is too large: {launch}"
+    assert max(math.prod(launch.block), 16 * launch.block[2]) <= 1024, f"the block is too large: {launch}"
     assert launch.shared <= 227 * 1024, f"too much shared memory: {launch}"
     held: list[Any] = []
     for operand, size in zip(launch.operands, kernel.sizes, strict=True):

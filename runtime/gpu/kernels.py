@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from ..kernels.kernel import Kernel
+from .pointwise import Pointwise
 
-GPU_KERNELS: tuple[Kernel, ...] = ()
+GPU_KERNELS: tuple[Kernel, ...] = (Pointwise(),)
