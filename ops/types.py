@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,8 @@ class DType(Enum):
     INT2 = ("int2", 26, 2)
     FLOAT6E2M3 = ("float6_e2m3fn", 27, 6)
     FLOAT6E3M2 = ("float6_e3m2fn", 28, 6)
+
+    __hash__ = object.__hash__  # each is one object; Enum's own is written in Python, and types are hashed often
 
     @property
     def onnx(self) -> int:
@@ -142,6 +144,13 @@ class UnknownRank(Exception):
     """Raised inside inference rules by `Tensor.shape`; inference answers it with an unknown rank."""
 
 
+@lru_cache(maxsize=4096)
+def _product(dims: tuple[Dim, ...]) -> int | None:
+    """The product of sizes; None if one is unknown. Asked again and again of the same few dims."""
+    sizes = [d for d in dims if isinstance(d, int)]
+    return math.prod(sizes) if len(sizes) == len(dims) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor's type. `dims` is None when not even the rank is known; `value` holds the elements where known.
@@ -178,19 +187,18 @@ class Tensor:
     @property
     def static(self) -> bool:
         """Whether every dim is a size (and the elements can live in an arena)."""
-        return self.dims is not None and all(isinstance(d, int) for d in self.dims) and self.dtype is not DType.STRING
+        return self.dims is not None and _product(self.dims) is not None and self.dtype is not DType.STRING
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """The dims of a static type."""
-        return tuple(d for d in self.shape if isinstance(d, int))
+        dims = self.shape
+        return dims if _product(dims) is not None else tuple(d for d in dims if isinstance(d, int))  # type: ignore[return-value]
 
     @property
     def elements(self) -> int | None:
         """Number of elements, or None while a dim is unknown."""
-        if self.dims is None or not all(isinstance(d, int) for d in self.dims):
-            return None
-        return math.prod(self.sizes)
+        return None if self.dims is None else _product(self.dims)
 
     @property
     def nbytes(self) -> int:

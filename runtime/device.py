@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ..ops import MezzoError, Tensor, Type
 from ..ops.errors import MissingPackage, PlanError, ShapeError
 from ..ops.types import Array
 from . import onednn
+from .graph import Node
 from .kernels import CPU_KERNELS, Ask, Choice, Kernel, Packs
 from .kernels.kind import Answers, kind
+from .onednn.postops import anchor
 from .pool import aligned_empty
 
+Served = tuple[str, str, tuple[str, str]]  # a node's operator, and that with which it begins
+Serving = tuple[tuple[Kernel, ...], bool]
 Chosen = tuple[Choice, tuple[tuple[str, str], ...]]  # and (kernel, reason) of each that declined before
 
 
@@ -25,6 +29,26 @@ class Device:
     name: str
     kernels: tuple[Kernel, ...]
     allocate: Callable[[int], Array]
+    # what it was asked before
+    _serving: dict[Served, Serving] = field(
+        init=False, compare=False, repr=False, default_factory=dict[Served, Serving]
+    )
+    _chosen: Answers[Chosen] = field(init=False, compare=False, repr=False, default_factory=Answers)
+
+    @property
+    def sm(self) -> int:
+        """The architecture of a GPU, 90 for sm_90; 0 for all others."""
+        return 0
+
+    def instantiate(self, program: Any, arena: Any, around: Any, states: Mapping[str, Array] | None) -> Any:
+        """An instance of a program over an arena of this device."""
+        from .instance import Instance  # which asks for devices itself
+
+        return Instance(program, arena, around, states)
+
+    def keep(self, state: Array) -> Array:
+        """A state where programs of this device read and write it."""
+        return state
 
     def kernel(self, name: str) -> Kernel:
         """The kernel of this name."""
@@ -33,15 +57,25 @@ class Device:
     def choose(self, ask: Ask) -> Chosen:
         """The first kernel that serves, and (kernel, reason) of each that declined before it."""
         asked = kind(ask)
-        if asked is None or any(k.serves(ask.node) for k in _forgetful(self)):
+        if asked is None or not self._serves(ask.node)[1]:
             return self._choose(ask)
-        return _CHOICES.get((self, asked), lambda: self._choose(ask))
+        return self._chosen.get(asked, lambda: self._choose(ask))
+
+    def _serves(self, node: Node) -> Serving:
+        """The kernels that serve a node, and whether all of them look at nothing but what makes the kind of a
+        question."""
+        of = (node.domain, node.op, anchor(node))
+        found = self._serving.get(of)
+        if found is None:
+            serving = tuple(k for k in self.kernels if k.serves(node))
+            found = serving, all(getattr(k, "remembers", False) for k in serving)
+            if node.domain in ("", "mezzo"):  # the records of others come and go
+                self._serving[of] = found
+        return found
 
     def _choose(self, ask: Ask) -> Chosen:
         node, declined = ask.node, list[tuple[str, str]]()
-        for kernel in self.kernels:
-            if not kernel.serves(node):
-                continue
+        for kernel in self._serves(node)[0]:
             try:
                 answer = kernel.select(ask if _packs(type(kernel)) else _plain(ask))
             except MezzoError as error:
@@ -56,15 +90,6 @@ class Device:
                 return answer, tuple(declined)
             declined.append((kernel.name, answer.reason))
         raise PlanError(f"no kernel of {self.name} serves {node.op}", where=node.place)
-
-
-_CHOICES: Answers[Chosen] = Answers()
-
-
-@cache
-def _forgetful(device: Device) -> tuple[Kernel, ...]:
-    """Kernels that look at more than what makes the kind of a question."""
-    return tuple(k for k in device.kernels if not getattr(k, "remembers", False))
 
 
 @cache
@@ -88,12 +113,18 @@ DEVICES: dict[str, Device] = {"cpu": Device("cpu", (*onednn.KERNELS, *CPU_KERNEL
 
 
 def device(name: str) -> Device:
-    """The device of this name; MissingPackage names the ones there are.
+    """The device of this name: `cpu`, `gpu:0`, or `gpu:0@sm_90` to plan for a GPU that is not here.
+
+    Raises MissingPackage for one that is missing, and says what of it is.
 
     >>> device("cpu").name
     'cpu'
     """
     found = DEVICES.get(name)
+    if found is None and name.startswith("gpu:"):
+        from .gpu.device import gpu  # with the first GPU that is asked for
+
+        found = DEVICES.setdefault(name, gpu(name))
     if found is None:
         raise MissingPackage(
             f"device {name!r} is not available; this build runs on {', '.join(DEVICES)}",

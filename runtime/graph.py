@@ -60,7 +60,7 @@ class Node:
     @property
     def bodies(self) -> dict[str, Graph]:
         """The subgraphs among the attributes, by attribute name."""
-        return {a: v for a, v in self.attrs.items() if isinstance(v, Graph)}
+        return {a: v for a, v in self.attrs.items() if isinstance(v, Graph)} if self.attrs else {}
 
     @property
     def wanted(self) -> tuple[bool, ...]:
@@ -68,9 +68,10 @@ class Node:
 
     def reads(self) -> Iterator[str]:
         """Every value this node needs: its inputs, and what its subgraphs take from outside."""
-        yield from (i for i in self.inputs if i)
-        for body in self.bodies.values():
-            yield from body.captures()
+        yield from filter(None, self.inputs)
+        for value in self.attrs.values():
+            if isinstance(value, Graph):
+                yield from value.captures()
 
     def __str__(self) -> str:
         attrs = {a: "{...}" if isinstance(v, Graph) else v for a, v in self.attrs.items()}

@@ -18,6 +18,7 @@ from ..ops.budget import Budget
 from ..ops.errors import ShapeError
 from ..ops.types import differentiable, type_of
 from .graph import Graph, GraphBuilder, Node
+from .kernels.kind import Kind
 from .shared import shared
 
 
@@ -160,13 +161,11 @@ def _kind(node: Node, ins: Sequence[Type | None]) -> Any:
     cannot be compared."""
     if node.bodies:
         return None
-    values = tuple(id(t.value) if isinstance(t, Tensor) else 0 for t in ins)  # types are equal whatever their elements
-    key = (node.op, node.domain, node.wanted, tuple(node.attrs.items()), *ins, values)
+    values = [id(t.value) if isinstance(t, Tensor) else 0 for t in ins]  # types are equal whatever their elements
     try:
-        hash(key)
+        return Kind(node.op, node.domain, node.wanted, *node.attrs.items(), *ins, *values)
     except TypeError:
         return None
-    return key
 
 
 def infer(

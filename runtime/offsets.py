@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -133,11 +134,18 @@ def _busiest(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:
 
 def _meetings(buffers: Sequence[Buffer], time: Timeline) -> list[list[int]]:
     """For each buffer the others that live at the same time."""
-    if isinstance(time, Sequential):
-        first = np.array([b.first for b in buffers])
-        last = np.array([b.last for b in buffers])
-        return [np.flatnonzero((first <= b.last) & (last >= b.first)).tolist() for b in buffers]
     found: list[list[int]] = [[] for _ in buffers]
+    if isinstance(time, Sequential):
+        spans = [(b.first, b.last) for b in buffers]
+        alive: list[int] = []
+        for i in sorted(range(len(buffers)), key=lambda i: spans[i][0]):
+            begin = spans[i][0]
+            alive = [j for j in alive if spans[j][1] >= begin]
+            for j in alive:
+                found[j].append(i)
+            found[i] += alive
+            alive.append(i)
+        return found
     for i, a in enumerate(buffers):
         for j, b in enumerate(buffers[:i]):
             if any(time.meets(m.life, n.life) for m in a.members for n in b.members):
@@ -149,12 +157,16 @@ def _meetings(buffers: Sequence[Buffer], time: Timeline) -> list[list[int]]:
 def _orders(buffers: Sequence[Buffer], sizes: list[int], meets: list[list[int]]) -> Iterator[list[int]]:
     """By size, by size x duration, by what each meets, by time; then shuffled a little, always in the same way."""
     spans = [b.last - b.first + 1 for b in buffers]
-    crowd = [sum(sizes[j] for j in others) for others in meets]
+
+    @cache
+    def crowd(i: int) -> int:
+        return sizes[i] + sum(sizes[j] for j in meets[i])
+
     keys = (
         lambda i: (-sizes[i], buffers[i].first),
         lambda i: (-sizes[i], -spans[i], buffers[i].first),
         lambda i: (-sizes[i] * spans[i], buffers[i].first),
-        lambda i: (-crowd[i], -sizes[i]),
+        lambda i: (-crowd(i), -sizes[i]),
         lambda i: (-spans[i], -sizes[i]),
         lambda i: (buffers[i].first, -sizes[i]),
         lambda i: (-buffers[i].last, -sizes[i]),

@@ -48,11 +48,11 @@ class Step:
 
     def reads(self) -> tuple[str, ...]:
         """Every value the step reads, those of its bodies included."""
-        inside = (c for body in self.bodies.values() for c in body.captures)
+        inside = [c for body in self.bodies.values() for c in body.captures] if self.bodies else []
         return tuple(dict.fromkeys([*filter(None, self.node.inputs), *inside]))
 
     def writes(self) -> tuple[str, ...]:
-        return tuple(o for o in self.node.outputs if o)
+        return tuple(filter(None, self.node.outputs))
 
     @property
     def workspace(self) -> str:
@@ -87,9 +87,11 @@ class Program:
 
     @cached_property
     def staged(self) -> tuple[str, ...]:
-        """Inputs, captured values and results that are copied to and from a fixed place: static and small."""
+        """Inputs, captured values and results that are copied to and from a fixed place: static and small, and on a
+        GPU of any size, since a captured graph holds addresses."""
         ports = dict.fromkeys((*self.given, *self.captures, *self.results))
-        return tuple(n for n in ports if n not in self.states and _is_small(self.types.get(n)))
+        most = None if self.target.sm else STAGED
+        return tuple(n for n in ports if n not in self.states and _is_small(self.types.get(n), most))
 
     @cached_property
     def arena_bytes(self) -> int:
@@ -179,8 +181,8 @@ class Program:
         return "\n".join([head, *rows, str(self.plan)])
 
 
-def _is_small(type: Type | None) -> bool:
-    return isinstance(type, Tensor) and type.static and type.nbytes <= STAGED
+def _is_small(type: Type | None, most: int | None) -> bool:
+    return isinstance(type, Tensor) and type.static and (most is None or type.nbytes <= most)
 
 
 def without_bodies(node: Node) -> Node:

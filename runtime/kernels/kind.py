@@ -15,6 +15,21 @@ FEW = 16  # elements of which kernels look at the values
 T = TypeVar("T")
 
 
+class Kind:
+    """The parts of a question, hashed once: a question is looked up in several tables, and most of it are types."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, *parts: Hashable) -> None:
+        self._parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Kind) and self._hash == other._hash and self._parts == other._parts
+
+
 class Answers(Generic[T]):
     """What was answered before. Too many are forgotten all at once."""
 
@@ -32,34 +47,30 @@ class Answers(Generic[T]):
         return found
 
 
-def kind(ask: Ask) -> Hashable | None:
+def kind(ask: Ask) -> Kind | None:
     """What a choice depends on: everything but the names of values and the elements of large ones. None where that
     cannot be compared: operators of others, whose records change, and nodes with bodies or arrays."""
     node = ask.node
     if node.domain not in ("", "mezzo"):
         return None
-    known = (*ask.inputs, *ask.outputs)
-    found = (
-        node.domain,
-        node.op,
-        tuple(sorted(node.attrs.items())),
-        tuple(map(node.inputs.index, node.inputs)),
-        node.wanted,
-        tuple(t.forget() if isinstance(t, Tensor) and t.value is not None else t for t in known),
-        tuple(map(_value, ask.inputs)),
-        tuple(ask.constants),
-        ask.target,
-    )
     try:
-        hash(found)
+        return Kind(
+            node.domain,
+            node.op,
+            tuple(sorted(node.attrs.items())),
+            tuple(map(node.inputs.index, node.inputs)),
+            node.wanted,
+            *(t.forget() if isinstance(t, Tensor) and t.value is not None else t for t in (*ask.inputs, *ask.outputs)),
+            *map(_value, ask.inputs),
+            tuple(ask.constants),
+            ask.target,
+        )
     except TypeError:
         return None
-    return found
 
 
 def _value(type: Type | None) -> bytes | bool:
     """The elements of a small value; of others, whether they are known."""
-    value = type.value if isinstance(type, Tensor) else None
-    if value is None:
+    if type is None or not isinstance(type, Tensor) or (value := type.value) is None:
         return False
     return np.asarray(value).tobytes() if np.size(value) <= FEW else True
