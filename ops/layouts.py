@@ -104,3 +104,30 @@ def _loops(layout: str, sizes: tuple[int, ...]) -> tuple[list[tuple[int, int]], 
 def row_major(rank: int) -> str:
     """The letters of the dims in order."""
     return "abcdefghijkl"[:rank]
+
+
+def turned(layout: str, order: Sequence[int], sizes: Sequence[int]) -> str:
+    """The layout in which a tensor of these sizes lies once its axes are put in another order.
+
+    >>> turned("", (0, 2, 3, 1), (1, 8, 5, 5)), turned("acdb", (0, 2, 3, 1), (1, 8, 5, 5))
+    ('adbc', '')
+    """
+    letters, lying = row_major(len(sizes)), parse(layout or row_major(len(sizes)), len(sizes))[0]
+    return plain("".join(letters[order.index(d)] for d in lying), [sizes[d] for d in order])
+
+
+def with_units(layout: str, before: Sequence[int], after: Sequence[int]) -> str | None:
+    """The layout of the same bytes once axes of size 1 are taken away or added; None where other axes change.
+
+    >>> with_units("acdb", (2, 8, 1, 5), (2, 8, 5)), with_units("acdb", (2, 8, 1, 5), (16, 5))
+    ('acb', None)
+    """
+    moving = [d for d in parse(layout, len(before))[0] if before[d] != 1]
+    left = [d for d, n in enumerate(before) if n != 1]
+    made = [d for d, n in enumerate(after) if n != 1]
+    if [before[d] for d in left] != [after[d] for d in made]:
+        return None
+    order = [made[left.index(d)] for d in moving]
+    for d in (d for d, n in enumerate(after) if n == 1):
+        order.insert(order.index(d - 1) + 1 if d else 0, d)
+    return plain("".join(row_major(len(after))[d] for d in order), after)

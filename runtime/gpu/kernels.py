@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from ..kernels.kernel import Kernel
+from .movement import Movement, Pad
+from .norm import BatchNormalisation, LocalNormalisation, Normalisation
 from .pointwise import Pointwise
+from .softmax import Softmax
 
-GPU_KERNELS: tuple[Kernel, ...] = (Pointwise(),)
+GPU_KERNELS: tuple[Kernel, ...] = (
+    Pointwise(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
+)  # fmt: skip

@@ -6,7 +6,7 @@ whenever a larger element turns up (https://arxiv.org/abs/1805.02867).
 
 from __future__ import annotations
 
-from ...ops import DType
+from ...ops import DType, Tensor
 from ...ops.rules import axis_of
 from ..graph import Node
 from ..kernels.kernel import Ask, Declined
@@ -30,6 +30,7 @@ class Softmax(Generated):
         found, y = elements([*ask.inputs, *ask.outputs]), ask.outputs[0]
         if found is None or any(not e.dtype.floating for e in found):
             return Declined("an operand is no tensor of floats of 16, 32 or 64 bits, or its sizes are not known")
+        assert isinstance(y, Tensor)
         sizes = y.sizes
         if not y.elements:
             return Written(())

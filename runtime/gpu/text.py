@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -149,36 +150,45 @@ def each(
     sizes: Sequence[int],
     body: str,
     *,
+    layout: str = "",
     largest: int = 0,
     before: str = "",
 ) -> Launch:
-    """One thread for each element of an array of these sizes: `body` finds its number in `i` and its place in `c0`,
-    `c1`, ...; `largest` is the number of elements of the largest other array."""
+    """One thread for each element of an array of these sizes, in the order in which they lie: `body` finds the number
+    of its own in `i` and its place in `c0`, `c1`, ...; `largest` is the number of elements of the largest other
+    array."""
     count = math.prod(sizes)
     index = index_type(count, largest)
+    used = set(re.findall(r"\bc(\d+)\b", body))
     head = [
         f"const {index} i = ({index})blockIdx.x * {THREADS} + threadIdx.x;",
         f"if (i >= {count}) return;",
-        *coordinates(index, "i", sizes),
+        *coordinates(index, "i", sizes, order=lying(layout, len(sizes)), used=[int(c) for c in used]),
     ]
     return launch(family, parameters, "\n".join(head) + "\n" + body, -(-count // THREADS), before=before)
 
 
-def coordinates(index: str, number: str, sizes: Sequence[int], name: str = "c") -> list[str]:
-    """Statements that take a row-major number apart into `c0`, `c1`, ...: one division for each axis but the first."""
-    found, left = [], number
-    last = max((d for d, n in enumerate(sizes) if n != 1), default=-1)
-    first = min((d for d, n in enumerate(sizes) if n != 1), default=-1)
-    for d in reversed(range(len(sizes))):
-        if sizes[d] == 1:
-            found.append(f"const {index} {name}{d} = 0;")
-        elif d == first:
-            found.append(f"const {index} {name}{d} = {left};")
-        else:
-            found.append(f"const {index} {name}{d} = {left} % {sizes[d]};")
-            found.append(f"const {index} {name}{d}r = {left} / {sizes[d]};")
-            left = f"{name}{d}r"
-    assert last >= -1
+def coordinates(
+    index: str,
+    number: str,
+    sizes: Sequence[int],
+    name: str = "c",
+    *,
+    order: Sequence[int] | None = None,
+    used: Sequence[int] | None = None,
+) -> list[str]:
+    """Statements that take the number of an element apart into its places `c0`, `c1`, ...; axes lie in `order`, the
+    outermost first, and the places of those in `used` are wanted."""
+    found, step = [], 1
+    order = range(len(sizes)) if order is None else order
+    count = math.prod(sizes)
+    for d in reversed(order):
+        whole = step * sizes[d]
+        if used is None or d in used:
+            part = number if step == 1 else f"{number} / {step}"
+            part = "0" if sizes[d] == 1 else part if whole == count else f"{part} % {sizes[d]}"
+            found.append(f"const {index} {name}{d} = {part};")
+        step = whole
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...ops import DType, Tensor
-from ...ops.layouts import is_permutation, parse, plain, row_major
+from ...ops.layouts import is_permutation, turned, with_units
 from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work, nothing
@@ -59,15 +59,9 @@ class Units:
             return Declined("sizes are not known")
         if not is_permutation(x.layout):
             return Declined(f"the input is {x.layout or 'row-major'}")
-        moving = [d for d in parse(x.layout, len(x.sizes))[0] if x.sizes[d] != 1]
-        left = [d for d, n in enumerate(x.sizes) if n != 1]
-        made = [d for d, n in enumerate(y.sizes) if n != 1]
-        if [x.sizes[d] for d in left] != [y.sizes[d] for d in made]:
+        layout = with_units(x.layout, x.sizes, y.sizes)
+        if layout is None:
             return Declined("axes of other sizes change")
-        order = [made[left.index(d)] for d in moving]
-        for d in (d for d, n in enumerate(y.sizes) if n == 1):
-            order.insert(order.index(d - 1) + 1 if d else 0, d)
-        layout = plain("".join(row_major(len(y.sizes))[d] for d in order), y.sizes)
         others = ("",) * (len(ask.inputs) - 1)
         return Choice(self.name, aliases=(Alias(0, 0, "view"),), layouts=(x.layout, *others, layout))
 
@@ -124,9 +118,7 @@ class Transpose:
         if x.layout and not is_permutation(x.layout):
             return Declined(f"the input is blocked: {x.layout}")
         order = ask.node.attrs.get("perm") or tuple(reversed(range(len(x.sizes))))
-        lying = parse(x.layout or row_major(len(x.sizes)), len(x.sizes))[0]
-        letters = row_major(len(x.sizes))
-        layout = plain("".join(letters[order.index(d)] for d in lying), [x.sizes[d] for d in order])
+        layout = turned(x.layout, order, x.sizes)
         if layout and not _reorders(Memory(tuple(x.sizes[d] for d in order), x.dtype, layout)):
             return Declined(f"oneDNN reorders no {x} here")
         layouts = (x.layout, layout)
