@@ -20,7 +20,7 @@ from ..arrange import as_they_lie, split
 from ..device import Device
 from ..graph import Node, check_arity
 from ..infer import check_size
-from ..kernels import Ask, Choice, Target
+from ..kernels import Ask, Choice, Recalls, Target
 from ..lives import ALIGN, Space, aligned
 from ..lower import Options, sharings
 from ..plan import MemoryPlan, Slot
@@ -137,7 +137,14 @@ class _Checked:
         else:
             check_arity(node)
             _check_types(node, ins, outs)
-        choice, _ = self.device.choose(Ask(node, ins, results, [i in constants for i in node.inputs], self.target))
+        ask = Ask(node, ins, results, [i in constants for i in node.inputs], self.target)
+        kernel = self.device.kernel(step.choice.kernel)
+        if isinstance(kernel, Recalls):
+            try:
+                kernel.recall(ask, step.choice)
+            except MezzoError as error:
+                raise Differs(f"{step.choice.kernel} cannot run {node.op} as it was stored: {error}") from error
+        choice, _ = self.device.choose(ask)
         if step.bodies:
             choice = replace(choice, workspace=max(map(body_bytes, step.bodies.values())))
         return as_they_lie(choice, ins)

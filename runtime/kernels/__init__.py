@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .exchange import Exchanges
 from .extremes import Extremes, Places
-from .kernel import Alias, Ask, Call, Choice, Declined, Exchange, Kernel, Packs, Rebinds, Target, Work
+from .kernel import Alias, Ask, Call, Choice, Declined, Exchange, Kernel, Packs, Rebinds, Recalls, Target, Work
 from .losses import CrossEntropy
 from .matmul import Gemm, MatMul
 from .movement import Movement, Take
@@ -33,6 +33,6 @@ CPU_KERNELS: tuple[Kernel, ...] = (
 )
 
 __all__ = [
-    "CPU_KERNELS", "Alias", "Ask", "Call", "Choice", "Declined", "Exchange", "Kernel", "Packs", "Rebinds", "Target",
-    "Work",
+    "CPU_KERNELS", "Alias", "Ask", "Call", "Choice", "Declined", "Exchange", "Kernel", "Packs", "Rebinds", "Recalls",
+    "Target", "Work",
 ]  # fmt: skip

@@ -22,12 +22,14 @@ Scratch = Callable[[DType, tuple[int, ...]], Array]
 @dataclass(frozen=True, slots=True)
 class Target:
     """What programs are made for: a device, how many of its threads one step may use, whether oneDNN is taken where
-    it is found, and how float32 products are computed (`strict`, or `bf16`: operands rounded to bfloat16)."""
+    it is found, how float32 products are computed (`strict`, or of operands rounded to `bf16` or `tf32`), and the
+    architecture of a GPU (90 for sm_90; 0 on the CPU)."""
 
     device: str = "cpu"
     threads: int = 1
     onednn: bool = True
     math: str = "strict"
+    sm: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ class Ask:
 
     The inputs' layouts are those in which they are at hand (a kernel may want others: they are then reordered), those
     of the outputs are what their readers would like best. `constants` tells which inputs are constant, so that they
-    can be packed ahead of time.
+    can be packed ahead of time. `trial`: no step comes of the answer, it only tells whether a kernel takes the node at
+    all, so that nothing need be measured.
     """
 
     node: Node
@@ -87,6 +90,7 @@ class Ask:
     outputs: Sequence[Type]
     constants: Sequence[bool] = ()
     target: Target = field(default_factory=Target)
+    trial: bool = False
 
     def constant(self, i: int) -> bool:
         """Whether input `i` is a constant."""
@@ -158,6 +162,15 @@ class Packs(Protocol):
 
     def pack(self, ask: Ask, index: int, array: Array) -> Array:
         """The bytes of constant input `index` in the layout that the choice names."""
+        ...
+
+
+@runtime_checkable
+class Recalls(Protocol):
+    """A kernel whose choice was measured, so that it could be another one today."""
+
+    def recall(self, ask: Ask, choice: Choice) -> None:
+        """Let `select` answer with what a stored program holds. Raises MezzoError where that is not to be had."""
         ...
 
 

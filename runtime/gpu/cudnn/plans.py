@@ -1,0 +1,212 @@
+"""Plans: cuDNN's answers to drafts. Each is found once, timed once where there is a GPU, and kept on disk.
+
+Which plan is taken is data (its name, in Choice.params): a stored program names it, and gets it again. Without a GPU
+the heuristics' first that can be built is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from ...kernels.kernel import Target
+from ..cache import key_of, read, write
+from ..driver import cupy
+from .build import create_plans, graph_of, uids, words
+from .draft import Draft, Operand, Refused
+from .library import handle, is_plan, library, properties
+
+FORM = "1"  # of entries in the cache
+KIND = "cudnn"
+TIMED = 8  # plans of a draft that are tried on a device
+RUNS = 5  # of each, after one that is not counted
+LARGEST = 256 << 20  # bytes of workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An engine of cuDNN and its settings by their name, the bytes of workspace, what `load` reads, and how long a run
+    took where it was timed."""
+
+    name: str
+    workspace: int
+    data: bytes = field(repr=False)
+    milliseconds: float | None = None
+
+
+class Plans:
+    """What was found in this process."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Draft, str, int], Plan | Refused] = {}
+        self._lock = threading.RLock()
+
+    def best(self, draft: Draft, target: Target, *, timed: bool = False) -> Plan:
+        """The plan to take, the fastest where `timed` asks for it. Raises Refused where cuDNN has none."""
+        at = draft, target.device, target.sm
+        with self._lock:
+            found = self._found.get(at)
+            if found is None:
+                found = self._found[at] = self._kept(draft, target)
+            if isinstance(found, Refused):
+                raise found
+            if timed and found.milliseconds is None:
+                found = self._found[at] = self._fastest(draft, target)
+            return found
+
+    def recall(self, draft: Draft, target: Target, name: str, milliseconds: float | None) -> None:
+        """Take the plan that was chosen elsewhere, on such a device. Raises Refused where it is not to be had."""
+        at = draft, target.device, target.sm
+        with self._lock:
+            found = self._found.get(at)
+            if isinstance(found, Plan) and (found.name, found.milliseconds) == (name, milliseconds):
+                return
+            made = replace(_named(draft, target, name), milliseconds=milliseconds)
+            self._found[at] = made
+            self._keep(draft, target, made)
+
+    def forget(self) -> None:
+        """Let go of all; for tests."""
+        with self._lock:
+            self._found.clear()
+
+    def _kept(self, draft: Draft, target: Target) -> Plan | Refused:
+        """From the disk, or the first that the heuristics name."""
+        held = read(KIND, key(draft, target))
+        if held is not None:
+            return _unpacked(held)
+        made: Plan | Refused
+        try:
+            graph, names = _asked(draft, target)
+            index, workspace = next(_buildable(graph, len(names)), (-1, 0))
+            if index < 0:
+                raise Refused(f"none of {len(names)} plans can be built")
+            made = Plan(names[index], workspace, _data(graph))
+        except Refused as error:
+            made = error
+        self._keep(draft, target, made)
+        return made
+
+    def _fastest(self, draft: Draft, target: Target) -> Plan:
+        graph, names = _asked(draft, target)
+        found = fastest(_buildable(graph, len(names)), _stopwatch(graph, draft, target))
+        graph.build_plan_at_index(found[0])  # which makes it the one that is stored
+        made = Plan(names[found[0]], found[1], _data(graph), found[2])
+        self._keep(draft, target, made)
+        return made
+
+    def _keep(self, draft: Draft, target: Target, made: Plan | Refused) -> None:
+        write(KIND, key(draft, target), _packed(made))
+
+
+PLANS = Plans()
+
+
+def key(draft: Draft, target: Target) -> str:
+    """What a plan is found by: the draft, the versions, and the GPU."""
+    found = library()
+    return key_of(FORM, repr(draft), found.version, found.frontend, properties(target.device, target.sm)[1])
+
+
+def fastest(
+    candidates: Iterator[tuple[int, int]], clock: Callable[[int, int], float], most: int = TIMED
+) -> tuple[int, int, float]:
+    """Of (number, workspace), the one that `clock` says is fastest, with its time; `most` are tried.
+
+    >>> fastest(iter([(0, 64), (3, 0), (4, 0)]), lambda number, workspace: 9.0 - number, most=2)
+    (3, 0, 6.0)
+    """
+    times = [(*each, clock(*each)) for _, each in zip(range(most), candidates, strict=False)]
+    if not times:
+        raise Refused("no plan can be built")
+    return min(times, key=lambda t: t[2])
+
+
+def load(plan: Plan, device: str) -> Any:
+    """The plan on a device, as an object whose `execute` runs it."""
+    graph = library().module.pygraph()
+    graph.deserialize(handle(device), list(plan.data))
+    return graph
+
+
+def _asked(draft: Draft, target: Target) -> tuple[Any, list[str]]:
+    module = library().module
+    graph = graph_of(module, draft, properties(target.device, target.sm)[0], target.sm)
+    return graph, create_plans(module, graph, draft)
+
+
+def _named(draft: Draft, target: Target, name: str) -> Plan:
+    graph, names = _asked(draft, target)
+    if name not in names:
+        raise Refused(f"cuDNN does not name the plan {name} here")
+    try:
+        graph.build_plan_at_index(names.index(name))
+        return Plan(name, int(graph.get_workspace_size()), _data(graph))
+    except Exception as error:
+        raise Refused(words(error)) from error
+
+
+def _buildable(graph: Any, count: int) -> Iterator[tuple[int, int]]:
+    """Numbers and workspaces of the plans that can be built, best first; the last one yielded is the graph's own."""
+    for index in range(count):
+        try:
+            graph.build_plan_at_index(index)
+            workspace = int(graph.get_workspace_size_plan_at_index(index))
+        except Exception:  # cuDNN says no in errors of several kinds
+            continue
+        if workspace <= LARGEST:
+            yield index, workspace
+
+
+def _data(graph: Any) -> bytes:
+    return bytes(graph.serialize())
+
+
+def _packed(made: Plan | Refused) -> bytes:
+    if isinstance(made, Refused):
+        return json.dumps({"refused": str(made)}).encode() + b"\n"
+    about = {"name": made.name, "workspace": made.workspace, "milliseconds": made.milliseconds}
+    return json.dumps(about).encode() + b"\n" + made.data
+
+
+def _unpacked(held: bytes) -> Plan | Refused:
+    head, _, data = held.partition(b"\n")
+    about = json.loads(head)
+    return Refused(about["refused"]) if "refused" in about else Plan(**about, data=data)
+
+
+def _stopwatch(graph: Any, draft: Draft, target: Target) -> Callable[[int, int], float]:
+    """What times a plan of a graph on the device, in milliseconds: the fastest of some runs."""
+    assert not is_plan(target.device)
+    cp = cupy()
+    held: dict[int, Any] = {}
+    for uid, operand in uids(draft).items():
+        held[uid] = cp.cuda.alloc(nbytes(operand))
+        held[uid].memset(0x11, nbytes(operand))  # small numbers in every type of float
+    pointers = {uid: int(memory.ptr) for uid, memory in held.items()}
+
+    def clock(index: int, workspace: int, held: dict[int, Any] = held) -> float:
+        space = cp.cuda.alloc(max(workspace, 1))
+        run = partial(graph.execute_plan_at_index, pointers, int(space.ptr), index, handle(target.device))
+        run()
+        times: list[float] = []
+        for _ in range(RUNS):
+            start, end = cp.cuda.Event(), cp.cuda.Event()
+            start.record()
+            run()
+            end.record()
+            end.synchronize()
+            times.append(float(cp.cuda.get_elapsed_time(start, end)))
+        return min(times)
+
+    return clock
+
+
+def nbytes(operand: Operand) -> int:
+    """Bytes from the first to the last element of a tensor."""
+    last = sum((n - 1) * s for n, s in zip(operand.sizes, operand.strides, strict=True))
+    return (last + 1) * operand.dtype.itemsize
