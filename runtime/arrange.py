@@ -45,7 +45,7 @@ class Arranger:
         ins = [self.types[i] if i else None for i in node.inputs]
         ask = Ask(node, ins, outputs, [i in self.constants for i in node.inputs], self.target)
         choice, declined = self.device.choose(ask)
-        if bodies:
+        if bodies and not self.target.sm:  # those of a GPU's steps have their place on the host
             # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner
             choice = replace(choice, workspace=max(map(body_bytes, bodies.values())))
         choice = as_they_lie(choice, ins)

@@ -21,7 +21,7 @@ from .passes.expand import expand
 from .passes.fold import fold
 from .passes.fusions import FUSIONS
 from .passes.gradient import write_gradients
-from .passes.precision import narrowed
+from .passes.precision import NARROW, narrowed
 from .passes.prune import prune
 from .passes.qdq import quantise
 from .program import Program
@@ -157,6 +157,6 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
         written = expand(graph, in_parts, graph.types)
         graph = simplify(_retyped(graph, written, budget))  # what the parts make of sizes is known
     graph = _canonical(graph, budget)
-    if options.precision == "bf16":
-        graph = _retyped(graph, narrowed(graph, takes), budget)
+    if options.precision in NARROW:
+        graph = _retyped(graph, narrowed(graph, takes, NARROW[options.precision]), budget)
     return fuse_chains(graph, takes, options.extern or (), chains=compiled.chains)

@@ -20,8 +20,9 @@ from .program import Port, Program, Step
 
 Orders = dict[tuple[str, ...], Order]  # which order of steps is the best, by the outputs of the graph or body
 
-# float32 as it is; products of operands rounded to bfloat16; tensors kept in bfloat16 where kernels take them
-PRECISIONS = ("fp32", "bf16-math", "bf16")
+# float32 as it is; products of operands rounded to bfloat16 or TF32; narrow tensors where kernels take them
+PRECISIONS = ("fp32", "bf16-math", "tf32", "bf16", "fp16")
+MATH = {"bf16-math": "bf16", "tf32": "tf32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,13 @@ class Options:
     @property
     def target(self) -> Target:
         """What kernels are told of these options."""
-        math = "bf16" if self.precision == "bf16-math" else "strict"
-        return Target(self.device.name, self.threads, self.onednn, math)
+        math = MATH.get(self.precision, "strict")
+        return Target(self.device.name, self.threads, self.onednn, math, self.device.sm)
+
+    @property
+    def inside(self) -> Options:
+        """How bodies are made: those of a GPU's programs run on the host."""
+        return replace(self, device=DEVICES["cpu"], precision="fp32") if self.device.sm else self
 
 
 def lower(
@@ -193,7 +199,7 @@ def _steps(
     made = Arranger(options.device, options.target, dict(graph.types), constants, packed, plain, wished)
     for node in graph.nodes:
         bodies = {
-            attr: _lower(b.but(types=graph.types), options, b.outputs, constants, packed, orders)
+            attr: _lower(b.but(types=graph.types), options.inside, b.outputs, constants, packed, orders)
             for attr, b in node.bodies.items()
         }
         captures = (c for b in bodies.values() for c in b.captures)

@@ -42,14 +42,17 @@ if TYPE_CHECKING:
 _ran_in: int | None = None  # the process that has run a program first
 
 
-def _possible(precision: str, onednn: bool) -> str:
-    """The precision, if it is one and this machine computes it; InputError otherwise."""
-    if precision not in PRECISIONS:
+def _possible(precision: str, onednn: bool, gpu: bool) -> str:
+    """The precision, if it is one and the device computes it; InputError otherwise."""
+    known = [p for p in PRECISIONS if p not in (("bf16-math",) if gpu else ("tf32", "fp16"))]
+    if precision not in known:
         raise InputError(
-            f"precision {precision!r} is none of {', '.join(PRECISIONS)}",
+            f"precision {precision!r} is none of {', '.join(known)}",
             where="Session",
             hint="for int8, give mz.load calibration data, or load a quantised model as it is",
         )
+    if gpu:
+        return precision
     if precision == "fp32":
         return precision  # the library is not even looked for: loading it takes milliseconds
     found = library() if onednn else None
@@ -96,9 +99,10 @@ class Session:
     puts one operator in the place of several where that saves memory (see runtime/passes/fusions.py). `threads`
     is how many one step may use (default: OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to
     NumPy.
-    `precision` is "fp32", "bf16-math" (products of float32 operands are rounded to bfloat16) or "bf16" (tensors too,
-    where kernels take them). `buckets` maps open dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`:
-    inputs are padded with zeros to the next one and results cut back, which is right for dims whose elements the model
+    `device` is "cpu", "gpu:0", or "gpu:0@sm_90" to plan for a GPU that is not here.
+    `precision` is "fp32", "bf16" (tensors in bfloat16 where kernels take them), on the CPU also "bf16-math" (operands
+    of float32 products are rounded to bfloat16), on GPUs "tf32" (rounded to TF32) and "fp16". `buckets` maps open
+    dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`: inputs are padded with zeros to the next one and results cut back, which is right for dims whose elements the model
     treats independently. A graph with
     states keeps them from run to run, and then runs one at a time; `states` gives arrays to keep them in, by name of
     the value that is read, which sessions may share that do not run at the same time. `exchange` is what Emit and Await
@@ -138,9 +142,10 @@ class Session:
     ) -> None:
         self._model, self.signature, self.budget = model, model.signature, budget or Budget()
         self._stored = None if isinstance(model, Graph) else model
+        on = device_named(device)
         self._options = Options(
-            device_named(device), Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
-            precision=_possible(precision, onednn), exchange=exchange is not None,
+            on, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
+            precision=_possible(precision, onednn, bool(on.sm)), exchange=exchange is not None,
         )  # fmt: skip
         self._exchange, self._part = exchange, () if exchange is None else exchange.part
         self._compiled: dict[tuple[str, ...], Compiled] = {}
@@ -169,6 +174,7 @@ class Session:
                 raise InputError(
                     f"state {name!r} is {type_of(self.states[name])}, not {type_of(first)}", where="Session"
                 )
+            self.states[name] = on.keep(self.states[name])
         self._fixed = all(isinstance(t, Tensor) and t.static for t in self.signature.inputs.values())
         if not self._lies_ready():
             # whatever is wrong with the graph is said here, and not by the first run
@@ -415,7 +421,8 @@ class Session:
                 numpy_random=self._numpy_random,
                 exchange=self._exchange,
             )
-            found = seat.instances[bound] = Instance(bound.program, seat.arena, around, self.states)
+            made = self._options.device.instantiate(bound.program, seat.arena, around, self.states)
+            found = seat.instances[bound] = made
         return found
 
     def _replay(self, known: Known, feeds: Mapping[str, Any]) -> dict[str, Any]:

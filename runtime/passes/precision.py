@@ -1,4 +1,5 @@
-"""Computing in bfloat16 what a kernel of the device computes so; inputs and outputs of the graph keep their types.
+"""Computing in bfloat16 or float16 what a kernel of the device computes so; inputs and outputs of the graph keep their
+types.
 
 Products and convolutions are narrowed wherever a kernel takes them; other operators where an operand is narrow already,
 so that nothing is rounded twice without need.
@@ -15,7 +16,7 @@ from ...ops import DType, Tensor, Type
 from ...ops.types import Array, type_of
 from ..graph import Graph, Node
 
-NARROW = DType.BFLOAT16
+NARROW = {"bf16": DType.BFLOAT16, "fp16": DType.FLOAT16}  # by the name of the precision
 # products of many terms: what narrow arithmetic is fast at
 HEAVY = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 # operators whose float operands all have one type, so that they can follow a narrow one
@@ -31,12 +32,13 @@ Takes = Callable[[Graph, Node], str | None]
 
 @dataclass(slots=True)
 class _Narrowing:
-    """The nodes so far. `narrow` maps float32 values to their bfloat16 forms, `wide` holds those that exist as float32
-    too."""
+    """The nodes so far. `narrow` maps float32 values to their forms of type `to`, `wide` holds those that exist as
+    float32 too."""
 
     graph: Graph
     types: dict[str, Type]
     constants: dict[str, Array]
+    to: DType
     narrow: dict[str, str] = field(default_factory=dict[str, str])
     wide: set[str] = field(default_factory=set[str])
     nodes: list[Node] = field(default_factory=list[Node])
@@ -44,15 +46,15 @@ class _Narrowing:
     def narrowed(self, name: str) -> str:
         """The narrow form of a float32 value; cast if there is none yet."""
         if name not in self.narrow:
-            made = self.narrow[name] = f"{name}:{NARROW}"
+            made = self.narrow[name] = f"{name}:{self.to}"
             known = self.types[name]
             assert isinstance(known, Tensor)
-            self.types[made] = known.to(NARROW)
+            self.types[made] = known.to(self.to)
             if name in self.constants:
-                self.constants[made] = np.asarray(self.constants[name]).astype(NARROW.numpy)
+                self.constants[made] = np.asarray(self.constants[name]).astype(self.to.numpy)
                 self.types[made] = type_of(self.constants[made], known=True)
             else:
-                self.nodes.append(Node("Cast", (name,), (made,), {"to": NARROW.onnx}, name=made, origin=(name,)))
+                self.nodes.append(Node("Cast", (name,), (made,), {"to": self.to.onnx}, name=made, origin=(name,)))
         return self.narrow[name]
 
     def widened(self, name: str) -> str:
@@ -69,11 +71,14 @@ class _Narrowing:
         return isinstance(known, Tensor) and known.dtype is DType.FLOAT and known.static
 
 
-def narrowed(graph: Graph, takes: Takes) -> Graph:
-    """The graph in bfloat16 where `takes` says that a kernel computes a node so (None), else as it is."""
+def narrowed(graph: Graph, takes: Takes, to: DType = DType.BFLOAT16) -> Graph:
+    """The graph in a narrow type where `takes` says that a kernel computes a node so (None), else as it is.
+
+    Nodes with a constant that would become infinite stay too.
+    """
     inputs = {*graph.inputs, *(s.input for s in graph.states)}
     constants = {n: a for n, a in graph.initializers.items() if n not in inputs}
-    made = _Narrowing(graph, dict(graph.types), dict(graph.initializers))
+    made = _Narrowing(graph, dict(graph.types), dict(graph.initializers), to)
     made.wide.update(inputs)
     around = graph.but(types=made.types, initializers=made.constants)
     for node in graph.nodes:
@@ -93,7 +98,7 @@ def narrowed(graph: Graph, takes: Takes) -> Graph:
 
 
 def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], around: Graph, takes: Takes) -> Node | None:
-    """The node in bfloat16, whose operands are cast where they must be; None if it stays as it is."""
+    """The narrow node, whose operands are cast where they must be; None if it stays as it is."""
     if node.domain or node.bodies or node.op not in HEAVY | FOLLOW | MOVE:
         return None
     floats = [n for n in node.inputs if n and made.is_float(n)]
@@ -104,8 +109,10 @@ def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], arou
         return None
     if node.op in MOVE and not all(n in made.narrow for n in moving):
         return None
-    forms = {n: made.narrow.get(n, f"{n}:{NARROW}") for n in floats}
-    outputs = {o: f"{o}:{NARROW}" for o in node.outputs if o}
+    if any(n in constants and _beyond(constants[n], made.to) for n in floats):
+        return None
+    forms = {n: made.narrow.get(n, f"{n}:{made.to}") for n in floats}
+    outputs = {o: f"{o}:{made.to}" for o in node.outputs if o}
     after = replace(
         node,
         inputs=tuple(forms.get(n, n) for n in node.inputs),
@@ -116,14 +123,22 @@ def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], arou
         assert isinstance(known, Tensor)
         if form not in made.types:  # kernels ask for numbers such as the bounds of Clip
             number = name in constants and known.elements == 1
-            narrow = type_of(np.asarray(constants[name]).astype(NARROW.numpy), known=True) if number else None
-            made.types[form] = narrow or known.to(NARROW)
+            narrow = type_of(np.asarray(constants[name]).astype(made.to.numpy), known=True) if number else None
+            made.types[form] = narrow or known.to(made.to)
     if node.op not in MOVE and takes(_with_constants(around, forms, constants), after) is not None:
         return None
     for name in floats:
         made.narrowed(name)
     made.narrow |= outputs
     return after
+
+
+def _beyond(array: Array, to: DType) -> bool:
+    """Whether a finite element of a constant is beyond the largest number of a type."""
+    if to is not DType.FLOAT16 or not array.size:  # bfloat16 reaches as far as float32
+        return False
+    largest = max(-float(np.min(array)), float(np.max(array)))
+    return float(np.finfo(np.float16).max) < largest < float("inf")
 
 
 def _with_constants(around: Graph, forms: dict[str, str], constants: dict[str, Array]) -> Graph:

@@ -1,0 +1,109 @@
+"""`gpu:0`: a GPU as a device. Its kernels, its memory, and how instances are made of programs for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...ops import Tensor
+from ...ops.errors import InputError, MissingPackage
+from ...ops.types import Array
+from ..device import Chosen, Device
+from ..kernels import Ask
+from ..pool import aligned_empty
+from .driver import cupy, described
+from .host import HOST, Host
+from .kernels import GPU_KERNELS
+from .memory import Resident, allocated
+
+NAMES = re.compile(r"gpu:(\d+)(?:@sm_(\d+))?")
+USUAL_SM = 90  # what is planned for where nobody says: H100 and H200
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu(Device):
+    """A GPU, or the plan of one: with `planned` nothing is ever asked of a driver, and nothing runs.
+
+    `index` counts the devices that CUDA shows, `architecture` is that of `sm_90` as 90.
+    """
+
+    index: int = 0
+    architecture: int = USUAL_SM
+    planned: bool = False
+
+    @property
+    def sm(self) -> int:
+        return self.architecture
+
+    def choose(self, ask: Ask) -> Chosen:
+        """Kernels of the device are asked of tensors whose sizes are known; all else belongs to the host."""
+        fixed = all(t is None or (isinstance(t, Tensor) and t.static) for t in (*ask.inputs, *ask.outputs))
+        if not fixed or ask.node.bodies:
+            return HOST.choose(ask)
+        return Device.choose(self, ask)
+
+    def instantiate(self, program: Any, arena: Any, around: Any, states: Mapping[str, Array] | None) -> Any:
+        if self.planned:
+            raise _only_planned(self)
+        from .instance import GpuInstance
+
+        return GpuInstance(program, arena, around, states)
+
+    def keep(self, state: Array) -> Array:
+        """A state in the device's memory; what lies there already is taken as it is."""
+        if self.planned or isinstance(state, Resident):
+            return state
+        made: Any = Resident(np.asarray(state), self.index)
+        return made
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Make it this thread's device for a while."""
+        used: AbstractContextManager[Any] = cupy().cuda.Device(self.index)
+        return used
+
+
+def gpu(name: str) -> Gpu:
+    """The device of a name: `gpu:0`, or `gpu:0@sm_90` for plans alone, which need no GPU.
+
+    Raises MissingPackage where CuPy or the device is missing, InputError for a name that is none.
+
+    >>> gpu("gpu:0@sm_80").sm
+    80
+    """
+    found = NAMES.fullmatch(name)
+    if found is None:
+        raise InputError(f"{name!r} is no device", hint="give 'cpu', 'gpu:0', or 'gpu:0@sm_90' to plan without a GPU")
+    index = int(found[1])
+    kernels = (*GPU_KERNELS, Host())
+    if found[2]:
+        made = Gpu(name, kernels, aligned_empty, index, int(found[2]), planned=True)
+        return Gpu(name, kernels, _refusing(made), index, int(found[2]), planned=True)
+    about = described(index)
+    return Gpu(name, kernels, lambda nbytes: allocated(nbytes, index), index, about.sm)
+
+
+def planned(name: str) -> Gpu:
+    """The device for plans alone that stands for one of this name."""
+    return gpu(name if "@" in name else f"{name}@sm_{USUAL_SM}")
+
+
+def _refusing(device: Gpu) -> Callable[[int], Array]:
+    def allocate(nbytes: int) -> Array:
+        if nbytes:
+            raise _only_planned(device)
+        return aligned_empty(0)
+
+    return allocate
+
+
+def _only_planned(device: Gpu) -> MissingPackage:
+    name = device.name.partition("@")[0]
+    return MissingPackage(
+        f"{device.name} is a plan for sm_{device.sm}, and nothing runs there",
+        hint=f"on a machine with such a GPU, and after pip install 'mezzo[cuda13]': device={name!r}",
+    )
