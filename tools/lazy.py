@@ -24,7 +24,7 @@ def of_onnx(name: str) -> Any:
 
 
 def training(name: str) -> Any:
-    """`__getattr__` of `mezzo`: training and the KVStore, which whoever only runs models does not need.
+    """`__getattr__` of `mezzo`: arrays, training and the KVStore, which whoever only runs models does not need.
 
     Raises AttributeError for any other name.
     """
@@ -45,6 +45,14 @@ def training(name: str) -> Any:
             from ..train.head import with_head
 
             return with_head
+        case "nd":
+            from ..runtime import arrays
+
+            return arrays
+        case "cpu" | "gpu":
+            from ..runtime.arrays import place
+
+            return getattr(place, name)
         case "kv":
             from .. import kvstore
 

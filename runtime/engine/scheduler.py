@@ -7,6 +7,7 @@ of what it writes, or else the last writer (the queues of MXNet's engine, arXiv 
 from __future__ import annotations
 
 from _thread import LockType, allocate_lock
+from _thread import _count as other_threads
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import Any
@@ -38,6 +39,18 @@ class Scheduler:
         if self._refusal is not None:
             kind, message, hint = self._refusal
             raise kind(message, where="Engine", hint=hint)
+
+    def only_calls(self) -> bool:
+        """Whether a push would do no more than call its function, so that a caller may do so without one: the engine is
+        naive, nothing is under way, nobody looks on, and there is no other thread to keep an order with."""
+        return (
+            self._naive
+            and not self._under_way
+            and not self._watchers
+            and not other_threads()
+            and here.work is None
+            and self._refusal is None
+        )
 
     # -- pushing ----------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,13 @@
 >>> session(held_out().inputs[:3]).shape
 (3, 10)
 
-The names of training (`Trainer`, `optimizer`, `schedule`, `with_head`) and the KVStore (`kv`) are imported when they
-are first used.
+The names of arrays (`nd`, `cpu`, `gpu`), training (`Trainer`, `optimizer`, `schedule`, `with_head`) and the KVStore
+(`kv`) are imported when they are first used.
+
+>>> a = mz.nd.ones((2, 3))
+>>> (a * 2).asnumpy()
+array([[2., 2., 2.],
+       [2., 2., 2.]], dtype=float32)
 
 >>> trainer = mz.Trainer(digits_model(), optimizer=mz.optimizer.Adam(rate=mz.schedule.Cosine(0.001, 100)))
 >>> batch = {"image": held_out().inputs[:64], "target": held_out().labels[:64]}
@@ -62,9 +67,12 @@ __all__ = [
     "UnsupportedModel",
     "WireError",
     "__version__",
+    "cpu",
+    "gpu",
     "grad",
     "kv",
     "load",
+    "nd",
     "onnx",
     "op",
     "optimizer",

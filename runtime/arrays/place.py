@@ -1,0 +1,59 @@
+"""Where an array lives: `cpu()`, `cpu(1)`, `gpu(0)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...ops.errors import InputError
+from ..device import device
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A device and its number. All of `cpu(i)` share the memory of the host, and yet are places of their own, so that
+    a program for several devices can be written, and tried, without them.
+
+    >>> print(cpu(), cpu(1), cpu() is cpu(0))
+    cpu(0) cpu(1) True
+    """
+
+    name: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.index})"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+_PLACES: dict[tuple[str, int], Place] = {}
+
+
+def _place(name: str, index: int) -> Place:
+    if index < 0:
+        raise InputError(f"device number {index!r}", where=f"mezzo.{name}", hint="devices are counted from 0")
+    return _PLACES.setdefault((name, index), Place(name, index))
+
+
+def cpu(index: int = 0) -> Place:
+    """The host. Raises InputError for a negative number."""
+    return _place("cpu", index)
+
+
+def gpu(index: int = 0) -> Place:
+    """A GPU, counted from 0. Raises MissingPackage, which says what is missing, where there is none."""
+    device(f"gpu:{index}")
+    return _place("gpu", index)
+
+
+def place_of(given: Place | str | None) -> Place:
+    """The place that is meant: None is the CPU; `"cpu"`, `"gpu:1"` as sessions take them. Raises InputError."""
+    if given is None:
+        return cpu()
+    if isinstance(given, Place):
+        return given
+    name, _, number = str(given).partition(":")
+    if name not in ("cpu", "gpu") or not (number or "0").isdecimal():
+        raise InputError(f"{given!r} is no device", where="mezzo.nd", hint="give mz.cpu(), mz.gpu(0), or 'gpu:0'")
+    return (cpu if name == "cpu" else gpu)(int(number or 0))

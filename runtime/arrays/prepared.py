@@ -1,0 +1,166 @@
+"""Operators made ready for operands of known kinds: their results' kinds, and one call that computes them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...ops import OPS, Context, Op, Tensor
+from ...ops.errors import ShapeError, UnsupportedModel
+from ...ops.expr import EXACT, Lowered, Register, lower
+from .kinds import MOST, Kind, Known, kind_of
+
+Template = tuple["Kind | Known | None", ...]
+Call = Callable[..., Any]
+
+
+class Prepared:
+    """One operator for operands of one sort.
+
+    `template` has the kind of each operand that is given at a call, the others themselves. `call(*arrays)` computes
+    fresh arrays: one, or a tuple where `outs` has several entries; an entry of None is a kind that depends on the
+    elements.
+    """
+
+    __slots__ = ("attrs", "call", "name", "outs", "record", "template")
+
+    def __init__(
+        self, record: Op, template: Template, attrs: Mapping[str, Any], outs: tuple[Kind | None, ...], call: Call
+    ) -> None:
+        self.record, self.template, self.attrs, self.outs, self.call = record, template, attrs, outs, call
+        self.name = record.name
+
+
+class Quiet(threading.local):
+    """A context of each thread in which NumPy does not warn of what is no error here (a division by zero): running in
+    it takes half as long as entering `np.errstate`."""
+
+    def __init__(self) -> None:
+        context = copy_context()
+        context.run(partial(np.seterr, all="ignore"))
+        self.run = context.run
+
+
+_quiet = Quiet()
+
+
+_PREPARED: dict[object, Prepared] = {}
+
+
+def prepared(
+    name: str, template: Template, attrs: tuple[tuple[str, Any], ...] = (), domain: str = "", outputs: int = 1
+) -> Prepared:
+    """What an operator is for these operands; made once. Raises ShapeError where they do not fit it."""
+    key = name, domain, template, attrs, outputs
+    found = _PREPARED.get(key)
+    if found is None:
+        if len(_PREPARED) >= MOST:
+            _PREPARED.clear()
+        found = _PREPARED[key] = _prepare(name, domain, template, dict(attrs), outputs)
+    return found
+
+
+def _prepare(name: str, domain: str, template: Template, attrs: dict[str, Any], outputs: int) -> Prepared:
+    record = OPS.get((domain, name))
+    if record is None:
+        raise UnsupportedModel(f"operator {domain or 'ai.onnx'}::{name} is not carried")
+    types = [None if t is None else t.tensor for t in template]
+    bound = record.bind(attrs)
+    outs = []
+    for found in record.infer_types(types, attrs, (True,) * outputs):
+        if not isinstance(found, Tensor):
+            raise ShapeError(f"{name} gives {found}, which is no array")
+        outs.append(kind_of(found.dtype.numpy, found.sizes) if found.static else None)
+    if record.tree is not None and all(isinstance(t, Kind) or t is None for t in template) and outs[0] is not None:
+        tree = record.tree([None if t is None else t.dtype for t in types], **bound)
+        call = _pointwise(lower(tree), template, outs[0])
+        if tree.kind not in EXACT or any(a.args for a in tree.args):
+            call = _quietly(call)
+        return Prepared(record, template, attrs, tuple(outs), call)
+    return Prepared(record, template, attrs, tuple(outs), _reference(record, template, bound, outputs))
+
+
+def _reference(record: Op, template: Template, attrs: dict[str, Any], outputs: int) -> Call:
+    """The operator's own reference over NumPy, with the operands that are known beforehand in their places."""
+    reference, k = record.reference, Context(np, (True,) * outputs)
+    fixed = [None if t is None else t.value if isinstance(t, Known) else ... for t in template]
+
+    def call(*xs: Any) -> Any:
+        given = iter(xs)
+        with np.errstate(all="ignore"):
+            result = reference(k, *(next(given) if f is ... else f for f in fixed), **attrs)
+        if outputs > 1:
+            return result[:outputs]
+        one = result[0] if isinstance(result, tuple) else result
+        return np.asarray(one)
+
+    return call
+
+
+def _quietly(call: Call) -> Call:
+    return lambda *xs: _quiet.run(call, *xs)
+
+
+def _pointwise(code: Lowered, template: Template, out: Kind) -> Call:
+    """The instructions of a lowered expression, results and temporaries fresh."""
+    numbers = {i: place for place, i in enumerate(i for i, t in enumerate(template) if t is not None)}
+    shape, dtype, count = out.shape, out.dtype, len(numbers)
+    temps = [d.numpy for d in code.temps]
+    constants: list[Any] = []
+
+    def place(register: Register) -> int:
+        if register.space == "input":
+            return numbers[register.index]
+        if register.space == "out":
+            return count
+        if register.space == "temp":
+            return count + 1 + register.index
+        constants.append(np.asarray(register.value, register.dtype.numpy))
+        return count + len(temps) + len(constants)
+
+    steps = [(_function(c.ufunc), tuple(map(place, c.srcs)), place(c.dst)) for c in code.code]
+    if len(steps) == 1 and _plain(code, out):
+        function: Call = steps[0][0]
+        if steps[0][1] == (*range(count),):
+            return function
+
+    def call(*xs: Any) -> Any:
+        made = np.empty(shape, dtype)
+        registers = (*xs, made, *(np.empty(shape, t) for t in temps), *constants)
+        for function, srcs, dst in steps:
+            function(*[registers[s] for s in srcs], out=registers[dst], casting="unsafe")
+        return made
+
+    return call
+
+
+def _plain(code: Lowered, out: Kind) -> bool:
+    """Whether the one ufunc gives an array of the right element type by itself."""
+    (step,) = code.code
+    if step.ufunc in ("copy", "put") or not out.shape:
+        return False
+    try:
+        function: Any = getattr(np, step.ufunc)
+        return bool(function.resolve_dtypes((*(s.dtype.numpy for s in step.srcs), None))[-1] == out.dtype)
+    except TypeError:
+        return False
+
+
+def _copy(x: Any, *, out: Any, casting: Any) -> None:
+    np.copyto(out, x, casting=casting)
+
+
+def _put(x: Any, where: Any, *, out: Any, casting: Any) -> None:
+    np.copyto(out, x, where=where)
+
+
+def _function(name: str) -> Call:
+    if name in ("copy", "put"):
+        return _copy if name == "copy" else _put
+    found: Call = getattr(np, name)
+    return found

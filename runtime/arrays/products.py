@@ -1,0 +1,161 @@
+"""Products of matrices and vectors, and what of the extension `linalg` the operators carry.
+
+https://data-apis.org/array-api/2024.12/API_specification/linear_algebra_functions.html
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ops.errors import InputError, ShapeError
+from ...ops.rules import axes_of, axis_of
+from .array import Array
+from .elementwise import floats
+from .kinds import known
+from .reducing import Axis, reduced
+from .running import alike, apply, as_array, binary, cast, unary
+from .shaping import broadcast_arrays, matrix_transpose, moveaxis, reshape, stack
+
+
+def matmul(x1: Any, x2: Any, /) -> Array:
+    """The product of matrices, or stacks of them: `MatMul`."""
+    a, b = alike(x1, x2)
+    made: Array = apply("MatMul", a, b)
+    return made
+
+
+dot = matmul
+
+
+def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
+    """The sum of products along an axis, of complex numbers with the first conjugated. Raises ShapeError."""
+    a, b = alike(x1, x2)
+    if a.dtype.kind == "c":
+        raise InputError("vecdot of complex numbers", where="mezzo.nd.vecdot", hint="no operator conjugates")
+    if not -min(a.ndim, b.ndim) <= axis < min(a.ndim, b.ndim):
+        raise ShapeError(f"axis {axis} of {a.where}, and {b.where}", where="mezzo.nd.vecdot")
+    if a.shape[axis] != b.shape[axis]:
+        raise ShapeError(f"sizes of axis {axis} differ: {a.where}, and {b.where}", where="mezzo.nd.vecdot")
+    a, b = (moveaxis(x, axis, -1) for x in (a, b))
+    a, b = broadcast_arrays(a, b)
+    made = apply("MatMul", apply("Unsqueeze", a, known([a.ndim - 1])), apply("Unsqueeze", b, known([b.ndim])))
+    return reshape(made, a.shape[:-1])
+
+
+def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:
+    """The sum of products over axes of both: one `MatMul`. Raises ShapeError where the sizes differ."""
+    a, b = alike(x1, x2)
+    if isinstance(axes, int):
+        ours, theirs = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
+    else:
+        ours, theirs = axes_of(axes[0], a.ndim), axes_of(axes[1], b.ndim)
+    sizes = [a.shape[i] for i in ours]
+    if sizes != [b.shape[i] for i in theirs]:
+        raise ShapeError(f"axes {axes} of {a.where}, and {b.where}", where="mezzo.nd.tensordot")
+    kept, others = [i for i in range(a.ndim) if i not in ours], [i for i in range(b.ndim) if i not in theirs]
+    shape = (*(a.shape[i] for i in kept), *(b.shape[i] for i in others))
+    rows, inner = math.prod(a.shape[i] for i in kept), math.prod(sizes)
+    left = reshape(apply("Transpose", a, perm=(*kept, *ours)), (rows, inner))
+    right = reshape(apply("Transpose", b, perm=(*theirs, *others)), (inner, math.prod(b.shape[i] for i in others)))
+    return reshape(apply("MatMul", left, right), shape)
+
+
+def outer(x1: Array, x2: Array, /) -> Array:
+    """Products of each of one list with each of the other."""
+    return binary("Mul", reshape(x1, (-1, 1)), reshape(x2, (1, -1)))
+
+
+def trace(x: Array, /, *, offset: int = 0, dtype: Any = None) -> Array:
+    """The sum of a diagonal of each matrix."""
+    from .reducing import sum as total
+
+    return total(diagonal(x, offset=offset), axis=-1, dtype=dtype)
+
+
+def diagonal(x: Array, /, *, offset: int = 0) -> Array:
+    """A diagonal of each matrix: `GatherND` of its places."""
+    if x.ndim < 2:
+        raise ShapeError(f"no matrix: {x.where}", where="mezzo.nd.linalg.diagonal")
+    rows, columns = x.shape[-2:]
+    first, second = max(-offset, 0), max(offset, 0)
+    count = max(min(rows - first, columns - second), 0)
+    flat = reshape(x, (*x.shape[:-2], rows * columns))
+    places = np.arange(count, dtype=np.int64) * (columns + 1) + first * columns + second
+    made: Array = apply("Gather", flat, as_array(places, x.device), axis=x.ndim - 2)
+    return made
+
+
+def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
+    """The cross product of vectors of three. Raises ShapeError for others."""
+    a, b = broadcast_arrays(*alike(x1, x2))
+    at = axis_of(axis, a.ndim)
+    if a.shape[at] != 3:
+        raise ShapeError(f"vectors of {a.shape[at]}", where="mezzo.nd.linalg.cross", hint="they have three elements")
+    lead = (slice(None),) * at
+    p, q = ([x[(*lead, i)] for i in range(3)] for x in (a, b))
+    parts = [p[i] * q[j] - p[j] * q[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return stack(parts, axis=at)
+
+
+def det(x: Array, /) -> Array:
+    """The determinant of each matrix: `Det`."""
+    made: Array = apply("Det", floats(x))
+    return made
+
+
+def matrix_power(x: Array, n: int, /) -> Array:
+    """A matrix times itself. Raises InputError for negative powers: no operator inverts."""
+    from .creation import eye
+    from .shaping import broadcast_to
+
+    if n < 0:
+        raise InputError(f"power {n}", where="mezzo.nd.linalg.matrix_power", hint="no operator inverts a matrix")
+    if n == 0:
+        return broadcast_to(eye(x.shape[-1], dtype=x.dtype, device=x.device), x.shape).copy()
+    half = matrix_power(x, n // 2) if n > 1 else None
+    if half is None:
+        return x.copy()
+    whole = matmul(half, half)
+    return matmul(whole, x) if n % 2 else whole
+
+
+def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: float | str | None = "fro") -> Array:
+    """The norm of each matrix: `fro`, 1, -1, inf or -inf. Raises InputError for those that need singular values."""
+    one = floats(x)
+    if ord == "fro":
+        return reduced("ReduceL2", one, (-2, -1), keepdims)
+    if ord not in (1, -1, math.inf, -math.inf):
+        raise InputError(f"ord={ord!r}", where="mezzo.nd.linalg.matrix_norm", hint="no operator has singular values")
+    inner, outer_axis = (-2, -1) if ord in (1, -1) else (-1, -2)
+    sums = reduced("ReduceL1", one, inner, True)
+    made = reduced("ReduceMax" if ord > 0 else "ReduceMin", sums, outer_axis, True)
+    return made if keepdims else reshape(made, one.shape[:-2])
+
+
+def vector_norm(x: Array, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Array:
+    """The norm of vectors: of any order, inf and -inf."""
+    one = floats(x)
+    match ord:
+        case 2:
+            return reduced("ReduceL2", one, axis, keepdims)
+        case 1:
+            return reduced("ReduceL1", one, axis, keepdims)
+        case 0:
+            from .reducing import count_nonzero
+
+            return cast(count_nonzero(one, axis=axis, keepdims=keepdims), one.dtype)
+    sizes = unary("Abs", one)
+    if math.isinf(ord):
+        return reduced("ReduceMax" if ord > 0 else "ReduceMin", sizes, axis, keepdims)
+    total = reduced("ReduceSum", binary("Pow", sizes, float(ord)), axis, keepdims)
+    return binary("Pow", total, 1 / ord)
+
+
+__all__ = [
+    "cross", "det", "diagonal", "dot", "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "outer",
+    "tensordot", "trace", "vecdot", "vector_norm",
+]  # fmt: skip

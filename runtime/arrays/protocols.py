@@ -1,0 +1,67 @@
+"""Others' protocols: NumPy's functions on our arrays, and DLPack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...ops.errors import InputError
+from .array import Array
+from .running import assign, line_of, site
+
+# ufuncs of NumPy that the standard calls by another name
+UFUNCS = {
+    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
+    "arctan2": "atan2", "arctanh": "atanh", "invert": "bitwise_invert", "left_shift": "bitwise_left_shift",
+    "power": "pow", "right_shift": "bitwise_right_shift", "rint": "round", "true_divide": "divide",
+}  # fmt: skip
+FUNCTIONS = {
+    "amax": "max", "amin": "min", "concatenate": "concat", "cumsum": "cumulative_sum", "cumprod": "cumulative_prod",
+    "transpose": "permute_dims", "around": "round",
+}  # fmt: skip
+
+
+def _named(name: str, other: dict[str, str]) -> Any:
+    from . import functions
+
+    return getattr(functions, other.get(name, name), None)
+
+
+def ufunc(given: Any, method: str, inputs: tuple[Any, ...], out: Any, options: dict[str, Any]) -> Any:
+    """`np.add(a, b)` where one of them is ours: the function of that name; NotImplemented where there is none."""
+    function = _named(given.__name__, UFUNCS)
+    if method != "__call__" or options or function is None:
+        return NotImplemented
+    result = function(*inputs)
+    if out is None:
+        return result
+    (into,) = out
+    if not isinstance(into, Array):
+        return NotImplemented
+    assign(into, result)
+    return into
+
+
+def function(given: Any, args: Any, kwargs: Any) -> Any:
+    """`np.sum(a)`: the function of that name; NotImplemented where there is none, or it takes other arguments."""
+    ours = _named(given.__name__, FUNCTIONS)
+    if ours is None:
+        return NotImplemented
+    if given.__name__ == "transpose" and len(args) == 1 and not kwargs:
+        args = (args[0], tuple(range(args[0].ndim))[::-1])
+    try:
+        return ours(*args, **kwargs)
+    except TypeError:
+        return NotImplemented
+
+
+def dlpack(x: Array, options: dict[str, Any]) -> Any:
+    """A capsule over the memory of an array, once it is computed. Raises InputError for one on a GPU."""
+    if x.device.name != "cpu":
+        raise InputError(
+            f"{x.where}, is not in the memory of the CPU", where=line_of(*site()), hint="to_device(mz.cpu())"
+        )
+    x.wait_to_read()
+    memory = x._look(x._var._value)
+    return np.asarray(memory).__dlpack__(**{n: v for n, v in options.items() if v is not None})

@@ -1,0 +1,351 @@
+"""Running operators on arrays: on the engine, or right here where that comes to the same.
+
+`apply` is the gate that every operator on arrays goes through; `run` is what it does once the operator is prepared.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ...ops import DType
+from ...ops.errors import InputError, MezzoError, ShapeError
+from ..engine import Engine, Variable, engine
+from ..engine.work import OURS
+from .array import Array, kind_of_value
+from .kinds import Kind, Known, Scalar, dtype_of, kind_of, together
+from .place import Place, cpu
+from .prepared import Call, Prepared, prepared
+
+Operand = Any  # an Array, an np.ndarray without axes (a scalar that differs from call to call), a Known, or None
+A = TypeVar("A", bound=Array)
+SCALARS = (bool, int, float, complex)
+
+
+# -- where the user is ------------------------------------------------------------------------------------------------
+
+
+def site() -> tuple[CodeType, int]:
+    """The code outside of this package that calls, and the instruction."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(OURS) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti
+
+
+def line_of(code: CodeType, at: int) -> str:
+    """File, line and function of an instruction."""
+    number = next((n for a, b, n in code.co_lines() if a <= at < b and n), code.co_firstlineno)
+    return f"{code.co_filename}:{number} in {code.co_name}"
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+
+def apply(
+    name: str, *operands: Operand, domain: str = "", outputs: int = 1, place: Place | None = None, **attrs: Any
+) -> Any:
+    """Run an operator on arrays: an array, or a tuple of `outputs` many; returns before they are computed.
+
+    Attributes are as the operator has them, lists as tuples. `place` is where the results are if no operand is an
+    array. Raises ShapeError where operands do not fit, InputError for arrays of several devices.
+    """
+    template = tuple([kind_of(x.dtype, x.shape) if isinstance(x, np.ndarray) else _kind(x) for x in operands])
+    return run(ready(name, template, tuple(attrs.items()), domain, outputs), _given(operands), place)
+
+
+def _kind(x: Operand) -> Any:
+    return x._kind if isinstance(x, Array) else x
+
+
+def _given(operands: Sequence[Operand]) -> tuple[Any, ...]:
+    return tuple([x for x in operands if isinstance(x, Array | np.ndarray)])
+
+
+def ready(
+    name: str,
+    template: tuple[Any, ...],
+    attrs: tuple[tuple[str, Any], ...] = (),
+    domain: str = "",
+    outputs: int = 1,
+) -> Prepared:
+    """`prepared`, whose errors name the user's line."""
+    try:
+        return prepared(name, template, attrs, domain, outputs)
+    except MezzoError as error:
+        raise error.at(f"{name}, called at {line_of(*site())}") from error.__cause__
+
+
+def run(made: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None) -> Any:
+    """Run a prepared operator on arrays of its kinds, and scalars; `call` computes in its place if given."""
+    first = True
+    for x in given:
+        if x.__class__ is np.ndarray:
+            continue
+        if first:
+            place, first = x._place, False
+        elif x._place is not place:
+            raise several_places(made.name, given)
+    one, call = engine(), call or made.call
+    if one.only_calls():
+        result = _right_here(one, made, given, place or cpu(), call)
+        if result is not None:
+            return result
+    outs = [Array(Variable(one, made.name, None), kind or _UNKNOWN, place or cpu()) for kind in made.outs]
+    reads = [x._var for x in given if x.__class__ is not np.ndarray]
+    work = one.push(_compute, reads, [o._var for o in outs], name=made.name, args=(call, given, outs))
+    for out in outs:
+        out._code, out._at = work._code, work._at
+        if out._kind is _UNKNOWN:
+            one.wait(out._var)
+            out._kind = kind_of_value(out._var.value)
+    return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+_UNKNOWN = Kind(np.dtype(np.bool_), (0,))  # until the elements are known
+
+
+def _right_here(one: Engine, made: Prepared, given: tuple[Any, ...], place: Place, call: Call) -> Any:
+    """What a push would do, done without one; None where an operand has an error, or the call has."""
+    values = []
+    for x in given:
+        if x.__class__ is np.ndarray:
+            values.append(x)
+        elif x._var._failure is not None:
+            return None
+        else:
+            value = x._var._value
+            for key in x._view:
+                value = value[key]
+            values.append(value)
+    try:
+        results = call(*values)
+    except Exception:
+        return None
+    code, at = site()
+    if len(made.outs) == 1:
+        return _made(one, made.name, results, made.outs[0], place, code, at)
+    return tuple([_made(one, made.name, r, k, place, code, at) for r, k in zip(results, made.outs, strict=True)])
+
+
+def _made(one: Engine, name: str, value: Any, kind: Kind | None, place: Place, code: CodeType, at: int) -> Array:
+    var = Variable(one, name, value)
+    var.version = 1
+    out = Array(var, kind or kind_of_value(value), place)
+    out._code, out._at = code, at
+    return out
+
+
+def _compute(call: Call, given: tuple[Any, ...], outs: list[Array]) -> None:
+    results = call(*map(_value, given))
+    for out, result in zip(outs, (results,) if len(outs) == 1 else results, strict=True):
+        out._var.value = result
+
+
+def _value(x: Any) -> Any:
+    return x if x.__class__ is np.ndarray else x._look(x._var.value)
+
+
+def several_places(name: str, given: Sequence[Any]) -> InputError:
+    """The error for arrays of several devices in one operation."""
+    arrays = [x for x in given if isinstance(x, Array)]
+    first = arrays[0]
+    other = next(x for x in arrays if x._place is not first._place)
+    return InputError(
+        f"{name} of arrays on two devices: {first.where}, and {other.where}",
+        where=f"{name}, called at {line_of(*site())}",
+        hint=f"bring one to the other: b.to_device(mz.{first._place})",
+    )
+
+
+# -- operands of several sorts ----------------------------------------------------------------------------------------
+
+
+def unary(name: str, x: Operand, **attrs: Any) -> Array:
+    """An operator of one operand."""
+    one = as_array(x)
+    result: Array = run(ready(name, (one._kind,), tuple(attrs.items())), (one,))
+    return result
+
+
+def binary(name: str, a: Operand, b: Operand, **attrs: Any) -> Array:
+    """An operator of two operands of one element type, to which they are brought."""
+    if a.__class__ is not Array or b.__class__ is not Array or a._kind.dtype is not b._kind.dtype:
+        a, b = alike(a, b)
+    kinds = tuple([kind_of(x.dtype, x.shape) if x.__class__ is np.ndarray else x._kind for x in (a, b)])
+    result: Array = run(ready(name, kinds, tuple(attrs.items())), (a, b))
+    return result
+
+
+def alike(*operands: Operand, floating: bool = False) -> list[Any]:
+    """Operands of one element type: arrays, and scalars as NumPy arrays without axes.
+
+    Python's numbers take the element type of the arrays, or the least sort that holds them; `floating` turns whole
+    numbers into float64. Raises ShapeError where there is no common element type.
+    """
+    place = next((x._place for x in operands if isinstance(x, Array)), None)
+    xs = [x if isinstance(x, (Array, *SCALARS)) else as_array(x, place) for x in operands]
+    if not any(isinstance(x, Array) for x in xs):
+        xs[0] = as_array(xs[0], place)
+    dtype = common(xs)
+    if floating and dtype.kind in "iub":
+        dtype = np.dtype(np.float64)
+    return [cast(x, dtype) if isinstance(x, Array) else scalar(x, dtype) for x in xs]
+
+
+def common(xs: Sequence[Array | Scalar]) -> np.dtype[Any]:
+    """The element type that these are brought to."""
+    return together(*(x._kind.dtype if isinstance(x, Array) else x for x in xs))
+
+
+def scalar(value: Scalar, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """A number of Python as an operand. Raises InputError where the element type does not hold it."""
+    try:
+        return np.asarray(value, dtype)
+    except (OverflowError, TypeError) as error:
+        raise InputError(f"{value} does not fit {dtype}", where="mezzo.nd", hint="cast the array first") from error
+
+
+def cast(x: Array, dtype: np.dtype[Any]) -> Array:
+    """The array in this element type: itself, if it has it."""
+    if x._kind.dtype == dtype:
+        return x
+    made: Array = apply("Cast", x, to=DType.of(dtype).onnx)
+    return made
+
+
+def as_array(x: Any, place: Place | None = None) -> Array:
+    """An array of whatever NumPy takes for one; Python's floats are float32. Raises InputError."""
+    if isinstance(x, Array):
+        return x
+    if isinstance(x, np.ndarray | np.generic):
+        return adopt(np.array(x), place or cpu())
+    try:
+        value = np.array(x)
+    except ValueError as error:
+        raise InputError(f"no array: {error}", where="mezzo.nd") from error
+    if value.dtype.kind in "fc" and not _holds_numpy(x):
+        value = value.astype(np.float32 if value.dtype.kind == "f" else np.complex64)
+    return adopt(value, place or cpu())
+
+
+def _holds_numpy(x: Any) -> bool:
+    while isinstance(x, list | tuple) and x:
+        x = x[0]
+    return hasattr(x, "dtype")
+
+
+def adopt(value: np.ndarray[Any, Any], place: Place) -> Array:
+    """An array over memory that is there, and that nobody else writes."""
+    return _made(engine(), "array", value, kind_of_value(value), place, *site())
+
+
+# -- reading and writing ----------------------------------------------------------------------------------------------
+
+
+def read(x: Array) -> np.ndarray[Any, Any]:
+    """A copy of the elements. It is taken by a workload: in the order of the others that touch the array."""
+    one = x._var._engine
+    if one.only_calls() and x._var._failure is None:
+        return np.array(x._look(x._var._value), order="C")
+    found: list[np.ndarray[Any, Any]] = []
+    one.push(_take, (x._var,), name="asnumpy", args=(x, found)).wait()
+    return found[0]
+
+
+def _take(x: Array, found: list[Any]) -> None:
+    found.append(np.array(_value(x), order="C"))
+
+
+def assign(target: Array, value: Operand, key: tuple[Any, ...] = ()) -> None:
+    """Write numbers into an array, or the part of it that a NumPy index names; they are broadcast, and cast as NumPy
+    casts on assignment. Raises ShapeError, InputError for an array on another device."""
+    if isinstance(value, SCALARS):
+        source: Any = scalar(value, target._kind.dtype)
+    else:
+        source = as_array(value, target._place)
+        if source._place is not target._place:
+            raise several_places("assignment", (target, source))
+    whole = not key and not target._view and source.shape == target.shape
+    write(target, _same, (source,), key, whole)
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def inplace(name: str, target: A, other: Operand, floating: bool = False) -> A:
+    """`target = name(target, other)` in the memory of the target. Raises ShapeError if the result has another kind."""
+    a, b = alike(target, other, floating=floating)
+    kinds = tuple([kind_of(x.dtype, x.shape) if x.__class__ is np.ndarray else x._kind for x in (a, b)])
+    made = ready(name, kinds)
+    if made.outs[0] is not target._kind:
+        raise ShapeError(
+            f"{made.outs[0]} does not fit in place of {target._kind}",
+            where=f"{name}, called at {line_of(*site())}",
+            hint="write a = a + b",
+        )
+    if b.__class__ is Array and b._place is not target._place:
+        raise several_places(name, (target, b))
+    write(target, made.call, (a, b), (), False, name)
+    return target
+
+
+def write(
+    target: Array,
+    call: Callable[..., Any],
+    given: tuple[Any, ...],
+    key: tuple[Any, ...],
+    whole: bool,
+    name: str = "write",
+) -> None:
+    """Put what `call` makes of some operands into an array; `whole` says that nothing of what it was is left."""
+    one = engine()
+    if one.only_calls() and all(x.__class__ is np.ndarray or x._var._failure is None for x in (*given, target)):
+        try:
+            _put(target, call, given, key)
+        except Exception:  # pushed, it fails again, and the error is the array's
+            pass
+        else:
+            target._var.version += 1
+            return
+    reads = [x._var for x in given if x.__class__ is not np.ndarray]
+    one.push(
+        _put, reads if whole else [*reads, target._var], (target._var,), name=name, args=(target, call, given, key)
+    )
+
+
+def _put(target: Array, call: Call, given: tuple[Any, ...], key: tuple[Any, ...]) -> None:
+    result = call(*map(_value, given))
+    root = target._var.value
+    if root is None:  # what should have made it has failed
+        target._var.value = np.array(np.broadcast_to(result, target._kind.shape), target._kind.dtype)
+        return
+    into = target._look(root)
+    for part in key:
+        into = into[part]
+    np.copyto(into, result, casting="unsafe")
+
+
+def moved(x: Array, place: Place, copy: bool = False) -> Array:
+    """The array on a device: itself if it is there and no copy is wanted."""
+    if x._place is place and not copy:
+        return x
+    one = engine()
+    made = ready("Identity", (x._kind,))
+    out = Array(Variable(one, "copy", None), x._kind, place)
+    work = one.push(_compute, (x._var,), (out._var,), resource="copy", name="copy", args=(made.call, (x,), [out]))
+    out._code, out._at = work._code, work._at
+    return out
+
+
+def waitall() -> None:
+    """Until everything that was asked of the engine is done. Raises the first error that nobody has seen."""
+    engine().wait_all()
+
+
+__all__ = ["Known", "adopt", "apply", "as_array", "binary", "dtype_of", "read", "run", "unary", "waitall"]
