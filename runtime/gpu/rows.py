@@ -38,9 +38,18 @@ class Rows:
         return math.prod(self.outer[0])
 
     @property
+    def columns(self) -> bool:
+        """Whether neighbouring rows begin with neighbouring elements: threads then stand beside one another for
+        them."""
+        return self.size > 1 and self.inner[1][-1] != 1 and self.outer[1][-1:] == (1,) and self.count >= WARP
+
+    @property
     def team(self) -> int:
-        """Threads for a row: one where neighbouring rows begin with neighbouring elements, else a warp or a block."""
-        if self.size == 1 or (self.inner[1][-1] != 1 and self.outer[1][-1:] == (1,) and self.count >= WARP):
+        """Threads for a row: a warp or a block; one, or some of different warps, in columns."""
+        if self.columns:
+            few = self.count % WARP == 0 and self.count < BLOCKS * 1024
+            return min(8, 2 ** int(math.log2(self.size / 2))) if few and self.size >= 4 else 1
+        if self.size == 1:
             return 1
         if self.size <= WARP * 4 or (self.size <= WARP * REGISTERS and self.count >= BLOCKS * 8):
             return WARP
@@ -49,7 +58,11 @@ class Rows:
     @property
     def threads(self) -> int:
         """Threads of a block; of several warps, for one row alone."""
-        return max(self.team, min(256, -(-self.count * self.team // WARP) * WARP)) if self.team <= WARP else self.team
+        if self.columns and self.team > 1:
+            return WARP * self.team
+        if self.team > WARP:
+            return self.team
+        return max(self.team, min(256, -(-self.count * self.team // WARP) * WARP))
 
     @property
     def blocks(self) -> int:
@@ -67,6 +80,8 @@ class Rows:
         lane, row = ("threadIdx.x", "blockIdx.x") if each == 1 else (
             f"threadIdx.x % {self.team}", f"blockIdx.x * {each} + threadIdx.x / {self.team}"
         )  # fmt: skip
+        if self.columns and self.team > 1:
+            lane, row = f"threadIdx.x / {WARP}", f"blockIdx.x * {WARP} + threadIdx.x % {WARP}"
         sizes, strides = self.outer
         return [
             f"const int lane = {'0' if self.team == 1 else lane};",
@@ -102,6 +117,15 @@ class Rows:
         """Combine the values that the threads of a row have in `name`: `combine` makes one of it and of `other`."""
         if self.team == 1:
             return []
+        if self.columns:
+            return [
+                f"__shared__ {kind} {name}s[{self.team}][{WARP}];",
+                f"{name}s[lane][threadIdx.x % {WARP}] = {name};",
+                "__syncthreads();",
+                f"{name} = {name}s[0][threadIdx.x % {WARP}];",
+                f"for (int w = 1; w < {self.team}; ++w) {{ const {kind} other = {name}s[w][threadIdx.x % {WARP}]; "
+                f"{name} = {combine}; }}",
+            ]
         found = [
             f"for (int m = {WARP // 2}; m; m >>= 1) {{ const {kind} other = __shfl_xor_sync(0xffffffffu, {name}, m); "
             f"{name} = {combine}; }}"
