@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from ..ops import MezzoError, Tensor, Type
 from ..ops.errors import MissingPackage, PlanError, ShapeError
 from ..ops.types import Array
@@ -49,6 +51,10 @@ class Device:
     def keep(self, state: Array) -> Array:
         """A state where programs of this device read and write it."""
         return state
+
+    def taken(self, value: Any) -> Any:
+        """What offers DLPack as an array that programs of this device take: one of NumPy here."""
+        return np.from_dlpack(value)
 
     def kernel(self, name: str) -> Kernel:
         """The kernel of this name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,15 @@ from ..ops.errors import InputError
 from ..ops.types import Array, type_of
 from .graph import Signature
 
+Taken = Callable[[Any], Any]
 
-def checked(signature: Signature, feeds: Mapping[str, Any]) -> dict[str, Any]:
+
+def checked(signature: Signature, feeds: Mapping[str, Any], taken: Taken = np.from_dlpack) -> dict[str, Any]:
     """The feeds in the model's order as operators take them; InputError lists all that does not fit.
 
     Arrays are taken as they are (anything with DLPack or the buffer protocol without a copy, if it is contiguous);
-    Python numbers and nested lists take the input's element type. Inputs with an initialiser may be left out.
+    Python numbers and nested lists take the input's element type. Inputs with an initialiser may be left out. `taken`
+    makes an array of what offers DLPack: on a GPU it may be one of CuPy.
     """
     known = signature.inputs
     problems = [f"there is no input {n!r}" for n in feeds if n not in known]
@@ -32,7 +35,7 @@ def checked(signature: Signature, feeds: Mapping[str, Any]) -> dict[str, Any]:
                 problems.append(f"input {name!r} ({type}) is not fed")
             continue
         try:
-            arrays[name] = _as_array(feeds[name], type)
+            arrays[name] = _as_array(feeds[name], type, taken)
         except (TypeError, ValueError, BufferError) as error:
             problems.append(f"input {name!r} is no array: {error}")
             continue
@@ -48,22 +51,24 @@ def signature_type(declared: Type, value: Any) -> Type:
     return type_of(value) if isinstance(declared, Tensor) else declared
 
 
-def _as_array(value: Any, type: Type) -> Any:
+def _as_array(value: Any, type: Type, taken: Taken) -> Any:
     """A feed as operators take it: an array, or a list, dict or None of such."""
     match type:
         case Optional():
-            return None if value is None else _as_array(value, type.element)
+            return None if value is None else _as_array(value, type.element, taken)
         case ListType():
             if not isinstance(value, (list, tuple)):
                 raise TypeError(f"a {type} is a list, not a {value.__class__.__name__}")
-            return [_as_array(v, type.element) for v in value]
+            return [_as_array(v, type.element, taken) for v in value]
         case Map():
             if not isinstance(value, dict):
                 raise TypeError(f"a {type} is a dict, not a {value.__class__.__name__}")
-            return {key: _as_array(v, type.element)[()] for key, v in value.items()}
+            return {key: _as_array(v, type.element, taken)[()] for key, v in value.items()}
     if not isinstance(value, np.ndarray):
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__"):
-            value = np.from_dlpack(value)
+            value = taken(value)
+            if not isinstance(value, np.ndarray):
+                return value
         # Python numbers and lists take the input's type; other arrays keep theirs, which is then checked
         value = np.asarray(value, type.dtype.numpy if isinstance(value, (bool, int, float, list, tuple)) else None)
     if type.dtype is DType.STRING:

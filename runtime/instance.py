@@ -70,7 +70,7 @@ class Instance:
         if arena.nbytes < program.arena_bytes:
             raise PlanError(f"an arena of {arena.nbytes} bytes for a program of {program.arena_bytes}")
         self.program, self.arena, self.around = program, arena, around
-        self._device = device(program.target.device)
+        self._device, self._memory = device(program.target.device), arena
         self._constant = frozenset(program.weights)
         # kernels look at a few numbers among the constants (an exponent, a bound, axes, the scales of an image)
         small = [n for n in program.weights if around.weights[n].size <= 16 and around.weights[n].dtype != np.uint8]
@@ -223,7 +223,7 @@ class Instance:
             np.copyto(self.arrays[name], result, casting="unsafe")
         elif not isinstance(result, np.ndarray) or result.dtype == object:
             self.arrays[name] = result
-        elif result.base is self.arena.base:  # a body's static result lies in workspace, which others use next
+        elif result.base is self._memory.base:  # a body's static result lies in workspace, which others use next
             self.arrays[name] = pool.take(DType.of(result.dtype), result.shape)
             np.copyto(self.arrays[name], result)
         elif any(result is x for x in self.arrays.values()):  # a body handed on what it was given

@@ -26,7 +26,7 @@ from .instance import Instance, Observer, Surroundings
 from .kernels import Exchange
 from .known import FedKey, Known, fed_key
 from .lower import PRECISIONS, Options
-from .onednn.library import find, library
+from .onednn.library import fetch, find, library
 from .plan import MemoryPlan, Strategy
 from .pool import Pool, PoolStats
 from .program import Port, Program
@@ -102,10 +102,10 @@ class Session:
     `device` is "cpu", "gpu:0", or "gpu:0@sm_90" to plan for a GPU that is not here.
     `precision` is "fp32", "bf16" (tensors in bfloat16 where kernels take them), on the CPU also "bf16-math" (operands
     of float32 products are rounded to bfloat16), on GPUs "tf32" (rounded to TF32) and "fp16". `buckets` maps open
-    dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`: inputs are padded with zeros to the next one and results cut back, which is right for dims whose elements the model
-    treats independently. A graph with
-    states keeps them from run to run, and then runs one at a time; `states` gives arrays to keep them in, by name of
-    the value that is read, which sessions may share that do not run at the same time. `exchange` is what Emit and Await
+    dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`: inputs are padded with zeros to the next one
+    and results cut back, which is right for dims whose elements the model treats independently. A graph with states
+    keeps them from run to run, and then runs one at a time; `states` gives arrays to keep them in, by name of the value
+    that is read, which sessions may share that do not run at the same time. `exchange` is what Emit and Await
     speak to. `seed` begins the random numbers,
     which follow the number of the run (`next_run`); with
     `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
@@ -147,6 +147,8 @@ class Session:
             on, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
             precision=_possible(precision, onednn, bool(on.sm)), exchange=exchange is not None,
         )  # fmt: skip
+        if on.sm and exchange is not None:
+            raise InputError("programs on GPUs do not speak to a KVStore yet", where="Session", hint="device='cpu'")
         self._exchange, self._part = exchange, () if exchange is None else exchange.part
         self._compiled: dict[tuple[str, ...], Compiled] = {}
         self._bound: OrderedDict[Any, Bound] = OrderedDict()
@@ -180,6 +182,8 @@ class Session:
             # whatever is wrong with the graph is said here, and not by the first run
             self._compile(self.signature.outputs)
             self._bind_fixed()
+        elif onednn and not on.sm:
+            fetch()  # by the first run it is there
 
     # -- what it is -------------------------------------------------------------------------------------------------
 
@@ -390,7 +394,7 @@ class Session:
                 return self._replay(known, feeds)
         until = None if deadline is None else monotonic() + deadline
         wanted = tuple(self.signature.outputs if names is None else names)
-        arrays, had = padded(self._buckets, self.inputs, checked(self.signature, feeds))
+        arrays, had = padded(self._buckets, self.inputs, checked(self.signature, feeds, self._options.device.taken))
         if had and outputs:
             raise InputError("outputs= and buckets= exclude each other", hint="copy from the results instead")
         bound = self._bind(wanted, {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs})
@@ -421,7 +425,8 @@ class Session:
                 numpy_random=self._numpy_random,
                 exchange=self._exchange,
             )
-            made = self._options.device.instantiate(bound.program, seat.arena, around, self.states)
+            with uncollected():
+                made = self._options.device.instantiate(bound.program, seat.arena, around, self.states)
             found = seat.instances[bound] = made
         return found
 
@@ -482,8 +487,9 @@ class Session:
             return np.empty(port.type.sizes, port.type.dtype.numpy)
         array = given[port.name]
         if not isinstance(array, np.ndarray):
-            array = np.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
-        fits = type_of(array) == port.type and array.flags.c_contiguous and array.flags.writeable
+            array = self._options.device.taken(array) if hasattr(array, "__dlpack__") else np.asarray(array)
+        writable = not isinstance(array, np.ndarray) or array.flags.writeable
+        fits = type_of(array) == port.type and array.flags.c_contiguous and writable
         if not fits:
             raise InputError(
                 f"the buffer for {port} is a {type_of(array)}, or is not contiguous and writable",

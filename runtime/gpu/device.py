@@ -22,6 +22,7 @@ from .kernels import GPU_KERNELS
 from .memory import Resident, allocated
 
 NAMES = re.compile(r"gpu:(\d+)(?:@sm_(\d+))?")
+ON_GPU = (2, 13)  # DLPack's numbers of CUDA's device memory and of managed memory
 USUAL_SM = 90  # what is planned for where nobody says: H100 and H200
 
 
@@ -60,6 +61,19 @@ class Gpu(Device):
             return state
         made: Any = Resident(np.asarray(state), self.index)
         return made
+
+    def taken(self, value: Any) -> Any:
+        """Arrays on this device stay there, as arrays of CuPy; others are taken as on the CPU."""
+        if self.planned or value.__dlpack_device__()[0] not in ON_GPU:
+            return np.from_dlpack(value)
+        cp = cupy()
+        with self.current():
+            array = value if isinstance(value, cp.ndarray) else cp.from_dlpack(value)
+        if array.device.id != self.index:
+            raise BufferError(f"it lies on gpu:{array.device.id}, and the model runs on {self.name}")
+        if not array.flags.c_contiguous:
+            raise BufferError("it is not contiguous; give cupy.ascontiguousarray(...) of it")
+        return array
 
     def current(self) -> AbstractContextManager[Any]:
         """Make it this thread's device for a while."""
