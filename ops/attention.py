@@ -204,6 +204,8 @@ def _(
     heads = attrs.get("kv_num_heads")
     q, key, value = _head_dims(Q, attrs.get("q_num_heads")), _head_dims(K, heads), _head_dims(V, heads)
     _match(q, key, value)
+    if attrs.get("qk_matmul_output_mode", 0) not in range(4):
+        raise ShapeError(f"qk_matmul_output_mode is {attrs['qk_matmul_output_mode']}, there are 0 to 3")
     count: Dim = key[2]
     if past_key is not None:
         count = None if past_key.dims is None else total((past_key.dims[2], count))

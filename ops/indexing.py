@@ -185,8 +185,8 @@ def _(data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     depth = indices.shape[-1] if indices.shape else None
     if not isinstance(depth, int):
         return data.of(None)
-    if batch_dims + depth > data.rank:
-        raise ShapeError(f"indices {indices} address {batch_dims + depth} axes of {data}")
+    if batch_dims < 0 or batch_dims + depth > data.rank:
+        raise ShapeError(f"indices {indices} address {batch_dims + depth} axes of {data}, {batch_dims} of them batches")
     lead = [
         same(a, b, f"batch axis {i} of {data} and {indices}")
         for i, (a, b) in enumerate(zip(data.shape[:batch_dims], indices.shape, strict=False))

@@ -145,6 +145,8 @@ def test_many_damaged_models(seed: int) -> None:
         ("TfIdfVectorizer", {"max_skip_count": 2**62}),
         ("TfIdfVectorizer", {"max_gram_length": 2**62}),
         ("RoiAlign", {"sampling_ratio": 2**31 - 1}),
+        ("GatherND", {"batch_dims": -(2**40)}),
+        ("Attention", {"qk_matmul_output_mode": 4}),
         ("Scan", {"num_scan_inputs": 2**62}),
         ("Scan", {"num_scan_inputs": -1}),
         ("Scan", {"num_scan_inputs": 0}),
