@@ -99,7 +99,7 @@ def _mean(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
     count = math.prod(x.shape[a] for a in axes)
     sums = xp.asarray(x.sum(axes, keepdims=keepdims, dtype=x.dtype))
     with xp.errstate(all="ignore"):
-        return sums / count if sums.dtype.kind == "f" else xp.sign(sums) * (abs(sums) // max(count, 1))
+        return sums / count if sums.dtype.kind in "fc" else xp.sign(sums) * (abs(sums) // max(count, 1))
 
 
 def _extreme(method: str, lowest: bool) -> Callable[[Any, Array, Axes, bool], Array]:

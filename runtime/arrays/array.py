@@ -361,7 +361,7 @@ class Array:
         return self.copy()
 
     def __abs__(self) -> Array:
-        return running.unary("Abs", self)
+        return functions.abs(self)
 
     def __invert__(self) -> Array:
         return functions.bitwise_invert(self)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...ops import DType
-from ...ops.errors import ShapeError
+from ...ops.errors import InputError, ShapeError
 from .array import Array
 from .kinds import kind_of
 from .running import SCALARS, alike, apply, as_array, binary, cast, ready, run, scalar, unary
@@ -95,8 +95,15 @@ def not_equal(x1: Any, x2: Any, /) -> Array:
 
 
 def abs(x: Any, /) -> Array:
-    """`Abs`."""
-    return unary("Abs", x)
+    """`Abs`. Raises InputError for complex numbers."""
+    return unary("Abs", real_only("abs", as_array(x)))
+
+
+def real_only(name: str, x: Array) -> Array:
+    """The array, if its numbers are real. Raises InputError otherwise."""
+    if x.dtype.kind == "c":
+        raise InputError(f"{name} of {x.where}", where="mezzo.nd", hint="no operator takes complex numbers apart")
+    return x
 
 
 def positive(x: Any, /) -> Array:
@@ -193,6 +200,19 @@ def _limit(v: Any, like: Array) -> Any:
     if isinstance(v, SCALARS):
         return scalar(v, like.dtype)
     return cast(as_array(v, like.device), like.dtype)
+
+
+def _parts(name: str) -> Callable[[Any], Array]:
+    def function(x: Any, /) -> Array:
+        one = real_only(name, as_array(x))
+        return binary("Mul", one, 0) if name == "imag" else one.copy()
+
+    return _called(function, name, "A copy; the imaginary parts are zeros. Raises InputError for complex numbers.")
+
+
+conj = _parts("conj")
+imag = _parts("imag")
+real = _parts("real")
 
 
 # -- logic and bits ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 from ...ops.errors import InputError, ShapeError
 from ...ops.rules import axes_of, axis_of
 from .array import Array
-from .elementwise import floats
+from .elementwise import floats, real_only
 from .kinds import known
 from .reducing import Axis, reduced
 from .running import alike, apply, as_array, binary, cast, unary
@@ -34,8 +34,7 @@ dot = matmul
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     """The sum of products along an axis, of complex numbers with the first conjugated. Raises ShapeError."""
     a, b = alike(x1, x2)
-    if a.dtype.kind == "c":
-        raise InputError("vecdot of complex numbers", where="mezzo.nd.vecdot", hint="no operator conjugates")
+    real_only("vecdot", a)
     if not -min(a.ndim, b.ndim) <= axis < min(a.ndim, b.ndim):
         raise ShapeError(f"axis {axis} of {a.where}, and {b.where}", where="mezzo.nd.vecdot")
     if a.shape[axis] != b.shape[axis]:
@@ -125,7 +124,7 @@ def matrix_power(x: Array, n: int, /) -> Array:
 
 def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: float | str | None = "fro") -> Array:
     """The norm of each matrix: `fro`, 1, -1, inf or -inf. Raises InputError for those that need singular values."""
-    one = floats(x)
+    one = real_only("matrix_norm", floats(x))
     if ord == "fro":
         return reduced("ReduceL2", one, (-2, -1), keepdims)
     if ord not in (1, -1, math.inf, -math.inf):
@@ -138,7 +137,7 @@ def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: float | str | None 
 
 def vector_norm(x: Array, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Array:
     """The norm of vectors: of any order, inf and -inf."""
-    one = floats(x)
+    one = real_only("vector_norm", floats(x))
     match ord:
         case 2:
             return reduced("ReduceL2", one, axis, keepdims)
