@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...ops import Tensor
-from ...ops.layouts import parse
+from ...ops.layouts import parse, row_major
 from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Ask, Call, Choice, Declined, Work
@@ -54,9 +53,18 @@ class Generated(ABC):
         return bound(found, work)
 
     def pack(self, ask: Ask, index: int, array: Array) -> Array:
-        """A constant in a layout that is an order of its dims."""
-        known = ask.inputs[index]
-        assert isinstance(known, Tensor)
-        order, blocks, behind = parse(known.layout, known.rank)
-        assert not blocks and not behind
-        return np.ascontiguousarray(np.transpose(array, order)).reshape(-1).view(np.uint8)
+        """A constant in the layout that the launches read."""
+        found = self.written(ask)
+        assert isinstance(found, Written)
+        return laid(array, found.layouts[index])
+
+
+def laid(array: Array, layout: str) -> Array:
+    """The bytes of an array in a layout that is an order of its dims.
+
+    >>> laid(np.array([[1, 2, 3], [4, 5, 6]], np.int8), "ba").tolist()
+    [1, 4, 2, 5, 3, 6]
+    """
+    order, blocks, behind = parse(layout or row_major(np.ndim(array)), np.ndim(array))
+    assert not blocks and not behind
+    return np.ascontiguousarray(np.transpose(array, order)).reshape(-1).view(np.uint8)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ..kernels.kernel import Kernel
-from . import cudnn
+from . import cublaslt, cudnn
 from .movement import Movement, Pad
 from .norm import BatchNormalisation, LocalNormalisation, Normalisation
 from .pointwise import Pointwise
 from .softmax import Softmax
 
 GPU_KERNELS: tuple[Kernel, ...] = (
-    *cudnn.KERNELS,
+    *cudnn.KERNELS, *cublaslt.KERNELS,
     Pointwise(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
 )  # fmt: skip

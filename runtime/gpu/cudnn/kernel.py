@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ....ops import DType, Tensor
-from ....ops.layouts import parse
 from ....ops.types import Array
 from ...graph import Node
 from ...kernels.kernel import Ask, Call, Choice, Declined, Work
 from ...onednn.postops import Link, anchor, chain
+from ..generated import laid
 from .draft import Draft, Refused
 from .epilogue import FLOATS
 from .library import Library, find, handle, is_plan
@@ -95,9 +93,7 @@ class CuDnn(ABC):
 
     def pack(self, ask: Ask, index: int, array: Array) -> Array:
         """A constant in a layout that is an order of its dims."""
-        taken = self._taken(ask)
-        order = parse(layouts_of(ask, taken.draft)[index], np.ndim(array))[0]
-        return np.ascontiguousarray(np.transpose(array, order)).reshape(-1).view(np.uint8)
+        return laid(array, layouts_of(ask, self._taken(ask).draft)[index])
 
     def _draft(self, ask: Ask, number: int) -> Draft:
         for i, draft in enumerate(self.drafts(ask, chain(ask.node))):

@@ -15,16 +15,16 @@ from typing import Any
 
 from ...kernels.kernel import Target
 from ..cache import key_of, read, write
-from ..driver import cupy
+from ..timing import fastest, filled, milliseconds
 from .build import create_plans, graph_of, uids, words
 from .draft import Draft, Operand, Refused
 from .library import handle, is_plan, library, properties
 
 FORM = "1"  # of entries in the cache
 KIND = "cudnn"
-TIMED = 8  # plans of a draft that are tried on a device
-RUNS = 5  # of each, after one that is not counted
 LARGEST = 256 << 20  # bytes of workspace
+
+Built = tuple[int, int]  # the number of a plan and its workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,12 @@ class Plans:
 
     def _fastest(self, draft: Draft, target: Target) -> Plan:
         graph, names = _asked(draft, target)
-        found = fastest(_buildable(graph, len(names)), _stopwatch(graph, draft, target))
-        graph.build_plan_at_index(found[0])  # which makes it the one that is stored
-        made = Plan(names[found[0]], found[1], _data(graph), found[2])
+        found = fastest(_buildable(graph, len(names)), _clock(graph, draft, target))
+        if found is None:
+            raise Refused(f"none of {len(names)} plans can be built")
+        (index, workspace), time = found
+        graph.build_plan_at_index(index)  # which makes it the one that is stored
+        made = Plan(names[index], workspace, _data(graph), time)
         self._keep(draft, target, made)
         return made
 
@@ -110,20 +113,6 @@ def key(draft: Draft, target: Target) -> str:
     """What a plan is found by: the draft, the versions, and the GPU."""
     found = library()
     return key_of(FORM, repr(draft), found.version, found.frontend, properties(target.device, target.sm)[1])
-
-
-def fastest(
-    candidates: Iterator[tuple[int, int]], clock: Callable[[int, int], float], most: int = TIMED
-) -> tuple[int, int, float]:
-    """Of (number, workspace), the one that `clock` says is fastest, with its time; `most` are tried.
-
-    >>> fastest(iter([(0, 64), (3, 0), (4, 0)]), lambda number, workspace: 9.0 - number, most=2)
-    (3, 0, 6.0)
-    """
-    times = [(*each, clock(*each)) for _, each in zip(range(most), candidates, strict=False)]
-    if not times:
-        raise Refused("no plan can be built")
-    return min(times, key=lambda t: t[2])
 
 
 def load(plan: Plan, device: str) -> Any:
@@ -150,7 +139,7 @@ def _named(draft: Draft, target: Target, name: str) -> Plan:
         raise Refused(words(error)) from error
 
 
-def _buildable(graph: Any, count: int) -> Iterator[tuple[int, int]]:
+def _buildable(graph: Any, count: int) -> Iterator[Built]:
     """Numbers and workspaces of the plans that can be built, best first; the last one yielded is the graph's own."""
     for index in range(count):
         try:
@@ -179,29 +168,20 @@ def _unpacked(held: bytes) -> Plan | Refused:
     return Refused(about["refused"]) if "refused" in about else Plan(**about, data=data)
 
 
-def _stopwatch(graph: Any, draft: Draft, target: Target) -> Callable[[int, int], float]:
-    """What times a plan of a graph on the device, in milliseconds: the fastest of some runs."""
+def _clock(graph: Any, draft: Draft, target: Target) -> Callable[[Built], float]:
+    """What times a plan of a graph on the device, in milliseconds."""
     assert not is_plan(target.device)
-    cp = cupy()
-    held: dict[int, Any] = {}
-    for uid, operand in uids(draft).items():
-        held[uid] = cp.cuda.alloc(nbytes(operand))
-        held[uid].memset(0x11, nbytes(operand))  # small numbers in every type of float
+    held = {uid: filled(nbytes(operand)) for uid, operand in uids(draft).items()}
     pointers = {uid: int(memory.ptr) for uid, memory in held.items()}
 
-    def clock(index: int, workspace: int, held: dict[int, Any] = held) -> float:
-        space = cp.cuda.alloc(max(workspace, 1))
-        run = partial(graph.execute_plan_at_index, pointers, int(space.ptr), index, handle(target.device))
-        run()
-        times: list[float] = []
-        for _ in range(RUNS):
-            start, end = cp.cuda.Event(), cp.cuda.Event()
-            start.record()
-            run()
-            end.record()
-            end.synchronize()
-            times.append(float(cp.cuda.get_elapsed_time(start, end)))
-        return min(times)
+    def clock(built: Built) -> float:
+        index, workspace = built
+        space = filled(workspace)
+        found = milliseconds(
+            partial(graph.execute_plan_at_index, pointers, int(space.ptr), index, handle(target.device))
+        )
+        held[0] = space  # until all is done
+        return found
 
     return clock
 
