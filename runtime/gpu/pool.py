@@ -47,7 +47,7 @@ class Pool(Generated):
         return Written((make(ask, x, y, layout, around, found),), layouts=layouts)
 
 
-def _over(around: tuple[Window, ...], x: Tensor, layout: str, *inner: str) -> list[str]:
+def over(around: tuple[Window, ...], x: Tensor, layout: str, *inner: str) -> list[str]:
     """Loops over the places of a window that lie in the image; `s2`, `s3`, ... are those places, and `v` is what is
     there."""
     strides, lines = strides_of(x.sizes, layout), []
@@ -84,7 +84,7 @@ def _largest(ask: Ask, x: Tensor, y: Tensor, layout: str, around: tuple[Window, 
     else:
         lines.append("if (v > most || v != v) most = v;")
     body = [f"{e.wide} most = {e.lowest};", *(["long long at = -1;"] if places else [])]
-    body += [*_over(around, x, layout, *lines), f"y[i] = {e.write('most')};"]
+    body += [*over(around, x, layout, *lines), f"y[i] = {e.write('most')};"]
     if places:
         channel = f"((long long)c0 * {x.sizes[1]} + c1) * {math.prod(sizes)}ll + at" if not train else "at"
         body.append(f"places[i] = {found[2].write(channel)};")
@@ -97,7 +97,7 @@ def _summed(ask: Ask, x: Tensor, y: Tensor, layout: str, around: tuple[Window, .
     parameters = [reads(e, "x", In(0)), writes(e, "y", Out(0))]
     term, result = powers(e, p, "v", "sum")
     body = [f"{e.wide} sum = 0;"]
-    body += _over(around, x, layout, f"const {e.wide} v = {e.read('image[p]')};", f"sum += {term};")
+    body += over(around, x, layout, f"const {e.wide} v = {e.read('image[p]')};", f"sum += {term};")
     if op == "AveragePool":
         padded = ask.node.attrs.get("count_include_pad", 0)
         counts = []
