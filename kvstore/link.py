@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..ops.errors import MezzoError
+from ..ops.types import Array
 from .environment import Environment
 from .host.above import Ended
 from .host.values import Value
@@ -10,11 +11,11 @@ from .levels import Levels
 from .loop import Loop
 from .member import Member
 from .protocol import messages as m
-from .uplink import Uplink
+from .uplink import Uplink, bytes_of
 
-SMALL = (
-    64 << 10
-)  # bytes: up to here a worker speaks to servers itself, since one more process costs more than the value
+# Bytes up to which a worker speaks to servers itself, since one more process costs more than the value: where workers
+# of a host are summed, and where there is one alone.
+SMALL, ALONE = 64 << 10, 1 << 20
 
 
 class Link:
@@ -40,13 +41,14 @@ class Link:
     def lifter(self, number: int, nbytes: int) -> int:
         if not self._agent:
             return 0
-        return self._members if nbytes > SMALL else number % self._members
+        return self._members if nbytes > (SMALL if self._members > 1 else ALONE) else number % self._members
 
     def declare(self, value: Value, ended: Ended) -> None:
         self.uplink.declare(value.name, value.stored, ended)
 
-    def lift(self, value: Value, push: bool, pull: bool, ended: Ended) -> None:
-        self.uplink.start(value.name, value.stored if push else None, value.stored if pull else None, ended)
+    def lift(self, value: Value, given: Array | None, pull: bool, priority: int, ended: Ended) -> None:
+        source = None if given is None else value.data if given is value.stored else bytes_of(given)
+        self.uplink.start(value.name, source, value.data if pull else None, ended, priority)
 
     def counts(self) -> tuple[int, int]:
         return self.uplink.sent, self.uplink.received

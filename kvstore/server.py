@@ -51,6 +51,7 @@ class Server:
         self._events: deque[s.Event] = deque()
         self._busy = False
         self._announcing: Peer | None = None  # whose push the machine is told of
+        self._payload: memoryview | None = None  # of that push, where it is here
         self._due: deque[Stream] = deque()
         self._early: set[Stream] = set()
         self._optimizer: m.SetOptimizer | None = None
@@ -124,14 +125,16 @@ class Server:
 
     def arrived(self, stream: Stream, frame: Frame, payload: memoryview) -> None:
         peer = self._peers[stream]
-        message = frame.message
-        if not isinstance(message, m.Push):
+        header, message = frame
+        if message.__class__ is not m.Push:
             self._heard(peer, frame, payload)
-            return
-        if peer.receiving is None:
-            self._announced(peer, frame)
-            self._target(peer)[:] = payload
-        self._complete(peer)
+        elif peer.receiving is None and not header.offset:
+            self._pushed(peer, frame, payload)
+        else:
+            if peer.receiving is None:
+                self._announced(peer, frame)
+                self._target(peer)[:] = payload
+            self._complete(peer)
 
     def lost(self, stream: Stream, reason: str) -> None:
         peer = self._peers.pop(stream)
@@ -143,6 +146,17 @@ class Server:
                 self._handle(s.Left(peer.rank, f"{peer.name}: {reason}", lane=peer.lane))
 
     # --- pushes
+
+    def _pushed(self, peer: Peer, frame: Frame, payload: memoryview) -> None:
+        """A push has come with its payload."""
+        header, push = frame
+        assert isinstance(push, m.Push)
+        if push.rank != peer.rank:
+            self._check_speaker(peer, push.rank)
+        wire.check(header, self._keys)
+        self._announcing, self._payload = peer, payload
+        self._handle(s.Pushed(push.rank, push.key, push.step, header.length, push.pull, peer.lane))
+        self._payload = None
 
     def _announced(self, peer: Peer, frame: Frame) -> s.Receive:
         """Tell the machine of a push, and keep what it says about the payload."""
@@ -160,7 +174,7 @@ class Server:
     def _target(self, peer: Peer) -> memoryview:
         r = peer.receiving
         assert r is not None
-        return self._shards.place(r.key, r.rank, r.lo, r.hi, r.into).data
+        return self._shards.place(r.key, r.rank, r.lo, r.hi, r.into)
 
     def _complete(self, peer: Peer) -> None:
         """The payload of a push is in memory."""
@@ -306,11 +320,12 @@ class Server:
 
     def _handle(self, event: s.Event) -> bool:
         """Tell the machine, and do what it says; whether it refused something. Events that come meanwhile follow."""
-        self._events.append(event)
         if self._busy:
+            self._events.append(event)
             return False
         self._busy, refused = True, False
         try:
+            refused = self._do(self._rounds.handle(event))
             while self._events:
                 refused |= self._do(self._rounds.handle(self._events.popleft()))
         except MezzoError as error:
@@ -323,23 +338,22 @@ class Server:
 
     def _do(self, instructions: Iterable[s.Instruction]) -> bool:
         refused = False
-        for i in instructions:  # by class, the frequent ones first: matching costs microseconds
-            kind = i.__class__
-            if kind is s.Receive:
-                assert self._announcing is not None
-                self._announcing.receiving = i  # type: ignore[assignment]
-            elif kind is s.Send:
-                self._send(i)  # type: ignore[arg-type]
+        for i in instructions:  # matching by pattern costs microseconds
+            if isinstance(i, s.Receive):
+                self._receive(i)
+            elif isinstance(i, s.Send):
+                self._send(i)
+            elif isinstance(i, s.Add):
+                key, _, rank, lo, hi, first = i
+                self._shards.add(key, rank, lo, hi, first)
+            elif isinstance(i, s.Apply):
+                self._shards.apply(*i)
             else:
                 refused |= self._do_else(i)
         return refused
 
     def _do_else(self, i: s.Instruction) -> bool:
         match i:
-            case s.Add(key, _, rank, lo, hi, first):
-                self._shards.add(key, rank, lo, hi, first)
-            case s.Apply(key, step, lo, hi, how, rank_or_none):
-                self._shards.apply(key, step, lo, hi, how, rank_or_none)
             case s.Due(rank):
                 self._due.extend(stream for stream in self._early if self._peers[stream].rank == rank)
             case s.Acknowledge(rank, key, step, lane):
@@ -351,6 +365,14 @@ class Server:
                 self._member.say(m.Failed(ranks, reason))
                 self._member.fail(PeerError(reason, where=self._member.name))
         return False
+
+    def _receive(self, i: s.Receive) -> None:
+        peer, payload, self._payload = self._announcing, self._payload, None
+        assert peer is not None
+        if payload is None:
+            peer.receiving = i
+        else:
+            self._shards.place(i.key, i.rank, i.lo, i.hi, i.into)[:] = payload
 
     def _send(self, i: s.Send) -> None:
         peer = self._speakers.get((i.rank, i.lane))

@@ -67,20 +67,37 @@ class Blocks:
             self._budget.taken -= whole.size
 
 
+class Room:
+    """Memory of one shard, as elements and as bytes to send and receive."""
+
+    __slots__ = ("array", "data")
+
+    def __init__(self, shard: Shard, dtype: np.dtype[Any]) -> None:
+        self.array = np.zeros(shard.nbytes // dtype.itemsize, dtype)
+        self.data: memoryview = self.array.view(np.uint8).data
+
+
 @dataclass(slots=True)
 class Held:
     """One shard."""
 
     shard: Shard
+    nbytes: int
     dtype: np.dtype[Any]
-    value: Bytes
-    sum: Bytes
+    value: Room
+    sum: Room
     step: int = -1  # of the value
     applied: int = 0  # bytes of the sum that are applied already, as those of the next step
     adopting: bool = False  # they stay in the sum, which becomes the value when all are
     staged: dict[int, deque[tuple[int, Bytes]]] = field(default_factory=dict[int, deque[tuple[int, Bytes]]])
     states: dict[str, Array] = field(default_factory=dict[str, Array])
     updates: int = 0  # whole steps that the optimizer has made
+
+    def elements(self, room: Room, lo: int, hi: int) -> Array:
+        """The bytes [lo, hi) of the value or of the sum."""
+        if hi - lo == self.nbytes:
+            return room.array
+        return room.array[lo // self.dtype.itemsize : hi // self.dtype.itemsize]
 
 
 class Shards:
@@ -91,15 +108,15 @@ class Shards:
         self._rule: Rule | None = None
         self._blocks = Blocks(budget)
         self._held: dict[int, Held] = {}
-        self._nothing = np.empty(FRAME, np.uint8)
+        self._nothing = memoryview(bytearray(FRAME))
 
     def declare(self, key: int) -> Held:
         """Take the memory of an admitted key, once. Raises BudgetError."""
         if key not in self._held:
             shard = self.keys[key]
             self.budget.take(2 * shard.nbytes, f"key {shard.name!r}")
-            value, total = np.zeros(shard.nbytes, np.uint8), np.empty(shard.nbytes, np.uint8)
-            self._held[key] = Held(shard, np.dtype(element(shard.dtype).numpy), value, total)
+            dtype = np.dtype(element(shard.dtype).numpy)
+            self._held[key] = Held(shard, shard.nbytes, dtype, Room(shard, dtype), Room(shard, dtype))
         return self._held[key]
 
     def __getitem__(self, key: int) -> Held:
@@ -110,21 +127,21 @@ class Shards:
 
     # --- receiving
 
-    def place(
-        self, key: int, rank: int, lo: int, hi: int, into: Literal["sum", "staging", "value", "nothing"]
-    ) -> Bytes:
+    def place(self, key: int, rank: int, lo: int, hi: int, into: Into) -> memoryview:
         """Where the bytes [lo, hi) of a push go."""
         held = self._held[key]
-        match into:
-            case "sum":
-                return held.sum[lo:hi]
-            case "value":
-                return held.value[lo:hi]
-            case "nothing":
-                return self._nothing[: hi - lo]
+        if into == "sum":
+            return held.sum.data[lo:hi]
+        if into == "value":
+            return held.value.data[lo:hi]
+        if into == "nothing":
+            return self._nothing[: hi - lo]
         block = self._blocks.take(hi - lo)
-        held.staged.setdefault(rank, deque()).append((lo, block))
-        return block
+        parts = held.staged.get(rank)
+        if parts is None:
+            parts = held.staged[rank] = deque()
+        parts.append((lo, block))
+        return block.data
 
     def _taken(self, held: Held, rank: int, lo: int, hi: int) -> Iterator[tuple[int, Bytes]]:
         """The staged bytes [lo, hi) of a rank, piece by piece with their offsets; free when the next is asked for."""
@@ -144,41 +161,39 @@ class Shards:
         """Add staged bytes to the sum, or make them the sum."""
         held = self._held[key]
         for at, piece in self._taken(held, rank, lo, hi):
-            target = held.sum[at : at + piece.size]
+            total, given = held.elements(held.sum, at, at + piece.size), piece.view(held.dtype)
             if first:
-                target[:] = piece
+                np.copyto(total, given)
             else:
-                total = target.view(held.dtype)
-                np.add(total, piece.view(held.dtype), out=total)
+                np.add(total, given, out=total)
 
     def apply(self, key: int, step: int, lo: int, hi: int, how: str, rank: int | None) -> None:
         """Make the bytes [lo, hi) of the value those of `step`."""
         held = self._held[key]
         if rank is not None:
             for at, piece in self._taken(held, rank, lo, hi):
-                self._change(held, step, at, piece, how)
+                self._change(held, step, at, piece.view(held.dtype), how)
             held.step = step
             held.updates += how == "update"
         elif how == "assign":
             self._adopt(held, step, hi - lo)
         else:
-            self._change(held, step, lo, held.sum[lo:hi], how)
+            self._change(held, step, lo, held.elements(held.sum, lo, hi), how)
             held.applied += hi - lo
-            if held.applied >= held.shard.nbytes:
+            if held.applied >= held.nbytes:
                 held.step, held.applied = step, 0
                 held.updates += how == "update"
 
     def _adopt(self, held: Held, step: int, count: int) -> None:
         """The sum becomes the value: what was the value is where the next sum goes."""
         held.applied += count
-        held.adopting = held.applied < held.shard.nbytes
+        held.adopting = held.applied < held.nbytes
         if not held.adopting:
             held.value, held.sum = held.sum, held.value
             held.step, held.applied = step, 0
 
-    def _change(self, held: Held, step: int, lo: int, given: Bytes, how: str) -> None:
-        value = held.value[lo : lo + given.size].view(held.dtype)
-        operand = given.view(held.dtype)
+    def _change(self, held: Held, step: int, lo: int, operand: Array, how: str) -> None:
+        value = held.elements(held.value, lo, lo + operand.nbytes)
         match how:
             case "assign":
                 np.copyto(value, operand)
@@ -186,15 +201,14 @@ class Shards:
                 np.add(value, operand, out=value)
             case "update":
                 assert self._rule is not None
-                size = held.dtype.itemsize
-                part = slice(lo // size, (lo + given.size) // size)
-                states = {slot: state[part] for slot, state in self._states(held).items()}
+                at = lo // held.dtype.itemsize
+                states = {slot: state[at : at + operand.size] for slot, state in self._states(held).items()}
                 self._rule.step(held.shard.name, held.updates, value, operand, states)
 
     def _states(self, held: Held) -> dict[str, Array]:
         """The optimizer states of a shard, taken when they are first needed."""
         if self._rule is not None and not held.states:
-            value = held.value.view(held.dtype)
+            value = held.value.array
             self.budget.take(len(self._rule.optimizer.slots) * value.nbytes, f"states of key {held.shard.name!r}")
             held.states = self._rule.states(held.shard.name, value)
         return held.states
@@ -203,7 +217,7 @@ class Shards:
         """The bytes [lo, hi) of the value of this step, which may be the sum of a round that is being applied."""
         held = self._held[key]
         source = held.sum if held.adopting and step > held.step else held.value
-        return source[lo:hi].data
+        return source.data[lo:hi]
 
     # --- optimizers
 

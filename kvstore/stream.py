@@ -10,9 +10,8 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 from ..ops.errors import MezzoError
 from . import wire
@@ -40,8 +39,7 @@ class Receiver(Protocol):
         A MezzoError that `arrived` or `place` raises ends the stream likewise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """What stands before a payload."""
 
     header: Header
@@ -81,7 +79,19 @@ class Stream:
         """Send these buffers, in order; `sent` is called when the kernel has taken them, and they may change again."""
         if self.closed:
             return
-        blocked = bool(self._out)
+        if not self._out and not self._giving:
+            parts = self._give(parts)
+            if self.closed:
+                return
+            if not parts:  # as nearly always
+                if sent is not None:
+                    self._giving = True
+                    sent()
+                    self._giving = False
+                    if self._out:
+                        self.writable()
+                return
+            self._want(READ | WRITE)
         for part in parts:
             view = memoryview(part)
             if len(view):
@@ -89,8 +99,23 @@ class Stream:
                 self._given += len(view)
         if sent is not None:
             self._told.append((self._given, sent))
-        if not blocked and not self._giving:
-            self.writable()
+
+    def _give(self, parts: tuple[bytes | memoryview, ...]) -> tuple[bytes | memoryview, ...]:
+        """Give these buffers to the kernel; what it does not take."""
+        try:
+            count = self.sock.sendmsg(parts)
+        except BlockingIOError:
+            return parts
+        except OSError as error:
+            self._lose(str(error))
+            return ()
+        self.taken += count
+        self._given += count
+        for number, part in enumerate(parts):
+            if count < len(part):
+                return (memoryview(part)[count:], *parts[number + 1 :])
+            count -= len(part)
+        return ()
 
     @property
     def waiting(self) -> int:
@@ -141,11 +166,12 @@ class Stream:
 
     def _receive_head(self) -> bool:
         """Fill the small buffer and handle whole frames in it; whether it is worth trying again at once."""
-        count = self.sock.recv_into(self._small[self._have : max(self._wanted, self._have + 1)])
+        have, wanted = self._have, max(self._wanted, self._have + 1)
+        count = self.sock.recv_into(self._small[have:wanted] if have or wanted < SMALL else self._small)
         if not count:
             self._lose("it closed the connection")
             return False
-        self._have += count
+        self._have = have + count
         self._parse()
         return self._frame is not None
 
@@ -165,30 +191,33 @@ class Stream:
         frame, body = self._frame, self._body
         assert frame is not None
         self._frame, self._body = None, self._small[:0]
-        self._call(self.receiver.arrived, frame, body)
+        try:
+            self.receiver.arrived(self, frame, body)
+        except MezzoError as error:
+            self._lose(str(error))
 
     def _parse(self) -> None:
         small = self._small
         while self._have - self._read >= HEADER and not self.closed and self.paused is None and self._frame is None:
             start = self._read + HEADER
             try:
-                header = wire.parse(small[self._read : start])
+                header = wire.parse(small, self._read)
                 after = start + header.metadata
                 if after > self._have:
                     self._wanted = SMALL
                     break
-                message = wire.decode(header, small[start:after])
+                frame = Frame(header, wire.decode(header, small[start:after] if header.metadata else b""))
+                stop = after + header.length
+                if stop <= self._have:
+                    self._read = stop
+                    self._wanted = SMALL
+                    self.receiver.arrived(self, frame, small[after:stop])
+                else:
+                    self._read = after
+                    self._start(frame)
             except MezzoError as error:
                 self._lose(str(error))
                 return
-            frame, stop = Frame(header, message), after + header.length
-            if stop <= self._have:
-                self._read = stop
-                self._wanted = SMALL
-                self._call(self.receiver.arrived, frame, small[after:stop])
-            else:
-                self._read = after
-                self._start(frame)
         if self.paused is None:
             self._compact()
 
@@ -201,7 +230,11 @@ class Stream:
 
     def _start(self, frame: Frame) -> None:
         """Receive a payload at its place, or wait for one. What is here of it stands at `_read`."""
-        place = self._call(self.receiver.place, frame)
+        try:
+            place = self.receiver.place(self, frame)
+        except MezzoError as error:
+            self._lose(str(error))
+            return
         if self.closed:
             return
         if place is None:
@@ -213,13 +246,6 @@ class Stream:
         self._read = self._have
         self._wanted = HEADER
         self._frame, self._body = frame, place
-
-    def _call(self, call: Callable[..., Any], frame: Frame, *given: Any) -> Any:
-        try:
-            return call(self, frame, *given)
-        except MezzoError as error:
-            self._lose(str(error))
-            return None
 
     def resume(self) -> None:
         """Ask again for the place of a payload that had none."""

@@ -54,6 +54,7 @@ class Uplink:
         self._busy = False
         self._operations: dict[str, deque[Operation]] = {}
         self._into: c.Receive | None = None  # where the machine wants the payload that was just heard of
+        self._payload: memoryview | None = None  # which is here already
         self._receiving: set[int] = set()  # servers whose payload is on its way to such a place
         self._requests: dict[int, Callable[[c.Answered], None]] = {}
         self._asked: list[deque[Asked]] = [deque() for _ in servers]
@@ -82,15 +83,17 @@ class Uplink:
 
     def declare(self, name: str, value: Array, done: Done, step: int | None = None) -> None:
         """Declare a key: of the first rank the value is taken, the others receive it there."""
-        flat = _bytes(value)
+        flat = bytes_of(value)
         self._operations.setdefault(name, deque()).append(Operation(flat, flat, done))
         self._handle(c.Declare(name, str(DType.of(value.dtype)), value.shape, step))
 
-    def start(self, name: str, source: Array | None, target: Array | None, done: Done, priority: int = 0) -> None:
-        """Push `source`, receive the value into `target`, or both; they may be one array. `done` is called last."""
-        given = _bytes(source) if source is not None else _NOTHING
-        wanted = _bytes(target) if target is not None else _NOTHING
-        self._operations[name].append(Operation(given, wanted, done))
+    def start(
+        self, name: str, source: memoryview | None, target: memoryview | None, done: Done, priority: int = 0
+    ) -> None:
+        """Push the bytes of `source`, receive the value into `target`, or both; they may be one. `done` comes last."""
+        self._operations[name].append(
+            Operation(_NOTHING if source is None else source, _NOTHING if target is None else target, done)
+        )
         self._handle(c.Start(name, source is not None, target is not None, priority))
 
     def request(self, message: m.Message, answered: Callable[[c.Answered], None]) -> None:
@@ -135,15 +138,17 @@ class Uplink:
 
     def arrived(self, stream: Stream, frame: Frame, payload: memoryview) -> None:
         number, message = self._numbers[stream], frame.message
-        match message:
-            case m.Value():
-                if number in self._receiving:
-                    self._receiving.remove(number)
-                else:  # a small one, that came as a whole
-                    self._target(stream, frame)[:] = payload
-                    self._receiving.discard(number)
-                self.received += frame.header.length
+        if isinstance(message, m.Value):
+            self.received += frame.header.length
+            if number in self._receiving:
+                self._receiving.remove(number)
                 self._handle(c.Received(number))
+            else:  # a small one, that came as a whole
+                self._payload = payload
+                self._handle(c.Came(number, message, frame.header.length))
+                self._payload = None
+            return
+        match message:
             case m.Bye():
                 self._ended.add(number)
             case m.Welcome(incarnation=incarnation):
@@ -178,11 +183,13 @@ class Uplink:
 
     def _handle(self, event: c.Event) -> None:
         """Tell the machine, and do what it says; events that come meanwhile follow."""
-        self._events.append(event)
         if self._busy:
+            self._events.append(event)
             return
         self._busy = True
         try:
+            for instruction in self._client.handle(event):
+                self._do(instruction)
             while self._events:
                 for instruction in self._client.handle(self._events.popleft()):
                     self._do(instruction)
@@ -190,21 +197,25 @@ class Uplink:
             self._busy = False
 
     def _do(self, i: c.Instruction) -> None:
-        match i:
-            case c.Transmit(server, message, name, lo, hi):
-                source = self._operations[name][0].source
-                self.sent += hi - lo
-                self._streams[server].send(wire.encode(message, hi - lo), source[lo:hi], sent=self._left[server])
-            case c.Receive():
+        if isinstance(i, c.Transmit):
+            server, message, name, lo, hi = i
+            self.sent += hi - lo
+            part = self._operations[name][0].source[lo:hi]
+            self._streams[server].send(wire.encode(message, hi - lo), part, sent=self._left[server])
+        elif isinstance(i, c.Receive):
+            payload, self._payload = self._payload, None
+            if payload is None:
                 self._into = i
-            case c.Tell(server, message):
-                self._streams[server].send(wire.encode(message))
-            case c.Finish(name, _, error):
-                self._operations[name].popleft().done(error)
-            case c.Answered(number):
-                self._requests[number](i)
-            case c.Fail(error):
-                self._fail(error)
+            else:
+                self._operations[i.name][0].target[i.lo : i.hi] = payload
+        elif isinstance(i, c.Finish):
+            self._operations[i.name].popleft().done(i.error)
+        elif isinstance(i, c.Tell):
+            self._streams[i.server].send(wire.encode(i.message))
+        elif isinstance(i, c.Answered):
+            self._requests[i.number](i)
+        else:
+            self._fail(i.error)
 
     def _fail(self, error: MezzoError) -> None:
         if self.failure is not None:
@@ -223,7 +234,7 @@ def _ignore(error: MezzoError) -> None:
 _NOTHING = memoryview(b"")
 
 
-def _bytes(array: Array) -> memoryview:
+def bytes_of(array: Array) -> memoryview:
     """The bytes of a contiguous array, to be read or written in place."""
     flat: memoryview = array.reshape(-1).view(np.uint8).data
     return flat

@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -43,8 +43,7 @@ _PULL = 1  # flag
 Check = Callable[[Any], Any]  # a value as msgpack gives it -> as the dataclass has it; ValueError says what it is not
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """The fixed part of a message; `kind` is a number of KINDS, lengths are in bytes."""
 
     kind: int
@@ -69,6 +68,11 @@ class Kind:
     header: tuple[str, ...] = ()
     metadata: Mapping[str, Check] = field(default_factory=dict[str, Check])
     payload: bool = False
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Places in a Header that must be 0."""
+        return tuple(Header._fields.index(name) for name in _FRAME if name not in self.header)
 
 
 def _int(low: int, high: int) -> Check:
@@ -131,10 +135,10 @@ def _tuple(*checks: Check) -> Check:
     return check_all
 
 
-_rank, _count, _role = _int(-1, 1 << 30), _int(0, (1 << 63) - 1), _one_of("scheduler", "server", "worker", "agent")
-_ranks, _shape, _reason = _list(_rank), _list(_count), _text(4096)
 _STEP = ("key", "step", "rank")
 _FRAME = (*_STEP, "offset")
+_rank, _count, _role = _int(-1, 1 << 30), _int(0, (1 << 63) - 1), _one_of("scheduler", "server", "worker", "agent")
+_ranks, _shape, _reason = _list(_rank), _list(_count), _text(4096)
 
 # The order gives the numbers on the wire, from 1: new messages come last.
 KINDS: dict[int, Kind] = dict(
@@ -186,7 +190,9 @@ KINDS: dict[int, Kind] = dict(
     )
 )
 _NUMBERS = {kind.type: number for number, kind in KINDS.items()}
-_PUSH, _VALUE, _STATES = _NUMBERS[m.Push], _NUMBERS[m.Value], _NUMBERS[m.States]
+_PUSH, _VALUE = _NUMBERS[m.Push], _NUMBERS[m.Value]
+# What is looked at for every message, by number: longest payload, whether there is metadata, places that must be 0.
+_LIMITS = {number: (FRAME if kind.payload else 0, bool(kind.metadata), kind.absent) for number, kind in KINDS.items()}
 
 
 def encode(message: m.Message, length: int = 0) -> bytes:
@@ -196,10 +202,13 @@ def encode(message: m.Message, length: int = 0) -> bytes:
     >>> decode(parse(sent), sent[HEADER:])
     Pull(key=3, step=7, rank=1)
     """
-    number = _NUMBERS[type(message)]
+    number = _NUMBERS[message.__class__]
+    if number in (_PUSH, _VALUE):  # nearly always
+        key, step, rank, offset = message[:4]  # type: ignore[index]
+        flags = _PULL if number == _PUSH and message.pull else 0  # type: ignore[union-attr]
+        return _LAYOUT.pack(MAGIC, VERSION, number, flags, rank, key, step, offset, length, 0, 0)
     kind = KINDS[number]
     given: dict[str, Any] = {name: getattr(message, name) for name in kind.header}
-    flags = _PULL if number == _PUSH and message.pull else 0  # type: ignore[union-attr]
     metadata = b""
     if kind.metadata:
         metadata = msgpack.packb({name: getattr(message, name) for name in kind.metadata}, default=dict)
@@ -207,29 +216,15 @@ def encode(message: m.Message, length: int = 0) -> bytes:
             raise WireError(
                 f"{len(metadata)} bytes of metadata are more than {MOST_METADATA}", where=type(message).__name__
             )
-    return (
-        _LAYOUT.pack(
-            MAGIC,
-            VERSION,
-            number,
-            flags,
-            given.get("rank", 0),
-            given.get("key", 0),
-            given.get("step", 0),
-            given.get("offset", 0),
-            length,
-            len(metadata),
-            0,
-        )
-        + metadata
-    )
+    places = (given.get(name, 0) for name in ("rank", "key", "step", "offset"))
+    return _LAYOUT.pack(MAGIC, VERSION, number, 0, *places, length, len(metadata), 0) + metadata
 
 
-def parse(data: bytes | bytearray | memoryview) -> Header:
-    """The header in the first HEADER bytes. Raises WireError."""
-    if len(data) < HEADER:
-        raise WireError(f"a header has {HEADER} bytes, here are {len(data)}")
-    magic, version, number, flags, rank, key, step, offset, length, metadata, zero = _LAYOUT.unpack_from(data)
+def parse(data: bytes | bytearray | memoryview, at: int = 0) -> Header:
+    """The header in the HEADER bytes from `at`. Raises WireError."""
+    if len(data) - at < HEADER:
+        raise WireError(f"a header has {HEADER} bytes, here are {len(data) - at}")
+    magic, version, number, flags, rank, key, step, offset, length, metadata, zero = _LAYOUT.unpack_from(data, at)
     if magic != MAGIC:
         raise WireError("what connects does not speak the protocol of a KVStore", hint="is this the right port?")
     if version != VERSION:
@@ -237,32 +232,39 @@ def parse(data: bytes | bytearray | memoryview) -> Header:
             f"the message has version {version}, this process speaks version {VERSION}",
             hint="install the same Mezzo on every host of the job",
         )
-    kind = KINDS.get(number)
-    if kind is None:
+    limits = _LIMITS.get(number)
+    if limits is None:
         raise WireError(f"there is no message of kind {number}")
-    name = kind.type.__name__
-    allowed = _PULL if number == _PUSH else 0
-    if zero or flags & ~allowed:
-        raise WireError(f"unknown flags {flags:#x}, {zero:#x}", where=name)
-    if metadata > MOST_METADATA or (metadata > 0) != bool(kind.metadata):
-        raise WireError(f"{metadata} bytes of metadata", where=name)
-    if length > (FRAME if kind.payload else 0):
-        raise WireError(f"{length} bytes of payload", where=name)
+    most, more, absent = limits
+    header = Header(number, flags, rank, key, step, offset, length, metadata)
+    if zero or (flags and (number != _PUSH or flags != _PULL)):
+        raise _wrong(header, f"unknown flags {flags:#x}, {zero:#x}")
+    if metadata > MOST_METADATA or (metadata > 0) != more:
+        raise _wrong(header, f"{metadata} bytes of metadata")
+    if length > most:
+        raise _wrong(header, f"{length} bytes of payload")
     if rank < m.NOBODY or step < m.NEWEST:
-        raise WireError(f"rank {rank}, step {step}", where=name)
-    for given, value in (("rank", rank), ("key", key), ("step", step), ("offset", offset)):
-        if value and given not in kind.header:
-            raise WireError(f"{given} {value} where none belongs", where=name)
-    return Header(number, flags, rank, key, step, offset, length, metadata)
+        raise _wrong(header, f"rank {rank}, step {step}")
+    for place in absent:
+        if header[place]:
+            raise _wrong(header, f"{Header._fields[place]} {header[place]} where none belongs")
+    return header
+
+
+def _wrong(header: Header, what: str) -> WireError:
+    return WireError(what, where=header.type.__name__)
 
 
 def decode(header: Header, metadata: bytes | bytearray | memoryview = b"") -> m.Message:
     """The message of a parsed header and its metadata, every field checked. Raises WireError."""
-    kind = KINDS[header.kind]
+    number, flags, rank, key, step, offset, _, _ = header
+    if number == _PUSH:
+        return m.Push(key, step, rank, offset, flags == _PULL)
+    if number == _VALUE:
+        return m.Value(key, step, rank, offset)
+    kind = KINDS[number]
     where = kind.type.__name__
     fields: dict[str, Any] = {name: getattr(header, name) for name in kind.header}
-    if header.kind == _PUSH:
-        fields["pull"] = bool(header.flags & _PULL)
     if kind.metadata:
         if len(metadata) != header.metadata:
             raise WireError(f"{len(metadata)} bytes of metadata, {header.metadata} were promised", where=where)
@@ -298,21 +300,30 @@ def check(header: Header, known: Mapping[int, Shard]) -> None:
     Traceback (most recent call last):
     mezzo.ops.errors.WireError: Push of key 'w': bytes 0 to 17 do not lie in its 16 bytes (float32[4])
     """
-    kind = KINDS[header.kind]
-    if "key" not in kind.header or kind.type is m.Init or not (header.key or kind.payload):
+    if header.kind != _PUSH and header.kind != _VALUE:
+        kind = KINDS[header.kind]
+        if "key" in kind.header and kind.type is not m.Init and (header.key or kind.payload):
+            _shard(header, known)
         return
     shard = known.get(header.key)
-    if shard is None:
-        raise WireError(f"key number {header.key} was never declared", where=kind.type.__name__)
-    if header.kind not in (_PUSH, _VALUE):
+    lo, length, size = header.offset, header.length, 0 if shard is None else shard.nbytes
+    if lo == 0 and length == size > 0:  # a whole shard in one frame
         return
-    where = f"{kind.type.__name__} of key {shard.name!r}"
-    hi = header.offset + header.length
-    if hi > shard.nbytes or (not header.length and shard.nbytes):
-        raise WireError(f"bytes {header.offset} to {hi} do not lie in its {shard.nbytes} bytes ({shard})", where=where)
-    size = element(shard.dtype).itemsize
-    if header.offset % size or hi % size:
-        raise WireError(f"bytes {header.offset} to {hi} cut an element of {size} bytes", where=where)
+    shard = _shard(header, known)
+    where = f"{header.type.__name__} of key {shard.name!r}"
+    hi = lo + length
+    if hi > size or (not length and size):
+        raise WireError(f"bytes {lo} to {hi} do not lie in its {size} bytes ({shard})", where=where)
+    itemsize = element(shard.dtype).itemsize
+    if lo % itemsize or hi % itemsize:
+        raise WireError(f"bytes {lo} to {hi} cut an element of {itemsize} bytes", where=where)
+
+
+def _shard(header: Header, known: Mapping[int, Shard]) -> Shard:
+    shard = known.get(header.key)
+    if shard is None:
+        raise WireError(f"key number {header.key} was never declared", where=header.type.__name__)
+    return shard
 
 
 def check_states(header: Header, states: m.States, most_bytes: int) -> int:

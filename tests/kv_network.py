@@ -146,8 +146,20 @@ class Server:
             value[:] = given if e.how == "assign" else value + given
         source[e.lo : e.hi] = GARBAGE
 
-    def heard(self, rank: int, data: bytes, payload: bytes) -> None:
-        """A message has arrived; of its payload nothing yet."""
+    def _pushed(self, event: s.Pushed, payload: bytes) -> None:
+        """A first frame of a push has come with its payload."""
+        for instruction in self.machine.handle(event):
+            if isinstance(instruction, s.Receive):
+                e = instruction
+                if e.into != "nothing" and e.keep < e.hi:
+                    target = {"sum": self.sum, "value": self.value}.get(e.into)
+                    into = target[e.key] if target is not None else self.staging[e.rank, e.key]
+                    into[e.keep : e.hi] = np.frombuffer(payload, np.uint8)[e.keep :]
+            else:
+                self.execute(instruction)
+
+    def heard(self, rank: int, data: bytes, payload: bytes, whole: bool) -> None:
+        """A message has arrived; of its payload nothing yet, or the `whole` of it."""
         header = wire.parse(data)
         wire.check(header, self.keys)
         message = wire.decode(header, data[wire.HEADER :])
@@ -162,8 +174,11 @@ class Server:
                 given = {f: getattr(message, f) for f in ("name", "dtype", "shape", "lo", "hi", "rank")}
                 link.leaving.append((m.Init(**given, key=key, step=self.machine.counted(rank, key)), None))
             case m.Push(key, step, _, offset, pull):
-                link.payload = payload
                 self.staging.setdefault((rank, key), np.full(self.keys[key].nbytes, GARBAGE, np.uint8))
+                if not offset and whole:
+                    self._pushed(s.Pushed(rank, key, step, header.length, pull), payload)
+                    return
+                link.payload = payload
                 self.do(s.Opened(rank, key, step, offset, offset + header.length, pull))
                 assert link.receive is not None
                 if not payload:
@@ -269,9 +284,11 @@ class Worker:
             self.pushed[operation.key] += 1
             self.mine[operation.key][...] = self.network.job.gradients[operation.key][self.rank][step]
 
-    def do(self, event: c.Event) -> None:
+    def do(self, event: c.Event, payload: bytes | None = None) -> None:
         for instruction in self.machine.handle(event):
             match instruction:
+                case c.Receive(_, name, lo, hi) if payload is not None:
+                    self._take(name, lo, hi, payload)
                 case c.Tell(server, message):
                     self.network.link(self.rank, server).up.append((wire.encode(message), b""))
                 case c.Transmit(server):
@@ -319,11 +336,17 @@ class Worker:
         """The next message of a server arrives, payload and all."""
         data, payload = self.network.link(self.rank, server).down.popleft()
         header = wire.parse(data)
-        self.do(c.Heard(server, wire.decode(header, data[wire.HEADER :]), header.length))
+        message = wire.decode(header, data[wire.HEADER :])
+        if isinstance(message, m.Value) and self.network.chance.random() < 0.5:
+            self.do(c.Came(server, message, header.length), payload)
+            return
+        self.do(c.Heard(server, message, header.length))
         if server in self.receiving:
-            name, lo, hi = self.receiving.pop(server)
-            self.out[name].view(np.uint8).reshape(-1)[lo:hi] = np.frombuffer(payload, np.uint8)
+            self._take(*self.receiving.pop(server), payload)
             self.do(c.Received(server))
+
+    def _take(self, name: str, lo: int, hi: int, payload: bytes) -> None:
+        self.out[name].view(np.uint8).reshape(-1)[lo:hi] = np.frombuffer(payload, np.uint8)
 
 
 class Network:
@@ -386,7 +409,7 @@ class Network:
 
     def message(self, rank: int, server: int) -> None:
         data, payload = self.link(rank, server).up.popleft()
-        self.servers[server].heard(rank, data, payload)
+        self.servers[server].heard(rank, data, payload, self.chance.random() < 0.5)
 
     def piece(self, rank: int, server: int) -> None:
         left = len(self.link(rank, server).payload)

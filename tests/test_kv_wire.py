@@ -57,7 +57,7 @@ KNOWN = {1: Shard("w", "float32", (100,), 0, 400), 2: Shard("half", "float64", (
 
 
 def of_kind(kind: wire.Kind) -> st.SearchStrategy[m.Message]:
-    return st.builds(kind.type, **{field.name: FIELDS[field.name] for field in dataclasses.fields(kind.type)})
+    return st.builds(kind.type, **{name: FIELDS[name] for name in kind.type.__match_args__})
 
 
 messages = st.one_of([of_kind(kind) for kind in wire.KINDS.values()])
@@ -73,13 +73,14 @@ def read(data: bytes) -> m.Message:
 @given(messages)
 def test_what_is_written_is_read(message: m.Message) -> None:
     data = wire.encode(message)
-    assert wire.decode(wire.parse(data), data[wire.HEADER :]) == message
+    found = wire.decode(wire.parse(data), data[wire.HEADER :])
+    assert (type(found), found) == (type(message), message)
 
 
 def test_every_message_has_a_kind_and_every_field_a_place() -> None:
     assert {kind.type for kind in wire.KINDS.values()} == set(m.Message.__args__)
     for kind in wire.KINDS.values():
-        fields = {field.name for field in dataclasses.fields(kind.type)}
+        fields = {*kind.type.__match_args__}
         flags = {"pull"} if kind.type is m.Push else set()
         assert fields == {*kind.header, *kind.metadata, *flags}
 
@@ -113,7 +114,8 @@ def test_damaged_messages(message: m.Message, data: st.DataObject) -> None:
     flipped = bytearray(good)
     flipped[at // 8] ^= 1 << at % 8
     found = try_to_read(bytes(flipped))
-    assert found is None or found != message or type(message) in (m.Push, m.Value, m.States)  # their lengths are free
+    same = type(found) is type(message) and found == message
+    assert not same or type(message) in (m.Push, m.Value, m.States)  # their lengths are free
     with pytest.raises(WireError):
         read(good[: data.draw(st.integers(0, len(good) - 1))])
 
@@ -135,7 +137,7 @@ def test_a_field_of_another_type(message: m.Message, data: st.DataObject) -> Non
     fields[name] = data.draw(st.sampled_from([None, b"x", 1.5, -(1 << 40), [None], {"a": None}, [[1, 2, 3, 4]]]))
     packed = msgpack.packb(fields)
     with pytest.raises(WireError, match=f"{name} is not "):
-        wire.decode(dataclasses.replace(header, metadata=len(packed)), packed)
+        wire.decode(header._replace(metadata=len(packed)), packed)
 
 
 def kind_of(message: m.Message) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ...ops.errors import MezzoError
+from ...ops.types import Array
 from ..loop import Loop
 from .values import Value
 
@@ -32,8 +33,9 @@ class Above(Protocol):
         """Declare a key; its value is given by the first host of all, and has arrived in the others at the end."""
         ...
 
-    def lift(self, value: Value, push: bool, pull: bool, ended: Ended) -> None:
-        """Push the stored sum, receive the value in its place, or both."""
+    def lift(self, value: Value, given: Array | None, pull: bool, priority: int, ended: Ended) -> None:
+        """Push these bytes (the stored sum, or an operand where nobody else has one), receive the value in the place of
+        the sum, or both."""
         ...
 
     def counts(self) -> tuple[int, int]:

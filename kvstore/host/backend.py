@@ -40,20 +40,20 @@ class HostStore:
 
     def push(self, key: str, values: Sequence[Array], priority: int) -> Operation:
         self._pushes += 1
-        return self.group.start(self.operation(self.group, self._values[key], values, (), False))
+        return self.group.start(self.operation(self.group, self._values[key], values, (), False, priority))
 
     def pull(self, key: str, outs: Sequence[Array], priority: int) -> Operation:
         self._pulls += 1
-        return self.group.start(self.operation(self.group, self._values[key], (), outs, True))
+        return self.group.start(self.operation(self.group, self._values[key], (), outs, True, priority))
 
     def pushpull(self, key: str, values: Sequence[Array], outs: Sequence[Array], priority: int) -> Operation:
         self._pushes += 1
         self._pulls += 1
-        return self.group.start(self.operation(self.group, self._values[key], values, outs, True))
+        return self.group.start(self.operation(self.group, self._values[key], values, outs, True, priority))
 
     def pull_rows(self, key: str, rows: Array, outs: Sequence[Array], priority: int) -> Operation:
         self._pulls += 1
-        return self.group.start(self.operation(self.group, self._values[key], (), outs, True, rows))
+        return self.group.start(self.operation(self.group, self._values[key], (), outs, True, priority, rows))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         return self.group.empty(shape, dtype)

@@ -39,6 +39,7 @@ from .waiting import BARRIER, PATIENCE, Waiting
 READY, DONE, FINAL, HOPELESS, LEAVE, DROP = range(BARRIER + 1, BARRIER + 7)  # kinds of tags
 KINDS: dict[type, int] = {Ready: READY, Done: DONE, Final: FINAL, Hopeless: HOPELESS}
 IN_PLACE = 1 << 31  # beside the number of a segment: the value is to be written there
+URGENT = 1 << 62  # priorities beyond are as good
 FAREWELL = 5.0  # seconds for last words
 COUNTED = "counted"  # what the agent says when it is asked
 
@@ -169,9 +170,10 @@ class Group(Waiting):
         if error is not None:
             self.fail(error)
             return
-        if pushed:
+        if pushed and not value.lone:
             self._execute(self._machine.handle(Final(self.me, value.number, value.step)), value)
         else:
+            value.step += pushed
             value.busy = False
         if value.queue and not value.busy:
             self._advance(value)
@@ -203,7 +205,7 @@ class Group(Waiting):
                     return
             if operation.pull and not operation.begun and self._above is not None and self._above.newest:
                 operation.begun = value.busy = True
-                self._above.lift(value, False, True, partial(self._lifted, value, False))
+                self._above.lift(value, None, True, operation.priority, partial(self._lifted, value, False))
             if operation.pull:
                 if value.busy:
                     return
@@ -214,6 +216,9 @@ class Group(Waiting):
     def _begin(self, value: Value, operation: Operation) -> None:
         """Bring this member's operand of the next round to its place, and say so."""
         values, step = operation.values, value.step
+        if value.lone:
+            self._lift_alone(value, operation)
+            return
         place = None
         if not value.alone and len(values) == 1:
             place = self.places.find(values[0])
@@ -231,8 +236,22 @@ class Group(Waiting):
                 value.in_place[step & 1].add(self.me)
                 place = (place[0] | IN_PLACE, place[1])
         value.operands[step & 1][self.me] = flat
-        value.busy = True
+        value.busy, value.priority = True, operation.priority
         self._execute(self._machine.handle(Ready(self.me, value.number, step)), value, place)
+
+    def _lift_alone(self, value: Value, operation: Operation) -> None:
+        """Nobody else is here to sum with. A pushpull's one operand goes up from where it lies: it belongs to the store
+        until the pull has ended, which is later."""
+        assert self._above is not None
+        given, *others = operation.values
+        if others or not operation.pull or not given.flags.c_contiguous:
+            value.stored[...] = given
+            for more in others:
+                np.add(value.stored, more, out=value.stored)
+            given = value.stored
+        value.busy = True
+        wanted = operation.pull or not self._above.newest
+        self._above.lift(value, given, wanted, operation.priority, partial(self._lifted, value, True))
 
     def _slot(self, value: Value, which: int) -> Slot:
         while len(value.slots) <= which:
@@ -254,8 +273,7 @@ class Group(Waiting):
                 value.busy = False
             elif kind is Lift:
                 assert self._above is not None
-                wanted = not self._above.newest or value.queue[0].pull
-                self._above.lift(value, True, wanted, partial(self._lifted, value, True))
+                self._above.lift(value, value.stored, True, value.priority, partial(self._lifted, value, True))
             elif kind is Fail:
                 self._fail(value, instruction.members)  # type: ignore[union-attr]
 
@@ -263,9 +281,13 @@ class Group(Waiting):
         event = instruction.event
         if isinstance(event, Ready):
             self.mesh.tell(instruction.to, READY, event.key, event.step, *place)
-        else:
-            gone = event.gone if isinstance(event, Hopeless) else 0
-            self.mesh.tell(instruction.to, KINDS[event.__class__], event.key, event.step, 0, gone)
+            return
+        more = 0
+        if isinstance(event, Hopeless):
+            more = event.gone
+        elif isinstance(event, Done) and self._above is not None:
+            more = max(-URGENT, min(URGENT, self._values[event.key].priority)) + URGENT
+        self.mesh.tell(instruction.to, KINDS[event.__class__], event.key, event.step, 0, more)
 
     def _fail(self, value: Value, members: Sequence[int]) -> None:
         """No further round of this key will be complete."""
@@ -326,6 +348,8 @@ class Group(Waiting):
             value.operands[step & 1][member] = self._view(value, member, number, more) if view is None else view
             event = Ready(member, key, step)
         elif kind == DONE:
+            if self._above is not None:
+                value.priority = more - URGENT
             event = Done(member, key, step)
         elif kind == FINAL:
             event = Final(member, key, step)

@@ -42,6 +42,9 @@ class Value:
         self.segment = segment
         self.stored = stored.copy() if self.alone else stored
         self.flat = self.stored.reshape(-1)
+        self.data: memoryview = self.flat.view(np.uint8).data
+        self.lone = members == 1 and lifter == me == 0  # nobody to sum with, and its operands go up by themselves
+        self.priority = 0  # of the round under way
         self.shown = self.stored.view()
         self.shown.flags.writeable = False
         low, high = self._range(me)
@@ -123,7 +126,9 @@ class Slot:
 class Operation:
     """A push, a pull or both, of one member: the ticket of a backend."""
 
-    __slots__ = ("begun", "calls", "ended", "error", "group", "in_place", "outs", "pull", "rows", "value", "values")
+    __slots__ = (
+        "begun", "calls", "ended", "error", "group", "in_place", "outs", "priority", "pull", "rows", "value", "values"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -132,9 +137,11 @@ class Operation:
         values: Sequence[Array],
         outs: Sequence[Array],
         pull: bool,
+        priority: int = 0,
         rows: Array | None = None,
     ) -> None:
         self.group, self.value, self.values, self.outs, self.pull, self.rows = group, value, values, outs, pull, rows
+        self.priority = priority
         self.begun = self.ended = self.in_place = False
         self.error: BaseException | None = None
         self.calls: list[Callable[[BaseException | None], None]] | None = None

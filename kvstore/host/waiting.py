@@ -129,7 +129,7 @@ class Waiting:
         missing = self._missing(value)
         return DeadlineError(
             f"round {value.step} of key {value.name!r} is not complete after {self.deadline:g} s; missing "
-            f"{self._names(missing)}",
+            f"{self._names(missing) if missing else 'what the servers answer'}",
             where=self.where,
             hint="every worker must push to the key equally often; a longer wait is deadline=",
         )

@@ -4,6 +4,8 @@ A key lies on one server or is split over all (`keys.place`); the machine alone 
 those of the whole array. Operations on one key follow each other; those on several keys run at a time, those of higher
 priority first, frame by frame. What was not answered when a connection was lost is said again on the next one; the
 server counts it once.
+
+Events and instructions are named tuples rather than frozen dataclasses, as everywhere where 20 us count.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...ops.errors import DeadlineError, InputError, MezzoError, PeerError, WireError
 from .keys import SPLIT, Shard, place
@@ -21,24 +23,21 @@ from .messages import FRAME, Done, Failed, Init, Message, Pull, Push, Refused, V
 # ---------------------------------------------------------------------------------------------------- what happened
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+class Connected(NamedTuple):
     """A connection to this server is open and both have said Hello and Welcome."""
 
     server: int
     incarnation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """The connection to this server is closed."""
 
     server: int
     reason: str = "its connection was closed"
 
 
-@dataclass(frozen=True, slots=True)
-class Declare:
+class Declare(NamedTuple):
     """A key is to be declared; ends with `Finish` when the initial value has been received (or, from the first rank,
     taken).
 
@@ -53,8 +52,7 @@ class Declare:
     step: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """A push, a pull or both of a declared key."""
 
     name: str
@@ -63,8 +61,7 @@ class Start:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A message for every server (`SetOptimizer`, `Stats`), each of which answers with one of the same kind; ends with
     `Answered`. The number is the driver's."""
 
@@ -72,15 +69,13 @@ class Request:
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """The payload of the last `Transmit` to this server has left (the kernel has it): the next may go."""
 
     server: int
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(NamedTuple):
     """A message of a server: Value (its header; `length` bytes of payload follow), Done, Refused, Failed, or the answer
     to an Init or a Request."""
 
@@ -89,35 +84,40 @@ class Heard:
     length: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Came(NamedTuple):
+    """A Value of a server has come with its payload: `Heard` and `Received` at once. The payload is brought to where
+    `Receive` says before what follows it is done."""
+
+    server: int
+    message: Value
+    length: int
+
+
+class Received(NamedTuple):
     """The payload of the last `Receive` from this server is in memory."""
 
     server: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ticked:
+class Ticked(NamedTuple):
     """Time has passed; seconds of a clock that only this event tells."""
 
     now: float
 
 
-Event = Connected | Lost | Declare | Start | Request | Sent | Heard | Received | Ticked
+Event = Connected | Lost | Declare | Start | Request | Sent | Heard | Came | Received | Ticked
 
 # ------------------------------------------------------------------------------------------------------- what to do
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(NamedTuple):
     """Send a message without payload."""
 
     server: int
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Transmit:
+class Transmit(NamedTuple):
     """Send this message and the bytes [lo, hi) of what is pushed to the key; then say `Sent`. There is never more than
     one per server under way."""
 
@@ -128,8 +128,7 @@ class Transmit:
     hi: int
 
 
-@dataclass(frozen=True, slots=True)
-class Receive:
+class Receive(NamedTuple):
     """Read the payload of the `Value` just heard (which is not empty) into the bytes [lo, hi) of the key's array; then
     say `Received`.
 
@@ -142,8 +141,7 @@ class Receive:
     hi: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(NamedTuple):
     """The oldest operation on this key has ended. `step` counts the pushes to it so far."""
 
     name: str
@@ -151,8 +149,7 @@ class Finish:
     error: MezzoError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(NamedTuple):
     """A request has ended: what the servers said, by server."""
 
     number: int
@@ -160,8 +157,7 @@ class Answered:
     error: MezzoError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(NamedTuple):
     """Nothing can go on; every operation under way, and every later one, has ended with this error."""
 
     error: MezzoError
@@ -281,6 +277,7 @@ class Client:
             Request: self._on_request,
             Sent: self._on_sent,
             Heard: self._on_heard,
+            Came: self._on_came,
             Received: self._on_received,
             Ticked: self._on_ticked,
         }
@@ -289,7 +286,7 @@ class Client:
         """What to do about what happened."""
         if self._failure is None:
             try:
-                return tuple(self._handlers[type(event)](event))
+                return tuple(self._handlers[event.__class__](event))
             except WireError as error:
                 return (self._fail(error),)
         match event:
@@ -414,6 +411,12 @@ class Client:
             raise _unexpected(server, type(e.message).__name__)
         return self._answered(server, server.asked.popleft(), e.message)
 
+    def _on_came(self, e: Came) -> Iterable[Instruction]:
+        server, (key, step, _, offset) = self._servers[e.server], e.message
+        made = self._value(server, self._part(server, key, step), offset, e.length)
+        part, server.receiving = server.receiving, None
+        return [*made, *self._received(part)] if part else made
+
     def _part(self, server: _Server, number: int, step: int) -> _Part:
         """The part that an answer is for."""
         part = server.parts.get(number)
@@ -493,8 +496,9 @@ class Client:
         """End the operation of a key when all servers have answered and have all of it."""
         key = self._keys[part.name]
         key.stirred = True
-        if not all(each.ended for each in key.parts.values()):
-            return []
+        for each in key.parts.values():
+            if not each.ended:
+                return []
         operation = key.operations.popleft()
         if isinstance(operation, Declare) and key.error:
             del self._keys[part.name]

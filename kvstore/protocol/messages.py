@@ -9,13 +9,15 @@ A `key` is a small integer that the server gave when it answered `Init`; each se
 speaks at level 2: the index of the host where level 1 sums, the rank of the worker where it does not. A `lane` tells
 the connections of one rank to one server apart: 0 is the agent's, others belong to workers that speak for themselves.
 A `step` counts the pushes of one rank to one key: 0 is the initial value, 1 the first push.
+
+`Push` and `Value` are named tuples, which take a third of the time to make.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Role = Literal["scheduler", "server", "worker", "agent"]
 Scalar = bool | int | float | str
@@ -78,8 +80,7 @@ class Init:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
+class Push(NamedTuple):
     """The payload is bytes [offset, offset + length) of what this rank adds to the round `step`. `pull` asks for the
     value after it; else the answer is `Done`."""
 
@@ -99,8 +100,7 @@ class Pull:
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """The payload is bytes [offset, offset + length) of the value. `step` is the one asked for, or the round that the
     value ended with if that is later."""
 

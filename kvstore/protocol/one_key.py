@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
+from . import serving as s
 from .consistency import Consistency
 from .keys import ALIGNMENT
 from .serving import Acknowledge, Add, Apply, Arrived, Asked, Declared, Due, Instruction, Opened, Receive, Send
@@ -108,9 +109,31 @@ class OneKey:
         push = self.pushes.get(e.rank)
         newest = push is not None and push.step == e.step
         if newest and not self.nbytes:
-            return made + self.progress(e.rank, rule)
+            return made + self.progress(e.rank, rule) + self.answers(rule)
         repeated = not e.lo and (push is None or not newest or push.arrived > 0)
         return made + self.answers(rule) if repeated else made
+
+    def pushed(self, e: s.Pushed, session: int, rule: Rule) -> list[Instruction]:
+        """A push with its payload, in one frame if it ends where the key does. Raises Refusal."""
+        rank, step, hi = e.rank, e.step, e.hi
+        stream, push = self.streams.get(rank), self.pushes.get(rank)
+        if (
+            stream is None
+            or push is None
+            or not stream.step == push.step == self.clocks[rank] == step - 1
+            or stream.session != session
+            or hi != self.declared.nbytes
+            or rank in self.waits
+        ):
+            made = self.opened(Opened(rank, e.key, step, 0, hi, e.pull, e.lane), session, rule)
+            return made + self.arrived(Arrived(rank, e.key, step, hi), rule)
+        # the next push of one whose last push was answered, on the same connection: as nearly always
+        push.into = into = self._target(e, rule)
+        push.step = stream.step = step
+        push.arrived = stream.expect = hi
+        push.added = push.early = 0
+        self.waits[rank] = Wait(step, e.lane, e.pull, True)
+        return [Receive(rank, e.key, step, 0, hi, into), *self.progress(rank, rule)]
 
     def _check(self, e: Opened, stream: Stream | None, session: int) -> None:
         """Whether a push may begin, be it new or a repetition. Raises Refusal."""
@@ -135,7 +158,7 @@ class OneKey:
         self.streams[e.rank] = Stream(e.step, session)
         return self.streams[e.rank]
 
-    def _target(self, e: Opened, rule: Rule) -> Into:
+    def _target(self, e: Opened | s.Pushed, rule: Rule) -> Into:
         """Where a new push goes; opens a round if need be."""
         if self.version < 0:
             if e.step or e.rank != min(self.clocks):
@@ -202,7 +225,11 @@ class OneKey:
             if complete and self.version < 0:
                 self.version = 0
         elif rule.consistency.sums:
-            made += self._summed()
+            at = self.round
+            applied = at.applied if at else 0
+            made = self._summed()
+            if at is not None and at is self.round and at.applied == applied:
+                return made  # there is nothing new to tell
         elif complete and push.step > self.clocks[rank]:
             self.version += 1
             self.clocks[rank] = push.step
@@ -254,7 +281,9 @@ class OneKey:
             at.applied = reach
         if complete:
             self.version, self.round = at.step, None
-            self.clocks |= {rank: at.step for rank in at.ranks if rank in self.clocks}
+            for rank in at.ranks:
+                if rank in self.clocks:
+                    self.clocks[rank] = at.step
             self.counts["rounds"] += 1
             self.counts["pushes"] += len(at.ranks)
         return made

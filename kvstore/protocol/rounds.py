@@ -39,6 +39,7 @@ from .serving import (
     Joined,
     Left,
     Opened,
+    Pushed,
     Receive,
     Refuse,
     Ticked,
@@ -100,6 +101,7 @@ class Rounds:
             Configured: self._on_configured,
             Joined: self._on_joined,
             Left: self._on_left,
+            Pushed: self._on_pushed,
             Opened: self._on_opened,
             Arrived: self._on_arrived,
             Asked: self._on_asked,
@@ -110,8 +112,8 @@ class Rounds:
         """What to do about what happened."""
         if self._failure:
             return ()
-        made = tuple(self._handlers[type(event)](event))
-        if made and isinstance(made[-1], Fail):
+        made = tuple(self._handlers[event.__class__](event))
+        if made and made[-1].__class__ is Fail:
             self._failure = made[-1]
         return made
 
@@ -130,12 +132,22 @@ class Rounds:
 
     # ---------------------------------------------------------------------------------------------------- the data
 
+    def _on_pushed(self, e: Pushed) -> Iterable[Instruction]:
+        try:
+            return self._key(e.key).pushed(e, self._session(e.rank, e.lane).number, self._rule)
+        except Refusal as refusal:
+            return self._dropped(e, 0, refusal)
+
     def _on_opened(self, e: Opened) -> Iterable[Instruction]:
         try:
             return self._key(e.key).opened(e, self._session(e.rank, e.lane).number, self._rule)
         except Refusal as refusal:
-            dropped = Receive(e.rank, e.key, e.step, e.lo, e.hi, "nothing", keep=e.hi)
-            return [dropped, self._refused(e, e.key, e.step, refusal)]
+            return self._dropped(e, e.lo, refusal)
+
+    def _dropped(self, e: Opened | Pushed, lo: int, refusal: Refusal) -> list[Instruction]:
+        """A push that is refused, whose payload comes all the same."""
+        dropped = Receive(e.rank, e.key, e.step, lo, e.hi, "nothing", keep=e.hi)
+        return [dropped, self._refused(e, e.key, e.step, refusal)]
 
     def _on_arrived(self, e: Arrived) -> Iterable[Instruction]:
         return self._keys[e.key].arrived(e, self._rule) if e.rank in self._ranks else ()
@@ -160,7 +172,7 @@ class Rounds:
         return found
 
     def _refused(
-        self, e: Opened | Asked | Declared | Configured | Joined, key: int, step: int, refusal: Refusal
+        self, e: Opened | Pushed | Asked | Declared | Configured | Joined, key: int, step: int, refusal: Refusal
     ) -> Refuse:
         self._counts["refused"] += 1
         return Refuse(e.rank, key, step, refusal.reason, refusal.hint, e.lane)
