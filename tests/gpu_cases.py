@@ -95,4 +95,52 @@ POINTWISE = [
     Case("SGD", [f32(9), f32(9), f32()]),
 ]
 
-CASES: dict[str, list[Case]] = {"gpu.pointwise": POINTWISE}
+
+def axes(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+_EXTREME = np.array([[1, np.nan, 2], [np.inf, 1, -np.inf], [-np.inf, -np.inf, -np.inf], [5, 300, 300]], np.float32)
+_REDUCTIONS = "Sum Mean Max Min Prod L1 L2 LogSum LogSumExp SumSquare".split()
+# rows: of a thread, of a part of a warp, a warp, a block, cut into parts; columns: few, many, cut; and between
+_SIZES: list[tuple[tuple[int, ...], Any]] = [
+    ((300, 1), axes(1)), ((70, 3), axes(1)), ((9, 24), axes(1)), ((5, 37), axes(-1)), ((3, 1000), axes(1)),
+    ((2, 4096), axes(1)), ((1, 140_001), axes(1)), ((140_000,), axes(0)), ((40, 3), axes(0)), ((37, 70), axes(0)),
+    ((9000, 3), axes(0)), ((3, 5, 7, 6), axes(0, 2)), ((3, 5, 7, 6), axes(1, 3)), ((2, 3, 4), axes()),
+    ((2, 0, 3), axes(1)), ((0, 3), axes(1)), ((600, 2, 9), axes(0, 2)),
+]  # fmt: skip
+
+
+def _tame(name: str, dims: tuple[int, ...]) -> Any:
+    """Elements whose product and logarithm are tame, where those are taken."""
+    if name not in ("Prod", "LogSum"):
+        return f32(*dims)
+    return np.random.default_rng(5).uniform(0.99, 1.01, dims).astype(np.float32)
+
+
+REDUCE = [
+    *(
+        Case(f"Reduce{_REDUCTIONS[i % 10]}", [_tame(_REDUCTIONS[i % 10], dims), over], {"keepdims": i % 2})
+        for i, (dims, over) in enumerate(_SIZES)
+    ),
+    *(Case("ReduceSum", [f32(*dims), over]) for dims, over in _SIZES[3:]),
+    *(Case("ReduceLogSumExp", [f32(*dims), over]) for dims, over in _SIZES[3:12]),
+    *(
+        Case(f"Reduce{name}", [_EXTREME, over])
+        for name in ("Max", "Min", "Sum", "LogSumExp")
+        for over in (axes(0), axes(1))
+    ),
+    *(Case(f"Reduce{name}", [i64(7, 9), axes(1)]) for name in _REDUCTIONS if not name.startswith("Log")),
+    Case("ReduceMax", [truth(5, 40), axes(1)]),
+    Case("ReduceMin", [truth(40, 5), axes(0)]),
+    Case("ReduceSum", [half(3, 4096), axes(1)]),
+    Case("ReduceMean", [brain(2, 8, 5, 5), axes(2, 3)], layouts=["acdb"]),
+    Case("ReduceMean", [f32(2, 8, 5, 5), axes(2, 3)], {"keepdims": 0}, layouts=["acdb"]),
+    Case("ReduceSum", [f32(2, 8, 5, 5), axes(1)], {"keepdims": 0}, layouts=["acdb"]),
+    Case("ReduceSum", [f32(3, 8, 5, 5), axes(0)], {"keepdims": 0}, layouts=["acdb"]),
+    Case("ReduceSum", [f32(3, 8), axes(0)], layouts=["ba"]),
+    Case("SumTo", [f32(4, 3, 5), axes(3, 1)]),
+    Case("SumTo", [half(200, 16), axes(16)]),
+]
+
+CASES: dict[str, list[Case]] = {"gpu.pointwise": POINTWISE, "gpu.reduce": REDUCE}

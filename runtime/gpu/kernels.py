@@ -7,9 +7,10 @@ from . import cublaslt, cudnn
 from .movement import Movement, Pad
 from .norm import BatchNormalisation, LocalNormalisation, Normalisation
 from .pointwise import Pointwise
+from .reduce import Reduce
 from .softmax import Softmax
 
 GPU_KERNELS: tuple[Kernel, ...] = (
     *cudnn.KERNELS, *cublaslt.KERNELS,
-    Pointwise(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
+    Pointwise(), Reduce(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
 )  # fmt: skip

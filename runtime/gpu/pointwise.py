@@ -21,6 +21,7 @@ from ..graph import Node
 from ..kernels.kernel import Alias, Ask, Declined
 from .generated import Generated
 from .launch import In, Launch, Operand, Out, Written
+from .loops import merged
 from .source import Unwritten, element_of, rounded, substitute, write
 from .text import THREADS, Element, coordinates, dot, index_type, launch, lying, strides_of
 
@@ -137,17 +138,20 @@ class _Kernel:
             return Written((), layouts=named)
         order = lying(self.layout, out.rank)
         strides = [(*_broadcast(t, layout, out.sizes),) for t, layout in self._arrays(layouts)]
-        sizes, merged = _merged([out.sizes[d] for d in order], [[s[d] for d in order] for s in strides])
+        loops = merged([out.sizes[d] for d in order], [[s[d] for d in order] for s in strides])
         counted = [t.elements or 0 for t in self.operands if t is not None]
         arrays = [
-            *(_Array(element_of(self._type(i)), s, f"x{i}", In(i)) for i, s in zip(self.read, merged, strict=False)),
+            *(
+                _Array(element_of(self._type(i)), s, f"x{i}", In(i))
+                for i, s in zip(self.read, loops.strides, strict=False)
+            ),
             *(
                 _Array(element_of(t.dtype), s, f"y{i}", Out(i))
-                for i, (t, s) in enumerate(zip(self.results, merged[len(self.read) :], strict=True))
+                for i, (t, s) in enumerate(zip(self.results, loops.strides[len(self.read) :], strict=True))
             ),
         ]
         aliases = tuple(self._aliases(named))
-        return Written((self._launch(sizes, arrays, aliases, max(counted, default=0)),), 0, aliases, named)
+        return Written((self._launch(loops.sizes, arrays, aliases, max(counted, default=0)),), 0, aliases, named)
 
     def _type(self, i: int) -> DType:
         known = self.operands[i]
@@ -244,26 +248,6 @@ def _broadcast(known: Tensor, layout: str, sizes: Sequence[int]) -> Iterator[int
     own = strides_of(known.sizes, layout)
     yield from (0 for _ in range(len(sizes) - known.rank))
     yield from (0 if n == 1 else s for n, s in zip(known.sizes, own, strict=True))
-
-
-def _merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Axes from the outermost to the innermost, without those of size 1; those are one that lie behind one another in
-    all operands.
-
-    >>> _merged([2, 1, 3, 4], [[12, 9, 4, 1], [0, 0, 0, 1]])
-    ((6, 4), [(4, 1), (0, 1)])
-    """
-    found: list[tuple[int, list[int]]] = []
-    for n, now in zip(sizes, zip(*strides, strict=True), strict=True):
-        if n == 1:
-            continue
-        if found and all(before == s * n for before, s in zip(found[-1][1], now, strict=True)):
-            found[-1] = found[-1][0] * n, list(now)
-        else:
-            found.append((n, list(now)))
-    if not found:  # one element
-        return (1,), [(0,) for _ in strides]
-    return tuple(n for n, _ in found), [tuple(s[i] for _, s in found) for i in range(len(strides))]
 
 
 def _width(sizes: Sequence[int], arrays: Sequence[_Array]) -> int:
