@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from ..kernels.kernel import Kernel
 from . import cublaslt, cudnn
+from .conv import Convolution
+from .gemm import Gemm
+from .indexing import Gather, Scatter
 from .movement import Movement, Pad
 from .norm import BatchNormalisation, LocalNormalisation, Normalisation
 from .pointwise import Pointwise
+from .pool import GlobalPool, Pool
+from .quantised import DynamicQuantise, Quantise
 from .reduce import Reduce
 from .softmax import Softmax
 
 GPU_KERNELS: tuple[Kernel, ...] = (
     *cudnn.KERNELS, *cublaslt.KERNELS,
     Pointwise(), Reduce(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
+    Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), Gemm(), Convolution(),
 )  # fmt: skip
