@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from ..ops import MezzoError, Tensor, Type
-from ..ops.errors import MissingPackage, PlanError, ShapeError
+from ..ops.errors import BudgetError, MissingPackage, PlanError, ShapeError
 from ..ops.types import Array
 from . import onednn
 from .graph import Node
@@ -51,6 +51,14 @@ class Device:
     def keep(self, state: Array) -> Array:
         """A state where programs of this device read and write it."""
         return state
+
+    def report(self, program: Any) -> bool:
+        """Say what of a program runs elsewhere; whether there was anything to say."""
+        return False
+
+    def explained(self, error: BudgetError, session: Any, program: Any) -> BudgetError:
+        """An error of a run that had no room, with what is known of the device."""
+        return error
 
     def taken(self, value: Any) -> Any:
         """What offers DLPack as an array that programs of this device take: one of NumPy here."""

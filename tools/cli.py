@@ -99,8 +99,8 @@ def explain(
     **flags: bool,
 ) -> None:
     """Show what MODEL becomes: graph, kernels and memory (default: all three). Unknown dims are 1 unless given."""
+    from ..runtime.largest import largest_batch
     from .explain import explain as report
-    from .explain import largest_batch
     from .load import load
     from .timeline import timeline
 

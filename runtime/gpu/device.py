@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...ops import Tensor
-from ...ops.errors import InputError, MissingPackage
+from ...ops import MezzoError, Tensor
+from ...ops.errors import BudgetError, InputError, MissingPackage
 from ...ops.types import Array
-from ..device import Chosen, Device
+from ..device import Chosen, Device, Serving
+from ..graph import Node
 from ..kernels import Ask
+from ..largest import largest_batch
 from ..pool import aligned_empty
 from .driver import cupy, described
-from .host import HOST, Host
+from .host import HOST, Host, HostSteps, aside
 from .kernels import GPU_KERNELS
-from .memory import Resident, allocated
+from .memory import DeviceFull, Resident, allocated
 
+if TYPE_CHECKING:
+    from ..program import Program
+    from ..session import Session
+
+SHOWN = 8  # steps that a warning names
 NAMES = re.compile(r"gpu:(\d+)(?:@sm_(\d+))?")
 ON_GPU = (2, 13)  # DLPack's numbers of CUDA's device memory and of managed memory
 USUAL_SM = 90  # what is planned for where nobody says: H100 and H200
@@ -48,6 +56,13 @@ class Gpu(Device):
             return HOST.choose(ask)
         return Device.choose(self, ask)
 
+    def _serves(self, node: Node) -> Serving:
+        """Kernels here look at the whole of a chain, not only at the operator with which it begins."""
+        if node.op != "Fused":
+            return Device._serves(self, node)
+        serving = tuple(k for k in self.kernels if k.serves(node))
+        return serving, all(getattr(k, "remembers", False) for k in serving)
+
     def instantiate(self, program: Any, arena: Any, around: Any, states: Mapping[str, Array] | None) -> Any:
         if self.planned:
             raise _only_planned(self)
@@ -61,6 +76,31 @@ class Gpu(Device):
             return state
         made: Any = Resident(np.asarray(state), self.index)
         return made
+
+    def report(self, program: Program) -> bool:
+        """Warn of the steps that run on the host."""
+        found = () if self.planned else aside(program)
+        if found:
+            shown = "\n  ".join(map(str, found[:SHOWN]))
+            more = f"\n  and {len(found) - SHOWN} more: `mezzo explain --kernels --device gpu:0`" * (len(found) > SHOWN)
+            said = f"{len(found)} of {len(program.steps)} steps have no kernel on {self.name}:\n  {shown}{more}"
+            warnings.warn(said, HostSteps, stacklevel=5)
+        return bool(found)
+
+    def explained(self, error: BudgetError, session: Session, program: Program) -> BudgetError:
+        """The figures of the plan, and the largest batch that fits what is free."""
+        if not isinstance(error, DeviceFull):
+            return error
+        room = error.info.free + error.info.reserved - error.info.in_use
+        sizes = {p.name: p.type.sizes for p in program.inputs if isinstance(p.type, Tensor) and p.type.static}
+        error.message += f"; the plan asks for an arena of {program.arena_bytes} bytes"
+        try:
+            dim, batch, arena = largest_batch(session, sizes, room)
+        except MezzoError as none:
+            error.hint += f" ({none.message})"
+        else:
+            error.hint = f"{batch} is the largest {dim} that fits, with an arena of {arena} bytes; else {error.hint}"
+        return error
 
     def taken(self, value: Any) -> Any:
         """Arrays on this device stay there, as arrays of CuPy; others are taken as on the CPU."""

@@ -18,6 +18,10 @@ from ..program import Program, Step
 NAME = "host"
 
 
+class HostSteps(UserWarning):
+    """Steps of a program for a GPU run on the host, with copies before and after them."""
+
+
 class Host:
     """Serves every operator but those that rearrange layouts of the device; it is asked last.
 

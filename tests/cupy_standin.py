@@ -1,0 +1,488 @@
+"""A recording stand-in for CuPy, for machines without a GPU. It is no GPU: what it runs, the processor runs.
+
+    standin = Standin()
+    standin.install(monkeypatch)         # `import cupy` finds it; device("gpu:0") is an sm_90 that is not there
+    ... a session on "gpu:0" ...
+    standin.log                          # what was asked, in order: Launch, Copy, Sync, Alloc, ...
+
+Arrays lie in memory of the host, at addresses that count as the device's. It refuses during capture what
+reference/gpu.md says that CuPy refuses or that CUDA does: synchronising, copies to pageable memory, allocation, the
+default stream, cuBLAS on a stream, random numbers. It counts allocations and host synchronisations, and finds the use
+of bytes before the stream that wrote them was waited for (`standin.races`).
+
+Kernels run through tests/cuda_shim.py where `computes` is set, and are only recorded otherwise. Images that are loaded
+are the sources themselves: nothing is compiled for a GPU here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+from mezzo.runtime.gpu import driver
+from mezzo.runtime.gpu.launch import Source
+
+Array = np.ndarray[Any, Any]
+MODES = {"streamCaptureModeGlobal": 0, "streamCaptureModeThreadLocal": 1, "streamCaptureModeRelaxed": 2}
+KINDS = {"memcpyHostToDevice": 1, "memcpyDeviceToHost": 2, "memcpyDeviceToDevice": 3}
+
+
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's: the name of a status of CUDA, and words."""
+
+
+class OutOfMemoryError(MemoryError):
+    """As CuPy's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What happened: `what` is launch, copy, sync, alloc, graph, pinned, load or capture."""
+
+    what: str
+    detail: str = ""
+    nbytes: int = 0
+    stream: int = 0
+
+
+@dataclass
+class Standin:
+    """The state of a device that is not there. `memory` is how many bytes it has; `computes` runs kernels."""
+
+    computes: bool = False
+    memory: int = 1 << 30
+    log: list[Done] = field(default_factory=list)
+    races: list[str] = field(default_factory=list)
+    used: int = 0
+    clock: float = 0.0  # milliseconds, which stand-ins for libraries let pass
+    _blocks: dict[int, Array] = field(default_factory=dict)
+    _capturing: Stream | None = None
+    _streams: list[Stream] = field(default_factory=list)
+    _current: list[Stream] = field(default_factory=list)
+    _allocators: list[Callable[[int], Any]] = field(default_factory=list)
+    _written: list[tuple[int, int, Stream, int]] = field(default_factory=list)  # begin, end, by whom, at which tick
+    sources: dict[str, Source] = field(default_factory=dict)
+    library: dict[str, Any] = field(default_factory=dict)  # what stands in for other modules, recorded alike
+
+    def __post_init__(self) -> None:
+        self.null = Stream(self, null=True)
+        self._current.append(self.null)
+
+    # -- for tests --------------------------------------------------------------------------------------------------
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let `import cupy` find this, and forget it when the test ends."""
+        from mezzo.runtime import device as devices
+
+        for name, module in self.modules().items():
+            monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setattr(devices, "DEVICES", {n: d for n, d in devices.DEVICES.items() if not n.startswith("gpu")})
+        monkeypatch.setattr(driver, "LOADED", driver._Loaded())
+        monkeypatch.setattr("mezzo.runtime.gpu.instance.LOADED", driver.LOADED)
+        monkeypatch.setattr(driver, "compiled", self._compiled)
+
+    def count(self, what: str) -> int:
+        """How often something has happened."""
+        return sum(e.what == what for e in self.log)
+
+    def _compiled(self, sources: Any, arch: str) -> dict[str, bytes]:
+        found = {}
+        for source in sources:
+            assert self.sources.setdefault(source.name, source).text == source.text, f"two texts: {source.name}"
+            found[source.name] = source.name.encode()
+        return found
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def say(self, what: str, detail: str = "", nbytes: int = 0, stream: Stream | None = None) -> None:
+        self.log.append(Done(what, detail, nbytes, stream.ptr if stream else 0))
+
+    def refuse_in_capture(self, what: str) -> None:
+        """As CUDA does: the capture is spoilt, too."""
+        if self._capturing is not None:
+            self._capturing.spoilt = True
+            raise CUDARuntimeError(f"cudaErrorStreamCaptureUnsupported: {what} while a stream is captured")
+
+    def submit(self, stream: Stream, action: Callable[[], None], what: str) -> None:
+        """Do something on a stream now, or with the graph that is being captured."""
+        if self._capturing is stream:
+            stream.recorded.append((action, what))
+            return
+        if stream.null:
+            self.refuse_in_capture(f"{what} on the default stream")
+        action()
+
+    def touch(self, stream: Stream, reads: Sequence[tuple[int, int]], writes: Sequence[tuple[int, int]]) -> None:
+        """Bytes from address to address are read or written on a stream: it must have waited for who wrote them."""
+        stream.tick()
+        for begin, end in (*reads, *writes):
+            for first, last, by, at in self._written:
+                if begin < last and first < end and stream.seen.get(by, -1) < at:
+                    self.races.append(f"stream {stream.ptr} takes bytes that stream {by.ptr} has not finished")
+        for begin, end in writes:
+            kept = [w for w in self._written if not (begin <= w[0] and w[1] <= end)]
+            self._written = [*kept, (begin, end, stream, stream.seen[stream])]
+
+    def host_waits(self, stream: Stream | None = None) -> None:
+        """The host has waited: what a stream has done is over for all."""
+        self.refuse_in_capture("synchronising")
+        self.say("sync", "", 0, stream)
+        for over in [stream] if stream else [*self._streams, self.null]:
+            self._written = [w for w in self._written if over.seen.get(w[2], -1) < w[3]]
+
+    def alloc(self, nbytes: int) -> MemoryPointer:
+        if self._allocators:
+            return self._allocators[-1](nbytes)  # type: ignore[no-any-return]
+        self.refuse_in_capture("allocation")
+        if self.used + nbytes > self.memory:
+            raise OutOfMemoryError(f"Out of memory allocating {nbytes} bytes")
+        self.say("alloc", "", nbytes)
+        return MemoryPointer(Memory(self, nbytes), 0)
+
+    # -- modules ----------------------------------------------------------------------------------------------------
+
+    def modules(self) -> dict[str, types.ModuleType]:
+        """What `sys.modules` gets."""
+        cupy, cuda, runtime, memory, function, driver_ = (
+            types.ModuleType(n)
+            for n in ("cupy", "cupy.cuda", "cupy.cuda.runtime", "cupy.cuda.memory", "cupy.cuda.function",
+                      "cupy.cuda.driver")
+        )  # fmt: skip
+        self._fill_runtime(runtime)
+        self._fill(memory, OutOfMemoryError=OutOfMemoryError)
+        self._fill(function, Module=lambda: Module(self))
+        self._fill(driver_, funcSetAttribute=lambda *given: self.say("attribute", str(given)))
+        self._fill(
+            cuda,
+            runtime=runtime, memory=memory, function=function, driver=driver_, alloc=self.alloc,
+            Stream=lambda null=False, non_blocking=False: Stream(self, null=null),
+            Event=lambda block=False, disable_timing=False: Event(self),
+            Device=lambda index=0: Device(index), using_allocator=self._using,
+            get_current_stream=lambda: self._current[-1], alloc_pinned_memory=self._pinned,
+            is_available=lambda: True, get_elapsed_time=lambda start, end: end.at - start.at,
+        )  # fmt: skip
+        self._fill(
+            cupy,
+            cuda=cuda, ndarray=type("ndarray", (DeviceArray,), {"standin": self}), __version__="stand-in",
+            get_default_memory_pool=lambda: Pool(self), random=Refusing(self, "cupy.random"),
+            matmul=self._matmul, asarray=self._asarray, from_dlpack=self._asarray,
+        )  # fmt: skip
+        self._array = cupy.ndarray
+        found = {m.__name__: m for m in (cupy, cuda, runtime, memory, function, driver_)}
+        return found | self.library
+
+    def _fill(self, module: types.ModuleType, **names: Any) -> None:
+        for name, value in names.items():
+            setattr(module, name, value)
+
+    def _fill_runtime(self, runtime: types.ModuleType) -> None:
+        properties = {"name": b"no GPU at all", "major": 9, "minor": 0, "totalGlobalMem": self.memory}
+        self._fill(
+            runtime, **MODES, **KINDS, CUDARuntimeError=CUDARuntimeError,
+            getDeviceCount=lambda: 1, getDeviceProperties=lambda index: properties,
+            memGetInfo=lambda: (self.memory - self.used, self.memory), memcpyAsync=self._memcpy,
+            driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000,
+            deviceGetPCIBusId=lambda index: "0000:00:00.0", deviceSynchronize=lambda: self.host_waits(),
+        )  # fmt: skip
+
+    @contextmanager
+    def _using(self, allocator: Callable[[int], Any]) -> Iterator[None]:
+        self._allocators.append(allocator)
+        try:
+            yield
+        finally:
+            self._allocators.pop()
+
+    def _pinned(self, nbytes: int) -> Any:
+        self.refuse_in_capture("allocating pinned memory")
+        self.say("pinned", "", nbytes)
+        return ctypes.create_string_buffer(nbytes)
+
+    def _memcpy(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        on = next(s for s in (*self._streams, self.null) if s.ptr == stream)
+        name = next(n for n, k in KINDS.items() if k == kind)
+        assert (self.block_of(to) is None) is (kind == 2), f"{name}: where it goes is on the wrong side"
+        assert (self.block_of(source) is None) is (kind == 1), f"{name}: where it comes from is on the wrong side"
+
+        def move() -> None:
+            reads = [(source, source + nbytes)] if kind != 1 else []
+            writes = [(to, to + nbytes)] if kind != 2 else []
+            self.touch(on, reads, writes)
+            self.say("copy", name, nbytes, on)
+            ctypes.memmove(to, source, nbytes)
+
+        self.submit(on, move, name)
+
+    def block_of(self, address: int) -> Array | None:
+        """The block of the device that an address lies in."""
+        for begin, block in self._blocks.items():
+            if begin <= address < begin + max(1, block.nbytes):
+                return block
+        return None
+
+    def _matmul(self, *_: Any) -> None:
+        if self._capturing is not None:
+            raise NotImplementedError("calling cublasSetStream during stream capture is not supported")
+
+    def _asarray(self, value: Any) -> Any:
+        if isinstance(value, DeviceArray):
+            return value
+        held = np.ascontiguousarray(value)
+        made = self._array(held.shape, held.dtype, memptr=self.alloc(held.nbytes))
+        made.host[...] = held
+        return made
+
+
+class Memory:
+    """A block of the device."""
+
+    def __init__(self, standin: Standin, nbytes: int) -> None:
+        raw = np.full(nbytes + 512, 0xFF, np.uint8)
+        self.bytes = raw[-raw.ctypes.data % 256 :][: max(nbytes, 1)]
+        self.ptr, self._standin, self.nbytes = self.bytes.ctypes.data, standin, nbytes
+        standin._blocks[self.ptr] = self.bytes
+        standin.used += nbytes
+
+    def __del__(self) -> None:
+        self._standin._blocks.pop(self.ptr, None)
+        self._standin.used -= self.nbytes
+
+
+class MemoryPointer:
+    """An address in a block, which it keeps."""
+
+    def __init__(self, mem: Memory, offset: int) -> None:
+        self.mem, self.ptr, self._offset = mem, mem.ptr + offset, offset
+
+    def __add__(self, more: int) -> MemoryPointer:
+        return MemoryPointer(self.mem, self._offset + more)
+
+    def memset(self, value: int, nbytes: int) -> None:
+        self.mem.bytes[self._offset : self._offset + nbytes] = value
+
+
+class DeviceArray:
+    """The part of cupy.ndarray that the runtime uses. `host` is the same bytes, for tests."""
+
+    standin: Standin
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any = float, memptr: MemoryPointer | None = None) -> None:
+        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+        self.size = int(np.prod(self.shape, dtype=np.int64))
+        self.nbytes = self.size * self.dtype.itemsize
+        self.data = memptr or self.standin.alloc(self.nbytes)
+        self.flags = types.SimpleNamespace(c_contiguous=True)
+        self.device = types.SimpleNamespace(id=0)
+        self.ndim = len(self.shape)
+        within = self.data.mem.bytes[self.data._offset : self.data._offset + self.nbytes]
+        assert within.nbytes == self.nbytes, "a view beyond its block"
+        self.host = within.view(self.dtype).reshape(self.shape)
+
+    def __getitem__(self, key: slice) -> Any:
+        assert self.ndim == 1
+        first, last, step = key.indices(self.size)
+        assert step == 1
+        return type(self)((last - first,), self.dtype, self.data + first * self.dtype.itemsize)
+
+    def view(self, dtype: Any) -> Any:
+        assert self.ndim == 1
+        return type(self)((self.nbytes // np.dtype(dtype).itemsize,), dtype, self.data)
+
+    def reshape(self, *shape: Any) -> Any:
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        return type(self)(sizes, self.dtype, self.data)
+
+    def get(self) -> Array:
+        self.standin.host_waits()
+        return self.host.copy()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"data": (self.data.ptr, False)}
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise AssertionError("arrays of CuPy are taken as they are")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
+class Stream:
+    """A stream: what is asked of it happens at once, and `seen` says behind what (a clock for each stream)."""
+
+    def __init__(self, standin: Standin, null: bool = False) -> None:
+        self._standin, self.null = standin, null
+        self.ptr = 0 if null else 1000 + len(standin._streams)
+        self.seen: dict[Stream, int] = {}
+        self.recorded: list[tuple[Callable[[], None], str]] = []
+        self.spoilt = False
+        if not null:
+            standin._streams.append(self)
+
+    def tick(self) -> None:
+        self.seen[self] = self.seen.get(self, 0) + 1
+
+    def __enter__(self) -> Self:
+        self._standin._current.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._standin._current.pop()
+
+    def begin_capture(self, mode: int) -> None:
+        if self.null:
+            raise RuntimeError("cannot capture on the default (legacy) stream")
+        assert mode == MODES["streamCaptureModeThreadLocal"], "other threads are disturbed"
+        assert self._standin._capturing is None
+        self._standin._capturing, self.recorded, self.spoilt = self, [], False
+
+    def end_capture(self) -> Graph:
+        self._standin._capturing = None
+        if self.spoilt:
+            raise CUDARuntimeError("cudaErrorStreamCaptureInvalidated: operation failed due to a previous error")
+        self._standin.say("capture", f"{len(self.recorded)} nodes", 0, self)
+        return Graph(self._standin, self.recorded)
+
+    def synchronize(self) -> None:
+        self._standin.host_waits(self)
+
+    def record(self, event: Event) -> Event:
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        for stream, tick in event.seen.items():
+            self.seen[stream] = max(self.seen.get(stream, -1), tick)
+
+
+class Event:
+    """Where a stream was when it was recorded."""
+
+    def __init__(self, standin: Standin) -> None:
+        self._standin = standin
+        self.seen: dict[Stream, int] = {}
+        self.at = 0.0
+
+    def record(self, stream: Stream | None = None) -> None:
+        self.at = self._standin.clock
+        self.seen = dict((stream or self._standin._current[-1]).seen)
+
+    def synchronize(self) -> None:
+        self._standin.host_waits()
+
+
+class Graph:
+    """What was recorded; `nodes` names it."""
+
+    def __init__(self, standin: Standin, recorded: Sequence[tuple[Callable[[], None], str]]) -> None:
+        self._standin, self._recorded = standin, list(recorded)
+        self.nodes = [what for _, what in recorded]
+
+    def upload(self, stream: Stream) -> None:
+        self._standin.say("upload", "", 0, stream)
+
+    def launch(self, stream: Stream) -> None:
+        self._standin.say("graph", f"{len(self.nodes)} nodes", 0, stream)
+        for action, _ in self._recorded:
+            action()
+
+
+class Module:
+    """A module whose image is the name of a source."""
+
+    def __init__(self, standin: Standin) -> None:
+        self._standin = standin
+
+    def load(self, image: bytes) -> None:
+        self._standin.refuse_in_capture("loading a module")
+        self._standin.say("load", image.decode())
+
+    def get_function(self, name: str) -> Function:
+        return Function(self._standin, name)
+
+
+class Function:
+    """A kernel: run through the shim, or only recorded."""
+
+    def __init__(self, standin: Standin, name: str) -> None:
+        self._standin, self.name, self.ptr = standin, name, 1
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0,
+        stream: Stream | None = None,
+    ) -> None:  # fmt: skip
+        standin, on = self._standin, stream or self._standin._current[-1]
+        assert all(isinstance(a, np.generic) for a in args), f"{self.name}: operands are numbers of a width"
+
+        def launch() -> None:
+            places = [int(a) for a in args if a.dtype == np.uint64 and standin.block_of(int(a)) is not None]
+            standin.touch(on, [(p, p + 1) for p in places], [(p, p + 1) for p in places])
+            standin.say("launch", self.name, 0, on)
+            if standin.computes:
+                run(standin.sources[self.name], grid, block, args, shared_mem)
+
+        standin.submit(on, launch, self.name)
+
+
+def run(source: Source, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], shared: int) -> None:
+    """One launch on the processor, through the shim."""
+    from .cuda_shim import _LOADED, load
+
+    load([source])
+    kernel = _LOADED[source.name]
+    assert len(args) == len(kernel.sizes), f"{source.name} has {len(kernel.sizes)} parameters"
+    held = [ctypes.create_string_buffer(a.tobytes(), 16) for a in args]
+    pointers = (ctypes.c_void_p * max(1, len(held)))(*(ctypes.addressof(h) for h in held))
+    three = ctypes.c_uint * 3
+    said = kernel.library.mz_run(kernel.number, pointers, three(*grid), three(*block), shared, 0)
+    assert said is None, f"{source.name}: {said.decode()}"
+
+
+class Device:
+    """A context that does nothing: there is one device."""
+
+    def __init__(self, index: int) -> None:
+        self.id = index
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Pool:
+    """The figures of CuPy's memory pool."""
+
+    def __init__(self, standin: Standin) -> None:
+        self._standin = standin
+
+    def total_bytes(self) -> int:
+        return self._standin.used
+
+    used_bytes = total_bytes
+
+    def free_bytes(self) -> int:
+        return 0
+
+    n_free_blocks = free_bytes
+
+
+class Refusing:
+    """A part of CuPy that cannot be captured."""
+
+    def __init__(self, standin: Standin, name: str) -> None:
+        self._standin, self._name = standin, name
+
+    def __getattr__(self, name: str) -> Any:
+        if self._standin._capturing is not None:
+            raise NotImplementedError(f"{self._name}.{name} during stream capture is not supported")
+        raise AttributeError(name)

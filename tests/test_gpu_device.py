@@ -1,0 +1,325 @@
+"""Programs on a GPU that is not there: through the stand-in for CuPy, which records and refuses (cupy_standin.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mezzo as mz
+from mezzo.models.workloads import WORKLOADS
+from mezzo.ops.types import f32
+from mezzo.runtime import device as devices
+from mezzo.runtime.device import device
+from mezzo.runtime.gpu.host import HostSteps, aside
+from mezzo.runtime.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.kernels import Ask, Call, Choice, Declined, Work
+
+from .cuda_shim import missing
+from .cupy_standin import Standin
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture
+def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
+    if missing():
+        pytest.skip(missing())
+    made = Standin(computes=True)
+    made.install(monkeypatch)
+    yield made
+    assert made.races == []
+
+
+def close(got: dict[str, Any], want: dict[str, Any], tolerance: float = 1e-5) -> None:
+    for name, array in want.items():
+        assert got[name].dtype == array.dtype
+        assert got[name].shape == array.shape
+        assert np.abs(np.asarray(got[name]) - array).max() <= tolerance * np.abs(array).max()
+
+
+def instance(session: mz.Session) -> Any:
+    """The instance that ran last."""
+    (seat,) = session._seats._free
+    return next(reversed(seat.instances.values()))
+
+
+def pointwise(n: int = 3) -> Graph:
+    """Several steps with kernels of ours: products of sums, softmax."""
+    g = GraphBuilder()
+    x, y = g.input("x", f32(n, 5)), g.input("y", f32(5))
+    return g.graph([g.Softmax(g.Mul(g.Add(x, y), g.Exp(y))), g.Transpose(g.Sub(x, y))])
+
+
+def feeds(seed: int = 0, n: int = 3) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {"x": rng.normal(size=(n, 5)).astype(np.float32), "y": rng.normal(size=5).astype(np.float32)}
+
+
+def test_an_mlp(standin: Standin) -> None:
+    work = WORKLOADS["mlp"]
+    graph, fed = work.build(1), work.feeds(1)
+    session, want = mz.Session(graph, device="gpu:0"), mz.Session(graph).run(fed)
+    for _ in range(3):
+        close(session.run(fed), want)
+
+
+def test_a_run_that_is_replayed(standin: Standin) -> None:
+    """Two runs warm up and capture; from the third on a run is a copy, a graph, a copy and one wait: nothing else."""
+    graph = pointwise()
+    session, cpu = mz.Session(graph, device="gpu:0"), mz.Session(graph)
+    for seed in range(2):
+        close(session.run(feeds(seed)), cpu.run(feeds(seed)))
+    assert instance(session).refused == ()
+    assert standin.count("capture") == 1
+    for seed in range(2, 5):
+        standin.log.clear()
+        close(session.run(feeds(seed)), cpu.run(feeds(seed)))
+        assert [e.what for e in standin.log if e.what != "launch"] == ["copy", "graph", "copy", "sync"]
+        assert {e.stream for e in standin.log} == {instance(session).stream.ptr}
+
+
+def test_two_instances_have_two_streams(standin: Standin) -> None:
+    graph = pointwise()
+    sessions = [mz.Session(graph, device="gpu:0") for _ in range(2)]
+    for session in sessions:
+        session.run(feeds())
+    first, second = map(instance, sessions)
+    assert len({first.stream.ptr, second.stream.ptr, first._staging.copies.ptr, second._staging.copies.ptr, 0}) == 5
+
+
+def test_arrays_of_the_device(standin: Standin) -> None:
+    """Inputs of the device are taken from there, outputs written there, behind the stream that makes them."""
+    import cupy  # the stand-in
+
+    graph = pointwise()
+    session, want = mz.Session(graph, device="gpu:0"), mz.Session(graph).run(feeds())
+    fed = feeds()
+    made = cupy.cuda.Stream(non_blocking=True)
+    there = cupy.asarray(fed["y"])
+    name = session.outputs[0].name
+    out = cupy.ndarray(want[name].shape, np.float32)
+    for _ in range(3):
+        with made:
+            standin.touch(made, [], [(there.data.ptr, there.data.ptr + there.nbytes)])
+            got = session.run({"x": fed["x"], "y": there}, outputs={name: out})
+        assert got[name] is out
+        close({**got, name: out.host}, want)
+    with pytest.raises(mz.InputError, match="float32"):
+        session.run({"x": fed["x"], "y": cupy.asarray(fed["y"].astype(np.float64))})
+
+
+def test_large_inputs_go_in_pieces(standin: Standin) -> None:
+    g = GraphBuilder()
+    x, y = g.input("x", f32(3 << 19)), g.input("y", f32(1))
+    graph = g.graph([g.Add(x, y)])
+    fed = {"x": np.arange(3 << 19, dtype=np.float32), "y": np.ones(1, np.float32)}
+    session = mz.Session(graph, device="gpu:0")
+    for _ in range(2):
+        standin.log.clear()
+        close(session.run(fed), mz.Session(graph).run(fed))
+        ups = [e for e in standin.log if e.detail == "memcpyHostToDevice"]
+        assert sum(e.nbytes for e in ups) == (6 << 20) + 4
+        assert len({e.stream for e in ups}) == 2
+
+
+class Without:
+    """A kernel of the GPU, but for some operators: as if it were not there for them."""
+
+    def __init__(self, kernel: Any, *ops: str) -> None:
+        self._kernel, self._ops = kernel, ops
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
+
+    def serves(self, node: Node) -> bool:
+        return node.op not in self._ops and self._kernel.serves(node)
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *ops: str) -> None:
+    """Take operators from all kernels of the GPU."""
+    from mezzo.runtime.gpu import device as gpu
+
+    monkeypatch.setattr(gpu, "GPU_KERNELS", tuple(Without(k, *ops) for k in gpu.GPU_KERNELS))
+
+
+def test_a_step_without_a_kernel(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host computes it between two graphs, on copies that are named with their bytes."""
+    without(monkeypatch, "Softmax")
+    g = GraphBuilder()
+    x = g.input("x", f32(3, 5))
+    graph = g.graph([g.Neg(g.Softmax(g.Exp(x)))])
+    with pytest.warns(HostSteps, match="Softmax.*numpy|Softmax.*to the host"):
+        session = mz.Session(graph, device="gpu:0")
+    want = mz.Session(graph).run({"x": feeds()["x"]})
+    for _ in range(3):
+        close(session.run({"x": feeds()["x"]}), want)
+    (found,) = aside(session.program)
+    assert [c.nbytes for c in (*found.copies.down, *found.copies.up)] == [60, 60]
+    assert [r.index for r in instance(session).refused] == [found.index]
+    assert len(instance(session).graphs) == 2
+
+
+class Spoils:
+    """A kernel that does while it is captured what cannot be captured."""
+
+    remembers = True
+
+    def __init__(self, what: str, op: str = "Softmax") -> None:
+        self.name, self._what, self._op = f"spoils by {what}", what, op
+
+    def serves(self, node: Node) -> bool:
+        return node.op == self._op
+
+    def select(self, ask: Ask) -> Choice | Declined:
+        return Choice(self.name)
+
+    def prepare(self, work: Work) -> Call:
+        import cupy
+
+        x: Any = work.inputs[0]
+        y: Any = work.outputs[0]
+
+        def run() -> None:
+            match self._what:
+                case "get":
+                    x.get()
+                case "synchronising":
+                    cupy.cuda.get_current_stream().synchronize()
+                case "allocating":
+                    if cupy.cuda.get_current_stream() is cupy.cuda.Stream:
+                        raise AssertionError
+                    cupy.cuda.alloc(16)
+                case "cuBLAS":
+                    cupy.matmul(x, x)
+                case "the default stream":
+                    cupy.cuda.runtime.memcpyAsync(y.data.ptr, x.data.ptr, x.nbytes, 3, 0)
+            stream = cupy.cuda.get_current_stream()
+            cupy.cuda.runtime.memcpyAsync(y.data.ptr, x.data.ptr, x.nbytes, 3, stream.ptr)
+
+        return run
+
+
+SPOILT = ["get", "synchronising", "allocating", "cuBLAS", "the default stream"]
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_what_cannot_be_captured_is_found_by_trying(
+    standin: Standin, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    from mezzo.runtime.gpu import device as gpu
+
+    monkeypatch.setattr(gpu, "GPU_KERNELS", (Spoils(what), *gpu.GPU_KERNELS))
+    g = GraphBuilder()
+    x = g.input("x", f32(3, 5))
+    session = mz.Session(g.graph([g.Relu(g.Softmax(g.Neg(x)))]), device="gpu:0")
+    fed = {"x": feeds()["x"]}
+    for _ in range(3):
+        (got,) = session.run(fed).values()
+        np.testing.assert_array_equal(got, np.maximum(-fed["x"], 0))
+    (refused,) = instance(session).refused
+    assert session.program.steps[refused.index].node.op == "Softmax"
+    assert refused.reason
+    assert len(instance(session).graphs) == 2
+    standin.races.clear()  # of the default stream, which waits for nobody
+
+
+def test_sizes_that_data_decide_and_control_flow_are_the_hosts(standin: Standin) -> None:
+    g = GraphBuilder()
+    x = g.input("x", f32(4, 3))
+    picked = g.NonZero(g.Exp(g.Neg(x)))
+    graph = g.graph([g.Shape(picked), g.Sqrt(g.Abs(x)), picked])
+    with pytest.warns(HostSteps, match="run time"):
+        session = mz.Session(graph, device="gpu:0")
+    for seed in range(3):
+        fed = {"x": np.random.default_rng(seed).normal(size=(4, 3)).astype(np.float32)}
+        close(session.run(fed), mz.Session(graph).run(fed))
+    assert {a.reason for a in aside(session.program)} == {"its sizes are known only at run time"}
+
+
+def test_states_stay_on_the_device(standin: Standin) -> None:
+    g = GraphBuilder()
+    x = g.input("x", f32(4))
+    total = g.state("total", np.zeros(4, np.float32))
+    g.update("total", g.Add(total, x))
+    session = mz.Session(g.graph([g.Neg(total)]), device="gpu:0")
+    fed = {"x": np.arange(4, dtype=np.float32)}
+    for i in range(4):
+        (got,) = session.run(fed).values()
+        np.testing.assert_array_equal(got, -i * fed["x"])
+    np.testing.assert_array_equal(np.asarray(session.states["total"]), 4 * fed["x"])
+    session.states["total"][...] = 1
+    (got,) = session.run(fed).values()
+    np.testing.assert_array_equal(got, -np.ones(4, np.float32))
+
+
+def test_a_constant_is_uploaded_once(standin: Standin) -> None:
+    table = np.arange(5000, dtype=np.float32)
+    g = GraphBuilder()
+    graph = g.graph([g.Add(g.input("x", f32(5000)), g.const(table))])
+    fed = {"x": table}
+    for _ in range(2):
+        close(mz.Session(graph, device="gpu:0").run(fed), dict.fromkeys(graph.outputs, table * 2))
+    sessions = [mz.Session(graph, device="gpu:0") for _ in range(3)]
+    standin.log.clear()
+    for session in sessions:
+        session.run(fed)
+    ups = [e for e in standin.log if e.detail == "memcpyHostToDevice" and e.nbytes == table.nbytes]
+    assert len(ups) == 1 + 3  # the constant, and what each run is fed
+
+
+def test_no_room(standin: Standin) -> None:
+    g = GraphBuilder()
+    x = g.input("x", f32("batch", 1 << 16))
+    session = mz.Session(g.graph([g.Softmax(g.Exp(x))]), device="gpu:0")
+    standin.memory = 4 << 20
+    with pytest.raises(mz.BudgetError, match="free") as raised:
+        session.run({"x": np.zeros((64, 1 << 16), np.float32)})
+    assert "batch" in raised.value.hint
+    session.run({"x": np.zeros((2, 1 << 16), np.float32)})
+    info = mz.gpu_memory_info(0)
+    assert 0 < info.in_use <= info.reserved <= info.total == 4 << 20
+
+
+def test_deadlines_and_cancelling(standin: Standin) -> None:
+    session = mz.Session(pointwise(), device="gpu:0")
+    for _ in range(3):
+        with pytest.raises(mz.DeadlineError):
+            session.run(feeds(), deadline=-1.0)
+        session.run(feeds(), deadline=100.0)
+
+
+def test_observers_see_each_step(standin: Standin) -> None:
+    session, seen = mz.Session(pointwise(), device="gpu:0"), list[tuple[str, int]]()
+    cpu = mz.Session(pointwise()).run(feeds())
+
+    def observe(phase: str, index: int, step: Any, instance: Any) -> None:
+        seen.append((phase, index))
+        if phase == "after":
+            assert all(n in instance.arrays for n in step.writes())
+
+    for _ in range(2):
+        close(session.run(feeds(), observe=observe), cpu)
+        close(session.run(feeds()), cpu)
+    assert len(seen) == 4 * len(session.program.steps)
+
+
+def test_without_cupy_and_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(mz.MissingPackage, match=r"CuPy|CUDA") as raised:
+        device("gpu:0")
+    assert "pip install" in raised.value.hint or "doctor" in raised.value.hint
+    with pytest.raises(mz.InputError):
+        device("gpu:first")
+    session = mz.Session(pointwise(), device="gpu:0@sm_80")
+    assert session.program.target.sm == 80
+    with pytest.raises(mz.MissingPackage, match="plan") as raised:
+        session.run(feeds())
+    assert "gpu:0" in raised.value.hint
+    assert devices.DEVICES["gpu:0@sm_80"].sm == 80
+
+
+def test_no_device_at_all(standin: Standin) -> None:
+    with pytest.raises(mz.MissingPackage, match="shows 1 GPU"):
+        device("gpu:1")
