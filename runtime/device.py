@@ -52,6 +52,11 @@ class Device:
         """A state where programs of this device read and write it."""
         return state
 
+    @property
+    def runs(self) -> bool:
+        """Whether programs run here; a device that is only planned for runs none."""
+        return True
+
     def report(self, program: Any) -> bool:
         """Say what of a program runs elsewhere; whether there was anything to say."""
         return False

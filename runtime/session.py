@@ -18,6 +18,7 @@ from ..ops.errors import BudgetError, ForkedProcess, InputError, PlanError
 from ..ops.types import Array, type_of
 from .buckets import Buckets, check_buckets, cut, padded
 from .compile import Bound, Compiled, compile_graph, specialise
+from .device import Device
 from .device import device as device_named
 from .eager import Meter
 from .feeds import checked, signature_type
@@ -195,6 +196,11 @@ class Session:
             return self._model
         with self._planning:
             return self._model.graph
+
+    @property
+    def device(self) -> Device:
+        """Where its programs run."""
+        return self._options.device
 
     @property
     def inputs(self) -> tuple[Port, ...]:

@@ -16,8 +16,9 @@ from onnx.backend.base import Backend as BaseBackend
 from onnx.backend.base import BackendRep
 
 from ..importers import load_onnx
-from ..ops.errors import InputError
+from ..ops.errors import InputError, MissingPackage
 from ..ops.types import Array, DType
+from ..runtime.device import device as device_named
 from ..runtime.session import Session
 
 
@@ -70,7 +71,13 @@ class Backend(BaseBackend):
     @classmethod
     def supports_device(cls, device: str) -> bool:
         """Whether models run on a device, by ONNX's name for it."""
-        return device.partition(":")[0] == "CPU"
+        kind, _, index = device.partition(":")
+        if kind != "CUDA" or not (index or "0").isdecimal():
+            return kind == "CPU"
+        try:
+            return bool(device_named(f"gpu:{index or 0}").sm)
+        except MissingPackage:
+            return False
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", *, onednn: bool = True, **_: Any) -> Representation:
@@ -78,7 +85,9 @@ class Backend(BaseBackend):
         BudgetError as `mezzo.load` does."""
         if not cls.supports_device(device):
             raise InputError(f"there is no device {device!r} here", where="Backend.prepare", hint="device='CPU'")
-        return Representation(Session(load_onnx(model), random="numpy", instances=1, onednn=onednn))
+        kind, _, index = device.partition(":")
+        on = "cpu" if kind == "CPU" else f"gpu:{index or 0}"
+        return Representation(Session(load_onnx(model), device=on, random="numpy", instances=1, onednn=onednn))
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:

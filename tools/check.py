@@ -18,11 +18,13 @@ from ..ops.types import differentiable
 from ..runtime.autodiff import ONES, fresh, gradients
 from ..runtime.device import device
 from ..runtime.file import is_mezzo, open_file
+from ..runtime.gpu.host import aside
 from ..runtime.graph import Graph
 from ..runtime.infer import infer
+from ..runtime.session import Session
 from ..runtime.typed import TypedBuilder
 from ..train import modes
-from .feeds import parse_sizes
+from .feeds import parse_sizes, shapes
 from .gaps import Tolerance
 from .report import Table
 from .verdict import MISSING, Problem, Verdict, file_problems, problems_of
@@ -137,6 +139,8 @@ def _statically(graph: Graph, options: Options, found: _Findings) -> None:
     """The parts of the check that compute nothing."""
     with found.part("device", options.device):
         _check_device(graph, options.device)
+        if options.device.startswith("gpu:"):
+            found.parts["device"] = _planned_on_gpu(graph, options, found)
     if options.train:
         with found.part("train", "covered"):
             _check_training(graph, found)
@@ -152,6 +156,8 @@ def _statically(graph: Graph, options: Options, found: _Findings) -> None:
 def _check_device(graph: Graph, name: str) -> None:
     """Raise MissingPackage for a device that is not there, and UnsupportedModel naming the nodes that no kernel of it
     serves, and that no standard operators stand for."""
+    if name.startswith("gpu:"):
+        return  # what has no kernel there runs on the host, and is listed
     kernels = device(name).kernels
     parts = [
         UnsupportedModel(f"{node.op} has no kernel on {name}", where=node.place, hint="place it on the CPU")
@@ -160,6 +166,23 @@ def _check_device(graph: Graph, name: str) -> None:
     ]
     if parts:
         raise UnsupportedModel(f"{len(parts)} nodes have no kernel on {name}", where=graph.name, parts=parts)
+
+
+def _planned_on_gpu(graph: Graph, options: Options, found: _Findings) -> str:
+    """Plan for a GPU, with what --dim says and 1 for other open sizes; the steps that would run on the host."""
+    from ..runtime.gpu.device import plannable  # with all kernels of GPUs
+
+    name, missing = plannable(options.device)
+    session = Session(graph, device=name, budget=found.budget)
+    program = session.warmup(shapes(session, parse_sizes(options.sizes)))
+    steps = aside(program)
+    found.facts["gpu_steps"] = len(program.steps) - len(steps)
+    found.facts["host_steps"] = len(steps)
+    rows = [(a.step.node.op, a.step.node.name, a.reason, str(a.copies)) for a in steps]
+    if rows:
+        found.tables.append(Table("On the host", ("operator", "node", "why", "copies"), rows))
+    where = f"planned for sm_{program.target.sm} ({missing})" if missing else options.device
+    return f"{where}; {len(steps)} of {len(program.steps)} steps on the host"
 
 
 def _check_training(graph: Graph, found: _Findings) -> None:

@@ -86,6 +86,8 @@ def run(
 @click.option("--memory", is_flag=True, help="The arena, its bound, and who lives where.")
 @click.option("--html", type=click.Path(path_type=Path), help="Draw the memory plan into this HTML file.")
 @click.option("--budget", metavar="SIZE", help="Find the largest batch whose arena fits, e.g. 2GiB.")
+@click.option("--device", default="cpu", show_default=True, help="Where; a GPU that is not here is only planned for.")
+@click.option("--precision", default="fp32", show_default=True, help="fp32, tf32, bf16, fp16: see Session.")
 @shape_option
 @seed_option
 @json_option
@@ -93,6 +95,8 @@ def explain(
     model: Path,
     html: Path | None,
     budget: str | None,
+    device: str,
+    precision: str,
     shapes: tuple[str, ...],
     seed: int,
     as_json: bool,
@@ -104,12 +108,17 @@ def explain(
     from .load import load
     from .timeline import timeline
 
-    session = load(model)
-    sizes = inputs.shapes(session, inputs.parse_sizes(shapes))
     facts: dict[str, Any] = {}
+    if device.startswith("gpu:"):
+        from ..runtime.gpu.device import plannable
+
+        device, missing = plannable(device)
+        facts |= {"only_planned": missing} if missing else {}
+    session = load(model, device=device, precision=precision)
+    sizes = inputs.shapes(session, inputs.parse_sizes(shapes))
     if budget:
         dim, batch, arena = largest_batch(session, sizes, parse_size(budget))
-        facts = {"largest_batch": batch, "its_dim": dim, "its_arena_bytes": arena}
+        facts |= {"largest_batch": batch, "its_dim": dim, "its_arena_bytes": arena}
     parts = tuple(part for part, on in flags.items() if on) or tuple(flags)
     made = report(session, inputs.random_feeds(session, sizes, seed), parts)
     if html:

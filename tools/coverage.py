@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..ops import OPSETS
-from ..ops.errors import InputError
-from ..runtime.device import DEVICES
+from ..ops.errors import InputError, MissingPackage
+from ..runtime.device import DEVICES, device
 from ..runtime.onednn.library import library
 
 CELLS_OF = ("run", "train", "export")
@@ -167,6 +167,11 @@ def coverage(*operators: str, jobs: int | None = None, tell: Callable[[str, int]
 
 def available(kind: str) -> str:
     """The name of a device of this kind; empty where there is none."""
+    if kind == "gpu" and kind not in DEVICES:
+        try:
+            return device("gpu:0").name
+        except MissingPackage:
+            return ""
     return next((name for name in DEVICES if name.partition(":")[0] == kind), "")
 
 

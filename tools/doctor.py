@@ -13,10 +13,21 @@ from typing import Any
 import numpy as np
 
 from ..ops import OPS, OPSETS
+from ..ops.errors import MissingPackage
 from ..runtime.file import open_file
+from ..runtime.gpu import driver
+from ..runtime.gpu.memory import gpu_memory_info
 from ..runtime.onednn.library import find, library
 from .report import Report, Table
 
+LIBRARIES = (  # what it is for, the module, the packages that bring it
+    ("CuPy: memory, streams, graphs", "cupy", ("cupy-cuda13x", "cupy-cuda12x", "cupy")),
+    ("NVRTC: our kernels", "nvidia.cuda_nvrtc", ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")),
+    ("cuDNN: convolutions, attention", "nvidia.cudnn", ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")),
+    ("cuDNN's frontend", "cudnn", ("nvidia-cudnn-frontend",)),
+    ("cuBLASLt: products", "nvmath", ("nvmath-python",)),
+    ("NVML: how busy a GPU is", "pynvml", ("nvidia-ml-py",)),
+)
 PACKAGES = ("mezzo", "numpy", "onnx", "ml_dtypes", "flatbuffers", "rich", "click", "pillow")
 
 
@@ -34,10 +45,41 @@ def _blas() -> str:
 
 
 def _devices() -> list[tuple[str, str, str]]:
-    gpu = "the GPU kernels are not part of this version"
-    if not find_spec("cupy"):
-        gpu += "; CuPy is not installed"
-    return [("cpu", "on", f"{os.cpu_count()} processors, NumPy kernels over {_blas()}"), ("gpu", "off", gpu)]
+    return [("cpu", "on", f"{os.cpu_count()} processors, NumPy kernels over {_blas()}"), *_gpus()]
+
+
+def _gpus() -> list[tuple[str, str, str]]:
+    """The GPUs, or what is missing for one."""
+    try:
+        there = driver.count()
+    except MissingPackage as error:
+        return [("gpu", "off", f"{error.message}; {error.hint}")]
+    runtime = driver.cupy().cuda.runtime
+    versions = f"driver for CUDA {_cuda(runtime.driverGetVersion())}, CUDA {_cuda(runtime.runtimeGetVersion())}"
+    if not there:
+        return [("gpu", "off", f"{versions}: no device is visible; CUDA_VISIBLE_DEVICES may hide them")]
+    return [(f"gpu:{i}", "on", f"{driver.described(i)}; {gpu_memory_info(i)}; {versions}") for i in range(there)]
+
+
+def _cuda(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _libraries() -> list[tuple[str, str, str]]:
+    """What GPUs need besides CuPy: each with its version, or the line that installs it."""
+    rows = []
+    for what, module, packages in LIBRARIES:
+        found = next((f"{p} {_version(p)}" for p in packages if _version(p) != "not installed"), "")
+        there = bool(found) or _importable(module)
+        rows.append((what, "on" if there else "off", found or ("present" if there else "pip install 'mezzo[cuda13]'")))
+    return rows
+
+
+def _importable(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # of the package that it is in
+        return False
 
 
 def _narrow() -> tuple[str, str]:
@@ -105,5 +147,6 @@ def doctor() -> Report:
             Table("Packages", ("package", "version"), versions),
             Table("Devices", ("device", "state", "why"), _devices()),
             Table("Features", ("feature", "state", "why"), _features()),
+            Table("Libraries of GPUs", ("library", "state", "why"), _libraries()),
         ),
     )

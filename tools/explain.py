@@ -7,7 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..ops import Tensor
+from ..runtime.gpu.host import Aside, Copy, aside
 from ..runtime.instance import Instance
 from ..runtime.lower import sharings
 from ..runtime.plan import Space, Strategy, plan
@@ -20,7 +23,11 @@ def explain(
     session: Session, feeds: Mapping[str, Any], parts: Sequence[str] = ("graph", "kernels", "memory")
 ) -> Report:
     """Report on the program that these feeds take; runs it once to measure what the references allocate."""
-    allocated = reference_bytes(session, feeds)
+    if session.device.runs:
+        allocated = reference_bytes(session, feeds)
+    else:  # a plan for a device that is not here
+        allocated = {}
+        session.warmup({n: np.shape(a) for n, a in feeds.items()})
     program = session.program
     facts: dict[str, Any] = {
         "inputs": ", ".join(map(str, program.inputs)),
@@ -31,6 +38,12 @@ def explain(
         "dynamic_steps": program.dynamic,
     }
     tables: list[Table] = []
+    if program.target.sm:
+        found = aside(program)
+        facts |= {"device": f"{program.target.device}, sm_{program.target.sm}", "host_steps": len(found)}
+        facts |= {"copied_bytes": sum(c.nbytes or 0 for a in found for c in (*a.copies.down, *a.copies.up))}
+        if "kernels" in parts:
+            tables.append(_on_host(found))
     if "graph" in parts:
         tables.append(_graph(session))
     if "kernels" in parts:
@@ -83,6 +96,19 @@ def _kernels(program: Program) -> Table:
         choice = step.choice
         rows.append((i, operators(step), step.node.name, choice.kernel, choice.implementation, marks, reasons))
     return Table("Kernels", ("step", "operator", "node", "kernel", "implementation", "marks", "declined"), rows)
+
+
+def _on_host(found: Sequence[Aside]) -> Table:
+    """Steps of a program for a GPU that the host computes; each ends one captured graph and begins another."""
+
+    def shown(copies: Sequence[Copy]) -> str:
+        return ", ".join(map(str, copies))
+
+    rows = [
+        (a.index, operators(a.step), a.step.node.name, a.reason, shown(a.copies.down), shown(a.copies.up))
+        for a in found
+    ]
+    return Table("On the host", ("step", "operator", "node", "why", "copied to the host", "copied to the device"), rows)
 
 
 def operators(step: Step) -> str:

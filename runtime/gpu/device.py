@@ -14,7 +14,7 @@ import numpy as np
 from ...ops import MezzoError, Tensor
 from ...ops.errors import BudgetError, InputError, MissingPackage
 from ...ops.types import Array
-from ..device import Chosen, Device, Serving
+from ..device import Chosen, Device, Serving, device
 from ..graph import Node
 from ..kernels import Ask
 from ..largest import largest_batch
@@ -76,6 +76,10 @@ class Gpu(Device):
             return state
         made: Any = Resident(np.asarray(state), self.index)
         return made
+
+    @property
+    def runs(self) -> bool:
+        return not self.planned
 
     def report(self, program: Program) -> bool:
         """Warn of the steps that run on the host."""
@@ -141,9 +145,15 @@ def gpu(name: str) -> Gpu:
     return Gpu(name, kernels, lambda nbytes: allocated(nbytes, index), index, about.sm)
 
 
-def planned(name: str) -> Gpu:
-    """The device for plans alone that stands for one of this name."""
-    return gpu(name if "@" in name else f"{name}@sm_{USUAL_SM}")
+def plannable(name: str) -> tuple[str, str]:
+    """The name of a device for plans: the device itself, or where a GPU is not here, that of one which stands for it.
+    And why it is not here."""
+    try:
+        return device(name).name, ""
+    except MissingPackage as error:
+        if NAMES.fullmatch(name) is None:
+            raise
+        return f"{name}@sm_{USUAL_SM}", error.message
 
 
 def _refusing(device: Gpu) -> Callable[[int], Array]:
