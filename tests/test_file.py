@@ -304,6 +304,27 @@ def saved(tmp_path: Path) -> bytes:
     return (tmp_path / "m.mezzo").read_bytes()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_process_may_fork_while_the_library_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "model.mezzo"
+    g = GraphBuilder("double")
+    x = g.input("x", f32(2))
+    Session(g.graph([g.Add(x, x)])).save(path)
+    code = f"""if True:
+        import os, sys
+        import mezzo as mz
+        from mezzo.runtime.onednn import library
+        model = mz.load({str(path)!r})
+        assert library._fetched.locked() and not library.find.cache_info().currsize
+        child = os.fork()
+        if not child:
+            os._exit(not isinstance(library.find(), library.Library))
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    subprocess.run(command, check=True, timeout=60, env={**os.environ, "MEZZO_ONEDNN": ""})
+
+
 def test_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
     data = bytearray(saved(tmp_path))
     struct.pack_into("<I", data, 8, FORMAT + 1)

@@ -77,10 +77,12 @@ def read_nodes(table: Table, pool: Pool, body: Callable[[int], Graph]) -> list[N
 
 
 def _with_bodies(value: Any, body: Callable[[int], Graph]) -> Any:
+    """The value with graphs in place of their numbers; itself where it has none, so that equal values stay one."""
     if isinstance(value, BodyRef):
         return body(value.number)
     if isinstance(value, tuple) and any(isinstance(v, (BodyRef, tuple)) for v in value):
-        return tuple(_with_bodies(v, body) for v in value)
+        made = tuple([_with_bodies(v, body) for v in value])
+        return made if any(a is not b for a, b in zip(made, value, strict=True)) else value
     return value
 
 

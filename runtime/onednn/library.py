@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import site
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from ..environment import switch
 
 SWITCH = "MEZZO_ONEDNN"  # "off" to run without, or the path of a library to take instead
 KEPT_PRIMITIVES = 256
+OFF = ("off", "0", "no")
 _FILES = ("lib/libdnnl.so.3", "lib/libdnnl.3.dylib", "Library/bin/dnnl.dll", "bin/dnnl.dll")
 _SYSTEM = ("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll")
 # dnnl_cpu_isa_t: each adds bits to the ones before
@@ -52,7 +55,7 @@ class _Version(ctypes.Structure):
 def find() -> Library | str:
     """The library, or why there is none; looked for once."""
     wanted = switch(SWITCH)
-    if wanted.lower() in ("off", "0", "no"):
+    if wanted.lower() in OFF:
         return f"{SWITCH}={wanted}"
     reasons = []
     for path in [wanted] if wanted else _candidates():
@@ -71,6 +74,25 @@ def find() -> Library | str:
         isa = _ISAS.get(int(handle.dnnl_get_effective_cpu_isa()), "other")
         return Library(handle, str(path), f"{version.major}.{version.minor}.{version.patch}", isa)
     return "; ".join(dict.fromkeys(reasons)) or "not installed: pip install onednn-cpu-gomp"
+
+
+_fetched = threading.Lock()  # taken for good by the first to fetch
+
+
+def fetch() -> None:
+    """Begin to load the library in a thread, if nobody has begun before.
+
+    `find` takes some milliseconds, during which no Python runs; a model that has just been opened has a use for them.
+    """
+    wanted = switch(SWITCH)
+    if sys.platform == "win32" or wanted.lower() in OFF or not _fetched.acquire(blocking=False):
+        return
+    path = wanted or next(_candidates())
+    # the loader itself, since CDLL does not let Python go on; what is wrong with the file is told by `find`
+    load = partial(ctypes.CDLL(None).dlopen, os.fsencode(path), os.RTLD_NOW | os.RTLD_LOCAL)
+    loading = threading.Thread(target=load, name="mezzo-onednn", daemon=True)
+    loading.start()
+    os.register_at_fork(before=loading.join)  # a child would have half of it
 
 
 def _candidates() -> Iterator[str]:
