@@ -14,10 +14,11 @@ import numpy as np
 
 from ..ops import Tensor, Type
 from ..ops.budget import Budget
-from ..ops.errors import ForkedProcess, InputError, PlanError
+from ..ops.errors import BudgetError, ForkedProcess, InputError, PlanError
 from ..ops.types import Array, type_of
 from .buckets import Buckets, check_buckets, cut, padded
 from .compile import Bound, Compiled, compile_graph, specialise
+from .device import Device
 from .device import device as device_named
 from .eager import Meter
 from .feeds import checked, signature_type
@@ -166,7 +167,7 @@ class Session:
         self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))
         self._seats = Seats(self._options.device, self._pool, most, max_memory)
         self._turn: Variable | None = None  # written by runs that the engine starts, where they change states
-        self._planned, self._evicted = 0, 0
+        self._planned, self._evicted, self._reported = 0, 0, False
         self.next_run = 0
         self.states: dict[str, Array] = {} if states is None else states
         for name, first in self.signature.states.items():
@@ -195,6 +196,11 @@ class Session:
             return self._model
         with self._planning:
             return self._model.graph
+
+    @property
+    def device(self) -> Device:
+        """Where its programs run."""
+        return self._options.device
 
     @property
     def inputs(self) -> tuple[Port, ...]:
@@ -287,6 +293,8 @@ class Session:
                 return found
             with uncollected():
                 made = self._from_file(outputs, types) or specialise(self._compile(outputs), types)
+            if not self._reported:
+                self._reported = self._options.device.report(made.program)
             with self._table:
                 self._bound[key] = self._latest = made
                 self._planned += 1
@@ -400,12 +408,15 @@ class Session:
         bound = self._bind(wanted, {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs})
         program = bound.program
         buffers = [self._buffer(p, outputs) for p in program.outputs]
-        with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
-            instance = self._instance(seat, bound)
-            instance.around.meter = Meter(self.budget.steps, until=until, cancel=cancel)
-            instance.around.key = (self._seed, self._number(), *self._part)
-            with np.errstate(all="ignore"):
-                results = instance.run(list(arrays.values()), buffers, observe=observe)
+        try:
+            with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
+                instance = self._instance(seat, bound)
+                instance.around.meter = Meter(self.budget.steps, until=until, cancel=cancel)
+                instance.around.key = (self._seed, self._number(), *self._part)
+                with np.errstate(all="ignore"):
+                    results = instance.run(list(arrays.values()), buffers, observe=observe)
+        except BudgetError as error:
+            raise self._options.device.explained(error, self, program) from error.__cause__
         made = {
             p.name: r if b is not None else _own(r) for p, b, r in zip(program.outputs, buffers, results, strict=True)
         }
