@@ -53,6 +53,10 @@ def training(name: str) -> Any:
             from ..runtime.arrays import place
 
             return getattr(place, name)
+        case "sym":
+            from ..gluon import symbols
+
+            return symbols
         case "gpu_memory_info":
             from ..runtime.gpu.memory import gpu_memory_info
 

@@ -1,0 +1,1 @@
+"""Networks written in Python: symbols that compose graphs, and blocks."""

@@ -1,0 +1,320 @@
+"""Executors: a symbol with its arrays, run by the engine in the order in which the arrays are read and written."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from ...ops import Tensor
+from ...ops.errors import InputError
+from ...runtime.arrays import Place
+from ...runtime.arrays.array import Array, kind_of_value
+from ...runtime.arrays.kinds import kind_of
+from ...runtime.arrays.running import as_array, assign, inplace, site
+from ...runtime.engine import Variable, engine
+from ...runtime.session import Session
+from .programs import Way, gradient_of, lossless, program
+from .shapes import Typed
+from .symbol import Symbol, variables
+
+TOGETHER = Way(train=True, gradients="state")
+UNKNOWN = kind_of(np.dtype(np.bool_), (0,))
+
+
+class Executor:
+    """Arrays bound to a symbol. Made by `Symbol.bind` and `Symbol.simple_bind`.
+
+    `arg_dict`, `grad_dict` and `aux_dict` are its arrays by name, `outputs` those of the latest run. Runs return before
+    they are computed, and are ordered with everything else that touches these arrays.
+
+    >>> from mezzo.gluon import symbols as sym
+    >>> net = sym.Variable("data").FullyConnected(num_hidden=2, name="fc").SoftmaxOutput(name="softmax")
+    >>> net = net.simple_bind(data=(4, 3))
+    >>> net.forward_backward(data=np.ones((4, 3), np.float32), softmax_label=np.zeros(4, np.float32))
+    >>> net.grad_dict["fc_bias"].asnumpy()
+    array([-2.,  2.], dtype=float32)
+    >>> net.w -= 0.1 * net.g
+    >>> net.arg_dict["fc_bias"].asnumpy()
+    array([ 0.2, -0.2], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        symbol: Symbol,
+        found: Typed,
+        args: dict[str, Array],
+        grads: dict[str, Array],
+        wanted: Mapping[str, str],
+        states: dict[str, Array],
+        place: Place,
+    ) -> None:
+        self.symbol, self.place = symbol, place
+        self.arg_dict, self.grad_dict, self.aux_dict = args, grads, states
+        self.outputs: list[Array] = []
+        self._found, self._wanted = found, wanted
+        self._sessions: dict[Way, tuple[Session, list[Array], list[Array]]] = {}
+        self._held: list[Array] | None = None  # gradients of the latest forward run, until `backward` wants them
+        self._runs = 0
+        self._trained = False
+        self._session(Way())  # what is wrong with the graph is said here
+
+    @property
+    def arg_arrays(self) -> list[Array]:
+        return list(self.arg_dict.values())
+
+    @property
+    def grad_arrays(self) -> list[Array | None]:
+        return [self.grad_dict.get(n) for n in self.arg_dict]
+
+    @property
+    def aux_arrays(self) -> list[Array]:
+        return list(self.aux_dict.values())
+
+    @property
+    def output_dict(self) -> dict[str, Array]:
+        """The outputs of the latest run by name."""
+        return dict(zip(self.symbol.list_outputs(), self.outputs, strict=bool(self.outputs)))
+
+    @property
+    def w(self) -> Arrays:
+        """The arguments that are learnt: those with an initialiser and a gradient. Arithmetic goes array by array."""
+        return Arrays({n: self.arg_dict[n] for n in self._learnt()})
+
+    @w.setter
+    def w(self, value: Arrays) -> None:
+        _same_arrays(value, self.arg_dict)  # `net.w -= ...` ends here; the arrays have changed already
+
+    @property
+    def g(self) -> Arrays:
+        """The gradients of `w`, under the same names."""
+        return Arrays({n: self.grad_dict[n] for n in self._learnt()})
+
+    def _learnt(self) -> list[str]:
+        learnt = {v.name for v in variables(self.symbol.entries) if v.init}
+        return [n for n in self.grad_dict if n in learnt]
+
+    def forward(self, is_train: bool = False, **data: Any) -> list[Array]:
+        """Run; `data` are new numbers for arguments. In training mode `backward` may follow.
+
+        Raises InputError for names and shapes that do not fit.
+        """
+        self._feed(data)
+        self._held, self._trained = None, is_train
+        if not is_train:
+            self.outputs = self._run(Way())
+        elif not self.grad_dict or lossless(self.symbol):  # `backward` will be told the gradients of the outputs
+            self.outputs = self._run(Way(train=True))
+        else:
+            made = self._run(Way(train=True, gradients="output"))
+            self.outputs, self._held = made[: len(self.symbol)], made[len(self.symbol) :]
+        return self.outputs
+
+    def backward(self, out_grads: Any = None) -> None:
+        """The gradients of the latest `forward(is_train=True)`, into the arrays of `grad_dict`.
+
+        `out_grads` are those of the outputs, which outputs without a loss need. Raises InputError where they are
+        missing, or nothing was run.
+        """
+        if not self._trained:
+            raise InputError("nothing to go back through", where="backward", hint="run forward(is_train=True) before")
+        if out_grads is None and self._held is None:
+            if self.grad_dict:
+                raise InputError(
+                    f"the gradients of {', '.join(lossless(self.symbol))} are needed, which have no loss",
+                    where="backward",
+                    hint="backward([gradients of the outputs])",
+                )
+            return
+        found = self._held
+        if out_grads is not None:
+            heads = out_grads if isinstance(out_grads, list | tuple) else [out_grads]
+            way = Way(train=True, keep=False, gradients="output", heads=True)
+            found = self._run(way, [as_array(h, self.place) for h in heads], again=True)[len(self.symbol) :]
+        for (name, into), made in zip(self.grad_dict.items(), found or (), strict=True):
+            if self._wanted[name] == "add":
+                inplace("Add", into, made)
+            else:
+                assign(into, made)
+
+    def forward_backward(self, **data: Any) -> None:
+        """Both in one program: gradients are written where they lie. Outputs without a loss count with their sum."""
+        self._feed(data)
+        self._held, self._trained = None, False
+        self.outputs = self._run(TOGETHER)
+
+    def reshape(self, **shapes: Sequence[int]) -> Executor:
+        """An executor for other shapes of the inputs; what keeps its shape is shared."""
+        from .binding import simple_bind
+
+        made = simple_bind(self.symbol, self.place, dict(self._wanted), shapes)
+        for mine, other in ((self.arg_dict, made.arg_dict), (self.grad_dict, made.grad_dict),
+                            (self.aux_dict, made.aux_dict)):  # fmt: skip
+            other.update({n: a for n, a in mine.items() if n in other and a.shape == other[n].shape})
+        made._sessions.clear()
+        return made
+
+    def copy_params_from(self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None) -> None:
+        """Take numbers for arguments and auxiliary states. Raises InputError for names that there are not."""
+        from .binding import check_names
+
+        for given, held in ((arg_params, self.arg_dict), (aux_params or {}, self.aux_dict)):
+            check_names(given, list(held), "copy_params_from", self.symbol.name, complete=False)
+            for name, value in given.items():
+                self._assign(name, held[name], value)
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def _feed(self, data: Mapping[str, Any]) -> None:
+        from .binding import check_names
+
+        check_names(data, list(self.arg_dict), "run", self.symbol.name, complete=False)
+        for name, value in data.items():
+            self._assign(name, self.arg_dict[name], value)
+
+    def _assign(self, name: str, into: Array, value: Any) -> None:
+        given = as_array(value, self.place)
+        if given.shape != into.shape:
+            raise InputError(
+                f"{name!r} is {into.dtype}{list(into.shape)}, and is given {list(given.shape)}",
+                where=f"run of {self.symbol.name}",
+                hint="simple_bind for this shape, or reshape",
+            )
+        assign(into, given)
+
+    def _session(self, way: Way) -> tuple[Session, list[Array], list[Array]]:
+        """The session of one way to run, the arrays that it reads, and those that it writes."""
+        known = self._sessions.get(way)
+        if known is not None:
+            return known
+        held = {**self.arg_dict, **self.aux_dict}
+        if way.gradients == "state":
+            held |= {gradient_of(n): a for n, a in self.grad_dict.items()}
+        memory = {n: _memory(n, a) for n, a in held.items()}
+        graph, states = program(self.symbol, self._found, way, memory, self._wanted)
+        writes = [held[s.input] for s in graph.states if s.output != s.input]
+        made = Session(graph, states=states), [held[n] for n in states], writes
+        self._sessions[way] = made
+        return made
+
+    def _run(self, way: Way, heads: Sequence[Array] = (), again: bool = False) -> list[Array]:
+        """Ask the engine for a run. `again` draws the random numbers of the latest run once more."""
+        session, reads, writes = self._session(way)
+        one, (code, at) = engine(), site()
+        outs: list[Array] = []
+        for port in session.program.outputs:
+            known = isinstance(port.type, Tensor) and port.type.static
+            kind = kind_of(np.dtype(port.type.dtype.numpy), port.type.sizes) if known else UNKNOWN  # type: ignore[union-attr]
+            out = Array(Variable(one, port.name, None), kind, self.place)
+            out._code, out._at = code, at
+            outs.append(out)
+        self._runs += not again
+        one.push(
+            _compute,
+            [a._var for a in (*reads, *heads)],
+            [a._var for a in (*writes, *outs)],
+            name=self.symbol.name,
+            args=(session, self._runs, list(heads), outs),
+        )
+        for out in outs:
+            if out._kind is UNKNOWN:  # its size is the data's choice: it is told once it is there
+                out._kind = kind_of_value(out.wait_to_read()._var.value)
+        return outs
+
+
+def _compute(session: Session, number: int, heads: Sequence[Array], outs: Sequence[Array]) -> None:
+    session.next_run = number
+    feeds = {port.name: h._look(h._var.value) for port, h in zip(session.inputs, heads, strict=True)}
+    for out, value in zip(outs, session.run(feeds).values(), strict=True):
+        out._var.value = value
+
+
+def _memory(name: str, array: Array) -> np.ndarray[Any, Any]:
+    """The memory of an array, once it is computed."""
+    array.wait_to_read()
+    found: np.ndarray[Any, Any] = array._look(array._var.value)
+    if not (found.flags.c_contiguous and found.flags.writeable):
+        raise InputError(f"{name!r} is a part of another array", where="bind", hint="bind a copy: array.copy()")
+    return found
+
+
+def _same_arrays(value: Any, held: Mapping[str, Array]) -> None:
+    if not isinstance(value, Arrays) or any(a is not held.get(n) for n, a in value.items()):
+        raise InputError("w is changed in place", where="Executor.w", hint="net.w -= rate * net.g, or copy_params_from")
+
+
+class Arrays(Mapping[str, Array]):
+    """Arrays by name, with arithmetic array by array: `w -= rate * g`.
+
+    >>> from mezzo.runtime import arrays as nd
+    >>> a = Arrays({"x": nd.ones(2)})
+    >>> a -= 0.5 * a
+    >>> a["x"].asnumpy()
+    array([0.5, 0.5], dtype=float32)
+    """
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self._arrays = dict(arrays)
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def _others(self, other: Any) -> Any:
+        if not isinstance(other, Arrays):
+            return [other] * len(self)
+        if list(other) != list(self):
+            raise InputError(f"{', '.join(self)} with {', '.join(other)}", where="Arrays", hint="names have to agree")
+        return list(other.values())
+
+    def _made(self, op: Callable[[Any, Any], Array], other: Any, turned: bool = False) -> Arrays:
+        pairs = zip(self.items(), self._others(other), strict=True)
+        return Arrays({n: op(b, a) if turned else op(a, b) for (n, a), b in pairs})
+
+    def __add__(self, other: Any) -> Arrays:
+        return self._made(operator.add, other)
+
+    def __sub__(self, other: Any) -> Arrays:
+        return self._made(operator.sub, other)
+
+    def __mul__(self, other: Any) -> Arrays:
+        return self._made(operator.mul, other)
+
+    def __truediv__(self, other: Any) -> Arrays:
+        return self._made(operator.truediv, other)
+
+    def __radd__(self, other: Any) -> Arrays:
+        return self._made(operator.add, other, turned=True)
+
+    def __rsub__(self, other: Any) -> Arrays:
+        return self._made(operator.sub, other, turned=True)
+
+    def __rmul__(self, other: Any) -> Arrays:
+        return self._made(operator.mul, other, turned=True)
+
+    def __neg__(self) -> Arrays:
+        return self._made(operator.mul, -1)
+
+    def _in_place(self, op: str, other: Any) -> Self:
+        for array, b in zip(self.values(), self._others(other), strict=True):
+            inplace(op, array, b)
+        return self
+
+    def __iadd__(self, other: Any) -> Self:
+        return self._in_place("Add", other)
+
+    def __isub__(self, other: Any) -> Self:
+        return self._in_place("Sub", other)
+
+    def __imul__(self, other: Any) -> Self:
+        return self._in_place("Mul", other)
+
+    def __itruediv__(self, other: Any) -> Self:
+        return self._in_place("Div", other)
