@@ -13,8 +13,7 @@ import numpy as np
 from ...ops import DType
 from ...ops.errors import InputError, ShapeError
 from .array import Array
-from .kinds import kind_of
-from .running import SCALARS, alike, apply, as_array, binary, cast, ready, run, scalar, unary
+from .running import SCALARS, alike, apply, as_array, binary, cast, pair, run, scalar, unary
 
 DOUBLE = np.dtype(np.float64)
 
@@ -124,8 +123,7 @@ def floor_divide(x1: Any, x2: Any, /) -> Array:
     a, b = alike(x1, x2)
     if _dtype(a).kind == "b":
         raise ShapeError("floor_divide of booleans", where="mezzo.nd", hint="cast them to integers")
-    kinds = tuple([kind_of(x.dtype, x.shape) if x.__class__ is np.ndarray else x._kind for x in (a, b)])
-    made: Array = run(ready("FloorDiv", kinds, (), "mezzo"), (a, b))
+    made: Array = run(pair("FloorDiv", a, b, domain="mezzo"), (a, b))
     return made
 
 
@@ -324,8 +322,7 @@ def _least(bits: Array) -> Array:
 def _ours(name: str, record: str, operands: int) -> Callable[..., Array]:
     def function(*xs: Any) -> Array:
         given = alike(*xs, floating=True) if operands > 1 else [floats(xs[0])]
-        kinds = tuple([kind_of(x.dtype, x.shape) if isinstance(x, np.ndarray) else x._kind for x in given])
-        made: Array = run(ready(record, kinds, (), "mezzo"), tuple(given))
+        made: Array = apply(record, *given, domain="mezzo")
         return made
 
     def one(x: Any, /) -> Array:

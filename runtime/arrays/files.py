@@ -60,7 +60,7 @@ def load(
     ending, place = _ending(path), place_of(device or ctx)
     try:
         if ending == ".npz":
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         else:
             arrays = {n: a.copy() for n, a in decode(Path(path).read_bytes())[0].items()}

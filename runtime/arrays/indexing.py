@@ -29,7 +29,7 @@ def put(x: Array, key: Index, value: Any) -> None:
     if any(map(_is_array, given)):
         _scatter(x, given, value)
         return
-    assign(x, value, (_basic(x, given),) if given not in ((Ellipsis,), (slice(None),)) else ())
+    assign(x if given in ((Ellipsis,), (slice(None),)) else view(x, _basic(x, given)), value)
 
 
 def view(x: Array, key: Key) -> Array:
@@ -61,13 +61,30 @@ def _basic(x: Array, given: tuple[Any, ...]) -> Key:
 
 
 def _shape(x: Array, key: Key) -> tuple[int, ...]:
-    try:
-        return np.broadcast_to(_NOTHING, x._kind.shape)[key].shape
-    except (IndexError, ValueError) as error:
-        raise _wrong(x, key, str(error)) from error
-
-
-_NOTHING = np.empty((), np.bool_)
+    """The shape of a view. Raises an ShapeError that is an IndexError for places that the array lacks."""
+    sizes = x._kind.shape
+    between = len(sizes) - sum([p is not None for p in key]) + 1  # axes that `...` stands for
+    if between < 0 or key.count(Ellipsis) > 1:
+        raise _wrong(x, key, "too many indices")
+    shape: list[int] = []
+    axis = 0
+    for part in key:
+        if part is None:
+            shape.append(1)
+        elif part is Ellipsis:
+            shape += sizes[axis : axis + between]
+            axis += between
+        else:
+            size = sizes[axis]
+            if part.__class__ is not slice:
+                if not -size <= part < size:
+                    raise _wrong(x, key, f"axis {axis} has {size}")
+            elif part.step == 0:
+                raise _wrong(x, key, "a step of 0")
+            else:
+                shape.append(len(range(*part.indices(size))))
+            axis += 1
+    return tuple(shape)
 
 
 class _IndexError(ShapeError, IndexError):
@@ -78,37 +95,38 @@ def _wrong(x: Array, key: Index, why: str) -> _IndexError:
     return _IndexError(f"{x._kind} has no {list(key)}: {why}", where=f"an index at {line_of(*site())}")
 
 
-def _index_arrays(x: Array, given: tuple[Any, ...]) -> tuple[list[Array], tuple[Any, ...]]:
-    """Arrays of indices for the first axes, broadcast together, behind whatever basic part comes first; a mask stands
-    for the places where it is true."""
-    if Ellipsis in [g for g in given if not _is_array(g)]:
+def _index_arrays(x: Array, given: tuple[Any, ...]) -> tuple[int, list[Array], tuple[Any, ...]]:
+    """How many whole axes come first, then arrays of indices, and the basic part behind them. A mask stands for the
+    places where it is true, a number beside arrays for an array of it."""
+    if any(g is Ellipsis for g in given):
         at = next(i for i, g in enumerate(given) if g is Ellipsis)
         used = sum(_axes_of(g) for g in given if g is not Ellipsis)
         given = (*given[:at], *(slice(None),) * (x.ndim - used), *given[at + 1 :])
+    lead = next(i for i, g in enumerate(given) if not (isinstance(g, slice) and g == slice(None)))
     found: list[Array] = []
     rest: list[Any] = []
-    for part in given:
+    for part in given[lead:]:
         if rest or part is None or isinstance(part, slice):
             rest.append(part)
             continue
         one = as_array(part, x._place)
         if one.dtype.kind == "b":
-            _check_mask(x, one, len(found))
+            _check_mask(x, one, lead + len(found))
             places = apply("NonZero", one)
             found += [view(places, (i, Ellipsis)) for i in range(one.ndim)]
         elif one.dtype.kind in "iu":
             found.append(cast(one, np.dtype(np.int64)))
         else:
             raise _wrong(x, given, f"an index of {one.dtype}")
-    if any(map(_is_array, rest)):
+    if any(map(_is_array, rest)) or not found:
         raise InputError(
-            "arrays of indices behind a slice or None",
+            "arrays of indices that are not beside each other, or behind a part of an axis",
             where=f"an index at {line_of(*site())}",
-            hint="move these axes to the front first: mz.nd.moveaxis, or take(x, indices, axis=...)",
+            hint="move their axes together first: mz.nd.moveaxis, or take(x, indices, axis=...)",
         )
-    if len(found) > x.ndim:
-        raise _wrong(x, given, f"{len(found)} indices for {x.ndim} axes")
-    return found, tuple(rest)
+    if lead + len(found) > x.ndim:
+        raise _wrong(x, given, f"{lead + len(found)} indices for {x.ndim} axes")
+    return lead, found, tuple(rest)
 
 
 def _axes_of(part: Any) -> int:
@@ -123,27 +141,30 @@ def _check_mask(x: Array, mask: Array, first: int) -> None:
         raise _wrong(x, (mask._kind,), f"the mask is {mask._kind}")
 
 
-def _places(x: Array, found: list[Array]) -> Array:
+def _places(found: list[Array]) -> Array:
     """Indices beside each other: [..., axes]."""
     from .shaping import broadcast_arrays, stack
 
-    _check_range(x, found)
     return stack(broadcast_arrays(*found), axis=-1)
 
 
-def _check_range(x: Array, found: list[Array]) -> None:
-    """Nothing yet: the operators check what the indices are when they are known."""
-
-
 def _gather(x: Array, given: tuple[Any, ...]) -> Array:
-    found, rest = _index_arrays(x, given)
+    from .shaping import moveaxis
+
+    lead, found, rest = _index_arrays(x, given)
     if len(found) == 1:
-        made: Array = apply("Gather", x, found[0])
-        rest = (*(slice(None),) * found[0].ndim, *rest)
+        made: Array = apply("Gather", x, found[0], axis=lead)
+        width = found[0].ndim
     else:
-        made = apply("GatherND", x, _places(x, found))
-        rest = (*(slice(None),) * found[0].ndim, *rest)
-    return get(made, rest) if any(r != slice(None) for r in rest) else made
+        places = _places(found)
+        width, count = places.ndim - 1, len(found)
+        front = moveaxis(x, tuple(range(lead, lead + count)), tuple(range(count))) if lead else x
+        made = apply("GatherND", front, places)
+        if lead:
+            made = moveaxis(made, tuple(range(width)), tuple(range(lead, lead + width)))
+    if all(isinstance(r, slice) and r == slice(None) for r in rest):
+        return made
+    return get(made, (*(slice(None),) * (lead + width), *rest))
 
 
 def _scatter(x: Array, given: tuple[Any, ...], value: Any) -> None:
@@ -156,14 +177,14 @@ def _scatter(x: Array, given: tuple[Any, ...], value: Any) -> None:
             number = value if isinstance(value, Array) else as_array(value, x._place)
             assign(x, where(mask, cast(number, x.dtype), x))
             return
-    found, rest = _index_arrays(x, given)
-    if rest:
+    lead, found, rest = _index_arrays(x, given)
+    if rest or lead:
         raise InputError(
             "assignment to arrays of indices together with slices",
             where=f"an index at {line_of(*site())}",
             hint="index the leading axes with arrays alone",
         )
-    places = _places(x, found)
+    places = _places(found)
     shape = (*places.shape[:-1], *x.shape[len(found) :])
     news = broadcast_to(cast(as_array(value, x._place), x.dtype), shape)
     assign(x, apply("ScatterND", x, places, news))

@@ -23,9 +23,7 @@ from .shaping import broadcast_arrays, matrix_transpose, moveaxis, reshape, stac
 
 def matmul(x1: Any, x2: Any, /) -> Array:
     """The product of matrices, or stacks of them: `MatMul`."""
-    a, b = alike(x1, x2)
-    made: Array = apply("MatMul", a, b)
-    return made
+    return binary("MatMul", x1, x2)
 
 
 dot = matmul

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from ...ops.errors import InputError, MezzoError, ShapeError
 from ..engine import Engine, Variable, engine
 from ..engine.work import OURS
 from .array import Array, kind_of_value
-from .kinds import Kind, Known, Scalar, dtype_of, kind_of, together
+from .kinds import MOST, Kind, Known, Scalar, dtype_of, kind_of, together
 from .place import Place, cpu
 from .prepared import Call, Prepared, prepared
 
@@ -90,12 +90,12 @@ def run(made: Prepared, given: tuple[Any, ...], place: Place | None = None, call
             place, first = x._place, False
         elif x._place is not place:
             raise several_places(made.name, given)
-    one, call = engine(), call or made.call
+    one, call, place = engine(), call or made.call, place or cpu()
     if one.only_calls():
-        result = _right_here(one, made, given, place or cpu(), call)
+        result = _right_here(one, made, given, place, call)
         if result is not None:
             return result
-    outs = [Array(Variable(one, made.name, None), kind or _UNKNOWN, place or cpu()) for kind in made.outs]
+    outs = [Array(Variable(one, made.name, None), kind or _UNKNOWN, place) for kind in made.outs]
     reads = [x._var for x in given if x.__class__ is not np.ndarray]
     work = one.push(_compute, reads, [o._var for o in outs], name=made.name, args=(call, given, outs))
     for out in outs:
@@ -113,26 +113,25 @@ def _right_here(one: Engine, made: Prepared, given: tuple[Any, ...], place: Plac
     """What a push would do, done without one; None where an operand has an error, or the call has."""
     values = []
     for x in given:
-        if x.__class__ is np.ndarray:
-            values.append(x)
-        elif x._var._failure is not None:
-            return None
-        else:
-            value = x._var._value
-            for key in x._view:
-                value = value[key]
-            values.append(value)
+        if x.__class__ is not np.ndarray:
+            var = x._var
+            if var._failure is not None:
+                return None
+            x = x._look(var._value) if x._view else var._value
+        values.append(x)
     try:
         results = call(*values)
     except Exception:
         return None
     code, at = site()
-    if len(made.outs) == 1:
-        return _made(one, made.name, results, made.outs[0], place, code, at)
-    return tuple([_made(one, made.name, r, k, place, code, at) for r, k in zip(results, made.outs, strict=True)])
+    outs = made.outs
+    if len(outs) == 1:
+        return _made(one, made.name, results, outs[0], place, code, at)
+    return tuple([_made(one, made.name, r, k, place, code, at) for r, k in zip(results, outs, strict=True)])
 
 
 def _made(one: Engine, name: str, value: Any, kind: Kind | None, place: Place, code: CodeType, at: int) -> Array:
+    """An array that is computed already."""
     var = Variable(one, name, value)
     var.version = 1
     out = Array(var, kind or kind_of_value(value), place)
@@ -176,9 +175,27 @@ def binary(name: str, a: Operand, b: Operand, **attrs: Any) -> Array:
     """An operator of two operands of one element type, to which they are brought."""
     if a.__class__ is not Array or b.__class__ is not Array or a._kind.dtype is not b._kind.dtype:
         a, b = alike(a, b)
-    kinds = tuple([kind_of(x.dtype, x.shape) if x.__class__ is np.ndarray else x._kind for x in (a, b)])
-    result: Array = run(ready(name, kinds, tuple(attrs.items())), (a, b))
+    result: Array = run(pair(name, a, b, tuple(attrs.items())), (a, b))
     return result
+
+
+def pair(name: str, a: Operand, b: Operand, attrs: tuple[tuple[str, Any], ...] = (), domain: str = "") -> Prepared:
+    """What an operator of two operands is for these: arrays, or scalars in NumPy."""
+    key = (
+        name,
+        kind_of(a.dtype, ()) if a.__class__ is np.ndarray else a._kind,
+        kind_of(b.dtype, ()) if b.__class__ is np.ndarray else b._kind,
+        attrs,
+    )
+    made = _PAIRS.get(key)
+    if made is None:
+        if len(_PAIRS) >= MOST:
+            _PAIRS.clear()
+        made = _PAIRS[key] = ready(name, key[1:3], attrs, domain)
+    return made
+
+
+_PAIRS: dict[tuple[Any, ...], Prepared] = {}
 
 
 def alike(*operands: Operand, floating: bool = False) -> list[Any]:
@@ -187,6 +204,15 @@ def alike(*operands: Operand, floating: bool = False) -> list[Any]:
     Python's numbers take the element type of the arrays, or the least sort that holds them; `floating` turns whole
     numbers into float64. Raises ShapeError where there is no common element type.
     """
+    if len(operands) == 2 and not floating:  # the common cases
+        x: Any = operands[0]
+        y: Any = operands[1]
+        if x.__class__ is Array and y.__class__ is Array and x._kind.dtype is y._kind.dtype:
+            return [x, y]
+        sort: Any = y.__class__
+        if x.__class__ is Array and sort in _NUMBERS:
+            dtype = _with_scalar(x._kind.dtype, y)
+            return [x if dtype is x._kind.dtype else cast(x, dtype), scalar(y, dtype)]
     place = next((x._place for x in operands if isinstance(x, Array)), None)
     xs = [x if isinstance(x, (Array, *SCALARS)) else as_array(x, place) for x in operands]
     if not any(isinstance(x, Array) for x in xs):
@@ -195,6 +221,17 @@ def alike(*operands: Operand, floating: bool = False) -> list[Any]:
     if floating and dtype.kind in "iub":
         dtype = np.dtype(np.float64)
     return [cast(x, dtype) if isinstance(x, Array) else scalar(x, dtype) for x in xs]
+
+
+_NUMBERS = frozenset(SCALARS)
+_WITH_SCALARS: dict[tuple[np.dtype[Any], type], np.dtype[Any]] = {}
+
+
+def _with_scalar(dtype: np.dtype[Any], value: Scalar) -> np.dtype[Any]:
+    found = _WITH_SCALARS.get((dtype, value.__class__))
+    if found is None:  # of a number of Python only the sort counts
+        found = _WITH_SCALARS[dtype, value.__class__] = together(dtype, value.__class__(0))
+    return found
 
 
 def common(xs: Sequence[Array | Scalar]) -> np.dtype[Any]:
@@ -233,6 +270,12 @@ def as_array(x: Any, place: Place | None = None) -> Array:
     return adopt(value, place or cpu())
 
 
+def as_arrays(xs: Sequence[Any]) -> list[Array]:
+    """Arrays of each, where the first one of them that is ours is."""
+    place = next((x._place for x in xs if isinstance(x, Array)), None)
+    return [as_array(x, place) for x in xs]
+
+
 def _holds_numpy(x: Any) -> bool:
     while isinstance(x, list | tuple) and x:
         x = x[0]
@@ -261,17 +304,27 @@ def _take(x: Array, found: list[Any]) -> None:
     found.append(np.array(_value(x), order="C"))
 
 
-def assign(target: Array, value: Operand, key: tuple[Any, ...] = ()) -> None:
-    """Write numbers into an array, or the part of it that a NumPy index names; they are broadcast, and cast as NumPy
-    casts on assignment. Raises ShapeError, InputError for an array on another device."""
+def assign(target: Array, value: Operand) -> None:
+    """Write numbers into an array; they are broadcast, and cast as NumPy casts on assignment. Raises ShapeError where
+    they do not fit, InputError for an array on another device."""
     if isinstance(value, SCALARS):
         source: Any = scalar(value, target._kind.dtype)
     else:
         source = as_array(value, target._place)
         if source._place is not target._place:
             raise several_places("assignment", (target, source))
-    whole = not key and not target._view and source.shape == target.shape
-    write(target, _same, (source,), key, whole)
+        if source.shape != target.shape and _stretched(source.shape, target.shape) != target.shape:
+            raise ShapeError(
+                f"{source._kind} does not fit into {target._kind}", where=f"assignment at {line_of(*site())}"
+            )
+    write(target, _same, (source,), not target._view)
+
+
+def _stretched(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
 
 
 def _same(x: Any) -> Any:
@@ -281,8 +334,7 @@ def _same(x: Any) -> Any:
 def inplace(name: str, target: A, other: Operand, floating: bool = False) -> A:
     """`target = name(target, other)` in the memory of the target. Raises ShapeError if the result has another kind."""
     a, b = alike(target, other, floating=floating)
-    kinds = tuple([kind_of(x.dtype, x.shape) if x.__class__ is np.ndarray else x._kind for x in (a, b)])
-    made = ready(name, kinds)
+    made = pair(name, a, b)
     if made.outs[0] is not target._kind:
         raise ShapeError(
             f"{made.outs[0]} does not fit in place of {target._kind}",
@@ -291,44 +343,33 @@ def inplace(name: str, target: A, other: Operand, floating: bool = False) -> A:
         )
     if b.__class__ is Array and b._place is not target._place:
         raise several_places(name, (target, b))
-    write(target, made.call, (a, b), (), False, name)
+    write(target, made.call, (a, b), False, name)
     return target
 
 
-def write(
-    target: Array,
-    call: Callable[..., Any],
-    given: tuple[Any, ...],
-    key: tuple[Any, ...],
-    whole: bool,
-    name: str = "write",
-) -> None:
+def write(target: Array, call: Call, given: tuple[Any, ...], whole: bool, name: str = "write") -> None:
     """Put what `call` makes of some operands into an array; `whole` says that nothing of what it was is left."""
     one = engine()
     if one.only_calls() and all(x.__class__ is np.ndarray or x._var._failure is None for x in (*given, target)):
         try:
-            _put(target, call, given, key)
-        except Exception:  # pushed, it fails again, and the error is the array's
-            pass
+            _put(target, call, given)
+        except Exception:
+            pass  # pushed, it fails again, and the error is the array's
         else:
             target._var.version += 1
             return
     reads = [x._var for x in given if x.__class__ is not np.ndarray]
-    one.push(
-        _put, reads if whole else [*reads, target._var], (target._var,), name=name, args=(target, call, given, key)
-    )
+    reads = reads if whole else [*reads, target._var]
+    one.push(_put, reads, (target._var,), name=name, args=(target, call, given))
 
 
-def _put(target: Array, call: Call, given: tuple[Any, ...], key: tuple[Any, ...]) -> None:
+def _put(target: Array, call: Call, given: tuple[Any, ...]) -> None:
     result = call(*map(_value, given))
     root = target._var.value
     if root is None:  # what should have made it has failed
         target._var.value = np.array(np.broadcast_to(result, target._kind.shape), target._kind.dtype)
-        return
-    into = target._look(root)
-    for part in key:
-        into = into[part]
-    np.copyto(into, result, casting="unsafe")
+    else:
+        np.copyto(target._look(root), result, casting="unsafe")
 
 
 def moved(x: Array, place: Place, copy: bool = False) -> Array:

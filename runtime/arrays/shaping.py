@@ -13,7 +13,7 @@ from ...ops.errors import ShapeError
 from ...ops.rules import axes_of, axis_of
 from .array import Array
 from .kinds import known
-from .running import apply, as_array, cast, common
+from .running import apply, as_array, as_arrays, cast, common
 
 
 def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> Array:
@@ -67,7 +67,7 @@ def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     """Arrays behind each other along an axis, or as one list for None: `Concat`."""
-    xs = list(arrays)
+    xs = as_arrays(arrays)
     if not xs:
         raise ShapeError("nothing to join", where="mezzo.nd.concat")
     dtype = common(xs)
@@ -80,7 +80,7 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
 
 def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
     """Arrays beside each other along a new axis."""
-    xs = list(arrays)
+    xs = as_arrays(arrays)
     if any(x.shape != xs[0].shape for x in xs):
         raise ShapeError(f"shapes differ: {', '.join(str(x.shape) for x in xs)}", where="mezzo.nd.stack")
     at = axis_of(axis, xs[0].ndim + 1)
