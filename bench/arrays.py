@@ -1,0 +1,70 @@
+"""Small operations on arrays: what one costs beside NumPy's, with the engine naive (in place) and on threads.
+
+Each side is a process of its own, the two interleaved; a figure is the least of many loops.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from json import dumps, loads
+
+from rows import Row, arguments, machine, show, users_environment
+
+# ours, NumPy's; over a and b, x and y of four float32
+CASES = {
+    "add": ("a + b", "x + y"),
+    "scalar": ("a * 2", "x * 2"),
+    "exp": ("nd.exp(a)", "np.exp(x)"),
+    "less": ("a < b", "x < y"),
+    "in place": ("a += b", "x += y"),
+    "view": ("a[1:]", "x[1:]"),
+    "matmul": ("a @ b", "x @ y"),
+    "sum": ("nd.sum(a)", "np.sum(x)"),
+    "read": ("a.asnumpy()", "x.copy()"),
+}
+CODE = """
+import sys, timeit, json, numpy as np, mezzo as mz
+nd = mz.nd
+x, y = np.ones(4, np.float32), np.zeros(4, np.float32)
+a, b = nd.array(x), nd.array(y)
+cases, loops, repeats = json.loads(sys.argv[1])
+names = dict(globals())
+def least(text):
+    setup = "a, b, x, y = A, B, X, Y"
+    timer = timeit.Timer(text, setup, globals=dict(names, A=a, B=b, X=x, Y=y))
+    found = []
+    for _ in range(repeats):
+        found.append(timer.timeit(loops))
+        nd.waitall()
+    return min(found) / loops * 1e6
+print(json.dumps({name: [least(ours), least(theirs)] for name, (ours, theirs) in cases.items()}))
+"""
+
+
+def microseconds(mode: str, loops: int, repeats: int) -> dict[str, list[float]]:
+    """Ours and NumPy's for each case, with an engine of this mode."""
+    env = {**users_environment(), "MEZZO_ENGINE": mode}
+    given = dumps([CASES, loops, repeats])
+    done = subprocess.run([sys.executable, "-c", CODE, given], capture_output=True, text=True, check=True, env=env)
+    found: dict[str, list[float]] = loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    args = arguments(__doc__)
+    repeats = 15 if args.quick else 60
+    rows = []
+    for mode in ("naive", "threaded"):
+        for name, (ours, theirs) in microseconds(mode, 2000, repeats).items():
+            rows.append(Row(f"arrays/{mode}/{name}", "us", ours, {"numpy": theirs}))
+    over = sorted(r.ours - r.peers["numpy"] for r in rows if "/naive/" in r.case)
+    notes = [f"over NumPy in naive mode: {over[0]:.1f} to {over[-1]:.1f} us, middle {over[len(over) // 2]:.1f}"]
+    if (load := os.getloadavg()[0]) > 0.5:
+        notes.append(f"the machine was busy meanwhile (load {load:.1f})")
+    show(rows, args, [*notes, machine()])
+
+
+if __name__ == "__main__":
+    main()
