@@ -21,23 +21,21 @@ class Later:
     def __init__(self, start: Callable[..., Ticket], args: tuple[Any, ...], variable: Variable, priority: int) -> None:
         self.ticket: Ticket | None = None
         one = engine()
-        if one.mode == "naive":
-            self.work: Work = one.push(
-                self._run, writes=(variable,), resource="network", name=variable.name, args=(start, args)
-            )
-        else:
-            self.work = one.push_async(
-                self._start,
-                writes=(variable,),
-                resource="network",
-                priority=priority,
-                name=variable.name,
-                args=(start, args),
-            )
+        # Run in turn, operations begin where they are pushed and end where they are waited for: to wait at once for a
+        # round in which others come to this key later would be to wait for ever.
+        naive = one.mode == "naive"
+        push: Callable[..., Work] = one.push if naive else one.push_async
+        self.work = push(
+            self._begin if naive else self._start,
+            writes=(variable,),
+            resource="network",
+            priority=priority,
+            name=variable.name,
+            args=(start, args),
+        )
 
-    def _run(self, start: Callable[..., Ticket], args: tuple[Any, ...]) -> None:
+    def _begin(self, start: Callable[..., Ticket], args: tuple[Any, ...]) -> None:
         self.ticket = start(*args)
-        self.ticket.wait()
 
     def _start(
         self, start: Callable[..., Ticket], args: tuple[Any, ...], done: Callable[[BaseException | None], None]

@@ -50,6 +50,9 @@ class Link:
         source = None if given is None else value.data if given is value.stored else bytes_of(given)
         self.uplink.start(value.name, source, value.data if pull else None, ended, priority)
 
+    def fetch(self, value: Value, rows: Array, out: Array, ended: Ended) -> None:
+        self.uplink.fetch(value.name, rows, out, ended)
+
     def counts(self) -> tuple[int, int]:
         return self.uplink.sent, self.uplink.received
 

@@ -215,6 +215,8 @@ class Server:
                 self._configured(peer, message)
             case m.States():
                 self._states(peer, frame, message, payload)
+            case m.Slices():
+                self._slices(peer, frame, message, payload)
             case m.Stats():
                 self._tell(peer, m.Stats(self._rounds.stats()))
             case m.Bye(_, code, reason):
@@ -310,6 +312,15 @@ class Server:
             self._tell(peer, m.States(key, peer.rank))
         except MezzoError as error:
             self._tell(peer, m.Refused(error.message[:4000], error.hint, key, rank=peer.rank))
+
+    def _slices(self, peer: Peer, frame: Frame, message: m.Slices, payload: memoryview) -> None:
+        """Some bytes of a value. What its rank pushed before has been answered, so nobody need be waited for."""
+        self._check_speaker(peer, message.rank)
+        wire.check(frame.header, self._keys)
+        if self._levels.between.sums or len(payload) % 8:
+            raise WireError(f"{len(payload)} bytes of slices in a {self._levels.between} store", where=peer.name)
+        data = self._shards.slices(message.key, np.frombuffer(payload, np.int64), message.width)
+        peer.stream.send(wire.encode(message, len(data)), data)
 
     def _gone(self, peer: Peer) -> None:
         """A rank has closed its store. In a sequential job it is still missed where others push on."""

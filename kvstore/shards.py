@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..ops.errors import BudgetError, ModelError
+from ..ops.errors import BudgetError, ModelError, WireError
 from ..ops.types import Array, DType
 from .protocol.keys import Keys, Shard, element
 from .updater import Rule
@@ -218,6 +218,19 @@ class Shards:
         held = self._held[key]
         source = held.sum if held.adopting and step > held.step else held.value
         return source.data[lo:hi]
+
+    def slices(self, key: int, starts: Array, width: int) -> memoryview:
+        """Slices of so many bytes of the value, one after the other. Raises WireError where they do not lie in it, cut
+        elements, or are more than a frame."""
+        held = self._held[key]
+        size, last = held.dtype.itemsize, held.nbytes - width
+        if len(starts) * width > FRAME or width % size or last < 0:
+            raise WireError(f"{len(starts)} slices of {width} bytes", where=f"key {held.shard.name!r}")
+        if len(starts) and (int(starts.min()) < 0 or int(starts.max()) > last or (starts % size).any()):
+            raise WireError(f"slices of {width} bytes outside of {held.nbytes}", where=f"key {held.shard.name!r}")
+        windows = np.lib.stride_tricks.sliding_window_view(held.value.array, width // size)
+        found: memoryview = windows[starts // size].reshape(-1).view(np.uint8).data
+        return found
 
     # --- optimizers
 

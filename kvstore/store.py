@@ -223,20 +223,19 @@ class KVStore:
     def push(self, key: Keys, value: Values, *, priority: int = 0, wait: bool = True) -> Handle | None:
         """Push arrays. Returns when they have been taken: the caller may write into them again, except into those from
         `empty`, which are read in place until the round has ended. With `wait=False` a handle, at once."""
-        calls = []
-        for one, given in self._pairs(key, value, "push"):
-            declared = self._of(one, "push")
-            calls.append((declared, (declared.name, self._arrays(declared, given, "push"), priority)))
+        calls = [
+            (declared, (declared.name, self._arrays(declared, given, "push"), priority))
+            for declared, given in self._each("push", key, value)
+        ]
         return self._ended(self._started(self._backend.push, calls, wait), wait)
 
     def pull(self, key: Keys, out: Values | None = None, *, priority: int = 0, wait: bool = True) -> Any:
         """Copy values into `out`: per key an array or a list of arrays. Without `out` the value itself, read-only and
         valid until this worker's next push of the key. With `wait=False` a handle, at once."""
-        calls = []
-        for one, given in self._pairs(key, out, "pull"):
-            declared = self._of(one, "pull")
-            outs = self._arrays(declared, given, "pull", writable=True)
-            calls.append((declared, (declared.name, outs, priority)))
+        calls = [
+            (declared, (declared.name, self._arrays(declared, into, "pull", writable=True), priority))
+            for declared, into in self._each("pull", key, out)
+        ]
         return self._pulled(self._started(self._backend.pull, calls, wait), key, out, wait)
 
     def pushpull(
@@ -244,9 +243,7 @@ class KVStore:
     ) -> Any:
         """A push and a pull as one, which is faster; `out` may be `value`. See both for what is returned."""
         calls = []
-        outs = self._pairs(key, out, "pushpull")
-        for (one, given), (_, into) in zip(self._pairs(key, value, "pushpull"), outs, strict=True):
-            declared = self._of(one, "pushpull")
+        for declared, given, into in self._each("pushpull", key, value, out):
             arrays = self._arrays(declared, given, "pushpull")
             targets = self._arrays(declared, into, "pushpull", writable=True)
             calls.append((declared, (declared.name, arrays, targets, priority)))
@@ -263,9 +260,7 @@ class KVStore:
         """Copy some rows of values: `out` has the shape (len(row_ids), *shape of a row), in the order of `row_ids`
         (integers, each below the number of rows; a row may be asked for twice)."""
         calls = []
-        ids = self._pairs(key, row_ids, "row_sparse_pull")
-        for (one, into), (_, asked) in zip(self._pairs(key, out, "row_sparse_pull"), ids, strict=True):
-            declared = self._of(one, "row_sparse_pull")
+        for declared, into, asked in self._each("row_sparse_pull", key, out, row_ids):
             rows = self._rows(declared, asked)
             shape = (len(rows), *declared.shape[1:])
             outs = self._arrays(declared, into, "row_sparse_pull", writable=True, shape=shape)
@@ -344,6 +339,14 @@ class KVStore:
             count = len(value) if isinstance(value, list | tuple) else "one value"
             raise InputError(f"{len(key)} keys, but {count}", where=self._here(verb), hint="give one value for each")
         return list(zip(key, value, strict=True))
+
+    def _each(self, verb: str, key: Keys, *given: Any) -> Sequence[tuple[Any, ...]]:
+        """What was declared of each key, with what was given for it."""
+        if not isinstance(key, list | tuple):
+            return ((self._of(cast(Key, key), verb), *given),)
+        keys = [self._of(one, verb) for one in key]
+        values = ([value for _, value in self._pairs(key, each, verb)] for each in given)
+        return [*zip(keys, *values, strict=True)]
 
     def _declare(self, key: Any, value: Array) -> Declared:
         if isinstance(key, bool) or not isinstance(key, str | int | np.integer) or key == "":

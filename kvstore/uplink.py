@@ -22,6 +22,7 @@ from .environment import Environment
 from .loop import Loop
 from .protocol import client as c
 from .protocol import messages as m
+from .protocol.keys import slices
 from .stream import Frame, Stream
 
 Done = Callable[[MezzoError | None], None]
@@ -58,6 +59,7 @@ class Uplink:
         self._receiving: set[int] = set()  # servers whose payload is on its way to such a place
         self._requests: dict[int, Callable[[c.Answered], None]] = {}
         self._asked: list[deque[Asked]] = [deque() for _ in servers]
+        self._fetched: list[deque[Callable[[memoryview], None]]] = [deque() for _ in servers]  # who waits for Slices
         self._left = [partial(self._handle, c.Sent(number)) for number in range(len(servers))]
         self._closing = False
         self._ended: set[int] = set()  # servers that have left, since the job is over
@@ -95,6 +97,25 @@ class Uplink:
             Operation(_NOTHING if source is None else source, _NOTHING if target is None else target, done)
         )
         self._handle(c.Start(name, source is not None, target is not None, priority))
+
+    def fetch(self, name: str, rows: Array, out: Array, done: Done) -> None:
+        """Receive these rows (int64, at least one) of a key, as they are now, into `out`: bytes, a row for each.
+        Nothing of the key may be under way, since the machine knows nothing of it."""
+        width, left = out.shape[1], 0
+
+        def take(which: Array, lo: int, hi: int, payload: memoryview) -> None:
+            nonlocal left
+            out[which, lo:hi] = np.frombuffer(payload, np.uint8).reshape(len(which), hi - lo)
+            left -= 1
+            if not left:
+                done(None)
+
+        for server, (number, shard) in self._client.parts(name).items():
+            for which, lo, hi in slices(rows, width, shard):
+                left += 1
+                self._fetched[server].append(partial(take, which, lo, hi))
+                starts = rows[which] * width + lo - shard.lo
+                self.say(server, m.Slices(number, self._rank, hi - lo), starts.tobytes())
 
     def request(self, message: m.Message, answered: Callable[[c.Answered], None]) -> None:
         """Say a message to every server; `answered` is called with what all of them said."""
@@ -149,6 +170,9 @@ class Uplink:
                 self._payload = None
             return
         match message:
+            case m.Slices() if self._fetched[number]:
+                self.received += frame.header.length
+                self._fetched[number].popleft()(payload)
             case m.Bye():
                 self._ended.add(number)
             case m.Welcome(incarnation=incarnation):

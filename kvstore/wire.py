@@ -185,6 +185,7 @@ KINDS: dict[int, Kind] = dict(
             Kind(m.Failed, (), {"ranks": _ranks, "reason": _reason, "role": _role}),
             Kind(m.Heartbeat),
             Kind(m.Bye, ("rank",), {"code": _int(-(1 << 31), 1 << 31), "reason": _reason}),
+            Kind(m.Slices, ("key", "rank"), {"width": _int(1, FRAME)}, payload=True),
         ),
         1,
     )

@@ -125,6 +125,27 @@ def counted(kv: KVStore) -> Result:
     }
 
 
+def rows(kv: KVStore) -> Result:
+    """Some rows of keys that servers share, which cut rows, and of rows longer than a frame; and what travels."""
+    made: Result = {"rank": kv.rank, "bytes": {}}
+    for key, shape in {"small": (10, 3), "shared": (1001, 333), "long": (3, 200_001)}.items():
+        value = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        kv.init(key, value)
+        kv.push(key, np.ones(shape, np.float32))
+        kv.barrier()
+        last = shape[0] - 1
+        asked = [np.array(ids) for ids in ([last, 0, last // 2, 0], [], range(last, -1, -1))]
+        before = _between(kv)
+        for ids in asked:
+            out, other = np.full((len(ids), shape[1]), np.nan, np.float32), np.empty((len(ids), shape[1]), np.float32)
+            kv.row_sparse_pull(key, [out, other], ids)
+            assert (out == value[ids.astype(int)] + kv.num_workers).all(), key
+            assert (other == out).all()
+        made["bytes"][key] = (_between(kv) - before, sum(len(ids) for ids in asked) * shape[1] * 4)
+        kv.barrier()
+    return made
+
+
 def wait_for_ever(kv: KVStore) -> Result:
     """Rounds without an end; the test kills somebody once everybody has had some."""
     kv.init("a", np.zeros(100, np.float32))
@@ -156,7 +177,7 @@ def nothing(kv: KVStore) -> Result:
 
 
 SCENARIOS: dict[str, Callable[[KVStore], Result]] = {
-    f.__name__: f for f in (sync, learn, counted, wait_for_ever, one_fewer, other_shape, nothing)
+    f.__name__: f for f in (sync, learn, counted, rows, wait_for_ever, one_fewer, other_shape, nothing)
 }
 
 

@@ -6,12 +6,14 @@ import json
 import mmap
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mezzo.kvstore.host import memory
-from mezzo.kvstore.host.values import BLOCK, add
+from mezzo.kvstore.host.above import Ended
+from mezzo.kvstore.host.backend import HostStore
+from mezzo.kvstore.host.group import Group
+from mezzo.kvstore.host.mesh import Mesh
+from mezzo.kvstore.host.values import BLOCK, Value, add
+from mezzo.kvstore.loop import Loop
 from mezzo.kvstore.protocol.host import (
     Complete,
     Done,
@@ -239,10 +246,10 @@ def test_an_address_that_is_given_again_is_another_array() -> None:
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-def workers(scenario: str, count: int, folder: Path) -> list[Any]:
+def workers(scenario: str, count: int, folder: Path, **more: str) -> list[Any]:
     """What each worker says; None of one that failed. What it printed fails the test, but for one that was killed."""
     before = os.listdir("/dev/shm") if Path("/dev/shm").exists() else []
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "error", **more}
     done = subprocess.run(
         [sys.executable, "-m", "tests.kv_workers", scenario, str(count), str(folder)],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
@@ -257,6 +264,64 @@ def workers(scenario: str, count: int, folder: Path) -> list[Any]:
 @pytest.mark.parametrize("scenario", ["sums", "orders"])
 def test_every_round_is_right(scenario: str, count: int, tmp_path: Path) -> None:
     assert workers(scenario, count, tmp_path) == ["good"] * count
+
+
+def test_an_engine_that_runs_in_turn_waits_for_nobody_who_waits_for_it(tmp_path: Path) -> None:
+    """Each worker starts keys in an order of its own before it waits for any of them."""
+    assert workers("orders", 2, tmp_path, MEZZO_ENGINE="naive") == ["good"] * 2
+
+
+class Lifting:
+    """A level above that the agent, member 1, speaks to; it answers at once, and keeps with which priorities."""
+
+    newest = False
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.priorities: list[int] = []
+
+    def lifter(self, number: int, nbytes: int) -> int:
+        return 1
+
+    def declare(self, value: Value, ended: Ended) -> None:
+        ended(None)
+
+    def lift(self, value: Value, given: object, pull: bool, priority: int, ended: Ended) -> None:
+        self.priorities.append(priority)
+        ended(None)
+
+    def fetch(self, value: Value, rows: object, out: object, ended: Ended) -> None:
+        raise AssertionError("a sequential store has all rows at hand")
+
+    def counts(self) -> tuple[int, int]:
+        return 0, 0
+
+    def ready(self, fd: int, events: int) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+def test_a_priority_reaches_the_agent() -> None:
+    here, there = socket.socketpair()
+    below, above = Lifting(), Lifting()
+    worker = Group(Mesh(0, {1: here}), (0,), 30.0, "the worker", below)
+    agent = Group(Mesh(1, {0: there}), (0,), 30.0, "the agent", above)
+    following = Thread(target=agent.follow)
+    following.start()
+    given, store = np.ones(100_000, np.float32), HostStore("a host", worker)
+    priorities = [7, -3, 0, 1 << 90, -(1 << 90)]
+    try:
+        store.init("w", given)
+        for priority in priorities:
+            assert (store.pushpull("w", [given], [], priority).wait() == 1).all()
+    finally:
+        store.close()
+        following.join(30)
+        agent.close()
+        for each in (below, above):
+            each.loop.close()
+    assert above.priorities == [7, -3, 0, 1 << 62, -(1 << 62)]
+    assert below.priorities == []
 
 
 def test_a_sum_that_depends_on_the_order_has_one_value(tmp_path: Path) -> None:

@@ -159,6 +159,12 @@ def test_sums_are_those_of_rank_order_bit_for_bit(place: str, tmp_path: Path) ->
     assert set(by_host.values()) == {nbytes * (1 + 2 * 3)}
 
 
+def test_only_the_rows_that_are_asked_for_travel(tmp_path: Path) -> None:
+    for told in finished(tmp_path, "rows", ("a", "b"), 2, "dist_async"):
+        for between, asked in told["bytes"].values():
+            assert between == asked
+
+
 def test_an_optimizer_on_the_servers(tmp_path: Path) -> None:
     hosts = ("a", "a", "b")
     results = finished(tmp_path, "learn", hosts, 2)

@@ -42,6 +42,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "name": texts,
     "dtype": texts,
     "shape": shapes,
+    "width": st.integers(1, wire.FRAME),
     "lo": counts,
     "hi": counts,
     "pull": st.booleans(),

@@ -77,8 +77,8 @@ class Exchange:
         """Give every worker the parameters of rank 0, which are named in the order in which a step reads them, and the
         store its optimizer, with the states of a file if one is given. Every worker calls it, once."""
         names = [*parameters]
-        # what is needed first in the next step is to be there first
-        self._priorities = {name: len(names) - i for i, name in enumerate(names)}
+        # gradients are made, and awaited, from the last layer to the first
+        self._priorities = {name: i for i, name in enumerate(names)}
         arrays = [*parameters.values()]
         self.store.broadcast([self._prefix + name for name in names], arrays, arrays)
         if self.on_store:

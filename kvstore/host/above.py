@@ -38,6 +38,10 @@ class Above(Protocol):
         the sum, or both."""
         ...
 
+    def fetch(self, value: Value, rows: Array, out: Array, ended: Ended) -> None:
+        """Receive some rows of the value as it is now. `rows` are int64, `out` is bytes, a row for each of them."""
+        ...
+
     def counts(self) -> tuple[int, int]:
         """Bytes of values that were sent and received."""
         ...

@@ -204,14 +204,32 @@ class Group(Waiting):
                 if value.error is not None:
                     return
             if operation.pull and not operation.begun and self._above is not None and self._above.newest:
-                operation.begun = value.busy = True
-                self._above.lift(value, None, True, operation.priority, partial(self._lifted, value, False))
+                operation.begun = True
+                if operation.rows is None:
+                    value.busy = True
+                    self._above.lift(value, None, True, operation.priority, partial(self._lifted, value, False))
+                elif operation.outs and operation.outs[0].size:
+                    value.busy = True
+                    self._fetch(value, operation, operation.rows)
             if operation.pull:
                 if value.busy:
                     return
                 operation.deliver()
             queue.popleft()
             self._end(operation, None)
+
+    def _fetch(self, value: Value, operation: Operation, rows: Array) -> None:
+        """Only these rows come from the level above, and go to where they are wanted."""
+        assert self._above is not None
+        outs, operation.outs = operation.outs, ()
+        found = np.empty_like(outs[0], order="C", subok=False)
+
+        def ended(error: MezzoError | None) -> None:
+            for out in outs if error is None else ():
+                out[...] = found
+            self._lifted(value, False, error)
+
+        self._above.fetch(value, rows, found.reshape(len(rows), -1).view(np.uint8), ended)
 
     def _begin(self, value: Value, operation: Operation) -> None:
         """Bring this member's operand of the next round to its place, and say so."""

@@ -20,6 +20,7 @@ from ...ops.errors import BudgetError, MezzoError
 from ...ops.types import Array
 
 ALIGN = 64  # bytes: arrays and the parts of them that members reduce begin at multiples
+KNOWN = 4096  # arrays whose places are remembered
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +104,7 @@ class Places:
         self._found: list[tuple[int, int]] = []  # end, number
         self._gone: deque[tuple[int, int]] = deque()  # start, number of segments that nobody holds any more
         self._dropped: list[int] = []
+        self._known: dict[int, tuple[weakref.ref[Array], tuple[int, int]]] = {}  # by the array's id: they come again
 
     def add(self, segment: Segment) -> None:
         """Remember a segment, as long as an array of it lives."""
@@ -119,12 +121,21 @@ class Places:
             self._forget()
         if not self._starts or not array.flags.c_contiguous:
             return None
+        known = self._known.get(id(array))
+        if known is not None and known[0]() is array:
+            return known[1]
         address: int = array.__array_interface__["data"][0]
         at = bisect_right(self._starts, address) - 1
         if at < 0:
             return None
         end, number = self._found[at]
-        return (number, address - self._starts[at]) if address + array.nbytes <= end else None
+        if address + array.nbytes > end:
+            return None
+        if len(self._known) >= KNOWN:
+            self._known.clear()
+        place = number, address - self._starts[at]
+        self._known[id(array)] = weakref.ref(array), place
+        return place
 
     def dropped(self) -> list[int]:
         """Segments whose last array has gone since the last call."""

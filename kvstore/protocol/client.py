@@ -300,6 +300,10 @@ class Client:
         self._failure = error
         return Fail(error)
 
+    def parts(self, name: str) -> dict[int, tuple[int, Shard]]:
+        """By server, its number of a declared key, and which part of it it holds."""
+        return {server: (part.number, part.shard) for server, part in self._keys[name].parts.items()}
+
     # ------------------------------------------------------------------------------------------------- operations
 
     def _on_declare(self, e: Declare) -> Iterable[Instruction]:

@@ -9,9 +9,11 @@ from functools import cache
 from itertools import pairwise
 from zlib import crc32
 
+import numpy as np
+
 from ...ops.errors import BudgetError, InputError, ShapeError
-from ...ops.types import DType
-from .messages import Init
+from ...ops.types import Array, DType
+from .messages import FRAME, Init
 
 ALIGNMENT = 64  # bytes: shards and the ranges inside them begin at multiples
 SPLIT = 1 << 20  # bytes: longer keys are split over all servers
@@ -156,3 +158,22 @@ def place(name: str, dtype: str, shape: tuple[int, ...], servers: int, split: in
     if nbytes <= split or servers == 1:
         return {crc32(name.encode()) % servers: whole}
     return {s: replace(whole, lo=a, hi=b) for s, (a, b) in enumerate(cut(nbytes, servers)) if b > a}
+
+
+def slices(rows: Array, width: int, shard: Shard) -> Iterator[tuple[Array, int, int]]:
+    """What a shard holds of these rows (int64) of `width` bytes: groups of places in `rows`, and the bytes [lo, hi) of
+    each of those rows. A group, and the list of its places, fit into a frame.
+
+    >>> for which, lo, hi in slices(np.array([3, 0, 1, 0]), 8, Shard("w", "float32", (4, 2), 0, 12)):
+    ...     print(which, lo, hi)
+    [2] 0 4
+    [1 3] 0 8
+    """
+    for first in range(0, width, FRAME):
+        last = min(first + FRAME, width)
+        lo, hi = (np.clip(edge - rows * width, first, last) for edge in (shard.lo, shard.hi))
+        for a, b in np.unique(np.stack([lo, hi], 1)[hi > lo], axis=0).tolist():
+            which = np.flatnonzero((lo == a) & (hi == b))
+            most = FRAME // max(b - a, 8)
+            for at in range(0, len(which), most):
+                yield which[at : at + most], a, b

@@ -140,6 +140,16 @@ class States:
 
 
 @dataclass(frozen=True, slots=True)
+class Slices:
+    """Asks for some bytes of a value as it is now: the payload is where each slice of `width` bytes begins (int64,
+    bytes of the shard). The answer has their bytes, one slice after the other, in one frame."""
+
+    key: int
+    rank: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """Answered when every worker has said it with this name."""
 
@@ -198,6 +208,7 @@ Message = (
     | Done
     | SetOptimizer
     | States
+    | Slices
     | Barrier
     | Stats
     | Refused
