@@ -5,8 +5,11 @@ that threads race nowhere, and that anything is fast."""
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +26,12 @@ from mezzo.runtime.gpu.source import Unwritten, element_of, rounded, write
 from mezzo.runtime.kernels import Ask, Declined
 
 from .cuda_shim import Run, ask, load, missing, run_all, written_by
-from .gpu_cases import CASES, Case
+from .gpu_cases import CASES as COMPUTED
+from .gpu_cases import Case
+from .gpu_template_cases import TEMPLATES
 from .graphs import arrays, hosted
 
+CASES = {**COMPUTED, **TEMPLATES}
 GENERATED = [k for k in GPU_KERNELS if isinstance(k, Generated)]
 ARCHITECTURES = ("sm_80", "sm_90")
 # max|a - b| <= tolerance * max|b| for every tensor; narrow floats are compared with what float64 rounds to
@@ -168,6 +174,24 @@ def test_answers_in_narrow_floats(kernel: Generated) -> None:
 def test_answers_in_all_types(kernel: Generated, dtype: DType) -> None:
     given = [retyped(case, dtype) for case in cases(kernel)]
     assert_answers(runs(kernel, [case for case in given if case is not None]))
+
+
+@on_the_processor
+@pytest.mark.soak
+@families
+def test_nothing_is_undefined(kernel: Generated) -> None:
+    """No number overflows, no address is misaligned, nothing is read behind a buffer; in a process of its own."""
+    code = f"""
+from tests import cuda_shim, test_gpu_kernels as t
+cuda_shim.STRICT = True
+kernel = next(k for k in t.GENERATED if k.name == {kernel.name!r})
+given = list(t.cases(kernel))
+given += [case for case in (t.retyped(c, t.NARROW[i % 2]) for i, c in enumerate(given)) if case]
+t.assert_answers(t.runs(kernel, given))
+"""
+    root = Path(__file__).parents[1]
+    ran = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 # Expressions

@@ -13,10 +13,14 @@ from .pointwise import Pointwise
 from .pool import GlobalPool, Pool
 from .quantised import DynamicQuantise, Quantise
 from .reduce import Reduce
+from .resize import Resize
+from .scans import Cumulated, Places
 from .softmax import Softmax
+from .topk import TopK
 
 GPU_KERNELS: tuple[Kernel, ...] = (
     *cudnn.KERNELS, *cublaslt.KERNELS,
     Pointwise(), Reduce(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
-    Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), Gemm(), Convolution(),
+    Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(), Places(),
+    Resize(), Gemm(), Convolution(),
 )  # fmt: skip
