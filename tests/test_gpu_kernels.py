@@ -23,6 +23,7 @@ from mezzo.runtime.gpu.generated import Generated
 from mezzo.runtime.gpu.kernels import GPU_KERNELS
 from mezzo.runtime.gpu.launch import In, Launch, Operand, Out, Source, Written
 from mezzo.runtime.gpu.source import Unwritten, element_of, rounded, write
+from mezzo.runtime.graph import Node
 from mezzo.runtime.kernels import Ask, Declined
 
 from .cuda_shim import Run, ask, load, missing, run_all, written_by
@@ -61,6 +62,8 @@ def cases(kernel: Generated) -> Iterator[Case]:
     yield from CASES.get(kernel.name, ())
     for o in OPS.values():
         for sample in o.samples:
+            if not kernel.serves(Node(o.name, ("x",), ("y",), sample.attrs, o.domain)):
+                continue
             if not hosted(o, sample) and not any(isinstance(v, Body) for v in sample.attrs.values()):
                 yield Case(o.name, arrays(sample), sample.attrs, sample.outputs)
 
