@@ -26,13 +26,15 @@ def expected(draft: Draft) -> None:
 
 
 def _usual(first: Node, behind: list[Node]) -> bool:
-    """Whether an epilogue is a bias, perhaps after a residual, and a rectifier or the like."""
+    """Whether an epilogue is a bias, perhaps after a residual, and perhaps a rectifier or the like."""
     names = [node.op for node in behind]
     if first.op != "conv_fprop" or "bias" not in names:
         return False
     names = names[1:] if names[0] == "add" else names
     clipped = any(name == "lower_clip" for node in behind for name, _ in node.settings)
-    return len(names) == 2 and names[0] == "bias" and names[1] in PLAIN and (clipped or not behind[-1].settings)
+    if names[0] != "bias" or len(names) > 2 or not PLAIN.issuperset(names[1:]):
+        return False
+    return clipped or not behind[-1].settings
 
 
 def _attention(draft: Draft) -> None:

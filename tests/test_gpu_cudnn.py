@@ -1,0 +1,348 @@
+"""Graphs of cuDNN: what they mean, through a stand-in that computes them with NumPy (cudnn_standin.py); how plans are
+chosen and kept; and, where cuDNN is installed, that it has plans for what networks ask of it (cudnn_plans.py)."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import mezzo as mz
+from mezzo.ops import OPS, DType, Tensor
+from mezzo.ops.types import f32
+from mezzo.runtime.gpu.cudnn import KERNELS
+from mezzo.runtime.gpu.cudnn import plans as plans_module
+from mezzo.runtime.gpu.cudnn.draft import Draft, Operand, Refused
+from mezzo.runtime.gpu.cudnn.plans import Plan, nbytes
+from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.kernels import Ask, Choice, Declined
+
+from .cuda_shim import ask
+from .cudnn_standin import CudnnStandin, forget
+from .cupy_standin import Standin
+from .gpu_cases import Case, chain
+from .gpu_steps import on, reference, run_step
+
+Array = np.ndarray[Any, Any]
+TOLERANCE = {"float32": 2e-6, "float64": 1e-12, "float16": 1e-3, "bfloat16": 8e-3}
+TYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+BY_NAME = {kernel.name: kernel for kernel in KERNELS}
+
+
+@pytest.fixture
+def cudnn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CudnnStandin]:
+    monkeypatch.setenv("MEZZO_CACHE", str(tmp_path))
+    device = Standin(computes=True)
+    device.install(monkeypatch)
+    made = CudnnStandin(device)
+    made.install(monkeypatch)
+    yield made
+    forget()
+
+
+def samples(op: str) -> list[Case]:
+    """The samples of an operator that have elements."""
+    record = OPS["", op]
+    cases = [Case(op, s.inputs, s.attrs, s.outputs) for s in record.samples]
+    return [c for c in cases if c.outputs == 1 and not any(isinstance(x, Tensor) and 0 in x.sizes for x in c.inputs)]
+
+
+IMAGE, FILTERS, BIAS, MADE = f32(2, 3, 6, 5), f32(4, 3, 3, 3), f32(4), f32(2, 4, 6, 5)
+SAME = {"pads": (1, 1, 1, 1)}
+
+
+def followed(*links: Any, inputs: Sequence[Any] = ()) -> Case:
+    """A convolution with bias, and what follows."""
+    return chain([IMAGE, FILTERS, BIAS, *inputs], ("Conv", (0, 1, 2), SAME), *links)
+
+
+number = np.float32
+CHAINS = [
+    followed(("Relu", (-1,))),
+    followed(("Add", (-1, 3)), ("Relu", (-1,)), inputs=[MADE]),
+    followed(("Add", (3, -1)), ("Sigmoid", (-1,)), inputs=[MADE]),
+    followed(("Relu", (-1,)), ("Add", (-1, 3)), inputs=[MADE]),
+    followed(("Clip", (-1, 3, 4)), inputs=[number(0), number(0.4)]),
+    followed(("Clip", (-1, 3, 4)), inputs=[number(-0.3), number(0.4)]),
+    followed(("Clip", (-1, -2, 3)), inputs=[number(0.4)]),
+    followed(("Clip", (-1, 3)), inputs=[number(0.1)]),
+    *(followed((op, (-1,))) for op in ("Tanh", "Elu", "HardSwish", "Abs", "Exp", "Gelu", "Neg", "Sin")),
+    followed(("Gelu", (-1,), {"approximate": "tanh"})),
+    followed(("LeakyRelu", (-1,), {"alpha": 0.2})),
+    followed(("Swish", (-1,), {"alpha": 0.7})),
+    followed(("HardSigmoid", (-1,), {"alpha": 0.3, "beta": 0.4})),
+    followed(("Mul", (-1, 3)), ("Sub", (4, -1)), inputs=[f32(4, 1, 1), number(2)]),
+    followed(("Div", (-1, 3)), ("Max", (-1, 4)), inputs=[number(3), f32(2, 1, 6, 1)]),
+    followed(("Mul", (-1, -1))),
+    chain([IMAGE, FILTERS], ("Conv", (0, 1), SAME), ("Relu", (-1,))),
+    chain([f32(1, 6, 9), f32(4, 3, 3), f32(4), f32(1, 4, 9)],
+          ("Conv", (0, 1, 2), {"pads": (1, 1), "group": 2}), ("Add", (-1, 3)), ("Relu", (-1,))),
+    chain([f32(1, 4, 6, 6), f32(4, 1, 3, 3), f32(4), number(0), number(6)],
+          ("Conv", (0, 1, 2), {"group": 4, "strides": (2, 2), **SAME}), ("Clip", (-1, 3, 4))),
+    chain([f32(1, 4, 3, 4), f32(4, 2, 3, 3), f32(2)],
+          ("ConvTranspose", (0, 1, 2), {"strides": (2, 2), "output_padding": (1, 0)}), ("Relu", (-1,))),
+]  # fmt: skip
+
+
+def arrays(case: Case, kind: Any, seed: int = 0) -> list[Any]:
+    """The inputs of a case, floats in this type; constants stay what they are."""
+    rng = np.random.default_rng(seed)
+    made: list[Any] = []
+    for x in case.inputs:
+        if x is None:
+            made.append(None)
+        elif isinstance(x, Tensor):
+            made.append(rng.uniform(-1, 1, x.sizes).astype(kind))
+        else:
+            made.append(np.asarray(x).astype(kind))
+    return made
+
+
+def question(case: Case, held: Sequence[Any]) -> Ask:
+    known = [not isinstance(x, Tensor) for x in case.inputs]
+    return ask(case.op, held, case.attrs, known=known)
+
+
+def serving(asked: Ask) -> Any:
+    return next(k for k in KERNELS if k.serves(asked.node))
+
+
+def agree(case: Case, dtype: str, math: str, cudnn: CudnnStandin) -> Choice:
+    held = arrays(case, TYPES[dtype])
+    asked = on(question(case, held), math)
+    found = run_step(cudnn.device, serving(asked), asked, held)
+    assert not isinstance(found, Declined), found.reason
+    choice, got = found
+    want = reference(asked, held)
+    assert got.shape == want.shape
+    assert np.isfinite(got.astype(np.float64)).all()
+    assert np.abs(got.astype(np.float64) - want).max() <= TOLERANCE[dtype] * np.abs(want).max()
+    return choice
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize(
+    ("dtype", "math"),
+    [("float32", "strict"), ("float32", "tf32"), ("float16", "strict"), ("bfloat16", "strict"), ("float64", "strict")],
+)
+def test_samples(op: str, dtype: str, math: str, cudnn: CudnnStandin) -> None:
+    """Every sample, in the layout that is asked first for its type; 32 bits and 64 strict are row-major."""
+    taken = 0
+    for case in samples(op):
+        held = arrays(case, TYPES[dtype])
+        if isinstance(serving(question(case, held)).select(on(question(case, held), math)), Declined):
+            # what is no gradient of a convolution: the only reason to decline one
+            assert op == "ConvTranspose"
+            continue
+        choice = agree(case, dtype, math, cudnn)
+        plain = dtype == "float64" or (dtype == "float32" and math == "strict")
+        assert any(choice.layouts) is not plain or not choice.layouts
+        taken += 1
+    assert taken >= 8
+
+
+@pytest.mark.parametrize("case", CHAINS, ids=lambda c: "-".join(link[1] for link in c.attrs["chain"]))
+@pytest.mark.parametrize(("dtype", "math"), [("float32", "strict"), ("float32", "tf32"), ("float16", "strict")])
+def test_chains(case: Case, dtype: str, math: str, cudnn: CudnnStandin) -> None:
+    agree(case, dtype, math, cudnn)
+
+
+def test_every_draft_means_the_same(cudnn: CudnnStandin) -> None:
+    """Not only the first one: where cuDNN refuses, the next is taken."""
+    seen: set[str] = set()
+    for case in (CHAINS[1], CHAINS[4], CHAINS[-2], CHAINS[-1]):
+        asked = on(question(case, arrays(case, np.float32)))
+        count = sum(1 for _ in drafts(asked))
+        for skipped in range(count):
+            plans_module.PLANS.forget()
+            cudnn.device.log.clear()
+            left = list(range(skipped))
+            cudnn.refuses = lambda graph, left=left: bool(left and left.pop() >= 0)  # type: ignore[misc]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(plans_module, "read", lambda kind, key: None)
+                choice = agree(case, "float32", "strict", cudnn)
+            seen.add(f"{choice.params['draft']} of {count}")
+    assert {"0 of 2", "1 of 2", "3 of 4"} <= seen
+
+
+def drafts(asked: Ask) -> Iterator[Draft]:
+    from mezzo.runtime.onednn.postops import chain as links_of
+
+    found: Iterator[Draft] = serving(asked).drafts(asked, links_of(asked.node))
+    return found
+
+
+def conv_ask(dtype: Any = np.float32, math: str = "strict", **how: Any) -> Ask:
+    return on(question(CHAINS[0], arrays(CHAINS[0], dtype)), math, **how)
+
+
+def test_what_a_strict_draft_bars(cudnn: CudnnStandin) -> None:
+    """Float32 strictly: no tensor cores and nothing rounded before; always: the same sums at each run."""
+    kernel = BY_NAME["cudnn.conv"]
+    for dtype, math, note, barred in (
+        (np.float32, "strict", "TENSOR_CORE", True),
+        (np.float32, "strict", "DOWN_CONVERT_INPUTS", True),
+        (np.float32, "tf32", "TENSOR_CORE", False),
+        (np.float32, "tf32", "NONDETERMINISTIC", True),
+        (np.float16, "strict", "TENSOR_CORE", False),
+        (np.float16, "strict", "REDUCED_PRECISION_REDUCTION", True),
+        (np.float16, "strict", "NONDETERMINISTIC", True),
+    ):
+        plans_module.PLANS.forget()
+        cudnn.notes = {"eng0": note}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plans_module, "read", lambda kind, key: None)
+            choice = kernel.select(conv_ask(dtype, math, trial=True))
+        assert isinstance(choice, Choice)
+        assert (choice.params["plan"] == "eng1") is barred, (dtype, math, note)
+
+
+def test_plans_are_timed_once(cudnn: CudnnStandin) -> None:
+    """A trial takes the heuristics' first; a step the fastest, whose name, time and workspace are its choice's."""
+    cudnn.times = {"eng0": 3.0, "eng1": 1.0, "eng2": 2.0}
+    kernel = BY_NAME["cudnn.conv"]
+    trial = kernel.select(conv_ask(trial=True))
+    assert isinstance(trial, Choice)
+    assert (trial.params["plan"], trial.workspace, cudnn.run) == ("eng0", 0, [])
+    step = kernel.select(conv_ask())
+    assert isinstance(step, Choice)
+    assert step.params == {"draft": 0, "plan": "eng1", "milliseconds": 1.0}
+    assert step.workspace == 640
+    assert set(cudnn.run) == {"eng0", "eng1", "eng2"}
+    ran, built = len(cudnn.run), len(cudnn.built)
+    assert kernel.select(conv_ask()) == step
+    assert kernel.select(conv_ask(trial=True)) == step
+    assert (len(cudnn.run), len(cudnn.built)) == (ran, built)
+
+
+def test_a_second_process_builds_nothing(cudnn: CudnnStandin) -> None:
+    """What was chosen, or refused, lies on the disk."""
+    kernel = BY_NAME["cudnn.conv"]
+    first = kernel.select(conv_ask())
+    cudnn.refuses = lambda graph: True
+    declined = kernel.select(conv_ask(np.float16))
+    assert isinstance(declined, Declined)
+    built = len(cudnn.built)
+    plans_module.PLANS.forget()  # as another process begins
+    cudnn.refuses = lambda graph: pytest.fail("cuDNN is asked again")
+    assert kernel.select(conv_ask()) == first
+    assert kernel.select(conv_ask(np.float16)) == declined
+    assert len(cudnn.built) == built
+
+
+def test_a_stored_choice_is_taken_again(cudnn: CudnnStandin) -> None:
+    """A program from a file names its plan: it gets that one, though another would be chosen here."""
+    kernel = BY_NAME["cudnn.conv"]
+    cudnn.times = {"eng0": 3.0, "eng1": 1.0, "eng2": 2.0}
+    stored = kernel.select(conv_ask())
+    assert isinstance(stored, Choice)
+    plans_module.PLANS.forget()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans_module, "read", lambda kind, key: None)
+        cudnn.times = {"eng0": 1.0, "eng1": 3.0, "eng2": 3.0}
+        kernel.recall(conv_ask(), stored)  # type: ignore[attr-defined]
+        assert kernel.select(conv_ask()) == stored
+        with pytest.raises(Refused, match="eng9"):
+            kernel.recall(conv_ask(), replace(stored, params={**stored.params, "plan": "eng9"}))  # type: ignore[attr-defined]
+        with pytest.raises(Refused):
+            kernel.recall(conv_ask(), replace(stored, params={}))  # type: ignore[attr-defined]
+
+
+def test_why_it_declines(cudnn: CudnnStandin) -> None:
+    kernel = BY_NAME["cudnn.conv"]
+    for case, reason in (
+        (followed(("Softmax", (-1,))), "Softmax"),
+        (followed(("Elu", (-1,), {"alpha": 0.5})), "alpha"),
+        (chain([IMAGE, FILTERS], ("Conv", (0, 1), {"pads": (-1, 0, 0, 0)})), "negative"),
+        (Case("Conv", [f32(1, 2, 2, 2, 2, 2), f32(1, 2, 1, 1, 1, 1)]), "spatial"),
+        (Case("Conv", [f32(0, 3, 5, 5), f32(4, 3, 3, 3)]), "no elements"),
+    ):
+        found = kernel.select(on(question(case, arrays(case, np.float32))))
+        assert isinstance(found, Declined)
+        assert reason in found.reason
+
+
+def test_without_cudnn() -> None:
+    """A plan for a GPU goes by a rule; a GPU itself gets the line to run."""
+    forget()
+    kernel = BY_NAME["cudnn.conv"]
+    planned = kernel.select(conv_ask(np.float16, device="gpu:0@sm_90"))
+    assert isinstance(planned, Choice)
+    assert planned.layouts == ("acdb", "acdb", "", "acdb")
+    if importlib.util.find_spec("cudnn") is None:
+        assert planned.implementation == "cuDNN, by rule"
+        declined = kernel.select(conv_ask())
+        assert isinstance(declined, Declined)
+        assert "cuDNN" in declined.reason
+
+
+def test_bytes_of_an_operand() -> None:
+    """Up to the end of the last element."""
+    assert nbytes(Operand(("in", 0), (1, 3, 2, 2), (12, 1, 6, 3), DType.FLOAT16)) == 24
+    assert nbytes(Operand(("in", 0), (1, 4, 1, 1), (4, 1, 4, 4), DType.FLOAT)) == 16
+    assert "data" not in repr(Plan("eng0", 0, b"123"))
+
+
+def test_a_network(cudnn: CudnnStandin) -> None:
+    """Convolutions in a session: constants packed by channels, graphs captured, the CPU's numbers."""
+    g, rng = GraphBuilder(), np.random.default_rng(0)
+
+    def constant(*dims: int) -> str:
+        return g.const(rng.normal(size=dims).astype(np.float32))
+
+    x = g.input("x", f32(1, 8, 9, 9))
+    y = g.Relu(g.Conv(x, constant(8, 8, 3, 3), constant(8), pads=(1, 1, 1, 1)))
+    y = g.Relu(g.Add(g.Conv(y, constant(8, 8, 3, 3), constant(8), pads=(1, 1, 1, 1)), x))
+    y = g.ConvTranspose(y, constant(8, 4, 3, 3), constant(4), strides=(2, 2))
+    graph, fed = g.graph([y]), {"x": rng.normal(size=(1, 8, 9, 9)).astype(np.float32)}
+    want = mz.Session(graph).run(fed)
+    for precision in ("fp32", "tf32"):
+        session = mz.Session(graph, device="gpu:0", precision=precision)
+        kernels = [s.choice.kernel for s in session.program.steps if "cudnn" in s.choice.kernel]
+        assert kernels == ["cudnn.conv", "cudnn.conv", "cudnn.conv_transpose"]
+        if precision == "tf32":
+            continue  # its copies between layouts are kernels of ours, which the stand-in only records
+        for _ in range(3):
+            for name, got in session.run(fed).items():
+                assert np.abs(np.asarray(got) - want[name]).max() <= 1e-5 * np.abs(want[name]).max()
+    assert cudnn.device.races == []
+
+
+PLANS_PROGRAM = Path(__file__).with_name("cudnn_plans.py")
+
+
+def plans_without_a_gpu(*which: str) -> list[dict[str, Any]]:
+    """What cuDNN answers for a GPU that is described to it, in a process of its own: one line for each question."""
+    if importlib.util.find_spec("cudnn") is None:
+        pytest.skip("cuDNN is not installed: pip install 'mezzo[cuda13]'")
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler makes the stand-in for a driver")
+    command = [sys.executable, str(PLANS_PROGRAM), *which]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert found.returncode == 0, found.stderr[-2000:]
+    return [json.loads(line) for line in found.stdout.splitlines() if line.startswith("{")]
+
+
+def test_plans_of_networks_without_a_gpu() -> None:
+    """Each convolution of ResNet-50 and MobileNetV2 has a plan, with its whole epilogue, and the rule agrees."""
+    found = plans_without_a_gpu("float16")
+    assert len(found) >= 40
+    assert [f for f in found if not f["plan"] or not f["same"]] == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16", "attention"])
+def test_more_plans_of_networks_without_a_gpu(dtype: str) -> None:
+    found = plans_without_a_gpu(dtype)
+    assert found
+    assert [f for f in found if not f["plan"] or not f["same"]] == []
