@@ -18,7 +18,13 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.tools.cli import cli
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs/training.md", ROOT / "docs/export.md", ROOT / "docs/kvstore.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs/training.md",
+    ROOT / "docs/export.md",
+    ROOT / "docs/kvstore.md",
+    ROOT / "docs/arrays.md",
+]
 
 
 @pytest.fixture
@@ -44,13 +50,14 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_blocks_and_commands_run(desk: None, page: Path) -> None:
     text = page.read_text("utf8")
     names: dict[str, Any] = {"image": held_out().inputs[:2], "batches": [dict(np.load("data.npz"))]}
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M):
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)
+    assert blocks
+    for block in blocks:
         if file := re.match(r"# (\w+\.py)$", block, re.M):
             Path(file[1]).write_text(block)
         else:
             exec(compile(block, str(page), "exec"), names)
     commands = re.findall(r"^mezzo ((?:train|convert|launch) .*)$", text, re.M)
-    assert commands
     for command in commands:
         given = shlex.split(command, comments=True)
         if given[0] == "launch":  # ends with the exit code of the job

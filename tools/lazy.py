@@ -49,6 +49,10 @@ def training(name: str) -> Any:
             from ..runtime import arrays
 
             return arrays
+        case "random":
+            from ..runtime.arrays import random
+
+            return random
         case "cpu" | "gpu":
             from ..runtime.arrays import place
 

@@ -9,8 +9,8 @@ waits. docs/arrays.md tells the rest, tests/array_api_gaps.txt what is missing a
  [2. 2. 2.]]
 """
 
-from . import functions
+from . import functions, random
 from .functions import *
 from .place import Place, cpu, gpu
 
-__all__ = [*functions.__all__, "Place", "cpu", "gpu"]
+__all__ = [*functions.__all__, "Place", "cpu", "gpu", "random"]

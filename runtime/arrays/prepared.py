@@ -35,6 +35,10 @@ class Prepared:
         self.record, self.template, self.attrs, self.outs, self.call = record, template, attrs, outs, call
         self.name = record.name
 
+    def keyed(self, key: tuple[int, ...]) -> Call:
+        """The call with a random key; for operators that draw."""
+        return _reference(self.record, self.template, self.record.bind(self.attrs), len(self.outs), key)
+
 
 class Quiet(threading.local):
     """A context of each thread in which NumPy does not warn of what is no error here (a division by zero): running in
@@ -85,9 +89,11 @@ def _prepare(name: str, domain: str, template: Template, attrs: dict[str, Any], 
     return Prepared(record, template, attrs, tuple(outs), _reference(record, template, bound, outputs))
 
 
-def _reference(record: Op, template: Template, attrs: dict[str, Any], outputs: int) -> Call:
+def _reference(
+    record: Op, template: Template, attrs: dict[str, Any], outputs: int, key: tuple[int, ...] = (0,)
+) -> Call:
     """The operator's own reference over NumPy, with the operands that are known beforehand in their places."""
-    reference, k = record.reference, Context(np, (True,) * outputs)
+    reference, k = record.reference, Context(np, (True,) * outputs, key=key)
     fixed = [None if t is None else t.value if isinstance(t, Known) else ... for t in template]
 
     def call(*xs: Any) -> Any:

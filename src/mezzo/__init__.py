@@ -6,8 +6,8 @@
 >>> session(held_out().inputs[:3]).shape
 (3, 10)
 
-The names of arrays (`nd`, `cpu`, `gpu`), training (`Trainer`, `optimizer`, `schedule`, `with_head`) and the KVStore
-(`kv`) are imported when they are first used.
+The names of arrays (`nd`, `cpu`, `gpu`, `random`), training (`Trainer`, `optimizer`, `schedule`, `with_head`) and the
+KVStore (`kv`) are imported when they are first used.
 
 >>> a = mz.nd.ones((2, 3))
 >>> (a * 2).asnumpy()
@@ -77,6 +77,7 @@ __all__ = [
     "op",
     "optimizer",
     "pointwise",
+    "random",
     "schedule",
     "with_head",
 ]

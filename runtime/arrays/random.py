@@ -1,0 +1,211 @@
+"""`mz.random`: random arrays from counters. https://doi.org/10.1145/2063384.2063405 (Philox, see ops/random.py)
+
+The numbers of a draw are a function of the generator's seed and of how many draws came before it: not of threads, of
+devices, or of what else runs. Each device has a generator, so that all give the same numbers after `seed`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random as python_random
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from ...ops import DType
+from ...ops.errors import InputError
+from ..environment import PREFIX
+from ..version import __version__
+from .array import Array
+from .kinds import dtype_of
+from .place import Place, place_of
+from .running import as_array, assign, cast, ready, run
+from .searching import argsort
+from .shaping import take
+
+Where = Place | str | None
+Shape = int | Sequence[int]
+WORD = 2.0**-24  # what the numbers of one draw are multiples of
+
+
+class Generator:
+    """Random numbers of its own: `key` is the seed, and what tells it apart from others of that seed.
+
+    >>> one, other = Generator(7), Generator(7)
+    >>> bool((one.normal((3,)) == other.normal((3,))).asnumpy().all())
+    True
+    >>> state = one.state
+    >>> first = one.uniform(shape=(2,))
+    >>> one.state = state
+    >>> bool((one.uniform(shape=(2,)) == first).asnumpy().all())
+    True
+    """
+
+    def __init__(self, *key: int, device: Where = None) -> None:
+        self._key, self._place = key or (0,), None if device is None else place_of(device)
+        self._draws, self._next = 0, count()
+
+    def __repr__(self) -> str:
+        return f"<Generator {self._key}, {self._draws} draws>"
+
+    @property
+    def state(self) -> tuple[tuple[int, ...], int]:
+        """Key and number of draws so far: what a checkpoint keeps."""
+        return self._key, self._draws
+
+    @state.setter
+    def state(self, state: tuple[tuple[int, ...], int]) -> None:
+        self._key, self._draws = tuple(state[0]), state[1]
+        self._next = count(state[1])
+
+    def child(self, number: int) -> Generator:
+        """Another one, whose numbers have nothing to do with this one's: for a thread, a worker, an array."""
+        return Generator(*self._key, number, device=self._place)
+
+    def _draw(self, name: str, given: tuple[Array, ...], device: Where, attrs: dict[str, Any]) -> Array:
+        number = next(self._next)  # one thread at a time gets it
+        self._draws = number + 1
+        made = ready(name, tuple([x._kind for x in given]), tuple(attrs.items()))
+        key = (*self._key, number)
+        place = place_of(device) if device is not None else self._place
+        result: Array = run(made, given, place, made.keyed(key))
+        return result
+
+    def uniform(
+        self, low: float = 0.0, high: float = 1.0, shape: Shape = (), *, dtype: Any = "float32", ctx: Where = None
+    ) -> Array:
+        """Floats in [low, high): `RandomUniform`."""
+        attrs = {"low": float(low), "high": float(high), "shape": _shape(shape), "dtype": _float(dtype)}
+        return self._draw("RandomUniform", (), ctx, attrs)
+
+    def normal(
+        self, shape: Shape = (), loc: float = 0.0, scale: float = 1.0, *, dtype: Any = "float32", ctx: Where = None
+    ) -> Array:
+        """Floats of a normal distribution: `RandomNormal`."""
+        attrs = {"mean": float(loc), "scale": float(scale), "shape": _shape(shape), "dtype": _float(dtype)}
+        return self._draw("RandomNormal", (), ctx, attrs)
+
+    def randint(self, low: int, high: int, shape: Shape = (), *, dtype: Any = "int64", ctx: Where = None) -> Array:
+        """Whole numbers in [low, high). Raises InputError for an empty range, or one beyond 2**48."""
+        if not 0 < high - low <= 1 << 48:
+            raise InputError(f"from {low} to {high}", where="mezzo.random.randint", hint="1 to 2**48 numbers")
+        made = cast(self._fine(shape, ctx) * np.float64(high - low), np.dtype(np.int64)) + low
+        return cast(made, dtype_of(dtype))
+
+    def _fine(self, shape: Shape, ctx: Where) -> Array:
+        """float64 numbers in [0, 1), multiples of 2**-48."""
+        high, low = (self.uniform(shape=shape, dtype="float64", ctx=ctx) for _ in range(2))
+        return high + low * WORD
+
+    def bernoulli(self, prob: Array | float = 0.5, shape: Shape | None = None, *, ctx: Where = None) -> Array:
+        """Whether something of a probability happens: `Bernoulli`, as booleans; in the shape of an array of them."""
+        if isinstance(prob, Array):
+            return self._draw("Bernoulli", (prob,), None, {"dtype": DType.BOOL.onnx})
+        return self.uniform(shape=() if shape is None else shape, ctx=ctx) < prob
+
+    def permutation(self, n: int, *, ctx: Where = None) -> Array:
+        """0 to n - 1 in random order."""
+        return argsort(self._fine((n,), ctx))
+
+    def shuffle(self, x: Array) -> None:
+        """Put the slices of the first axis into random order, in place."""
+        assign(x, take(x, self.permutation(x.shape[0], ctx=x.device), axis=0))
+
+
+def _shape(shape: Shape) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
+def _float(dtype: Any) -> int:
+    kind = DType.of(dtype_of(dtype))
+    if not kind.floating:
+        raise InputError(f"random numbers of {kind}", where="mezzo.random", hint="draw floats, or randint")
+    return kind.onnx
+
+
+_seed = 0
+_generators: dict[Place, Generator] = {}
+
+
+def generator(ctx: Where = None) -> Generator:
+    """The generator of a device."""
+    place = place_of(ctx)
+    found = _generators.get(place)
+    return found if found is not None else _generators.setdefault(place, Generator(_seed, device=place))
+
+
+def seed(number: int, ctx: Where | str = "all") -> None:
+    """Start again from this seed: the generators of all devices, or that of one.
+
+    >>> seed(7)
+    >>> first = normal((2,))
+    >>> seed(7)
+    >>> bool((first == normal((2,))).asnumpy().all())
+    True
+    """
+    global _seed
+    if ctx == "all":
+        _seed = number
+        _generators.clear()
+    else:
+        _generators[place_of(ctx)] = Generator(number, device=ctx)
+
+
+def seed_all(number: int) -> dict[str, Any]:
+    """Seed this module, Python's `random` and NumPy's old generator; returns what a run should note down to be run
+    again: seed, versions, and the environment variables of this package."""
+    seed(number)
+    python_random.seed(number)
+    np.random.seed(number % (1 << 32))  # noqa: TID251 (what is asked for)
+    packages = ("numpy", "ml_dtypes", "onednn-cpu-gomp")
+    found = {n: metadata.version(n) for n in packages if any(True for _ in metadata.distributions(name=n))}
+    return {
+        "seed": number,
+        "versions": {"mezzo": __version__, "python": sys.version.split()[0], **found},
+        "machine": platform.machine(),
+        "environment": {n: v for n, v in sorted(os.environ.items()) if n.startswith((PREFIX, "OMP_"))},
+    }
+
+
+def uniform(
+    low: float = 0.0, high: float = 1.0, shape: Shape = (), *, dtype: Any = "float32", ctx: Where = None
+) -> Array:
+    """Floats in [low, high), from the generator of a device."""
+    return generator(ctx).uniform(low, high, shape, dtype=dtype)
+
+
+def normal(
+    shape: Shape = (), loc: float = 0.0, scale: float = 1.0, *, dtype: Any = "float32", ctx: Where = None
+) -> Array:
+    """Floats of a normal distribution, from the generator of a device."""
+    return generator(ctx).normal(shape, loc, scale, dtype=dtype)
+
+
+def randn(*shape: int, dtype: Any = "float32", ctx: Where = None) -> Array:
+    """Floats of the standard normal distribution."""
+    return generator(ctx).normal(shape, dtype=dtype)
+
+
+def randint(low: int, high: int, shape: Shape = (), *, dtype: Any = "int64", ctx: Where = None) -> Array:
+    """Whole numbers in [low, high), from the generator of a device."""
+    return generator(ctx).randint(low, high, shape, dtype=dtype)
+
+
+def bernoulli(prob: Array | float = 0.5, shape: Shape | None = None, *, ctx: Where = None) -> Array:
+    """Whether something of a probability happens."""
+    return generator(prob.device if isinstance(prob, Array) else ctx).bernoulli(prob, shape)
+
+
+def permutation(n: int, *, ctx: Where = None) -> Array:
+    """0 to n - 1 in random order."""
+    return generator(ctx).permutation(n)
+
+
+def shuffle(x: Array) -> None:
+    """Put the slices of the first axis into random order, in place."""
+    generator(as_array(x).device).shuffle(x)
