@@ -175,9 +175,12 @@ class Program:
         if exchanges and node.op == EMIT:
             lent.add(key)
 
+    def _splits(self, step: Step) -> str:
+        return "  [runs on the host, splits the capture]" if self.target.sm and not step.choice.capturable else ""
+
     def __str__(self) -> str:
         head = f"program({', '.join(map(str, self.inputs))}) -> {', '.join(map(str, self.outputs))}"
-        rows = [f"  {i:>4} {s.choice.kernel:<16} {s.node}" for i, s in enumerate(self.steps)]
+        rows = [f"  {i:>4} {s.choice.kernel:<16} {s.node}{self._splits(s)}" for i, s in enumerate(self.steps)]
         return "\n".join([head, *rows, str(self.plan)])
 
 

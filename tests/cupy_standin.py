@@ -55,7 +55,8 @@ class Done:
 
 @dataclass
 class Standin:
-    """The state of a device that is not there. `memory` is how many bytes it has; `computes` runs kernels."""
+    """The state of a device that is not there. `memory` is how many bytes it has; `computes` runs kernels and copies,
+    which are only recorded otherwise."""
 
     computes: bool = False
     memory: int = 1 << 30
@@ -217,7 +218,8 @@ class Standin:
             writes = [(to, to + nbytes)] if kind != 2 else []
             self.touch(on, reads, writes)
             self.say("copy", name, nbytes, on)
-            ctypes.memmove(to, source, nbytes)
+            if self.computes:
+                ctypes.memmove(to, source, nbytes)
 
         self.submit(on, move, name)
 
@@ -245,7 +247,7 @@ class Memory:
     """A block of the device."""
 
     def __init__(self, standin: Standin, nbytes: int) -> None:
-        raw = np.full(nbytes + 512, 0xFF, np.uint8)
+        raw = np.full(nbytes + 512, 0xFF, np.uint8) if standin.computes else np.empty(nbytes + 512, np.uint8)
         self.bytes = raw[-raw.ctypes.data % 256 :][: max(nbytes, 1)]
         self.ptr, self._standin, self.nbytes = self.bytes.ctypes.data, standin, nbytes
         standin._blocks[self.ptr] = self.bytes

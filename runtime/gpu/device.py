@@ -54,7 +54,10 @@ class Gpu(Device):
         fixed = all(t is None or (isinstance(t, Tensor) and t.static) for t in (*ask.inputs, *ask.outputs))
         if not fixed or ask.node.bodies:
             return HOST.choose(ask)
-        return Device.choose(self, ask)
+        if self.planned:
+            return Device.choose(self, ask)
+        with self.current():  # libraries are asked there, and timed
+            return Device.choose(self, ask)
 
     def _serves(self, node: Node) -> Serving:
         """Kernels here look at the whole of a chain, not only at the operator with which it begins."""
