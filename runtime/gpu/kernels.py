@@ -7,6 +7,7 @@ from . import cublaslt, cudnn
 from .conv import Convolution
 from .gemm import Gemm
 from .indexing import Gather, Scatter
+from .made import Made
 from .movement import Movement, Pad
 from .norm import BatchNormalisation, LocalNormalisation, Normalisation
 from .pointwise import Pointwise
@@ -22,5 +23,5 @@ GPU_KERNELS: tuple[Kernel, ...] = (
     *cudnn.KERNELS, *cublaslt.KERNELS,
     Pointwise(), Reduce(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
     Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(), Places(),
-    Resize(), Gemm(), Convolution(),
+    Resize(), Made(), Gemm(), Convolution(),
 )  # fmt: skip

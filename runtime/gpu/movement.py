@@ -47,7 +47,7 @@ class Movement(Generated):
     name = "gpu.copy"
 
     def serves(self, node: Node) -> bool:
-        moves = node.op in MOVES or node.op in BLOCKS
+        moves = node.op in MOVES or node.op in BLOCKS or node.op == "BitCast"
         return (not node.domain and moves and node.op != "Cast") or (node.domain, node.op) == ("mezzo", "Reorder")
 
     def written(self, ask: Ask) -> Written | Declined:
@@ -60,6 +60,8 @@ class Movement(Generated):
                 return Declined(f"{t} has no order of axes")
         if not all(node.outputs):
             return Declined("a part is not wanted")
+        if node.op == "BitCast" and isinstance(x, Tensor) and x.dtype.bits < 8:
+            return Declined(f"one element of {x.dtype} has a byte, whose other bits are its sign")
         assert isinstance(x, Tensor) and isinstance(y, Tensor)
         layouts = _layouts(ask, x, y)
         laid = [
@@ -79,7 +81,7 @@ class Movement(Generated):
         x, y = laid[0], laid[count]
         xs, ys = [shadow(t) if isinstance(t, Tensor) else None for t in laid[:count]], [shadow(t) for t in laid[count:]]
         assert xs[0] is not None
-        if node.op == "Reorder" or node.op in SAME_BYTES:
+        if node.op in ("Reorder", "BitCast") or node.op in SAME_BYTES:
             flat = [np.lib.stride_tricks.as_strided(a, (a.size,), (a.itemsize,)) for a in (ys[0], xs[0])]
             same = node.op != "Reorder"
             return [((0, ys[0], flat[0] if same else ys[0]), (0, xs[0], flat[1] if same else xs[0]))]

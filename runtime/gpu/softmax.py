@@ -15,16 +15,20 @@ from .launch import In, Launch, Out, Written
 from .rows import Rows, larger
 from .text import Element, elements, launch, reads, writes
 
+KINDS = {
+    ("", "Softmax"), ("", "LogSoftmax"), ("mezzo", "SoftmaxGrad"), ("mezzo", "LogSoftmaxGrad"),
+    ("mezzo", "SoftmaxFlattened"), ("mezzo", "LogSoftmaxFlattened"),
+}  # fmt: skip
+
 
 class Softmax(Generated):
-    """Softmax and LogSoftmax along one axis, and SoftmaxGrad and LogSoftmaxGrad."""
+    """Softmax and LogSoftmax along one axis, or as they were before opset 13, over all axes from one on; and
+    SoftmaxGrad and LogSoftmaxGrad."""
 
     name = "gpu.softmax"
 
     def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) in (
-            ("", "Softmax"), ("", "LogSoftmax"), ("mezzo", "SoftmaxGrad"), ("mezzo", "LogSoftmaxGrad")
-        )  # fmt: skip
+        return (node.domain, node.op) in KINDS
 
     def written(self, ask: Ask) -> Written | Declined:
         found, y = elements([*ask.inputs, *ask.outputs]), ask.outputs[0]
@@ -34,7 +38,9 @@ class Softmax(Generated):
         sizes = y.sizes
         if not y.elements:
             return Written(())
-        rows, e = Rows.of(sizes, [axis_of(ask.node.attrs.get("axis", -1), len(sizes))]), found[0]
+        flattened = ask.node.op.endswith("Flattened")
+        axis = axis_of(ask.node.attrs.get("axis", 1 if flattened else -1), len(sizes))
+        rows, e = Rows.of(sizes, range(axis, len(sizes)) if flattened else [axis]), found[0]
         make = _gradient if ask.node.op.endswith("Grad") else _in_registers if rows.in_registers else _online
         return Written((make(rows, e, ask.node.op.startswith("Log")),))
 
