@@ -135,7 +135,8 @@ HUGE_PAGE = 2 << 20
 
 
 def _in_large_pages(nbytes: int) -> np.ndarray[Any, Any]:
-    memory = mmap.mmap(-1, -(-nbytes // HUGE_PAGE) * HUGE_PAGE + HUGE_PAGE)
+    size, flags = (-(-nbytes // HUGE_PAGE) + 1) * HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, size, flags)  # private: shared pages are large only where the system says so for them too
     with suppress(OSError):  # a kernel without large pages: small ones do
         memory.madvise(mmap.MADV_HUGEPAGE)
     raw = np.frombuffer(memory, np.uint8)

@@ -1,16 +1,17 @@
-"""Back through time."""
+"""Back through time, a span of steps after the other."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..primitive import Draft
+from ..api import DIFF_DST, DIFF_SRC, DST
+from ..primitive import Bound, Draft, Operand, bind, describe
 from .layer import F32, SUM, Layer, Space, matrix, product
 from .run import Do, Run, copied, gate_after_gate
 
@@ -31,8 +32,27 @@ class Part:
         return self.end - self.begin
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Steps that are in work together: `steps` are their places in what is kept of all, and `turns` their places here,
+    in the order in which they run back."""
+
+    d: int
+    steps: slice
+    turns: range
+    first: bool
+
+    @property
+    def count(self) -> int:
+        return len(self.turns)
+
+
 class Backward(Run):
-    """Back through time; the parts say what becomes of the gradients of the gates."""
+    """Back through time; the parts say what becomes of the gradients of the gates.
+
+    What does not depend on the gradients, as the slopes of the gates, is made for a span of steps at once, and so are
+    the products that give the gradients of weights and inputs, while what they read is still in the caches.
+    """
 
     gates: ClassVar[int]
 
@@ -42,96 +62,133 @@ class Backward(Run):
 
     @classmethod
     def after(cls, layer: Layer) -> dict[str, Draft]:
-        """The products over all steps that give the gradients of the inputs and of both weights."""
+        """The products over a span that give the gradients of the inputs and of both weights."""
         made: dict[str, Draft] = {}
-        rows, h, dtype = layer.rows, layer.hidden, layer.dtype
-        for width in {p.width for p in cls.parts(layer)}:
+        h, dtype = layer.hidden, layer.dtype
+        for width, count in {(p.width, count) for p in cls.parts(layer) for count in layer.counts}:
+            rows = count * layer.batch
             dz, turned = matrix(rows, width * h, dtype), matrix(width * h, rows, dtype, turned=True)
             if "dX" in layer.wanted:
                 weights, dx = matrix(width * h, layer.inputs, dtype), matrix(rows, layer.inputs, dtype)
-                made[f"inputs {width}"] = product(dz, weights, dx)
-                made[f"inputs added {width}"] = product(dz, weights, dx, SUM)
+                made[f"dX {width} {count}"] = product(dz, weights, dx)
+                made[f"dX {width} {count} added"] = product(dz, weights, dx, SUM)
             for name, columns in (("dW", layer.inputs), ("dR", h)):
                 if name in layer.wanted:
-                    met, dw = matrix(rows, columns, dtype), matrix(width * h, columns, dtype)
-                    made[f"{name} {width}"] = product(turned, met, dw)
+                    met, dw = matrix(rows, columns, dtype), matrix(width * h, columns)
+                    made[f"{name} {width} {count}"] = product(turned, met, dw)
+                    made[f"{name} {width} {count} added"] = product(turned, met, dw, SUM)
         return made
 
     @classmethod
-    def held(cls, layer: Layer, states: Sequence[str], *loads: str) -> dict[str, Space]:
-        """The gradients of all steps and their sums, the states before each step (`states`: their names), and in
-        float32 what a step makes, and reads (`loads`) where the tensors are in another type."""
-        spaces: dict[str, Space] = {f"before {name}": layer.all_steps(1, layer.dtype) for name in states}
+    def held(cls, layer: Layer, loads: Mapping[str, int]) -> dict[str, Space]:
+        """The gradients of a span and their sums, the states before its steps, and in float32 what a step makes, and
+        what a span reads (`loads`: numbers for each hidden unit) where that lies otherwise."""
+        spaces: dict[str, Space] = {"before Y": layer.span(1, layer.dtype), "total": (F32, (cls.gates * layer.hidden,))}
         for part in cls.parts(layer):
             for name in (part.inputs, part.states):
-                spaces[name] = layer.all_steps(part.width, layer.dtype)
-                spaces |= {f"sum {name}": layer.gates(part.width), f"wide {name}": layer.gates(part.width)}
+                spaces[name] = layer.span(part.width, layer.dtype)
+                spaces |= {f"{kind} {name}": layer.step(part.width) for kind in ("sum", "wide")}
         spaces |= {name: layer.step() for name in ("dh", "temporary")}
-        spaces["total"] = (F32, (cls.gates, layer.hidden))
+        spaces |= {f"wide {name}": layer.apart(width) for name, width in loads.items()}
         if not layer.exact:
-            spaces |= {f"wide {name}": layer.step() for name in (*loads, "dY")}
+            sizes = {"dW": layer.inputs, "dR": layer.hidden}
+            spaces |= {n: (F32, (cls.gates * layer.hidden, size)) for n, size in sizes.items() if n in layer.wanted}
         return spaces
 
-    def begin(self, d: int, states: Mapping[str, str], gradients: Mapping[str, str]) -> list[Do]:
-        """The states before each step, the gradients of the last states, and sums of nothing yet. `states` are the
-        names of the first states by those of what is kept of all; `gradients` where the gradient of a last state is."""
+    def begin(self, d: int, gradients: Mapping[str, str]) -> list[Do]:
+        """The gradients of the last states, and sums of nothing yet; `gradients` says where the former are."""
         first: list[Do] = []
-        order = self.layer.order(d)
-        for name, initial in states.items():
-            values, before = self.arrays[name][:, d], self.space[f"before {name}"]
-            here, there = (before[1:], values[:-1]) if order.step > 0 else (before[:-1], values[1:])
-            first += [copied(here, there), copied(before[order[0]], self.state(initial, d))]
         for name, place in gradients.items():
             given = self.given(name, d)
             first.append(copied(self.space[place], 0 if given is None else given))
-        first += [partial(self.space[n].fill, 0) for n in self.space if n.startswith("sum ")]
-        return first
+        return [*first, *(partial(self.space[n].fill, 0) for n in self.space if n.startswith("sum "))]
 
-    def load(self, name: str, x: Any, loads: list[Do]) -> Any:
-        """An array of one step in float32."""
-        if x is None or self.layer.exact:
+    def spans(self, d: int) -> Iterator[Span]:
+        """The spans of a direction, its last steps first."""
+        steps, few = self.layer.steps, self.layer.few
+        turn = -1 if self.layer.order(d).step > 0 else 1
+        begins = range(0, steps, few)[::turn]
+        for begin in begins:
+            end = min(begin + few, steps)
+            yield Span(d, slice(begin, end), range(end - begin)[::turn], begin == begins[0])
+
+    def load(self, name: str, x: Any, calls: list[Do]) -> Any:
+        """The numbers of a span, row-major in float32."""
+        if self.layer.exact and x.flags.c_contiguous:
             return x
-        loads.append(self.move(x, self.space[f"wide {name}"]))
-        return self.space[f"wide {name}"]
-
-    def store(self, name: str, t: int, stores: list[Do]) -> Any:
-        """Where a step writes in float32, gate after gate, what products read of it gates beside each other."""
-        wide, target = self.space[f"wide {name}"], self.space[name][t]
-        if self.layer.exact and len(wide) == 1:
-            return target[None]
-        stores.append(self.move(wide, gate_after_gate(target, len(wide))))
+        wide = self.some(f"wide {name}", x.shape[-3])
+        wide = wide if x.ndim > 3 else wide[0]
+        calls.append(self.move(x, wide))
         return wide
 
-    def dy(self, t: int, d: int, loads: list[Do]) -> Any:
-        """The gradient that arrives at the output of a step."""
-        dY = self.arrays["dY"]
-        return self.load("dY", None if dY is None else dY[t, d], loads)
+    def some(self, name: str, count: int) -> Any:
+        """Workspace for so many steps of a span, gate after gate."""
+        return self.space[name][:, :count]
+
+    def before(self, name: str, initial: str, span: Span, out: Any) -> list[Do]:
+        """Copies the state before each step of a span."""
+        values, order = self.arrays[name][:, span.d], self.layer.order(span.d)
+        begin, end = span.steps.start - order.step, span.steps.stop - order.step
+        inside = slice(max(begin, 0), min(end, self.layer.steps))
+        calls = [copied(out[inside.start - begin : inside.stop - begin], values[inside])]
+        if begin < 0 or end > self.layer.steps:
+            calls.append(copied(out[0 if begin < 0 else -1], self.state(initial, span.d)))
+        return calls
+
+    def slope(self, kind: str, times: Any, shown: Any, out: Any) -> Bound:
+        """The slope of an activation where it has shown these results, times other numbers of as many steps."""
+        flat = matrix(1, shown.size)
+        operands = [Operand(a, (n, 0), flat) for a, n in ((DIFF_DST, "times"), (DST, "shown"), (DIFF_SRC, "out"))]
+        draft = Draft("eltwise_backward", tuple(operands), (f"eltwise_{kind}_use_dst", 0.0, 0.0))
+        arrays = {("times", 0): times, ("shown", 0): shown, ("out", 0): out}
+        return bind(describe(draft, 1), arrays, None)
+
+    def arriving(self, span: Span, calls: list[Do]) -> list[list[Do]]:
+        """For each step of a span, what adds to dh the gradient that arrives at the output."""
+        dY, dh = self.arrays["dY"], self.space["dh"]
+        if dY is None:
+            return [[] for _ in range(span.count)]
+        return [[partial(np.add, dh, dy, dh)] for dy in self.load("dY", dY[span.steps, span.d], calls)]
+
+    def store(self, name: str, k: int) -> tuple[Any, list[Do]]:
+        """Where step `k` of a span writes gradients of gates in float32, gate after gate, and what must be done then:
+        they are added up, and go where products read them."""
+        wide, target, total = self.space[f"wide {name}"], self.space[name][k], self.space[f"sum {name}"]
+        moved = partial(np.copyto, target, wide) if self.layer.exact else self.move(wide, target)
+        return gate_after_gate(wide, wide.shape[1] // self.layer.hidden), [partial(np.add, total, wide, total), moved]
+
+    def gather(self, span: Span) -> list[Do]:
+        """The products of a span: they give its inputs' gradients, and add to those of the weights."""
+        a, space, d, h = self.arrays, self.space, span.d, self.layer.hidden
+        calls: list[Do] = []
+        for part in self.parts(self.layer):
+            rows, kind = slice(part.begin * h, part.end * h), f"{part.width} {span.count}"
+            dz, dstates, met = (space[n][: span.count] for n in (part.inputs, part.states, part.met))
+            if a["dX"] is not None:
+                name = f"dX {kind} added" if d or part.begin else f"dX {kind}"
+                calls.append(self.call(name, dz, a["W"][d][rows], a["dX"][span.steps]))
+            added = "" if span.first else " added"
+            if a["dW"] is not None:
+                call = self.call(f"dW {kind}{added}", dz, a["X"][span.steps], self.weights("dW", d)[rows])
+                self.of_input.append((call, "b", span.steps))
+                calls.append(call)
+            if a["dR"] is not None:
+                calls.append(self.call(f"dR {kind}{added}", dstates, met, self.weights("dR", d)[rows]))
+        return calls
+
+    def weights(self, name: str, d: int) -> Any:
+        """Where the gradients of weights are added up."""
+        return self.arrays[name][d] if self.layer.exact else self.space[name]
 
     def end(self, d: int, gradients: Mapping[str, str]) -> list[Do]:
-        """The gradients of inputs, weights, biases and first states; `gradients` says where the latter are."""
+        """The gradients of weights, biases and first states; `gradients` says where the latter are."""
         a, space, h = self.arrays, self.space, self.layer.hidden
         last: list[Do] = []
-        for part in self.parts(self.layer):
+        if not self.layer.exact:
+            last += [self.move(space[name], a[name][d]) for name in ("dW", "dR") if a[name] is not None]
+        for part in self.parts(self.layer) if a["dB"] is not None else ():
             rows = slice(part.begin * h, part.end * h)
-            if a["dX"] is not None:
-                name = f"inputs added {part.width}" if d or part.begin else f"inputs {part.width}"
-                last.append(self.call(name, space[part.inputs], a["W"][d][rows], a["dX"]))
-            if a["dW"] is not None:
-                call = self.call(f"dW {part.width}", space[part.inputs], a["X"], a["dW"][d][rows])
-                self.of_input.append((call, "b", None))
-                last.append(call)
-            if a["dR"] is not None:
-                last.append(self.call(f"dR {part.width}", space[part.states], space[part.met], a["dR"][d][rows]))
-            if a["dB"] is not None:
-                halves = a["dB"][d].reshape(2, self.gates, h)
-                for half, of in zip(halves, (part.inputs, part.states), strict=True):
-                    total = space["total"][: part.width]
-                    last += [partial(_sum, space[f"sum {of}"], total), copied(half[part.begin : part.end], total)]
-        for name, place in gradients.items():
-            if a[name] is not None:
-                last.append(copied(a[name][d], space[place]))
-        return last
-
-
-def _sum(values: Any, total: Any) -> None:
-    np.add.reduce(values, 1, None, total)
+            halves, total = a["dB"][d].reshape(2, -1), space["total"][rows]
+            for half, of in zip(halves, (part.inputs, part.states), strict=True):
+                last += [partial(np.add.reduce, space[f"sum {of}"], 0, None, total), copied(half[rows], total)]
+        return last + [copied(a[name][d], space[place]) for name, place in gradients.items() if a[name] is not None]

@@ -51,7 +51,7 @@ class Forward(Run):
         if given is None:
             return [partial(both.fill, 0)]
         half, end = both.size // 2, both.size // 2 - apart * self.layer.hidden
-        return [copied(both, given), partial(_add, both[:end], both[half : half + end])]
+        return [copied(both, given), partial(np.add, both[:end], both[half : half + end], both[:end])]
 
     def kept(self, name: str, d: int, last: list[Do]) -> Any:
         """Where the steps write what is kept, in float32: [steps, batch, ...]."""
@@ -69,28 +69,23 @@ class Forward(Run):
         first.append(copied(self.space[f"wide {name}"], self.state(name, d)))
         return self.space[f"wide {name}"]
 
-    def shown(self, t: int, d: int) -> tuple[Any, Do | None]:
+    def shown(self, t: int, d: int) -> tuple[Any, list[Do]]:
         """Where a step writes its output in float32, and what must be done then."""
         target = self.arrays["Y"][t, d]
-        return (target, None) if self.layer.exact else (self.space["wide Y"], self.move(self.space["wide Y"], target))
+        return (target, []) if self.layer.exact else (self.space["wide Y"], [self.move(self.space["wide Y"], target)])
 
     def enter(self, d: int, begin: int, end: int, out: Any) -> list[Do]:
         """The products of the inputs for gates `begin` to `end`, into [steps, batch, ...]."""
         h, X = self.layer.hidden, self.arrays["X"]
         rows = slice(begin * h, end * h)
         bias, weights = self.space["bias"][rows], self.space["W"]
-        at: Iterable[int | None] = range(self.layer.steps) if self.layer.parted else (None,)
-        parts = [(t, X if t is None else X[t], out if t is None else out[t]) for t in at]
-        calls = [self.call("inputs", x, weights, y, bias=bias) for _, x, y in parts]
-        self.of_input += [(call, "a", t) for call, (t, *_) in zip(calls, parts, strict=True)]
-        return [self.lay("W", self.arrays["W"][d][rows], turned=True), *calls]
+        at: Iterable[int | slice] = range(self.layer.steps) if self.layer.parted else (slice(None),)
+        made = [(t, self.call("inputs", X[t], weights, out[t], bias=bias)) for t in at]
+        self.of_input += [(call, "a", t) for t, call in made]
+        return [self.lay("W", self.arrays["W"][d][rows], turned=True), *(call for _, call in made)]
 
     def ends(self, d: int, sources: Mapping[str, str]) -> list[Do]:
         """Copies the last states from what is kept of all steps."""
         at = self.layer.order(d)[-1]
         wanted = [(self.given(name, d), self.arrays[source]) for name, source in sources.items()]
         return [copied(out, kept[at, d]) for out, kept in wanted if out is not None]
-
-
-def _add(a: Any, b: Any) -> None:
-    np.add(a, b, a)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ..primitive import Draft, PostOp
 from .backward import Backward, Part
 from .forward import Forward
 from .layer import F32, SUM, Layer, Space, binary, matrix, product, usual
-from .run import ONE, Do, Way, copied, done
+from .run import ONE, Do, alone, copied
 
 ACTIVATIONS = ("sigmoid", "tanh")
 
@@ -45,50 +46,35 @@ class GruForward(Forward):
             return spaces | {"input": layer.all_steps()}
         return spaces if layer.exact else spaces | {"left": layer.step(1, layer.dtype)}
 
-    def way(self, d: int) -> Way:
+    def way(self, d: int) -> Sequence[Do]:
         layer, a, space, h = self.layer, self.arrays, self.space, self.layer.hidden
-        linear = bool(layer.attrs["linear_before_reset"])
-        first, last = self.biases(d, 1 if linear else 0), self.ends(d, {"Y_h": "Y"})
-        z, r, n = (self.kept(name, d, last) for name in self.widths)
-        for k, out in enumerate((z, r, space["input"] if linear else n)):
-            first.append(self.lay(f"R{k}", a["R"][d][k * h : (k + 1) * h], turned=True))
-            first += self.enter(d, k, k + 1, out)
+        linear, temporary = bool(layer.attrs["linear_before_reset"]), space["temporary"]
+        calls, last = self.biases(d, 1 if linear else 0), self.ends(d, {"Y_h": "Y"})
+        zs, rs, ns = (self.kept(name, d, last) for name in self.widths)
+        for k, out in enumerate((zs, rs, space["input"] if linear else ns)):
+            calls.append(self.lay(f"R{k}", a["R"][d][k * h : (k + 1) * h], turned=True))
+            calls += self.enter(d, k, k + 1, out)
         bias = space["bias"][5 * h :]
-        state, before = self.state("initial_h", d), self.wide("initial_h", d, first)
-        rows: list[Any] = []
+        state, before = self.state("initial_h", d), self.wide("initial_h", d, calls)
         for t in layer.order(d):
-            gates = [self.call("gate", state, space[f"R{k}"], x[t]) for k, x in enumerate((z, r))]
-            middle: list[Do] = []
+            z, r, n, (y, shows) = zs[t], rs[t], ns[t], self.shown(t, d)
+            calls += [self.call("gate", state, space[f"R{k}"], x) for k, x in enumerate((z, r))]
             if linear:
-                more = {"reset": r[t], "input": space["input"][t], "bias": bias}
-                middle.append(self.call("candidate", state, space["R2"], n[t], **more))
-                reset = None
+                more = {"reset": r, "input": space["input"][t], "bias": bias}
+                calls.append(self.call("candidate", state, space["R2"], n, **more))
             else:
-                left, reset = space["temporary"], r[t]
-                if not layer.exact:
-                    middle.append(self.move(left, space["left"]))
-                    left = space["left"]
-                middle.append(self.call("candidate", left, space["R2"], n[t]))
-            y, shows = self.shown(t, d)
-            rows.append((gates, before, reset, middle, z[t], n[t], space["temporary"], y, shows))
+                left = temporary if layer.exact else space["left"]
+                calls.append(partial(np.multiply, r, before, temporary))
+                calls += [] if layer.exact else [self.move(temporary, left)]
+                calls.append(self.call("candidate", left, space["R2"], n))
+            calls += [
+                partial(np.subtract, before, n, temporary),
+                partial(np.multiply, temporary, z, temporary),
+                partial(np.add, temporary, n, y),
+                *shows,
+            ]
             state, before = a["Y"][t, d], y
-        return Way(first, rows, last)
-
-    def steps(self, rows: Sequence[Any]) -> int:
-        add, multiply, subtract = np.add, np.multiply, np.subtract
-        for (update, reset), before, r, middle, z, n, temporary, y, shows in rows:
-            if status := update() or reset():
-                return int(status)
-            if r is not None:
-                multiply(r, before, temporary)
-            if status := done(middle):
-                return status
-            subtract(before, n, temporary)
-            multiply(temporary, z, temporary)
-            add(temporary, n, y)
-            if shows is not None and (status := shows()):
-                return int(status)
-        return 0
+        return [*calls, *last]
 
 
 class GruBackward(Backward):
@@ -97,7 +83,7 @@ class GruBackward(Backward):
     are "linear"; else it was made of what the reset gate "left" of the state."""
 
     gates = 3
-    packs: ClassVar = {"R early": "early", "R late": "late", "R": "again"}
+    packs: ClassVar = {"R early": "early", "R late": "late"}
 
     @classmethod
     def parts(cls, layer: Layer) -> Sequence[Part]:
@@ -113,84 +99,69 @@ class GruBackward(Backward):
         if not layer.attrs["linear_before_reset"]:
             return {"early": early, "late": product(matrix(n, h, dtype), weights, matrix(n, h)), **cls.after(layer)}
         late = product(matrix(n, h, dtype), weights, matrix(n, h), SUM)
-        again = product(matrix(layer.rows, h, dtype), weights, matrix(layer.rows, h), bias=True)
-        return {"early": early, "late": late, "again": again, **cls.after(layer)}
+        sizes = {count: (count * n, h) for count in layer.counts}
+        turned = matrix(h, h, dtype, turned=True)
+        again = {f"again {c}": product(matrix(*s, dtype), turned, matrix(*s), bias=True) for c, s in sizes.items()}
+        return {"early": early, "late": late, **again, **cls.after(layer)}
 
     @classmethod
     def needs(cls, layer: Layer) -> dict[str, Space]:
-        spaces = cls.held(layer, ("Y",), "updates", "resets", "candidates", "before Y")
-        spaces |= {name: layer.step() for name in ("rest", "slope")}
+        spaces = cls.held(layer, dict.fromkeys(("updates", "resets", "candidates", "before", "dY"), 1))
+        spaces |= {f"slope {gate}": layer.apart() for gate in "zrn"}
         if layer.attrs["linear_before_reset"]:
-            return spaces | {"again": layer.all_steps(), "bias": (F32, (layer.hidden,))}
-        return spaces | {"left": layer.all_steps(1, layer.dtype), "wide left": layer.gates(1)}
+            return spaces | {"again": layer.span(), "bias": (F32, (layer.hidden,))}
+        return spaces | {"left": layer.span(1, layer.dtype), "wide left": layer.apart()}
 
-    def way(self, d: int) -> Way:
+    def way(self, d: int) -> Sequence[Do]:
         layer, a, space, h = self.layer, self.arrays, self.space, self.layer.hidden
+        R, dh, temporary = a["R"][d], space["dh"], space["temporary"]
         linear = bool(layer.attrs["linear_before_reset"])
-        R, dh = a["R"][d], space["dh"]
-        first = self.begin(d, {"Y": "initial_h"}, {"dY_h": "dh"})
-        first += [self.lay("R early", R[: 2 * h]), self.lay("R late", R[2 * h :])]
+        calls = self.begin(d, {"dY_h": "dh"})
+        calls += [self.lay("R early", R[: 2 * h]), self.lay("R late", R[2 * h :])]
         if linear:
             B = self.given("B", d)
-            first += [self.lay("R", R[2 * h :], turned=True), copied(space["bias"], 0 if B is None else B[5 * h :])]
-            first.append(self.call("again", space["before Y"], space["R"], space["again"], bias=space["bias"]))
-        rows: list[Any] = []
-        for t in reversed(layer.order(d)):
-            loads: list[Do] = []
-            middle: list[Do] = []
-            stores: list[Do] = []
-            z, r, n = (self.load(name, a[name][t, d], loads) for name in ("updates", "resets", "candidates"))
-            before = self.load("before Y", space["before Y"][t], loads)
-            dy = self.dy(t, d, loads)
-            early, (late,) = self.store("early", t, stores), self.store("late", t, middle)
-            stores.append(self.call("early", space["early"][t], space["R early"], dh))
+            calls.append(copied(space["bias"], 0 if B is None else B[5 * h :]))
+        for span in self.spans(d):
+            states = space["before Y"][: span.count]
+            calls += self.before("Y", "initial_h", span, states)
+            z, r, n = (self.load(name, a[name][span.steps, d], calls) for name in ("updates", "resets", "candidates"))
+            before, arrivals = self.load("before", states, calls), self.arriving(span, calls)
+            of_z, of_r, of_n = (self.some(f"slope {gate}", span.count)[0] for gate in "zrn")
             if linear:
-                more = space["again"][t], *self.store("linear", t, stores)
-                stores.append(self.call("late", space["linear"][t], space["R late"], dh))
+                reset = space["again"][: span.count]
+                calls.append(self.call(f"again {span.count}", states, R[2 * h :], reset, bias=space["bias"]))
             else:
-                middle.append(self.call("late", space["late"][t], space["R late"], space["temporary"]))
-                more = None, *self.store("left", t, stores)
-            rows.append((loads, (z, r, n, before, dy), early, late, middle, *more, stores))
-        return Way(first, rows, self.end(d, {"dinitial_h": "dh"}))
-
-    def steps(self, rows: Sequence[Any]) -> int:
-        add, multiply, subtract, space = np.add, np.multiply, np.subtract, self.space
-        dh, temporary, rest, slope = (space[name] for name in ("dh", "temporary", "rest", "slope"))
-        sums, (late_sums,) = space["sum early"], space["sum late"]
-        (linear_sums,) = space.get("sum linear", (None,))
-        for loads, (z, r, n, before, dy), early, dn, middle, again, other, stores in rows:
-            dz, dr = early
-            if status := done(loads):
-                return status
-            if dy is not None:
-                add(dh, dy, dh)
-            subtract(ONE, z, rest)
-            multiply(n, n, slope)
-            subtract(ONE, slope, slope)
-            multiply(slope, rest, slope)
-            multiply(dh, slope, dn)
-            if status := done(middle):
-                return status
-            subtract(before, n, slope)
-            multiply(slope, z, slope)
-            multiply(slope, rest, slope)
-            multiply(dh, slope, dz)
-            multiply(dh, z, dh)
-            subtract(ONE, r, slope)
-            multiply(slope, r, slope)
-            if again is None:  # what arrives at the product of reset gate and state is the temporary
-                multiply(slope, before, slope)
-                multiply(slope, temporary, dr)
-                multiply(temporary, r, temporary)
-                add(dh, temporary, dh)
-                multiply(r, before, other)
-            else:
-                multiply(slope, again, slope)
-                multiply(slope, dn, dr)
-                multiply(dn, r, other)
-                add(linear_sums, other, linear_sums)
-            add(sums, early, sums)
-            add(late_sums, dn, late_sums)
-            if status := done(stores):
-                return status
-        return 0
+                reset, left = before, space["left"][: span.count]
+                wide = left if layer.exact else self.some("wide left", span.count)[0]
+                calls += [partial(np.multiply, r, before, wide), *([] if layer.exact else [self.move(wide, left)])]
+            made = [
+                partial(np.subtract, before, n, of_z),
+                self.slope("logistic", of_z, z, of_z),
+                self.slope("logistic", reset, r, of_r),
+                partial(np.subtract, ONE, z, of_n),
+                self.slope("tanh", of_n, n, of_n),
+            ]
+            calls.append(partial(alone, made))
+            for k in span.turns:
+                (dz, dr), early = self.store("early", k)
+                (dn,), late = self.store("late", k)
+                calls += [*arrivals[k], partial(np.multiply, dh, of_n[k], dn), *late]
+                calls += [partial(np.multiply, dh, of_z[k], dz), partial(np.multiply, dh, z[k], dh)]
+                if linear:
+                    (other,), more = self.store("linear", k)
+                    calls += [
+                        partial(np.multiply, dn, of_r[k], dr),
+                        partial(np.multiply, dn, r[k], other),
+                        *more,
+                        self.call("late", space["linear"][k], space["R late"], dh),
+                    ]
+                else:
+                    calls += [
+                        self.call("late", space["late"][k], space["R late"], temporary),
+                        partial(np.multiply, temporary, of_r[k], dr),
+                        partial(np.multiply, temporary, r[k], temporary),
+                        partial(np.add, dh, temporary, dh),
+                    ]
+                calls += [*early, self.call("early", space["early"][k], space["R early"], dh)]
+            calls += self.gather(span)
+        return [*calls, *self.end(d, {"dinitial_h": "dh"})]

@@ -14,6 +14,7 @@ from ..memory import Memory
 from ..primitive import Attributes, Draft, Operand, PostOp
 
 F32 = DType.FLOAT
+SPAN_ROWS = 128  # of a span of steps: its numbers stay in the caches, and its products are no slower than larger ones
 SUM = PostOp("sum", place=("held", 0))  # the product is added to what its result held
 WAYS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 Space = tuple[DType, tuple[int, ...]]
@@ -57,9 +58,23 @@ class Layer:
         """Numbers of one step, `width` for each hidden unit."""
         return dtype, (self.batch, width * self.hidden)
 
-    def gates(self, width: int) -> Space:
-        """Numbers of one step in float32, gate after gate."""
-        return F32, (width, self.batch, self.hidden)
+    @property
+    def few(self) -> int:
+        """The steps of a span."""
+        return min(self.steps, -(-SPAN_ROWS // self.batch))
+
+    @property
+    def counts(self) -> set[int]:
+        """How many steps spans have: the last one maybe fewer."""
+        return {self.few, self.steps % self.few or self.few}
+
+    def span(self, width: int = 1, dtype: DType = F32) -> Space:
+        """Numbers of a span of steps, `width` for each hidden unit."""
+        return dtype, (self.few, self.batch, width * self.hidden)
+
+    def apart(self, width: int = 1) -> Space:
+        """Numbers of a span of steps in float32, gate after gate."""
+        return F32, (width, self.few, self.batch, self.hidden)
 
     def all_steps(self, width: int = 1, dtype: DType = F32) -> Space:
         """Numbers of all steps."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ..primitive import Draft, PostOp
 from .backward import Backward, Part
 from .forward import Forward
 from .layer import SUM, Layer, Space, binary, matrix, product, usual
-from .run import ONE, Do, Plan, Way, done, gate_after_gate
+from .run import Do, Plan, alone, gate_after_gate
 
 ACTIVATIONS = ("sigmoid", "tanh", "tanh")
 
@@ -38,40 +39,32 @@ class LstmForward(Forward):
         self._columns = [np.repeat(np.array(x, np.float32), plan.layer.hidden) for x in rows]
         super().__init__(plan, work)
 
-    def way(self, d: int) -> Way:
+    def way(self, d: int) -> Sequence[Do]:
         layer, arrays, temporary = self.layer, self.arrays, self.space["temporary"]
-        first, last = self.biases(d), list[Do]()
+        calls, last = self.biases(d), list[Do]()
         gates, cells = (self.kept(name, d, last) for name in self.widths)
-        first += [self.lay("R", arrays["R"][d], turned=True), *self.enter(d, 0, 4, gates)]
+        calls += [self.lay("R", arrays["R"][d], turned=True), *self.enter(d, 0, 4, gates)]
         scale, shift = self._columns
-        h, c = self.state("initial_h", d), self.wide("initial_c", d, first)
-        rows: list[Any] = []
+        h, c = self.state("initial_h", d), self.wide("initial_c", d, calls)
         for t in layer.order(d):
-            z = gates[t]
-            step = self.call("states", h, self.space["R"], z, scale=scale, shift=shift)
-            parts = [z[:, k * layer.hidden : (k + 1) * layer.hidden] for k in range(4)]
-            y, shows = self.shown(t, d)
-            rows.append((step, *parts, c, cells[t], temporary, y, shows))
-            h, c = arrays["Y"][t, d], cells[t]
-        return Way(first, rows, [*last, *self.ends(d, {"Y_h": "Y", "Y_c": "cells"})])
-
-    def steps(self, rows: Sequence[Any]) -> int:
-        add, multiply, tanh = np.add, np.multiply, np.tanh
-        for step, i, o, f, g, before, cell, temporary, y, shows in rows:
-            if status := step():
-                return int(status)
-            multiply(i, g, temporary)
-            multiply(f, before, cell)
-            add(cell, temporary, cell)
-            tanh(cell, temporary)
-            multiply(o, temporary, y)
-            if shows is not None and (status := shows()):
-                return int(status)
-        return 0
+            z, cell, (y, shows) = gates[t], cells[t], self.shown(t, d)
+            i, o, f, g = gate_after_gate(z, 4)
+            calls += [
+                self.call("states", h, self.space["R"], z, scale=scale, shift=shift),
+                partial(np.multiply, i, g, temporary),
+                partial(np.multiply, f, c, cell),
+                partial(np.add, cell, temporary, cell),
+                partial(np.tanh, cell, temporary),
+                partial(np.multiply, o, temporary, y),
+                *shows,
+            ]
+            h, c = arrays["Y"][t, d], cell
+        return [*calls, *last, *self.ends(d, {"Y_h": "Y", "Y_c": "cells"})]
 
 
 class LstmBackward(Backward):
-    """Here g(1 - g) is the slope of each gate g, and (1 + g)(1 - g) that of the candidate."""
+    """A span's "slopes" say how much of the cell's gradient reaches the weighted sums of i, f and g, and of the
+    output's that of o; "reached" how much of the output's reaches the cell."""
 
     gates = 4
     packs: ClassVar = {"R": "step"}
@@ -89,49 +82,45 @@ class LstmBackward(Backward):
 
     @classmethod
     def needs(cls, layer: Layer) -> dict[str, Space]:
-        spaces = cls.held(layer, ("Y", "cells"), "cells", "before cells")
-        return spaces | {"dc": layer.step(), "shown": layer.step(), "gates": layer.gates(4), "shares": layer.gates(4)}
+        spaces = cls.held(layer, {"gates": 4, "cells": 1, "dY": 1})
+        spaces |= {"dc": layer.step(), "before cells": layer.span()}
+        return spaces | {"slopes": layer.apart(4), "reached": layer.apart()}
 
-    def way(self, d: int) -> Way:
-        layer, a, space = self.layer, self.arrays, self.space
-        first = self.begin(d, {"Y": "initial_h", "cells": "initial_c"}, {"dY_h": "dh", "dY_c": "dc"})
-        first.append(self.lay("R", a["R"][d]))
-        rows: list[Any] = []
-        for t in reversed(layer.order(d)):
-            loads = [self.move(gate_after_gate(a["gates"][t, d], 4), space["gates"])]
-            stores: list[Do] = []
-            cell = self.load("cells", a["cells"][t, d], loads)
-            before = self.load("before cells", space["before cells"][t], loads)
-            dy, dz = self.dy(t, d, loads), self.store("dz", t, stores)
-            stores.append(self.call("step", space["dz"][t], space["R"], space["dh"]))
-            rows.append((loads, cell, before, dy, dz, stores))
-        return Way(first, rows, self.end(d, {"dinitial_h": "dh", "dinitial_c": "dc"}))
-
-    def steps(self, rows: Sequence[Any]) -> int:
-        add, multiply, subtract, tanh = np.add, np.multiply, np.subtract, np.tanh
-        dh, dc, temporary, shown, sums, gates, shares = (
-            self.space[n] for n in ("dh", "dc", "temporary", "shown", "sum dz", "gates", "shares")
-        )
-        (i, o, f, g), (di, do, df, dg) = gates, shares
-        for loads, cell, before, dy, dz, stores in rows:
-            if status := done(loads):
-                return status
-            if dy is not None:
-                add(dh, dy, dh)
-            tanh(cell, shown)
-            multiply(dh, o, temporary)
-            multiply(temporary, shown, do)
-            add(dc, temporary, dc)
-            multiply(do, shown, temporary)
-            subtract(dc, temporary, dc)
-            multiply(dc, i, temporary)
-            multiply(temporary, g, di)
-            add(temporary, di, dg)
-            multiply(dc, f, dc)
-            multiply(dc, before, df)
-            subtract(ONE, gates, gates)
-            multiply(shares, gates, dz)
-            add(sums, dz, sums)
-            if status := done(stores):
-                return status
-        return 0
+    def way(self, d: int) -> Sequence[Do]:
+        a, space = self.arrays, self.space
+        dh, dc, temporary, dz = (space[name] for name in ("dh", "dc", "temporary", "dz"))
+        calls = [*self.begin(d, {"dY_h": "dh", "dY_c": "dc"}), self.lay("R", a["R"][d])]
+        for span in self.spans(d):
+            i, o, f, g = self.load("gates", gate_after_gate(a["gates"][span.steps, d], 4), calls)
+            cells, arrivals = self.load("cells", a["cells"][span.steps, d], calls), self.arriving(span, calls)
+            states, before = (space[f"before {name}"][: span.count] for name in ("Y", "cells"))
+            slopes, (reached,) = (self.some(name, span.count) for name in ("slopes", "reached"))
+            of_i, of_o, of_f, of_g = slopes
+            calls += [
+                *self.before("Y", "initial_h", span, states),
+                *self.before("cells", "initial_c", span, before),
+            ]
+            made = [
+                self.slope("logistic", g, i, of_i),
+                self.slope("logistic", before, f, of_f),
+                self.slope("tanh", i, g, of_g),
+                partial(np.tanh, cells, of_o),
+                self.slope("tanh", o, of_o, reached),
+                self.slope("logistic", of_o, o, of_o),
+            ]
+            calls.append(partial(alone, made))
+            for k in span.turns:
+                gradients, stores = self.store("dz", k)
+                calls += [
+                    *arrivals[k],
+                    partial(np.multiply, dh, reached[k], temporary),
+                    partial(np.add, dc, temporary, dc),
+                    partial(np.multiply, dc, of_i[k], gradients[0]),
+                    partial(np.multiply, dh, of_o[k], gradients[1]),
+                    partial(np.multiply, dc, slopes[2:, k], gradients[2:]),
+                    partial(np.multiply, dc, f[k], dc),
+                    *stores,
+                    self.call("step", dz[k], space["R"], dh),
+                ]
+            calls += self.gather(span)
+        return [*calls, *self.end(d, {"dinitial_h": "dh", "dinitial_c": "dc"})]

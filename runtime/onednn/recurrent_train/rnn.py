@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ..primitive import Draft, PostOp
 from .backward import Backward, Part
 from .forward import Forward
 from .layer import SUM, Layer, Space, binary, matrix, product, usual
-from .run import ONE, Do, Way, done
+from .run import ONE, Do
 
 
 def activation(layer: Layer) -> str:
@@ -43,23 +44,16 @@ class RnnForward(Forward):
     def needs(cls, layer: Layer) -> dict[str, Space]:
         return super().needs(layer) | ({} if layer.exact else {"input": layer.all_steps()})
 
-    def way(self, d: int) -> Way:
+    def way(self, d: int) -> Sequence[Do]:
         a, space = self.arrays, self.space
         y = a["Y"][:, d]
         inputs = y if self.layer.exact else space["input"]
-        first = [*self.biases(d), self.lay("R", a["R"][d], turned=True), *self.enter(d, 0, 1, inputs)]
-        rows: list[Any] = []
+        calls = [*self.biases(d), self.lay("R", a["R"][d], turned=True), *self.enter(d, 0, 1, inputs)]
         state = self.state("initial_h", d)
         for t in self.layer.order(d):
-            rows.append(self.call("states", state, space["R"], y[t], input=inputs[t]))
+            calls.append(self.call("states", state, space["R"], y[t], input=inputs[t]))
             state = y[t]
-        return Way(first, rows, self.ends(d, {"Y_h": "Y"}))
-
-    def steps(self, rows: Sequence[Any]) -> int:
-        for step in rows:
-            if status := step():
-                return int(status)
-        return 0
+        return [*calls, *self.ends(d, {"Y_h": "Y"})]
 
 
 class RnnBackward(Backward):
@@ -80,37 +74,27 @@ class RnnBackward(Backward):
 
     @classmethod
     def needs(cls, layer: Layer) -> dict[str, Space]:
-        return cls.held(layer, ("Y",), "Y")
+        return cls.held(layer, {"Y": 1, "dY": 1}) | {"slope": layer.apart()}
 
-    def way(self, d: int) -> Way:
-        layer, a, space = self.layer, self.arrays, self.space
-        first = [*self.begin(d, {"Y": "initial_h"}, {"dY_h": "dh"}), self.lay("R", a["R"][d])]
-        rows: list[Any] = []
-        for t in reversed(layer.order(d)):
-            loads: list[Do] = []
-            stores: list[Do] = []
-            y = self.load("Y", a["Y"][t, d], loads)
-            dy = self.dy(t, d, loads)
-            (dz,) = self.store("dz", t, stores)
-            stores.append(self.call("step", space["dz"][t], space["R"], space["dh"]))
-            rows.append((loads, y, dy, dz, stores))
-        return Way(first, rows, self.end(d, {"dinitial_h": "dh"}))
-
-    def steps(self, rows: Sequence[Any]) -> int:
-        dh, slope, (sums,) = (self.space[name] for name in ("dh", "temporary", "sum dz"))
+    def way(self, d: int) -> Sequence[Do]:
+        a, space, dh = self.arrays, self.space, self.space["dh"]
         tanh = activation(self.layer) == "tanh"
-        for loads, y, dy, dz, stores in rows:
-            if status := done(loads):
-                return status
-            if dy is not None:
-                np.add(dh, dy, dh)
+        calls = [*self.begin(d, {"dY_h": "dh"}), self.lay("R", a["R"][d])]
+        for span in self.spans(d):
+            y, arrivals = self.load("Y", a["Y"][span.steps, d], calls), self.arriving(span, calls)
+            calls += self.before("Y", "initial_h", span, space["before Y"][: span.count])
+            slope = self.some("slope", span.count)[0]
             if tanh:
-                np.multiply(y, y, slope)
-                np.subtract(ONE, slope, slope)
+                calls += [partial(np.multiply, y, y, slope), partial(np.subtract, ONE, slope, slope)]
             else:
-                np.greater(y, 0, slope)
-            np.multiply(dh, slope, dz)
-            np.add(sums, dz, sums)
-            if status := done(stores):
-                return status
-        return 0
+                calls.append(partial(np.greater, y, 0, slope))
+            for k in span.turns:
+                (dz,), stores = self.store("dz", k)
+                calls += [
+                    *arrivals[k],
+                    partial(np.multiply, dh, slope[k], dz),
+                    *stores,
+                    self.call("step", space["dz"][k], space["R"], dh),
+                ]
+            calls += self.gather(span)
+        return [*calls, *self.end(d, {"dinitial_h": "dh"})]

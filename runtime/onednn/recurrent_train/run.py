@@ -20,19 +20,27 @@ from ..api import WEIGHTS, Refused
 from ..kernel import unavailable
 from ..library import threads
 from ..memory import Memory, nbytes
-from ..primitive import FEW_ELEMENTS, Bound, Descriptor, Draft, bind, describe, reordering
+from ..primitive import Bound, Descriptor, Draft, bind, describe, reordering
 from .layer import Layer, Space, layer_of, matrix
 
 ONE = np.float32(1)
-Do = Callable[[], int | None]
+SHARED = 1 << 18  # elements from which on several threads copy them
+Do = Callable[[], Any]  # a prepared call; oneDNN's answer with a status, NumPy's with their result
 
 
 def done(calls: Sequence[Do]) -> int:
     """Calls one after the other; answers with the first bad status."""
     for call in calls:
-        if status := call():
-            return status
+        status = call()
+        if status.__class__ is int and status:
+            return int(status)
     return 0
+
+
+def alone(calls: Sequence[Do]) -> int:
+    """The same by one thread: on arrays of a span of steps a second one takes longer to wake than it saves."""
+    with threads(1):
+        return done(calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +81,12 @@ class Stepwise:
         return self.run(self.run.plan(layer_of(work.ask)), work)
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One direction: what is done before, a row of arrays and calls for each step, and what is done after."""
-
-    first: Sequence[Do]
-    rows: Sequence[Any]
-    last: Sequence[Do]
-
-
 class Run(ABC):
     """The calls of one layer; `rebind` makes them anew where more than its input moves.
 
     A kind says which products it needs (`drafts`), which of their weights are laid out (`packs`: by the name of the
-    laid-out ones that of the product, if there is one), its further workspace (`needs`), and of each direction the way.
+    laid-out ones that of the product, if there is one), its further workspace (`needs`), and what is called for each
+    direction (`way`).
     """
 
     packs: ClassVar[Mapping[str, str]] = {}
@@ -100,11 +100,8 @@ class Run(ABC):
     def needs(cls, layer: Layer) -> Mapping[str, Space]: ...
 
     @abstractmethod
-    def way(self, d: int) -> Way: ...
-
-    @abstractmethod
-    def steps(self, rows: Sequence[Any]) -> int:
-        """Run all steps; answers with a bad status."""
+    def way(self, d: int) -> Sequence[Do]:
+        """All calls of a direction, in their order."""
 
     @classmethod
     def plan(cls, layer: Layer) -> Plan:
@@ -137,17 +134,15 @@ class Run(ABC):
         if place != ("in", 0):
             return self._build()
         for call, operand, t in self.of_input:
-            call.rebind((operand, 0), array if t is None else array[t])
+            call.rebind((operand, 0), array[t])
 
     def _build(self) -> None:
-        self.of_input: list[tuple[Bound, str, int | None]] = []  # products with the input, as `a` or `b`, of which step
-        self._ways = [self.way(d) for d in range(len(self.layer.backwards))]
+        # the products with these steps of the input, as `a` or `b`
+        self.of_input: list[tuple[Bound, str, int | slice]] = []
+        self.calls = [call for d in range(len(self.layer.backwards)) for call in self.way(d)]
 
     def __call__(self) -> int:
-        for way in self._ways:
-            if status := done(way.first) or self.steps(way.rows) or done(way.last):
-                return status
-        return 0
+        return done(self.calls)
 
     def call(self, name: str, a: Any, b: Any, out: Any, **others: Any) -> Bound:
         """A product over these arrays."""
@@ -166,7 +161,7 @@ class Run(ABC):
     def move(self, source: Any, target: Any) -> Do:
         """Copies an array into one of another float type."""
         sides = [(_seen(x).handle.value, x) for x in (source, target)]
-        with threads(self.layer.threads if source.size > FEW_ELEMENTS else 1):
+        with threads(self.layer.threads if source.size > SHARED else 1):
             return reordering(*sides)
 
     def given(self, name: str, d: int) -> Any:
@@ -185,8 +180,8 @@ def _seen(x: Any) -> Memory:
 
 
 def gate_after_gate(x: Any, count: int) -> Any:
-    """Gates that lie beside each other, as [gate, batch, hidden]."""
-    return x.reshape(len(x), count, -1).swapaxes(0, 1)
+    """Gates that lie beside each other, in front of all other axes."""
+    return np.moveaxis(x.reshape(*x.shape[:-1], count, -1), -2, 0)
 
 
 def copied(target: Any, source: Any) -> Do:
