@@ -78,7 +78,8 @@ def retyped(case: Case, dtype: DType) -> Case | None:
             return x.to(dtype) if x.dtype is of else x
         return x.astype(dtype.numpy) if x is not None and DType.of(np.asarray(x).dtype) is of else x
 
-    made = [one(x) for x in case.inputs]
+    with np.errstate(over="ignore"):
+        made = [one(x) for x in case.inputs]
     same = all(a is b for a, b in zip(made, case.inputs, strict=True))
     return None if same else replace(case, inputs=made)
 
@@ -194,7 +195,8 @@ t.assert_answers(t.runs(kernel, given))
 """
     root = Path(__file__).parents[1]
     ran = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not ran.returncode, ran.stderr[-4000:]
+    assert "runtime error" not in ran.stderr
 
 
 # Expressions
