@@ -57,6 +57,10 @@ def training(name: str) -> Any:
             from ..runtime.arrays import place
 
             return getattr(place, name)
+        case "autograd":
+            from ..runtime import autograd
+
+            return autograd
         case "sym":
             from ..gluon import symbols
 

@@ -37,13 +37,14 @@ class Array:
     <Array float32[2,3] on cpu(0)>
     """
 
-    __slots__ = ("__weakref__", "_at", "_code", "_kind", "_place", "_var", "_view")
+    __slots__ = ("__weakref__", "_at", "_code", "_kind", "_origin", "_place", "_var", "_view")
     __array_priority__ = 1000  # NumPy leaves operators to us
     _code: CodeType  # where it was made: a line is looked up when it is asked for
     _at: int
 
     def __init__(self, var: Variable, kind: Kind, place: Place, view: tuple[Key, ...] = ()) -> None:
         self._var, self._kind, self._place, self._view = var, kind, place, view
+        self._origin: Any = None  # how it came to be, for gradients: see runtime/autograd/tape.py
 
     # -- what is known at once ----------------------------------------------------------------------------------------
 
@@ -94,6 +95,29 @@ class Array:
     def where(self) -> str:
         """Kind, device, and the line that made it: how errors speak of it."""
         return f"{self._kind} on {self._place}, made at {running.line_of(self._code, self._at)}"
+
+    @property
+    def grad(self) -> Array | None:
+        """Where its gradient goes, after `attach_grad`; None before."""
+        return getattr(self._origin, "grad", None)
+
+    def attach_grad(self, grad_req: str = "write") -> None:
+        """Let backward write its gradient (`add`: add it) to `grad`: see `mz.autograd`."""
+        from ..autograd import attach_grad
+
+        attach_grad(self, grad_req)
+
+    def backward(self, out_grad: Operand = None, retain_graph: bool = False) -> None:
+        """The gradients of (the sum of) this array: see `mz.autograd.backward`."""
+        from ..autograd import backward
+
+        backward(self, out_grad, retain_graph)
+
+    def detach(self) -> Array:
+        """The same numbers, shared, through which no gradient goes back."""
+        from ..autograd import detach
+
+        return detach(self)
 
     def __len__(self) -> int:
         if not self._kind.shape:

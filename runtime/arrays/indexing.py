@@ -10,6 +10,7 @@ import numpy as np
 from ...ops.errors import InputError, ShapeError
 from .array import Array, Key
 from .kinds import kind_of, known
+from .recording import RECORDING
 from .running import SCALARS, apply, as_array, assign, cast, line_of, site
 
 Index = Any
@@ -20,6 +21,8 @@ def get(x: Array, key: Index) -> Array:
     given = key if isinstance(key, tuple) else (key,)
     if any(map(_is_array, given)):
         return _gather(x, given)
+    if RECORDING.on and x._origin is not None:
+        return _part(x, _basic(x, given))
     return view(x, _basic(x, given))
 
 
@@ -38,6 +41,23 @@ def view(x: Array, key: Key) -> Array:
     out = Array(x._var, kind_of(x._kind.dtype, shape), x._place, (*x._view, key))
     out._code, out._at = site()
     return out
+
+
+def _part(x: Array, key: Key) -> Array:
+    """What `view` shows, as a copy by operators: gradients go back through it."""
+    shape = _shape(x, key)
+    given = [p for p in key if p is not None]
+    between = x.ndim - len(given) + 1
+    at = given.index(Ellipsis)
+    parts = [*given[:at], *[slice(None)] * between, *given[at + 1 :]]
+    slices = [p if p.__class__ is slice else slice(p, None if p == -1 else p + 1) for p in parts]
+    spans = [s.indices(n) for s, n in zip(slices, x.shape, strict=True)]
+    cut = [i for i, (span, n) in enumerate(zip(spans, x.shape, strict=True)) if span != (0, n, 1)]
+    if cut:
+        starts, ends, steps = zip(*(spans[i] for i in cut), strict=True)
+        ends = tuple(-(1 << 62) if e < 0 else e for e in ends)  # before the first: what -1 means to Python
+        x = apply("Slice", x, known(starts), known(ends), known(tuple(cut)), known(steps))
+    return x if x.shape == shape else apply("Reshape", x, known(shape), allowzero=1)
 
 
 def _is_array(part: Any) -> bool:

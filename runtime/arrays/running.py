@@ -16,10 +16,12 @@ from ...ops import DType
 from ...ops.errors import InputError, MezzoError, ShapeError
 from ..engine import Engine, Variable, engine
 from ..engine.work import OURS
+from . import recording
 from .array import Array, kind_of_value
 from .kinds import MOST, Kind, Known, Scalar, dtype_of, kind_of, together
 from .place import Place, cpu
 from .prepared import Call, Prepared, prepared
+from .recording import RECORDING
 
 Operand = Any  # an Array, an np.ndarray without axes (a scalar that differs from call to call), a Known, or None
 A = TypeVar("A", bound=Array)
@@ -82,6 +84,13 @@ def ready(
 
 def run(made: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None) -> Any:
     """Run a prepared operator on arrays of its kinds, and scalars; `call` computes in its place if given."""
+    if RECORDING.on:
+        return recording.run(made, given, place, call)
+    return run_unseen(made, given, place, call)
+
+
+def run_unseen(made: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None) -> Any:
+    """`run` that nobody remembers."""
     first = True
     for x in given:
         if x.__class__ is np.ndarray:
@@ -348,8 +357,18 @@ def inplace(name: str, target: A, other: Operand, floating: bool = False) -> A:
 
 
 def write(target: Array, call: Call, given: tuple[Any, ...], whole: bool, name: str = "write") -> None:
-    """Put what `call` makes of some operands into an array; `whole` says that nothing of what it was is left."""
+    """Put what `call` makes of some operands into an array; `whole` says that nothing of what it was is left.
+
+    Raises InputError while recording, for an array that a gradient goes back through.
+    """
+    if RECORDING.on and target._origin is not None:
+        raise InputError(
+            f"{target.where} is changed in place while operations on it are recorded",
+            where=f"{name}, called at {line_of(*site())}",
+            hint="write a = a + b, or change it outside of autograd.record()",
+        )
     one = engine()
+    target._var.edition += 1
     if one.only_calls() and all(x.__class__ is np.ndarray or x._var._failure is None for x in (*given, target)):
         try:
             _put(target, call, given)

@@ -57,13 +57,14 @@ class Failure:
 class Variable:
     """A name for what workloads read and write; made by `Engine.variable`.
 
-    `version` counts the writes that have ended well.
+    `version` counts the writes that have ended well. `edition` belongs to whoever writes it: arrays count there the
+    writes in place that they have asked for.
     """
 
-    __slots__ = ("__weakref__", "_engine", "_failure", "_readers", "_value", "_writer", "name", "version")
+    __slots__ = ("__weakref__", "_engine", "_failure", "_readers", "_value", "_writer", "edition", "name", "version")
 
     def __init__(self, engine: Engine, name: str, value: Any) -> None:
-        self.name, self.version = name, 0
+        self.name, self.version, self.edition = name, 0, 0
         self._engine, self._value = engine, value
         self._writer: Work | None = None  # the last workload that writes it, while it has not ended
         self._readers: set[Work] = set()  # pushed since then, that have not ended

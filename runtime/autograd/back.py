@@ -1,0 +1,301 @@
+"""Going back: the entries between some arrays and what they were made of become one graph, whose gradients are those of
+graphs; a graph that was met before is planned already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...ops import Tensor, Type
+from ...ops.errors import InputError
+from ...ops.types import differentiable
+from ..arrays.array import Array
+from ..arrays.kinds import kind_of
+from ..arrays.running import adopt, assign, inplace, site
+from ..autodiff import gradients
+from ..engine import Variable, engine
+from ..graph import Graph, Node
+from ..passes.prune import prune
+from ..session import Session
+from ..typed import TypedBuilder, prefixed
+from .tape import Entry, Fragment, Leaf, Origin, mode, note
+
+Value = tuple[Entry, int]
+Key = Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """A planned piece of the way back: which values it is fed, and which it gives gradients of, by number."""
+
+    session: Session
+    feeds: tuple[int, ...]
+    wrt: tuple[int, ...]
+    fragment: Fragment
+
+
+_WAYS: dict[Key, Way] = {}
+MOST = 256
+
+
+class Sums:
+    """Gradients that have arrived, by where their value came from."""
+
+    def __init__(self) -> None:
+        self.of: dict[Origin, Array] = {}
+
+    def add(self, origin: Origin, gradient: Array) -> None:
+        before = self.of.get(origin)
+        self.of[origin] = gradient if before is None else before + gradient
+
+    def take(self, origin: Origin) -> Array | None:
+        return self.of.pop(origin, None)
+
+
+def back(
+    heads: Sequence[Array],
+    head_grads: Sequence[Any] | None,
+    *,
+    retain: bool,
+    create: bool,
+    wanted: Sequence[Origin] = (),
+) -> Sums:
+    """The gradients of the sum of `heads` to all leaves, or to `wanted` alone. With `create` they are recorded too.
+
+    Raises InputError where nothing was recorded, a tape was let go of, or a value was changed in place.
+    """
+    sums = Sums()
+    for i, head in enumerate(heads):
+        if head._origin is None:
+            raise InputError(
+                f"{head.where} does not depend on anything that has a gradient",
+                where="autograd",
+                hint="attach_grad() before, and compute it under autograd.record()",
+            )
+        given = None if head_grads is None else head_grads[i]
+        sums.add(head._origin, _ones(head) if given is None else given)
+    order = _ordered([h._origin[0] for h in heads if isinstance(h._origin, tuple)])
+    for entry in order:
+        entry.check()
+    with mode(on=create, training=None):
+        for piece in reversed(_pieces(order)):
+            _through(piece, sums, create, {*wanted})
+    if not retain:
+        for entry in order:
+            entry.release()
+    return sums
+
+
+def _ones(like: Array) -> Array:
+    return adopt(np.ones(like.shape, like.dtype), like._place)
+
+
+def _ordered(roots: Sequence[Entry]) -> list[Entry]:
+    """All entries behind these, operands first."""
+    found: dict[Entry, None] = {}
+    todo: list[tuple[Entry, bool]] = [(e, False) for e in roots]
+    while todo:
+        entry, ready = todo.pop()
+        if entry in found:
+            continue
+        if ready:
+            found[entry] = None
+            continue
+        todo.append((entry, True))
+        todo += [(o[0], False) for o in entry.origins if isinstance(o, tuple) and o[0] not in found]
+    return list(found)
+
+
+def _pieces(order: Sequence[Entry]) -> list[list[Entry]]:
+    """Runs of operators, and the user's functions one by one."""
+    found: list[list[Entry]] = []
+    for entry in order:
+        if entry.fragment is None or not found or found[-1][0].fragment is None:
+            found.append([entry])
+        else:
+            found[-1].append(entry)
+    return found
+
+
+def _through(piece: list[Entry], sums: Sums, create: bool, wanted: set[Origin]) -> None:
+    """Carry the gradients of a piece's results over to what it was made of."""
+    if piece[0].fragment is None:
+        (entry,) = piece
+        dys = [sums.take((entry, i)) for i in range(len(entry.outputs))]
+        if any(dy is not None for dy in dys):
+            for origin, dx in zip(entry.origins, entry.back(dys), strict=True):
+                if origin is not None and dx is not None:
+                    sums.add(origin, dx)
+        return
+    walk = _Walk(piece)
+    seeds = {n: dy for value, n in walk.made.items() if (dy := sums.take(value)) is not None}
+    if not seeds:
+        return
+    inner = {walk.made[v] for v in wanted if isinstance(v, tuple) and v in walk.made}
+    key = (tuple(walk.key), tuple(seeds), tuple(walk.outside.values()), tuple(sorted(inner)))
+    way = _WAYS.get(key)
+    if way is None:
+        if len(_WAYS) >= MOST:
+            _WAYS.clear()
+        way = _WAYS[key] = _planned(walk, seeds, sorted(inner))
+    given = [seeds[-1 - n] if n < 0 else walk.values[n] for n in way.feeds]
+    outs = _run(way, given)
+    if create:
+        origins = [seeds[-1 - n] if n < 0 else walk.arrays[n] for n in way.feeds]
+        note("backward", way.fragment, origins, outs)
+    by_number: dict[int, list[Origin]] = {}
+    for origin, number in walk.outside.items():
+        by_number.setdefault(number, []).append(origin)
+    for origin, number in walk.made.items():
+        by_number.setdefault(number, []).append(origin)
+    for number, out in zip(way.wrt, outs, strict=True):
+        for origin in by_number[number]:
+            sums.add(origin, out)
+
+
+class _Walk:
+    """The values of a piece by number, in the order in which its entries name them."""
+
+    def __init__(self, piece: Sequence[Entry]) -> None:
+        self.piece = piece
+        self.key: list[Any] = []
+        self.values: list[Any] = []  # by number: the numbers that were computed
+        self.arrays: list[Any] = []  # and arrays that know where they came from
+        self.made: dict[Value, int] = {}
+        self.outside: dict[Origin, int] = {}
+        self._others: dict[int, int] = {}
+        for entry in piece:
+            assert entry.inputs is not None
+            ins = [self._input(x, o) for x, o in zip(entry.inputs, entry.origins, strict=True)]
+            for i, out in enumerate(entry.outputs):
+                self.made[entry, i] = self._number(out, (entry, i))
+            self.key.append((entry.fragment, *ins))
+
+    def _number(self, value: Any, origin: Origin | None) -> int:
+        self.values.append(value)
+        array = value
+        if origin is not None and isinstance(value, Array):
+            array = Array(value._var, value._kind, value._place, value._view)
+            array._code, array._at, array._origin = value._code, value._at, origin
+        self.arrays.append(array)
+        return len(self.values) - 1
+
+    def _input(self, x: Any, origin: Origin | None) -> int:
+        if isinstance(origin, tuple) and origin in self.made:
+            return self.made[origin]
+        if origin is not None:
+            if origin not in self.outside:
+                self.outside[origin] = self._number(x, origin)
+            return self.outside[origin]
+        key = id(x._var) if isinstance(x, Array) and not x._view else id(x)
+        if key not in self._others:
+            self._others[key] = self._number(x, None)
+        return self._others[key]
+
+
+def _planned(walk: _Walk, seeds: dict[int, Array], inner: Sequence[int]) -> Way:
+    """The graph of a piece with its gradients, without what was computed on the way forward."""
+    nodes: list[Node] = []
+    types: dict[str, Type] = {}
+    constants: dict[str, np.ndarray[Any, Any]] = {}
+    names = {n: f"v{n}" for n in range(len(walk.values))}
+    for at, (entry, (fragment, *ins)) in enumerate(zip(walk.piece, walk.key, strict=True)):
+        outs = [walk.made[entry, i] for i in range(len(entry.outputs))]
+        given = dict(zip((*fragment.inputs, *fragment.outputs), (names[n] for n in (*ins, *outs)), strict=True))
+        part = _placed(fragment, f"e{at}/", given)
+        nodes += part.nodes
+        constants |= part.initializers
+        types |= part.types
+    for n, value in enumerate(walk.values):
+        types[names[n]] = _type(value)
+    g = TypedBuilder(types, prefix="d/")
+    for name, array in constants.items():
+        g.hold(name, array)
+    starts = {names[n]: f"dy{n}" for n in seeds}
+    g.types.update({dy: types[y].forget() for y, dy in starts.items() if isinstance(types[y], Tensor)})  # type: ignore[union-attr]
+    wrt = [n for n in (*dict.fromkeys(walk.outside.values()), *inner) if differentiable(types[names[n]])]
+    found = gradients(g, nodes, starts, [names[n] for n in wrt])
+    fed = {names[n] for n in range(len(walk.values))}
+    graph = _without(g, fed | {*starts.values()}, [found[names[n]] for n in wrt if names[n] in found])
+    numbers = {name: n for n, name in names.items()}
+    numbers |= {dy: -1 - n for n, dy in zip(seeds, starts.values(), strict=True)}
+    feeds = tuple(numbers[i] for i in graph.inputs)
+    fragment = Fragment(graph.nodes, graph.inputs, graph.outputs, dict(graph.types), dict(graph.initializers))
+    return Way(Session(graph), feeds, tuple(n for n in wrt if names[n] in found), fragment)
+
+
+def _placed(fragment: Fragment, prefix: str, given: dict[str, str]) -> Graph:
+    """A fragment under names of its own, but for what it shares with the values around."""
+    whole = Graph(fragment.inputs, fragment.outputs, fragment.nodes, fragment.constants, fragment.types)
+    apart = prefixed(whole, prefix)
+    turned = {prefix + inside: outside for inside, outside in given.items()}
+
+    def new(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(turned.get(n, n) for n in names)
+
+    moved = tuple(replace(n, inputs=new(n.inputs), outputs=new(n.outputs)) for n in apart.rename(turned).nodes)
+    kinds = {turned.get(n, n): t for n, t in apart.types.items()}
+    return apart.but(inputs=(), outputs=(), nodes=moved, types=kinds)
+
+
+def _without(g: TypedBuilder, fed: set[str], outputs: Sequence[str]) -> Graph:
+    """The graph of these outputs, in which the values `fed` are inputs."""
+    nodes: list[Node] = []
+    for node in g.nodes():
+        made = [o for o in node.outputs if o]
+        if all(o in fed for o in made):
+            continue
+        if any(o in fed for o in made):  # what else it makes is computed again, beside what is known
+            node = replace(node, outputs=tuple(f"{o}@again" if o in fed else o for o in node.outputs))
+            g.types.update({f"{o}@again": g.types[o] for o in made if o in fed})
+        nodes.append(node)
+    results: list[str] = []
+    for i, name in enumerate(outputs):
+        results.append(f"dx{i}")
+        nodes.append(Node("Identity", (name,), (f"dx{i}",), name=f"dx{i}"))
+        g.types[f"dx{i}"] = g.types[name]
+    types = {n: t.forget() if isinstance(t, Tensor) and n in fed else t for n, t in g.types.items()}
+    graph = prune(Graph((), tuple(results), tuple(nodes), g.constants(), types))
+    read = dict.fromkeys(n for n in graph.reads() if n in fed)
+    return graph.but(inputs=tuple(read)).verify()
+
+
+def _type(value: Any) -> Type:
+    if isinstance(value, Array):
+        return value._kind.tensor
+    return kind_of(value.dtype, value.shape).tensor
+
+
+def _run(way: Way, given: Sequence[Any]) -> list[Array]:
+    """Ask the engine for a piece of the way back."""
+    one, (code, at) = engine(), site()
+    place = next(x._place for x in given if isinstance(x, Array))
+    outs: list[Array] = []
+    for port in way.session.program.outputs:
+        assert isinstance(port.type, Tensor)
+        out = Array(Variable(one, "gradient", None), kind_of(np.dtype(port.type.dtype.numpy), port.type.sizes), place)
+        out._code, out._at = code, at
+        outs.append(out)
+    reads = [x._var for x in given if isinstance(x, Array)]
+    one.push(_compute, reads, [o._var for o in outs], name="backward", args=(way, list(given), outs))
+    return outs
+
+
+def _compute(way: Way, given: Sequence[Any], outs: Sequence[Array]) -> None:
+    values = [x._look(x._var.value) if isinstance(x, Array) else x for x in given]
+    feeds = dict(zip((p.name for p in way.session.inputs), values, strict=True))
+    for out, value in zip(outs, way.session.run(feeds).values(), strict=True):
+        out._var.value = value
+
+
+def into_leaves(sums: Sums) -> None:
+    """Write, or add, the gradients of leaves where they belong."""
+    for origin, gradient in sums.of.items():
+        if isinstance(origin, Leaf):
+            if origin.request == "add":
+                inplace("Add", origin.grad, gradient)
+            else:
+                assign(origin.grad, gradient)
