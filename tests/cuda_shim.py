@@ -176,16 +176,7 @@ def load(sources: Iterable[Source], jobs: int | None = None) -> None:
     flags = SANITIZED if STRICT else FLAGS
     running = [
         subprocess.Popen(
-            [
-                "g++",
-                *(SANITIZED if STRICT else FLAGS),
-                "-I",
-                str(Path(__file__).parent),
-                "-o",
-                f"{p}.so",
-                f"{p}.cpp",
-                "-lm",
-            ],
+            ["g++", *flags, "-I", str(Path(__file__).parent), "-o", f"{p}.so", f"{p}.cpp", "-lm"],
             stderr=subprocess.PIPE,
             text=True,
         )
