@@ -66,6 +66,13 @@ def sync(kv: KVStore) -> Result:
     return made
 
 
+def _declared(kv: KVStore, **sizes: int) -> list[Any]:
+    """Keys of zeros; for each an array of ones to push."""
+    for key, size in sizes.items():
+        kv.init(key, np.zeros(size, np.float32))
+    return [np.ones(size, np.float32) for size in sizes.values()]
+
+
 def _between(kv: KVStore) -> int:
     return kv.stats().between
 
@@ -106,9 +113,7 @@ def learn(kv: KVStore) -> Result:
 
 def counted(kv: KVStore) -> Result:
     """Every push counts once, whoever is slow."""
-    kv.init("n", np.zeros(4, np.float32))
-    kv.init("large", np.zeros(LARGE, np.float32))
-    one, ones = np.ones(4, np.float32), np.ones(LARGE, np.float32)
+    one, ones = _declared(kv, n=4, large=LARGE)
     for step in range(40):
         kv.push("n", one)
         if step % 10 == 0:
@@ -148,9 +153,7 @@ def rows(kv: KVStore) -> Result:
 
 def wait_for_ever(kv: KVStore) -> Result:
     """Rounds without an end; the test kills somebody once everybody has had some."""
-    kv.init("a", np.zeros(100, np.float32))
-    kv.init("b", np.zeros(LARGE, np.float32))
-    one, ones = np.ones(100, np.float32), np.ones(LARGE, np.float32)
+    one, ones = _declared(kv, a=100, b=LARGE)
     for step in range(100_000):
         kv.pushpull("a", one)
         kv.pushpull("b", ones)
@@ -161,9 +164,9 @@ def wait_for_ever(kv: KVStore) -> Result:
 
 def one_fewer(kv: KVStore) -> Result:
     """Rank 1 has one batch less than the others."""
-    kv.init("a", np.zeros(100, np.float32))
+    (one,) = _declared(kv, a=100)
     for _ in range(5 - (kv.rank == 1)):
-        kv.pushpull("a", np.ones(100, np.float32))
+        kv.pushpull("a", one)
     return {}
 
 

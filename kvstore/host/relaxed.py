@@ -181,15 +181,11 @@ class RelaxedGroup(Group):
         others = [m for m in self._others() if m not in self._left]
         return [m for m in others if not self.consistency.may_go(mine, int(value.clocks[m]))]
 
-    def _late(self, value: Value) -> DeadlineError:
+    def _why_late(self, value: Value, missing: str) -> tuple[str, str]:
         assert isinstance(value, SharedValue)
-        missing = self._missing(value)
-        return DeadlineError(
-            f"{self._names([self.me])} is {self._ahead(value)} pushes of key {value.name!r} ahead of "
-            f"{self._names(missing)} for {self.deadline:g} s, and the store is {self.consistency}",
-            where=self.where,
-            hint="every worker must push to the key; a longer wait is deadline=, a looser store staleness=",
-        )
+        ahead = f"{self._names([self.me])} is {self._ahead(value)} pushes of key {value.name!r} ahead of {missing}"
+        why = f"{ahead} for {self.deadline:g} s, and the store is {self.consistency}"
+        return why, "; a longer wait is deadline=, a looser store staleness="
 
     @contextmanager
     def _locked(self, value: Value, how: int) -> Iterator[None]:

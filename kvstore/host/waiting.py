@@ -127,12 +127,13 @@ class Waiting:
 
     def _late(self, value: Value) -> DeadlineError:
         missing = self._missing(value)
-        return DeadlineError(
-            f"round {value.step} of key {value.name!r} is not complete after {self.deadline:g} s; missing "
-            f"{self._names(missing) if missing else 'what the servers answer'}",
-            where=self.where,
-            hint="every worker must push to the key equally often; a longer wait is deadline=",
-        )
+        why, hint = self._why_late(value, self._names(missing) if missing else "what the servers answer")
+        return DeadlineError(why, where=self.where, hint=f"every worker must push to the key{hint}")
+
+    def _why_late(self, value: Value, missing: str) -> tuple[str, str]:
+        """What has not ended, and how that could be prevented."""
+        why = f"round {value.step} of key {value.name!r} is not complete after {self.deadline:g} s; missing {missing}"
+        return why, " equally often; a longer wait is deadline="
 
     def _step(self, seconds: float) -> bool:
         """Receive and handle, or sleep while another thread does; whether anything has happened."""

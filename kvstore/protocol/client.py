@@ -182,14 +182,14 @@ class _Part:
     sent: int = -1  # bytes that have gone or go; -1: not even the first frame, which may be empty
     got: int = 0  # bytes of the value
     answered: bool = True
+    nbytes: int = field(init=False)
 
-    @property
-    def unsent(self) -> bool:
-        return self.push and self.sent < self.shard.nbytes
+    def __post_init__(self) -> None:
+        self.nbytes = self.shard.nbytes
 
     @property
     def ended(self) -> bool:
-        return self.answered and not self.unsent
+        return self.answered and not (self.push and self.sent < self.nbytes)
 
 
 @dataclass(slots=True)
@@ -360,20 +360,21 @@ class Client:
         if not part.push:
             return [Tell(server.number, Pull(part.number, part.step, self._rank))]
         heappush(server.ready, (-part.priority, part.order, part))
-        return self._pump(server)
+        return [] if server.sending else self._pump(server)
 
     def _pump(self, server: _Server) -> list[Instruction]:
         """Send the next frame, if the one before has left."""
         if server.sending or not server.ready:
             return []
         part = server.ready[0][2]
+        base = part.shard.lo
         lo = max(part.sent, 0)
-        hi = min(lo + self._frame, part.shard.nbytes)
-        if hi == part.shard.nbytes:
+        hi = min(lo + self._frame, part.nbytes)
+        if hi == part.nbytes:
             heappop(server.ready)
         server.sending = (part, hi)
         push = Push(part.number, part.step, self._rank, lo, part.value)
-        return [Transmit(server.number, push, part.name, part.shard.lo + lo, part.shard.lo + hi)]
+        return [Transmit(server.number, push, part.name, base + lo, base + hi)]
 
     def _ask(self, server: _Server, what: _Part | _Request) -> list[Instruction]:
         server.asked.append(what)
@@ -430,7 +431,7 @@ class Client:
 
     def _value(self, server: _Server, part: _Part, offset: int, length: int) -> Iterable[Instruction]:
         hi = offset + length
-        if not part.value or offset != part.got or hi > part.shard.nbytes or server.receiving:
+        if not part.value or offset != part.got or hi > part.nbytes or server.receiving:
             raise _unexpected(server, f"bytes {offset} to {hi} of {part.shard.nbytes}", part)
         part.got = hi
         if not length:
@@ -445,7 +446,7 @@ class Client:
 
     def _received(self, part: _Part) -> Iterable[Instruction]:
         self._keys[part.name].stirred = True
-        part.answered = part.got == part.shard.nbytes
+        part.answered = part.got == part.nbytes
         return self._ended(part) if part.ended else ()
 
     def _answered(self, server: _Server, what: _Part | _Request, message: Message) -> Iterable[Instruction]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from . import serving as s
@@ -12,6 +13,12 @@ from .keys import ALIGNMENT
 from .serving import Acknowledge, Add, Apply, Arrived, Asked, Declared, Due, Instruction, Opened, Receive, Send
 
 Into = Literal["sum", "staging", "value"]
+
+
+@cache
+def _staleness(steps: int) -> str:
+    """Under which name an answer is counted."""
+    return f"staleness {max(0, steps)}"
 
 
 class Refusal(Exception):
@@ -87,10 +94,10 @@ class OneKey:
     round: Round | None = None
     stirred: bool = False  # since the last tick
     since: float | None = None  # when somebody began to wait
+    nbytes: int = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        return self.declared.nbytes
+    def __post_init__(self) -> None:
+        self.nbytes = self.declared.nbytes
 
     # ---------------------------------------------------------------------------------------------------- requests
 
@@ -122,7 +129,7 @@ class OneKey:
             or push is None
             or not stream.step == push.step == self.clocks[rank] == step - 1
             or stream.session != session
-            or hi != self.declared.nbytes
+            or hi != self.nbytes
             or rank in self.waits
         ):
             made = self.opened(Opened(rank, e.key, step, 0, hi, e.pull, e.lane), session, rule)
@@ -260,20 +267,22 @@ class OneKey:
         if not at.ranks:
             self.round = None
             return []
-        reach = self.nbytes
-        for place, rank in enumerate(at.ranks):
-            push = self.pushes.get(rank)
-            if push is None or push.step != at.step:
+        pushes, step, reach = self.pushes, at.step, self.nbytes
+        for rank in at.ranks:
+            push = pushes.get(rank)
+            if push is None or push.step != step:
                 return made
+            arrived = push.arrived
             if push.into == "sum":
-                reach = push.arrived
+                reach = arrived
                 continue
             if push.early and push.early <= reach:
-                made.append(Due(rank, key, at.step))
+                made.append(Due(rank, key, step))
                 push.early = 0
-            reach = min(reach, push.arrived)
+            if arrived < reach:
+                reach = arrived
             if reach > push.added:
-                made.append(Add(key, at.step, rank, push.added, reach, first=place == 0))
+                made.append(Add(key, step, rank, push.added, reach, rank == at.ranks[0]))
                 push.added = reach
         complete = reach == self.nbytes
         if reach > at.applied and (complete or not at.whole):
@@ -296,16 +305,17 @@ class OneKey:
         slowest = min(self.clocks.values(), default=0)
         for rank in sorted(self.waits):
             wait = self.waits[rank]
-            upto = self._ready(rank, wait, slowest, rule)
+            upto, step = self._ready(rank, wait, slowest, rule), wait.step
             if wait.value and (upto > wait.sent or upto == self.nbytes):
-                step = self.version if rule.consistency.sums and self.version > wait.step else wait.step
+                if rule.consistency.sums and self.version > step:
+                    step = self.version
                 made.append(Send(rank, key, step, wait.sent, upto, wait.lane))
                 wait.sent = upto
             if upto == self.nbytes:
                 del self.waits[rank]
                 self.stirred = True
                 if wait.pushed and wait.step:
-                    self.counts[f"staleness {max(0, wait.step - slowest)}"] += 1
+                    self.counts[_staleness(wait.step - slowest)] += 1
                 if not wait.value:
                     made.append(Acknowledge(rank, key, wait.step, wait.lane))
         return made
