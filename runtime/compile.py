@@ -17,7 +17,7 @@ from .passes import TYPED, rewrite, simplify
 from .passes.batchnorm import BATCHNORM
 from .passes.canonical import CANONICAL
 from .passes.chains import Chains, fuse_chains
-from .passes.expand import expand
+from .passes.expand import expand, in_served_parts
 from .passes.fold import fold
 from .passes.fusions import FUSIONS
 from .passes.gradient import write_gradients
@@ -145,7 +145,7 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
     def takes(around: Graph, node: Node) -> str | None:
         known = [around.types[n] if n else None for n in node.inputs]
         constants = [n in around.initializers or n in graph.initializers for n in node.inputs]
-        ask = Ask(node, known, [around.types[node.outputs[0]]], constants, options.target)
+        ask = Ask(node, known, [around.types[node.outputs[0]]], constants, options.target, trial=True)
         choice, declined = options.device.choose(ask)
         return None if choice.implementation else "; ".join(reason for _, reason in declined)
 
@@ -156,6 +156,17 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
     if any(in_parts(node) for _, node in graph.walk()):
         written = expand(graph, in_parts, graph.types)
         graph = simplify(_retyped(graph, written, budget))  # what the parts make of sizes is known
+    if options.device.sm:
+
+        def elsewhere(around: Graph, node: Node) -> bool:
+            """Whether a node runs on the host, in whole."""
+            known = [around.types[n] if n else None for n in node.inputs]
+            results = [around.types[n] for n in node.outputs if n]
+            constants = [n in around.initializers or n in graph.initializers for n in node.inputs]
+            ask = Ask(node, known, results, constants, options.target, trial=True)
+            return not options.device.choose(ask)[0].capturable
+
+        graph = in_served_parts(graph, elsewhere, lambda a, b: simplify(_retyped(a, b, budget)))
     graph = _canonical(graph, budget)
     if options.precision in NARROW:
         graph = _retyped(graph, narrowed(graph, takes, NARROW[options.precision]), budget)

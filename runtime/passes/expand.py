@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ...ops import OPS
+from ...ops import OPS, Tensor
 from ...ops.errors import ShapeError
 from ...ops.types import Array, Type
 from ..graph import Graph, Node
@@ -102,3 +102,31 @@ def _needed(nodes: tuple[Node, ...], wanted: set[str]) -> list[Node]:
         kept.append(replace(node, outputs=tuple(outputs)))
         wanted = wanted | set(node.reads())
     return kept[::-1]
+
+
+def in_served_parts(
+    graph: Graph,
+    unserved: Callable[[Graph, Node], bool],
+    settled: Callable[[Graph, Graph], Graph],
+    whole: frozenset[str] = frozenset(),
+) -> Graph:
+    """The graph with the parts of those nodes of known sizes that a device does not serve and all whose parts it does.
+    `settled` makes typed and simplified of a graph and what was rewritten of it. Subgraphs stay: they run where their
+    node does. Nodes whose first outputs are in `whole` stay as they are.
+    """
+
+    def fixed(node: Node) -> bool:
+        return all(isinstance(t, Tensor) and t.static for t in (graph.types.get(n) for n in node.reads()))
+
+    wanted = {
+        node.outputs[0]
+        for node in graph.nodes
+        if node.outputs[0] not in whole and node.record.body_rule and fixed(node) and unserved(graph, node)
+    }
+    written = expand(graph, lambda node: node.outputs[0] in wanted, graph.types) if wanted else graph
+    if written is graph:
+        return graph
+    made = settled(graph, written)
+    left = [o for node in made.nodes if unserved(made, node) for o in node.outputs]
+    split = {w for w in wanted if any(o == w or o.startswith(f"{w}/") for o in left)}
+    return in_served_parts(graph, unserved, settled, whole | split) if split else made
