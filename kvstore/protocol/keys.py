@@ -16,7 +16,7 @@ from ...ops.types import Array, DType
 from .messages import FRAME, Init
 
 ALIGNMENT = 64  # bytes: shards and the ranges inside them begin at multiples
-SPLIT = 1 << 20  # bytes: longer keys are split over all servers
+SPLIT = 256 << 10  # bytes: longer keys are split over all servers
 MOST_DIMS = 32
 MOST_BYTES = 1 << 46  # of one array; what a server really takes is its own limit
 
