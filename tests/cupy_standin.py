@@ -223,7 +223,7 @@ class Standin:
 
         self.submit(on, move, name)
 
-    def block_of(self, address: int) -> Array | None:
+    def block_of(self, address: int) -> Any:
         """The block of the device that an address lies in."""
         for begin, block in self._blocks.items():
             if begin <= address < begin + max(1, block.nbytes):
@@ -286,7 +286,7 @@ class DeviceArray:
         self.ndim = len(self.shape)
         within = self.data.mem.bytes[self.data._offset : self.data._offset + self.nbytes]
         assert within.nbytes == self.nbytes, "a view beyond its block"
-        self.host = within.view(self.dtype).reshape(self.shape)
+        self.host: Array = within.view(self.dtype).reshape(self.shape)
 
     def __getitem__(self, key: slice) -> Any:
         assert self.ndim == 1

@@ -24,6 +24,7 @@ PAGES = [
     ROOT / "docs/export.md",
     ROOT / "docs/kvstore.md",
     ROOT / "docs/arrays.md",
+    ROOT / "docs/gpu.md",
 ]
 
 

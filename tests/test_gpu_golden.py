@@ -16,6 +16,7 @@ from mezzo.exporters import save_onnx
 from mezzo.models.workloads import WORKLOADS
 from mezzo.ops.types import f32
 from mezzo.runtime import device as devices
+from mezzo.runtime.gpu.kernels import GPU_KERNELS
 from mezzo.runtime.graph import GraphBuilder, Node
 from mezzo.tools.check import Options, check
 from mezzo.tools.explain import explain
@@ -48,6 +49,7 @@ def table(standin: Standin, session: mz.Session, feeds: dict[str, Any]) -> str:
     standin.log.clear()
     session.run(feeds)
     (seat,) = session._seats._free
+    instance: Any
     (instance,) = seat.instances.values()
     program, made = session.program, Counter(e.what for e in standin.log)
     refused = [f"{program.steps[r.index].node.op}: {r.reason}" for r in instance.refused]
@@ -102,10 +104,9 @@ class Without:
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Takes an operator from all kernels of GPUs."""
-    from mezzo.runtime.gpu import device as gpu
 
     def take(op: str) -> None:
-        monkeypatch.setattr(gpu, "GPU_KERNELS", tuple(Without(k, op) for k in gpu.GPU_KERNELS))
+        monkeypatch.setattr("mezzo.runtime.gpu.device.GPU_KERNELS", tuple(Without(k, op) for k in GPU_KERNELS))
         monkeypatch.setattr(devices, "DEVICES", {"cpu": devices.DEVICES["cpu"]})
 
     return take

@@ -85,7 +85,7 @@ class Backend(BaseBackend):
         BudgetError as `mezzo.load` does."""
         if not cls.supports_device(device):
             raise InputError(f"there is no device {device!r} here", where="Backend.prepare", hint="device='CPU'")
-        kind, _, index = device.partition(":")
+        kind, _separator, index = device.partition(":")
         on = "cpu" if kind == "CPU" else f"gpu:{index or 0}"
         return Representation(Session(load_onnx(model), device=on, random="numpy", instances=1, onednn=onednn))
 

@@ -40,7 +40,9 @@ def confirm(program: Program, options: Options, weights: Mapping[str, Array], bu
     """
     # rules and kernels look at the elements of shapes, axes, scales and the like; weights are left alone
     known = {n: type_of(a, known=True) for n, a in weights.items() if a.size <= 16 or a.dtype.kind in "iub"}
-    _confirm(program, _Checked(options.device, options.target, known), weights, budget, outer={})
+    inside = _Checked(options.inside.device, options.inside.target, known)
+    checked = _Checked(options.device, options.target, known, inside if options.device.sm else None)
+    _confirm(program, checked, weights, budget, outer={})
 
 
 def _confirm(
@@ -60,7 +62,7 @@ def _confirm(
         _check_step(step, program, checked, fixed, constants)
         for body in step.bodies.values():
             # a body's own weights are constants like any other; what it captures has a type out here
-            _confirm(body, checked, weights, budget, types)
+            _confirm(body, checked.inside or checked, weights, budget, types)
     _check_slots(program, fixed)
     _check_lives(program)
     _check_shared(plan, program)
@@ -105,6 +107,7 @@ class _Checked:
     device: Device
     target: Target
     weights: Mapping[str, Type]
+    inside: _Checked | None = None  # for bodies, where they run elsewhere
     choices: dict[Any, Choice] = field(default_factory=dict[Any, Choice])
 
     def choice(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> Choice:
@@ -145,7 +148,7 @@ class _Checked:
             except MezzoError as error:
                 raise Differs(f"{step.choice.kernel} cannot run {node.op} as it was stored: {error}") from error
         choice, _ = self.device.choose(ask)
-        if step.bodies:
+        if step.bodies and not self.target.sm:
             choice = replace(choice, workspace=max(map(body_bytes, step.bodies.values())))
         return as_they_lie(choice, ins)
 

@@ -177,8 +177,13 @@ def _program(table: Table, pool: Pool, bodies: _Bodies, target: Target) -> Progr
         captures=names("captures"),
         states={texts[a]: texts[b] for a, b in grouped(table.column("states"), 2)},
         results=names("results"),
-        target=replace(target, device=texts[table.number("device")]),
+        target=_target(target, texts[table.number("device")]),
     )
+
+
+def _target(target: Target, device: str) -> Target:
+    """What a program of a variant was made for: bodies of a GPU's programs run on the host (Options.inside)."""
+    return target if device == target.device else replace(target, device=device, math="strict", sm=0)
 
 
 def _plan(table: Table, texts: Sequence[str]) -> MemoryPlan:

@@ -28,7 +28,7 @@ from ...ops.budget import Budget
 from ...ops.errors import ModelError, UnsupportedModel
 from ...ops.types import Array
 from ..compile import Bound
-from ..device import DEVICES
+from ..device import device
 from ..graph import Graph, Signature
 from ..lower import Options
 from ..version import __version__
@@ -215,9 +215,12 @@ class Opened:
 
     def fits(self, key: Key) -> bool:
         """Whether a variant of this key would be looked at on this machine."""
-        if self.problem or key.device not in DEVICES:
+        try:
+            here = key_here(Options(device(key.device)), (), {})
+        except MezzoError:  # of a device that is not here
             return False
-        here = key_here(Options(DEVICES[key.device]), (), {})
+        if self.problem:
+            return False
         return (key.isa, key.kernels, key.precision) == (here.isa, here.kernels, here.precision)
 
     def place_of(self, array: Array) -> int:

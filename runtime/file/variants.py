@@ -60,7 +60,7 @@ def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]
     shown = "; ".join(f"{name!r}: {t}" for name, t in types.items())
     return Key(
         device=device.name,
-        isa=ISA,
+        isa=f"sm_{device.sm}" if device.sm else ISA,
         kernels=f"mezzo {__version__}, numpy {np.__version__}, {how_many}: {names}",
         precision=PRECISION if options.precision == "fp32" else options.precision,
         strategy=", ".join([options.strategy.value, *(word for word, on in how.items() if on), *outside]),

@@ -26,6 +26,7 @@ from ..lives import Space, aligned
 from ..pool import aligned_empty
 from ..program import Program, Step, body_bytes
 from .capture import Numbered, Refused, captured
+from .device import Gpu
 from .driver import LOADED, cupy
 from .generated import Generated
 from .host import HOST, Aside, aside
@@ -52,7 +53,9 @@ class GpuInstance(Instance):
         if arena.nbytes < program.arena_bytes:
             raise PlanError(f"an arena of {arena.nbytes} bytes for a program of {program.arena_bytes}")
         self.program, self.arena, self.around = program, arena, around
-        self._gpu: Any = device(program.target.device)
+        gpu = device(program.target.device)
+        assert isinstance(gpu, Gpu)
+        self._gpu, self._there = gpu, arena
         self._device = HOST
         self._constant = frozenset(program.weights)
         small = [n for n in program.weights if around.weights[n].size <= 16 and around.weights[n].dtype != np.uint8]
@@ -81,7 +84,7 @@ class GpuInstance(Instance):
         on_host = {n for a in self._aside.values() for n in (*a.step.reads(), *a.step.writes())}
         read = {n for i, s in enumerate(program.steps) if i not in self._aside for n in s.reads()}
         beside = [n for n in sorted(on_host - {*program.weights, *program.staged}) if _fixed(types[n])]
-        self._staging = Staging(program, self.arena.data.ptr, beside)
+        self._staging = Staging(program, self._there.data.ptr, beside)
         self.arrays = {n: self.around.weights[n] for n in program.weights}
         self.arrays |= self._staging.arrays
         self.there: dict[str, Any] = {}
@@ -91,7 +94,7 @@ class GpuInstance(Instance):
                 if name in read:
                     self.there[name] = uploaded(self.around.weights[name], self._gpu.index)
             elif slot.life.space is Space.ARENA and isinstance(known, Tensor):
-                self.there[name] = view(self.arena, slot.offset, known)
+                self.there[name] = view(self._there, slot.offset, known)
         for before, after in program.states.items():
             state: Any = states[before]
             assert isinstance(state, Resident)
@@ -100,7 +103,7 @@ class GpuInstance(Instance):
         for name in program.staged:
             known = types[name]
             assert isinstance(known, Tensor)
-            self.there[name] = view(self.arena, at, known)
+            self.there[name] = view(self._there, at, known)
             at += aligned(known.nbytes)
         bodies = [aligned(body_bytes(b)) for s in program.steps for b in s.bodies.values()]
         self._memory = aligned_empty(sum(bodies))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def gpu_memory_info(index: int = 0) -> MemoryInfo:
 def utilisation(index: int) -> int | None:
     """Percent of the last moments in which the GPU computed; None without nvidia-ml-py or the driver's part of it."""
     try:
-        import pynvml
+        pynvml: Any = import_module("pynvml")
     except ImportError:
         return None
     try:

@@ -40,12 +40,13 @@ class Staging:
         self._begin = base + aligned(program.plan.size)
         self.copies = cp.cuda.Stream(non_blocking=True)
         self._arrived = cp.cuda.Event(disable_timing=True)
-        types = {n: program.types[n] for n in (*program.staged, *beside)}
+        types: dict[str, Tensor] = {}
         self._places: dict[str, tuple[int, int]] = {}
         at = 0
-        for name, known in types.items():
+        for name in (*program.staged, *beside):
+            known = program.types[name]
             assert isinstance(known, Tensor)
-            self._places[name] = at, known.nbytes
+            types[name], self._places[name] = known, (at, known.nbytes)
             at += aligned(known.nbytes)
         self._memory = pinned(at)
         self.arrays = {n: _array(self._memory, self._places[n][0], t) for n, t in types.items()}
