@@ -27,7 +27,7 @@ from mezzo.runtime.gpu.cudnn.plans import Plan, nbytes
 from mezzo.runtime.graph import GraphBuilder
 from mezzo.runtime.kernels import Ask, Choice, Declined
 
-from .cuda_shim import ask
+from .cuda_shim import ask, missing
 from .cudnn_standin import CudnnStandin, forget
 from .cupy_standin import Standin
 from .gpu_cases import Case, chain
@@ -154,7 +154,10 @@ def test_samples(op: str, dtype: str, math: str, cudnn: CudnnStandin) -> None:
 @pytest.mark.parametrize("case", CHAINS, ids=lambda c: "-".join(link[1] for link in c.attrs["chain"]))
 @pytest.mark.parametrize(("dtype", "math"), [("float32", "strict"), ("float32", "tf32"), ("float16", "strict")])
 def test_chains(case: Case, dtype: str, math: str, cudnn: CudnnStandin) -> None:
-    agree(case, dtype, math, cudnn)
+    choice = agree(case, dtype, math, cudnn)
+    if choice.layouts:  # what has the result's size lies as the result does: nothing is copied for it
+        whole = [i for i, x in enumerate(case.inputs) if isinstance(x, Tensor) and x.sizes == MADE.sizes]
+        assert {choice.layouts[i] for i in whole} <= {choice.layouts[-1]}
 
 
 def test_every_draft_means_the_same(cudnn: CudnnStandin) -> None:
@@ -310,8 +313,8 @@ def test_a_network(cudnn: CudnnStandin) -> None:
         session = mz.Session(graph, device="gpu:0", precision=precision)
         kernels = [s.choice.kernel for s in session.program.steps if "cudnn" in s.choice.kernel]
         assert kernels == ["cudnn.conv", "cudnn.conv", "cudnn.conv_transpose"]
-        if precision == "tf32":
-            continue  # its copies between layouts are kernels of ours, which the stand-in only records
+        if precision == "tf32" and missing():
+            continue  # its copies between layouts are kernels of ours
         for _ in range(3):
             for name, got in session.run(fed).items():
                 assert np.abs(np.asarray(got) - want[name]).max() <= 1e-5 * np.abs(want[name]).max()
