@@ -39,6 +39,8 @@ def _list(*values: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
 def affine_grid(k: Context, theta: Array, size: Array, *, align_corners: int = 0) -> Array:
     sizes = ints(size)[2:]
     matrix = widen(theta)
+    if not len(theta):  # no points are made for nobody
+        return k.xp.zeros((0, *sizes, len(sizes)), theta.dtype)
 
     def line(n: int) -> Array:
         at = k.xp.arange(n, dtype=matrix.dtype)

@@ -11,7 +11,7 @@ from ...ops.errors import InputError, ShapeError
 from .array import Array, Key
 from .kinds import kind_of, known
 from .recording import RECORDING
-from .running import SCALARS, apply, as_array, assign, cast, line_of, site
+from .running import SCALARS, apply, as_array, assign, cast, line_of, refuse_recorded, site
 
 Index = Any
 
@@ -28,6 +28,8 @@ def get(x: Array, key: Index) -> Array:
 
 def put(x: Array, key: Index, value: Any) -> None:
     """`x[key] = value`, cast to the element type of `x`."""
+    if RECORDING.on:
+        refuse_recorded(x)
     given = key if isinstance(key, tuple) else (key,)
     if any(map(_is_array, given)):
         _scatter(x, given, value)

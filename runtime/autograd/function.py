@@ -45,11 +45,11 @@ class Function:
     def saved_tensors(self) -> tuple[Array, ...]:
         return self._saved
 
-    def forward(self, *inputs: Array) -> Any:
+    def forward(self, *inputs: Any, **options: Any) -> Any:
         """The results: one array, or a tuple. Nothing inside is recorded."""
         raise NotImplementedError
 
-    def backward(self, *dys: Array) -> Any:
+    def backward(self, *dys: Any, **options: Any) -> Any:
         """From the gradients of the results those of the inputs, one for each (None for none)."""
         raise NotImplementedError
 

@@ -19,7 +19,7 @@ class HeldTape(UserWarning):
 def tell(entries: Sequence[Entry], now: int) -> None:
     """Warn of entries that are still alive, naming the arrays that hold them and who holds those."""
     wanted = {id(e) for e in entries}
-    holders = [x for x in gc.get_objects() if isinstance(x, Array) and _leads_to(x, wanted)]
+    holders = [x for x in gc.get_objects() if type(x) is Array and _leads_to(x, wanted)]
     if not holders:
         return
     told = []
@@ -51,6 +51,9 @@ def _names(x: Any, depth: int = 2) -> Iterator[str]:
                     yield _of_whom(holder, key)
         elif isinstance(holder, list | tuple | set) and depth:
             yield from (f"{name}[...]" for name in _names(holder, depth - 1))
+        elif not isinstance(holder, Array | list | tuple | set):
+            named = [key for key, value in getattr(holder, "__dict__", {}).items() if value is x]
+            yield from (f"{type(holder).__name__}.{key}" for key in named)
     for frame in _frames():
         for key, value in frame.f_locals.items():
             if value is x:

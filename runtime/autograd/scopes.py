@@ -12,7 +12,7 @@ from ...ops.errors import InputError
 from ...ops.types import differentiable
 from ..arrays.array import Array
 from ..arrays.recording import RECORDING
-from ..arrays.running import adopt, as_array
+from ..arrays.running import adopt, as_array, cast
 from .back import back, into_leaves
 from .tape import Leaf, mode, plain
 
@@ -132,7 +132,7 @@ def _heads(heads: Any, head_grads: Any) -> tuple[list[Array], list[Any] | None]:
     given = [head_grads] if isinstance(heads, Array) else list(head_grads)
     weights = []
     for head, g in zip(several, given, strict=True):
-        weight = None if g is None else as_array(g, head._place)
+        weight = None if g is None else cast(as_array(g, head._place), head.dtype)
         if weight is not None and weight.shape != head.shape:
             raise InputError(f"a gradient {weight._kind} for {head.where}", where="backward")
         weights.append(weight)
