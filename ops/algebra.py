@@ -16,7 +16,7 @@ from .rules import narrow, same, widen
 from .types import Array, Dim, Tensor, f32, i64
 
 
-def _terms(equation: str, count: int) -> tuple[list[str], str]:
+def terms_of(equation: str, count: int) -> tuple[list[str], str]:
     """The labels of each operand and of the result; an ellipsis is one label, written as a dot."""
     left, arrow, right = equation.replace(" ", "").replace("...", ".").partition("->")
     terms = left.split(",")
@@ -59,7 +59,7 @@ def _terms(equation: str, count: int) -> tuple[list[str], str]:
     ],
 )
 def einsum(k: Context, *Inputs: Array, equation: str) -> Array:
-    terms, result = _terms(equation, len(Inputs))
+    terms, result = terms_of(equation, len(Inputs))
     spelt = f"{','.join(terms)}->{result}".replace(".", "...")
     wide = [widen(x) for x in Inputs]
     y = k.xp.einsum(spelt, *wide, optimize=len(wide) > 2)
@@ -73,7 +73,7 @@ def _along(a: Dim, b: Dim, what: str) -> Dim:
 
 @einsum.infer
 def _(*Inputs: Tensor, equation: str) -> Tensor:
-    terms, result = _terms(equation, len(Inputs))
+    terms, result = terms_of(equation, len(Inputs))
     sizes: dict[str, Dim] = {}
     spread: list[tuple[Dim, ...] | None] = []
     for term, t in zip(terms, Inputs, strict=True):
@@ -115,7 +115,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, equation: str) -> tuple[Value |
 
 def _spelt(equation: str, ranks: list[int], rank: int) -> tuple[list[str], str]:
     """The terms and the result with letters for the axes of ellipses, of which the last ones line up."""
-    terms, result = _terms(equation, len(ranks))
+    terms, result = terms_of(equation, len(ranks))
     free = "".join(c for c in ascii_letters if c not in equation)
 
     def spelt(term: str, rank: int) -> str:

@@ -141,9 +141,13 @@ RESIZE = [
     Case("Resize", [x(2, 5, 14, 15), None, np.array([1, 1, 2, 0.7], np.float32)], {"mode": m}, layouts=[a])
     for m, x, a in (("nearest", f32, ""), ("linear", f32, NHWC), ("cubic", half, ""))
 ]
+EINSUM = [
+    Case("Einsum", [f32(2, 3, 20, 17), f32(2, 3, 33, 17)], {"equation": "bhid,bhjd->bhij"}),
+    Case("Einsum", [half(2, 20, 3, 17), half(2, 33, 3, 17)], {"equation": "bihd,bjhd->bhij"}),
+]
 TEMPLATES = {
     "gpu.softmax": SOFTMAX, "gpu.normalisation": NORMALISATION, "gpu.batch_normalisation": BATCH, "gpu.lrn": LRN,
     "gpu.copy": COPY, "gpu.pad": PAD, "gpu.pool": POOL, "gpu.global_pool": GLOBAL, "gpu.gather": GATHER,
     "gpu.scatter": SCATTER, "gpu.gemm": GEMM, "gpu.conv": CONV, "gpu.top_k": TOP_K,
-    "gpu.cumulated": CUMULATED, "gpu.places": PLACES, "gpu.resize": RESIZE,
+    "gpu.cumulated": CUMULATED, "gpu.places": PLACES, "gpu.resize": RESIZE, "gpu.einsum": EINSUM,
 }  # fmt: skip

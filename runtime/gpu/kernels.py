@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ..kernels.kernel import Kernel
 from . import cublaslt, cudnn
+from .between import GridSample, RoiAlign
 from .conv import Convolution
+from .einsum import Einsum
 from .gemm import Gemm
 from .indexing import Gather, Scatter
 from .made import Made
@@ -23,5 +25,5 @@ GPU_KERNELS: tuple[Kernel, ...] = (
     *cudnn.KERNELS, *cublaslt.KERNELS,
     Pointwise(), Reduce(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
     Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(), Places(),
-    Resize(), Made(), Gemm(), Convolution(),
+    Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(),
 )  # fmt: skip
