@@ -18,13 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mezzo as mz
+from mezzo.runtime.arrays import lazy, prepared
 from mezzo.runtime.arrays.indexing import as_operators
 from mezzo.runtime.device import DEVICES
 from mezzo.runtime.engine import Engine, process, scheduler
 
 nd: Any = mz.nd
 python: Any = operator
-MODES = ("threaded", "naive", "in place", "checked")
+MODES = ("threaded", "naive", "in place", "checked", "fused", "fused in place")
 
 
 class Using:
@@ -40,14 +41,18 @@ class Using:
             "naive": lambda: Engine("naive"),
             "in place": lambda: Engine("naive"),
             "checked": lambda: Engine(check=True),
+            "fused": lambda: Engine(threads={"compute": 3}),
+            "fused in place": lambda: Engine("naive"),
         }[self.mode]()
         self.patch.setattr(process, "_one", one)
         # with other threads about (of other tests), a naive engine would push
-        self.patch.setattr(scheduler, "other_threads", lambda: self.mode != "in place")
-        assert one.only_calls() == (self.mode == "in place")
+        self.patch.setattr(scheduler, "other_threads", lambda: not self.mode.endswith("in place"))
+        assert one.only_calls() == self.mode.endswith("in place")
+        self.patch.setattr(lazy, "_on", self.mode.startswith("fused"))
         return one
 
     def __exit__(self, *_: object) -> None:
+        lazy.flush()
         self.patch.undo()
 
 
@@ -160,8 +165,12 @@ def test_operations_return_before_they_are_computed() -> None:
         b = nd.sum(nd.exp(a) @ nd.ones((3, 5)), axis=0) > 1
         assert (b.shape, b.dtype, b.size, b.ndim, b.nbytes, b.itemsize) == ((5,), np.bool_, 5, 1, 5, 1)
         assert b._var.version == 0
+        with nd.fusion():
+            c = b * 2 + b
+            assert (c.shape, c.dtype) == ((5,), np.int64)
         gate.set()
         assert b.tolist() == [True] * 5
+        assert c.tolist() == [3] * 5
         assert b._var.version == 1
 
 
@@ -335,10 +344,103 @@ def test_no_gpu_says_what_is_missing() -> None:
     assert caught.value.hint
 
 
+# -- lazy fusion -------------------------------------------------------------------------------------------------------
+
+
+def expressions(dtype: str, rows: int) -> Iterator[Any]:
+    """Runs of operations of several sorts: long ones, shared parts, operands that are repeated, and parts of arrays."""
+    rng = np.random.default_rng(0)
+    x, y = (nd.array(rng.normal(size=(rows, 300)).astype(dtype)) for _ in range(2))
+    row, column, number = x[0] * 2, y[:, :1] + 1, nd.asarray(np.array(0.5, dtype))
+    yield nd.tanh(x * 2 + y) * 0.5 - nd.exp(-x * x) / (1 + y * y)
+    yield nd.where(x > y, x * row, nd.sqrt(abs(y)) + column) * number
+    yield (x[::2] + y[::2] * 3)[:, ::-1] - 1
+    z = x
+    for i in range(60):
+        z = z * 0.99 + (y if i % 3 else row)
+    yield z
+    kept = [x + y]
+    for _ in range(4):
+        kept.append(kept[-1] * kept[-1] - x)
+    yield kept[2] + kept[4]
+    yield nd.logical_and(x > 0, nd.isfinite(1 / (y - y[0])))
+    yield (x * 100).astype("int8") * 3 + 1
+
+
+@pytest.mark.parametrize("rows", [2, 500])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("mode", ["threaded", "in place"])
+def test_fused_operations_have_the_same_bits(mode: str, dtype: str, rows: int) -> None:
+    assert (rows * 300 > prepared.PIECE) == (rows == 500)
+    with Using(mode):
+        expected = [x.asnumpy() for x in expressions(dtype, rows)]
+        with nd.fusion():
+            found = list(expressions(dtype, rows))
+            assert any(x._lazy is not None for x in found), "nothing was gathered"
+            found = [x.asnumpy() for x in found]
+    for x, y in zip(expected, found, strict=True):
+        assert x.dtype == y.dtype
+        assert x.tobytes() == y.tobytes()
+
+
+def test_a_run_of_operations_is_one_workload() -> None:
+    with Using("fused") as one:
+        a, b = nd.ones((2, 3)), nd.ones((2, 3))
+        nd.waitall()
+        with one.trace() as trace:
+            c = (a + b) * 2 - a
+            d = c / 4
+            assert lazy.waiting
+            e = d @ b.mT
+            e.wait_to_read()
+            nd.waitall()
+        names = [event["name"] for event in trace.events() if event["ph"] == "X"]
+    assert sorted(names) == ["Div", "MatMul", "Sub of 3", "Transpose"], "c is held, d reads it"
+    assert c.tolist() == [[3] * 3] * 2
+
+
+def test_writes_come_after_what_was_gathered_before_them() -> None:
+    for mode in ("fused", "fused in place"):
+        with Using(mode):
+            a = nd.ones(3)
+            part = a[1:]
+            b = a * 2 + 1
+            part[:] = 9
+            c = a * 2
+            a -= 1
+            assert (a.tolist(), b.tolist(), c.tolist()) == ([0, 8, 8], [3, 3, 3], [2, 18, 18])
+
+
+def test_an_error_in_a_run_names_the_line_that_asked_for_the_operation() -> None:
+    with Using("fused"):
+        a = nd.arange(4)
+        powers = a ** nd.asarray([1, 0, -1, 2])
+        more = powers * 2 + a
+        del powers
+        with pytest.raises(ValueError, match="negative integer powers") as caught:
+            more.asnumpy()
+        assert line_after("powers = a ** nd.asarray([1, 0, -1, 2])") in "".join(caught.value.__notes__)
+        assert "'Pow'" in "".join(caught.value.__notes__)
+
+
+def test_what_nobody_holds_is_not_computed_and_not_kept() -> None:
+    with Using("fused") as one:
+        a = nd.ones(1 << 16)
+        nd.waitall()
+        tracemalloc.start()
+        with one.trace() as trace:
+            for i in range(500):
+                a * i
+            nd.waitall()
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        tracemalloc.stop()
+        assert not [e for e in trace.events() if e["ph"] == "X"]
+
+
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["threaded", "naive", "in place"])
+@pytest.mark.parametrize("mode", ["threaded", "naive", "in place", "fused in place"])
 def test_a_thousand_temporaries_keep_memory_flat(mode: str) -> None:
     with Using(mode):
         x, total = nd.ones(1 << 16), nd.zeros(1 << 16)  # 256 KiB each

@@ -37,14 +37,25 @@ class Array:
     <Array float32[2,3] on cpu(0)>
     """
 
-    __slots__ = ("__weakref__", "_at", "_code", "_kind", "_origin", "_place", "_var", "_view")
+    __slots__ = ("__weakref__", "_at", "_code", "_kind", "_lazy", "_origin", "_place", "_variable", "_view")
     __array_priority__ = 1000  # NumPy leaves operators to us
     _code: CodeType  # where it was made: a line is looked up when it is asked for
     _at: int
+    _variable: Variable  # not there while the array is gathered
 
-    def __init__(self, var: Variable, kind: Kind, place: Place, view: tuple[Key, ...] = ()) -> None:
-        self._var, self._kind, self._place, self._view = var, kind, place, view
+    def __init__(self, var: Variable | None, kind: Kind, place: Place, view: tuple[Key, ...] = ()) -> None:
+        self._kind, self._place, self._view = kind, place, view
+        self._lazy: lazy.Node | None = None
         self._origin: Any = None  # how it came to be, for gradients: see runtime/autograd/tape.py
+        if var is not None:
+            self._variable = var
+
+    @property
+    def _var(self) -> Variable:
+        """What the engine orders it by; all that is gathered goes to the engine first."""
+        if lazy.waiting:
+            lazy.flush()
+        return self._variable
 
     # -- what is known at once ----------------------------------------------------------------------------------------
 
@@ -427,4 +438,4 @@ def kind_of_value(value: np.ndarray[Any, Any]) -> Kind:
     return kind_of(value.dtype, value.shape)
 
 
-from . import functions, indexing, protocols, running  # noqa: E402 (they need the class that uses them)
+from . import functions, indexing, lazy, protocols, running  # noqa: E402 (they need the class that uses them)

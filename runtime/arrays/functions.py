@@ -121,6 +121,7 @@ from .elementwise import (
     where,
 )
 from .files import load, save
+from .lazy import fusion
 from .products import dot, matmul, tensordot, vecdot
 from .reducing import (
     all,
@@ -259,6 +260,7 @@ __all__ = [
     "from_dlpack",
     "full",
     "full_like",
+    "fusion",
     "greater",
     "greater_equal",
     "hypot",

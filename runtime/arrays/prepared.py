@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from ...ops import OPS, OPSETS, Context, Op, Tensor
 from ...ops.errors import ShapeError, UnsupportedModel
-from ...ops.expr import EXACT, Lowered, Register, lower
+from ...ops.expr import EXACT, Expr, Lowered, Register, lower
 from .kinds import MOST, Kind, Known, kind_of
 
 Template = tuple["Kind | Known | None", ...]
@@ -24,14 +25,21 @@ class Prepared:
 
     `template` has the kind of each operand that is given at a call, the others themselves. `call(*arrays)` computes
     fresh arrays: one, or a tuple where `outs` has several entries; an entry of None is a kind that depends on the
-    elements.
+    elements. `tree` is the expression of a pointwise operator.
     """
 
-    __slots__ = ("attrs", "call", "name", "outs", "record", "template")
+    __slots__ = ("attrs", "call", "name", "outs", "record", "template", "tree")
 
     def __init__(
-        self, record: Op, template: Template, attrs: Mapping[str, Any], outs: tuple[Kind | None, ...], call: Call
+        self,
+        record: Op,
+        template: Template,
+        attrs: Mapping[str, Any],
+        outs: tuple[Kind | None, ...],
+        call: Call,
+        tree: Expr | None = None,
     ) -> None:
+        self.tree = tree
         self.record, self.template, self.attrs, self.outs, self.call = record, template, attrs, outs, call
         self.name = record.name
 
@@ -85,7 +93,7 @@ def _prepare(name: str, domain: str, template: Template, attrs: dict[str, Any], 
         call = _pointwise(lower(tree), template, outs[0])
         if tree.kind not in EXACT or any(a.args for a in tree.args):
             call = _quietly(call)
-        return Prepared(record, template, attrs, tuple(outs), call)
+        return Prepared(record, template, attrs, tuple(outs), call, tree)
     return Prepared(record, template, attrs, tuple(outs), _reference(record, template, bound, outputs))
 
 
@@ -123,8 +131,68 @@ def _within_errstate(call: Call) -> Call:
 
 def _pointwise(code: Lowered, template: Template, out: Kind) -> Call:
     """The instructions of a lowered expression, results and temporaries fresh."""
-    numbers = {i: place for place, i in enumerate(i for i, t in enumerate(template) if t is not None)}
-    shape, dtype, count = out.shape, out.dtype, len(numbers)
+    present = [i for i, t in enumerate(template) if t is not None]
+    steps, temps, constants = _steps(code, {i: place for place, i in enumerate(present)})
+    shape, dtype = out.shape, out.dtype
+    if len(steps) == 1 and steps[0][1] == (*range(len(present)),) and _plain(code, out):
+        function: Call = steps[0][0]
+        return function
+
+    def call(*xs: Any) -> Any:
+        made = np.empty(shape, dtype)
+        registers = (*xs, made, *[np.empty(shape, t) for t in temps], *constants)
+        for function, srcs, dst in steps:
+            function(*[registers[s] for s in srcs], out=registers[dst], casting="unsafe")
+        return made
+
+    return call
+
+
+PIECE = 1 << 16  # elements at a time: intermediate results stay in the cache, and calls are few
+
+
+class Pieces:
+    """The instructions over operands of these shapes, piece by piece: intermediate results stay in the cache.
+
+    Where an operand has to be repeated, or does not lie in one piece, all is one piece.
+    """
+
+    def __init__(self, code: Lowered, shapes: Sequence[tuple[int, ...]], out: Kind) -> None:
+        self._steps, self._temps, self._constants = _steps(code, {i: i for i in range(len(shapes))})
+        self._whole = _quietly(_pointwise(code, (out,) * len(shapes), out))
+        self._out, self._full = out, [s == out.shape for s in shapes]
+        self._even = all(s == out.shape or math.prod(s) == 1 for s in shapes)
+
+    def __call__(self, *xs: Any) -> Any:
+        contiguous = all(x.flags.c_contiguous for x, f in zip(xs, self._full, strict=True) if f)
+        if not self._even or self._out.size <= PIECE or not contiguous:
+            return self._whole(*xs)
+        made = np.empty(self._out.size, self._out.dtype)
+        rows = [x.reshape(-1) if f else x.reshape(()) for x, f in zip(xs, self._full, strict=True)]
+        _quiet.run(self._pieces, rows, made)
+        return made.reshape(self._out.shape)
+
+    def _pieces(self, rows: list[Any], made: Any) -> None:
+        scratch = [np.empty(PIECE, t) for t in self._temps]
+        for low in range(0, made.size, PIECE):
+            high = min(low + PIECE, made.size)
+            registers = (
+                *[r[low:high] if f else r for r, f in zip(rows, self._full, strict=True)],
+                made[low:high],
+                *[t[: high - low] for t in scratch],
+                *self._constants,
+            )
+            for function, srcs, dst in self._steps:
+                function(*[registers[s] for s in srcs], out=registers[dst], casting="unsafe")
+
+
+Steps = list[tuple[Call, tuple[int, ...], int]]
+
+
+def _steps(code: Lowered, numbers: Mapping[int, int]) -> tuple[Steps, list[Any], list[Any]]:
+    """Functions with the numbers of what they read and write, counted through operands, result, temporaries and
+    constants; the element types of temporaries, and the constants."""
+    count = len(numbers)
     temps = [d.numpy for d in code.temps]
     constants: list[Any] = []
 
@@ -139,19 +207,7 @@ def _pointwise(code: Lowered, template: Template, out: Kind) -> Call:
         return count + len(temps) + len(constants)
 
     steps = [(_function(c.ufunc), tuple(map(place, c.srcs)), place(c.dst)) for c in code.code]
-    if len(steps) == 1 and _plain(code, out):
-        function: Call = steps[0][0]
-        if steps[0][1] == (*range(count),):
-            return function
-
-    def call(*xs: Any) -> Any:
-        made = np.empty(shape, dtype)
-        registers = (*xs, made, *(np.empty(shape, t) for t in temps), *constants)
-        for function, srcs, dst in steps:
-            function(*[registers[s] for s in srcs], out=registers[dst], casting="unsafe")
-        return made
-
-    return call
+    return steps, temps, constants
 
 
 def _plain(code: Lowered, out: Kind) -> bool:

@@ -16,7 +16,7 @@ from ...ops import DType
 from ...ops.errors import InputError, MezzoError, ShapeError
 from ..engine import Engine, Variable, engine
 from ..engine.work import OURS
-from . import recording
+from . import lazy, recording
 from .array import Array, kind_of_value
 from .kinds import MOST, Kind, Known, Scalar, dtype_of, kind_of, together
 from .place import Place, cpu
@@ -99,6 +99,10 @@ def run_unseen(made: Prepared, given: tuple[Any, ...], place: Place | None = Non
             place, first = x._place, False
         elif x._place is not place:
             raise several_places(made.name, given)
+    if lazy.fusing() and made.tree is not None and call is None:
+        return _gathered(made, given, place or cpu())
+    if lazy.waiting:
+        lazy.flush()
     one, call, place = engine(), call or made.call, place or cpu()
     if one.only_calls():
         result = _right_here(one, made, given, place, call)
@@ -115,6 +119,16 @@ def run_unseen(made: Prepared, given: tuple[Any, ...], place: Place | None = Non
     return outs[0] if len(outs) == 1 else tuple(outs)
 
 
+def _gathered(made: Prepared, given: tuple[Any, ...], place: Place) -> Array:
+    """An array that is computed later, with others."""
+    kind = made.outs[0]
+    assert kind is not None
+    out = Array(None, kind, place)
+    out._code, out._at = site()
+    lazy.gather(made, given, out)
+    return out
+
+
 _UNKNOWN = Kind(np.dtype(np.bool_), (0,))  # until the elements are known
 
 
@@ -123,7 +137,7 @@ def _right_here(one: Engine, made: Prepared, given: tuple[Any, ...], place: Plac
     values = []
     for x in given:
         if x.__class__ is not np.ndarray:
-            var = x._var
+            var = x._variable
             if var._failure is not None:
                 return None
             x = x._look(var._value) if x._view else var._value
@@ -356,17 +370,23 @@ def inplace(name: str, target: A, other: Operand, floating: bool = False) -> A:
     return target
 
 
+def refuse_recorded(target: Array) -> None:
+    """Raise InputError for an array that a gradient goes back through."""
+    if target._origin is not None:
+        raise InputError(
+            f"{target.where} is changed in place while operations on it are recorded",
+            where=f"called at {line_of(*site())}",
+            hint="write a = a + b, or change it outside of autograd.record()",
+        )
+
+
 def write(target: Array, call: Call, given: tuple[Any, ...], whole: bool, name: str = "write") -> None:
     """Put what `call` makes of some operands into an array; `whole` says that nothing of what it was is left.
 
     Raises InputError while recording, for an array that a gradient goes back through.
     """
-    if RECORDING.on and target._origin is not None:
-        raise InputError(
-            f"{target.where} is changed in place while operations on it are recorded",
-            where=f"{name}, called at {line_of(*site())}",
-            hint="write a = a + b, or change it outside of autograd.record()",
-        )
+    if RECORDING.on:
+        refuse_recorded(target)
     one = engine()
     target._var.edition += 1
     if one.only_calls() and all(x.__class__ is np.ndarray or x._var._failure is None for x in (*given, target)):
@@ -405,6 +425,7 @@ def moved(x: Array, place: Place, copy: bool = False) -> Array:
 
 def waitall() -> None:
     """Until everything that was asked of the engine is done. Raises the first error that nobody has seen."""
+    lazy.flush()
     engine().wait_all()
 
 
