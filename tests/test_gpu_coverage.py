@@ -1,0 +1,61 @@
+"""Which operators have no kernel on a GPU: one sample of each is planned, and this is the list of those that the host
+runs. Nothing here needs a GPU."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+import mezzo as mz
+from mezzo.ops import OPS, DType, Op, Sample, Tensor
+from mezzo.ops.errors import PlanError
+from mezzo.runtime.graph import GraphBuilder
+
+from .graphs import hosted
+
+# whose results have sizes that data decide, or are no tensors of numbers; those with bodies
+HOST_ALONE = """
+    Compress If ImageDecoder Loop NonMaxSuppression NonZero OptionalGetElement Range RegexFullMatch Scan StringConcat
+    StringNormalizer StringSplit TfIdfVectorizer Unique com.microsoft::Tokenizer mezzo::ScanRows
+"""
+LACKING = """
+    AffineGrid Bernoulli BlackmanWindow Col2Im DFT DeformConv Det GRU HammingWindow HannWindow LSTM LinearAttention
+    MaxRoiPool MaxUnpool MelWeightMatrix Multinomial NegativeLogLikelihoodLoss RNN RandomNormalLike RandomUniformLike
+    STFT SoftmaxCrossEntropyLoss com.microsoft::Attention com.microsoft::DynamicQuantizeLSTM
+    com.microsoft::EmbedLayerNormalization com.microsoft::MultiHeadAttention mezzo::BatchNormalizationTrain
+    mezzo::Cofactors mezzo::GRUGrad mezzo::GRUTrain mezzo::LSTMGrad mezzo::LSTMTrain mezzo::RNNGrad mezzo::RNNTrain
+"""
+
+
+def planned(o: Op, sample: Sample) -> bool | None:
+    """Whether the device runs all of a sample; None where nothing is planned for its types."""
+    g = GraphBuilder()
+    xs: list[Any] = [g.input(f"x{i}", x) if isinstance(x, Tensor) else x for i, x in enumerate(sample.inputs)]
+    if not any(isinstance(x, str) for x in xs):  # something has to be unknown
+        i, first = next((i, np.asarray(x)) for i, x in enumerate(xs) if x is not None)
+        xs[i] = g.input("x", Tensor(DType.of(first.dtype), first.shape))
+    made = g.op(o.name, *xs, domain=o.domain, outputs=sample.outputs, **sample.attrs)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            session = mz.Session(g.graph([made] if isinstance(made, str) else list(made)), device="gpu:0@sm_90")
+        return all(step.choice.capturable for step in session.program.all_steps())
+    except PlanError:
+        return None
+
+
+def test_operators_without_a_kernel_on_gpus() -> None:
+    """Every operator runs on the device for some sample, itself or in its parts, but for these."""
+    found = set()
+    for o in OPS.values():
+        samples = [s for s in o.samples if not hosted(o, s) and any(x is not None for x in s.inputs)]
+        if o.domain not in ("", "mezzo", "com.microsoft") or not samples:
+            continue
+        if not any(planned(o, s) for s in samples):
+            found.add(f"{o.domain}::{o.name}" if o.domain else o.name)
+    lacking = found - set(HOST_ALONE.split())
+    print(f"{len(lacking)} operators have no kernel on a GPU:", *sorted(lacking))
+    assert lacking == set(LACKING.split())
+    assert found >= set(HOST_ALONE.split())
