@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -292,6 +292,8 @@ def broadcast_dims(*shapes: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
     known = [s for s in shapes if s is not None]
     if len(known) < len(shapes):
         return None
+    if known and all(s == known[0] for s in known):
+        return tuple(known[0])
     rank = max((len(s) for s in known), default=0)
     columns = zip(*((1,) * (rank - len(s)) + tuple(s) for s in known), strict=True)
 
@@ -419,9 +421,19 @@ def pointwise(
             shape = np.broadcast_shapes(*(x.shape for x in xs if x is not None))
             return made if made.shape == shape else k.xp.array(k.xp.broadcast_to(made, shape), order="C")
 
+        @lru_cache(maxsize=64)
+        def result(dtypes: tuple[DType | None, ...], given: tuple[tuple[str, Any], ...]) -> DType:
+            return tree(dtypes, **dict(given)).dtype
+
         def infer(*types: Tensor | None, **given: Any) -> Tensor:
-            root = tree([None if t is None else t.dtype for t in types], **given)
-            return Tensor(root.dtype, broadcast_dims(*(t.dims for t in types if t is not None)))
+            key = (tuple([None if t is None else t.dtype for t in types]), tuple(given.items()))
+            try:
+                hash(key)
+            except TypeError:  # an attribute is a list
+                dtype = tree(key[0], **given).dtype
+            else:
+                dtype = result(*key)
+            return Tensor(dtype, broadcast_dims(*(t.dims for t in types if t is not None)))
 
         def body(g: Builder, xs: Sequence[Value | None], types: Sequence[Type | None], **given: Any) -> Any:
             known = [t.dtype if isinstance(t, Tensor) else None for t in types]

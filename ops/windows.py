@@ -155,6 +155,8 @@ def out_dims(
 ) -> tuple[Dim, ...]:
     """Spatial dims of the result; a name survives where the windows change no size."""
     found = windows(sizes, kernel, strides, dilations, pads, auto_pad, ceil_mode)
+    if None not in found:
+        return tuple(w.out for w in known(found))
     large = 1 << 30  # a window that moves by 1 changes every size by the same number
     trial = windows([large] * len(sizes), kernel, strides, dilations, pads, auto_pad, ceil_mode)
 

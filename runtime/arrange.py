@@ -48,6 +48,9 @@ class Arranger:
         if bodies and not self.target.sm:  # those of a GPU's steps have their place on the host
             # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner
             choice = replace(choice, workspace=max(map(body_bytes, bodies.values())))
+        if not choice.layouts and not any(isinstance(t, Tensor) and t.layout for t in ins):
+            self.steps.append(Step(without_bodies(node) if bodies else node, choice, bodies, declined, dynamic))
+            return  # nothing lies in another way than row-major
         choice = as_they_lie(choice, ins)
         before, after = split(choice, node)
         inputs = [self._at_hand(name, layout, ask, i, choice) for i, (name, layout) in enumerate(before)]

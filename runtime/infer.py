@@ -116,13 +116,13 @@ class Scope:
                     self.types[name] = made
 
     def node(self, node: Node) -> tuple[Type, ...]:
-        record = node.record
-        attrs = {a: TypedBody(v, self) if isinstance(v, Graph) else v for a, v in node.attrs.items()}
         ins = [self.types[i] if i else None for i in node.inputs]
+        record = node.record
         try:
             key = _kind(node, ins)
             found = self.answers.get(key) if key is not None else None
             if found is None:
+                attrs = {a: TypedBody(v, self) if isinstance(v, Graph) else v for a, v in node.attrs.items()}
                 found = record.infer_types(ins, attrs, node.wanted)
                 for made in found:
                     check_size(made, self.budget)
@@ -140,8 +140,9 @@ class Scope:
             ) from error
 
     def evaluate(self, node: Node, ins: list[Type | None], found: tuple[Type, ...]) -> tuple[Type, ...]:
-        if any(t is not None and (not isinstance(t, Tensor) or t.value is None) for t in ins):
-            return found
+        for t in ins:
+            if t is not None and (not isinstance(t, Tensor) or t.value is None):
+                return found
         tensors = [t for t in found if isinstance(t, Tensor)]
         if not node.record.deterministic or node.bodies or len(tensors) < len(found):
             return found

@@ -202,9 +202,8 @@ def _steps(
             attr: _lower(b.but(types=graph.types), options.inside, b.outputs, constants, packed, orders)
             for attr, b in node.bodies.items()
         }
-        captures = (c for b in bodies.values() for c in b.captures)
-        touched = {*filter(None, node.inputs), *filter(None, node.outputs), *captures}
-        made.add(node, bodies, bool(touched & dynamic))
+        captures = [c for b in bodies.values() for c in b.captures]
+        made.add(node, bodies, not dynamic.isdisjoint((*node.inputs, *node.outputs, *captures)))
     return graph.but(types=made.types), made.steps
 
 

@@ -32,11 +32,10 @@ def greedy(steps: Sequence[Step], nbytes: Mapping[str, int]) -> list[int]:
     for step in steps:
         for name in step.reads():
             readers[name] = readers.get(name, 0) + 1
+    made = [sum([nbytes.get(o, 0) for o in step.writes()]) for step in steps]
 
     def growth(i: int) -> int:
-        made = sum(nbytes.get(o, 0) for o in steps[i].writes())
-        freed = sum(nbytes.get(n, 0) for n in steps[i].reads() if readers[n] == 1)
-        return made - freed
+        return made[i] - sum([nbytes.get(n, 0) for n in steps[i].reads() if readers[n] == 1])
 
     ready = [i for i, n in enumerate(waiting) if not n]
     done: list[int] = []

@@ -45,11 +45,16 @@ class Step:
     declined: tuple[tuple[str, str], ...] = ()
     dynamic: bool = False
     frees: tuple[str, ...] = ()
+    _reads: tuple[str, ...] | None = field(init=False, default=None, repr=False)  # planning asks again and again
 
     def reads(self) -> tuple[str, ...]:
         """Every value the step reads, those of its bodies included."""
-        inside = [c for body in self.bodies.values() for c in body.captures] if self.bodies else []
-        return tuple(dict.fromkeys([*filter(None, self.node.inputs), *inside]))
+        found = self._reads
+        if found is None:
+            inside = [c for body in self.bodies.values() for c in body.captures]
+            found = tuple(dict.fromkeys([*filter(None, self.node.inputs), *inside]))
+            object.__setattr__(self, "_reads", found)
+        return found
 
     def writes(self) -> tuple[str, ...]:
         return tuple(filter(None, self.node.outputs))

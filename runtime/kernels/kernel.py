@@ -91,6 +91,7 @@ class Ask:
     constants: Sequence[bool] = ()
     target: Target = field(default_factory=Target)
     trial: bool = False
+    asked: list[Any] = field(default_factory=list[Any], init=False, compare=False, repr=False)  # its kind
 
     def constant(self, i: int) -> bool:
         """Whether input `i` is a constant."""

@@ -50,6 +50,13 @@ class Answers(Generic[T]):
 def kind(ask: Ask) -> Kind | None:
     """What a choice depends on: everything but the names of values and the elements of large ones. None where that
     cannot be compared: operators of others, whose records change, and nodes with bodies or arrays."""
+    if not ask.asked:
+        ask.asked.append(_kind(ask))
+    found: Kind | None = ask.asked[0]
+    return found
+
+
+def _kind(ask: Ask) -> Kind | None:
     node = ask.node
     if node.domain not in ("", "mezzo"):
         return None

@@ -13,11 +13,11 @@ from ...ops.layouts import is_permutation, plain, row_major
 from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work
-from ..kernels.kind import Answers, kind
+from ..kernels.kind import MOST, Answers, kind
 from ..lives import aligned
 from . import api
 from .library import find, library
-from .memory import ANY, Memory, layout_of, nbytes, strides_of
+from .memory import ANY, Handle, Memory, layout_of, nbytes, strides_of
 from .postops import Link, anchor, chain
 from .primitive import Descriptor, Draft, Execution, Operand, Place, bind, describe, reordering, repacked
 
@@ -271,7 +271,7 @@ def _one_layout(found: Descriptor, operand: Operand) -> str:
             return plain(operand.layout, operand.memory.dims) if same else operand.layout
         return f"{operand.memory.dtype}={nbytes(operand.memory.handle.value)}"  # a constant in another type
     descriptor = found.memory(operand.argument)
-    tag = _usual(descriptor, operand.memory) or layout_of(descriptor)
+    tag = _seen(descriptor, operand.memory) if operand.source else _named(descriptor, operand.memory)
     if tag is None:
         raise api.Refused(f"{found.implementation} wants a layout without a name")
     source, sizes = operand.source, operand.memory.dims
@@ -285,6 +285,30 @@ def _one_layout(found: Descriptor, operand: Operand) -> str:
     strides = source.strides or strides_of(row_major(len(sizes)), sizes)
     shown = ";".join(",".join(map(str, numbers)) for numbers in (sizes, strides))
     return f"{tag}{operand.layout}({shown})={nbytes(descriptor)}"
+
+
+_SEEN: dict[tuple[tuple[int, ...], DType], tuple[tuple[Handle, str | None], ...]] = {}
+
+
+def _seen(descriptor: int, memory: Memory) -> str | None:
+    """As `_named`, for constants, whose sizes come again for images of other sizes: to compare two descriptors costs a
+    call, to read one a dozen."""
+    kind = (memory.dims, memory.dtype)
+    seen = _SEEN.get(kind, ())
+    for other, layout in seen:
+        if api.getter("memory_desc_equal")(descriptor, other.value):
+            return layout
+    if len(_SEEN) > MOST:
+        _SEEN.clear()
+    kept = Handle(api.create("memory_desc_clone", descriptor), "memory_desc_destroy")
+    layout = _named(descriptor, memory)
+    _SEEN[kind] = (*seen[-3:], (kept, layout))
+    return layout
+
+
+def _named(descriptor: int, memory: Memory) -> str | None:
+    """The layout of a descriptor in our notation; None where it has none."""
+    return _usual(descriptor, memory) or layout_of(descriptor)
 
 
 def _usual(descriptor: int, memory: Memory) -> str | None:

@@ -79,7 +79,10 @@ class Draft:
 
     def memory(self, argument: int) -> int | None:
         """The descriptor of an argument, None where it is absent."""
-        return next((o.memory.handle.value for o in self.operands if o.argument == argument), None)
+        for o in self.operands:
+            if o.argument == argument:
+                return o.memory.handle.value
+        return None
 
     def at(self, place: Place) -> list[Operand]:
         """The arguments that a place serves, operands of post-ops included."""
@@ -173,6 +176,7 @@ def describe(draft: Draft, count: int) -> Descriptor:
     return Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0, count)
 
 
+@lru_cache(maxsize=256)
 def _attributes(wanted: Attributes) -> Handle:
     made = Handle(api.create("primitive_attr_create"), "primitive_attr_destroy")
     api.function("primitive_attr_set_scratchpad_mode")(made.value, api.SCRATCHPAD_USER)

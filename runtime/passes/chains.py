@@ -14,8 +14,18 @@ from ..graph import Graph, Node
 from .bodies import map_bodies
 
 Takes = Callable[[Graph, Node], str | None]  # None if a kernel computes the node at once, else why not
-# The results of a chain, by the first of them and which of its dims are 1: other sizes rarely change what kernels take
-Chains = dict[tuple[str, tuple[bool, ...]], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Nodes that one kernel computes, and the node that stands for them."""
+
+    nodes: tuple[Node, ...]
+    whole: Node
+
+
+# By the first result and which of its dims are 1: other sizes rarely change what kernels take
+Chains = dict[tuple[str, tuple[bool, ...]], Chain]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +66,47 @@ def fuse_chains(
         reader = readers[made]
         return reader if _plain(reader) and reader.outputs[0] not in gone and _same_size(graph, last, reader) else None
 
-    def known(first: Node) -> list[Node] | None:
+    def known(first: Node) -> Chain | None:
         """The chain as it was, if it can be so again."""
-        chain, names = [first], chains.get(_place(graph, first), ())
-        for name in names[1:]:
-            reader = following(chain[-1])
-            if reader is None or reader.outputs[0] != name:
+        found = chains.get(_place(graph, first))
+        if found is None:
+            return None
+        nodes = [first]
+        for before in found.nodes[1:]:
+            reader = following(nodes[-1])
+            if reader is None or reader.outputs != before.outputs:
                 return None
-            chain.append(reader)
-        return chain if names else None
+            nodes.append(reader)
+        return found if all(a is b for a, b in zip(nodes, found.nodes, strict=True)) else _chained(nodes)
 
-    def grown(first: Node) -> list[Node]:
+    def grown(first: Node) -> Chain:
         """The longest chain that a kernel takes."""
-        chain = [first]
-        while (reader := following(chain[-1])) is not None:
-            reason = takes(graph, _fused([*chain, reader]))
+        nodes = [first]
+        while (reader := following(nodes[-1])) is not None:
+            reason = takes(graph, _fused([*nodes, reader]))
             if reason is not None:
                 if stopped is not None:
                     stopped.append(Stopped(reader.place, reason))
                 break
-            chain.append(reader)
-        chains[_place(graph, first)] = tuple(n.outputs[0] for n in chain)
-        return chain
+            nodes.append(reader)
+        made = chains[_place(graph, first)] = _chained(nodes)
+        return made
 
     for node in graph.nodes:
         if node.outputs[0] in gone or not _plain(node):
             continue
         chain = known(node) or grown(node)
-        if len(chain) > 1:
-            gone.update(n.outputs[0] for n in chain)
-            placed[chain[-1].outputs[0]] = _fused(chain)
+        if len(chain.nodes) > 1:
+            gone.update(n.outputs[0] for n in chain.nodes)
+            placed[chain.whole.outputs[0]] = chain.whole
     if not placed:
         return graph
     nodes = list(_rebuilt(graph, gone, placed))
     return graph.but(nodes=tuple(_overwriting(graph, nodes)))
+
+
+def _chained(nodes: list[Node]) -> Chain:
+    return Chain(tuple(nodes), _fused(nodes) if len(nodes) > 1 else nodes[0])
 
 
 def _place(graph: Graph, first: Node) -> tuple[str, tuple[bool, ...]]:

@@ -122,6 +122,10 @@ def match(
     """Fit a pattern whose root is this node, or None; of several ways to fit it, the first."""
     if not _near(pattern, root, producers):
         return None
+    leaves = _leaves(pattern)
+    if leaves is not None:
+        fits_here = root.op in pattern.ops and root.domain == pattern.domain and len(root.inputs) >= len(leaves)
+        return Match(graph, root, (root,), dict(zip(leaves, root.inputs, strict=False))) if fits_here else None
     Found = tuple[Mapping[str, str], tuple[Node, ...]]  # remembered values, and the nodes matched so far
 
     def fits(want: Pattern, node: Node, found: Found) -> Iterator[Found]:
@@ -167,6 +171,14 @@ def match(
     for values, nodes in fits(pattern, root, ({}, ())):
         return Match(graph, root, nodes, values)
     return None
+
+
+def _leaves(pattern: Pattern) -> list[str] | None:
+    """The names of the operands, where any will do: then there is nothing to search for."""
+    if pattern.attrs or pattern.uses is not None or pattern.name:
+        return None
+    names = [i.name for i in pattern.inputs if isinstance(i, Leaf) and not i.constant]
+    return names if len(names) == len(pattern.inputs) == len(set(names)) else None
 
 
 def _near(pattern: Pattern, root: Node, producers: Mapping[str, Node]) -> bool:
