@@ -184,8 +184,10 @@ class Products:
         return laid(array, _layouts(ask, written(ask))[index])
 
     def _algorithm(self, ask: Ask, product: Product) -> Algorithm | None:
-        planned = is_plan(ask.target.device)
-        return None if planned else ALGORITHMS.best(product, ask.target, timed=not ask.trial)
+        if is_plan(ask.target.device):
+            return None
+        _library()
+        return ALGORITHMS.best(product, ask.target, timed=not ask.trial)
 
 
 class _Run:

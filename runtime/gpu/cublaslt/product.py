@@ -14,7 +14,8 @@ from ....ops import DType, MezzoError, Tensor
 from ....ops.layouts import is_permutation
 from ..cudnn.draft import Place, strides_of
 
-MOST_CALLS = 4  # calls for one step; where more would be needed, operands are copied into another order first
+FEW_CALLS = 4  # for one step; where more would be needed, operands are copied into row-major order first
+MOST_CALLS = 64  # of row-major operands
 
 
 class Refused(MezzoError):
@@ -112,6 +113,7 @@ def usable(t: Tensor) -> str:
 def products(batch: tuple[int, ...], a: Spread, b: Spread, c: Spread | None, d: Spread) -> Product:
     """The calls for a batch of products; Refused where there would be too many."""
     sides = [s for s in (a, b, c, d) if s is not None]
+    most = FEW_CALLS if any(s.layout for s in sides) else MOST_CALLS
     dims, rows = list(range(len(batch))), a.sizes[0]
     dims = [i for i in dims if batch[i] != 1]
     # rows of A that follow one another through the batch, all times one B, are rows of one product
@@ -127,7 +129,7 @@ def products(batch: tuple[int, ...], a: Spread, b: Spread, c: Spread | None, d: 
         tuple(sum(at * s.batch[i] for at, i in zip(where, outer, strict=True)) for s in grown)
         for where in product(*(range(batch[i]) for i in outer))
     ]
-    if len(calls) > MOST_CALLS:
+    if len(calls) > most:
         raise Refused(f"{len(calls)} calls would be needed")
     found = [replace(s.matrix(), apart=s.batch[dims[-1]] if count > 1 else 0) for s in grown]
     if c is None:
