@@ -22,6 +22,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from typing import Any, Self
 
 import numpy as np
@@ -177,6 +178,8 @@ class Standin:
             matmul=self._matmul, asarray=self._asarray, from_dlpack=self._asarray,
         )  # fmt: skip
         self._array = cupy.ndarray
+        for module in (cupy, cuda, runtime, memory, function, driver_):
+            module.__spec__ = ModuleSpec(module.__name__, None)
         found = {m.__name__: m for m in (cupy, cuda, runtime, memory, function, driver_)}
         return found | self.library
 

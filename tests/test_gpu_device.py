@@ -7,9 +7,11 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import mezzo as mz
+from mezzo.models.digits import digits_model, held_out
 from mezzo.models.workloads import WORKLOADS
 from mezzo.ops.types import DType, Tensor, f32
 from mezzo.runtime import device as devices
@@ -35,7 +37,7 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
     assert made.races == []
 
 
-def close(got: dict[str, Any], want: dict[str, Any], tolerance: float = 1e-5) -> None:
+def close(got: dict[Any, Any], want: dict[Any, Any], tolerance: float = 1e-5) -> None:
     for name, array in want.items():
         assert got[name].dtype == array.dtype
         assert got[name].shape == array.shape
@@ -346,3 +348,34 @@ def branch(g: GraphBuilder, op: str, x: str) -> Graph:
     """One operator on a value of the scope around it."""
     inner = GraphBuilder(prefix=f"{op}/")
     return inner.graph([inner.op(op, x)])
+
+
+def test_a_small_convolutional_network(standin: Standin) -> None:
+    """Digits, by our own kernels throughout: convolutions, pooling, a product."""
+    images = held_out().inputs[:3]
+    session = mz.load(digits_model(), device="gpu:0")
+    want = mz.load(digits_model()).run({"image": images})
+    for _ in range(3):
+        close(session.run({"image": images}), want)
+    assert not aside(session.program)
+    assert instance(session).refused == ()
+
+
+def test_commands_that_tell_of_a_gpu(standin: Standin) -> None:
+    from mezzo.tools.coverage import available
+    from mezzo.tools.doctor import doctor
+
+    (devices_of,) = (t for t in doctor().tables if t.title == "Devices")
+    gpu = next(row for row in devices_of.rows if row[0] == "gpu:0")
+    assert gpu[1] == "on"
+    assert "sm_90" in gpu[2]
+    assert "MiB free" in gpu[2]
+    assert available("gpu") == "gpu:0"
+    assert mz.onnx.Backend.supports_device("CUDA")
+    assert mz.onnx.Backend.supports_device("CUDA:0")
+    assert not mz.onnx.Backend.supports_device("CUDA:1")
+    model = mz.onnx.Backend.prepare(onnx.load(digits_model()), "CUDA")
+    images = held_out().inputs[:1]
+    close(
+        dict(enumerate(model.run([images]))), dict(enumerate(mz.load(digits_model()).run({"image": images}).values()))
+    )

@@ -23,7 +23,7 @@ class HostSteps(UserWarning):
 
 
 class Host:
-    """Serves every operator but those that rearrange layouts of the device; it is asked last.
+    """Serves every operator on row-major arrays; it is asked last.
 
     The steps are prepared with arrays of the host: the instance copies what they read and what others read of them.
     """
@@ -32,9 +32,11 @@ class Host:
     remembers = True
 
     def serves(self, node: Node) -> bool:
-        return (node.domain, node.op) != ("mezzo", "Reorder")
+        return True
 
     def select(self, ask: Ask) -> Choice | Declined:
+        if (ask.node.domain, ask.node.op) == ("mezzo", "Reorder") and ask.node.attrs.get("layout"):
+            return Declined("layouts of the device stay there")
         kernel = _on_cpu(ask)[1]
         return Choice(
             self.name,

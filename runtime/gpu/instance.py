@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops import Tensor
+from ...ops import DType, Tensor
 from ...ops.errors import PlanError
 from ...ops.types import Array, type_of
 from ..device import device
@@ -61,6 +61,7 @@ class GpuInstance(Instance):
         small = [n for n in program.weights if around.weights[n].size <= 16 and around.weights[n].dtype != np.uint8]
         self._known = {n: type_of(around.weights[n], known=True) for n in small}
         self._aside = {a.index: a for a in aside(program)}
+        self._kept: list[Array] = []
         self._moving: dict[int, Any] = {}
         self._rebinds: dict[int, Rebinds] = {}
         self.staged: dict[str, Array] = {}
@@ -156,8 +157,14 @@ class GpuInstance(Instance):
     def _on_host(self, i: int) -> Callable[[], Any]:
         step = self.program.steps[i]
         outputs = [self.arrays[o] if o else None for o in step.node.outputs]
-        call: Callable[[], Any] = HOST.kernel(step.choice.kernel).prepare(self._work(i, outputs, _host_scratch))
+        call: Callable[[], Any] = HOST.kernel(step.choice.kernel).prepare(self._work(i, outputs, self._host_scratch))
         return into(call, outputs) if step.choice.allocates else call
+
+    def _host_scratch(self, dtype: DType, shape: tuple[int, ...]) -> Array:
+        """Workspace of a step on the host. Prepared calls know addresses only: it is kept here."""
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self._kept.append(aligned_empty(nbytes))
+        return self._kept[-1].view(dtype.numpy).reshape(shape)
 
     def _around(self, found: Aside, call: Callable[[], Any]) -> Callable[[], Any]:
         """The call of a step on the host between its copies. What nobody else reads is not waited for."""
@@ -319,7 +326,3 @@ def on_device(array: Any) -> bool:
 
 def _fixed(type: Any) -> bool:
     return isinstance(type, Tensor) and type.static
-
-
-def _host_scratch(dtype: Any, shape: tuple[int, ...]) -> Array:
-    return np.empty(shape, dtype.numpy)
