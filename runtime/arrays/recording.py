@@ -9,11 +9,13 @@ from typing import Any
 
 
 class Recording(threading.local):
-    """Whether this thread records, whether it trains, and in which `record()` it is."""
+    """Whether this thread records, whether it trains, in which `record()` it is, and what is called, where it traces a
+    block, when the program looks at numbers that a trace does not have: with the reason and the remedy."""
 
     on = False
     training = False
     scope = 0
+    broke: Callable[[str, str], None] | None = None
 
 
 RECORDING = Recording()

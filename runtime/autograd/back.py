@@ -77,11 +77,11 @@ def back(
             )
         given = None if head_grads is None else head_grads[i]
         sums.add(head._origin, _ones(head) if given is None else given)
-    order = _ordered([h._origin[0] for h in heads if isinstance(h._origin, tuple)])
+    order = ordered([h._origin[0] for h in heads if isinstance(h._origin, tuple)])
     for entry in order:
         entry.check()
     with mode(on=create, training=None):
-        for piece in reversed(_pieces(order)):
+        for piece in reversed(_pieces(order, create)):
             _through(piece, sums, create, {*wanted})
     if not retain:
         for entry in order:
@@ -93,7 +93,7 @@ def _ones(like: Array) -> Array:
     return adopt(np.ones(like.shape, like.dtype), like._place)
 
 
-def _ordered(roots: Sequence[Entry]) -> list[Entry]:
+def ordered(roots: Sequence[Entry]) -> list[Entry]:
     """All entries behind these, operands first."""
     found: dict[Entry, None] = {}
     todo: list[tuple[Entry, bool]] = [(e, False) for e in roots]
@@ -109,20 +109,26 @@ def _ordered(roots: Sequence[Entry]) -> list[Entry]:
     return list(found)
 
 
-def _pieces(order: Sequence[Entry]) -> list[list[Entry]]:
-    """Runs of operators, and the user's functions one by one."""
+def _pieces(order: Sequence[Entry], create: bool) -> list[list[Entry]]:
+    """Runs of operators, and what knows its own way back, one by one."""
     found: list[list[Entry]] = []
     for entry in order:
-        if entry.fragment is None or not found or found[-1][0].fragment is None:
+        if _alone(entry, create) or not found or _alone(found[-1][0], create):
             found.append([entry])
         else:
             found[-1].append(entry)
     return found
 
 
+def _alone(entry: Entry, create: bool) -> bool:
+    """Whether an entry answers for its gradient itself: a Function, or a block whose way back is planned (unless the
+    gradient is to be differentiated again)."""
+    return entry.fragment is None or (entry.back is not None and not create)
+
+
 def _through(piece: list[Entry], sums: Sums, create: bool, wanted: set[Origin]) -> None:
     """Carry the gradients of a piece's results over to what it was made of."""
-    if piece[0].fragment is None:
+    if _alone(piece[0], create):
         (entry,) = piece
         dys = [sums.take((entry, i)) for i in range(len(entry.outputs))]
         if any(dy is not None for dy in dys):
@@ -130,7 +136,7 @@ def _through(piece: list[Entry], sums: Sums, create: bool, wanted: set[Origin]) 
                 if origin is not None and dx is not None:
                     sums.add(origin, dx)
         return
-    walk = _Walk(piece)
+    walk = Walk(piece)
     seeds = {n: dy for value, n in walk.made.items() if (dy := sums.take(value)) is not None}
     if not seeds:
         return
@@ -156,7 +162,7 @@ def _through(piece: list[Entry], sums: Sums, create: bool, wanted: set[Origin]) 
             sums.add(origin, out)
 
 
-class _Walk:
+class Walk:
     """The values of a piece by number, in the order in which its entries name them."""
 
     def __init__(self, piece: Sequence[Entry]) -> None:
@@ -196,30 +202,35 @@ class _Walk:
         return self._others[key]
 
 
-def _planned(walk: _Walk, seeds: dict[int, Array], inner: Sequence[int]) -> Way:
-    """The graph of a piece with its gradients, without what was computed on the way forward."""
+def forward(walk: Walk) -> tuple[TypedBuilder, list[Node]]:
+    """The nodes of a piece over values named `v0`, `v1`, ..., and a builder that knows their types."""
     nodes: list[Node] = []
     types: dict[str, Type] = {}
     constants: dict[str, np.ndarray[Any, Any]] = {}
-    names = {n: f"v{n}" for n in range(len(walk.values))}
     for at, (entry, (fragment, *ins)) in enumerate(zip(walk.piece, walk.key, strict=True)):
         outs = [walk.made[entry, i] for i in range(len(entry.outputs))]
-        given = dict(zip((*fragment.inputs, *fragment.outputs), (names[n] for n in (*ins, *outs)), strict=True))
+        given = dict(zip((*fragment.inputs, *fragment.outputs), (f"v{n}" for n in (*ins, *outs)), strict=True))
         part = _placed(fragment, f"e{at}/", given)
         nodes += part.nodes
         constants |= part.initializers
         types |= part.types
-    for n, value in enumerate(walk.values):
-        types[names[n]] = _type(value)
+    types |= {f"v{n}": _type(value) for n, value in enumerate(walk.values)}
     g = TypedBuilder(types, prefix="d/")
     for name, array in constants.items():
         g.hold(name, array)
+    return g, nodes
+
+
+def _planned(walk: Walk, seeds: dict[int, Array], inner: Sequence[int]) -> Way:
+    """The graph of a piece with its gradients, without what was computed on the way forward."""
+    g, nodes = forward(walk)
+    types, names = g.types, {n: f"v{n}" for n in range(len(walk.values))}
     starts = {names[n]: f"dy{n}" for n in seeds}
     g.types.update({dy: types[y].forget() for y, dy in starts.items() if isinstance(types[y], Tensor)})  # type: ignore[union-attr]
     wrt = [n for n in (*dict.fromkeys(walk.outside.values()), *inner) if differentiable(types[names[n]])]
     found = gradients(g, nodes, starts, [names[n] for n in wrt])
     fed = {names[n] for n in range(len(walk.values))}
-    graph = _without(g, fed | {*starts.values()}, [found[names[n]] for n in wrt if names[n] in found])
+    graph = without(g, fed | {*starts.values()}, [found[names[n]] for n in wrt if names[n] in found])
     numbers = {name: n for n, name in names.items()}
     numbers |= {dy: -1 - n for n, dy in zip(seeds, starts.values(), strict=True)}
     feeds = tuple(numbers[i] for i in graph.inputs)
@@ -241,7 +252,7 @@ def _placed(fragment: Fragment, prefix: str, given: dict[str, str]) -> Graph:
     return apart.but(inputs=(), outputs=(), nodes=moved, types=kinds)
 
 
-def _without(g: TypedBuilder, fed: set[str], outputs: Sequence[str]) -> Graph:
+def without(g: TypedBuilder, fed: set[str], outputs: Sequence[str]) -> Graph:
     """The graph of these outputs, in which the values `fed` are inputs."""
     nodes: list[Node] = []
     for node in g.nodes():
