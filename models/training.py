@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +24,7 @@ from ..train.step import Step, training_step
 from ..train.trainer import TARGET, Trainer
 from .convnets import Weights, alexnet_owt, googlenet, mlp, no_weights, resnet18, vgg
 from .transformer import classifier
-from .workloads import FEATURES, HIDDEN, LENGTH, Workload, digits, pictures, recurrent, series
+from .workloads import FEATURES, GATES, HIDDEN, LENGTH, Workload, digits, pictures, recurrent, series
 
 Feeder = Callable[..., dict[str, Array]]
 
@@ -39,18 +40,20 @@ class Lesson(Workload):
         return Trainer(self.build(batch, small=small), optimizer=self.optimizer, **how)
 
 
-def lstm_classifier(
+def recurrent_classifier(
     batch: int | str = 1,
     weights: Weights = no_weights,
     *,
+    op: str = "LSTM",
     length: int = LENGTH,
     features: int = FEATURES,
     hidden: int = HIDDEN,
     classes: int = 10,
 ) -> Graph:
-    """One LSTM layer and a linear layer over its last state: `x` float32 [length, batch, features] to scores."""
-    g = GraphBuilder("lstm_classifier")
-    _, last = recurrent(g, g.input("x", f32(length, batch, features)), weights, features, hidden)
+    """One layer of LSTM or GRU, and a linear layer over its last state: `x` float32 [length, batch, features] to
+    scores."""
+    g = GraphBuilder(f"{op.lower()}_classifier")
+    _, last = recurrent(g, op, g.input("x", f32(length, batch, features)), weights, features, hidden)
     head = [g.const(weights(shape)) for shape in ((classes, hidden), (classes,))]
     return g.graph([g.Gemm(g.Squeeze(last, g.const([0])), *head, transB=1)])
 
@@ -82,12 +85,15 @@ LESSONS: Mapping[str, Lesson] = MappingProxyType(
             MappingProxyType({"layers": 2, "width": 32, "heads": 4, "length": 8}),
             optimizer=_ADAM,
         ),
-        "lstm_classifier": Lesson(
-            lstm_classifier,
-            _labelled(series, 10),
-            MappingProxyType({"length": 5, "features": 12, "hidden": 16}),
-            optimizer=_ADAM,
-        ),
+        **{
+            f"{op.lower()}_classifier": Lesson(
+                partial(recurrent_classifier, op=op),
+                _labelled(series, 10),
+                MappingProxyType({"length": 5, "features": 12, "hidden": 16}),
+                optimizer=_ADAM,
+            )
+            for op in GATES
+        },
         # those of the MXNet paper's Fig. 6: no small form, since their dense layers are made for 224 x 224
         "alexnet_owt": Lesson(alexnet_owt, _PICTURES, optimizer=_PLAIN),
         "googlenet_v1": Lesson(googlenet, _PICTURES, optimizer=_PLAIN),

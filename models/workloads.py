@@ -17,7 +17,7 @@ from ..runtime.graph import Graph, GraphBuilder
 from .bert import bert
 from .convnets import Weights, mlp, mobilenetv2, no_weights, random_weights, resnet50
 
-LENGTH, FEATURES, HIDDEN = 64, 128, 256  # of the LSTM
+LENGTH, FEATURES, HIDDEN = 64, 128, 256  # of recurrent layers
 
 
 def lstm(
@@ -30,14 +30,19 @@ def lstm(
 ) -> Graph:
     """One LSTM layer: `x` float32 [length, batch, features] to all hidden states and the last one."""
     g = GraphBuilder("lstm")
-    return g.graph(recurrent(g, g.input("x", f32(length, batch, features)), weights, features, hidden))
+    return g.graph(recurrent(g, "LSTM", g.input("x", f32(length, batch, features)), weights, features, hidden))
 
 
-def recurrent(g: GraphBuilder, x: str, weights: Weights, features: int, hidden: int) -> tuple[str, str]:
-    """An LSTM layer: all hidden states and the last one."""
-    gates = [g.const(weights((4 * hidden, columns))[None]) for columns in (features, hidden)]
-    bias = g.const(np.float32(0.1) * weights((8 * hidden,))[None])
-    states, last = g.op("LSTM", x, *gates, bias, outputs=2, hidden_size=hidden)
+# What a recurrent layer has for each hidden unit, and the attributes that make it the one other frameworks have.
+GATES: Mapping[str, tuple[int, Mapping[str, int]]] = {"LSTM": (4, {}), "GRU": (3, {"linear_before_reset": 1})}
+
+
+def recurrent(g: GraphBuilder, op: str, x: str, weights: Weights, features: int, hidden: int) -> tuple[str, str]:
+    """A recurrent layer: all hidden states and the last one."""
+    count, attrs = GATES[op]
+    gates = [g.const(weights((count * hidden, columns))[None]) for columns in (features, hidden)]
+    bias = g.const(np.float32(0.1) * weights((2 * count * hidden,))[None])
+    states, last = g.op(op, x, *gates, bias, outputs=2, hidden_size=hidden, **attrs)
     return states, last
 
 

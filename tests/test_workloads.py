@@ -30,6 +30,7 @@ LEARNED = {
     "mlp": PARAMETERS["mlp"],
     "transformer": 4 * (4 * (256**2 + 256) + 2 * 4 * 256**2 + 5 * 256 + 2 * 512) + 10 * 257,
     "lstm_classifier": PARAMETERS["lstm"] + 10 * 257,
+    "gru_classifier": 3 * 256 * (128 + 256) + 6 * 256 + 10 * 257,
     "alexnet_owt": 61_100_840,
     "googlenet_v1": 6_998_552,
     "vgg_a": 132_863_336,

@@ -116,17 +116,26 @@ class Layers:
         return S.reshape(S.transpose(S.reshape(mixed, (-4, -1, heads, 0, 0)), (0, 2, 1, 3)), (0, 0, -3))
 
     def lstm(self, x):
-        w, r, b = (a[0] for a in self.stored.take("LSTM"))
-        hidden = r.shape[1]
-
-        def gates(a):  # ONNX has input, output, forget, cell; MXNet input, forget, cell, output
-            i, o, f, c = np.split(a, 4)
-            return np.concatenate([i, f, c, o]).reshape(-1)
-
-        flat = np.concatenate([gates(w), gates(r), gates(b[: 4 * hidden]), gates(b[4 * hidden :])])
-        begin = [S.zeros((1, self.batch, hidden)) for _ in range(2)]
-        y = S.RNN(x, self.keep(flat), *begin, mode="lstm", state_size=hidden, num_layers=1, state_outputs=True)
+        y = self.recurrent(
+            "LSTM", [0, 2, 3, 1], 2, x
+        )  # input, output, forget, cell; MXNet: input, forget, cell, output
         return [S.expand_dims(y[0], 1), y[1]]
+
+    def gru(self, x):
+        return self.recurrent("GRU", [1, 0, 2], 1, x)[1]  # update, reset, new; MXNet: reset, update, new
+
+    def recurrent(self, op, order, states, x):
+        """A recurrent layer whose gates have another order in ONNX; `order` says where those of MXNet are there."""
+        w, r, b = (a[0] for a in self.stored.take(op))
+
+        def gates(a):
+            parts = np.split(a, len(order))
+            return np.concatenate([parts[i] for i in order]).reshape(-1)
+
+        flat = np.concatenate([gates(w), gates(r), *map(gates, np.split(b, 2))])
+        hidden = r.shape[1]
+        begin = [S.zeros((1, self.batch, hidden)) for _ in range(states)]
+        return S.RNN(x, self.keep(flat), *begin, mode=op.lower(), state_size=hidden, num_layers=1, state_outputs=True)
 
 
 def network(settings, feeds, training=False):
@@ -134,7 +143,7 @@ def network(settings, feeds, training=False):
     with np.load(settings["weights"], allow_pickle=False) as weights:
         layers = Layers(Stored(dict(weights)), training)
     first = next(iter(feeds.values()))
-    layers.batch = first.shape[1] if settings["net"].startswith("lstm") else first.shape[0]
+    layers.batch = first.shape[1] if settings["net"].startswith(("lstm", "gru")) else first.shape[0]
     return layers, NETS[settings["net"]](layers, *(S.Variable(n) for n in feeds))
 
 

@@ -132,5 +132,9 @@ def googlenet_v1(net, x):
     return [net.gemm(net.pooled(x))]
 
 
-TRAINED = (resnet18, transformer, lstm_classifier, alexnet_owt, googlenet_v1, vgg_a)
+def gru_classifier(net, x):
+    return [net.gemm(net.first(net.gru(x)))]
+
+
+TRAINED = (resnet18, transformer, lstm_classifier, gru_classifier, alexnet_owt, googlenet_v1, vgg_a)
 NETS = {f.__name__: f for f in (resnet50, mobilenetv2, mlp, bert, lstm, *TRAINED)}

@@ -24,8 +24,8 @@ class Net(nn.Module):
         super().__init__()
         self.net, self.stored, self.count = NETS[name], stored, 0
         for (_, op), weights in stored.nodes.items():  # tracing finds modules that are there before
-            if op == "LSTM":
-                self.layer = recurrent(*(a[0] for a in weights))
+            if op in RECURRENT:
+                self.layer = recurrent(op, *(a[0] for a in weights))
 
     def take(self, op: str) -> list[nn.Parameter]:
         return [self.keep(a) for a in self.stored.take(op)]
@@ -112,17 +112,25 @@ class Net(nn.Module):
         y, (h, _) = self.layer(x)
         return [y.unsqueeze(1), h]
 
+    def gru(self, x):
+        self.stored.take("GRU")
+        return self.layer(x)[1]
 
-def recurrent(w: np.ndarray, r: np.ndarray, b: np.ndarray) -> nn.LSTM:
-    """An LSTM layer with the weights of ONNX's."""
-    hidden = r.shape[1]
 
-    def gates(a: np.ndarray) -> torch.Tensor:  # ONNX has i, o, f, c; PyTorch i, f, c, o
-        i, o, f, c = np.split(a, 4)
-        return torch.from_numpy(np.concatenate([i, f, c, o]))
+# ONNX has i, o, f, c, PyTorch i, f, c, o; of GRU ONNX has z, r, h, PyTorch r, z, h
+RECURRENT = {"LSTM": (nn.LSTM, [0, 2, 3, 1]), "GRU": (nn.GRU, [1, 0, 2])}
 
-    layer = nn.LSTM(w.shape[1], hidden)
-    values = (gates(w), gates(r), gates(b[: 4 * hidden]), gates(b[4 * hidden :]))
+
+def recurrent(op: str, w: np.ndarray, r: np.ndarray, b: np.ndarray) -> nn.RNNBase:
+    """A recurrent layer with the weights of ONNX's."""
+    kind, order = RECURRENT[op]
+
+    def gates(a: np.ndarray) -> torch.Tensor:
+        parts = np.split(a, len(order))
+        return torch.from_numpy(np.concatenate([parts[i] for i in order]))
+
+    layer = kind(w.shape[1], r.shape[1])
+    values = (gates(w), gates(r), *map(gates, np.split(b, 2)))
     for weight, value in zip(layer.parameters(), values, strict=True):
         weight.data = value
     return layer
