@@ -280,7 +280,7 @@ class Server:
             except MezzoError as error:
                 self._tell(peer, m.Refused(error.message[:4000], error.hint, rank=peer.rank))
                 return
-            if self._handle(s.Configured(True, peer.rank, peer.lane)):
+            if self._handle(s.Configured(rule.elementwise, peer.rank, peer.lane)):
                 return
             self._optimizer = given
             self._shards.set_rule(rule)

@@ -171,8 +171,14 @@ class Shards:
         """Make the bytes [lo, hi) of the value those of `step`."""
         held = self._held[key]
         if rank is not None:
+            whole = self._rule is not None and not self._rule.elementwise
             for at, piece in self._taken(held, rank, lo, hi):
-                self._change(held, step, at, piece.view(held.dtype), how)
+                if whole:
+                    held.elements(held.sum, at, at + piece.size)[...] = piece.view(held.dtype)
+                else:
+                    self._change(held, step, at, piece.view(held.dtype), how)
+            if whole:
+                self._change(held, step, lo, held.elements(held.sum, lo, hi), how)
             held.step = step
             held.updates += how == "update"
         elif how == "assign":

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..ops import DType
 from ..ops.errors import InputError, ShapeError
-from ..ops.types import Array, Tensor
+from ..ops.types import Array, Tensor, type_of
 from ..ops.update import RULES
 from ..runtime.graph import GraphBuilder
 from ..runtime.kernels.update import update_in_place
@@ -38,15 +38,11 @@ class Rule:
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        """Raises InputError where the data describe no optimizer, or one that needs whole tensors."""
+        """Raises InputError where the data describe no optimizer."""
         self.optimizer = from_dict(data)
         self.data = self.optimizer.to_dict()
-        if self.optimizer.op not in RULES:
-            raise InputError(
-                f"{self.optimizer.op} measures whole tensors, and a store steps parts of them",
-                where="set_optimizer",
-                hint="update on the workers (Trainer's default), or take an optimizer that works element by element",
-            )
+        self.elementwise = self.optimizer.op in RULES  # else it measures whole tensors, as LARS and LAMB do
+        self._whole: dict[tuple[DType, int, float], Session] = {}
         self._latest: dict[tuple[Group, DType, int], list[Array]] = {}
         self._numbers: dict[tuple[Group, DType], Session] = {}
 
@@ -58,15 +54,34 @@ class Rule:
         return {slot: np.full_like(value, self.optimizer.first) for slot in self.optimizer.slots}
 
     def step(self, name: str, update: int, value: Array, gradient: Array, states: Mapping[str, Array]) -> None:
-        """Step number `update` (from 0) of a value in place, or of any contiguous part of it with the same part of its
-        gradient and its states."""
+        """Step number `update` (from 0) of a flat value in place or, where the optimizer is `elementwise`, of any
+        contiguous part of it with the same part of its gradient and its states."""
         numbers = self._numbers_at(name, DType.of(value.dtype), update)
         attrs = {**self.optimizer.attrs(), "weight_decay": self.optimizer.decay(name)}
+        if not self.elementwise:
+            given = [value, gradient, *numbers, *(states[slot] for slot in self.optimizer.slots)]
+            made = self._whole_step(given, attrs).run({f"i{i}": array for i, array in enumerate(given)})
+            targets = (value, *(states[slot] for slot in self.optimizer.slots))
+            for target, found in zip(targets, made.values(), strict=True):
+                target[...] = found
+            return
         update_in_place(
             self.optimizer.op,
             attrs,
             [value, gradient, *numbers, *(states[slot] for slot in self.optimizer.slots)],
         )
+
+    def _whole_step(self, given: Sequence[Array], attrs: Mapping[str, Any]) -> Session:
+        """The operator of one whole tensor's step, as a program."""
+        about = (DType.of(given[0].dtype), given[0].size, attrs["weight_decay"])
+        found = self._whole.get(about)
+        if found is None:
+            g = GraphBuilder()
+            inputs = [g.input(f"i{i}", type_of(array)) for i, array in enumerate(given)]
+            count = 1 + len(self.optimizer.slots)
+            made = g.op(self.optimizer.op, *inputs, domain="mezzo", outputs=count, **attrs)
+            found = self._whole[about] = Session(g.graph([*made]), instances=1)
+        return found
 
     def _numbers_at(self, name: str, dtype: DType, update: int) -> Sequence[Array]:
         """The rate and the other scalars of an update, as a training program computes them."""

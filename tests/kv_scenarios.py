@@ -17,8 +17,9 @@ import numpy as np
 
 from mezzo.kvstore.create import create
 from mezzo.kvstore.store import KVStore
+from mezzo.kvstore.updater import Rule
 from mezzo.ops.errors import MezzoError
-from mezzo.runtime.optimizer import SGD, Adam
+from mezzo.runtime.optimizer import LARS, SGD, Adam
 from mezzo.runtime.schedule import Cosine
 
 Result = dict[str, Any]
@@ -151,6 +152,24 @@ def rows(kv: KVStore) -> Result:
     return made
 
 
+def whole(kv: KVStore) -> Result:
+    """An optimizer that measures whole tensors, on one server."""
+    rule, step = Rule(LARS(rate=0.1).to_dict()), 0
+    kv.set_optimizer(LARS(rate=0.1))
+    for key, size in TENSORS.items():
+        value = np.linspace(-1, 1, size, dtype=np.float32)
+        states = rule.states(key, value)
+        kv.init(key, value)
+        for step in range(3):
+            pushes = [gradient(key, rank, step) for rank in range(kv.num_workers)]
+            found = kv.pushpull(key, pushes[kv.rank])
+            kv.barrier()
+            if kv.consistency[1] == "sequential":
+                rule.step(key, step, value, sum(pushes[1:], pushes[0]), states)
+                assert found.tobytes() == value.tobytes()
+    return {"moved": bool((kv.pull(key) != np.linspace(-1, 1, size, dtype=np.float32)).any())}
+
+
 def wait_for_ever(kv: KVStore) -> Result:
     """Rounds without an end; the test kills somebody once everybody has had some."""
     one, ones = _declared(kv, a=100, b=LARGE)
@@ -180,7 +199,7 @@ def nothing(kv: KVStore) -> Result:
 
 
 SCENARIOS: dict[str, Callable[[KVStore], Result]] = {
-    f.__name__: f for f in (sync, learn, counted, rows, wait_for_ever, one_fewer, other_shape, nothing)
+    f.__name__: f for f in (sync, learn, counted, rows, whole, wait_for_ever, one_fewer, other_shape, nothing)
 }
 
 

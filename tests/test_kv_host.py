@@ -42,7 +42,8 @@ from mezzo.kvstore.protocol.host import (
     Reduce,
     Tell,
 )
-from mezzo.ops.errors import BudgetError, MezzoError
+from mezzo.ops.errors import BudgetError, InputError, MezzoError
+from mezzo.runtime.optimizer import LARS
 
 ROOT = Path(__file__).parents[1]
 
@@ -269,6 +270,15 @@ def test_every_round_is_right(scenario: str, count: int, tmp_path: Path) -> None
 def test_an_engine_that_runs_in_turn_waits_for_nobody_who_waits_for_it(tmp_path: Path) -> None:
     """Each worker starts keys in an order of its own before it waits for any of them."""
     assert workers("orders", 2, tmp_path, MEZZO_ENGINE="naive") == ["good"] * 2
+
+
+def test_workers_that_step_parts_refuse_what_measures_whole_tensors() -> None:
+    store = HostStore("a host", Group(Mesh(0, {}), (0,), 30.0, "the worker"))
+    try:
+        with pytest.raises(InputError, match="LARS measures whole tensors"):
+            store.set_optimizer(LARS().to_dict())
+    finally:
+        store.close()
 
 
 class Lifting:

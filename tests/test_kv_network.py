@@ -159,6 +159,11 @@ def test_sums_are_those_of_rank_order_bit_for_bit(place: str, tmp_path: Path) ->
     assert set(by_host.values()) == {nbytes * (1 + 2 * 3)}
 
 
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
+def test_an_optimizer_of_whole_tensors_on_one_server(kind: str, tmp_path: Path) -> None:
+    assert finished(tmp_path, "whole", ("a", "b"), 1, kind) == [{"moved": True}] * 2
+
+
 def test_only_the_rows_that_are_asked_for_travel(tmp_path: Path) -> None:
     for told in finished(tmp_path, "rows", ("a", "b"), 2, "dist_async"):
         for between, asked in told["bytes"].values():

@@ -78,10 +78,20 @@ def test_the_same_bits_as_a_training_program(optimizer: o.Optimizer, dtype: DTyp
             np.testing.assert_array_equal(state, expected[f"optimizer/{slot}/{name}"])
 
 
-@pytest.mark.parametrize("optimizer", [o.LAMB(), o.LARS()], ids=lambda x: x.op)
-def test_what_measures_whole_tensors_is_refused(optimizer: o.Optimizer) -> None:
-    with pytest.raises(mz.InputError, match=f"{optimizer.op} measures whole tensors"):
-        Rule(optimizer.to_dict())
+@pytest.mark.parametrize("optimizer", [o.LAMB(weight_decay=0.1, groups=GROUPS), o.LARS()], ids=lambda x: x.op)
+def test_what_measures_whole_tensors_steps_whole_tensors(optimizer: o.Optimizer) -> None:
+    expected = trained(optimizer, DType.FLOAT)
+    rule = Rule(nested(flat(optimizer.to_dict())))
+    assert not rule.elementwise
+    values = {name: value.astype(np.float32) for name, value in FIRST.items()}
+    states = {name: rule.states(name, value) for name, value in values.items()}
+    for update in range(STEPS):
+        for name, dw in gradients(update, "float32").items():
+            rule.step(name, update, values[name], dw, states[name])
+    for name in FIRST:
+        np.testing.assert_array_equal(values[name], expected[name])
+        for slot, state in states[name].items():
+            np.testing.assert_array_equal(state, expected[f"optimizer/{slot}/{name}"])
 
 
 def test_integers_do_not_learn() -> None:

@@ -95,6 +95,12 @@ class HostStore:
         self._take(rule, saved)
 
     def _take(self, rule: Rule, saved: Saved | None = None) -> None:
+        if not rule.elementwise:
+            raise InputError(
+                f"{rule.optimizer.op} measures whole tensors, and each worker of this store steps a part of them",
+                where=f"set_optimizer in {self.kind}, rank {self.rank}",
+                hint="update on the workers (Trainer's default), or start one server: mezzo launch -s 1",
+            )
         take_rule(self.group, rule, saved)
 
     def _gather(self, rule: Rule) -> Saved:

@@ -264,5 +264,5 @@ class Rounds:
 def _needs_whole(name: str) -> Refusal:
     return Refusal(
         f"this optimizer needs whole arrays, and key {name!r} is split over servers",
-        "set the optimizer before init, or use one server",
+        "update on the workers, or use one server",
     )
