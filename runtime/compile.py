@@ -150,7 +150,8 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
         return None if choice.implementation else "; ".join(reason for _, reason in declined)
 
     def in_parts(node: Node) -> bool:
-        return (node.domain, node.op) in WRITTEN_OUT
+        written_out = (node.domain, node.op) in WRITTEN_OUT
+        return written_out and not (options.device.sm and takes(graph, node) is None)
 
     graph = _retyped(graph, fold(quantise(graph, takes), weights=True), budget)
     if any(in_parts(node) for _, node in graph.walk()):

@@ -237,7 +237,14 @@ def test_a_session(lt: LtStandin) -> None:
 
 
 DESCRIPTORS = """
+import sys, tempfile
+from pathlib import Path
 import numpy as np
+sys.path.insert(0, sys.argv[1])
+from cudnn_plans import stand_in_for_the_driver
+
+with tempfile.TemporaryDirectory() as made:
+    stand_in_for_the_driver(Path(made))
 from mezzo.runtime.gpu.cublaslt.library import Descriptors, Library
 from mezzo.runtime.gpu.cublaslt.product import Matrix, Product
 from mezzo.ops import DType
@@ -268,8 +275,10 @@ made.close()
 
 
 def test_descriptors_of_the_bindings() -> None:
-    """The bindings take the descriptors and give them back; that needs no GPU. In a process of its own."""
+    """The bindings take the descriptors and give them back; that needs no GPU, and a library in place of the driver: in
+    a process of its own."""
     if importlib.util.find_spec("nvmath") is None:
         pytest.skip("the bindings are not installed: pip install 'mezzo[cuda13]'")
-    done = subprocess.run([sys.executable, "-c", DESCRIPTORS], capture_output=True, text=True, timeout=100, check=False)
+    command = [sys.executable, "-c", DESCRIPTORS, str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

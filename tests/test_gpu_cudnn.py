@@ -160,6 +160,42 @@ def test_chains(case: Case, dtype: str, math: str, cudnn: CudnnStandin) -> None:
         assert {choice.layouts[i] for i in whole} <= {choice.layouts[-1]}
 
 
+HEADS = [f32(2, 4, 5, 8), f32(2, 2, 7, 8), f32(2, 2, 7, 16)]
+ATTENTION = [
+    *(c for c in samples("Attention") if not any(x is None or not isinstance(x, Tensor) for x in c.inputs)),
+    Case("Attention", HEADS),
+    Case("Attention", [*HEADS, f32(2, 1, 1, 7)]),
+    Case("Attention", [*HEADS, f32(5, 7)], {"scale": 0.2}),
+    Case("Attention", [f32(2, 4, 5, 8)] * 3, {"is_causal": 1}),
+    Case("Attention", HEADS, {"is_causal": 1}),
+    Case("Attention", [f32(2, 6, 16)] * 3, {"q_num_heads": 2, "kv_num_heads": 2, "scale": 0.3}),
+    Case("Attention", HEADS, layouts=["acbd", "acbd", "", "acbd"]),
+    Case("Attention", [f32(2, 4, 5, 8)] * 3, layouts=["abdc", "", ""]),
+]
+
+
+@pytest.mark.parametrize("case", ATTENTION, ids=lambda c: f"{'-'.join(map(str, c.inputs))}-{'-'.join(c.attrs)}"[:70])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_attention(case: Case, dtype: str, cudnn: CudnnStandin) -> None:
+    """Scaled, masked, causal, of packed and shared heads; what cuDNN does not know is declined."""
+    held = arrays(case, TYPES[dtype])
+    asked = on(ask(case.op, held, case.attrs, known=[False] * len(held), layouts=case.layouts))
+    found = run_step(cudnn.device, BY_NAME["cudnn.attention"], asked, held)
+    if isinstance(found, Declined):
+        assert {"softcap", "left_window_size", "softmax_precision"} & {*case.attrs} or "mask" in found.reason
+        return
+    choice, got = found
+    want = reference(asked, held)
+    assert np.abs(got.astype(np.float64) - want).max() <= TOLERANCE[dtype] * np.abs(want).max()
+    if case.layouts[:1] == ["acbd"]:
+        assert choice.layouts == ("acbd", "acbd", "", "acbd")
+
+
+def test_attention_of_float32_is_left_to_others(cudnn: CudnnStandin) -> None:
+    found = BY_NAME["cudnn.attention"].select(on(question(ATTENTION[0], arrays(ATTENTION[0], np.float32))))
+    assert isinstance(found, Declined)
+
+
 def test_every_draft_means_the_same(cudnn: CudnnStandin) -> None:
     """Not only the first one: where cuDNN refuses, the next is taken."""
     seen: set[str] = set()

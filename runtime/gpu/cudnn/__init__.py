@@ -1,4 +1,4 @@
-"""Graphs of cuDNN: convolutions, attention and batch normalisation, each with what follows it, through the module
+"""Graphs of cuDNN: convolutions with what follows them, and attention, through the module
 `cudnn` of nvidia-cudnn-frontend. Nothing is imported before a kernel is asked.
 
 `draft.py` is what is asked, as data; `build.py` makes graphs of it, `plans.py` chooses, times and keeps their plans,
@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 from ...kernels.kernel import Kernel
+from .attention import Attention
 from .conv import Conv, ConvTranspose
 
-KERNELS: tuple[Kernel, ...] = (Conv(), ConvTranspose())
+KERNELS: tuple[Kernel, ...] = (Conv(), ConvTranspose(), Attention())
 
 __all__ = ["KERNELS"]
