@@ -207,7 +207,7 @@ class Array:
     def copyto(self, other: Array | Place) -> Array:
         """Copy into another array of this shape, which is returned, or to a device."""
         if isinstance(other, Place):
-            return running.moved(self, other, copy=True)
+            return running.moved(self, place_of(other), copy=True)
         running.assign(other, self)
         return other
 
@@ -217,7 +217,7 @@ class Array:
 
     def as_in_context(self, context: Place) -> Array:
         """`to_device`, as MXNet calls it."""
-        return running.moved(self, context)
+        return running.moved(self, place_of(context))
 
     def reshape(self, *shape: Any) -> Array:
         """A copy in another shape, given as a tuple or as numbers; -1 is what is left."""

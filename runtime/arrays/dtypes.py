@@ -129,11 +129,8 @@ class Info:
         return cpu()
 
     def devices(self) -> list[Place]:
-        """Those that can be used here."""
-        from ..device import DEVICES
-
-        gpus = [place_of(name) for name in DEVICES if name.startswith("gpu")]
-        return [cpu(), *gpus]
+        """Those that arrays can be on; `cpu(1)` and so on are places in the same memory."""
+        return [cpu()]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype[Any]]:
         """float32 for floats, as networks have it, and int64."""

@@ -48,12 +48,21 @@ def gpu(index: int = 0) -> Place:
 
 
 def place_of(given: Place | str | None) -> Place:
-    """The place that is meant: None is the CPU; `"cpu"`, `"gpu:1"` as sessions take them. Raises InputError."""
+    """The place that is meant for an array: None is the CPU; `"cpu"`, `"gpu:1"` as sessions take them.
+
+    Raises InputError, also for a GPU: the operations of arrays run on the CPU as yet.
+    """
     if given is None:
         return cpu()
     if isinstance(given, Place):
+        if given.name == "gpu":
+            raise InputError(
+                f"arrays on {given} are not carried yet",
+                where="mezzo.nd",
+                hint="sessions and training run there: device='gpu:0'; arrays on mz.cpu() feed them",
+            )
         return given
     name, _, number = str(given).partition(":")
     if name not in ("cpu", "gpu") or not (number or "0").isdecimal():
         raise InputError(f"{given!r} is no device", where="mezzo.nd", hint="give mz.cpu(), mz.gpu(0), or 'gpu:0'")
-    return (cpu if name == "cpu" else gpu)(int(number or 0))
+    return place_of((cpu if name == "cpu" else gpu)(int(number or 0)))

@@ -15,6 +15,7 @@ from ...ops import OPS, OPSETS, Context, Op, Tensor
 from ...ops.errors import ShapeError, UnsupportedModel
 from ...ops.expr import EXACT, Expr, Lowered, Register, lower
 from .kinds import MOST, Kind, Known, kind_of
+from .planned import Planned, pays
 
 Template = tuple["Kind | Known | None", ...]
 Call = Callable[..., Any]
@@ -94,6 +95,9 @@ def _prepare(name: str, domain: str, template: Template, attrs: dict[str, Any], 
         if tree.kind not in EXACT or any(a.args for a in tree.args):
             call = _quietly(call)
         return Prepared(record, template, attrs, tuple(outs), call, tree)
+    if None not in outs and pays(domain, name, tuple(types)):
+        call = Planned(domain, name, template, tuple(attrs.items()), outputs)
+        return Prepared(record, template, attrs, tuple(outs), call)
     return Prepared(record, template, attrs, tuple(outs), _reference(record, template, bound, outputs))
 
 

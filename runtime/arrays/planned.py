@@ -1,0 +1,80 @@
+"""The operators of networks on arrays: each is a graph of one node, compiled and planned as any graph is.
+
+The references of these operators are written to be understood; what runs here are the kernels that graphs get.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+from ...ops import DType, Tensor
+from ...ops.types import Type
+from ..graph import GraphBuilder
+from ..session import Session
+from .kinds import Kind, Known
+
+# operator -> elements among its operands from which on planning pays; below that the reference runs
+FROM: dict[tuple[str, str], int] = {
+    ("", name): least
+    for names, least in (
+        ("Conv ConvTranspose MaxPool AveragePool GlobalAveragePool GlobalMaxPool LRN Resize", 0),
+        ("RNN GRU LSTM Attention", 0),
+        ("BatchNormalization InstanceNormalization LayerNormalization GroupNormalization RMSNormalization", 4096),
+        ("MatMul Gemm Softmax LogSoftmax", 4096),
+    )
+    for name in names.split()
+}
+SESSIONS = 256  # that are kept, with their memory: a program that goes on making new shapes makes them anew
+
+Template = tuple["Kind | Known | None", ...]
+Key = tuple[str, str, Template, tuple[tuple[str, Any], ...], int]
+
+
+def pays(domain: str, name: str, types: tuple[Type | None, ...]) -> bool:
+    """Whether an operator on operands of these types is planned: a rule of its kinds alone, so that the same operation
+    has the same bits each time."""
+    least = FROM.get((domain, name))
+    if least is None:
+        return False
+    tensors = [t for t in types if isinstance(t, Tensor)]
+    floats = [t for t in tensors if t.dtype.floating]
+    elements = sum(math.prod(t.sizes) for t in tensors)
+    return all(t.dtype is DType.FLOAT for t in floats) and bool(floats) and elements >= max(least, 1)
+
+
+class Planned:
+    """One operator on operands of one sort, as a call."""
+
+    __slots__ = ("_key", "_names")
+
+    def __init__(
+        self, domain: str, name: str, template: Template, attrs: tuple[tuple[str, Any], ...], outputs: int
+    ) -> None:
+        self._key: Key = (domain, name, template, attrs, outputs)
+        self._names = [f"x{i}" for i, t in enumerate(template) if isinstance(t, Kind)]
+
+    def __call__(self, *xs: Any) -> Any:
+        found = _session(self._key).run(dict(zip(self._names, xs, strict=True)))
+        results = tuple(found.values())
+        return results if self._key[-1] > 1 else results[0]
+
+    @property
+    def session(self) -> Session:
+        """What runs it: its plan, kernels and program can be looked at."""
+        return _session(self._key)
+
+
+@lru_cache(maxsize=SESSIONS)
+def _session(key: Key) -> Session:
+    domain, name, template, attrs, outputs = key
+    g = GraphBuilder(name)
+    given: list[Any] = []
+    for i, t in enumerate(template):
+        given.append(g.const(t.value) if isinstance(t, Known) else g.input(f"x{i}", t.tensor) if t else None)
+    made = g.op(name, *given, domain=domain, outputs=outputs, **dict(attrs))
+    return Session(g.graph(list(made) if outputs > 1 else [made]))
+
+
+__all__ = ["FROM", "Planned", "pays"]

@@ -1,0 +1,56 @@
+"""The engines that arrays are tested on, and where a test has a line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mezzo.runtime.arrays import lazy
+from mezzo.runtime.engine import Engine, process, scheduler
+
+MODES = ("threaded", "naive", "in place", "checked", "fused", "fused in place")
+
+
+class Using:
+    """The engine of this process, for a while another one."""
+
+    def __init__(self, mode: str) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.mode = mode
+
+    def __enter__(self) -> Engine:
+        one = {
+            "threaded": lambda: Engine(threads={"compute": 3}),
+            "naive": lambda: Engine("naive"),
+            "in place": lambda: Engine("naive"),
+            "checked": lambda: Engine(check=True),
+            "fused": lambda: Engine(threads={"compute": 3}),
+            "fused in place": lambda: Engine("naive"),
+        }[self.mode]()
+        self.patch.setattr(process, "_one", one)
+        # with other threads about (of other tests), a naive engine would push
+        self.patch.setattr(scheduler, "other_threads", lambda: not self.mode.endswith("in place"))
+        assert one.only_calls() == self.mode.endswith("in place")
+        self.patch.setattr(lazy, "_on", self.mode.startswith("fused"))
+        return one
+
+    def __exit__(self, *_: object) -> None:
+        lazy.flush()
+        self.patch.undo()
+
+
+@pytest.fixture(params=MODES, name="mode")
+def every_mode(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every mode in turn."""
+    with Using(request.param):
+        yield request.param
+
+
+def line_after(text: str) -> str:
+    """Where the file of the caller has a line with this text."""
+    file = Path(inspect.stack()[1].filename)
+    lines = file.read_text("utf8").splitlines()
+    return f"{file.name}:{next(i for i, line in enumerate(lines, 1) if line.strip() == text)}"
