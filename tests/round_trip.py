@@ -118,7 +118,7 @@ def objections(model: onnx.ModelProto, opset: int) -> tuple[str, ...]:
     types: dict[str, str] = {}
     try:
         typed = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # what it cannot infer is not held against the model
+    except onnx.shape_inference.InferenceError:  # what it cannot infer is not held against the model
         typed = model
     return tuple(dict.fromkeys(_objections(typed.graph, opset, types)))
 
