@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 PEERS = (
     *("onnxruntime", "onnxscript", "skl2onnx", "sklearn", "torch"),
     *("magika", "nudenet", "rapidocr_onnxruntime", "silero_vad"),  # only for the models that they carry
+    "cupy",  # only for its binding of NVRTC, which compiles kernels for GPUs without one
 )
 
 # The suite tries the same examples every time; the soak looks for new ones. Neither times an example.
