@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from mezzo.runtime import device as devices
 from mezzo.runtime.device import device
 from mezzo.runtime.gpu.host import HostSteps, aside
 from mezzo.runtime.gpu.kernels import GPU_KERNELS
+from mezzo.runtime.gpu.memory import Resident
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.kernels import Ask, Call, Choice, Declined, Work
 
@@ -322,7 +324,7 @@ def test_no_device_at_all(standin: Standin) -> None:
         device("gpu:1")
 
 
-def test_a_file_keeps_the_program(standin: Standin, tmp_path: Any) -> None:
+def test_a_file_keeps_the_program(standin: Standin, tmp_path: Path) -> None:
     """A variant for a GPU, with a branch that runs on the host: read, confirmed and run."""
     g = GraphBuilder()
     x, go = g.input("x", f32(3, 5)), g.input("go", Tensor(DType.BOOL, ()))
@@ -379,3 +381,21 @@ def test_commands_that_tell_of_a_gpu(standin: Standin) -> None:
     close(
         dict(enumerate(model.run([images]))), dict(enumerate(mz.load(digits_model()).run({"image": images}).values()))
     )
+
+
+def test_training(standin: Standin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Trainer keeps its states on the device, here one without kernels of ours; a checkpoint goes to the CPU."""
+    monkeypatch.setattr("mezzo.runtime.gpu.device.GPU_KERNELS", ())
+    digits = held_out()
+    batch = {"image": digits.inputs[:16], "target": digits.labels[:16]}
+    there = mz.Trainer(digits_model(), optimizer=mz.optimizer.Adam(rate=0.01), device="gpu:0")
+    with pytest.warns(HostSteps, match="have no kernel"):
+        losses = [there.step(batch)]
+    losses += [there.step(batch) for _ in range(2)]
+    here = mz.Trainer(digits_model(), optimizer=mz.optimizer.Adam(rate=0.01))
+    np.testing.assert_allclose(losses, [here.step(batch) for _ in range(3)], rtol=1e-4)
+    assert all(isinstance(s, Resident) for s in there.states.values())
+    there.save(tmp_path)
+    again = mz.Trainer(digits_model(), optimizer=mz.optimizer.Adam(rate=0.01))
+    again.resume(tmp_path)
+    np.testing.assert_allclose(again.step(batch), here.step(batch), rtol=1e-3)

@@ -28,6 +28,8 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+device_option = click.option("--device", default="cpu", show_default=True, help="cpu, gpu:0, or gpu:0@sm_90 to plan.")
+precision_option = click.option("--precision", default="fp32", show_default=True, help="fp32, tf32, bf16, fp16, ...")
 model_argument = click.argument("model", type=click.Path(path_type=Path))
 shape_option = click.option(
     "--shape",
@@ -56,14 +58,23 @@ cli.add_command(coverage)
 @click.option("--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @shape_option
 @seed_option
+@device_option
+@precision_option
 @json_option
 def run(
-    model: Path, given: tuple[str, ...], output: Path | None, shapes: tuple[str, ...], seed: int, as_json: bool
+    model: Path,
+    given: tuple[str, ...],
+    output: Path | None,
+    shapes: tuple[str, ...],
+    seed: int,
+    device: str,
+    precision: str,
+    as_json: bool,
 ) -> None:
     """Run MODEL once; inputs that are not given are random."""
     from .load import load
 
-    session = load(model)
+    session = load(model, device=device, precision=precision)
     files = given_arrays(given)
     rest = {p.name for p in session.inputs} - set(files)
     feeds: dict[str, Any] = dict(files)
@@ -86,8 +97,8 @@ def run(
 @click.option("--memory", is_flag=True, help="The arena, its bound, and who lives where.")
 @click.option("--html", type=click.Path(path_type=Path), help="Draw the memory plan into this HTML file.")
 @click.option("--budget", metavar="SIZE", help="Find the largest batch whose arena fits, e.g. 2GiB.")
-@click.option("--device", default="cpu", show_default=True, help="Where; a GPU that is not here is only planned for.")
-@click.option("--precision", default="fp32", show_default=True, help="fp32, tf32, bf16, fp16: see Session.")
+@device_option
+@precision_option
 @shape_option
 @seed_option
 @json_option

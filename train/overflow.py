@@ -56,7 +56,7 @@ def overflows(session: Session, feeds: Mapping[str, Any]) -> tuple[Overflow, ...
     for name, array in feeds.items():
         judge(f"the input {name!r}", name, (), None, np.asarray(array))
     for name, array in session.states.items():
-        judge(f"the state {name!r}", name, (), None, array)
+        judge(f"the state {name!r}", name, (), None, np.asarray(array))
     session.run(feeds, observe=observe)
     return tuple(found)
 

@@ -66,7 +66,8 @@ class Trainer:
     `freeze` are patterns of weights' names (shell wildcards); by default all learn that lead to the output. `gather` is
     how many calls of `step` make one update. `amp` is "bf16", "fp16" (with dynamic loss scaling) or a Policy.
     `statistics=False` leaves batch normalisation to its running statistics. Dropout and batch normalisation are in
-    training mode here, and in inference mode in `graph()` and `export`. `threads` and `onednn` are those of Session.
+    training mode here, and in inference mode in `graph()` and `export`. `device`, `threads` and `onednn` are those
+    of Session.
 
     `kvstore` (a store of `mezzo.kv.create`, or the kind of one) trains together with the other workers of a job. Each
     gives `step` its share of the batch, as many samples as the others (`train.shares.Share`); gradients are means over
@@ -107,6 +108,7 @@ class Trainer:
         statistics: bool = True,
         recompute: bool | Mapping[str, Sequence[int]] = False,
         seed: int = 0,
+        device: str = "cpu",
         threads: int | None = None,
         onednn: bool = True,
         kvstore: KVStore | str | None = None,
@@ -142,7 +144,7 @@ class Trainer:
             graphs = [self.graph_of_step, *(steps(again=way) for way in WAYS)]
             at = smallest(graphs, types, options)
             self.graph_of_step, again = graphs[at], ways[at]
-        how: dict[str, Any] = {"seed": seed, "threads": threads, "onednn": onednn}
+        how: dict[str, Any] = {"seed": seed, "device": device, "threads": threads, "onednn": onednn}
         self._update = Session(self.graph_of_step, **how, exchange=self.exchange)
         self.states = self._update.states
         self._gather: Session | None = None

@@ -8,6 +8,7 @@ graphs; values whose sizes data decide, and host objects, live on the host throu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -205,7 +206,8 @@ class GpuInstance(Instance):
                     self._replay(observe)
                 return self._results(outputs)
             except BaseException:
-                self.stream.synchronize()  # whoever takes the seat next finds nothing going on in it
+                with suppress(Exception):  # of the device: it is being told already
+                    self.stream.synchronize()  # whoever takes the seat next finds nothing going on in it
                 raise
             finally:
                 for name in self._passing:
