@@ -207,7 +207,8 @@ def _matmul(ask: Ask, y: Tensor) -> Product | Declined:
             return step
         result = step
     return Product(
-        *("matmul", kind, batch, rows, columns, inner, *values),
+        *("matmul", kind, batch, rows, columns, inner),
+        *(values[0], values[1]),
         f"{store} = {e.write(result)};",
         (*parameters, writes(e, "y", Out(0))),
         tuple(before),

@@ -156,6 +156,7 @@ class Scatter(Generated):
             if indices.elements and (y.elements or 0) * indices.sizes[axis] > PATIENCE:
                 return Declined("too many places would be compared")
             return Written((_along(indices, y, e, kind, axis, reduction),))
+        operands: tuple[In | None, In, In]
         if ask.node.op == "GatherGrad":
             indices = found[0][1]
             axis = axis_of(ask.node.attrs.get("axis", 0), y.rank)

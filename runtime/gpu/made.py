@@ -9,6 +9,7 @@ import numpy as np
 from ...ops import DType, Tensor
 from ...ops.indexing import sliced
 from ...ops.rules import axis_of
+from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Ask, Declined
 from .generated import Generated
@@ -38,7 +39,7 @@ class Made(Generated):
         return made if isinstance(made, Declined) else Written((made,))
 
 
-def _bits(value: np.ndarray) -> str:  # type: ignore[type-arg]
+def _bits(value: Array) -> str:
     """An element as the bits that it consists of."""
     return f"{int(np.ascontiguousarray(value).reshape(-1)[:1].view(f'u{value.dtype.itemsize}')[0])}ull"
 
