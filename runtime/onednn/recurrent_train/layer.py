@@ -14,7 +14,7 @@ from ..memory import Memory
 from ..primitive import Attributes, Draft, Operand, PostOp
 
 F32 = DType.FLOAT
-SPAN_ROWS = 128  # of a span of steps: its numbers stay in the caches, and its products are no slower than larger ones
+SPAN_ROWS = 256  # of a span of steps: its numbers stay in the caches, and its products are no slower than larger ones
 SUM = PostOp("sum", place=("held", 0))  # the product is added to what its result held
 WAYS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 Space = tuple[DType, tuple[int, ...]]
