@@ -80,6 +80,10 @@ PAD = [
 _THREES = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
 POOL = [
     *(Case(op, [f32(2, 5, 14, 15)], _THREES, layouts=[a]) for op in ("MaxPool", "AveragePool") for a in ("", NHWC)),
+    *(
+        Case(op, [x(1, 32, 66, 66)], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, layouts=[NHWC])
+        for op, x in (("MaxPool", half), ("AveragePool", f32))  # several channels in a thread
+    ),
     Case("MaxPool", [f32(2, 5, 14, 15)], _THREES, 2, layouts=[NHWC]),
     Case("MaxPool", [f32(2, 5, 14, 15)], {"kernel_shape": [3, 2], "storage_order": 1, "dilations": [2, 3]}, 2),
 ]

@@ -14,6 +14,7 @@ from .rows import Rows, larger
 from .text import Element, dot, each, elements, launch, permuted, reads, strides_of, writes
 
 MAXIMA = ("MaxPool", "MaxPoolTrain")
+BUSY = 1 << 16  # threads that keep a device busy
 
 
 class Pool(Generated):
@@ -67,9 +68,51 @@ def over(around: tuple[Window, ...], x: Tensor, layout: str, *inner: str) -> lis
     ]
 
 
+def _lanes(e: Element, y: Tensor, layout: str) -> int:
+    """How many channels a thread takes together: up to 16 bytes, where they are neighbours and threads are many."""
+    if not layout or ord(layout[-1]) - ord("a") != 1:
+        return 1
+    lanes = math.gcd(16 // e.dtype.itemsize, y.sizes[1])
+    while lanes > 1 and (y.elements or 0) // lanes < BUSY:
+        lanes //= 2
+    return lanes
+
+
+def _in_lanes(
+    family: str, e: Element, x: Tensor, y: Tensor, layout: str, around: tuple[Window, ...], lanes: int,
+    first: str, step: str, before: str, result: str,
+) -> Launch:  # fmt: skip
+    """A pool of `lanes` channels in each thread: `first` is what `made` begins with, `step` takes `v` in, `before`
+    stands before `result` is made of it."""
+    thin_x, thin_y = (Tensor(e.dtype, (t.sizes[0], t.sizes[1] // lanes, *t.sizes[2:])) for t in (x, y))
+    body = [
+        f"{e.wide} total[{lanes}];",
+        f"for (int l = 0; l < {lanes}; ++l) total[l] = {first};",
+        *over(
+            *(around, thin_x, layout, "const KERNEL_lanes piece = image[p];"),
+            f"for (int l = 0; l < {lanes}; ++l) {{",
+            f"{e.wide}& made = total[l];",
+            f"const {e.wide} v = {e.read('piece.e[l]')};",
+            step,
+            "}",
+        ),
+        before,
+        "KERNEL_lanes piece;",
+        f"for (int l = 0; l < {lanes}; ++l) {{ const {e.wide} made = total[l]; piece.e[l] = {e.write(result)}; }}",
+        "y[i] = piece;",
+    ]
+    struct = f"struct alignas({lanes * e.dtype.itemsize}) KERNEL_lanes {{ {e.stored} e[{lanes}]; }};\n"
+    parameters = [reads("KERNEL_lanes", "x", In(0)), writes("KERNEL_lanes", "y", Out(0))]
+    return each(
+        family, parameters, thin_y.sizes, "\n".join(body), layout=layout, largest=x.elements or 0, before=struct
+    )
+
+
 def _largest(ask: Ask, x: Tensor, y: Tensor, layout: str, around: tuple[Window, ...], found: list[Element]) -> Launch:
-    e, parameters = found[0], [reads(found[0], "x", In(0)), writes(found[0], "y", Out(0))]
-    lines = [f"const {e.wide} v = {e.read('image[p]')};"]
+    e = found[0]
+    if len(found) == 2:
+        larger_one = "if (v > made || v != v) made = v;"
+        return _in_lanes(*("max_pool", e, x, y, layout, around, _lanes(e, y, layout)), e.lowest, larger_one, "", "made")
     train = ask.node.op == "MaxPoolTrain"
     kernel, sizes = [w.kernel for w in around], x.sizes[2:]
     if ask.node.attrs.get("storage_order"):  # counted by columns
@@ -77,41 +120,40 @@ def _largest(ask: Ask, x: Tensor, y: Tensor, layout: str, around: tuple[Window, 
     else:
         steps = strides_of(sizes)
     place = dot([0, 0, *strides_of(kernel)], "k") if train else dot([0, 0, *steps], "s")
-    places = len(found) > 2
-    if places:
-        parameters.append(writes(found[2], "places", Out(1)))
-        lines.append(f"if (at < 0 || v > most || v != v) {{ most = v; at = {place}; }}")
-    else:
-        lines.append("if (v > most || v != v) most = v;")
-    body = [f"{e.wide} most = {e.lowest};", *(["long long at = -1;"] if places else [])]
-    body += [*over(around, x, layout, *lines), f"y[i] = {e.write('most')};"]
-    if places:
-        channel = f"((long long)c0 * {x.sizes[1]} + c1) * {math.prod(sizes)}ll + at" if not train else "at"
-        body.append(f"places[i] = {found[2].write(channel)};")
+    channel = f"((long long)c0 * {x.sizes[1]} + c1) * {math.prod(sizes)}ll + at" if not train else "at"
+    body = [
+        f"{e.wide} most = {e.lowest};",
+        "long long at = -1;",
+        *over(
+            *(around, x, layout, f"const {e.wide} v = {e.read('image[p]')};"),
+            f"if (at < 0 || v > most || v != v) {{ most = v; at = {place}; }}",
+        ),
+        f"y[i] = {e.write('most')};",
+        f"places[i] = {found[2].write(channel)};",
+    ]
+    parameters = [reads(e, "x", In(0)), writes(e, "y", Out(0)), writes(found[2], "places", Out(1))]
     return each("max_pool", parameters, y.sizes, "\n".join(body), layout=layout, largest=x.elements or 0)
 
 
 def _summed(ask: Ask, x: Tensor, y: Tensor, layout: str, around: tuple[Window, ...], found: list[Element]) -> Launch:
     e, op = found[0], ask.node.op
     p = ask.node.attrs.get("p", 2) if op == "LpPool" else 0
-    parameters = [reads(e, "x", In(0)), writes(e, "y", Out(0))]
-    term, result = powers(e, p, "v", "sum")
-    body = [f"{e.wide} sum = 0;"]
-    body += over(around, x, layout, f"const {e.wide} v = {e.read('image[p]')};", f"sum += {term};")
+    term, result = powers(e, p, "v", "made")
+    before = []
     if op == "AveragePool":
         padded = ask.node.attrs.get("count_include_pad", 0)
         counts = []
         for d, (w, n) in enumerate(zip(around, x.sizes[2:], strict=True), 2):
             low, high = (-w.before, n + w.after) if padded else (0, n)
             seen = f"(int)c{d} * {w.stride} + k * {w.dilation} + {-w.before}"
-            body.append(
+            before.append(
                 f"int n{d} = 0; for (int k = 0; k < {w.kernel}; ++k) n{d} += {seen} >= {low} && {seen} < {high};"
             )
             counts.append(f"n{d}")
-        result = f"sum / ({e.wide})({' * '.join(counts)})"
-    body.append(f"y[i] = {e.write(result)};")
+        result = f"made / ({e.wide})({' * '.join(counts)})"
     family = "average_pool" if op == "AveragePool" else "lp_pool"
-    return each(family, parameters, y.sizes, "\n".join(body), layout=layout, largest=x.elements or 0)
+    lanes = _lanes(e, y, layout)
+    return _in_lanes(family, e, x, y, layout, around, lanes, "0", f"made += {term};", "\n".join(before), result)
 
 
 def powers(e: Element, p: int, value: str, sum: str) -> tuple[str, str]:
