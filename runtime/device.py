@@ -61,6 +61,10 @@ class Device:
         """Say what of a program runs elsewhere; whether there was anything to say."""
         return False
 
+    def direct(self, bound: Any, feeds: Any, outputs: Any, seat: Any, instance: Any) -> Any:
+        """What lets runs of arrays like these go straight to an instance, noted in its seat; None if nothing does."""
+        return None
+
     def explained(self, error: BudgetError, session: Any, program: Any) -> BudgetError:
         """An error of a run that had no room, with what is known of the device."""
         return error
@@ -79,6 +83,10 @@ class Device:
         if asked is None or not self._serves(ask.node)[1]:
             return self._choose(ask)
         return self._chosen.get(asked, lambda: self._choose(ask))
+
+    def lengthy(self, node: Node) -> bool:
+        """Whether the first kernel that serves a node takes long to answer."""
+        return any(getattr(k, "lengthy", False) for k in self._serves(node)[0][:1])
 
     def _serves(self, node: Node) -> Serving:
         """The kernels that serve a node, and whether all of them look at nothing but what makes the kind of a

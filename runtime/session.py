@@ -156,6 +156,7 @@ class Session:
         self._latest: Bound | None = None
         self._known: dict[FedKey, Known] = {}
         self._again: Known | None = None  # the latest of them
+        self._direct: Any = None  # of a GPU: see gpu/direct.py
         if random not in ("philox", "numpy"):
             raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
         self._max_programs, self._seed = max_programs, seed
@@ -307,6 +308,7 @@ class Session:
             return
         latest = next(reversed(self._bound))
         recent = {k.bound for k in self._known.values() if k.recent}
+        recent |= {self._direct.bound} if self._direct is not None else set()
         for known in self._known.values():
             known.recent = False
         for key in [k for k, b in self._bound.items() if b in recent]:
@@ -400,6 +402,14 @@ class Session:
             if known is not None:
                 self._again = known
                 return self._replay(known, feeds)
+        direct = self._direct
+        if direct is not None and names is None and deadline is None and cancel is None and observe is None:
+            seat = self._seats.take_ready(direct) if direct.fits(feeds, outputs or {}) else None
+            if seat is not None:
+                try:
+                    return seat.replays[direct](feeds, outputs or {})  # type: ignore[call-arg]
+                finally:
+                    self._seats.give(seat)
         until = None if deadline is None else monotonic() + deadline
         wanted = tuple(self.signature.outputs if names is None else names)
         arrays, had = padded(self._buckets, self.inputs, checked(self.signature, feeds, self._options.device.taken))
@@ -415,6 +425,8 @@ class Session:
                 instance.around.key = (self._seed, self._number(), *self._part)
                 with np.errstate(all="ignore"):
                     results = instance.run(list(arrays.values()), buffers, observe=observe)
+                if names is None and not self._buckets and not (deadline or cancel or observe):
+                    self._direct = self._options.device.direct(bound, feeds, outputs or {}, seat, instance)
         except BudgetError as error:
             raise self._options.device.explained(error, self, program) from error.__cause__
         made = {

@@ -17,6 +17,7 @@ from mezzo.models.workloads import WORKLOADS
 from mezzo.ops.types import DType, Tensor, f32
 from mezzo.runtime import device as devices
 from mezzo.runtime.device import device
+from mezzo.runtime.feeds import checked
 from mezzo.runtime.gpu.host import HostSteps, aside
 from mezzo.runtime.gpu.kernels import GPU_KERNELS
 from mezzo.runtime.gpu.memory import Resident
@@ -115,6 +116,34 @@ def test_arrays_of_the_device(standin: Standin) -> None:
         close({**got, name: out.host}, want)
     with pytest.raises(mz.InputError, match="float32"):
         session.run({"x": fed["x"], "y": cupy.asarray(fed["y"].astype(np.float64))})
+
+
+def test_runs_of_the_same_kind_go_straight(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is checked again for arrays of kinds that were there before; other arrays are."""
+    cupy: Any = import_module("cupy")
+    graph = pointwise()
+    session, cpu = mz.Session(graph, device="gpu:0"), mz.Session(graph)
+    buffers = {p.name: cupy.ndarray(p.type.sizes, np.float32) for p in session.outputs if isinstance(p.type, Tensor)}
+
+    def run(seed: int) -> None:
+        there = {n: cupy.asarray(a) for n, a in feeds(seed).items()}
+        assert session.run(there, outputs=buffers) == buffers
+        close({n: b.host for n, b in buffers.items()}, cpu.run(feeds(seed)))
+
+    checks = []
+    monkeypatch.setattr("mezzo.runtime.session.checked", lambda *a: checks.append(1) or checked(*a))
+    for seed in range(4):
+        run(seed)
+    assert len(checks) == 2  # the first of each session
+    close(session.run({n: cupy.asarray(a) for n, a in feeds(4).items()}, deadline=100.0), cpu.run(feeds(4)))
+    with pytest.raises(mz.DeadlineError):
+        session.run({n: cupy.asarray(a) for n, a in feeds(4).items()}, deadline=-1.0)
+    run(5)
+    with pytest.raises(mz.InputError, match="float32"):
+        session.run({"x": feeds()["x"].astype(np.float64), "y": cupy.asarray(feeds()["y"])}, outputs=buffers)
+    with pytest.raises(mz.InputError, match="buffer"):
+        session.run(feeds(), outputs={n: cupy.ndarray((1,), np.float32) for n in buffers})
+    run(6)
 
 
 def test_large_inputs_go_in_pieces(standin: Standin) -> None:

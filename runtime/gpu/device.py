@@ -19,6 +19,7 @@ from ..graph import Node
 from ..kernels import Ask
 from ..largest import largest_batch
 from ..pool import aligned_empty
+from .direct import Direct
 from .driver import cupy, described
 from .host import HOST, Host, HostSteps, aside
 from .kernels import GPU_KERNELS
@@ -93,6 +94,13 @@ class Gpu(Device):
             said = f"{len(found)} of {len(program.steps)} steps have no kernel on {self.name}:\n  {shown}{more}"
             warnings.warn(said, HostSteps, stacklevel=5)
         return bool(found)
+
+    def direct(self, bound: Any, feeds: Any, outputs: Any, seat: Any, instance: Any) -> Direct | None:
+        found = next((k for k in seat.replays if isinstance(k, Direct) and k.fits(feeds, outputs)), None)
+        made = found or Direct.of(bound, self.index, feeds, outputs)
+        if made is not None:
+            seat.replays[made] = made.replay(instance)
+        return made
 
     def explained(self, error: BudgetError, session: Session, program: Program) -> BudgetError:
         """The figures of the plan, and the largest batch that fits what is free."""

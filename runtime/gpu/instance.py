@@ -67,9 +67,10 @@ class GpuInstance(Instance):
         self._rebinds: dict[int, Rebinds] = {}
         self.staged: dict[str, Array] = {}
         self.fixed = None  # no replay without a choice: see Known.short
+        self._cuda = cupy().cuda
         with self._gpu.current():
-            self.stream = cupy().cuda.Stream(non_blocking=True)
-            self._came = cupy().cuda.Event(disable_timing=True)
+            self.stream = self._cuda.Stream(non_blocking=True)
+            self._came = self._cuda.Event(disable_timing=True)
             self._bind(states or {})
             self._load()
             self.calls = [self._call(i) for i in range(len(program.steps))]
@@ -198,7 +199,7 @@ class GpuInstance(Instance):
         """Replay, as Instance.run does. Inputs and the buffers of outputs are arrays of the host, or CuPy's arrays on
         this device. It returns when the results are there."""
         program = self.program
-        with self._gpu.current():
+        with self._cuda.Device(self._gpu.index):
             fed = chain(zip(program.given, inputs, strict=True), zip(program.captures, captures, strict=True))
             try:
                 self._feed(dict(fed))
@@ -229,7 +230,7 @@ class GpuInstance(Instance):
         if name not in self._staging.arrays:
             self.arrays[name] = given.get()
             return
-        self._came.record(cupy().cuda.get_current_stream())
+        self._came.record(self._cuda.get_current_stream())
         self.stream.wait_event(self._came)
         self._staging.across(self.there[name], given, self.stream)
         if name in self._read_here:
