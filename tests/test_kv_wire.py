@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from mezzo.kvstore import wire
 from mezzo.kvstore.protocol import messages as m
 from mezzo.kvstore.protocol.consistency import Bounded, Eventual, Sequential, parse
-from mezzo.kvstore.protocol.keys import ALIGNMENT, Keys, Shard, cut, element, place
+from mezzo.kvstore.protocol.keys import ALIGNMENT, Keys, Shard, cut, element, place, slices
+from mezzo.kvstore.shards import Budget, Shards
 from mezzo.ops.errors import BudgetError, InputError, MezzoError, ShapeError, WireError
 
 ranks, counts = st.integers(-1, 1 << 30), st.integers(0, (1 << 63) - 1)
@@ -223,6 +224,46 @@ def test_states_fit_into_their_arrays() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- keys
+
+
+@given(
+    st.integers(1, 9),
+    st.sampled_from([1, 5, 64, 333, 140_000]),
+    st.integers(1, 3),
+    st.lists(st.integers(0, 8), max_size=9),
+)
+def test_rows_are_the_slices_that_servers_have(count: int, width: int, servers: int, asked: list[int]) -> None:
+    rows = np.array([row % count for row in asked], np.int64)
+    value = np.arange(count * width, dtype=np.float32).reshape(count, width)
+    found = np.full((len(rows), 4 * width), 0xA5, np.uint8)
+    for shard in place("w", "float32", value.shape, servers, split=64).values():
+        keys = Keys(most_bytes=1 << 30)
+        keys.admit(m.Init("w", "float32", value.shape, shard.lo, shard.hi))
+        shards = Shards(keys, Budget(1 << 30))
+        shards.declare(1).value.data[:] = value.tobytes()[shard.lo : shard.hi]
+        for which, lo, hi in slices(rows, 4 * width, shard):
+            assert len(which) * max(8, hi - lo) <= wire.FRAME
+            starts = rows[which] * 4 * width + lo - shard.lo
+            found[which, lo:hi] = np.frombuffer(shards.slices(1, starts, hi - lo), np.uint8).reshape(len(which), -1)
+    assert found.tobytes() == value[rows].tobytes()
+
+
+def test_slices_that_a_shard_does_not_have() -> None:
+    keys = Keys(most_bytes=1 << 30)
+    keys.admit(m.Init("w", "float32", (1 << 18,), 0, 1 << 20))
+    shards = Shards(keys, Budget(1 << 30))
+    shards.declare(1)
+    assert len(shards.slices(1, np.array([0, (1 << 20) - 8]), 8)) == 16
+    for starts, width in (
+        ([-4], 4),
+        ([1 << 20], 4),
+        ([2], 4),
+        ([0], 6),
+        ([0], (1 << 20) + 4),
+        ([0] * 3, wire.FRAME // 2),
+    ):
+        with pytest.raises(WireError, match="key 'w'"):
+            shards.slices(1, np.array(starts), width)
 
 
 def test_keys_are_declared_once_and_the_same() -> None:
