@@ -110,7 +110,7 @@ def against_torch(op: Op, sample: Sample, c: Any, grads: dict[str, Any]) -> floa
         if not alike:
             return None
         torch.autograd.backward([y for y, _ in pairs], [dy for _, dy in pairs])
-    except (TypeError, ValueError, RuntimeError, IndexError):  # PyTorch takes no such operands or attributes
+    except (TypeError, ValueError, RuntimeError, LookupError):  # PyTorch takes no such operands or attributes
         return None
     worst = 0.0
     for name in c.wrt:
