@@ -96,6 +96,7 @@ class Instance:
             else:
                 self.calls.append(self._prepared(i))
         self.fixed = None if self._moving else self._working()
+        self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
 
     def _bind_fixed(self, states: Mapping[str, Array]) -> None:
         program = self.program

@@ -74,6 +74,11 @@ class Seats:
         with self._changed:
             return self._done, len(self._all), sum(s.arena.nbytes for s in self._all)
 
+    def instance(self, bound: Bound) -> Instance | None:
+        """An instance of a program, if there is one."""
+        with self._changed:
+            return next((s.instances[bound] for s in self._all if bound in s.instances), None)
+
     def trim(self) -> int:
         """Give back arenas that nobody uses and what the pool keeps; returns the bytes."""
         with self._changed:

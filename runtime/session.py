@@ -248,6 +248,12 @@ class Session:
             planned = (self._planned, len(self._bound), self._evicted)
         return Stats(*planned, *self._seats.counts(), self._pool.stats())
 
+    def uncaptured(self) -> tuple[tuple[int, str], ...]:
+        """Steps of the last program that stand outside of its CUDA graphs, by number, and why. It is known after two
+        runs; nothing on the CPU, which has no graphs."""
+        found = self._seats.instance(self.bound)
+        return tuple((r.index, r.reason) for r in found.refused) if found is not None else ()
+
     def trim(self) -> int:
         """Give back the arenas that no run is using and the pool's idle bytes; returns how many bytes that were."""
         return self._seats.trim()

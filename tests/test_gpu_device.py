@@ -23,6 +23,7 @@ from mezzo.runtime.gpu.kernels import GPU_KERNELS
 from mezzo.runtime.gpu.memory import Resident
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.kernels import Ask, Call, Choice, Declined, Work
+from mezzo.tools.explain import explain
 
 from .cuda_shim import missing
 from .cupy_standin import Standin
@@ -131,7 +132,12 @@ def test_runs_of_the_same_kind_go_straight(standin: Standin, monkeypatch: pytest
         close({n: b.host for n, b in buffers.items()}, cpu.run(feeds(seed)))
 
     checks = []
-    monkeypatch.setattr("mezzo.runtime.session.checked", lambda *a: checks.append(1) or checked(*a))
+
+    def counted(*given: Any) -> Any:
+        checks.append(given)
+        return checked(*given)
+
+    monkeypatch.setattr("mezzo.runtime.session.checked", counted)
     for seed in range(4):
         run(seed)
     assert len(checks) == 2  # the first of each session
@@ -249,7 +255,9 @@ def test_what_cannot_be_captured_is_found_by_trying(
         np.testing.assert_array_equal(got, np.maximum(-fed["x"], 0))
     (refused,) = instance(session).refused
     assert session.program.steps[refused.index].node.op == "Softmax"
-    assert refused.reason
+    assert session.uncaptured() == ((refused.index, refused.reason),)
+    (told,) = (t for t in explain(session, fed, ("kernels",)).tables if t.title == "Not captured")
+    assert [row[1] for row in told.rows] == ["Softmax"]
     assert len(instance(session).graphs) == 2
     standin.races.clear()  # of the default stream, which waits for nobody
 

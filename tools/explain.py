@@ -44,6 +44,7 @@ def explain(
         facts |= {"copied_bytes": sum(c.nbytes or 0 for a in found for c in (*a.copies.down, *a.copies.up))}
         if "kernels" in parts:
             tables.append(_on_host(found))
+            tables += _not_captured(session, feeds) if session.device.runs else []
     if "graph" in parts:
         tables.append(_graph(session))
     if "kernels" in parts:
@@ -109,6 +110,14 @@ def _on_host(found: Sequence[Aside]) -> Table:
         for a in found
     ]
     return Table("On the host", ("step", "operator", "node", "why", "copied to the host", "copied to the device"), rows)
+
+
+def _not_captured(session: Session, feeds: Mapping[str, Any]) -> list[Table]:
+    """Other steps that a CUDA graph refused, tried in a run."""
+    session.run(feeds)
+    steps, host = session.program.steps, {a.index for a in aside(session.program)}
+    rows = [(i, operators(steps[i]), steps[i].node.name, why) for i, why in session.uncaptured() if i not in host]
+    return [Table("Not captured", ("step", "operator", "node", "why"), rows)]
 
 
 def operators(step: Step) -> str:

@@ -55,7 +55,7 @@ class Direct:
         if len(arrays) != len(kinds):
             return False
         for name, of, shape, dtype in kinds:
-            array = arrays.get(name)
+            array: Any = arrays.get(name)
             if array.__class__ is not of or array.shape != shape or array.dtype != dtype:
                 return False
             if not array.flags.c_contiguous:
