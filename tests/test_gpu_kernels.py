@@ -5,6 +5,7 @@ that threads race nowhere, and that anything is fast."""
 from __future__ import annotations
 
 import itertools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,8 @@ import pytest
 from mezzo.ops import OPS, Body, Context, DType, Op, Tensor
 from mezzo.ops.errors import ExecutionError, MezzoError, MissingPackage
 from mezzo.ops.expr import PRIMITIVES, E, Expr, evaluate, inputs
-from mezzo.runtime.gpu import cache, nvrtc
+from mezzo.ops.types import f32, i64
+from mezzo.runtime.gpu import cache, nvrtc, pointwise, reduce
 from mezzo.runtime.gpu.generated import Generated
 from mezzo.runtime.gpu.kernels import GPU_KERNELS
 from mezzo.runtime.gpu.launch import In, Launch, Operand, Out, Source, Written
@@ -71,18 +73,21 @@ def cases(kernel: Generated) -> Iterator[Case]:
 
 def retyped(case: Case, dtype: DType) -> Case | None:
     """The case with its float32 operands in another float type, or its int64 ones in another whole type; None where it
-    has none."""
+    has none, or one has numbers that the type lacks."""
     of = DType.FLOAT if dtype.floating else DType.INT64
 
-    def one(x: Any) -> Any:
-        if isinstance(x, Tensor):
-            return x.to(dtype) if x.dtype is of else x
-        return x.astype(dtype.numpy) if x is not None and DType.of(np.asarray(x).dtype) is of else x
+    def is_of(x: Any) -> bool:
+        return x is not None and (x.dtype if isinstance(x, Tensor) else DType.of(np.asarray(x).dtype)) is of
 
-    with np.errstate(over="ignore"):
-        made = [one(x) for x in case.inputs]
-    same = all(a is b for a, b in zip(made, case.inputs, strict=True))
-    return None if same else replace(case, inputs=made)
+    def one(x: Any) -> Any:
+        if not is_of(x):
+            return x
+        return x.to(dtype) if isinstance(x, Tensor) else x.astype(dtype.numpy)
+
+    numbers = [x for x in case.inputs if is_of(x) and not isinstance(x, Tensor)]
+    with np.errstate(all="ignore"):
+        lost = not dtype.floating and any((x.astype(dtype.numpy) != x).any() for x in numbers)
+    return replace(case, inputs=[one(x) for x in case.inputs]) if any(map(is_of, case.inputs)) and not lost else None
 
 
 def domain_of(case: Case) -> str:
@@ -199,6 +204,92 @@ t.assert_answers(t.runs(kernel, given))
     ran = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert not ran.returncode, ran.stderr[-4000:]
     assert "runtime error" not in ran.stderr
+
+
+# What is written, seen without running it
+
+
+def family(name: str) -> Generated:
+    return next(k for k in GENERATED if k.name == name)
+
+
+def written(name: str, case: Case) -> Written:
+    """What a family makes of types alone."""
+    types = [x if x is None or isinstance(x, Tensor) else np.asarray(x) for x in case.inputs]
+    layouts = [*case.layouts, *[""] * (len(types) + case.outputs - len(case.layouts))]
+    constants = [x is not None and not isinstance(x, Tensor) for x in case.inputs]
+    asked = ask(case.op, types, case.attrs, domain=domain_of(case), outputs=case.outputs, layouts=layouts)
+    found = family(name).written(replace(asked, constants=constants))
+    assert isinstance(found, Written)
+    return found
+
+
+@pytest.mark.parametrize("layout", ["", "acdb"])
+@pytest.mark.parametrize("dtype", [DType.FLOAT, DType.FLOAT16, DType.INT8, DType.DOUBLE], ids=str)
+def test_pointwise_operators_move_16_bytes(dtype: DType, layout: str) -> None:
+    """Of tensors that lie alike, as one loop, whatever their layout; the result lies as they do, or in place of one."""
+    x = Tensor(dtype, (2, 64, 7, 7))
+    found = written("gpu.pointwise", Case("Add", [x, x], layouts=[layout, layout]))
+    (launch,) = found.launches
+    assert found.layouts == ((layout,) * 3 if layout else ())
+    assert f"alignas(16) pack_of_{element_of(dtype).stored.strip('_').replace(' ', '_')}" in launch.source.text
+    assert " % " not in launch.source.text
+    assert launch.grid[0] == -(-(x.elements or 0) * dtype.itemsize // 16 // 256)
+    assert [(a.output, a.input) for a in found.aliases] == [(0, 0), (0, 1)]
+
+
+def test_what_may_not_lie_in_place() -> None:
+    """What is broadcast, of another type or another layout, read twice, or a constant."""
+    x, y = f32(4, 8, 3, 3), f32(8, 1, 1)
+    for case, count in [
+        (Case("Add", [x, y]), 1),
+        (Case("Less", [x, x]), 0),
+        (Case("Add", [x, x], layouts=["acdb", ""]), 1),
+        (Case("Add", [np.ones((4, 2), np.float32), f32(4, 2)]), 1),
+    ]:
+        assert len(written("gpu.pointwise", case).aliases) == count, case
+    asked = ask("Mul", [x, x])
+    twice = family("gpu.pointwise").written(replace(asked, node=replace(asked.node, inputs=("x", "x"))))
+    assert isinstance(twice, Written)
+    assert not twice.aliases
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("gpu.pointwise", Case("Add", [f32(3, 1 << 30), f32(1 << 30)])),
+        ("gpu.pointwise", Case("Relu", [Tensor(DType.INT8, (1 << 32,))])),
+        ("gpu.reduce", Case("ReduceSum", [f32(1 << 16, 1 << 16), np.array([0])])),
+        ("gpu.reduce", Case("ReduceMax", [f32(1 << 16, 1 << 16), np.array([1])])),
+        ("gpu.reduce", Case("ReduceMean", [f32(1 << 32), np.array([0])])),
+    ],
+)
+def test_places_of_large_tensors_are_counted_in_64_bits(name: str, case: Case) -> None:
+    for launch in written(name, case).launches:
+        assert re.search(r"const long long (i|row) = \(long long\)blockIdx.x \*", launch.source.text)
+        assert launch.grid[0] < 2**31
+
+
+@on_the_processor
+@pytest.mark.parametrize("name", ["gpu.pointwise", "gpu.reduce"])
+def test_answers_counted_in_64_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (pointwise, reduce):
+        monkeypatch.setattr(module, "index_type", lambda *_: "long long")
+    assert_answers(runs(family(name), CASES[name][:: 3 if name == "gpu.reduce" else 2]))
+
+
+def test_what_is_declined_is_told() -> None:
+    small = Tensor(DType.FLOAT8E4M3FN, (2, 3))
+    unknown = f32("n", 3)
+    for name, asked, reason in [
+        ("gpu.pointwise", ask("Cast", [f32(2, 3)], {"to": small.dtype.onnx}), "float8_e4m3fn"),
+        ("gpu.pointwise", ask("Relu", [unknown]), "sizes are not known"),
+        ("gpu.reduce", ask("ReduceSum", [f32(2, 3), i64(1)]), "axes are no constant"),
+        ("gpu.reduce", ask("ReduceSum", [Tensor(DType.BOOL, (2, 3)), np.array([1])]), "truth values"),
+    ]:
+        found = family(name).written(asked)
+        assert isinstance(found, Declined)
+        assert reason in found.reason
 
 
 # Expressions

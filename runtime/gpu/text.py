@@ -232,7 +232,8 @@ def constant(ask: Ask, i: int) -> list[int] | None:
     known = ask.inputs[i] if i < len(ask.inputs) else None
     if not isinstance(known, Tensor) or not ask.constant(i) or known.value is None or (known.elements or 0) > FEW:
         return None
-    return known.ints()
+    values = known.ints() or []
+    return values if all(-(2**63) <= v < 2**63 for v in values) else None
 
 
 def given(ask: Ask, i: int) -> bool:
