@@ -12,8 +12,9 @@ from ..ops.types import Array
 from .graph import Graph, Node
 from .infer import infer
 from .kernels import Ask
-from .lower import Options, Orders, lower
+from .lower import Learned, Options, lower
 from .passes import TYPED, rewrite, simplify
+from .passes.attention import attended
 from .passes.batchnorm import BATCHNORM
 from .passes.canonical import CANONICAL
 from .passes.chains import Chains, fuse_chains
@@ -38,7 +39,7 @@ WRITTEN_OUT = {
 class Compiled:
     """A graph after all rewriting that needs no sizes; `outputs` are the public names of its outputs.
 
-    `chains` and `orders` are what planning for one signature has found, with which it begins for the next: see
+    `chains` and `learned` are what planning for one signature has found, with which it begins for the next: see
     `fuse_chains` and `lower`.
     """
 
@@ -47,7 +48,7 @@ class Compiled:
     options: Options
     budget: Budget
     chains: Chains = field(default_factory=Chains, repr=False)
-    orders: Orders = field(default_factory=Orders, repr=False)
+    learned: Learned = field(default_factory=Learned, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +110,7 @@ def specialise(compiled: Compiled, types: Mapping[str, Type]) -> Bound:
 
 
 def _bound(graph: Graph, compiled: Compiled) -> Bound:
-    program, packed = lower(graph, compiled.options, names=compiled.outputs, orders=compiled.orders)
+    program, packed = lower(graph, compiled.options, names=compiled.outputs, learned=compiled.learned)
     wanted = program.all_weights()
     constants = {n: a for n, a in packed.items() if n in wanted}
 
@@ -171,4 +172,6 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
     graph = _canonical(graph, budget)
     if options.precision in NARROW:
         graph = _retyped(graph, narrowed(graph, takes, NARROW[options.precision]), budget)
+    if options.device.sm:
+        graph = _retyped(graph, attended(graph, takes), budget)
     return fuse_chains(graph, takes, options.extern or (), chains=compiled.chains)

@@ -357,6 +357,37 @@ def test_a_network(cudnn: CudnnStandin) -> None:
     assert cudnn.device.races == []
 
 
+@pytest.mark.parametrize("scaled", ["Mul", "Div", ""])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("order", [(0, 1, 3, 2), (0, 2, 3, 1)])
+def test_attention_in_parts(scaled: str, masked: bool, order: tuple[int, ...], cudnn: CudnnStandin) -> None:
+    """Two products around a Softmax are one Attention, with the numbers of the parts; not if scores are read."""
+    half = DType.FLOAT16
+
+    def written(also: bool = False) -> Any:
+        g = GraphBuilder()
+        q, v = (g.input(n, Tensor(half, (2, 4, length, 8))) for n, length in (("q", 5), ("v", 7)))
+        k = g.input("k", Tensor(half, (2, 4, 7, 8) if order == (0, 1, 3, 2) else (2, 7, 4, 8)))
+        scores = g.MatMul(q, g.Transpose(k, perm=order))
+        plain, number = scores, g.const(np.float16(0.5))
+        if scaled:
+            scores = g.Mul(number, scores) if scaled == "Mul" else g.Div(scores, number)
+        if masked:
+            scores = g.Add(scores, g.input("m", Tensor(half, (2, 1, 1, 7))))
+        return g.graph([g.MatMul(g.Softmax(scores), v), *([plain] if also else [])])
+
+    graph, rng = written(), np.random.default_rng(0)
+    session = mz.Session(graph, device="gpu:0")
+    kernels = [s.choice.kernel for s in session.program.steps]
+    assert kernels.count("cudnn.attention") == 1
+    assert set(kernels) <= {"cudnn.attention", "gpu.copy"}
+    assert "Attention" not in str(mz.Session(written(also=True), device="gpu:0@sm_90").program)
+    fed = {p.name: rng.normal(size=p.type.sizes).astype(np.float16) for p in session.program.inputs}
+    got, want = session.run(fed), mz.Session(graph).run(fed)
+    for name, found in got.items():
+        assert np.abs(np.asarray(found, np.float32) - want[name]).max() <= 4e-3 * np.abs(want[name]).max()
+
+
 PLANS_PROGRAM = Path(__file__).with_name("cudnn_plans.py")
 
 
