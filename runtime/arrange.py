@@ -13,6 +13,7 @@ from ..ops import Tensor, Type
 from ..ops.errors import PlanError
 from ..ops.layouts import alike, row_major
 from ..ops.types import Array
+from .ahead import Ahead, Lying
 from .device import Device
 from .graph import Graph, Node
 from .kernels import Ask, Choice, Packs, Target
@@ -36,14 +37,28 @@ class Arranger:
     packed: dict[str, Array]
     plain: set[str]
     wishes: Mapping[str, str] = field(default_factory=dict[str, str])
+    lying: Lying = field(default_factory=Lying)
     steps: list[Step] = field(default_factory=list[Step])
     _moved: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    _ahead: Ahead = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ahead = Ahead(self.device, self.lying)
+
+    def look_ahead(self, nodes: Iterable[Node]) -> None:
+        """Begin to ask about those of the nodes that take long, if they were met before."""
+        known = [n for n in nodes if self._ahead.knows(n)] if self.lying else []
+        self._ahead.begin(self._ask(n, *self._ahead.types(n, self.types)) for n in known)
+
+    def _ask(self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type]) -> Ask:
+        return Ask(node, inputs, outputs, [i in self.constants for i in node.inputs], self.target)
 
     def add(self, node: Node, bodies: Mapping[str, Program], dynamic: bool) -> None:
         """Append the step of a node, and the reordering steps that it needs around it."""
         outputs = [self._wished(o) for o in node.outputs if o]
         ins = [self.types[i] if i else None for i in node.inputs]
-        ask = Ask(node, ins, outputs, [i in self.constants for i in node.inputs], self.target)
+        ask = self._ask(node, ins, outputs)
+        self._ahead.meet(ask)
         choice, declined = self.device.choose(ask)
         if bodies and not self.target.sm:  # those of a GPU's steps have their place on the host
             # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner

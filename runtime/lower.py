@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..ops import Tensor, Type
 from ..ops.errors import ShapeError
 from ..ops.exchange import AWAIT, DOMAIN, EMIT
 from ..ops.types import Array
+from .ahead import Lying
 from .arrange import Arranger, wishes
 from .device import DEVICES, Device
 from .graph import Graph, Node
@@ -18,7 +19,15 @@ from .order import LARGEST, ORDERS, Order, as_given, needs
 from .plan import MemoryPlan, Strategy, plan
 from .program import Port, Program, Step
 
-Orders = dict[tuple[str, ...], Order]  # which order of steps is the best, by the outputs of the graph or body
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What planning for some sizes tells of others: which order of steps was the best, by the outputs of the graph or
+    body, and how the steps lie that are asked about ahead."""
+
+    orders: dict[tuple[str, ...], Order] = field(default_factory=dict[tuple[str, ...], Order])
+    lying: Lying = field(default_factory=Lying)
+
 
 # float32 as it is; products of operands rounded to bfloat16 or TF32; narrow tensors where kernels take them
 PRECISIONS = ("fp32", "bf16-math", "tf32", "bf16", "fp16")
@@ -59,16 +68,16 @@ class Options:
 
 
 def lower(
-    graph: Graph, options: Options, *, names: Sequence[str] | None = None, orders: Orders | None = None
+    graph: Graph, options: Options, *, names: Sequence[str] | None = None, learned: Learned | None = None
 ) -> tuple[Program, Mapping[str, Array]]:
     """Make the program of a graph whose types are known (see `infer`), and the constants that kernels have packed.
 
     `names` are the public names of the outputs. Values whose type is not static become dynamic: their steps are
-    prepared while the program runs. `orders` tells which order of execution was the best for other sizes: it is taken
-    if its arena has no gaps. What is found here is added.
+    prepared while the program runs. `learned` tells which order of execution was the best for other sizes: it is
+    taken if its arena has no gaps. What is found here is added.
     """
     packed: dict[str, Array] = {}
-    return _lower(graph, options, names or graph.outputs, {}, packed, {} if orders is None else orders).check(), packed
+    return _lower(graph, options, names or graph.outputs, {}, packed, learned or Learned()).check(), packed
 
 
 def _lower(
@@ -77,7 +86,7 @@ def _lower(
     names: Sequence[str],
     weights: Mapping[str, Array],
     packed: dict[str, Array],
-    orders: Orders,
+    learned: Learned,
 ) -> Program:
     graph = _own_outputs(graph)
     if options.exchange:
@@ -86,12 +95,12 @@ def _lower(
     constants = {**weights, **{n: a for n, a in graph.initializers.items() if n not in overridable}}
     outside = [n for n in graph.captures() if n not in constants]
     dynamic = {n for n, t in graph.types.items() if not (isinstance(t, Tensor) and t.static)}
-    graph, steps = _steps(graph, options, constants, packed, dynamic, orders)
+    graph, steps = _steps(graph, options, constants, packed, dynamic, learned)
     constants |= packed
     graph, steps, states = _with_states(graph, steps, options)
     stored = {*states, *states.values()}
     spaces = _spaces(graph, steps, options, constants, outside, dynamic, stored)
-    steps, lives, memory = _planned(graph, steps, spaces, options, states, orders)
+    steps, lives, memory = _planned(graph, steps, spaces, options, states, learned)
     steps = _with_frees(steps, lives, set(graph.outputs))
     used = {n for s in steps for n in (*s.reads(), *s.writes())} | {*graph.inputs, *graph.outputs, *outside}
     return Program(
@@ -114,7 +123,7 @@ def _planned(
     spaces: Mapping[str, Space],
     options: Options,
     states: Mapping[str, str],
-    orders: Orders,
+    learned: Learned,
 ) -> tuple[list[Step], list[Life], MemoryPlan]:
     """The order of steps with the smallest arena, their lives and their plan."""
     nbytes = {n: _nbytes(graph, n) for n in spaces}
@@ -126,7 +135,7 @@ def _planned(
         time = parallel(moved) if options.parallel else None
         return moved, lives, plan(lives, sharings(moved), options.strategy, time)
 
-    known = orders.get(graph.outputs)
+    known = learned.orders.get(graph.outputs)
     if known is not None:
         again = planned(known(steps, sizes))
         if again[2].size <= aligned(again[2].bound):
@@ -134,7 +143,7 @@ def _planned(
     # states are written after their last reader, which only the order of the graph promises
     free = options.reorder and not states and 3 <= len(steps) <= LARGEST
     found = [(order, planned(order(steps, sizes))) for order in (ORDERS if free else (as_given,))]
-    orders[graph.outputs], best = min(found, key=lambda f: f[1][2].size)
+    learned.orders[graph.outputs], best = min(found, key=lambda f: f[1][2].size)
     return best
 
 
@@ -190,16 +199,17 @@ def _steps(
     constants: Mapping[str, Array],
     packed: dict[str, Array],
     dynamic: set[str],
-    orders: Orders,
+    learned: Learned,
 ) -> tuple[Graph, list[Step]]:
     """The steps of the nodes, and the graph with the types of what reordering adds."""
     captured = {n for node in graph.nodes for body in node.bodies.values() for n in body.captures()}
     plain = {*graph.outputs, *captured, *(options.extern or ()), *dynamic, *(s.output for s in graph.states)}
     wished = wishes(graph, plain)
-    made = Arranger(options.device, options.target, dict(graph.types), constants, packed, plain, wished)
+    made = Arranger(options.device, options.target, dict(graph.types), constants, packed, plain, wished, learned.lying)
+    made.look_ahead(graph.nodes)
     for node in graph.nodes:
         bodies = {
-            attr: _lower(b.but(types=graph.types), options.inside, b.outputs, constants, packed, orders)
+            attr: _lower(b.but(types=graph.types), options.inside, b.outputs, constants, packed, learned)
             for attr, b in node.bodies.items()
         }
         captures = [c for b in bodies.values() for c in b.captures]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from mezzo.importers import load_onnx
 from mezzo.models.transformer import encoder
 from mezzo.ops.types import f32, type_of
 from mezzo.runtime import lower, offsets, order, shared
+from mezzo.runtime.ahead import Ahead
 from mezzo.runtime.compile import Bound, compile_graph, specialise
 from mezzo.runtime.device import DEVICES, Device
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
@@ -153,6 +155,32 @@ def test_a_second_size_takes_one_plan_and_asks_no_chains(monkeypatch: pytest.Mon
     assert asked.calls == len(bound.program.steps)
 
 
+@needed
+@pytest.mark.parametrize("lay", [None, (("dcba", "", ""), ("dcba",)), (("",), ("",))], ids=str)
+def test_what_takes_long_is_asked_ahead(monkeypatch: pytest.MonkeyPatch, lay: Any) -> None:
+    g, rng = GraphBuilder(), np.random.default_rng(0)
+    weights, bias = (g.const(rng.random(dims, np.float32)) for dims in ((3, 16, 2, 2), (16,)))
+    x = g.Relu(g.input("x", f32("n", 3, "h", "w")))
+    graph = g.graph([g.Relu(g.ConvTranspose(x, weights, bias, strides=(2, 2)))])
+    compiled, asked = compile_graph(graph), list[str]()
+    specialise(compiled, {"x": f32(1, 3, 8, 8)})
+    lying = compiled.learned.lying
+    assert [(len(ins), len(outs)) for ins, outs in lying.values()] == [(3, 1)]
+    if lay is not None:  # what was foreseen wrongly is asked again
+        lying.update(dict.fromkeys(lying, lay))
+
+    def answer(ahead: Ahead, asks: list[Ask]) -> None:
+        asked.extend(threading.current_thread().name for _ in asks)
+        answers(ahead, asks)
+
+    answers = Ahead._answer
+    monkeypatch.setattr(Ahead, "_answer", answer)
+    found = specialise(compiled, {"x": f32(1, 3, 9, 8)})
+    assert asked == (["mezzo-ahead"] if lay is None or len(lay[0]) == 3 else [])
+    fresh = specialise(compile_graph(graph), {"x": f32(1, 3, 9, 8)})
+    assert [s.choice for s in found.program.steps] == [s.choice for s in fresh.program.steps]
+
+
 def test_known_chains_are_fused_again_without_asking() -> None:
     g = GraphBuilder()
     x = g.input("x", f32("n", 3))
@@ -211,7 +239,7 @@ def test_one_order_is_kept_for_each_graph() -> None:
     orders = set()
     for n in (4, 9, 100, 200):
         specialise(compiled, {"x": f32(1, n, 64)})
-        orders.add(tuple(compiled.orders.values()))
+        orders.add(tuple(compiled.learned.orders.values()))
     assert all(len(kept) == 1 and kept[0] in order.ORDERS for kept in orders)
 
 

@@ -102,6 +102,7 @@ class ConvTranspose(Conv):
 
     name = "onednn.conv_transpose"
     ops = frozenset({"ConvTranspose"})
+    lengthy = True
     kind = "deconvolution_forward"
 
     def _windows(self, link: Link, x: Tensor, w: Tensor, y: Tensor) -> tuple[Window, ...]:

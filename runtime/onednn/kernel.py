@@ -40,6 +40,7 @@ class OneDnn(ABC):
     slow: ClassVar[tuple[str, ...]] = REFERENCE  # implementations that are not taken
     inplace: ClassVar[bool] = False  # whether the first input's bytes may become the result's
     remembers: ClassVar[bool] = False  # whether drafts look at no more of constants than a few numbers
+    lengthy: ClassVar[bool] = False  # whether oneDNN takes milliseconds to describe one
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """The primitives that would do, best first; raises Refused with the reason where there are none."""
