@@ -75,6 +75,18 @@ def test_a_run_of_operations_is_one_workload() -> None:
     assert c.tolist() == [[3] * 3] * 2
 
 
+def test_a_smaller_operand_is_computed_once_and_then_repeated() -> None:
+    with Using("fused") as one:
+        x, row = nd.ones((4, 3)), nd.ones(3)
+        nd.waitall()
+        with one.trace() as trace:
+            y = (x * nd.exp(row * 2) + 1).wait_to_read()
+            nd.waitall()
+        names = [event["name"] for event in trace.events() if event["ph"] == "X"]
+    assert names == ["Exp of 2", "Add of 2"]
+    np.testing.assert_allclose(y.asnumpy(), np.exp(2) + np.ones((4, 3)), rtol=1e-6)
+
+
 def test_writes_come_after_what_was_gathered_before_them() -> None:
     for mode in ("fused", "fused in place"):
         with Using(mode):

@@ -243,6 +243,9 @@ def test_an_error_is_told_at_the_read_with_the_line_that_asked(mode: str) -> Non
         assert here in "".join(caught.value.__notes__)
     with pytest.raises(IndexError):
         more.wait_to_read()
+    picked[0] = 1
+    with pytest.raises(IndexError):
+        picked.asnumpy()
     more[:] = 3  # what is written as a whole is sound again
     assert more.tolist() == [[3.0, 3.0]]
     a += 1

@@ -122,8 +122,8 @@ def _paste_into(
     for o in node.operands:
         if id(o) in numbers:
             continue
-        if o.__class__ is Node and o.array.__class__ is ref:
-            if o.array() is None and o.kind.shape == shape:
+        if o.__class__ is Node and o.array.__class__ is ref:  # nobody holds it: it would have come before
+            if o.kind.shape == shape:
                 _paste_into(order, numbers, leaves, o, shape)
                 continue
             _push(o)
