@@ -61,6 +61,10 @@ def training(name: str) -> Any:
             from ..runtime import autograd
 
             return autograd
+        case "gluon":
+            from .. import gluon
+
+            return gluon
         case "sym":
             from ..gluon import symbols
 

@@ -160,6 +160,26 @@ def training_step(
     ).verify()
 
 
+def update_graph(params: Mapping[str, Array], step: Step, gradient: Callable[[str], str]) -> Graph:
+    """The graph that updates parameters by gradients which lie in states of their own, named by `gradient`; its input
+    `scale` is what they are multiplied with first. Its states are the parameters, the gradients, and the optimizer's.
+    """
+    g = TypedBuilder(prefix="train/")
+    made = _Build(g)
+    for p, value in params.items():
+        made.state(p, value)
+        made.state(gradient(p), np.zeros_like(value))
+    count = made.state(COUNT, np.int64(0))
+    scale = g.input("scale", Tensor(DType.DOUBLE, ()))
+    t = g.Cast(count, to=DType.DOUBLE.onnx)
+    grads = {p: g.Mul(gradient(p), g.Cast(scale, to=_dtype(g, p).onnx)) for p in params}
+    _update(made, step, list(params), _clipped(g, step, grads), t, None)
+    states = tuple(State(n, n, after) for n, after in made.after.items())
+    return prune(
+        Graph(("scale",), (), g.nodes(), {**g.constants(), **made.first}, g.types, states, name="update")
+    ).verify()
+
+
 def _dtype(g: TypedBuilder, name: str) -> DType:
     known = g.type_of(name)
     assert isinstance(known, Tensor)

@@ -247,7 +247,10 @@ def _placed(fragment: Fragment, prefix: str, given: dict[str, str]) -> Graph:
     def new(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(turned.get(n, n) for n in names)
 
-    moved = tuple(replace(n, inputs=new(n.inputs), outputs=new(n.outputs)) for n in apart.rename(turned).nodes)
+    moved = tuple(
+        replace(n, inputs=new(n.inputs), outputs=new(n.outputs), name=f"{prefix}{n.name}")
+        for n in apart.rename(turned).nodes
+    )
     kinds = {turned.get(n, n): t for n, t in apart.types.items()}
     return apart.but(inputs=(), outputs=(), nodes=moved, types=kinds)
 

@@ -160,7 +160,12 @@ def run(made: Prepared, given: tuple[Any, ...], place: Place | None = None, call
     """`running.run` while recording: the operator, or the twin of it that keeps what its gradient reads."""
     if not tracked(given):
         return running.run_unseen(made, given, place, call)
-    kept, call = _twin(made), call if _twin(made) is made else None
+    if RECORDING.broke is not None:  # a graph is being made of it, which is differentiated by itself
+        if None in made.outs:
+            RECORDING.broke(f"the size of what {made.name} gives is the data's choice", "keep this part imperative")
+        kept = made
+    else:
+        kept, call = _twin(made), call if _twin(made) is made else None
     found = running.run_unseen(kept, given, place, call)
     outs = [found] if isinstance(found, Array) else list(found)
     note(made.name, fragment_of(kept), given, outs)

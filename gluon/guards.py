@@ -1,0 +1,176 @@
+"""What a trace has read of Python, so that a later call can tell whether it would be the same.
+
+Every function of the user's that runs while a block is traced is looked at: the globals and closures that its code
+names, and what the blocks below hold in attributes. Their values are kept as snapshots; one that changes means another
+trace.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any, Self
+
+import numpy as np
+
+from ..runtime.arrays.array import Array
+from ..runtime.engine.work import OURS
+from .block import OWN, Block
+from .parameter import Parameter
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+LARGEST = 4096  # elements of an array of NumPy that are compared
+DEEPEST = 3
+
+
+class Unguarded(Exception):
+    """A value that cannot be watched."""
+
+
+def snapshot(value: Any, depth: int = DEEPEST) -> Any:
+    """A value such that two snapshots are equal where the program would do the same."""
+    if isinstance(value, PLAIN):
+        return type(value), value if value == value else "nan"
+    if isinstance(value, list | tuple):
+        return type(value), tuple(snapshot(v, depth - 1) for v in value) if depth else len(value)
+    if isinstance(value, dict):
+        return dict, tuple((snapshot(k, 1), snapshot(v, depth - 1)) for k, v in value.items()) if depth else len(value)
+    if isinstance(value, set | frozenset):
+        return type(value), frozenset(map(snapshot, value)) if depth else len(value)
+    if isinstance(value, np.ndarray):
+        if value.size > LARGEST:
+            raise Unguarded(f"an array of NumPy with {value.size} elements is read as a constant")
+        return np.ndarray, value.shape, str(value.dtype), value.tobytes() if not value.dtype.hasobject else id(value)
+    if isinstance(value, np.generic | np.dtype):
+        return type(value), str(value)
+    if isinstance(value, FunctionType):
+        return FunctionType, value.__code__
+    if isinstance(value, Array | Block | Parameter | ModuleType | type | MethodType | BuiltinFunctionType):
+        return type(value), id(value)
+    held = getattr(value, "__dict__", None)
+    library = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
+    if not depth or not isinstance(held, dict) or (library and not isinstance(value, SimpleNamespace | Namespace)):
+        return type(value), id(value)
+    return type(value), id(value), tuple((k, snapshot(v, depth - 1)) for k, v in held.items())
+
+
+@dataclass(slots=True)
+class Read:
+    """One value that a trace has read: how it is found again, what it was, and how it is called."""
+
+    find: Callable[[], Any]
+    was: Any
+    name: str
+
+    def holds(self) -> bool:
+        try:
+            return bool(snapshot(self.find()) == self.was)
+        except Exception:  # it is gone, or of another kind
+            return False
+
+
+@dataclass(slots=True)
+class Guards:
+    """All that a trace has read."""
+
+    reads: list[Read] = field(default_factory=list[Read])
+
+    def changed(self) -> str:
+        """The name of the first value that is not as it was; empty if all are."""
+        for read in self.reads:
+            if not read.holds():
+                return read.name
+        return ""
+
+    def add(self, name: str, find: Callable[[], Any]) -> None:
+        """Watch a value from now on."""
+        self.reads.append(Read(find, snapshot(find()), name))
+
+
+def of_blocks(guards: Guards, root: Block) -> None:
+    """Watch which blocks there are, what they compute with, and what else they hold."""
+    guards.add("the blocks below", lambda: [id(b) for _, b in root.named_blocks()])
+    for path, block in root.named_blocks():
+        name = path.rstrip(".") or type(block).__name__
+        guards.add(f"{name}.forward", lambda b=block: b.forward.__func__)  # type: ignore[misc]
+        guards.add(f"the attributes of {name}", lambda b=block: attributes(b))  # type: ignore[misc]
+
+
+def attributes(block: Block) -> dict[str, Any]:
+    """What a block holds besides parameters and blocks."""
+    return {n: v for n, v in vars(block).items() if n not in OWN and not isinstance(v, Block | Parameter)}
+
+
+class Watch:
+    """While it is entered, every function of the user's that is called is noted down, to be guarded afterwards."""
+
+    def __init__(self) -> None:
+        self.seen: dict[CodeType, FrameType] = {}
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        self._before = sys.getprofile()
+        sys.setprofile(self._call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(self._before)
+
+    def _call(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code not in self.seen and _of_user(frame.f_code):
+            self.seen[frame.f_code] = frame
+
+    def guard(self, guards: Guards) -> None:
+        """Watch the globals and closures that these functions name."""
+        for code, frame in self.seen.items():
+            for name, find in _named(code, frame.f_globals):
+                guards.add(f"the global {name!r} of {code.co_name}", find)
+            for name, cell in _cells(code, frame):
+                guards.add(f"{name!r}, which {code.co_name} takes from around", cell)
+        self.seen.clear()  # frames hold what they computed
+
+
+def _of_user(code: CodeType) -> bool:
+    path = code.co_filename
+    return not (path.startswith((OURS, "<frozen", sys.base_prefix)) or "site-packages" in path)
+
+
+def _named(code: CodeType, namespace: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The globals that code names, and the attributes of modules and objects among them."""
+    for name in code.co_names:
+        if name not in namespace:
+            continue
+        value = namespace[name]
+        yield name, lambda n=name: namespace[n]  # type: ignore[misc]
+        if isinstance(value, ModuleType) and not value.__name__.startswith(("mezzo", "numpy")):
+            for attribute in code.co_names:
+                if attribute in vars(value):
+                    yield f"{name}.{attribute}", lambda v=value, a=attribute: getattr(v, a)  # type: ignore[misc]
+
+
+def _cells(code: CodeType, frame: FrameType) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The variables that code takes from the functions around it."""
+    names = set(code.co_freevars)
+    for owner in _functions(frame):
+        if owner.__code__ is code and owner.__closure__:
+            for name, cell in zip(code.co_freevars, owner.__closure__, strict=True):
+                names.discard(name)
+                if name != "__class__":
+                    yield name, lambda c=cell: c.cell_contents  # type: ignore[misc]
+
+
+def _functions(frame: FrameType) -> Iterator[FunctionType]:
+    """The function objects that may have made a frame."""
+    import gc
+
+    for found in gc.get_referrers(frame.f_code):
+        if isinstance(found, FunctionType):
+            yield found
+
+
+def plain_key(values: Mapping[str, Any]) -> Any:
+    """Arguments that are no arrays, as part of what a trace is for."""
+    return tuple((n, snapshot(v)) for n, v in values.items())

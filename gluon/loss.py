@@ -1,0 +1,140 @@
+"""Losses as blocks: one number for each example; the mean over an example's other axes is taken."""
+
+from __future__ import annotations
+
+from ..runtime.arrays import functions as nd
+from ..runtime.arrays.array import Array
+from ..runtime.arrays.running import apply
+from .hybrid import HybridBlock
+
+
+class Loss(HybridBlock):
+    """`weight` weighs all examples, `sample_weight` (an operand) each; axis `batch_axis` counts the examples."""
+
+    def __init__(self, weight: float = 1.0, batch_axis: int = 0) -> None:
+        super().__init__()
+        self.weight, self.batch_axis = float(weight), batch_axis
+
+    def each(self, pred: Array, label: Array) -> Array:
+        """The loss of every element."""
+        raise NotImplementedError
+
+    def forward(self, pred: Array, label: Array, sample_weight: Array | None = None) -> Array:
+        return self._mean(self.each(pred, label), sample_weight)
+
+    def _mean(self, found: Array, sample_weight: Array | None) -> Array:
+        if sample_weight is not None:
+            found = found * sample_weight
+        if self.weight != 1.0:
+            found = found * self.weight
+        others = tuple(i for i in range(found.ndim) if i != self.batch_axis)
+        return nd.mean(found, axis=others) if others else found
+
+
+class L2Loss(Loss):
+    """Half the square of the distance."""
+
+    def each(self, pred: Array, label: Array) -> Array:
+        off = pred - nd.reshape(label, pred.shape)
+        return off * off * 0.5
+
+
+class L1Loss(Loss):
+    """The distance."""
+
+    def each(self, pred: Array, label: Array) -> Array:
+        return nd.abs(pred - nd.reshape(label, pred.shape))
+
+
+class HuberLoss(Loss):
+    """Squares near zero, lines beyond `rho` (Huber 1964)."""
+
+    def __init__(self, rho: float = 1.0, weight: float = 1.0, batch_axis: int = 0) -> None:
+        super().__init__(weight, batch_axis)
+        self.rho = float(rho)
+
+    def each(self, pred: Array, label: Array) -> Array:
+        off = nd.abs(pred - nd.reshape(label, pred.shape))
+        return nd.where(off > self.rho, off - 0.5 * self.rho, off * off * (0.5 / self.rho))
+
+
+class SigmoidBinaryCrossEntropyLoss(Loss):
+    """The cross entropy of the sigmoid of `pred`, or of `pred` itself (`from_sigmoid`)."""
+
+    def __init__(self, from_sigmoid: bool = False, weight: float = 1.0, batch_axis: int = 0) -> None:
+        super().__init__(weight, batch_axis)
+        self.from_sigmoid = from_sigmoid
+
+    def each(self, pred: Array, label: Array) -> Array:
+        label = nd.reshape(label, pred.shape)
+        if self.from_sigmoid:
+            return -(nd.log(pred + 1e-12) * label + nd.log(1 - pred + 1e-12) * (1 - label))
+        plus: Array = apply("Softplus", pred)
+        return plus - pred * label
+
+
+SigmoidBCELoss = SigmoidBinaryCrossEntropyLoss
+
+
+class SoftmaxCrossEntropyLoss(Loss):
+    """The cross entropy of the softmax over `axis` with numbers of classes, or (`sparse_label=False`) with a
+    distribution; `from_logits` means that `pred` are logarithms of probabilities already."""
+
+    def __init__(
+        self,
+        axis: int = -1,
+        sparse_label: bool = True,
+        from_logits: bool = False,
+        weight: float = 1.0,
+        batch_axis: int = 0,
+    ) -> None:
+        super().__init__(weight, batch_axis)
+        self.axis, self.sparse_label, self.from_logits = axis, sparse_label, from_logits
+
+    def each(self, pred: Array, label: Array) -> Array:
+        axis = self.axis % pred.ndim
+        if not self.sparse_label:
+            logs: Array = pred if self.from_logits else apply("LogSoftmax", pred, axis=axis)
+            return -nd.sum(logs * label, axis=axis)
+        index = label if label.dtype.kind in "iu" else label.astype("int64")
+        rest = tuple(n for i, n in enumerate(pred.shape) if i != axis)
+        index = nd.reshape(index, rest)
+        moved = nd.moveaxis(pred, axis, 1) if axis != 1 else pred
+        op = "NegativeLogLikelihoodLoss" if self.from_logits else "SoftmaxCrossEntropyLoss"
+        made: Array = apply(op, moved, index, reduction="none")
+        return made
+
+
+SoftmaxCELoss = SoftmaxCrossEntropyLoss
+
+
+class KLDivLoss(Loss):
+    """How far a distribution is from `label`; `pred` are logarithms, unless `from_logits` is false."""
+
+    def __init__(self, from_logits: bool = True, axis: int = -1, weight: float = 1.0, batch_axis: int = 0) -> None:
+        super().__init__(weight, batch_axis)
+        self.from_logits, self.axis = from_logits, axis
+
+    def each(self, pred: Array, label: Array) -> Array:
+        logs: Array = pred if self.from_logits else apply("LogSoftmax", pred, axis=self.axis)
+        return label * (nd.log(label + 1e-12) - logs)
+
+
+class HingeLoss(Loss):
+    """How far a prediction is on the wrong side of a margin; labels are -1 and 1."""
+
+    def __init__(self, margin: float = 1.0, weight: float = 1.0, batch_axis: int = 0) -> None:
+        super().__init__(weight, batch_axis)
+        self.margin = float(margin)
+
+    def each(self, pred: Array, label: Array) -> Array:
+        made: Array = apply("Relu", self.margin - pred * nd.reshape(label, pred.shape))
+        return made
+
+
+class SquaredHingeLoss(HingeLoss):
+    """The square of HingeLoss."""
+
+    def each(self, pred: Array, label: Array) -> Array:
+        off = super().each(pred, label)
+        return off * off

@@ -1,0 +1,46 @@
+"""Arrays inside of lists, tuples and dicts: taken out, and others put in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..runtime.arrays.array import Array
+
+
+class Slot(int):
+    """The place of an array, by its number."""
+
+
+def flat(value: Any) -> tuple[list[Array], Any]:
+    """The arrays in a value, and the value with a Slot for each.
+
+    >>> from mezzo.runtime import arrays as nd
+    >>> arrays, shell = flat((nd.ones(2), [nd.zeros(1), "text"]))
+    >>> len(arrays), shell
+    (2, (0, [1, 'text']))
+    """
+    arrays: list[Array] = []
+
+    def out(part: Any) -> Any:
+        if isinstance(part, Array):
+            arrays.append(part)
+            return Slot(len(arrays) - 1)
+        if isinstance(part, list | tuple):
+            return type(part)(map(out, part))
+        if isinstance(part, dict):
+            return {k: out(v) for k, v in part.items()}
+        return part
+
+    return arrays, out(value)
+
+
+def filled(shell: Any, arrays: Sequence[Any]) -> Any:
+    """A value again, with these arrays."""
+    if isinstance(shell, Slot):
+        return arrays[shell]
+    if isinstance(shell, list | tuple):
+        return type(shell)(filled(v, arrays) for v in shell)
+    if isinstance(shell, dict):
+        return {k: filled(v, arrays) for k, v in shell.items()}
+    return shell

@@ -1,0 +1,104 @@
+"""Activations as blocks."""
+
+from __future__ import annotations
+
+from ...ops.errors import InputError
+from ...runtime.arrays.array import Array
+from ...runtime.arrays.running import apply
+from ..hybrid import HybridBlock
+from ..initializer import Constant, Initializer
+from ..parameter import Parameter
+
+NAMED = {
+    "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softrelu": "Softplus", "softsign": "Softsign",
+    "gelu": "Gelu", "silu": "Swish", "softmax": "Softmax",
+}  # fmt: skip
+
+
+class Activation(HybridBlock):
+    """relu, sigmoid, tanh, softrelu, softsign, gelu, silu or softmax (over the last axis)."""
+
+    def __init__(self, activation: str) -> None:
+        super().__init__()
+        if activation not in NAMED:
+            raise InputError(f"there is no activation {activation!r}", where="nn", hint=f"one of {', '.join(NAMED)}")
+        self.activation = activation
+
+    def forward(self, x: Array) -> Array:
+        made: Array = apply(NAMED[self.activation], x)
+        return made
+
+    def extra(self) -> str:
+        return self.activation
+
+
+class LeakyReLU(HybridBlock):
+    """A slope below zero."""
+
+    def __init__(self, alpha: float = 0.01) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def forward(self, x: Array) -> Array:
+        made: Array = apply("LeakyRelu", x, alpha=float(self.alpha))
+        return made
+
+
+class PReLU(HybridBlock):
+    """A slope below zero that is learnt, one for all channels or for each."""
+
+    def __init__(self, in_channels: int = 1, alpha_initializer: Initializer | str | None = None) -> None:
+        super().__init__()
+        self.alpha = Parameter("alpha", shape=(in_channels,), init=alpha_initializer or Constant(0.25))
+
+    def forward(self, x: Array) -> Array:
+        slope = self.alpha.data().reshape((-1, *(1,) * max(x.ndim - 2, 0)))
+        made: Array = apply("PRelu", x, slope)
+        return made
+
+
+class ELU(HybridBlock):
+    """Exponential below zero (Clevert et al. 2015)."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def forward(self, x: Array) -> Array:
+        made: Array = apply("Elu", x, alpha=float(self.alpha))
+        return made
+
+
+class SELU(HybridBlock):
+    """ELU that normalises itself (Klambauer et al. 2017)."""
+
+    def forward(self, x: Array) -> Array:
+        made: Array = apply("Selu", x)
+        return made
+
+
+class GELU(HybridBlock):
+    """x times the normal distribution at x; `tanh` approximates it."""
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, x: Array) -> Array:
+        made: Array = apply("Gelu", x, approximate=self.approximate)
+        return made
+
+
+class Swish(HybridBlock):
+    """x times the sigmoid of beta x."""
+
+    def __init__(self, beta: float = 1.0) -> None:
+        super().__init__()
+        self.beta = beta
+
+    def forward(self, x: Array) -> Array:
+        made: Array = apply("Swish", x, alpha=float(self.beta))
+        return made
+
+
+SiLU = Swish
