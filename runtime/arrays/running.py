@@ -26,6 +26,7 @@ from .recording import RECORDING
 Operand = Any  # an Array, an np.ndarray without axes (a scalar that differs from call to call), a Known, or None
 A = TypeVar("A", bound=Array)
 SCALARS = (bool, int, float, complex)
+READ = "use where() for the choice, or keep this part imperative: block.keep_imperative()"
 
 
 # -- where the user is ------------------------------------------------------------------------------------------------
@@ -315,6 +316,8 @@ def adopt(value: np.ndarray[Any, Any], place: Place) -> Array:
 
 def read(x: Array) -> np.ndarray[Any, Any]:
     """A copy of the elements. It is taken by a workload: in the order of the others that touch the array."""
+    if RECORDING.broke is not None and x._origin is not None:
+        RECORDING.broke(f"the numbers of an array are read ({x._kind})", READ)
     one = x._var._engine
     if one.only_calls() and x._var._failure is None:
         return np.array(x._look(x._var._value), order="C")
