@@ -53,6 +53,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which nothing is kept yet of what is made once on a machine."""
+    monkeypatch.setenv("MEZZO_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of what the package is built from, links kept, for tests that break it."""
     copy = tmp_path / "checkout"
