@@ -22,7 +22,7 @@ def get(x: Array, key: Index) -> Array:
     if any(map(_is_array, given)):
         return _gather(x, given)
     if RECORDING.on and x._origin is not None:
-        return _part(x, _basic(x, given))
+        return as_operators(x, _basic(x, given))
     return view(x, _basic(x, given))
 
 
@@ -45,7 +45,7 @@ def view(x: Array, key: Key) -> Array:
     return out
 
 
-def _part(x: Array, key: Key) -> Array:
+def as_operators(x: Array, key: Key) -> Array:
     """What `view` shows, as a copy by operators: gradients go back through it."""
     shape = _shape(x, key)
     given = [p for p in key if p is not None]
@@ -210,41 +210,3 @@ def _scatter(x: Array, given: tuple[Any, ...], value: Any) -> None:
     shape = (*places.shape[:-1], *x.shape[len(found) :])
     news = broadcast_to(cast(as_array(value, x._place), x.dtype), shape)
     assign(x, apply("ScatterND", x, places, news))
-
-
-def as_operators(x: Array, key: Index) -> Array:
-    """`x[key]` of a basic index by operators (Slice, Squeeze, Unsqueeze), a copy: what a gradient can follow."""
-    parts = list(_basic(x, key if isinstance(key, tuple) else (key,)))
-    at = parts.index(Ellipsis)
-    used = sum(p is not None for p in parts) - 1
-    _shape(x, tuple(parts))
-    parts[at : at + 1] = [slice(None)] * (x.ndim - used)
-    cuts: list[tuple[int, int, int, int]] = []  # start, end, axis, step
-    gone: list[int] = []
-    new: list[int] = []
-    axis = out = 0
-    for part in parts:
-        if part is None:
-            new.append(out)
-            out += 1
-            continue
-        size = x.shape[axis]
-        if isinstance(part, slice):
-            start, stop, step = part.indices(size)
-            if (start, stop, step) != (0, size, 1):
-                stop = stop if stop >= 0 else -(2**62)
-                cuts.append((start, stop, axis, step))
-            out += 1
-        else:
-            first = part + size if part < 0 else part
-            cuts.append((first, first + 1, axis, 1))
-            gone.append(axis)
-        axis += 1
-    made = x
-    if cuts:
-        made = apply("Slice", made, *map(known, zip(*cuts, strict=True)))
-    if gone:
-        made = apply("Squeeze", made, known(gone))
-    if new:
-        made = apply("Unsqueeze", made, known(new))
-    return made.copy() if made is x else made
