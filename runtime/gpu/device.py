@@ -14,7 +14,7 @@ import numpy as np
 from ...ops import MezzoError, Tensor
 from ...ops.errors import BudgetError, InputError, MissingPackage
 from ...ops.types import Array
-from ..device import Chosen, Device, Serving, device
+from ..device import DEVICES, Chosen, Device, Serving, device
 from ..graph import Node
 from ..kernels import Ask
 from ..largest import largest_batch
@@ -61,11 +61,14 @@ class Gpu(Device):
             return Device.choose(self, ask)
 
     def _serves(self, node: Node) -> Serving:
-        """Kernels here look at the whole of a chain, not only at the operator with which it begins."""
+        """Kernels here look at the whole of a chain, not only at the operator with which it begins. What a step on the
+        host answers depends on what the CPU's kernels look at."""
         if node.op != "Fused":
-            return Device._serves(self, node)
-        serving = tuple(k for k in self.kernels if k.serves(node))
-        return serving, all(getattr(k, "remembers", False) for k in serving)
+            serving, remember = Device._serves(self, node)
+        else:
+            serving = tuple(k for k in self.kernels if k.serves(node))
+            remember = all(getattr(k, "remembers", False) for k in serving)
+        return serving, remember and DEVICES["cpu"]._serves(node)[1]
 
     def instantiate(self, program: Any, arena: Any, around: Any, states: Mapping[str, Array] | None) -> Any:
         if self.planned:
