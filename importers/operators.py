@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -102,5 +101,7 @@ def _nearest(domain: str, op: str) -> str:
             f"operators of the domain {shown(domain)} are not known: export with standard operators, "
             "or register them (mezzo.op)"
         )
+    import difflib  # of a start, a millisecond
+
     alike = difflib.get_close_matches(op, names, 3, 0.6) or [n for n in names if n.lower() == op.lower()]
     return f"{op} may mean {' or '.join(alike)}" if alike else f"{op} has no operator of a similar name"

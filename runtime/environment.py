@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 
 from ..ops.errors import InputError
 
@@ -39,6 +38,8 @@ def switch(name: str) -> str:
     """
     for given in os.environ:
         if given.startswith(PREFIX) and given not in SWITCHES:
+            from difflib import get_close_matches  # of a start, a millisecond
+
             near = get_close_matches(given.removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in SWITCHES], 1)
             hint = f"did you mean {PREFIX}{near[0]}?" if near else f"there are {', '.join(SWITCHES)}"
             raise InputError(f"{given} is unknown", where="environment", hint=hint)

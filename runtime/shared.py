@@ -3,7 +3,6 @@ is the same for each session, and often for each signature."""
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,6 +11,7 @@ from weakref import WeakValueDictionary, finalize
 import numpy as np
 
 from ..ops.types import Array
+from .digests import blake2b
 
 SMALL = 4096  # bytes: below, looking for an equal one costs more than it saves
 
@@ -30,7 +30,7 @@ def shared(made: Any, sources: Iterable[Any]) -> Any:
         return made
     if any(isinstance(s, np.ndarray) and np.may_share_memory(made, s) for s in sources):
         return made
-    digest = hashlib.blake2b(np.ascontiguousarray(made).reshape(-1).view(np.uint8).data).digest()
+    digest = blake2b(np.ascontiguousarray(made).reshape(-1).view(np.uint8).data).digest()
     with _lock:
         found: Array = _kept.setdefault((digest, made.dtype, made.shape, made.strides), made)
     found.flags.writeable = False

@@ -6,7 +6,6 @@ their own, which only `mezzo doctor` reads them for.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ...ops import DType
 from ...ops.budget import Budget
 from ...ops.errors import ModelError
 from ...ops.types import Array
+from ..digests import blake2b
 from .layout import ALIGN
 from .pool import dtype_of, read_texts, same_length, texts_content
 from .table import Table, malformed
@@ -35,7 +35,7 @@ def aligned(at: int) -> int:
 
 def digest_of(data: Any) -> bytes:
     """The digest of an array's stored bytes."""
-    return hashlib.blake2b(data, digest_size=DIGEST).digest()
+    return blake2b(data, digest_size=DIGEST).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import stat
@@ -29,6 +28,7 @@ from ...ops.errors import ModelError, UnsupportedModel
 from ...ops.types import Array
 from ..compile import Bound
 from ..device import device
+from ..digests import blake2b
 from ..graph import Graph, Signature
 from ..lower import Options
 from ..version import __version__
@@ -111,7 +111,7 @@ def encode(
 
 
 def _digest(preamble: bytes, head: Any) -> bytes:
-    made = hashlib.blake2b(preamble)
+    made = blake2b(preamble)
     made.update(head)
     return made.digest()
 

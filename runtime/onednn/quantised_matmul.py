@@ -5,7 +5,6 @@ https://oneapi-src.github.io/oneDNN/dev_guide_matmul.html
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +15,7 @@ from ...ops import DType, Tensor, Type
 from ...ops.fused import ABSENT
 from ...ops.microsoft_weights import dense_weights
 from ...ops.types import Array
+from ..digests import blake2b
 from ..kernels.kernel import Ask, Choice, Declined, Kernel
 from .api import BIAS, DST, SRC, WEIGHTS, Refused
 from .kernel import OneDnn
@@ -191,7 +191,7 @@ class MatMulNBits(Quantised):
         dense = Memory((K, N), DType.FLOAT)
         # the form depends on scales and zero points too, which others with the same bits may have otherwise
         beside = [values(ask, i) for i in link.operands[2:5] if i != ABSENT]
-        form = hashlib.blake2b(b"".join(p.tobytes() for p in beside), digest_size=8).hexdigest()
+        form = blake2b(b"".join(p.tobytes() for p in beside), digest_size=8).hexdigest()
         weights = Operand(WEIGHTS, ("in", link.operands[1]), dense.any(), f"dense{form}", source=dense)
         if link.operand(5) != ABSENT:
             bias = values(ask, link.operand(5)).astype(np.float32)
