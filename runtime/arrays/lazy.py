@@ -55,9 +55,9 @@ def fusion(on: bool = True) -> Iterator[None]:
 
     >>> from mezzo.runtime import arrays as nd
     >>> with fusion():
-    ...     a = nd.exp(nd.ones((2,)) * 2) - 1
+    ...     a = (nd.ones((2,)) * 2 - 1) / 4
     >>> a.asnumpy()
-    array([6.389056, 6.389056], dtype=float32)
+    array([0.25, 0.25], dtype=float32)
     """
     global _on
     before, _on = _on, on
