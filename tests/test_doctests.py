@@ -29,3 +29,14 @@ def test_examples(name: str) -> None:
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+PAGES = [p for p in sorted((Path(__file__).parents[1] / "docs").glob("*.md")) if ">>> " in p.read_text("utf8")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_of_pages(page: Path) -> None:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    result = doctest.testfile(str(page), module_relative=False, optionflags=flags, encoding="utf8")
+    assert result.attempted > 0
+    assert result.failed == 0
