@@ -152,12 +152,18 @@ class Mesh:
         """What has come, waiting at most so long for the first. A tag of kind GONE says that a member's socket is
         closed; it is the last of that member. One of kind ABOVE says what has come for who else is in the loop."""
         found: list[Tag] = []
-        for fd, events in self._epoll.poll(max(0.0, seconds)):
+        try:
+            ready = self._epoll.poll(max(0.0, seconds))
+        except ValueError:
+            if self._bell >= 0:
+                raise
+            return found  # another thread has closed the store meanwhile
+        for fd, events in ready:
             peer = self._by_fd.get(fd)
             if peer is None:
                 if fd == self._bell:
                     os.eventfd_read(fd)
-                else:
+                elif self._own is None:
                     found.append(Tag(self.me, ABOVE, fd, events))
                 continue
             if events & WRITE:
