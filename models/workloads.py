@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def lstm(
 
 
 # What a recurrent layer has for each hidden unit, and the attributes that make it the one other frameworks have.
-GATES: Mapping[str, tuple[int, Mapping[str, int]]] = {"LSTM": (4, {}), "GRU": (3, {"linear_before_reset": 1})}
+GATES: Mapping[str, tuple[int, Mapping[str, Any]]] = {"LSTM": (4, {}), "GRU": (3, {"linear_before_reset": 1})}
 
 
 def recurrent(g: GraphBuilder, op: str, x: str, weights: Weights, features: int, hidden: int) -> tuple[str, str]:
