@@ -110,8 +110,11 @@ def _triangle(ask: Ask, y: Tensor) -> Launch | Declined:
     parameters = [reads(unit, "x", In(0)), writes(unit, "y", Out(0))]
     k = "0"
     if given(ask, 1):
-        parameters.append(reads("long long", "k", In(1)))
-        k = "k[0]"
+        kind = element(_tensor(ask, 1).dtype)
+        if kind is None:
+            return Declined(f"a diagonal of {_tensor(ask, 1)}")
+        parameters.append(reads(kind, "k", In(1)))
+        k = "(long long)k[0]"
     body = f"y[i] = (long long)c{b} - (long long)c{a} {kept} {k} ? x[i] : ({unit})0;"
     return each("triangle", parameters, y.sizes, body)
 
