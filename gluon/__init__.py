@@ -7,20 +7,50 @@ symbols, which compose graphs, are `mz.sym`.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
-
-MODULES = ("nn", "rnn", "loss", "initializer", "symbols")
-NAMES = {
-    "Block": ".block", "HybridBlock": ".hybrid", "GraphBroken": ".hybrid", "SymbolBlock": ".symbol_block",
-    "Parameter": ".parameter", "Trainer": ".trainer",
-}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Parts that are imported when they are first used (PEP 562)."""
-    if name in MODULES:
-        return import_module(f".{name}", __name__)
-    if name in NAMES:
-        return getattr(import_module(NAMES[name], __name__), name)
+    match name:
+        case "nn":
+            from . import nn
+
+            return nn
+        case "rnn":
+            from . import rnn
+
+            return rnn
+        case "loss":
+            from . import loss
+
+            return loss
+        case "initializer":
+            from . import initializer
+
+            return initializer
+        case "symbols":
+            from . import symbols
+
+            return symbols
+        case "Block":
+            from .block import Block
+
+            return Block
+        case "HybridBlock" | "GraphBroken":
+            from . import hybrid
+
+            return getattr(hybrid, name)
+        case "SymbolBlock":
+            from .symbol_block import SymbolBlock
+
+            return SymbolBlock
+        case "Parameter":
+            from .parameter import Parameter
+
+            return Parameter
+        case "Trainer":
+            from .trainer import Trainer
+
+            return Trainer
     raise AttributeError(f"module 'mezzo.gluon' has no attribute {name!r}")
