@@ -30,6 +30,7 @@ from .lower import PRECISIONS, Options
 from .onednn.library import fetch, find, library
 from .plan import MemoryPlan, Strategy
 from .pool import Pool, PoolStats
+from .profiling import PROFILING
 from .program import Port, Program
 from .seats import Seat, Seats, processors, usual_threads
 from .uncollected import uncollected
@@ -397,6 +398,7 @@ class Session:
         InputError where feeds do not fit, DeadlineError, Cancelled, BudgetError, ExecutionError.
         """
         _check_process()
+        observe = observe or PROFILING.observer
         key = None
         special = names is not None or outputs is not None or deadline is not None or cancel is not None
         if not special and observe is None and not self._buckets:

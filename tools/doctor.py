@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,29 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..ops import OPS, OPSETS
-from ..ops.errors import MissingPackage
 from ..runtime.file import open_file
-from ..runtime.gpu import driver
-from ..runtime.gpu.memory import gpu_memory_info
+from ..runtime.gpu.present import gpus, libraries, version
 from ..runtime.onednn.library import find, library
 from .report import Report, Table
 
-LIBRARIES = (  # what it is for, the module, the packages that bring it
-    ("CuPy: memory, streams, graphs", "cupy", ("cupy-cuda13x", "cupy-cuda12x", "cupy")),
-    ("NVRTC: our kernels", "nvidia.cuda_nvrtc", ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")),
-    ("cuDNN: convolutions, attention", "nvidia.cudnn", ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")),
-    ("cuDNN's frontend", "cudnn", ("nvidia-cudnn-frontend",)),
-    ("cuBLASLt: products", "nvmath", ("nvmath-python",)),
-    ("NVML: how busy a GPU is", "pynvml", ("nvidia-ml-py",)),
-)
 PACKAGES = ("mezzo", "numpy", "onnx", "ml_dtypes", "flatbuffers", "rich", "click", "pillow")
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _blas() -> str:
@@ -45,41 +27,7 @@ def _blas() -> str:
 
 
 def _devices() -> list[tuple[str, str, str]]:
-    return [("cpu", "on", f"{os.cpu_count()} processors, NumPy kernels over {_blas()}"), *_gpus()]
-
-
-def _gpus() -> list[tuple[str, str, str]]:
-    """The GPUs, or what is missing for one."""
-    try:
-        there = driver.count()
-    except MissingPackage as error:
-        return [("gpu", "off", f"{error.message}; {error.hint}")]
-    runtime = driver.cupy().cuda.runtime
-    versions = f"driver for CUDA {_cuda(runtime.driverGetVersion())}, CUDA {_cuda(runtime.runtimeGetVersion())}"
-    if not there:
-        return [("gpu", "off", f"{versions}: no device is visible; CUDA_VISIBLE_DEVICES may hide them")]
-    return [(f"gpu:{i}", "on", f"{driver.described(i)}; {gpu_memory_info(i)}; {versions}") for i in range(there)]
-
-
-def _cuda(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _libraries() -> list[tuple[str, str, str]]:
-    """What GPUs need besides CuPy: each with its version, or the line that installs it."""
-    rows = []
-    for what, module, packages in LIBRARIES:
-        found = next((f"{p} {_version(p)}" for p in packages if _version(p) != "not installed"), "")
-        there = bool(found) or _importable(module)
-        rows.append((what, "on" if there else "off", found or ("present" if there else "pip install 'mezzo[cuda13]'")))
-    return rows
-
-
-def _importable(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ImportError:  # of the package that it is in
-        return False
+    return [("cpu", "on", f"{os.cpu_count()} processors, NumPy kernels over {_blas()}"), *gpus()]
 
 
 def _narrow() -> tuple[str, str]:
@@ -92,7 +40,7 @@ def _narrow() -> tuple[str, str]:
 def _features() -> list[tuple[str, str, str]]:
     def package(module: str, name: str, what: str) -> tuple[str, str, str]:
         there = find_spec(module) is not None
-        return (what, "on" if there else "off", f"{name} {_version(name)}" if there else f"pip install {name}")
+        return (what, "on" if there else "off", f"{name} {version(name)}" if there else f"pip install {name}")
 
     return [
         package("onnx", "onnx", "ONNX files"),
@@ -139,7 +87,7 @@ def doctor() -> Report:
         "operators": len(OPS),
         "opsets": ", ".join(f"{domain or 'ai.onnx'} {opset}" for domain, opset in OPSETS.items()),
     }
-    versions = [(name, _version(name)) for name in PACKAGES]
+    versions = [(name, version(name)) for name in PACKAGES]
     return Report(
         "mezzo doctor",
         facts,
@@ -147,6 +95,6 @@ def doctor() -> Report:
             Table("Packages", ("package", "version"), versions),
             Table("Devices", ("device", "state", "why"), _devices()),
             Table("Features", ("feature", "state", "why"), _features()),
-            Table("Libraries of GPUs", ("library", "state", "why"), _libraries()),
+            Table("Libraries of GPUs", ("library", "state", "why"), libraries()),
         ),
     )

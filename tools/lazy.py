@@ -57,6 +57,14 @@ def training(name: str) -> Any:
             from ..runtime.arrays import place
 
             return getattr(place, name)
+        case "profiler":
+            from . import profiler
+
+            return profiler
+        case "viz":
+            from . import viz
+
+            return viz
         case "autograd":
             from ..runtime import autograd
 

@@ -1,0 +1,52 @@
+"""`mz.runtime.Features`: what this build can do here, and why something is off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .gpu.present import gpus, libraries
+from .onednn.library import find, library
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One feature; `why` tells what it is made of, or what is missing."""
+
+    name: str
+    enabled: bool
+    why: str
+
+    def __str__(self) -> str:
+        return f"{'on ' if self.enabled else 'off'} {self.name}: {self.why}"
+
+
+class Features(dict[str, Feature]):
+    """All features by name.
+
+    >>> Features().is_enabled("CPU")
+    True
+    """
+
+    def __init__(self) -> None:
+        super().__init__({f.name: f for f in _found()})
+
+    def is_enabled(self, name: str) -> bool:
+        """Whether a feature is on; KeyError for one that there is not."""
+        return self[name.upper()].enabled
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.values()))
+
+
+def _found() -> list[Feature]:
+    one, devices = library(), gpus()
+    found = [
+        Feature("CPU", True, "NumPy"),
+        Feature("ONEDNN", one is not None, str(one or find())),
+        Feature("BF16", one is not None and one.bf16, "bfloat16 products of oneDNN" if one else "needs oneDNN"),
+        Feature("CUDA", devices[0][1] == "on", "; ".join(why for _, _, why in devices)),
+    ]
+    parts = [
+        Feature(n.partition(":")[0].upper().replace(" ", "_"), state == "on", why) for n, state, why in libraries()
+    ]
+    return found + parts
