@@ -138,6 +138,7 @@ def rows(kv: KVStore) -> Result:
         value = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
         kv.init(key, value)
         kv.push(key, np.ones(shape, np.float32))
+        kv.pull(key)  # behind it the push has travelled
         kv.barrier()
         last = shape[0] - 1
         asked = [np.array(ids) for ids in ([last, 0, last // 2, 0], [], range(last, -1, -1))]

@@ -426,7 +426,7 @@ def test_a_process_ends_although_a_workload_does_not() -> None:
         ("MEZZO_ENGINE_THREADS", "none", "a number above 0"),
         ("MEZZO_ENGINE_CHECK", "yes", "give 1"),
         ("MEZZO_ENGNE", "naive", "did you mean MEZZO_ENGINE?"),
-        ("MEZZO_X", "1", "there are MEZZO_ENGINE, "),
+        ("MEZZO_X", "1", "there are MEZZO_CACHE, "),
     ],
 )
 def test_switches_that_are_wrong_or_unknown(monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str) -> None:
