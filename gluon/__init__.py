@@ -7,6 +7,7 @@ symbols, which compose graphs, are `mz.sym`.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 
@@ -14,33 +15,23 @@ def __getattr__(name: str) -> Any:
     """Parts that are imported when they are first used (PEP 562)."""
     match name:
         case "nn":
-            from . import nn
-
-            return nn
+            return import_module("mezzo.gluon.nn")  # `from . import nn` would ask here again
         case "rnn":
-            from . import rnn
-
-            return rnn
+            return import_module("mezzo.gluon.rnn")
         case "loss":
-            from . import loss
-
-            return loss
+            return import_module("mezzo.gluon.loss")
         case "initializer":
-            from . import initializer
-
-            return initializer
+            return import_module("mezzo.gluon.initializer")
         case "symbols":
-            from . import symbols
-
-            return symbols
+            return import_module("mezzo.gluon.symbols")
         case "Block":
             from .block import Block
 
             return Block
         case "HybridBlock" | "GraphBroken":
-            from . import hybrid
+            from .hybrid import GraphBroken, HybridBlock
 
-            return getattr(hybrid, name)
+            return HybridBlock if name == "HybridBlock" else GraphBroken
         case "SymbolBlock":
             from .symbol_block import SymbolBlock
 

@@ -3,6 +3,8 @@ whole."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +211,6 @@ def test_the_front_door() -> None:
     assert mz.gluon.Trainer is Trainer
     with pytest.raises(AttributeError):
         _ = mz.gluon.wrong
+    names = "nn rnn loss initializer symbols Block HybridBlock GraphBroken SymbolBlock Parameter Trainer".split()
+    code = f"import mezzo as mz\nfor name in {names}: assert getattr(mz.gluon, name)\nfrom mezzo.gluon import nn"
+    subprocess.run([sys.executable, "-c", code], check=True)
