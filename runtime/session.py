@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from .file import Key, Opened
 
 _ran_in: int | None = None  # the process that has run a program first
+# One session plans at a time: what planning remembers, from size to size and from model to model, belongs to all of
+# them; and most of planning is Python, of which one thread runs at a time anyway.
+_PLANNING = threading.RLock()
 
 
 def _possible(precision: str, onednn: bool, gpu: bool) -> str:
@@ -163,7 +166,7 @@ class Session:
         self._max_programs, self._seed = max_programs, seed
         self._buckets = check_buckets(buckets or {}, self.inputs)
         self._numpy_random = random == "numpy"
-        self._planning = threading.RLock()
+        self._planning = _PLANNING
         self._table = threading.Lock()
         most = 1 if self.signature.states else max(1, instances or processors())
         self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))

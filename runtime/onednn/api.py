@@ -6,6 +6,7 @@ Names and numbers as in dnnl.h, dnnl_types.h and dnnl_common_types.h of version 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from functools import cache
@@ -175,12 +176,20 @@ def getter(name: str) -> Any:
     return made
 
 
-@cache
+_making = threading.RLock()  # one engine and one stream for all: threads that come at once must not make two
+
+
 def executor() -> tuple[Any, c_void_p]:
     """The function that runs a primitive, and the stream that it takes.
 
     It takes boxed arguments and returns the status: declared argument types would cost a third of a small call.
     """
+    with _making:
+        return _executor()
+
+
+@cache
+def _executor() -> tuple[Any, c_void_p]:
     found = library()
     assert found is not None
     stream = c_void_p(create("stream_create", engine(), 1))
@@ -189,9 +198,14 @@ def executor() -> tuple[Any, c_void_p]:
     return execute, stream
 
 
-@cache
 def engine() -> int:
     """The engine of this machine's processors."""
+    with _making:
+        return _engine()
+
+
+@cache
+def _engine() -> int:
     return create("engine_create", CPU, 0)
 
 
