@@ -188,8 +188,6 @@ class Session:
             # whatever is wrong with the graph is said here, and not by the first run
             self._compile(self.signature.outputs)
             self._bind_fixed()
-        elif onednn and not on.sm:
-            fetch()  # by the first run it is there
 
     # -- what it is -------------------------------------------------------------------------------------------------
 
@@ -334,6 +332,8 @@ class Session:
         """The program that the session's file holds for these types; otherwise the graph is bound again as a whole."""
         if self._stored is None:
             return None
+        if self._options.onednn and not self._options.device.sm:
+            fetch()  # while the program is read and confirmed
         found, reason = self._stored.find(self._options, outputs, types, self.budget)
         if found is None:
             found = replace(specialise(self._compile(outputs), types), origin=f"graph ({reason})")

@@ -315,6 +315,8 @@ def test_a_process_may_fork_while_the_library_is_loaded(tmp_path: Path) -> None:
         import mezzo as mz
         from mezzo.runtime.onednn import library
         model = mz.load({str(path)!r})
+        assert not library._fetched.locked()  # with the first run, so that loading does not wait for it
+        library.fetch()
         assert library._fetched.locked() and not library.find.cache_info().currsize
         child = os.fork()
         if not child:

@@ -81,7 +81,7 @@ _fetched = threading.Lock()  # taken for good by the first to fetch
 def fetch() -> None:
     """Begin to load the library in a thread, if nobody has begun before.
 
-    `find` takes some milliseconds, during which no Python runs; a model that has just been opened has a use for them.
+    `find` takes some milliseconds, during which no Python runs; the first run of a `.mezzo` file has a use for them.
     """
     wanted = switch(SWITCH)
     if sys.platform == "win32" or wanted.lower() in OFF or not _fetched.acquire(blocking=False):
