@@ -77,9 +77,13 @@ class Guards:
     """All that a trace has read."""
 
     reads: list[Read] = field(default_factory=list[Read])
+    quick: list[tuple[Callable[[], bool], str]] = field(default_factory=list[tuple[Callable[[], bool], str]])
 
     def changed(self) -> str:
         """The name of the first value that is not as it was; empty if all are."""
+        for same, name in self.quick:
+            if not same():
+                return name
         for read in self.reads:
             if not read.holds():
                 return read.name
@@ -92,11 +96,30 @@ class Guards:
 
 def of_blocks(guards: Guards, root: Block) -> None:
     """Watch which blocks there are, what they compute with, and what else they hold."""
-    guards.add("the blocks below", lambda: [id(b) for _, b in root.named_blocks()])
     for path, block in root.named_blocks():
         name = path.rstrip(".") or type(block).__name__
-        guards.add(f"{name}.forward", lambda b=block: b.forward.__func__)  # type: ignore[misc]
-        guards.add(f"the attributes of {name}", lambda b=block: attributes(b))  # type: ignore[misc]
+        guards.quick.append((_unchanged(block), f"an attribute, a child or forward of {name}"))
+        for attribute, value in attributes(block).items():
+            if not isinstance(value, PLAIN):
+                guards.add(f"{name}.{attribute}", lambda b=block, a=attribute: getattr(b, a))  # type: ignore[misc]
+
+
+def _unchanged(block: Block) -> Callable[[], bool]:
+    """Whether a block has the children and the simple attributes that it has now, and computes with the same code."""
+    held, children, kind, forward = vars(block), block._children, type(block), type(block).forward
+    plain = [(n, v) for n, v in attributes(block).items() if isinstance(v, PLAIN)]
+    count, kept = len(held), tuple(children.values())
+
+    def same() -> bool:
+        if len(held) != count or kind.forward is not forward or tuple(children.values()) != kept:
+            return False
+        for name, value in plain:
+            now = held.get(name)
+            if now is not value and (now != value or type(now) is not type(value)):
+                return False
+        return True
+
+    return same
 
 
 def attributes(block: Block) -> dict[str, Any]:
