@@ -26,6 +26,7 @@ from ..ops.errors import InputError
 from ..runtime.engine import engine
 from ..runtime.engine.trace import Event, Span, Trace
 from ..runtime.files import replace_file
+from ..runtime.onednn.postops import anchor
 from ..runtime.profiling import PROFILING
 
 ON: dict[str | bool, bool] = {"run": True, "stop": False, True: True, False: False}
@@ -58,7 +59,8 @@ class Profile:
             return
         ended = perf_counter_ns()
         node = step.node
-        span = Span(f"{node.op} {node.name}".strip(), "step", threading.current_thread().name, self._begun.at, ended)
+        op = f"{anchor(node)[1]}+" if node.op == "Fused" else node.op  # a chain, by its first operator
+        span = Span(f"{op} {node.name}".strip(), "step", threading.current_thread().name, self._begun.at, ended)
         span.about = {"kernel": step.choice.kernel, "implementation": step.choice.implementation, "where": node.place}
         self.trace._spans.append(span)
         if not index:
