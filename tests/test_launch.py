@@ -176,8 +176,8 @@ def test_servers_end_with_the_workers(capfd: pytest.CaptureFixture[str]) -> None
 
 SAVES = """
 import sys, time
-print("ready")
 try:
+    print("ready")
     time.sleep(60)
 except KeyboardInterrupt:
     time.sleep(0.3)
