@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Self
@@ -192,8 +192,3 @@ def _functions(frame: FrameType) -> Iterator[FunctionType]:
     for found in gc.get_referrers(frame.f_code):
         if isinstance(found, FunctionType):
             yield found
-
-
-def plain_key(values: Mapping[str, Any]) -> Any:
-    """Arguments that are no arrays, as part of what a trace is for."""
-    return tuple((n, snapshot(v)) for n, v in values.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from ..runtime.arrays.array import Array
 from ..runtime.arrays.place import Place, place_of
 from ..runtime.arrays.running import as_array, assign
 from ..runtime.autograd import attach_grad
-from ..runtime.autograd.tape import Leaf
 from . import initializer
 from .initializer import Initializer
 
@@ -155,15 +154,3 @@ class Parameter:
         self.dtype = np.dtype(dtype)
         if self._data is not None:
             self._hold(self._data.detach().astype(self.dtype))
-
-    @property
-    def leaf(self) -> Leaf | None:
-        """What its gradient is collected by."""
-        found = self.data()._origin
-        return found if isinstance(found, Leaf) else None
-
-
-def zero_grad(params: Mapping[str, Parameter]) -> None:
-    """Set the gradients of several parameters to zero."""
-    for p in params.values():
-        p.zero_grad()

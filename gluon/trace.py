@@ -13,14 +13,13 @@ from ..ops import Tensor
 from ..ops.types import differentiable
 from ..runtime import autograd
 from ..runtime.arrays.array import Array
-from ..runtime.arrays.kinds import kind_of
 from ..runtime.arrays.random import generator
 from ..runtime.arrays.recording import RECORDING
-from ..runtime.arrays.running import adopt, line_of, site
+from ..runtime.arrays.running import adopt, line_of, memory, promised, site
 from ..runtime.autodiff import gradients
 from ..runtime.autograd.back import Walk, forward, ordered, without
 from ..runtime.autograd.tape import Fragment, Leaf, mode, note, plain, tracked
-from ..runtime.engine import Variable, engine
+from ..runtime.engine import engine
 from ..runtime.graph import Graph, State
 from ..runtime.passes.prune import prune
 from ..runtime.session import Session
@@ -263,24 +262,17 @@ def _session(traced: Traced, outputs: Sequence[str], training: bool, given: Mapp
 
 
 def _with_states(traced: Traced, graph: Graph, training: bool, given: Mapping[str, Array]) -> dict[str, Any]:
-    memory = {n: _memory(p) for n, p in traced.params.items() if n in graph.inputs}
+    lies = {n: memory(p.data()) for n, p in traced.params.items() if n in graph.inputs}
     moved = traced.moved if training else {}
-    states = tuple(State(n, n, moved.get(n, n)) for n in memory)
+    states = tuple(State(n, n, moved.get(n, n)) for n in lies)
     whole = graph.but(
-        inputs=tuple(i for i in graph.inputs if i not in memory),
+        inputs=tuple(i for i in graph.inputs if i not in lies),
         states=states,
-        initializers={**graph.initializers, **memory},
+        initializers={**graph.initializers, **lies},
     )
     used = {*whole.reads()}
     model = whole.but(inputs=tuple(i for i in whole.inputs if i in used))
-    return {"model": model, "states": dict(memory), "seed": _seed(traced, given)}
-
-
-def _memory(p: Parameter) -> np.ndarray[Any, Any]:
-    data = p.data()
-    data.wait_to_read()
-    found: np.ndarray[Any, Any] = data._look(data._var.value)
-    return found
+    return {"model": model, "states": dict(lies), "seed": _seed(traced, given)}
 
 
 def _both_ways(traced: Traced, wanted: Sequence[str], training: bool, given: Mapping[str, Array]) -> Ways:
@@ -326,18 +318,12 @@ def _push(
     session: Session, given: Mapping[str, Array], count: int, writes: Sequence[Parameter], random: bool = False
 ) -> list[Array]:
     """Ask the engine for a run, which is one more draw of the device's generator if it draws."""
-    one, (code, at) = engine(), site()
     place = next(iter(given.values()))._place
-    outs: list[Array] = []
-    for port in session.program.outputs[:count]:
-        assert isinstance(port.type, Tensor)
-        out = Array(Variable(one, "block", None), kind_of(np.dtype(port.type.dtype.numpy), port.type.sizes), place)
-        out._code, out._at = code, at
-        outs.append(out)
+    outs = promised(session.program.outputs[:count], "block", place)
     fed = [given[p.name] for p in session.inputs]
     number = generator(place).advance()[1] if random else 0
     reads = [x._var for x in given.values()]
-    one.push(
+    engine().push(
         _compute, reads, [*(o._var for o in outs), *(p.data()._var for p in writes)], name="block",
         args=(session, number, fed, outs),
     )  # fmt: skip

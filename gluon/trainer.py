@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from ..ops.errors import InputError
 from ..runtime import arrays as nd
 from ..runtime import optimizer as optimizers
 from ..runtime.arrays.array import Array
+from ..runtime.arrays.running import memory
 from ..runtime.engine import engine
 from ..runtime.optimizer import Group, Optimizer
 from ..runtime.session import Session
@@ -105,12 +105,12 @@ class Trainer:
     def _ready(self) -> tuple[Session, dict[str, Array]]:
         arrays = {n: p.data() for n, p in self.params.items()}
         arrays |= {_gradient(n): p.grad() for n, p in self.params.items()}
-        memory = {n: _memory(a) for n, a in arrays.items()}
-        if self._session is None or any(self._memory.get(n) is not m for n, m in memory.items()):
-            graph = update_graph({n: memory[n] for n in self.params}, self._step, _gradient)
+        lies = {n: memory(a) for n, a in arrays.items()}
+        if self._session is None or any(self._memory.get(n) is not m for n, m in lies.items()):
+            graph = update_graph({n: lies[n] for n in self.params}, self._step, _gradient)
             kept = {} if self._session is None else self._session.states
             states = {s.input: kept.get(s.input, np.array(graph.initializers[s.input])) for s in graph.states}
-            self._session, self._memory = Session(graph, states={**states, **memory}), memory
+            self._session, self._memory = Session(graph, states={**states, **lies}), lies
         return self._session, arrays
 
     def _exchange(self, batch_size: int) -> None:
@@ -156,12 +156,6 @@ def _gradient(name: str) -> str:
     return f"{name}@gradient"
 
 
-def _memory(a: Array) -> np.ndarray[Any, Any]:
-    a.wait_to_read()
-    found: np.ndarray[Any, Any] = a._look(a._var.value)
-    return found
-
-
 def _optimizer(given: Optimizer | str, params: Mapping[str, Any]) -> Optimizer:
     if isinstance(given, Optimizer):
         if params:
@@ -179,7 +173,6 @@ def _weighed(optimizer: Optimizer, params: Mapping[str, Parameter]) -> Optimizer
     if not own:
         return optimizer
     groups = tuple(Group((n,), p.lr_mult, optimizer.decay(n) * p.wd_mult) for n, p in own)
-    assert all(fnmatchcase(n, n) for n, _ in own)
     return replace(optimizer, groups=(*groups, *optimizer.groups))
 
 

@@ -8,20 +8,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from ...ops import Tensor
 from ...ops.errors import InputError
 from ...runtime.arrays import Place
 from ...runtime.arrays.array import Array, kind_of_value
-from ...runtime.arrays.kinds import kind_of
-from ...runtime.arrays.running import as_array, assign, inplace, site
-from ...runtime.engine import Variable, engine
+from ...runtime.arrays.running import UNKNOWN, as_array, assign, inplace, memory, promised
+from ...runtime.engine import engine
 from ...runtime.session import Session
 from .programs import Way, gradient_of, lossless, program
 from .shapes import Typed
 from .symbol import Symbol, variables
 
 TOGETHER = Way(train=True, gradients="state")
-UNKNOWN = kind_of(np.dtype(np.bool_), (0,))
 
 
 class Executor:
@@ -192,8 +189,8 @@ class Executor:
         held = {**self.arg_dict, **self.aux_dict}
         if way.gradients == "state":
             held |= {gradient_of(n): a for n, a in self.grad_dict.items()}
-        memory = {n: _memory(n, a) for n, a in held.items()}
-        graph, states = program(self.symbol, self._found, way, memory, self._wanted)
+        lies = {n: _own_memory(n, a) for n, a in held.items()}
+        graph, states = program(self.symbol, self._found, way, lies, self._wanted)
         writes = [held[s.input] for s in graph.states if s.output != s.input]
         made = Session(graph, states=states), [held[n] for n in states], writes
         self._sessions[way] = made
@@ -202,16 +199,9 @@ class Executor:
     def _run(self, way: Way, heads: Sequence[Array] = (), again: bool = False) -> list[Array]:
         """Ask the engine for a run. `again` draws the random numbers of the latest run once more."""
         session, reads, writes = self._session(way)
-        one, (code, at) = engine(), site()
-        outs: list[Array] = []
-        for port in session.program.outputs:
-            known = isinstance(port.type, Tensor) and port.type.static
-            kind = kind_of(np.dtype(port.type.dtype.numpy), port.type.sizes) if known else UNKNOWN  # type: ignore[union-attr]
-            out = Array(Variable(one, port.name, None), kind, self.place)
-            out._code, out._at = code, at
-            outs.append(out)
+        outs = promised(session.program.outputs, "output", self.place)
         self._runs += not again
-        one.push(
+        engine().push(
             _compute,
             [a._var for a in (*reads, *heads)],
             [a._var for a in (*writes, *outs)],
@@ -231,10 +221,9 @@ def _compute(session: Session, number: int, heads: Sequence[Array], outs: Sequen
         out._var.value = value
 
 
-def _memory(name: str, array: Array) -> np.ndarray[Any, Any]:
-    """The memory of an array, once it is computed."""
-    array.wait_to_read()
-    found: np.ndarray[Any, Any] = array._look(array._var.value)
+def _own_memory(name: str, array: Array) -> np.ndarray[Any, Any]:
+    """The memory of an array. Raises InputError for a part of another one."""
+    found = memory(array)
     if not (found.flags.c_contiguous and found.flags.writeable):
         raise InputError(f"{name!r} is a part of another array", where="bind", hint="bind a copy: array.copy()")
     return found

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...ops import DType
+from ...ops import DType, Tensor
 from ...ops.errors import InputError, MezzoError, ShapeError
 from ..engine import Engine, Variable, engine
 from ..engine.work import OURS
+from ..program import Port
 from . import lazy, recording
 from .array import Array, kind_of_value
 from .kinds import MOST, Kind, Known, Scalar, dtype_of, kind_of, together
@@ -109,12 +110,12 @@ def run_unseen(made: Prepared, given: tuple[Any, ...], place: Place | None = Non
         result = _right_here(one, made, given, place, call)
         if result is not None:
             return result
-    outs = [Array(Variable(one, made.name, None), kind or _UNKNOWN, place) for kind in made.outs]
+    outs = [Array(Variable(one, made.name, None), kind or UNKNOWN, place) for kind in made.outs]
     reads = [x._var for x in given if x.__class__ is not np.ndarray]
     work = one.push(_compute, reads, [o._var for o in outs], name=made.name, args=(call, given, outs))
     for out in outs:
         out._code, out._at = work._code, work._at
-        if out._kind is _UNKNOWN:
+        if out._kind is UNKNOWN:
             one.wait(out._var)
             out._kind = kind_of_value(out._var.value)
     return outs[0] if len(outs) == 1 else tuple(outs)
@@ -130,7 +131,7 @@ def _gathered(made: Prepared, given: tuple[Any, ...], place: Place) -> Array:
     return out
 
 
-_UNKNOWN = Kind(np.dtype(np.bool_), (0,))  # until the elements are known
+UNKNOWN = Kind(np.dtype(np.bool_), (0,))  # until the elements are known
 
 
 def _right_here(one: Engine, made: Prepared, given: tuple[Any, ...], place: Place, call: Call) -> Any:
@@ -371,6 +372,25 @@ def inplace(name: str, target: A, other: Operand, floating: bool = False) -> A:
         raise several_places(name, (target, b))
     write(target, made.call, (a, b), False, name)
     return target
+
+
+def promised(ports: Sequence[Port], name: str, place: Place) -> list[Array]:
+    """Arrays for the outputs of a program that a workload will run; the kind of one that data decide is UNKNOWN."""
+    one, (code, at) = engine(), site()
+    outs: list[Array] = []
+    for port in ports:
+        static = isinstance(port.type, Tensor) and port.type.static
+        kind = kind_of(np.dtype(port.type.dtype.numpy), port.type.sizes) if static else UNKNOWN  # type: ignore[union-attr]
+        out = Array(Variable(one, name, None), kind, place)
+        out._code, out._at = code, at
+        outs.append(out)
+    return outs
+
+
+def memory(x: Array) -> np.ndarray[Any, Any]:
+    """The memory of an array, once it is computed: for programs that read and write it where it lies."""
+    found: np.ndarray[Any, Any] = x.wait_to_read()._look(x._var._value)
+    return found
 
 
 def refuse_recorded(target: Array) -> None:

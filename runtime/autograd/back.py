@@ -14,9 +14,9 @@ from ...ops.errors import InputError
 from ...ops.types import differentiable
 from ..arrays.array import Array
 from ..arrays.kinds import kind_of
-from ..arrays.running import adopt, assign, inplace, site
+from ..arrays.running import adopt, assign, inplace, promised
 from ..autodiff import gradients
-from ..engine import Variable, engine
+from ..engine import engine
 from ..graph import Graph, Node
 from ..passes.prune import prune
 from ..session import Session
@@ -285,16 +285,10 @@ def _type(value: Any) -> Type:
 
 def _run(way: Way, given: Sequence[Any]) -> list[Array]:
     """Ask the engine for a piece of the way back."""
-    one, (code, at) = engine(), site()
     place = next(x._place for x in given if isinstance(x, Array))
-    outs: list[Array] = []
-    for port in way.session.program.outputs:
-        assert isinstance(port.type, Tensor)
-        out = Array(Variable(one, "gradient", None), kind_of(np.dtype(port.type.dtype.numpy), port.type.sizes), place)
-        out._code, out._at = code, at
-        outs.append(out)
+    outs = promised(way.session.program.outputs, "gradient", place)
     reads = [x._var for x in given if isinstance(x, Array)]
-    one.push(_compute, reads, [o._var for o in outs], name="backward", args=(way, list(given), outs))
+    engine().push(_compute, reads, [o._var for o in outs], name="backward", args=(way, list(given), outs))
     return outs
 
 
