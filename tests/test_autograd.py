@@ -246,6 +246,12 @@ def test_changes_in_place() -> None:
 
 
 def test_nothing_is_left_behind() -> None:
+    def kept() -> set[int]:
+        """Recorded operations that still hold what they were given, of this test and of all before it."""
+        return {id(e) for e in gc.get_objects() if type(e) is Entry and e.inputs is not None}
+
+    gc.collect()
+    before = kept()  # other tests may keep tapes of their own, on purpose
     x = leaf(np.ones(1000))
     entries: list[Any] = []
     for _ in range(3):
@@ -255,9 +261,10 @@ def test_nothing_is_left_behind() -> None:
         entries.append(weakref.ref(z._origin[0]))
         z.backward()
     del y, z
+    nd.waitall()  # the engine holds what it has yet to compute
     gc.collect()
     assert [e() for e in entries] == [None] * 3
-    assert not [e for e in gc.get_objects() if type(e) is Entry and e.inputs is not None]
+    assert kept() <= before
 
 
 class Keeper:
