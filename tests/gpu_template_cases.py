@@ -145,6 +145,23 @@ RESIZE = [
     Case("Resize", [x(2, 5, 14, 15), None, np.array([1, 1, 2, 0.7], np.float32)], {"mode": m}, layouts=[a])
     for m, x, a in (("nearest", f32, ""), ("linear", f32, NHWC), ("cubic", half, ""))
 ]
+_LABELS, _FEW = _RNG.integers(-3, 12, (9, 7)), np.arange(300) % 5 - 1
+LOSSES = [
+    *(
+        Case(op, [f32(9, 12, 7), _LABELS, weights], {"reduction": r, "ignore_index": 4}, outputs)
+        for op, outputs in (("NegativeLogLikelihoodLoss", 1), ("SoftmaxCrossEntropyLoss", 2))
+        for r, weights in (("none", None), ("sum", f32(12)), ("mean", f32(12)))
+    ),
+    Case("SoftmaxCrossEntropyLoss", [f32(300, 5), _FEW.astype(np.int32)], {"ignore_index": -1}),
+    Case("SoftmaxCrossEntropyLoss", [f32(3, 5000), np.array([0, -1, 4999])], {}, 2),
+    Case("SoftmaxCrossEntropyLoss", [_ODD, np.array([0, 1, 2, 0])], {"reduction": "none"}, 2),
+    *(Case(op, [f32(2, 3, 60, 50), _RNG.integers(0, 3, (2, 60, 50)), w], {}, n)  # more than one block adds
+      for op, w, n in (("NegativeLogLikelihoodLoss", f32(3), 1), ("SoftmaxCrossEntropyLoss", None, 2))),
+    *(Case("SoftmaxCrossEntropyGrad", [f32(9, 7) if r == "none" else f32(), f32(9, 12, 7), _LABELS, w],
+           {"reduction": r, "ignore_index": 4})
+      for r, w in (("none", f32(12)), ("sum", None), ("mean", f32(12)))),
+    Case("SoftmaxCrossEntropyGrad", [f32(), f32(2, 3, 60, 50), _RNG.integers(0, 3, (2, 60, 50)), f32(3)], {}),
+]  # fmt: skip
 EINSUM = [
     Case("Einsum", [f32(2, 3, 20, 17), f32(2, 3, 33, 17)], {"equation": "bhid,bhjd->bhij"}),
     Case("Einsum", [half(2, 20, 3, 17), half(2, 33, 3, 17)], {"equation": "bihd,bjhd->bhij"}),
@@ -153,5 +170,5 @@ TEMPLATES = {
     "gpu.softmax": SOFTMAX, "gpu.normalisation": NORMALISATION, "gpu.batch_normalisation": BATCH, "gpu.lrn": LRN,
     "gpu.copy": COPY, "gpu.pad": PAD, "gpu.pool": POOL, "gpu.global_pool": GLOBAL, "gpu.gather": GATHER,
     "gpu.scatter": SCATTER, "gpu.gemm": GEMM, "gpu.conv": CONV, "gpu.top_k": TOP_K,
-    "gpu.cumulated": CUMULATED, "gpu.places": PLACES, "gpu.resize": RESIZE, "gpu.einsum": EINSUM,
+    "gpu.cumulated": CUMULATED, "gpu.places": PLACES, "gpu.resize": RESIZE, "gpu.einsum": EINSUM, "gpu.losses": LOSSES,
 }  # fmt: skip

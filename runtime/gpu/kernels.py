@@ -9,6 +9,7 @@ from .conv import Convolution
 from .einsum import Einsum
 from .gemm import Gemm
 from .indexing import Gather, Scatter
+from .losses import Losses
 from .made import Made
 from .movement import Movement, Pad
 from .norm import BatchNormalisation, LocalNormalisation, Normalisation
@@ -24,6 +25,6 @@ from .topk import TopK
 GPU_KERNELS: tuple[Kernel, ...] = (
     *cudnn.KERNELS, *cublaslt.KERNELS,
     Pointwise(), Reduce(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
-    Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(), Places(),
+    Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(), Places(), Losses(),
     Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(),
 )  # fmt: skip
