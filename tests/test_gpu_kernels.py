@@ -267,6 +267,13 @@ def test_what_may_not_lie_in_place() -> None:
     assert not twice.aliases
 
 
+def test_an_update_lies_in_place_of_what_it_renews() -> None:
+    """And not in that of the gradient, which has the same type."""
+    one = f32()
+    found = written("gpu.pointwise", Case("Adam", [f32(3, 5), f32(3, 5), one, one, one, f32(3, 5), f32(3, 5)], {}, 3))
+    assert [(a.output, a.input) for a in found.aliases] == [(0, 0), (1, 5), (2, 6)]
+
+
 @pytest.mark.parametrize(
     ("name", "case"),
     [

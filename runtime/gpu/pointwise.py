@@ -68,10 +68,10 @@ def _trees(ask: Ask) -> tuple[Expr, ...]:
         found = trees(node.op, [d for d in dtypes if d is not None], node.record.bind(node.attrs))
         return tuple(substitute(t, leaves) for t in found)
     if node.op != "Fused":
-        return (_tree(node.record, leaves, node.attrs),)
+        return (tree_over(node.record, leaves, node.attrs),)
     result: Expr | None = None
     for record, operands, attrs in links(node.attrs["chain"]):
-        result = _tree(
+        result = tree_over(
             record, [None if i == ABSENT else result if i == PREVIOUS else leaves[i] for i in operands], attrs
         )
     assert result is not None
@@ -86,7 +86,7 @@ def _leaf(ask: Ask, i: int, leaf: Expr | None) -> Expr | None:
     return leaf if known.value is None else Expr("const", (), leaf.dtype, known.value.reshape(-1)[0].item())
 
 
-def _tree(record: Op, operands: Sequence[Expr | None], attrs: Mapping[str, Any]) -> Expr:
+def tree_over(record: Op, operands: Sequence[Expr | None], attrs: Mapping[str, Any]) -> Expr:
     """The expression of one operator over others."""
     bound = record.bind(attrs)
     if record.tree is not None:
@@ -168,15 +168,17 @@ class _Kernel:
 
     def _aliases(self, named: Sequence[str]) -> Iterator[Alias]:
         """A result may lie in place of an operand of its type: each thread reads its elements before it writes. Of
-        several results each has an operand of its own."""
-        names = self.ask.node.inputs
+        several results each has an operand of its own: what it renews, if that is known by name (`W_new` of `W`)."""
+        names, record = self.ask.node.inputs, self.ask.node.record
+        renewed = {f"{p.name}_new": i for i, p in enumerate(record.inputs)}
         free = [
             i
             for i in self.read
             if names.count(names[i]) == 1 and not self.ask.constant(i) and (not named or named[i] == self.layout)
         ]
         for o, made in enumerate(self.results):
-            for i in list(free):
+            own = renewed.get(record.outputs[o].name) if o < len(record.outputs) else None
+            for i in sorted(free, key=lambda i: i != own):
                 known = self.operands[i]
                 if known is not None and (known.dtype, known.dims) == (made.dtype, made.dims):
                     yield Alias(o, i)
