@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from ...ops import OPS
 
-    return sorted({*globals(), *LAYERS, *(op for domain, op in OPS if not domain)})
+    return sorted({*__all__, *LAYERS, *(op for domain, op in OPS if not domain)})
 
 
 __all__ = [

@@ -7,13 +7,14 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...ops import OPS, DType
+from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import InputError
+from ...runtime.arrays.named import attributes
 from ...runtime.engine.work import OURS
 
 if TYPE_CHECKING:
@@ -360,8 +361,7 @@ def use(
         raise InputError(f"there is no operator {domain or 'ai.onnx'}::{op}", where=line())
     like = next((s for s in operands if isinstance(s, Symbol)), None)
     inputs = tuple(None if x is None else operand(x, op, like) for x in operands)
-    values = {a: tuple(v) if isinstance(v, list) else v for a, v in attrs.items()}
-    made = Use(op, name or NAMES.fresh(op), inputs, values, domain, outputs, line(), loss)
+    made = Use(op, name or NAMES.fresh(op), inputs, attributes(attrs), domain, outputs, line(), loss)
     return Symbol([(made, i) for i in range(outputs)])
 
 
