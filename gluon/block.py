@@ -75,8 +75,16 @@ class Block:
         self._children[str(len(self._children)) if name is None else name] = block
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """What the block computes."""
-        raise NotImplementedError(f"{type(self).__name__} has no forward")
+        """What the block computes. Raises InputError if a subclass does not say it."""
+        name = type(self).__name__
+        gluon1 = hasattr(self, "hybrid_forward")
+        raise InputError(
+            f"{name} has no forward",
+            where=name,
+            hint="hybrid_forward(self, F, x) is now forward(self, x): mz.nd stands for F, traced or not"
+            if gluon1
+            else "write forward(self, ...), which takes and returns arrays",
+        )
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         for hook in self._before:

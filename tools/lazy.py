@@ -24,6 +24,12 @@ def of_onnx(name: str) -> Any:
     raise AttributeError(f"module 'mezzo.onnx' has no attribute {name!r}")
 
 
+FRONT = (  # what `training` answers
+    "Trainer", "autograd", "cpu", "gluon", "gpu", "gpu_memory_info", "kv", "nd", "optimizer", "profiler", "random",
+    "schedule", "sym", "viz", "with_head",
+)  # fmt: skip
+
+
 def training(name: str) -> Any:
     """`__getattr__` of `mezzo`: arrays, training and the KVStore, which whoever only runs models does not need.
 

@@ -6,8 +6,9 @@
 >>> session(held_out().inputs[:3]).shape
 (3, 10)
 
-The names of arrays (`nd`, `cpu`, `gpu`, `random`), training (`Trainer`, `optimizer`, `schedule`, `with_head`) and the
-KVStore (`kv`) are imported when they are first used.
+The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`), training
+(`Trainer`, `optimizer`, `schedule`, `with_head`), the KVStore (`kv`) and what looks on (`profiler`, `viz`,
+`gpu_memory_info`) are imported when they are first used.
 
 >>> a = mz.nd.ones((2, 3))
 >>> (a * 2).asnumpy()
@@ -44,6 +45,7 @@ from .runtime.autodiff import grad
 from .runtime.session import Session
 from .runtime.version import __version__
 from .tools.inference_session import InferenceSession
+from .tools.lazy import FRONT
 from .tools.lazy import training as __getattr__  # noqa: F401 (PEP 562: Python calls it for names of training)
 from .tools.load import load
 
@@ -63,21 +65,17 @@ __all__ = [
     "PlanError",
     "Session",
     "ShapeError",
-    "Trainer",
     "UnsupportedModel",
     "WireError",
     "__version__",
-    "cpu",
-    "gpu",
     "grad",
-    "kv",
     "load",
-    "nd",
     "onnx",
     "op",
-    "optimizer",
     "pointwise",
-    "random",
-    "schedule",
-    "with_head",
+    *FRONT,
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,34 @@
+"""The front door: every name that it lists is there, and comes only when it is asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+import mezzo as mz
+from mezzo.gluon.block import Block
+from mezzo.gluon.hybrid import HybridBlock
+from mezzo.ops.errors import InputError
+
+
+def test_every_name_is_there() -> None:
+    assert dir(mz) == sorted(mz.__all__)
+    assert {"nd", "sym", "gluon", "autograd", "Trainer", "kv", "profiler", "viz"} <= set(dir(mz))
+    for space in (mz, mz.nd, mz.sym):
+        for name in dir(space):
+            assert hasattr(space, name), name
+    with pytest.raises(AttributeError, match="no attribute 'ndarray'"):
+        _ = mz.ndarray
+
+
+def test_blocks_without_a_forward() -> None:
+    class Empty(Block):
+        pass
+
+    class Older(HybridBlock):
+        def hybrid_forward(self, F: object, x: object) -> object:
+            return x
+
+    with pytest.raises(InputError, match=r"(?s)Empty has no forward.*takes and returns arrays"):
+        Empty()(mz.nd.ones((2,)))
+    with pytest.raises(InputError, match=r"(?s)Older has no forward.*is now forward\(self, x\)"):
+        Older()(mz.nd.ones((2,)))
