@@ -21,18 +21,18 @@ def flat(value: Any) -> tuple[list[Array], Any]:
     (2, (0, [1, 'text']))
     """
     arrays: list[Array] = []
+    return arrays, _taken(value, arrays)
 
-    def out(part: Any) -> Any:
-        if isinstance(part, Array):
-            arrays.append(part)
-            return Slot(len(arrays) - 1)
-        if isinstance(part, list | tuple):
-            return type(part)(map(out, part))
-        if isinstance(part, dict):
-            return {k: out(v) for k, v in part.items()}
-        return part
 
-    return arrays, out(value)
+def _taken(part: Any, arrays: list[Array]) -> Any:
+    if isinstance(part, Array):
+        arrays.append(part)
+        return Slot(len(arrays) - 1)
+    if isinstance(part, list | tuple):
+        return type(part)(_taken(v, arrays) for v in part)
+    if isinstance(part, dict):
+        return {k: _taken(v, arrays) for k, v in part.items()}
+    return part
 
 
 def filled(shell: Any, arrays: Sequence[Any]) -> Any:

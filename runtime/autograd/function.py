@@ -60,7 +60,8 @@ class Function:
         if any(o is x for o in outs for x in inputs):
             raise InputError("forward hands on an input", where=line_of(*site()), hint="return x.copy()")
         if RECORDING.on and tracked(inputs):
-            note(type(self).__name__, None, inputs, outs, back=lambda dys: self._back(inputs, outs, dys))
+            made = [*map(plain, outs)]
+            note(type(self).__name__, None, inputs, outs, back=lambda dys: self._back(inputs, made, dys))
         return outs[0] if isinstance(found, Array) else tuple(outs)
 
     def _back(self, inputs: Sequence[Array], outs: Sequence[Array], dys: Sequence[Array | None]) -> list[Any]:

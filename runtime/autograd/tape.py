@@ -9,12 +9,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ...ops import OPS, Type
+from ...ops.dataclasses import dataclass, field
 from ...ops.errors import InputError
 from ...ops.types import differentiable
 from ..arrays import recording, running
@@ -87,7 +87,7 @@ class Entry:
 
     def release(self) -> None:
         """Let go of what was kept for the way back."""
-        self.inputs, self.origins, self.outputs = None, (), ()
+        self.inputs, self.origins, self.outputs, self.back = None, (), (), None
 
 
 Origin = Leaf | tuple[Entry, int]
@@ -197,7 +197,8 @@ def _twin(made: Prepared) -> Prepared:
 
 
 def note(name: str, fragment: Fragment | None, given: Sequence[Any], outs: Sequence[Array], back: Any = None) -> None:
-    """Remember how these arrays were made."""
+    """Remember how these arrays were made. `back` must not hold `outs`, which know their entry: a circle would keep
+    their memory until Python looks for circles."""
     inputs = [plain(x) if isinstance(x, Array) else x for x in given]
     origins = [x._origin if isinstance(x, Array) else None for x in given]
     entry = Entry(name, fragment, inputs, origins, [plain(o) for o in outs], back)
