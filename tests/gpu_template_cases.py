@@ -47,6 +47,18 @@ BATCH = [
     Case("BatchNormalization", [f32(2, 17, 5, 3), f32(17), f32(17), f32(17), _LEVEL], layouts=[layout])
     for layout in ("", NHWC)
 ]
+_IMAGES = [(2, 17, 5, 3), (4, 64, 9, 11), (300, 5), (3, 2, 70, 80), (40, 32, 16, 16)]
+BATCH_TRAINING = [
+    *(
+        Case("BatchNormalizationTrain", [f32(*d), *[f32(d[1])] * 3, np.full(d[1], 0.7, np.float32)], {}, 5, layouts=[a])
+        for d in _IMAGES for a in ("", NHWC)[: len(d) // 2]
+    ),
+    *(
+        Case("BatchNormalizationGrad", [f32(*d), f32(*d), f32(d[1]), f32(d[1]), np.linspace(0.5, 2, d[1], dtype="f")],
+             {"epsilon": 0.01}, 3, layouts=[a, a])
+        for d in _IMAGES for a in ("", NHWC)[: len(d) // 2]
+    ),
+]  # fmt: skip
 LRN = [Case("LRN", [f32(2, 20, 3, 3)], {"size": 5}, layouts=[layout]) for layout in ("", NHWC)]
 COPY = [
     *(
@@ -171,4 +183,5 @@ TEMPLATES = {
     "gpu.copy": COPY, "gpu.pad": PAD, "gpu.pool": POOL, "gpu.global_pool": GLOBAL, "gpu.gather": GATHER,
     "gpu.scatter": SCATTER, "gpu.gemm": GEMM, "gpu.conv": CONV, "gpu.top_k": TOP_K,
     "gpu.cumulated": CUMULATED, "gpu.places": PLACES, "gpu.resize": RESIZE, "gpu.einsum": EINSUM, "gpu.losses": LOSSES,
+    "gpu.batch_training": BATCH_TRAINING,
 }  # fmt: skip

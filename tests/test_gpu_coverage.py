@@ -24,7 +24,7 @@ LACKING = """
     AffineGrid Bernoulli BlackmanWindow Col2Im DFT DeformConv Det GRU HammingWindow HannWindow LSTM LinearAttention
     MaxRoiPool MaxUnpool MelWeightMatrix Multinomial RNN RandomNormalLike RandomUniformLike
     STFT com.microsoft::Attention com.microsoft::DynamicQuantizeLSTM
-    com.microsoft::EmbedLayerNormalization com.microsoft::MultiHeadAttention mezzo::BatchNormalizationTrain
+    com.microsoft::EmbedLayerNormalization com.microsoft::MultiHeadAttention
     mezzo::Cofactors mezzo::GRUGrad mezzo::GRUTrain mezzo::LSTMGrad mezzo::LSTMTrain mezzo::RNNGrad mezzo::RNNTrain
 """
 

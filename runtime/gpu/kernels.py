@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..kernels.kernel import Kernel
 from . import cublaslt, cudnn
+from .batchnorm import BatchNormalisationTraining
 from .between import GridSample, RoiAlign
 from .conv import Convolution
 from .einsum import Einsum
@@ -26,5 +27,6 @@ GPU_KERNELS: tuple[Kernel, ...] = (
     *cudnn.KERNELS, *cublaslt.KERNELS,
     Pointwise(), Reduce(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
     Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(), Places(), Losses(),
+    BatchNormalisationTraining(),
     Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(),
 )  # fmt: skip
