@@ -1,7 +1,9 @@
 """Philox4x32-10: random numbers as a pure function of a key and a position.
 
 Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011),
-https://doi.org/10.1145/2063384.2063405. The same key gives the same numbers on every device, in any thread order.
+https://doi.org/10.1145/2063384.2063405. The same key gives the same numbers on every device, in any thread order. So do
+normal numbers: their logarithm, sine and cosine are series of sums, products and one quotient, each of which IEEE 754
+rounds in one way. Libraries' functions differ in the last bit from processor to processor.
 """
 
 from __future__ import annotations
@@ -18,21 +20,25 @@ from .types import Array
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the key after each round
 WORD = 0xFFFFFFFF
+ROUNDS = 10
+PIECE = 1 << 15  # numbers that are drawn at once: what they are made of stays in the cache
+# series in powers of x * x; what is left out is below the last bit
+LOG = tuple(2 / (2 * k + 1) for k in range(11))  # log((1 + x) / (1 - x)) / x, up to 0.172
+SIN = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(9))  # sin(x) / x, up to a quarter of pi
+COS = tuple((-1) ** k / math.factorial(2 * k) for k in range(10))
 
 
-def philox(xp: Any, key: tuple[int, int], counter: Sequence[Array]) -> tuple[Array, Array, Array, Array]:
-    """Ten rounds over four arrays of 32-bit words (held in uint64): four arrays of random words.
+def philox(key: tuple[int, int], counter: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
+    """Ten rounds over four words of 32 bits, as numbers of Python or arrays of uint64: four random words.
 
-    >>> [hex(int(w)) for w in philox(np, (0, 0), [np.zeros((), np.uint64)] * 4)]
+    >>> [hex(w) for w in philox((0, 0), [0, 0, 0, 0])]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
-    word = np.uint64(WORD)
-    half = np.uint64(32)
     a, b, c, d = counter
     k0, k1 = key
-    for _ in range(10):
-        left, right = a * np.uint64(MULTIPLIERS[0]), c * np.uint64(MULTIPLIERS[1])
-        a, b, c, d = (right >> half) ^ b ^ np.uint64(k0), right & word, (left >> half) ^ d ^ np.uint64(k1), left & word
+    for _ in range(ROUNDS):
+        left, right = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
+        a, b, c, d = (right >> 32) ^ b ^ k0, right & WORD, (left >> 32) ^ d ^ k1, left & WORD
         k0, k1 = (k0 + WEYL[0]) & WORD, (k1 + WEYL[1]) & WORD
     return a, b, c, d
 
@@ -41,9 +47,7 @@ def mix(key: Sequence[int]) -> tuple[int, int]:
     """Two key words out of any number of integers, each stirred in by the generator itself."""
     words = (0, 0)
     for number in key:
-        parts = [np.array(number >> shift & WORD, np.uint64) for shift in (0, 32)]
-        made = philox(np, words, [*parts, np.zeros((), np.uint64), np.zeros((), np.uint64)])
-        words = (int(made[0]), int(made[1]))
+        words = philox(words, [int(number) & WORD, int(number) >> 32 & WORD, 0, 0])[:2]
     return words
 
 
@@ -57,29 +61,75 @@ def seeded(key: Sequence[int], seed: float | None) -> tuple[int, ...]:
     return tuple(key) if seed is None else (_number(seed), *key[1:])
 
 
-def uniform(xp: Any, key: Sequence[int], shape: Sequence[int]) -> Array:
+def words_of(key: Sequence[int], seed: float | None) -> tuple[int, int]:
+    """The two words that an operator draws with: of the key of its node in a run, and its own seed."""
+    return mix(seeded(key, seed))
+
+
+def uniform(xp: Any, words: tuple[int, int], shape: Sequence[int]) -> Array:
     """float32 numbers in [0, 1), multiples of 2**-24."""
-    size = math.prod(shape)
-    blocks = xp.arange(-(-size // 4), dtype=np.uint64)
+    made = xp.empty(math.prod(shape), np.float32)
+    for begin in range(0, made.size, PIECE):
+        piece = made[begin : begin + PIECE]
+        piece[...] = _drawn(xp, words, begin, piece.size)
+    return made.reshape(tuple(shape))
+
+
+def _drawn(xp: Any, words: tuple[int, int], begin: int, count: int) -> Array:
+    """Numbers of a draw from `begin` on, a multiple of 4."""
+    blocks = xp.arange(begin // 4, -(-(begin + count) // 4), dtype=np.uint64)
     zero = xp.zeros_like(blocks)
-    words = philox(xp, mix(key), [blocks & np.uint64(WORD), blocks >> np.uint64(32), zero, zero])
-    flat = xp.stack(words, axis=-1).reshape(-1)[:size] >> np.uint64(8)
-    return (flat.astype(np.float32) * np.float32(2.0**-24)).reshape(tuple(shape))
+    made = philox(words, [blocks & WORD, blocks >> 32, zero, zero])
+    flat = xp.stack(made, axis=-1).reshape(-1)[:count] >> 8
+    return flat.astype(np.float32) * np.float32(2.0**-24)
 
 
 def draw(k: Context, seed: float | None, shape: Sequence[int]) -> Array:
     """Numbers in [0, 1) for an operator with this seed."""
     if k.numpy_random and seed is not None:
         return k.xp.asarray(np.random.RandomState(int(seed)).uniform(0, 1, tuple(shape)))
-    return uniform(k.xp, seeded(k.key, seed), shape)
+    return uniform(k.xp, words_of(k.key, seed), shape)
 
 
 def normal(k: Context, seed: float | None, shape: Sequence[int]) -> Array:
     """float64 numbers of the standard normal distribution, two from each pair of even ones (Box and Muller 1958)."""
     if k.numpy_random and seed is not None:
         return k.xp.asarray(np.random.RandomState(int(seed)).normal(0, 1, tuple(shape)))
-    size = math.prod(shape)
-    pairs = uniform(k.xp, seeded(k.key, seed), (-(-size // 2), 2)).astype(np.float64)
-    radius, angle = k.xp.sqrt(-2 * k.xp.log1p(-pairs[:, 0])), 2 * math.pi * pairs[:, 1]
-    both = k.xp.stack([radius * k.xp.cos(angle), radius * k.xp.sin(angle)], axis=1)
-    return both.reshape(-1)[:size].reshape(tuple(shape))
+    made, words = k.xp.empty(math.prod(shape), np.float64), words_of(k.key, seed)
+    for begin in range(0, made.size, PIECE):
+        piece = made[begin : begin + PIECE]
+        pairs = _drawn(k.xp, words, begin, piece.size + piece.size % 2).astype(np.float64).reshape(-1, 2)
+        radius = k.xp.sqrt(-2 * _log(k.xp, 1 - pairs[:, 0]))
+        cosine, sine = _turn(k.xp, pairs[:, 1])
+        piece[...] = k.xp.stack([radius * cosine, radius * sine], axis=1).reshape(-1)[: piece.size]
+    return made.reshape(tuple(shape))
+
+
+def _log(xp: Any, x: Array) -> Array:
+    """Natural logarithms of float64 numbers above 0. runtime/gpu/random.py takes the same steps."""
+    part, exponent = xp.frexp(x)
+    low = part < math.sqrt(0.5)
+    part, exponent = xp.where(low, 2 * part, part), exponent - low
+    s = (part - 1) / (part + 1)
+    return exponent * math.log(2) + s * _series(s * s, LOG)
+
+
+def _turn(xp: Any, turns: Array) -> tuple[Array, Array]:
+    """Cosine and sine of parts of a whole turn, in [0, 1). runtime/gpu/random.py takes the same steps."""
+    quarter = xp.rint(4 * turns)
+    x = (4 * turns - quarter) * (math.pi / 2)
+    cosine, sine = _series(x * x, COS), x * _series(x * x, SIN)
+    odd = quarter % 2 == 1
+    across, up = xp.where(odd, sine, cosine), xp.where(odd, cosine, sine)
+    left, down = (quarter == 1) | (quarter == 2), (quarter == 2) | (quarter == 3)
+    return xp.where(left, -across, across), xp.where(down, -up, up)
+
+
+def _series(x: Array, coefficients: Sequence[float]) -> Array:
+    """A polynomial, from its highest power on."""
+    made = x * coefficients[-1]
+    for c in coefficients[-2:0:-1]:
+        made += c
+        made *= x
+    made += coefficients[0]
+    return made

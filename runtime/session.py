@@ -151,6 +151,7 @@ class Session:
         self._options = Options(
             on, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
             precision=_possible(precision, onednn, bool(on.sm)), exchange=exchange is not None,
+            numpy_random=random == "numpy",
         )  # fmt: skip
         if on.sm and exchange is not None:
             raise InputError("programs on GPUs do not speak to a KVStore yet", where="Session", hint="device='cpu'")

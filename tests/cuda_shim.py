@@ -41,11 +41,12 @@ from typing import Any
 
 import numpy as np
 
-from mezzo.ops import OPS, Tensor
+from mezzo.ops import OPS, Context, Tensor
 from mezzo.ops.layouts import parse
+from mezzo.ops.random import words_of
 from mezzo.ops.types import Type, type_of
 from mezzo.runtime.gpu.generated import Generated
-from mezzo.runtime.gpu.launch import In, Launch, Out, Scratch, Source, Written
+from mezzo.runtime.gpu.launch import In, Key, Launch, Out, Scratch, Source, Written
 from mezzo.runtime.graph import Node
 from mezzo.runtime.kernels import Ask, Declined
 
@@ -321,8 +322,9 @@ def _run(run: Run, places: Mapping[int, int], backwards: bool) -> list[Array]:
         place = ins[places[i]] if i in places else None
         outs.append(place or Buffer(made.nbytes))
     scratch = Buffer(written.workspace)
+    key = Buffer(8, np.array(words_of(Context().key, asked.node.attrs.get("seed")), np.uint32).tobytes())
     for launch in written.launches:
-        _launch(launch, ins, outs, scratch, backwards)
+        _launch(launch, ins, outs, scratch, key, backwards)
     for i, (x, known) in enumerate(zip(run.inputs, asked.inputs, strict=True)):
         buffer = ins[i]
         if buffer is None:
@@ -337,7 +339,12 @@ def _run(run: Run, places: Mapping[int, int], backwards: bool) -> list[Array]:
 
 
 def _launch(
-    launch: Launch, ins: Sequence[Buffer | None], outs: Sequence[Buffer], scratch: Buffer, backwards: bool
+    launch: Launch,
+    ins: Sequence[Buffer | None],
+    outs: Sequence[Buffer],
+    scratch: Buffer,
+    key: Buffer,
+    backwards: bool,
 ) -> None:
     kernel, what = _LOADED[launch.source.name], launch.source.name
     assert len(launch.operands) == len(kernel.sizes), f"{what} has {len(kernel.sizes)} parameters"
@@ -362,6 +369,8 @@ def _launch(
             case Scratch(offset):
                 assert offset in range(0, len(scratch.bytes), 64), f"{what}: workspace at {offset}"
                 address = scratch.address + offset
+            case Key():
+                address = key.address
         held.append(ctypes.c_void_p(address))
     pointers = (ctypes.c_void_p * max(1, len(held)))(*(ctypes.addressof(h) for h in held))
     three = ctypes.c_uint * 3

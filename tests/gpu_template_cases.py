@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from mezzo.ops import DType, Tensor
 from mezzo.ops.types import f32, i64
 
-from .gpu_cases import Case, half
+from .gpu_cases import Case, half, truth
 
 NHWC = "acdb"
 _RNG = np.random.default_rng(7)
@@ -178,10 +179,31 @@ EINSUM = [
     Case("Einsum", [f32(2, 3, 20, 17), f32(2, 3, 33, 17)], {"equation": "bhid,bhjd->bhij"}),
     Case("Einsum", [half(2, 20, 3, 17), half(2, 33, 3, 17)], {"equation": "bihd,bjhd->bhij"}),
 ]
+_SHARES = np.array([[0, 0.5, 1, 0.25, 1e-8] * 9], np.float32)
+_TRAINS = np.array(True)
+RANDOM = [
+    *(Case("RandomUniform", [], {"shape": s, "low": -3.0, "high": 7.5, "dtype": d.onnx})
+      for s, d in (((3, 7), DType.FLOAT), ((1030,), DType.DOUBLE), ((5,), DType.FLOAT16), ((9,), DType.BFLOAT16))),
+    *(Case("RandomNormal", [], {"shape": s, "mean": 2.0, "scale": 0.3, "dtype": d.onnx})
+      for s, d in (((2047,), DType.FLOAT), ((33, 63), DType.DOUBLE), ((7,), DType.FLOAT16), ((1,), DType.BFLOAT16))),
+    Case("RandomNormalLike", [f32(40, 30)], {"seed": 1.5}),
+    Case("RandomUniformLike", [i64(40, 30)], {"low": -9.0, "high": 9.0, "seed": 3.0}),
+    *(Case("Bernoulli", [_SHARES.astype(t)], {"dtype": d.onnx})
+      for t, d in ((np.float32, DType.BOOL), (np.float64, DType.INT64), (np.float16, DType.FLOAT16))),
+    *(Case("Dropout", [t, r, _TRAINS], {"seed": 7}, n)
+      for t, r, n in ((f32(3, 1025), np.float32(0.3), 2), (half(515), None, 1), (f32(2, 3), np.float64(1), 2),
+                      (Tensor(DType.DOUBLE, (77,)), np.float16(0.1), 2))),
+    Case("Dropout", [f32(40), np.float32(0.5), truth()], {}, 2),
+    *(Case("Multinomial", [f32(*s)], {"sample_size": n, "dtype": d.onnx, "seed": 2.0})
+      for s, n, d in (((3, 5), 41, DType.INT32), ((2, 1000), 7, DType.INT64), ((4, 1), 3, DType.INT32))),
+    Case("Multinomial", [np.zeros((2, 4), np.float64)], {"sample_size": 1000}),
+    Case("Multinomial", [np.full((2, 3), np.nan, np.float32)], {"sample_size": 9}),
+]  # fmt: skip
 TEMPLATES = {
     "gpu.softmax": SOFTMAX, "gpu.normalisation": NORMALISATION, "gpu.batch_normalisation": BATCH, "gpu.lrn": LRN,
     "gpu.copy": COPY, "gpu.pad": PAD, "gpu.pool": POOL, "gpu.global_pool": GLOBAL, "gpu.gather": GATHER,
     "gpu.scatter": SCATTER, "gpu.gemm": GEMM, "gpu.conv": CONV, "gpu.top_k": TOP_K,
     "gpu.cumulated": CUMULATED, "gpu.places": PLACES, "gpu.resize": RESIZE, "gpu.einsum": EINSUM, "gpu.losses": LOSSES,
     "gpu.batch_training": BATCH_TRAINING,
+    "gpu.random": RANDOM,
 }  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 from ...ops import DType
 from ...ops.errors import MissingPackage
 from ..kernels.kernel import Call, Work, nothing
-from .launch import In, Launch, Operand, Out, Scratch, Source, Written
+from .launch import In, Key, Launch, Operand, Out, Scratch, Source, Written
 from .nvrtc import compiled
 
 SHARED = 48 << 10  # bytes of shared memory that a launch may ask for without saying so before
@@ -154,6 +154,8 @@ def _argument(operand: Operand, work: Work, scratch: Any) -> np.generic:
             return _address(work.outputs[index])
         case Scratch(offset):
             return np.uint64(scratch.data.ptr + offset)
+        case Key():
+            return _address(work.words)
     return operand
 
 

@@ -43,6 +43,7 @@ class Generated(ABC):
             aliases=found.aliases,
             layouts=found.layouts,
             implementation=f"nvrtc {names}" if names else "nothing to do",
+            deterministic=not found.draws,
         )
 
     def prepare(self, work: Work) -> Call:

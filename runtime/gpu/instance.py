@@ -31,6 +31,7 @@ from .device import Gpu
 from .driver import LOADED, cupy
 from .generated import Generated
 from .host import HOST, Aside, aside
+from .keys import Keys
 from .launch import Written
 from .memory import Resident, uploaded, view
 from .staging import Staging
@@ -72,7 +73,7 @@ class GpuInstance(Instance):
             self.stream = self._cuda.Stream(non_blocking=True)
             self._came = self._cuda.Event(disable_timing=True)
             self._bind(states or {})
-            self._load()
+            self._keys = Keys(self._load(), gpu.index)
             self.calls = [self._call(i) for i in range(len(program.steps))]
         self._eager: list[Numbered] = [(i, call) for i, call in enumerate(self.calls) if call is not nothing]
         self._parts: list[Numbered] | None = None
@@ -126,16 +127,18 @@ class GpuInstance(Instance):
             self._used += aligned(nbytes)
         return found
 
-    def _load(self) -> None:
-        """Compile and load the kernels of all steps together."""
-        sources = []
+    def _load(self) -> list[Step]:
+        """Compile and load the kernels of all steps together; those that draw random numbers."""
+        sources, drawing = [], []
         for i, step in enumerate(self.program.steps):
             kernel = None if i in self._aside else self._gpu.kernel(step.choice.kernel)
             if isinstance(kernel, Generated):
                 written = kernel.written(self._ask(step))
                 assert isinstance(written, Written)  # it was chosen
                 sources += [launch.source for launch in written.launches]
+                drawing += [step] if written.draws else []
         LOADED.load(sources, self._gpu.index, self._gpu.sm)
+        return drawing
 
     # -- the calls --------------------------------------------------------------------------------------------------
 
@@ -151,7 +154,8 @@ class GpuInstance(Instance):
         step = self.program.steps[i]
         outputs = [self.there[o] if o else None for o in step.node.outputs]
         inputs = [self.there[n] if n else None for n in step.node.inputs]
-        work = Work(self._ask(step), step.choice, inputs, outputs, self._scratch(step), key=partial(self._key, step))
+        scratch, words = self._scratch(step), self._keys.words(step)
+        work = Work(self._ask(step), step.choice, inputs, outputs, scratch, words=words)
         with self.stream:
             call: Callable[[], Any] = self._gpu.kernel(step.choice.kernel).prepare(work)
         return call
@@ -203,6 +207,7 @@ class GpuInstance(Instance):
             fed = chain(zip(program.given, inputs, strict=True), zip(program.captures, captures, strict=True))
             try:
                 self._feed(dict(fed))
+                self._keys.send(self.around.key, self.stream)
                 with self.stream:
                     self._replay(observe)
                 return self._results(outputs)

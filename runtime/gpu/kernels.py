@@ -17,6 +17,7 @@ from .norm import BatchNormalisation, LocalNormalisation, Normalisation
 from .pointwise import Pointwise
 from .pool import GlobalPool, Pool
 from .quantised import DynamicQuantise, Quantise
+from .random import Random
 from .reduce import Reduce
 from .resize import Resize
 from .scans import Cumulated, Places
@@ -27,6 +28,6 @@ GPU_KERNELS: tuple[Kernel, ...] = (
     *cudnn.KERNELS, *cublaslt.KERNELS,
     Pointwise(), Reduce(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
     Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(), Places(), Losses(),
-    BatchNormalisationTraining(),
+    BatchNormalisationTraining(), Random(),
     Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(),
 )  # fmt: skip

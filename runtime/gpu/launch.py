@@ -45,7 +45,12 @@ class Scratch:
     offset: int
 
 
-Operand = In | Out | Scratch | np.generic  # what a kernel's parameters are; numbers as NumPy scalars of C's types
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The address of the two words of 32 bits that the step draws random numbers with; others in each run."""
+
+
+Operand = In | Out | Scratch | Key | np.generic  # what a kernel's parameters are; numbers as NumPy scalars of C's types
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +86,8 @@ class Written:
     workspace: int = 0
     aliases: tuple[Alias, ...] = ()
     layouts: tuple[str, ...] = ()
+
+    @property
+    def draws(self) -> bool:
+        """Whether the step draws random numbers."""
+        return any(operand.__class__ is Key for launch in self.launches for operand in launch.operands)

@@ -22,14 +22,15 @@ Scratch = Callable[[DType, tuple[int, ...]], Array]
 @dataclass(frozen=True, slots=True)
 class Target:
     """What programs are made for: a device, how many of its threads one step may use, whether oneDNN is taken where
-    it is found, how float32 products are computed (`strict`, or of operands rounded to `bf16` or `tf32`), and the
-    architecture of a GPU (90 for sm_90; 0 on the CPU)."""
+    it is found, how float32 products are computed (`strict`, or of operands rounded to `bf16` or `tf32`), the
+    architecture of a GPU (90 for sm_90; 0 on the CPU), and whether operators with a seed draw NumPy's numbers."""
 
     device: str = "cpu"
     threads: int = 1
     onednn: bool = True
     math: str = "strict"
     sm: int = 0
+    numpy_random: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,8 @@ class Work:
 
     Inputs are None where absent. `scratch(dtype, shape)` hands out workspace. Where `outputs` is None the kernel
     returns its results instead (Choice.allocates). `bodies` maps attribute names to runnable subgraphs; `key`
-    and `numpy_random` serve the references, `exchange` is the store that Emit and Await speak to.
+    and `numpy_random` serve the references, `words` is where a device has the two words that the step draws with,
+    `exchange` is the store that Emit and Await speak to.
     """
 
     ask: Ask
@@ -136,6 +138,7 @@ class Work:
     bodies: Mapping[str, Any] = field(default_factory=dict[str, Any])
     key: Callable[[], tuple[int, ...]] = tuple
     numpy_random: bool = False
+    words: Any = None
     exchange: Exchange | None = None
 
     @property
