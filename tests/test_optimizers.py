@@ -20,6 +20,9 @@ from mezzo.ops.update import RULES, STATES
 from mezzo.runtime.eager import evaluate
 from mezzo.runtime.graph import Graph, GraphBuilder
 from mezzo.runtime.kernels.update import BLOCK
+from mezzo.runtime.onednn.library import library
+from mezzo.runtime.onednn.update import BLOCK as PIECE
+from mezzo.runtime.onednn.update import FEW
 from mezzo.runtime.optimizer import (
     LAMB,
     LARS,
@@ -466,12 +469,13 @@ def one_update(
     return g.graph([made] if isinstance(made, str) else list(made)), feeds
 
 
-def kernel_equals_reference(graph: Graph, feeds: dict[str, Array]) -> None:
-    session = Session(graph)
+def kernel_equals_reference(graph: Graph, feeds: dict[str, Array], session: Session | None = None) -> None:
+    kernel = "numpy.update" if session is None else "onednn.update"
+    session = session or Session(graph, onednn=False)
     got = session.run({n: x.copy() for n, x in feeds.items()})
     with np.errstate(all="ignore"):
         want = evaluate(graph, feeds)
-    assert [s.choice.kernel for s in session.program.steps] == ["numpy.update"]
+    assert [s.choice.kernel for s in session.program.steps] == [kernel]
     for name, y in want.items():
         assert got[name].dtype == y.dtype
         assert got[name].tobytes() == y.tobytes(), name
@@ -483,6 +487,25 @@ def test_blocks_of_large_tensors(op: str, dtype: DType) -> None:
     """Two blocks and a bit: the kernel does what the expressions say, to the last bit, in all element types."""
     for attrs in OPS["mezzo", op].samples:
         kernel_equals_reference(*one_update(op, (2 * BLOCK + 13,), dtype, dict(attrs.attrs)))
+
+
+@pytest.mark.skipif(library() is None, reason="oneDNN is not installed")
+@pytest.mark.parametrize("size", [FEW, 2 * PIECE + 13], ids=["one piece", "two pieces and a bit"])
+@pytest.mark.parametrize("op", [name for name in RULES if name != "Lion"])  # which asks for signs
+def test_chains_of_onednn(op: str, size: int) -> None:
+    """They do what the expressions say to the last bit too, and where the arrays lie elsewhere in the next run."""
+    for attrs in OPS["mezzo", op].samples:
+        graph, feeds = one_update(op, (size,), DType.FLOAT, dict(attrs.attrs))
+        session = Session(graph)
+        kernel_equals_reference(graph, feeds, session)
+        kernel_equals_reference(graph, one_update(op, (size,), DType.FLOAT, {}, 1)[1], session)
+
+
+@pytest.mark.skipif(library() is None, reason="oneDNN is not installed")
+def test_where_chains_are_declined() -> None:
+    for op, size, dtype in (("Lion", FEW, DType.FLOAT), ("Adam", FEW - 1, DType.FLOAT), ("Adam", FEW, DType.BFLOAT16)):
+        session = Session(one_update(op, (size,), dtype, {})[0])
+        assert [s.choice.kernel for s in session.program.steps] == ["numpy.update"]
 
 
 @given(op=st.sampled_from([*RULES]), shape=st.lists(st.integers(0, 9), max_size=4).map(tuple), seed=st.integers(0, 99))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -101,7 +101,9 @@ class Update:
     def serves(self, node: Node) -> bool:
         return node.domain == "mezzo" and node.op in RULES
 
-    def _of(self, node: Node, dtypes: Sequence[DType]) -> Code:
+    @staticmethod
+    def code(node: Node, dtypes: Sequence[DType]) -> Code:
+        """The code of a node whose inputs have these types."""
         scalars = len(dtypes) - 2 - STATES[node.op]
         return _code(node.op, tuple(dtypes), scalars, tuple(sorted(node.record.bind(node.attrs).items())))
 
@@ -112,7 +114,7 @@ class Update:
         whole = [0, 1, *range(len(inputs) - STATES[ask.node.op], len(inputs))]
         if any(inputs[i].sizes != inputs[0].sizes for i in whole) or len(outputs) < len(whole) - 1:
             return Declined("the tensor, its gradient and its states differ in shape, or a result is not wanted")
-        code = self._of(ask.node, [t.dtype for t in inputs])
+        code = self.code(ask.node, [t.dtype for t in inputs])
         size = min(BLOCK, inputs[0].elements or 0)
         aliases = tuple(Alias(o, i) for o, i in enumerate([0, *whole[2:]]))
         return Choice(self.name, workspace=sum(aligned(size * d.itemsize) for d in code.temps), aliases=aliases)
@@ -120,10 +122,10 @@ class Update:
     def prepare(self, work: Work) -> Call:
         xs = [x for x in work.inputs if x is not None]
         outs = [y.reshape(-1) for y in work.outputs if y is not None]
-        code = self._of(work.node, [DType.of(x.dtype) for x in xs])
+        code = self.code(work.node, [DType.of(x.dtype) for x in xs])
         temps = [work.scratch(d, (min(BLOCK, xs[0].size),)) for d in code.temps]
         flat = [x if s else x.reshape(-1) for x, s in zip(xs, code.scalar, strict=False)]
-        return _Blocks(code, flat, outs, temps).run
+        return Blocks(code, flat, outs, temps).run
 
 
 def update_in_place(op: str, attrs: Mapping[str, Any], xs: Sequence[Any]) -> None:
@@ -142,30 +144,45 @@ def update_in_place(op: str, attrs: Mapping[str, Any], xs: Sequence[Any]) -> Non
     outs = [flat[0], *flat[2 + scalars :]]
     temps = [np.empty(min(BLOCK, flat[0].size), d.numpy) for d in code.temps]
     with np.errstate(all="ignore"):
-        _Blocks(code, flat, outs, temps).run()
+        Blocks(code, flat, outs, temps).run()
 
 
-class _Blocks:
+class Blocks:
+    """An update over flat arrays, block by block; `temps` are as large as a block, or as tensors that are smaller."""
+
+    most: ClassVar[int] = BLOCK
+
     def __init__(self, code: Code, xs: list[Any], outs: list[Any], temps: list[Any]) -> None:
         self.code, self.xs, self.outs, self.temps = code, xs, outs, temps
         self.once: list[tuple[Expr, tuple[int, ...], int]] = []
+        self.values: list[Any] = [*xs, *[None] * len(code.parts)]  # constants are known
         self.each: list[tuple[Any, tuple[int, ...], int, int]] = []
         written = {len(xs) + i for i, r in enumerate(code.registers) if r < 0 and not code.scalar[len(xs) + i]}
         self.rest = [(out, root) for i, (out, root) in enumerate(zip(outs, code.roots, strict=True))
                      if root not in written or root in code.roots[:i]]  # fmt: skip
         for i, (e, args) in enumerate(code.parts):
             me = len(xs) + i
-            if code.scalar[me]:
+            if e.kind == "const":
+                self.values[me] = np.asarray(e.value, e.dtype.numpy)
+            elif code.scalar[me]:
                 self.once.append((e, args, me))
             else:
                 call = None if e.kind in ("cast", "where") else getattr(np, PRIMITIVES[e.kind][0])
                 self.each.append((call, args, me, code.registers[i]))
 
     def run(self) -> None:
-        code, each, outs = self.code, self.each, self.outs
-        values: list[Any] = [*self.xs, *[None] * len(code.parts)]
+        self.each_block(self.numbers())
+
+    def numbers(self) -> list[Any]:
+        """The values that are numbers, and the operands; None for the others."""
+        values = [*self.values]
         for e, args, me in self.once:
             values[me] = _scalar(e, [values[a] for a in args])
+        return values
+
+    def each_block(self, values: list[Any]) -> None:
+        """All blocks, from what `numbers` tells."""
+        code, each, outs = self.code, self.each, self.outs
         size = outs[0].size
         blocked = [i for i in range(len(self.xs)) if not code.scalar[i]]
         for start in range(0, size, BLOCK):
@@ -187,8 +204,6 @@ class _Blocks:
 
 
 def _scalar(e: Expr, args: list[Any]) -> Any:
-    if e.kind == "const":
-        return np.asarray(e.value, e.dtype.numpy)
     if e.kind == "cast":
         return args[0].astype(e.dtype.numpy)
     if e.kind == "where":

@@ -28,6 +28,7 @@ from .recurrent import Recurrent
 from .recurrent_train import RECURRENT
 from .reduce import Reduce
 from .resample import Resize
+from .update import ChainedUpdate
 
 KERNELS: tuple[Kernel, ...] = (
     *QUANTISED, *PRODUCTS, *ELEMENTS, *DYNAMIC,
@@ -35,7 +36,7 @@ KERNELS: tuple[Kernel, ...] = (
     Transpose(), Units(), Recurrent(), Concat(), Split(), Reduce(), Resize(), ChannelNorm(), LocalNorm(),
     Cast(), PRelu(), Sum(), ConvGradInput(), ConvGradWeights(), EltwiseGrad(), SoftmaxGrad(),
     MaxPoolTrain(), MaxPoolGrad(), AveragePoolGrad(), BatchNormTrain(), BatchNormGrad(), LayerNormTrain(),
-    LayerNormGrad(), *RECURRENT,
+    LayerNormGrad(), ChainedUpdate(), *RECURRENT,
 )  # fmt: skip
 
 __all__ = ["KERNELS"]

@@ -347,8 +347,14 @@ def address(array: Array) -> int:
 Bound = Execution | Summing
 
 
-def bind(descriptor: Descriptor, arrays: Mapping[Place, Array], scratch: Array | None) -> Bound:
-    """The call of a primitive over these buffers."""
+def bind(
+    descriptor: Descriptor,
+    arrays: Mapping[Place, Array],
+    scratch: Array | None,
+    shared: dict[Place, Handle] | None = None,
+) -> Bound:
+    """The call of a primitive over these buffers. `shared` keeps the memory of each place for several calls that see it
+    alike, so that all of them move when it does."""
     with threads(descriptor.threads):
         made = api.create("primitive_create", descriptor.handle.value)
     primitive = Handle(made, "primitive_destroy")
@@ -360,7 +366,11 @@ def bind(descriptor: Descriptor, arrays: Mapping[Place, Array], scratch: Array |
     for operand in (o for place in draft.places for o in draft.at(place) if o.argument):
         described = descriptor.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
         begin = address(arrays[operand.place])
-        memory = Handle(api.create("memory_create", described, api.engine(), begin), "memory_destroy")
+        memory = None if shared is None else shared.get(operand.place)
+        if memory is None:
+            memory = Handle(api.create("memory_create", described, api.engine(), begin), "memory_destroy")
+        if shared is not None:
+            shared[operand.place] = memory
         memories.setdefault(operand.place, []).append(memory)
         rows.append((operand.argument, memory.value))
     if descriptor.scratch:
