@@ -143,7 +143,7 @@ class Watch:
         sys.setprofile(self._before)
 
     def _call(self, frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code not in self.seen and _of_user(frame.f_code):
+        if event == "call" and frame.f_code not in self.seen and _of_user(frame):
             self.seen[frame.f_code] = frame
 
     def guard(self, guards: Guards) -> None:
@@ -156,9 +156,11 @@ class Watch:
         self.seen.clear()  # frames hold what they computed
 
 
-def _of_user(code: CodeType) -> bool:
-    path = code.co_filename
-    return not (path.startswith((OURS, "<frozen", sys.base_prefix)) or "site-packages" in path)
+def _of_user(frame: FrameType) -> bool:
+    path = frame.f_code.co_filename
+    if path.startswith("<"):  # made from text, as methods of dataclasses are: the module tells whose it is
+        return not frame.f_globals.get("__name__", "").startswith("mezzo.") and not path.startswith("<frozen")
+    return not (path.startswith((OURS, sys.base_prefix)) or "site-packages" in path)
 
 
 def _named(code: CodeType, namespace: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:

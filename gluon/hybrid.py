@@ -121,18 +121,23 @@ class HybridBlock(Block):
             self._seconds += perf_counter() - begin
 
     def _replayed(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        inputs, others = flat((list(args), options))
         training = RECORDING.training
-        try:
-            key = (tuple(x._kind for x in inputs), snapshot(others), training)
-        except Unguarded:
-            return super().__call__(*args, **options)
+        inputs: Sequence[Array]
+        if not options and all(x.__class__ is Array for x in args):
+            inputs, others = args, None
+            key: Any = (*[x._kind for x in args], training)
+        else:
+            inputs, others = flat((list(args), options))
+            try:
+                key = (tuple(x._kind for x in inputs), snapshot(others), training)
+            except Unguarded:
+                return super().__call__(*args, **options)
         broken = self._broken.get(key)
         if broken is not None:
             return self._imperatively(broken, args, options)
         several = self._traces.setdefault(key, [])
         for i, traced in enumerate(several):
-            if not traced.guards.changed():
+            if not traced.guards.changed() and traced.fits():
                 if i:  # the latest first
                     several.insert(0, several.pop(i))
                 return call(traced, inputs, training)
@@ -164,7 +169,7 @@ class HybridBlock(Block):
         held = {path: snapshot(attributes(b)) for path, b in self.named_blocks()}
 
         def run(*given: Array) -> Any:
-            args, options = filled(others, given)
+            args, options = (given, {}) if others is None else filled(others, given)
             with watch:
                 return self.forward(*args, **options)
 

@@ -51,7 +51,7 @@ class SymbolBlock(HybridBlock):
             raise InputError(f"{len(inputs)} inputs for {', '.join(fed)}", where=type(self).__name__)
         key = tuple(x._kind for x in inputs)
         form = self._forms.get(key)
-        if form is None:
+        if form is None or not form.fits():
             form = self._forms[key] = self._form(fed, inputs)
         return call(form, inputs, RECORDING.training)
 

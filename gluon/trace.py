@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter, is_
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,17 @@ from ..runtime import autograd
 from ..runtime.arrays.array import Array
 from ..runtime.arrays.random import generator
 from ..runtime.arrays.recording import RECORDING
-from ..runtime.arrays.running import adopt, line_of, memory, promised, site
+from ..runtime.arrays.running import adopt, line_of, memory, site
+from ..runtime.arrays.runs import Runs
 from ..runtime.autodiff import gradients
 from ..runtime.autograd.back import Walk, forward, ordered, without
 from ..runtime.autograd.tape import Fragment, Leaf, mode, note, plain, tracked
-from ..runtime.engine import engine
 from ..runtime.graph import Graph, State
 from ..runtime.passes.prune import prune
 from ..runtime.session import Session
 from ..runtime.typed import TypedBuilder
 from .guards import Guards
-from .nest import filled, flat
+from .nest import Slot, filled, flat
 from .parameter import Parameter
 
 
@@ -44,7 +45,8 @@ class Traced:
 
     `graph` reads inputs (`x0`, ...), parameters (by name) and arrays from outside (`c0`, ...). `moved` tells which
     parameters a run in training changes, and to which outputs behind those of the block; `shell` is what forward
-    returns, with the numbers of outputs in the places of arrays.
+    returns, with the numbers of outputs in the places of arrays. `sessions` read the parameters' arrays, `lies`, where
+    they are.
     """
 
     graph: Graph
@@ -57,6 +59,24 @@ class Traced:
     guards: Guards
     random: bool = False
     sessions: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    lies: list[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lies = [p._data for p in self.params.values()]
+
+    def fits(self) -> bool:
+        """Whether the parameters are of the kinds that they were; arrays that were made anew are taken up."""
+        if all(map(is_, map(_array, self.params.values()), self.lies)):
+            return True
+        now = [p.data() for p in self.params.values()]
+        if any(x._kind is not y._kind for x, y in zip(now, self.lies, strict=True)):
+            return False
+        self.lies = now
+        self.sessions.clear()
+        return True
+
+
+_array = attrgetter("_data")
 
 
 class Tracing:
@@ -187,52 +207,66 @@ def _traced(
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The programs of a trace while gradients are recorded: forwards, which also gives what the way back reads
-    (`saved`), and backwards, from that, the inputs and the outputs' gradients, to the gradients of `wrt`."""
+    """The programs of a trace while gradients are recorded: forwards, which also gives what the way back reads, and
+    backwards, from that, the inputs and the outputs' gradients (`feeds` names where each comes from), to the gradients
+    of `wrt`."""
 
-    forward: Session
-    saved: int
-    back: Session
-    feeds: Mapping[str, str]  # the inputs of `back`: where each comes from
+    forward: Runs
+    back: Runs
+    feeds: tuple[str, ...]
     wrt: tuple[str, ...]
 
 
 def call(traced: Traced, inputs: Sequence[Array], training: bool) -> Any:
     """Replay a trace on arrays of the kinds that it was made for."""
-    given = {**dict(zip(traced.inputs, inputs, strict=True)), **{n: p.data() for n, p in traced.params.items()}}
-    given |= traced.captured
-    given = {n: given[n] for n in traced.graph.inputs}
-    if RECORDING.on and tracked(list(given.values())):
-        outs = _recorded(traced, given, training)
+    given = _given(traced, inputs) if RECORDING.on else {}
+    if tracked([*given.values()]):
+        outs = _recorded(traced, given, inputs, training)
     else:
-        outs = _plain(traced, given, training)
-    return filled(traced.shell, outs)
+        outs = _plain(traced, inputs, training)
+    shell = traced.shell
+    return outs[shell] if shell.__class__ is Slot else filled(shell, outs)
 
 
-def _plain(traced: Traced, given: Mapping[str, Array], training: bool) -> list[Array]:
-    key = ("plain", training, _seed(traced, given))
+def _given(traced: Traced, inputs: Sequence[Array]) -> dict[str, Array]:
+    """All that the graph reads."""
+    known = {**traced.captured, **dict(zip(traced.inputs, inputs, strict=True))}
+    known |= {n: p.data() for n, p in traced.params.items()}  # of a trace that goes on, what stands for them there
+    return {n: known[n] for n in traced.graph.inputs}
+
+
+def _plain(traced: Traced, inputs: Sequence[Array], training: bool) -> list[Array]:
+    key = (training, _seed(traced, inputs)) if traced.random else training
     found = traced.sessions.get(key)
     if found is None:
-        found = traced.sessions[key] = _session(traced, traced.graph.outputs[: traced.count], training, given)
-    return _push(found, given, traced.count, _writes(traced, training), traced.random)
+        outputs = traced.graph.outputs[: traced.count]
+        runs = _runs(traced, traced.graph.but(outputs=outputs), traced.count, training, inputs)
+        fed = [p.name for p in runs.session.inputs]
+        outside = traced.captured
+        # arrays, or which of the inputs
+        sources: list[Any] = [outside[n] if n in outside else traced.inputs.index(n) for n in fed]
+        found = traced.sessions[key] = runs, sources
+    runs, sources = found
+    given = [inputs[s] if s.__class__ is int else s for s in sources]
+    return _run(traced, runs, given, inputs)
 
 
-def _recorded(traced: Traced, given: dict[str, Array], training: bool) -> list[Array]:
+def _recorded(traced: Traced, given: dict[str, Array], inputs: Sequence[Array], training: bool) -> list[Array]:
     wanted = tuple(n for n, x in given.items() if x._origin is not None and differentiable(x._kind.tensor))
-    key = ("recorded", training, wanted, _seed(traced, given))
+    key = ("recorded", training, wanted, _seed(traced, inputs))
     ways = traced.sessions.get(key)
     if ways is None:
-        ways = traced.sessions[key] = _both_ways(traced, wanted, training, given)
-    made = _push(ways.forward, given, traced.count + ways.saved, _writes(traced, training), traced.random)
+        ways = traced.sessions[key] = _both_ways(traced, wanted, training, inputs)
+    made = _run(traced, ways.forward, [given[p.name] for p in ways.forward.session.inputs], inputs)
     outs, saved = made[: traced.count], made[traced.count :]
-    names = list(given)
+    names, ys = list(given), [plain(y) for y in outs]
 
     def back(dys: Sequence[Array | None]) -> list[Array | None]:
-        feeds = {f"s{i}": x for i, x in enumerate(saved)} | {f"y{i}": plain(y) for i, y in enumerate(outs)}
-        for i, (dy, out) in enumerate(zip(dys, outs, strict=True)):
+        feeds = {f"s{i}": x for i, x in enumerate(saved)} | {f"y{i}": y for i, y in enumerate(ys)}
+        for i, (dy, out) in enumerate(zip(dys, ys, strict=True)):
             feeds[f"dy{i}"] = adopt(np.zeros(out.shape, out.dtype), out._place) if dy is None else dy
         feeds |= held
-        found = _push(ways.back, {port: feeds[source] for port, source in ways.feeds.items()}, len(ways.wrt), [])
+        found = ways.back([feeds[source] for source in ways.feeds], ys[0]._place)
         by_name = dict(zip(ways.wrt, found, strict=True))
         return [by_name.get(n) for n in names]
 
@@ -247,35 +281,35 @@ def _recorded(traced: Traced, given: dict[str, Array], training: bool) -> list[A
     return outs
 
 
-def _seed(traced: Traced, given: Mapping[str, Array]) -> int:
+def _run(traced: Traced, runs: Runs, given: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
+    """A run, which is one more draw of the device's generator if it draws."""
+    place = inputs[0]._place
+    return runs(given, place, generator(place).advance()[1] if traced.random else None)
+
+
+def _seed(traced: Traced, inputs: Sequence[Array]) -> int:
     """What the random numbers of the graph begin with, if it draws any."""
-    return generator(next(iter(given.values()))._place).seed if traced.random else 0
+    return generator(inputs[0]._place).seed if traced.random else 0
 
 
-def _writes(traced: Traced, training: bool) -> list[Parameter]:
-    return [traced.params[n] for n in traced.moved] if training else []
-
-
-def _session(traced: Traced, outputs: Sequence[str], training: bool, given: Mapping[str, Array]) -> Session:
-    """A session of the trace's graph with these outputs; parameters lie where they are."""
-    return Session(**_with_states(traced, traced.graph.but(outputs=tuple(outputs)), training, given))
-
-
-def _with_states(traced: Traced, graph: Graph, training: bool, given: Mapping[str, Array]) -> dict[str, Any]:
-    lies = {n: memory(p.data()) for n, p in traced.params.items() if n in graph.inputs}
+def _runs(traced: Traced, graph: Graph, count: int, training: bool, inputs: Sequence[Array]) -> Runs:
+    """Runs of the trace's graph with these outputs, `count` of them arrays; parameters lie where they are."""
+    lies = {n: x for n, x in zip(traced.params, traced.lies, strict=True) if n in graph.inputs}
+    memories = {n: memory(x) for n, x in lies.items()}
     moved = traced.moved if training else {}
     states = tuple(State(n, n, moved.get(n, n)) for n in lies)
     whole = graph.but(
         inputs=tuple(i for i in graph.inputs if i not in lies),
         states=states,
-        initializers={**graph.initializers, **lies},
+        initializers={**graph.initializers, **memories},
     )
     used = {*whole.reads()}
     model = whole.but(inputs=tuple(i for i in whole.inputs if i in used))
-    return {"model": model, "states": dict(lies), "seed": _seed(traced, given)}
+    session = Session(model, states=memories, seed=_seed(traced, inputs))
+    return Runs(session, "block", [*lies.values()], [lies[n] for n in moved if n in lies], count)
 
 
-def _both_ways(traced: Traced, wanted: Sequence[str], training: bool, given: Mapping[str, Array]) -> Ways:
+def _both_ways(traced: Traced, wanted: Sequence[str], training: bool, inputs: Sequence[Array]) -> Ways:
     """Split the graph with its gradients in two: what runs forwards, and what waits for the outputs' gradients."""
     graph = traced.graph
     g = TypedBuilder(graph.types, prefix="d/")
@@ -296,10 +330,11 @@ def _both_ways(traced: Traced, wanted: Sequence[str], training: bool, given: Map
     saved = [n for n in backwards.inputs if n not in fed and n not in outputs]
     every = graph.but(nodes=g.nodes(), initializers=g.constants(), types=g.types)
     ahead = prune(every.but(outputs=(*outputs, *saved, *(traced.moved.values() if training else ()))))
-    model = _with_states(traced, ahead.but(outputs=(*outputs, *saved)), training, given)
+    whole = ahead.but(outputs=(*outputs, *saved))
+    forward = _runs(traced, whole, len(whole.outputs), training, inputs)
     names = {n: f"s{i}" for i, n in enumerate(saved)} | {n: f"y{i}" for i, n in enumerate(outputs)}
-    feeds = {n: names.get(n, n) for n in backwards.inputs}
-    return Ways(Session(**model), len(saved), Session(backwards), feeds, wrt)
+    feeds = tuple(names.get(n, n) for n in backwards.inputs)
+    return Ways(forward, Runs(Session(backwards), "backward of a block"), feeds, wrt)
 
 
 def _made_forwards(nodes: Sequence[Any], seeds: Mapping[str, str]) -> set[str]:
@@ -312,26 +347,3 @@ def _made_forwards(nodes: Sequence[Any], seeds: Mapping[str, str]) -> set[str]:
         else:
             late.update(node.outputs)
     return known
-
-
-def _push(
-    session: Session, given: Mapping[str, Array], count: int, writes: Sequence[Parameter], random: bool = False
-) -> list[Array]:
-    """Ask the engine for a run, which is one more draw of the device's generator if it draws."""
-    place = next(iter(given.values()))._place
-    outs = promised(session.program.outputs[:count], "block", place)
-    fed = [given[p.name] for p in session.inputs]
-    number = generator(place).advance()[1] if random else 0
-    reads = [x._var for x in given.values()]
-    engine().push(
-        _compute, reads, [*(o._var for o in outs), *(p.data()._var for p in writes)], name="block",
-        args=(session, number, fed, outs),
-    )  # fmt: skip
-    return outs
-
-
-def _compute(session: Session, number: int, fed: Sequence[Array], outs: Sequence[Array]) -> None:
-    session.next_run = number
-    feeds = {p.name: x._look(x._var.value) for p, x in zip(session.inputs, fed, strict=True)}
-    for out, value in zip(outs, session.run(feeds).values(), strict=False):
-        out._var.value = value

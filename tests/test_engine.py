@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 import mezzo as mz
-from mezzo.runtime.engine import RESOURCES, Engine
-from mezzo.runtime.engine import engine as mz_engine
+from mezzo.runtime.engine import RESOURCES, Engine, process
 from mezzo.runtime.engine.future import ahead, submit
 from mezzo.runtime.engine.process import from_environment
 
@@ -59,6 +58,7 @@ def test_priorities_and_the_order_among_equals() -> None:
         for i, priority in enumerate((0, 5, 0, -1, 5)):
             engine.push(order.append, args=(i,), priority=priority)
         gate.set()
+        engine.wait_all(LONG)  # with a deadline, so that nothing runs in this thread beside the engine's one
     assert order == [1, 4, 0, 2, 3]
 
 
@@ -197,6 +197,25 @@ def test_what_is_ready_and_waited_for_runs_in_the_thread_that_waits(threaded: En
     threaded.wait(a)
     assert where == [threading.current_thread()] * 3
     gate.set()
+
+
+def test_what_is_brief_runs_in_the_thread_that_pushes_unless_it_has_to_wait(threaded: Engine) -> None:
+    var, gate, ran = threaded.variable(), threading.Event(), list[str]()
+    threaded.push(lambda: ran.append(threading.current_thread().name), writes=(var,), brief=True)
+    assert ran == [threading.current_thread().name]
+    threaded.push(gate.wait, reads=(var,), args=(LONG,))
+    threaded.push(ran.append, writes=(var,), args=("late",), brief=True)  # after the reader
+    assert len(ran) == 1
+    work = threaded.push(raising_error, reads=(threaded.variable(),), brief=True)  # others pass
+    with pytest.raises(ValueError, match="brief"):
+        work.wait()
+    gate.set()
+    threaded.wait(var)
+    assert ran[1:] == ["late"]
+
+
+def raising_error() -> None:
+    raise ValueError("brief")
 
 
 def test_entries_of_what_a_waiting_thread_took_do_not_pile_up(threaded: Engine) -> None:
@@ -348,7 +367,7 @@ def test_a_thread_that_ends_asynchronous_workloads_may_push_when_the_queue_is_fu
 
     thread = threading.Thread(target=deliver, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(LONG)
     assert not thread.is_alive()
     engine.close(LONG)
     assert a.version == 7
@@ -540,8 +559,9 @@ def test_reading_ahead_keeps_the_order_and_raises_in_its_place() -> None:
     assert threads == {threading.current_thread().name}
 
 
-def test_a_future_that_is_cancelled_is_not_called() -> None:
-    mine, gate, called = mz_engine(), threading.Event(), list[int]()
+def test_a_future_that_is_cancelled_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, gate, called = Engine(), threading.Event(), list[int]()
+    monkeypatch.setattr(process, "_one", mine)  # not the one of all tests, which may have errors of theirs
     turn = mine.variable()
     mine.push(gate.wait, writes=(turn,), args=(LONG,))
     waiting = submit(called.append, 1, reads=(turn,))
@@ -552,6 +572,8 @@ def test_a_future_that_is_cancelled_is_not_called() -> None:
     assert called == []
     assert waiting.cancelled()
     assert submit(fail).exception() is not None
+    end = threading.Event()
     with pytest.raises(TimeoutError):
-        submit(time.sleep, 0.2).result(0.001)
-    mine.wait_all(LONG)  # errors of futures are no errors of the engine
+        submit(end.wait, LONG).result(0.001)
+    end.set()
+    mine.close(LONG)  # errors of futures are no errors of the engine

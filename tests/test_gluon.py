@@ -209,6 +209,13 @@ def test_other_weights_count_at_once() -> None:
     weight = net.weight.data()
     weight *= 2
     close(net(x).asnumpy(), np.full((1, 2), 2 * x.asnumpy().sum()), 1e-6)
+    net.initialize("zeros", force_reinit=True)  # other arrays
+    assert not net(x).asnumpy().any()
+    net.cast("float64")
+    net.weight.set_data(np.ones((2, 3)))
+    assert net(x.astype("float64")).dtype == np.float64
+    net.cast("float32")
+    close(net(x).asnumpy(), np.full((1, 2), x.asnumpy().sum()), 1e-6)
 
 
 def test_a_block_that_is_replaced() -> None:

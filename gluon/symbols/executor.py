@@ -10,9 +10,9 @@ import numpy as np
 
 from ...ops.errors import InputError
 from ...runtime.arrays import Place
-from ...runtime.arrays.array import Array, kind_of_value
-from ...runtime.arrays.running import UNKNOWN, as_array, assign, inplace, memory, promised
-from ...runtime.engine import engine
+from ...runtime.arrays.array import Array
+from ...runtime.arrays.running import as_array, assign, inplace, memory
+from ...runtime.arrays.runs import Runs
 from ...runtime.session import Session
 from .programs import Way, gradient_of, lossless, program
 from .shapes import Typed
@@ -52,7 +52,7 @@ class Executor:
         self.arg_dict, self.grad_dict, self.aux_dict = args, grads, states
         self.outputs: list[Array] = []
         self._found, self._wanted = found, wanted
-        self._sessions: dict[Way, tuple[Session, list[Array], list[Array]]] = {}
+        self._sessions: dict[Way, Runs] = {}
         self._held: list[Array] | None = None  # gradients of the latest forward run, until `backward` wants them
         self._runs = 0
         self._trained = False
@@ -181,8 +181,8 @@ class Executor:
             )
         assign(into, given)
 
-    def _session(self, way: Way) -> tuple[Session, list[Array], list[Array]]:
-        """The session of one way to run, the arrays that it reads, and those that it writes."""
+    def _session(self, way: Way) -> Runs:
+        """The session of one way to run, over the arrays where they lie."""
         known = self._sessions.get(way)
         if known is not None:
             return known
@@ -192,33 +192,15 @@ class Executor:
         lies = {n: _own_memory(n, a) for n, a in held.items()}
         graph, states = program(self.symbol, self._found, way, lies, self._wanted)
         writes = [held[s.input] for s in graph.states if s.output != s.input]
-        made = Session(graph, states=states), [held[n] for n in states], writes
+        made = Runs(Session(graph, states=states), self.symbol.name, [held[n] for n in states], writes)
         self._sessions[way] = made
         return made
 
     def _run(self, way: Way, heads: Sequence[Array] = (), again: bool = False) -> list[Array]:
         """Ask the engine for a run. `again` draws the random numbers of the latest run once more."""
-        session, reads, writes = self._session(way)
-        outs = promised(session.program.outputs, "output", self.place)
+        runs = self._session(way)
         self._runs += not again
-        engine().push(
-            _compute,
-            [a._var for a in (*reads, *heads)],
-            [a._var for a in (*writes, *outs)],
-            name=self.symbol.name,
-            args=(session, self._runs, list(heads), outs),
-        )
-        for out in outs:
-            if out._kind is UNKNOWN:  # its size is the data's choice: it is told once it is there
-                out._kind = kind_of_value(out.wait_to_read()._var.value)
-        return outs
-
-
-def _compute(session: Session, number: int, heads: Sequence[Array], outs: Sequence[Array]) -> None:
-    session.next_run = number
-    feeds = {port.name: h._look(h._var.value) for port, h in zip(session.inputs, heads, strict=True)}
-    for out, value in zip(outs, session.run(feeds).values(), strict=True):
-        out._var.value = value
+        return runs(heads, self.place, self._runs)
 
 
 def _own_memory(name: str, array: Array) -> np.ndarray[Any, Any]:

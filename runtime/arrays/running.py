@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...ops import DType, Tensor
+from ...ops import DType
 from ...ops.errors import InputError, MezzoError, ShapeError
 from ..engine import Engine, Variable, engine
 from ..engine.work import OURS
-from ..program import Port
+from ..fresh import copied
 from . import lazy, recording
 from .array import Array, kind_of_value
 from .kinds import MOST, Kind, Known, Scalar, dtype_of, kind_of, together
@@ -285,7 +285,7 @@ def as_array(x: Any, place: Place | None = None) -> Array:
     if isinstance(x, Array):
         return x
     if isinstance(x, np.ndarray | np.generic):
-        return adopt(np.array(x), place or cpu())
+        return adopt(copied(np.asarray(x), "asarray"), place or cpu())
     try:
         value = np.array(x)
     except ValueError as error:
@@ -372,19 +372,6 @@ def inplace(name: str, target: A, other: Operand, floating: bool = False) -> A:
         raise several_places(name, (target, b))
     write(target, made.call, (a, b), False, name)
     return target
-
-
-def promised(ports: Sequence[Port], name: str, place: Place) -> list[Array]:
-    """Arrays for the outputs of a program that a workload will run; the kind of one that data decide is UNKNOWN."""
-    one, (code, at) = engine(), site()
-    outs: list[Array] = []
-    for port in ports:
-        static = isinstance(port.type, Tensor) and port.type.static
-        kind = kind_of(np.dtype(port.type.dtype.numpy), port.type.sizes) if static else UNKNOWN  # type: ignore[union-attr]
-        out = Array(Variable(one, name, None), kind, place)
-        out._code, out._at = code, at
-        outs.append(out)
-    return outs
 
 
 def memory(x: Array) -> np.ndarray[Any, Any]:

@@ -14,9 +14,9 @@ from ...ops.errors import InputError
 from ...ops.types import differentiable
 from ..arrays.array import Array
 from ..arrays.kinds import kind_of
-from ..arrays.running import adopt, assign, inplace, promised
+from ..arrays.running import adopt, assign, inplace
+from ..arrays.runs import Runs
 from ..autodiff import gradients
-from ..engine import engine
 from ..graph import Graph, Node
 from ..passes.prune import prune
 from ..session import Session
@@ -31,7 +31,7 @@ Key = Any
 class Way:
     """A planned piece of the way back: which values it is fed, and which it gives gradients of, by number."""
 
-    session: Session
+    runs: Runs
     feeds: tuple[int, ...]
     wrt: tuple[int, ...]
     fragment: Fragment
@@ -148,7 +148,7 @@ def _through(piece: list[Entry], sums: Sums, create: bool, wanted: set[Origin]) 
             _WAYS.clear()
         way = _WAYS[key] = _planned(walk, seeds, sorted(inner))
     given = [seeds[-1 - n] if n < 0 else walk.values[n] for n in way.feeds]
-    outs = _run(way, given)
+    outs = way.runs(given, next(x._place for x in given if isinstance(x, Array)))
     if create:
         origins = [seeds[-1 - n] if n < 0 else walk.arrays[n] for n in way.feeds]
         note("backward", way.fragment, origins, outs)
@@ -235,7 +235,7 @@ def _planned(walk: Walk, seeds: dict[int, Array], inner: Sequence[int]) -> Way:
     numbers |= {dy: -1 - n for n, dy in zip(seeds, starts.values(), strict=True)}
     feeds = tuple(numbers[i] for i in graph.inputs)
     fragment = Fragment(graph.nodes, graph.inputs, graph.outputs, dict(graph.types), dict(graph.initializers))
-    return Way(Session(graph), feeds, tuple(n for n in wrt if names[n] in found), fragment)
+    return Way(Runs(Session(graph), "backward"), feeds, tuple(n for n in wrt if names[n] in found), fragment)
 
 
 def _placed(fragment: Fragment, prefix: str, given: dict[str, str]) -> Graph:
@@ -281,22 +281,6 @@ def _type(value: Any) -> Type:
     if isinstance(value, Array):
         return value._kind.tensor
     return kind_of(value.dtype, value.shape).tensor
-
-
-def _run(way: Way, given: Sequence[Any]) -> list[Array]:
-    """Ask the engine for a piece of the way back."""
-    place = next(x._place for x in given if isinstance(x, Array))
-    outs = promised(way.session.program.outputs, "gradient", place)
-    reads = [x._var for x in given if isinstance(x, Array)]
-    engine().push(_compute, reads, [o._var for o in outs], name="backward", args=(way, list(given), outs))
-    return outs
-
-
-def _compute(way: Way, given: Sequence[Any], outs: Sequence[Array]) -> None:
-    values = [x._look(x._var.value) if isinstance(x, Array) else x for x in given]
-    feeds = dict(zip((p.name for p in way.session.inputs), values, strict=True))
-    for out, value in zip(outs, way.session.run(feeds).values(), strict=True):
-        out._var.value = value
 
 
 def into_leaves(sums: Sums) -> None:

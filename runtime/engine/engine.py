@@ -102,14 +102,16 @@ class Engine(Scheduler):
         priority: int = 0,
         name: str = "",
         args: tuple[Any, ...] = (),
+        brief: bool = False,
     ) -> Work:
         """Have `fn(*args)` called when the variables allow it; returns at once.
 
-        Of workloads that are ready those of highest `priority` run first. Raises InputError for variables of another
-        engine and unknown resources, ForkedProcess in a child that was forked since.
+        Of workloads that are ready those of highest `priority` run first. One that is `brief` (it takes no longer than
+        handing it over would) is called right here if nothing has to be waited for. Raises InputError for variables of
+        another engine and unknown resources, ForkedProcess in a child that was forked since.
         """
         work = Work(self, fn, args, priority, name, sys._getframe(1), False)
-        self._push(work, reads, writes, resource)
+        self._push(work, reads, writes, resource, brief)
         return work
 
     def push_async(

@@ -54,7 +54,9 @@ class Scheduler:
 
     # -- pushing ----------------------------------------------------------------------------------------------------
 
-    def _push(self, work: Work, reads: Iterable[Variable], writes: Iterable[Variable], resource: str) -> None:
+    def _push(
+        self, work: Work, reads: Iterable[Variable], writes: Iterable[Variable], resource: str, brief: bool = False
+    ) -> None:
         try:
             work._lane = lane = self._lanes[resource]
             work._reads, work._writes = reads, writes = tuple(reads), tuple(writes)
@@ -100,12 +102,17 @@ class Scheduler:
                         after.append(writer)
                         writer._then.append(work)
                 var._writer = work
+            mine = brief and not after and not self._naive
             if after:
                 work._after = after
                 work._pending = len(after)
+            elif mine:
+                work._state = RUNNING
             else:
                 lane.put(work)
-        if self._naive:
+        if mine:
+            self._run(work)
+        elif self._naive:
             self._at_once(work)
 
     def _foreign(self, work: Work, var: Variable) -> InputError:

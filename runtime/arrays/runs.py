@@ -1,0 +1,81 @@
+"""Runs of sessions on arrays: each is a workload of the engine, ordered with all that touches these arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ...ops import Tensor
+from ..engine import Variable, engine
+from ..program import Port
+from ..session import Session
+from .array import Array, kind_of_value
+from .kinds import Kind, kind_of
+from .place import Place
+from .running import UNKNOWN
+
+BRIEF = 2e-4  # seconds: handing a run to a thread takes a good part of that
+
+
+class Runs:
+    """Has a session run. `states` are arrays that its program reads where they lie, `writes` those among them that it
+    changes; `outputs` is how many outputs become arrays (all, if none is said).
+
+    Where runs take less than BRIEF, they are made by the thread that asks for them, if there is nothing to wait for.
+    """
+
+    __slots__ = ("_inputs", "_kinds", "_name", "_reads", "_seconds", "_writes", "session")
+
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        states: Sequence[Array] = (),
+        writes: Sequence[Array] = (),
+        outputs: int | None = None,
+    ) -> None:
+        self.session, self._name = session, name
+        self._inputs = tuple(p.name for p in session.inputs)
+        self._kinds = [_kind(port) for port in session.program.outputs[:outputs]]
+        self._reads, self._writes = [x._var for x in states], [x._var for x in writes]
+        self._seconds = float("inf")  # that runs take lately
+
+    def __call__(self, given: Sequence[Any], place: Place, number: int | None = None) -> list[Array]:
+        """Ask for a run on these inputs, arrays or memory of NumPy, in the session's order; `number` is that of the
+        run, for random numbers. Returns before the outputs, which are at `place`, are computed."""
+        one = engine()
+        outs = [Array(Variable(one, self._name, None), kind, place) for kind in self._kinds]
+        reads = [x._var for x in given if x.__class__ is not np.ndarray]
+        work = one.push(
+            self._run,
+            [*reads, *self._reads],
+            [*[o._variable for o in outs], *self._writes],
+            name=self._name,
+            args=(given, number, outs),
+            brief=self._seconds < BRIEF,
+        )
+        for out in outs:
+            out._code, out._at = work._code, work._at
+            if out._kind is UNKNOWN:  # its size is the data's choice: it is told once it is there
+                one.wait(out._variable)
+                out._kind = kind_of_value(out._variable.value)
+        return outs
+
+    def _run(self, given: Sequence[Any], number: int | None, outs: Sequence[Array]) -> None:
+        begin = perf_counter()
+        if number is not None:
+            self.session.next_run = number
+        values = [x if x.__class__ is np.ndarray else x._look(x._variable.value) for x in given]
+        results = self.session.run(dict(zip(self._inputs, values, strict=True)))
+        for out, value in zip(outs, results.values(), strict=False):
+            out._variable.value = value
+        self._seconds = min(perf_counter() - begin, 2 * self._seconds)
+
+
+def _kind(port: Port) -> Kind:
+    if isinstance(port.type, Tensor) and port.type.static:
+        return kind_of(np.dtype(port.type.dtype.numpy), port.type.sizes)
+    return UNKNOWN
