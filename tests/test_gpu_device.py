@@ -27,6 +27,7 @@ from mezzo.tools.explain import explain
 
 from .cuda_shim import missing
 from .cupy_standin import Standin
+from .networks import batch_for, mlp
 
 Array = np.ndarray[Any, Any]
 
@@ -420,19 +421,40 @@ def test_commands_that_tell_of_a_gpu(standin: Standin) -> None:
     )
 
 
-def test_training(standin: Standin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A Trainer keeps its states on the device, here one without kernels of ours; a checkpoint goes to the CPU."""
-    monkeypatch.setattr("mezzo.runtime.gpu.device.GPU_KERNELS", ())
+def test_training(standin: Standin, tmp_path: Path) -> None:
+    """A Trainer keeps its states on the device, where all of its step runs; a checkpoint goes to the CPU. The graph that
+    was captured follows the schedule of rates: it counts the updates itself. Metrics are read when they are asked for.
+    """
     digits = held_out()
-    batch = {"image": digits.inputs[:16], "target": digits.labels[:16]}
-    there = mz.Trainer(digits_model(), optimizer=mz.optimizer.Adam(rate=0.01), device="gpu:0")
-    with pytest.warns(HostSteps, match="have no kernel"):
-        losses = [there.step(batch)]
-    losses += [there.step(batch) for _ in range(2)]
-    here = mz.Trainer(digits_model(), optimizer=mz.optimizer.Adam(rate=0.01))
-    np.testing.assert_allclose(losses, [here.step(batch) for _ in range(3)], rtol=1e-4)
+    batch = {"image": digits.inputs[:4], "target": digits.labels[:4]}
+    how: dict[str, Any] = {"optimizer": mz.optimizer.Adam(rate=mz.schedule.Cosine(0.002, 5))}
+    here, there = mz.Trainer(digits_model(), **how), mz.Trainer(digits_model(), **how, device="gpu:0")
+    losses = [there.step(batch) for _ in range(2)]
+    for _ in range(2):
+        standin.log.clear()
+        losses.append(there.step(batch))
+        assert [e.what for e in standin.log if e.what != "launch"] == ["copy", "graph", "copy", "sync"]
+    np.testing.assert_allclose(losses, [here.step(batch) for _ in losses], rtol=1e-3)
+    standin.log.clear()
+    assert there.metrics().samples == 16
+    assert there.metrics().loss == pytest.approx(here.metrics().loss, rel=1e-3)
+    assert standin.count("copy") == 6
+    assert not aside(there._update.program)
     assert all(isinstance(s, Resident) for s in there.states.values())
     there.save(tmp_path)
-    again = mz.Trainer(digits_model(), optimizer=mz.optimizer.Adam(rate=0.01))
+    again = mz.Trainer(digits_model(), **how)
     again.resume(tmp_path)
     np.testing.assert_allclose(again.step(batch), here.step(batch), rtol=1e-3)
+
+
+def test_a_loss_scale_moves_on_the_device(standin: Standin) -> None:
+    """In float16 the scale halves when a gradient overflows: in the captured graph, as on the CPU."""
+    graph, batch = mlp(), batch_for(mlp(), 0)
+    trainers = [mz.Trainer(graph, amp="fp16", device=d) for d in ("cpu", "gpu:0")]
+    for trainer in trainers:
+        trainer.states["optimizer/scale"][...] = 2.0**21  # the first gradients overflow
+    found = [[(t.step(batch), t.loss_scale, t.updates) for _ in range(6)] for t in trainers]
+    np.testing.assert_allclose(*found, rtol=2e-2)
+    assert found[0][0][1:] == (2.0**20, 0)
+    assert found[0][-1][2] > 1
+    assert not aside(trainers[1]._update.program)

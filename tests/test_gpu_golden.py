@@ -13,6 +13,7 @@ import pytest
 
 import mezzo as mz
 from mezzo.exporters import save_onnx
+from mezzo.models.training import LESSONS
 from mezzo.models.workloads import WORKLOADS
 from mezzo.ops.types import f32
 from mezzo.runtime import device as devices
@@ -25,6 +26,7 @@ from . import cublaslt_standin, cudnn_standin
 from .cublaslt_standin import LtStandin
 from .cudnn_standin import CudnnStandin
 from .cupy_standin import Standin
+from .networks import batch_for, lenet
 
 GOLDEN = Path(__file__).parent / "gpu_golden"
 MIB = 1 << 20
@@ -69,21 +71,45 @@ def table(standin: Standin, session: mz.Session, feeds: dict[str, Any]) -> str:
     return "".join(f"{name:24} {value}\n" for name, value in rows)
 
 
-@pytest.mark.parametrize("name", ["resnet50", "bert"])
-def test_a_network(name: str, standin: Standin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def inferring(name: str) -> tuple[Callable[[], mz.Session], dict[str, Any]]:
+    work = WORKLOADS[name]
+    graph = work.build(1)
+    return lambda: mz.Session(graph, device="gpu:0"), work.feeds(1)
+
+
+def learning(name: str) -> tuple[Callable[[], mz.Session], dict[str, Any]]:
+    """One step of training with Adam: forward, loss, metrics, backward, update."""
+    if name == "lenet":
+        graph, feeds = lenet(), batch_for(lenet(), 0, 32)
+    else:
+        graph, feeds = LESSONS[name].build(32, small=True), LESSONS[name].feeds(32, small=True)
+    return lambda: mz.Trainer(graph, optimizer=mz.optimizer.Adam(), device="gpu:0")._update, feeds
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        *((name, inferring) for name in ("resnet50", "bert")),
+        *((name, learning) for name in ("mlp", "lenet", "resnet18")),
+    ],
+)
+def test_a_network(
+    name: str, make: Callable[[str], Any], standin: Standin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """With our own kernels alone, and with those of cuDNN and cuBLASLt."""
-    work, tables = WORKLOADS[name], list[str]()
-    graph, feeds = work.build(1), work.feeds(1)
+    tables = list[str]()
+    made, feeds = make(name)
     for what in ("own kernels", "with libraries"):
         if what == "with libraries":
             CudnnStandin(standin).install(monkeypatch)
             LtStandin(standin).install(monkeypatch)
             devices.DEVICES.pop("gpu:0")  # which remembers what it was told
-        found = table(standin, mz.Session(graph, device="gpu:0"), feeds)
+        found = table(standin, made(), feeds)
         assert "not captured             none" in found
         tables.append(f"{what}\n{found}")
     assert standin.races == []
-    golden, seen = GOLDEN / f"{name}.txt", tmp_path / f"{name}.txt"
+    file = f"{name}.txt" if make is inferring else f"{name}_step.txt"
+    golden, seen = GOLDEN / file, tmp_path / file
     seen.write_text("\n".join(tables), "utf8")
     assert seen.read_text("utf8") == golden.read_text("utf8"), f"if this is meant: cp {seen} {golden}"
 
