@@ -86,5 +86,5 @@ def test_the_seed_of_all() -> None:
     first = (mz.random.randn(2).tolist(), random.random(), np.random.random())
     assert noted == mz.random.seed_all(5)
     assert first == (mz.random.randn(2).tolist(), random.random(), np.random.random())
-    assert noted["seed"] == 5
-    assert noted["versions"]["numpy"] == np.__version__
+    assert noted.seed == 5
+    assert noted.versions["numpy"] == np.__version__

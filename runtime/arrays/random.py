@@ -7,11 +7,9 @@ devices, or of what else runs. Each device has a generator, so that all give the
 from __future__ import annotations
 
 import os
-import platform
 import random as python_random
-import sys
-from collections.abc import Sequence
-from importlib import metadata
+import warnings
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -19,8 +17,7 @@ import numpy as np
 
 from ...ops import DType
 from ...ops.errors import InputError
-from ..environment import PREFIX
-from ..version import __version__
+from ..manifest import Manifest, NotTheSame, read, taken
 from .array import Array
 from .kinds import dtype_of
 from .place import Place, place_of
@@ -165,20 +162,84 @@ def seed(number: int, ctx: Where | str = "all") -> None:
         _generators[place_of(ctx)] = Generator(number, device=ctx)
 
 
-def seed_all(number: int) -> dict[str, Any]:
-    """Seed this module, Python's `random` and NumPy's old generator; returns what a run should note down to be run
-    again: seed, versions, and the environment variables of this package."""
+def state() -> dict[str, Any]:
+    """Where the generators of all devices stand, for JSON: what a checkpoint of array code keeps.
+
+    >>> seed(7)
+    >>> first, kept, then = normal((2,)), state(), normal((2,)).tolist()
+    >>> restore(kept)
+    >>> normal((2,)).tolist() == then
+    True
+    """
+    return {
+        "seed": _seed,
+        "generators": {str(place): _listed(g.state) for place, g in sorted(_generators.items(), key=str)},
+    }
+
+
+def restore(kept: Mapping[str, Any]) -> None:
+    """Let the generators go on from what `state` has said. Raises InputError for anything else."""
+    try:
+        begun = int(kept["seed"])
+        found = {str(name): (tuple(map(int, key)), int(draws)) for name, (key, draws) in kept["generators"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"no state of generators: {error!r}", where="mezzo.random.restore", hint="give what mz.random.state() gave"
+        ) from error
+    seed(begun)
+    for name, (key, draws) in found.items():
+        place = place_of(name.replace("(", ":").rstrip(")"))
+        one = _generators[place] = Generator(*key, device=place)
+        one.state = (key, draws)
+
+
+def _listed(state: tuple[tuple[int, ...], int]) -> list[Any]:
+    return [list(state[0]), state[1]]
+
+
+def seed_all(number: int, path: str | os.PathLike[str] | None = None, /, **ran: Any) -> Manifest:
+    """Seed this module, Python's `random` and NumPy's old generator, and write down what the run depends on: seed,
+    versions, machine, environment variables, and digests of what is given by name (a model, parameters, data).
+
+    The manifest goes to the file at `path`, which is replaced as a whole, and is returned: `noting` adds digests of
+    what is made later, `write` writes it again. `replay` begins the same run. Raises InputError for what has no
+    digest, ModelError where the file cannot be written.
+
+    >>> import tempfile
+    >>> file = f"{tempfile.mkdtemp()}/run.json"
+    >>> manifest = seed_all(7, file, data=np.arange(6))
+    >>> first = normal((2,)).tolist()
+    >>> replay(file, data=np.arange(6)) == manifest, normal((2,)).tolist() == first
+    (True, True)
+    """
+    _seed_everything(number)
+    made = taken(number).noting(**ran)
+    if path is not None:
+        made.write(path)
+    return made
+
+
+def replay(path: str | os.PathLike[str], /, *, strict: bool = True, **ran: Any) -> Manifest:
+    """Begin a run again from its manifest: check that versions, machine, environment and digests of what is given are
+    what they were, and seed as `seed_all` did.
+
+    Raises InputError, which names every difference, and with `strict=False` warns of them (NotTheSame). Raises
+    ModelError where the file is no manifest. What is made later can be checked by the manifest's `check`.
+    """
+    found = read(path)
+    if strict:
+        found.check(**ran)
+    else:
+        for difference in found.differences(**ran):
+            warnings.warn(difference, NotTheSame, stacklevel=2)
+    _seed_everything(found.seed)
+    return found
+
+
+def _seed_everything(number: int) -> None:
     seed(number)
     python_random.seed(number)
     np.random.seed(number % (1 << 32))  # noqa: TID251 (what is asked for)
-    packages = ("numpy", "ml_dtypes", "onednn-cpu-gomp")
-    found = {n: metadata.version(n) for n in packages if any(True for _ in metadata.distributions(name=n))}
-    return {
-        "seed": number,
-        "versions": {"mezzo": __version__, "python": sys.version.split()[0], **found},
-        "machine": platform.machine(),
-        "environment": {n: v for n, v in sorted(os.environ.items()) if n.startswith((PREFIX, "OMP_"))},
-    }
 
 
 def uniform(
