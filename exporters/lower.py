@@ -7,7 +7,6 @@ what it has, rewritten where the table of upgrades says how.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -16,6 +15,7 @@ import onnx.defs
 import onnx.helper
 
 from ..ops import OPSETS, upgrade
+from ..ops.dataclasses import dataclass, field
 from ..ops.types import Array, Map, Optional, Sequence, Tensor, Type
 from ..ops.upgrade import Declined, Form
 from ..runtime.graph import Node

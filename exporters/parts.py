@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ..ops.budget import Budget
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import MezzoError, ModelError
 from ..ops.op import REQUIRED, Op, Param
 from ..ops.types import Array, Tensor, Type

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import onnx
 
 from ..ops import upgrade
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import ModelError
 from ..ops.types import Array, Tensor, Type, type_of
 from ..ops.upgrade import Declined, Form

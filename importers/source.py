@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import Error  # type: ignore[import-untyped]
 
 from ..ops.budget import Budget
+from ..ops.dataclasses import dataclass
 from ..ops.errors import ModelError
 
 ProtobufError: type[Exception] = Error

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import onnx
 
 from ..ops.budget import Budget
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import BudgetError, MezzoError, ModelError, UnsupportedModel
 from .names import graph_problems, node_problems
 from .operators import operator_uses, shown

@@ -9,7 +9,6 @@ import math
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import onnx
 
 from ..ops.budget import Budget
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import ModelError, ShapeError
 from ..ops.types import DType
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import onnx
 
 from ..ops import OPS
+from ..ops.dataclasses import dataclass
 from ..ops.op import REQUIRED
 from ..ops.optimizers import DOMAIN
 

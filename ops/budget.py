@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
+from .dataclasses import dataclass
 from .errors import BudgetError
 
 

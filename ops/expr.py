@@ -7,9 +7,9 @@ fresh results (the reference); `lower` turns it into a list of instructions over
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from .dataclasses import dataclass, field
 from .errors import ShapeError
 from .types import Array, DType
 

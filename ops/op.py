@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from types import FunctionType
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import expr
+from .dataclasses import dataclass, field
 from .errors import InputError, MezzoError, ShapeError
 from .registry import Operators
 from .standard import written

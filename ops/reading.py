@@ -6,10 +6,10 @@ A place outside of an image reads a zero that stands behind its elements, and wr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from .dataclasses import dataclass
 from .op import Builder, Value
 from .points import CUBIC
 from .shapes import cast_like, count, joined, reshaped, size, sizes, zeros

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from .dataclasses import dataclass
 from .errors import ShapeError
 from .op import Builder, Context, Sample, Value, op
 from .rules import axes_of, ints, narrow, unknown, widen

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, lru_cache, reduce
 from typing import Any
 
 import numpy as np
 
+from .dataclasses import dataclass, field
 from .errors import ShapeError
 from .layouts import nbytes as layout_bytes
 

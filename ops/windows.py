@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from .dataclasses import dataclass
 from .errors import ShapeError
 from .types import Array, Dim
 

@@ -7,9 +7,9 @@ an input is at hand in another one, a Reorder step stands before, or a constant 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from ..ops import Tensor, Type
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import PlanError
 from ..ops.layouts import alike, row_major
 from ..ops.types import Array

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from ..ops.dataclasses import dataclass
 from .lives import ALIGN, Life, Sharing, Timeline
 
 

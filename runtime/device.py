@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from ..ops import MezzoError, Tensor, Type
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import BudgetError, MissingPackage, PlanError, ShapeError
 from ..ops.types import Array
 from . import onednn

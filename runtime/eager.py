@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from ..ops import OPS, Body, Context, DType, MezzoError, Type
 from ..ops.budget import Budget
+from ..ops.dataclasses import dataclass
 from ..ops.errors import BudgetError, Cancelled, DeadlineError, ExecutionError, ShapeError, UnsupportedModel
 from ..ops.types import Array, type_of
 from .graph import COPY, Graph, Node

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..ops.dataclasses import dataclass
 from .gpu.present import gpus, libraries
 from .onednn.library import find, library
 

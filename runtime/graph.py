@@ -8,12 +8,12 @@ nobody uses. A subgraph is an attribute whose value is a Graph; it reads values 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ..ops import OPS, Body, DType, Op, Type
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import PlanError, ShapeError, UnsupportedModel
 from ..ops.types import Array, type_of
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ..ops import Context, MezzoError, Tensor, Type
 from ..ops.budget import Budget
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import ShapeError
 from ..ops.types import differentiable, type_of
 from .graph import Graph, GraphBuilder, Node

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ import numpy as np
 
 from ..ops import DType, MezzoError, Tensor, Type
 from ..ops.budget import Budget
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import PlanError, ShapeError
 from ..ops.types import Array, type_of
 from .device import device

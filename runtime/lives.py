@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from ..ops.dataclasses import dataclass
 
 ALIGN = 64  # bytes: a cache line, and what vector loads like
 

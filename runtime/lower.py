@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from ..ops import Tensor, Type
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import ShapeError
 from ..ops.exchange import AWAIT, DOMAIN, EMIT
 from ..ops.types import Array

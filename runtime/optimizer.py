@@ -4,11 +4,11 @@ operators (ops/update.py)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
 from ..ops import DType
+from ..ops.dataclasses import asdict, dataclass, fields
 from ..ops.errors import InputError
 from ..ops.op import Builder, Value
 from . import schedule

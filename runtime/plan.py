@@ -7,10 +7,10 @@ live together, then offsets: the order and the four strategies of the MXNet pape
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import PlanError
 from .buffers import Buffer, merged
 from .lives import ALIGN, Life, Sequential, Sharing, Space, Timeline, aligned

@@ -6,10 +6,10 @@ Threads share a program and a file can store it; `runtime/instance.py` makes it 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ..ops import Tensor, Type
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import PlanError
 from ..ops.exchange import AWAIT, DOMAIN, EMIT
 from .graph import Graph, Node

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from ..ops import DType
+from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError
 from ..ops.op import Builder, Value
 from .eager import Eager

@@ -7,13 +7,13 @@ training can go on at any batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from ..ops import Tensor
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError
 from ..ops.types import Array
 from ..runtime.engine.future import ahead

@@ -8,12 +8,12 @@ numbers where they have kernels (see runtime/passes/qdq.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from ..ops import DType, Tensor
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError
 from ..ops.quantize import int_range
 from ..ops.types import Array

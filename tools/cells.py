@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -15,6 +14,7 @@ import onnx.numpy_helper
 import onnx.shape_inference
 
 from ..ops import Body, Op, Sample
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import MezzoError
 from ..ops.types import type_of
 from ..ops.upgrade import Declined

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from ..exporters import expressible
 from ..importers import load_onnx, operators_of
 from ..ops.budget import Budget
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError, MezzoError, UnsupportedModel
 from ..ops.types import differentiable
 from ..runtime.autodiff import ONES, fresh, gradients

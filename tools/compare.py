@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from time import sleep
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import ExecutionError, InputError, MezzoError
 from ..ops.types import Array
 from .report import Report, Table

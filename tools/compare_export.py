@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from ..ops.dataclasses import dataclass
 from ..ops.types import Array
 from .compare import relative_error
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import onnx.shape_inference
 from ..exporters import to_onnx
 from ..importers import load_onnx
 from ..ops import DType, Tensor
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import MezzoError, UnsupportedModel
 from ..runtime.eager import evaluate
 from ..runtime.graph import Graph

@@ -7,10 +7,10 @@ so. `mezzo coverage` prints it, docs/coverage.md holds it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
 from ..ops import OPSETS
+from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError, MissingPackage
 from ..runtime.device import DEVICES, device
 from ..runtime.onednn.library import library

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from html import escape
 from math import floor, isfinite, log10
 from pathlib import Path
 from typing import Any
 
+from ..ops.dataclasses import asdict, dataclass, field
 from ..ops.errors import InputError
 
 TRAINING, VALIDATION = "#3b76c4", "#c8553d"

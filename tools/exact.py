@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..ops import Tensor
+from ..ops.dataclasses import dataclass
 from ..ops.errors import MezzoError
 from ..ops.types import DType
 from ..runtime.eager import evaluate

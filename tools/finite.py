@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..ops import DType, Tensor, Type
+from ..ops.dataclasses import dataclass, replace
 from ..ops.types import Optional, Sequence, differentiable
 from ..runtime.autodiff import fresh, gradients
 from ..runtime.eager import evaluate

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import ExecutionError, InputError
 from ..train.shares import Share
 from ..train.trainer import Metrics, Trainer

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ..ops.dataclasses import dataclass, replace
 from ..ops.errors import InputError
 from ..ops.types import DType
 from .feeds import parse_sizes

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import onnx.defs
 
 from ..ops import OPS, OPSETS, DType, Tensor, Type
+from ..ops.dataclasses import dataclass, replace
 from ..ops.errors import InputError, UnsupportedModel
 from ..ops.types import Array, type_of
 from ..runtime.autodiff import fresh

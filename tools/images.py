@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..ops import DType
+from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError
 from ..ops.types import Array
 from .batches import Data, Reading, numbered

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..ops import DType, Map, Optional, Tensor, Type
 from ..ops import Sequence as SequenceType
 from ..ops.budget import Budget
+from ..ops.dataclasses import dataclass
 from ..runtime.program import Port
 from .load import load
 

@@ -15,12 +15,12 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import IO, Any
 
 from ..kvstore.environment import LOOPBACK, Environment, Role
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import InputError, MissingPackage
 from ..runtime.seats import processors
 from .prefix import Printer

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..ops import Tensor
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import MezzoError
 from ..ops.types import Array, DType
 from ..runtime.graph import Graph, Node

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from ..exporters import to_onnx
 from ..importers import load_onnx
 from ..ops import Tensor
 from ..ops.budget import Budget
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError, MezzoError
 from ..ops.types import Array, Type, type_of
 from ..runtime.file import is_mezzo, open_file

@@ -7,7 +7,6 @@ old nodes are read as they were meant.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ..exporters import to_onnx
 from ..exporters.lower import kind_of, misfit, schema_of
 from ..exporters.proto import IR_OF_TYPES, attribute, tensor, value_info
 from ..ops import OPS, OPSETS, DType, Op, Sample, Tensor
+from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import UnsupportedModel
 from ..ops.op import REQUIRED
 from ..ops.types import Array

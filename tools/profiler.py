@@ -17,11 +17,11 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
 from typing import Any, Self
 
+from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError
 from ..runtime.engine import engine
 from ..runtime.engine.trace import Event, Span, Trace

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 
+from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError
 from ..runtime.graph import Graph
 from ..runtime.session import Session

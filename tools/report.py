@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import InputError
 
 if TYPE_CHECKING:

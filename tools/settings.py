@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..ops.dataclasses import dataclass, fields
 from ..ops.errors import InputError
 from ..runtime import schedule
 from ..runtime.optimizer import KINDS, Optimizer

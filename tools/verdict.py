@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import MezzoError, UnsupportedModel
 from .report import Report, Table
 

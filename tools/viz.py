@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -17,6 +16,7 @@ from ..gluon.symbols.graphs import graph_of
 from ..gluon.symbols.shapes import typed
 from ..gluon.symbols.symbol import Symbol
 from ..ops import Tensor
+from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError
 from ..runtime.files import replace_file
 from ..runtime.graph import Graph, Node

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from ..dataclasses import dataclass, field, replace
 from ..types import Array, Tensor
 
 

@@ -5,12 +5,12 @@ https://data-apis.org/array-api/2024.12/API_specification/data_type_functions.ht
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...ops import DType
+from ...ops.dataclasses import dataclass
 from ...ops.errors import InputError
 from .array import Array
 from .kinds import FLOAT, INT, dtype_of, together

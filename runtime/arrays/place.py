@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...ops.dataclasses import dataclass
 from ...ops.errors import InputError
 from ..device import device
 

@@ -4,12 +4,12 @@ graphs; a graph that was met before is planned already."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...ops import Tensor, Type
+from ...ops.dataclasses import dataclass, replace
 from ...ops.errors import InputError
 from ...ops.types import differentiable
 from ..arrays.array import Array

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ...ops.dataclasses import dataclass
 from ...ops.errors import ExecutionError
 from ...ops.types import Array
 from .work import Variable, Work

@@ -6,9 +6,9 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from ...ops.dataclasses import dataclass
 from ...ops.errors import InputError
 from .check import digest
 from .engine import Engine

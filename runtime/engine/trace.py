@@ -12,10 +12,10 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
+from ...ops.dataclasses import dataclass, field
 from ..files import replace_file
 from .work import Variable, Work
 

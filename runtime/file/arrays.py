@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from ...ops import DType
 from ...ops.budget import Budget
+from ...ops.dataclasses import dataclass
 from ...ops.errors import ModelError
 from ...ops.types import Array
 from ..digests import blake2b

@@ -7,13 +7,13 @@ would make, differs: the caller binds the graph again and says why.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ...ops import MezzoError, Tensor, Type
 from ...ops.budget import Budget
+from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import PlanError
 from ...ops.types import Array, type_of
 from ..arrange import as_they_lie, split

@@ -6,7 +6,7 @@ column is read and checked in a few calls, however long it is, and reading start
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from ...ops.dataclasses import dataclass, field
 
 MAGIC = b"\x89MEZZO\r\n"  # not text, and spoilt by whatever rewrites line ends
 IDENTIFIER = b"MZZO"

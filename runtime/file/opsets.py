@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...ops import OPS, OPSETS, Tensor, Type, upgrade
+from ...ops.dataclasses import dataclass, field
 from ...ops.errors import UnsupportedModel
 from ...ops.types import Array, type_of
 from ...ops.upgrade import Declined, Form

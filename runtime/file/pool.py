@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ import numpy as np
 from ...ops import DType, Map, Optional, Tensor, Type
 from ...ops import Sequence as ListType
 from ...ops.budget import Budget
+from ...ops.dataclasses import dataclass
 from ...ops.errors import ModelError
 from ..graph import Graph
 from .table import Table, malformed

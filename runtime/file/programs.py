@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import ModelError
 from ..graph import Graph
 from ..kernels import Alias, Choice, Target

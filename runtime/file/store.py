@@ -16,7 +16,6 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +23,7 @@ import numpy as np
 
 from ...ops import OPS, OPSETS, MezzoError, Type
 from ...ops.budget import Budget
+from ...ops.dataclasses import dataclass, field
 from ...ops.errors import ModelError, UnsupportedModel
 from ...ops.types import Array
 from ..compile import Bound

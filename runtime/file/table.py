@@ -8,9 +8,9 @@ are taken as the machine has them: files are refused on one that is not little-e
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from typing import Any
 
+from ...ops.dataclasses import dataclass, field
 from ...ops.errors import ModelError
 from .layout import COLUMNS, IDENTIFIER, SCALARS, Field, Layout
 

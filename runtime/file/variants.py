@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...ops import Type
 from ...ops.budget import Budget
+from ...ops.dataclasses import dataclass
 from ...ops.types import Array, type_of
 from ..compile import Bound
 from ..graph import Graph, Node, Signature

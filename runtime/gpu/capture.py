@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from ...ops.dataclasses import dataclass, field
 from ...ops.errors import ExecutionError
 from .driver import cupy
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...ops import Tensor
+from ...ops.dataclasses import dataclass, replace
 from ..kernels.kernel import Alias
 from .launch import In, Launch, Out
 from .text import THREADS, index_type, launch, raw, strides_of

@@ -6,12 +6,12 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...ops import MezzoError, Tensor
+from ...ops.dataclasses import dataclass
 from ...ops.errors import BudgetError, InputError, MissingPackage
 from ...ops.types import Array
 from ..device import DEVICES, Chosen, Device, Serving, device

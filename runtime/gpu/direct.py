@@ -4,12 +4,12 @@ instance."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...ops import Tensor
+from ...ops.dataclasses import dataclass
 from ..eager import Meter
 from .host import on_host
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...ops import DType
+from ...ops.dataclasses import dataclass
 from ...ops.errors import MissingPackage
 from ..kernels.kernel import Call, Work, nothing
 from .launch import In, Key, Launch, Operand, Out, Scratch, Source, Written

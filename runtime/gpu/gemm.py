@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...ops import DType, Tensor
+from ...ops.dataclasses import dataclass
 from ..graph import Node
 from ..kernels.kernel import Ask, Declined
 from .generated import Generated

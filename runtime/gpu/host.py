@@ -6,9 +6,9 @@ Nothing is hidden: such a step cannot be captured, and its copies are counted (`
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from ...ops import Tensor, Type
+from ...ops.dataclasses import dataclass, replace
 from ..device import DEVICES, Device
 from ..graph import Node
 from ..kernels.kernel import Ask, Call, Choice, Declined, Target, Work

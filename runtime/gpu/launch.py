@@ -7,10 +7,10 @@ prepared: it follows from the types alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ...ops.dataclasses import dataclass
 from ..kernels.kernel import Alias
 
 Extent = tuple[int, int, int]

@@ -7,9 +7,9 @@ are many. A label below zero counts from the last class; one that is no class ad
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ...ops import Tensor
+from ...ops.dataclasses import dataclass
 from ..graph import Node
 from ..kernels.kernel import Ask, Declined
 from ..lives import aligned

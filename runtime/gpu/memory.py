@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from ...ops import DType, Tensor
+from ...ops.dataclasses import dataclass
 from ...ops.errors import BudgetError
 from ...ops.types import Array
 from ..shared import derived

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...ops import DType, Tensor
+from ...ops.dataclasses import dataclass
 from ...ops.expr import Expr, inputs
 from ...ops.fused import ABSENT, PREVIOUS, links
 from ...ops.layouts import is_permutation

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ...ops import DType, Tensor
+from ...ops.dataclasses import dataclass
 from ...ops.layouts import is_permutation
 from ...ops.rules import axes_of
 from ..graph import Node

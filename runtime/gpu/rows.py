@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ...ops.dataclasses import dataclass
 from .text import WARP, coordinates, dot, index_type, strides_of
 
 BLOCKS = 132  # that many processors wait for work

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...ops import DType
+from ...ops.dataclasses import dataclass
 from ...ops.expr import PRIMITIVES, Expr
 from .text import Element, element
 

@@ -9,9 +9,9 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ...ops import DType, Tensor, Type
+from ...ops.dataclasses import dataclass
 from ...ops.layouts import is_permutation, parse
 from ..kernels.kernel import Ask
 from .launch import Launch, Operand, Source

@@ -7,10 +7,10 @@ A kernel is chosen once from types (`select` answers a Choice or a reason), and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from ...ops import DType, Tensor, Type
+from ...ops.dataclasses import dataclass, field
 from ...ops.errors import ExecutionError
 from ...ops.types import Array
 from ..graph import Node

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...ops import OPS, DType
+from ...ops.dataclasses import dataclass
 from ...ops.expr import PRIMITIVES, Expr
 from ...ops.update import RULES, STATES, trees
 from ..graph import Node

@@ -9,10 +9,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from ...ops.dataclasses import dataclass
 from ..environment import switch
 
 SWITCH = "MEZZO_ONEDNN"  # "off" to run without, or the path of a library to take instead

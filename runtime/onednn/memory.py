@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Self
 
 from ...ops import DType, Tensor
+from ...ops.dataclasses import dataclass
 from ...ops.layouts import is_permutation, parse, row_major
 from . import api
 

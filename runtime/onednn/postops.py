@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from ...ops import OPS, Tensor
+from ...ops.dataclasses import dataclass
 from ...ops.fused import ABSENT, PREVIOUS
 from ..graph import Node
 from ..kernels.kernel import Ask

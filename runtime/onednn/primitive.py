@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
+from ...ops.dataclasses import dataclass, field, replace
 from ...ops.types import Array
 from ..kernels.kernel import failed
 from ..pool import aligned_empty

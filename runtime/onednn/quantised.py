@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
 from ...ops import OPS, DType, Tensor, Type
+from ...ops.dataclasses import dataclass, field, replace
 from ...ops.fused import ABSENT, PREVIOUS
 from ...ops.quantize import int_range
 from ...ops.types import Array, type_of

@@ -7,11 +7,11 @@ its results in its own way: weights and biases are packed ahead, results of two 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...ops import DType, Tensor, Type
+from ...ops.dataclasses import dataclass
 from ...ops.fused import ABSENT
 from ...ops.types import Array
 from ..kernels.kernel import Ask

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...ops import DType
+from ...ops.dataclasses import dataclass
 from ...ops.types import Array
 from ...ops.update import STATES
 from ..kernels.kernel import Ask, Call, Choice, Declined, Work, tensors

@@ -5,11 +5,10 @@ https://onnx.ai/onnx/operators/onnx__Attention.html
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ...ops import Tensor
+from ...ops.dataclasses import dataclass
 from ..graph import Graph, Node
 from .chains import Takes
 from .rewrite import Either, Leaf, Match, Pattern, Replacement, Rule, rewrite

@@ -6,9 +6,9 @@ Nothing is fused on suspicion: a chain grows by one node as long as a kernel tha
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, replace
 
 from ...ops import Tensor
+from ...ops.dataclasses import dataclass, replace
 from ...ops.fused import ABSENT, PREVIOUS, Link
 from ..graph import Graph, Node
 from .bodies import map_bodies

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from ...ops import Type
 from ...ops.broadcast import zeros_like
 from ...ops.budget import Budget
+from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import InputError, UnsupportedModel
 from ...ops.optimizers import DOMAIN
 from ...ops.types import Array, differentiable

@@ -8,11 +8,11 @@ so that nothing is rounded twice without need.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ...ops import DType, Tensor, Type
+from ...ops.dataclasses import dataclass, field, replace
 from ...ops.types import Array, type_of
 from ..graph import Graph, Node
 

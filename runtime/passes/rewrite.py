@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from ...ops import Tensor, Type
+from ...ops.dataclasses import dataclass, field, replace
 from ...ops.types import Array, type_of
 from ..graph import Graph, Node
 from .bodies import map_bodies

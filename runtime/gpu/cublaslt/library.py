@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ....ops import DType
+from ....ops.dataclasses import dataclass, field
 from .product import Matrix, Product, Refused
 
 HINT = "pip install 'nvmath-python>=1.0,<2' 'mezzo[cuda13]'"

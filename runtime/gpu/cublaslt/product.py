@@ -7,10 +7,10 @@ https://docs.nvidia.com/cuda/cublas/#cublasltmatmul
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 
 from ....ops import DType, MezzoError, Tensor
+from ....ops.dataclasses import dataclass, replace
 from ....ops.layouts import is_permutation
 from ..cudnn.draft import Place, strides_of
 

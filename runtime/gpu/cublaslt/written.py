@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import product as every
 
 from ....ops import DType, Tensor
+from ....ops.dataclasses import dataclass, replace
 from ....ops.fused import ABSENT, PREVIOUS
 from ...kernels.kernel import Ask
 from ...onednn.postops import Link, chain, scalar

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ....ops import DType, MezzoError
+from ....ops.dataclasses import dataclass, field
 from ....ops.layouts import parse, row_major
 
 Place = tuple[str, int]  # ("in", 2): the third input of the step; ("out", 0): its first output

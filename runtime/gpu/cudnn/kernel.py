@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 from ....ops import DType, Tensor
+from ....ops.dataclasses import dataclass
 from ....ops.types import Array
 from ...graph import Node
 from ...kernels.kernel import Ask, Call, Choice, Declined, Work

@@ -6,12 +6,12 @@ import ctypes
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ....ops.dataclasses import dataclass
 from ....ops.errors import MissingPackage
 from ..driver import cupy, index_of
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from ....ops.dataclasses import dataclass, field, replace
 from ...kernels.kernel import Target
 from ..cache import key_of, read, write
 from ..timing import fastest, filled, milliseconds

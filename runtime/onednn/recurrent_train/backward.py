@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ....ops.dataclasses import dataclass
 from ..api import DIFF_DST, DIFF_SRC, DST
 from ..primitive import Bound, Draft, Operand, bind, describe
 from .layer import F32, SUM, Layer, Space, matrix, product

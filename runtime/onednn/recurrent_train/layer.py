@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ....ops import DType, Tensor
+from ....ops.dataclasses import dataclass
 from ...kernels.kernel import Ask
 from ..api import BIAS, DST, SRC, WEIGHTS, Refused
 from ..kernel import FLOATS

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ....ops import DType
+from ....ops.dataclasses import dataclass
 from ....ops.types import Array
 from ...graph import Node
 from ...kernels.kernel import Ask, Call, Choice, Declined, Work
