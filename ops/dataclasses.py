@@ -41,29 +41,16 @@ def _dataclass(
     cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library works out a signature for it
     # the standard library gathers the fields, and makes no method
     made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
-    own = set(vars(made))
     if slots:
         made = _slotted(made)
-    found = fields(made)
-    methods: dict[str, Callable[[], Any]] = {
-        "__init__": lambda: _init(made, found, frozen),
-        "__repr__": lambda: _standard("__repr__", [f for f in found if f.repr]),
-    }
-    if eq:
-        methods["__eq__"] = lambda: _standard("__eq__", [f for f in found if f.compare], eq=True)
-        hashed = [f for f in found if (f.compare if f.hash is None else f.hash)]
-        if vars(made).get("__hash__") is None:  # a class that has its own __eq__ has None there
-            own.discard("__hash__")
-            if frozen:
-                methods["__hash__"] = lambda: _standard("__hash__", hashed, unsafe_hash=True)
-            else:
-                made.__hash__ = None
-    for name, make in methods.items():
+    own = vars(made)
+    if own.get("__hash__") is None and eq:  # a class with an __eq__ of its own has None there
+        made.__hash__ = _FIRST["__hash__"] if frozen else None
+    for name in ("__init__", "__repr__", "__eq__")[: 3 if eq else 2]:
         if name not in own:
-            setattr(made, name, _when_called(made, name, make))
+            setattr(made, name, _FIRST[name])
     if frozen:
-        names = frozenset(f.name for f in found)
-        made.__setattr__, made.__delattr__ = _refusing(made, names)
+        made.__setattr__, made.__delattr__ = _set_attribute, _delete_attribute
         if slots and "__getstate__" not in own:
             made.__getstate__, made.__setstate__ = _state, _set_state
     return made
@@ -75,14 +62,15 @@ else:
     dataclass = _dataclass
 
 
-def _when_called(cls: Any, name: str, make: Callable[[], Any]) -> Any:
-    """A method that takes the place of itself."""
+def _first(name: str, make: Callable[[Any], Any]) -> Any:
+    """A method of any class that puts the real one in its own place."""
 
-    def first(*args: Any, **kwargs: Any) -> Any:
-        made = make()
+    def first(self: Any, *args: Any, **kwargs: Any) -> Any:
+        cls = next(c for c in type(self).__mro__ if vars(c).get(name) is first)
+        made = make(cls)
         made.__qualname__, made.__module__ = f"{cls.__qualname__}.{name}", cls.__module__
         setattr(cls, name, made)
-        return made(*args, **kwargs)
+        return made(self, *args, **kwargs)
 
     return first
 
@@ -98,12 +86,13 @@ def _slotted(cls: type) -> type:
     return made
 
 
-def _init(cls: type, found: Sequence[Field[Any]], frozen: bool) -> Any:
+def _init(cls: Any) -> Any:
+    frozen = cls.__setattr__ is _set_attribute
     known: dict[str, Any] = {"_MISSING": MISSING, "_set": object.__setattr__}
     parameters: list[str] = []
     named: list[str] = []
     body: list[str] = []
-    for f in found:
+    for f in fields(cls):
         name, value = f.name, f.name
         if f.default_factory is not MISSING:
             known[f"_make_{name}"] = f.default_factory
@@ -141,18 +130,32 @@ def _standard(name: str, of: Sequence[Field[Any]], **what: Any) -> Any:
     return vars(dataclasses.dataclass(**wanted)(twin))[name]
 
 
-def _refusing(cls: Any, names: frozenset[str]) -> tuple[Any, Any]:
-    def set_(self: Any, name: str, value: Any) -> None:
-        if type(self) is cls or name in names:
-            raise FrozenInstanceError(f"cannot assign to field {name!r}")
-        super(cls, self).__setattr__(name, value)
+_FIRST = {
+    "__init__": _first("__init__", _init),
+    "__repr__": _first("__repr__", lambda cls: _standard("__repr__", [f for f in fields(cls) if f.repr])),
+    "__eq__": _first("__eq__", lambda cls: _standard("__eq__", [f for f in fields(cls) if f.compare], eq=True)),
+    "__hash__": _first("__hash__", lambda cls: _standard("__hash__", _hashed(cls), unsafe_hash=True)),
+}
 
-    def delete(self: Any, name: str) -> None:
-        if type(self) is cls or name in names:
-            raise FrozenInstanceError(f"cannot delete field {name!r}")
-        super(cls, self).__delattr__(name)
 
-    return set_, delete
+def _hashed(cls: Any) -> list[Field[Any]]:
+    return [f for f in fields(cls) if (f.compare if f.hash is None else f.hash)]
+
+
+def _set_attribute(self: Any, name: str, value: Any) -> None:
+    _refuse(type(self), name, "assign to")
+    object.__setattr__(self, name, value)
+
+
+def _delete_attribute(self: Any, name: str) -> None:
+    _refuse(type(self), name, "delete")
+    object.__delattr__(self, name)
+
+
+def _refuse(cls: Any, name: str, what: str) -> None:
+    """As the standard library: other attributes may be set where a class that is none of these inherits from one."""
+    if "__dataclass_fields__" in vars(cls) or name in cls.__dataclass_fields__:
+        raise FrozenInstanceError(f"cannot {what} field {name!r}")
 
 
 def _state(self: Any) -> list[Any]:
