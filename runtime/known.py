@@ -14,6 +14,7 @@ from .compile import Bound
 from .eager import blaming
 from .instance import Instance
 from .kernels.kernel import failed
+from .fresh import fresh
 
 FedKey = tuple[tuple[str, tuple[int, ...], Any], ...]
 Replay = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -77,10 +78,10 @@ class Known:
                 return False
         return True
 
-    def replay(self, instance: Instance, feeds: Mapping[str, Any]) -> tuple[list[Array | None], list[Any]]:
+    def replay(self, instance: Instance, feeds: Mapping[str, Any], owner: str) -> tuple[list[Array | None], list[Any]]:
         """The buffers of this run (None for results of a size that data decides), and the results."""
         inputs = [feeds[n] if n in feeds else self.defaults[n] for n in self.names]
-        buffers = [None if sizes is None else np.empty(sizes, dtype) for _, sizes, dtype in self.results]
+        buffers = [None if sizes is None else fresh(sizes, dtype, owner) for _, sizes, dtype in self.results]
         with np.errstate(all="ignore"):
             return buffers, instance.run(inputs, buffers)
 

@@ -26,10 +26,12 @@ from .graph import Graph
 from .instance import Instance, Observer, Surroundings
 from .kernels import Exchange
 from .known import FedKey, Known, fed_key
+from .ledger import PoolStats
 from .lower import PRECISIONS, Options
+from .fresh import fresh
 from .onednn.library import fetch, find, library
 from .plan import MemoryPlan, Strategy
-from .pool import Pool, PoolStats
+from .pool import Pool
 from .profiling import PROFILING
 from .program import Port, Program
 from .seats import Seat, Seats, processors, usual_threads
@@ -480,7 +482,7 @@ class Session:
             if known.counted or around.meter.watches:
                 around.meter = Meter(self.budget.steps)
                 around.key = (self._seed, self._number(), *self._part)
-            buffers, results = known.replay(instance, feeds)
+            buffers, results = known.replay(instance, feeds, self.signature.name)
             short = known.short(instance)
             if short is not None:
                 seat.replays[known] = short
@@ -518,7 +520,7 @@ class Session:
         if not (isinstance(port.type, Tensor) and port.type.static):
             return None
         if given is None or port.name not in given:
-            return np.empty(port.type.sizes, port.type.dtype.numpy)
+            return fresh(port.type.sizes, port.type.dtype.numpy, self.signature.name)
         array = given[port.name]
         if not isinstance(array, np.ndarray):
             array = self._options.device.taken(array) if hasattr(array, "__dlpack__") else np.asarray(array)

@@ -92,7 +92,7 @@ def attempt(data: bytes) -> bool:
             raise error.__cause__ from None
         return not str(error)
     stats = session.stats()
-    assert stats.arena_bytes + stats.pool.used + stats.pool.idle <= 1 << 22
+    assert stats.arena_bytes + stats.pool.reserved <= 1 << 22
     return True
 
 

@@ -82,7 +82,7 @@ def test_changing_counts_do_not_plan_again() -> None:
     assert len(counts) > 10
     assert session.stats().planned == 1
     assert session.program.dynamic
-    assert session.stats().pool.used == 0
+    assert session.stats().pool.in_use == 0
 
 
 def growing() -> bytes:
@@ -116,7 +116,7 @@ def test_a_growing_loop_does_not_plan_again() -> None:
             for name, y in ort_run(growing(), feeds).items():
                 np.testing.assert_array_equal(got[name], y)
     assert session.stats().planned == 1
-    assert session.stats().pool.used == 0
+    assert session.stats().pool.in_use == 0
 
 
 def test_outputs_belong_to_the_caller() -> None:
@@ -331,7 +331,7 @@ def test_a_huge_value_in_a_dynamic_segment_is_refused() -> None:
     session = Session(graph, budget=mz.Budget(dynamic_bytes=1 << 20))
     with pytest.raises(mz.BudgetError, match="data-dependent size"):
         session.run({"mask": np.ones(3, bool)})
-    assert session.stats().pool.used == 0
+    assert session.stats().pool.in_use == 0
 
 
 def test_waiting_has_a_deadline() -> None:

@@ -25,8 +25,8 @@ def of_onnx(name: str) -> Any:
 
 
 FRONT = (  # what `training` answers
-    "Trainer", "autograd", "cpu", "gluon", "gpu", "gpu_memory_info", "kv", "nd", "optimizer", "profiler", "random",
-    "schedule", "sym", "viz", "with_head",
+    "Trainer", "autograd", "cpu", "gluon", "gpu", "gpu_memory_info", "kv", "memory", "nd", "optimizer", "profiler",
+    "random", "schedule", "sym", "viz", "with_head",
 )  # fmt: skip
 
 
@@ -82,6 +82,10 @@ def training(name: str) -> Any:
             from ..gluon import symbols
 
             return symbols
+        case "memory":
+            from ..runtime import memory
+
+            return memory
         case "gpu_memory_info":
             from ..runtime.gpu.memory import gpu_memory_info
 

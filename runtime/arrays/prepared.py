@@ -14,7 +14,9 @@ import numpy as np
 from ...ops import OPS, OPSETS, Context, Op, Tensor
 from ...ops.errors import ShapeError, UnsupportedModel
 from ...ops.expr import EXACT, Expr, Lowered, Register, lower
+from ..fresh import LEAST, counted, fresh
 from .kinds import MOST, Kind, Known, kind_of
+from .moving import moves
 from .planned import Planned, pays
 
 Template = tuple["Kind | Known | None", ...]
@@ -91,30 +93,31 @@ def _prepare(name: str, domain: str, template: Template, attrs: dict[str, Any], 
         outs.append(kind_of(found.dtype.numpy, found.sizes) if found.static else None)
     if record.tree is not None and all(isinstance(t, Kind) or t is None for t in template) and outs[0] is not None:
         tree = record.tree([None if t is None else t.dtype for t in types], **bound)
-        call = _pointwise(lower(tree), template, outs[0])
+        call = _pointwise(lower(tree), template, outs[0], name)
         if tree.kind not in EXACT or any(a.args for a in tree.args):
             call = _quietly(call)
         return Prepared(record, template, attrs, tuple(outs), call, tree)
     if None not in outs and pays(domain, name, tuple(types)):
         call = Planned(domain, name, template, tuple(attrs.items()), outputs)
         return Prepared(record, template, attrs, tuple(outs), call)
-    return Prepared(record, template, attrs, tuple(outs), _reference(record, template, bound, outputs))
+    moved = moves(domain, name, template, attrs, tuple(outs))
+    return Prepared(record, template, attrs, tuple(outs), moved or _reference(record, template, bound, outputs))
 
 
 def _reference(
     record: Op, template: Template, attrs: dict[str, Any], outputs: int, key: tuple[int, ...] = (0,)
 ) -> Call:
     """The operator's own reference over NumPy, with the operands that are known beforehand in their places."""
-    reference, k = record.reference, Context(np, (True,) * outputs, key=key)
+    reference, k, name = record.reference, Context(np, (True,) * outputs, key=key), record.name
     fixed = [None if t is None else t.value if isinstance(t, Known) else ... for t in template]
 
     def call(*xs: Any) -> Any:
         given = iter(xs)
         result = reference(k, *[next(given) if f is ... else f for f in fixed], **attrs)
         if outputs > 1:
-            return result[:outputs]
+            return tuple([counted(r, name) for r in result[:outputs]])
         one = result[0] if isinstance(result, tuple) else result
-        return np.asarray(one)
+        return counted(np.asarray(one), name)
 
     return _quietly(call) if record.domain in OPSETS else _within_errstate(call)
 
@@ -133,18 +136,20 @@ def _within_errstate(call: Call) -> Call:
     return quiet
 
 
-def _pointwise(code: Lowered, template: Template, out: Kind) -> Call:
+def _pointwise(code: Lowered, template: Template, out: Kind, name: str) -> Call:
     """The instructions of a lowered expression, results and temporaries fresh."""
     present = [i for i, t in enumerate(template) if t is not None]
     steps, temps, constants = _steps(code, {i: place for place, i in enumerate(present)})
     shape, dtype = out.shape, out.dtype
     if len(steps) == 1 and steps[0][1] == (*range(len(present)),) and _plain(code, out):
-        function: Call = steps[0][0]
-        return function
+        function: Any = steps[0][0]
+        if out.tensor.nbytes < LEAST:
+            return function  # type: ignore[no-any-return]
+        return lambda *xs: function(*xs, out=fresh(shape, dtype, name))
 
     def call(*xs: Any) -> Any:
-        made = np.empty(shape, dtype)
-        registers = (*xs, made, *[np.empty(shape, t) for t in temps], *constants)
+        made = fresh(shape, dtype, name)
+        registers = (*xs, made, *[fresh(shape, t, name) for t in temps], *constants)
         for function, srcs, dst in steps:
             function(*[registers[s] for s in srcs], out=registers[dst], casting="unsafe")
         return made
@@ -163,7 +168,7 @@ class Pieces:
 
     def __init__(self, code: Lowered, shapes: Sequence[tuple[int, ...]], out: Kind) -> None:
         self._steps, self._temps, self._constants = _steps(code, {i: i for i in range(len(shapes))})
-        self._whole = _quietly(_pointwise(code, (out,) * len(shapes), out))
+        self._whole = _quietly(_pointwise(code, (out,) * len(shapes), out, "fused"))
         self._out, self._full = out, [s == out.shape for s in shapes]
         self._even = all(s == out.shape or math.prod(s) == 1 for s in shapes)
 
@@ -171,10 +176,10 @@ class Pieces:
         contiguous = all(x.flags.c_contiguous for x, f in zip(xs, self._full, strict=True) if f)
         if not self._even or self._out.size <= PIECE or not contiguous:
             return self._whole(*xs)
-        made = np.empty(self._out.size, self._out.dtype)
+        made = fresh(self._out.shape, self._out.dtype, "fused")
         rows = [x.reshape(-1) if f else x.reshape(()) for x, f in zip(xs, self._full, strict=True)]
-        _quiet.run(self._pieces, rows, made)
-        return made.reshape(self._out.shape)
+        _quiet.run(self._pieces, rows, made.reshape(-1))
+        return made
 
     def _pieces(self, rows: list[Any], made: Any) -> None:
         scratch = [np.empty(PIECE, t) for t in self._temps]
