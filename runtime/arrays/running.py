@@ -17,7 +17,6 @@ from ...ops.errors import InputError, MezzoError, ShapeError
 from ..engine import Engine, Variable, engine
 from ..engine.work import OURS
 from ..fresh import copied
-from ..fresh import copied
 from . import lazy, recording
 from .array import Array, kind_of_value
 from .kinds import MOST, Kind, Known, Scalar, dtype_of, kind_of, together
