@@ -96,6 +96,7 @@ MODULES: dict[str, str] = {
     "pool_grads": "mezzo::MaxPoolTrain mezzo::MaxPoolGrad mezzo::AveragePoolGrad",
     "quantize": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
     "quantized": "MatMulInteger QLinearMatMul ConvInteger QLinearConv",
+    "recurrence": "mezzo::Recurrence",
     "recurrent": "RNN GRU LSTM",
     "recurrent_grads": "mezzo::RNNTrain mezzo::RNNGrad mezzo::GRUTrain mezzo::GRUGrad mezzo::LSTMTrain mezzo::LSTMGrad",
     "reduce": """

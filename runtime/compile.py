@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ..ops import Type
 from ..ops.budget import Budget
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import InputError
 from ..ops.types import Array
 from .graph import Graph, Node
@@ -22,9 +22,11 @@ from .passes.expand import expand, in_served_parts
 from .passes.fold import fold
 from .passes.fusions import FUSIONS
 from .passes.gradient import write_gradients
+from .passes.parts import wanted_parts
 from .passes.precision import NARROW, narrowed
 from .passes.prune import prune
 from .passes.qdq import quantise
+from .passes.recurrences import recurrences
 from .program import Program
 
 # operators whose parts have better kernels than the whole
@@ -168,7 +170,14 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
             ask = Ask(node, known, results, constants, options.target, trial=True)
             return not options.device.choose(ask)[0].capturable
 
-        graph = in_served_parts(graph, elsewhere, lambda a, b: simplify(_retyped(a, b, budget)))
+        def listed(around: Graph) -> Graph:
+            parted = _retyped(around, wanted_parts(around), budget)
+            return _retyped(parted, recurrences(parted, lambda g, node: not elsewhere(g, node)), budget)
+
+        def settled(before: Graph, after: Graph) -> Graph:
+            return listed(simplify(_retyped(before, after, budget)))
+
+        graph = in_served_parts(listed(graph), elsewhere, settled)
     graph = _canonical(graph, budget)
     if options.precision in NARROW:
         graph = _retyped(graph, narrowed(graph, takes, NARROW[options.precision]), budget)

@@ -283,6 +283,8 @@ def test_each_operator_of_ours_comes_back_from_its_function(o: Op) -> None:
     again, wanted = load_onnx(made), evaluate(graph, feeds)
     if o.name == "Fused":  # a chain of operators is no attribute that ONNX has: its links come back
         assert [n.op for n in again.nodes] == [link[1] for link in graph.nodes[0].attrs["chain"]]
+    elif o.name == "Recurrence":
+        assert [n.op for n in again.nodes] == ["Scan"]
     else:
         assert [(n.op, n.domain) for n in again.nodes] == [(o.name, "mezzo")]
     close(evaluate(again, feeds), wanted, "read again")

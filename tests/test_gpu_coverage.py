@@ -17,15 +17,13 @@ from .graphs import hosted
 
 # whose results have sizes that data decide, or are no tensors of numbers; those with bodies
 HOST_ALONE = """
-    Compress If ImageDecoder Loop NonMaxSuppression NonZero OptionalGetElement Range RegexFullMatch Scan StringConcat
+    Compress If ImageDecoder Loop NonMaxSuppression NonZero OptionalGetElement Range RegexFullMatch StringConcat
     StringNormalizer StringSplit TfIdfVectorizer Unique com.microsoft::Tokenizer mezzo::ScanRows
 """
 LACKING = """
-    AffineGrid BlackmanWindow Col2Im DFT DeformConv Det GRU HammingWindow HannWindow LSTM LinearAttention
-    MaxRoiPool MaxUnpool MelWeightMatrix RNN
-    STFT com.microsoft::Attention com.microsoft::DynamicQuantizeLSTM
-    com.microsoft::EmbedLayerNormalization com.microsoft::MultiHeadAttention
-    mezzo::Cofactors mezzo::GRUGrad mezzo::GRUTrain mezzo::LSTMGrad mezzo::LSTMTrain mezzo::RNNGrad mezzo::RNNTrain
+    AffineGrid BlackmanWindow Col2Im DFT DeformConv Det HammingWindow HannWindow LinearAttention MaxRoiPool
+    MaxUnpool MelWeightMatrix STFT com.microsoft::Attention com.microsoft::DynamicQuantizeLSTM
+    com.microsoft::EmbedLayerNormalization com.microsoft::MultiHeadAttention mezzo::Cofactors
 """
 
 

@@ -18,6 +18,7 @@ from .pointwise import Pointwise
 from .pool import GlobalPool, Pool
 from .quantised import DynamicQuantise, Quantise
 from .random import Random
+from .recurrence import Recurrence
 from .reduce import Reduce
 from .resize import Resize
 from .scans import Cumulated, Places
@@ -29,5 +30,5 @@ GPU_KERNELS: tuple[Kernel, ...] = (
     Pointwise(), Reduce(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
     Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(), Places(), Losses(),
     BatchNormalisationTraining(), Random(),
-    Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(),
+    Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(), Recurrence(),
 )  # fmt: skip

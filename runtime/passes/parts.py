@@ -1,0 +1,39 @@
+"""Splits of which not all parts are wanted, as slices: a kernel for a split writes each part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...ops import Tensor
+from ...ops.types import Array
+from ..graph import Graph, Node
+
+
+def wanted_parts(graph: Graph) -> Graph:
+    """The graph with a Slice for each wanted part of such a Split of known sizes. Subgraphs stay."""
+    nodes: list[Node] = []
+    constants: dict[str, Array] = {}
+    for node in graph.nodes:
+        whole = graph.types.get(node.inputs[0]) if (node.domain, node.op) == ("", "Split") else None
+        if all(node.outputs) or not isinstance(whole, Tensor) or not whole.static:
+            nodes.append(node)
+            continue
+        axis = node.attrs.get("axis", 0) % whole.rank
+        sizes, known = [0] * len(node.outputs), graph.types.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        given = known.ints() if isinstance(known, Tensor) else None
+        if len(node.inputs) > 1 and given is None:
+            nodes.append(node)
+            continue
+        each = -(-whole.sizes[axis] // len(sizes))  # the last part may be smaller
+        sizes = given or [min(each, max(whole.sizes[axis] - i * each, 0)) for i in range(len(sizes))]
+        for i, made in enumerate(node.outputs):
+            if made:
+                ends = sum(sizes[:i]), sum(sizes[: i + 1]), axis
+                names = [f"{made}:{what}" for what in ("from", "to", "axis")]
+                constants |= {n: np.array([v], np.int64) for n, v in zip(names, ends, strict=True)}
+                nodes.append(replace(node, op="Slice", inputs=(node.inputs[0], *names), outputs=(made,), attrs={}))
+    if not constants:
+        return graph
+    return graph.but(nodes=tuple(nodes), initializers={**graph.initializers, **constants})
