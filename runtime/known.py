@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..ops import Tensor
+from ..ops.dataclasses import dataclass
 from ..ops.types import Array
 from .compile import Bound
 from .eager import blaming
+from .fresh import fresh
 from .instance import Instance
 from .kernels.kernel import failed
-from .fresh import fresh
 
 FedKey = tuple[tuple[str, tuple[int, ...], Any], ...]
 Replay = Callable[[Mapping[str, Any]], dict[str, Any]]

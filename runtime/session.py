@@ -6,7 +6,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from ..ops import Tensor, Type
 from ..ops.budget import Budget
+from ..ops.dataclasses import dataclass, replace
 from ..ops.errors import BudgetError, ForkedProcess, InputError, PlanError
 from ..ops.types import Array, type_of
 from .buckets import Buckets, check_buckets, cut, padded
@@ -22,13 +22,13 @@ from .device import Device
 from .device import device as device_named
 from .eager import Meter
 from .feeds import checked, signature_type
+from .fresh import fresh
 from .graph import Graph
 from .instance import Instance, Observer, Surroundings
 from .kernels import Exchange
 from .known import FedKey, Known, fed_key
 from .ledger import PoolStats
 from .lower import PRECISIONS, Options
-from .fresh import fresh
 from .onednn.library import fetch, find, library
 from .plan import MemoryPlan, Strategy
 from .pool import Pool
