@@ -62,7 +62,9 @@ def symbol():
 def learning(settings, feeds):
     """LeNet's step: a function that makes one and waits for it."""
     data, label = feeds["data"], feeds["label"]
-    net = symbol().simple_bind(data=data.shape)
+    net = symbol()
+    learnt = {n: "write" for n in net.list_arguments() if n not in ("data", "softmax_label")}  # as a Trainer does
+    net = net.simple_bind(data=data.shape, grad_req=learnt)
     rng = np.random.default_rng(1)
     for w in net.w.values():
         w[:] = (rng.standard_normal(w.shape) * 0.05).astype(np.float32)

@@ -53,6 +53,8 @@ class Executor:
         self.outputs: list[Array] = []
         self._found, self._wanted = found, wanted
         self._sessions: dict[Way, Runs] = {}
+        learnt = {v.name for v in variables(symbol.entries) if v.init}
+        self._learnt = [n for n in grads if n in learnt]
         self._held: list[Array] | None = None  # gradients of the latest forward run, until `backward` wants them
         self._runs = 0
         self._trained = False
@@ -78,7 +80,7 @@ class Executor:
     @property
     def w(self) -> Arrays:
         """The arguments that are learnt: those with an initialiser and a gradient. Arithmetic goes array by array."""
-        return Arrays({n: self.arg_dict[n] for n in self._learnt()})
+        return Arrays({n: self.arg_dict[n] for n in self._learnt})
 
     @w.setter
     def w(self, value: Arrays) -> None:
@@ -87,11 +89,7 @@ class Executor:
     @property
     def g(self) -> Arrays:
         """The gradients of `w`, under the same names."""
-        return Arrays({n: self.grad_dict[n] for n in self._learnt()})
-
-    def _learnt(self) -> list[str]:
-        learnt = {v.name for v in variables(self.symbol.entries) if v.init}
-        return [n for n in self.grad_dict if n in learnt]
+        return Arrays({n: self.grad_dict[n] for n in self._learnt})
 
     def forward(self, is_train: bool = False, **data: Any) -> list[Array]:
         """Run; `data` are new numbers for arguments. In training mode `backward` may follow.

@@ -28,10 +28,11 @@ class Prepared:
 
     `template` has the kind of each operand that is given at a call, the others themselves. `call(*arrays)` computes
     fresh arrays: one, or a tuple where `outs` has several entries; an entry of None is a kind that depends on the
-    elements. `tree` is the expression of a pointwise operator.
+    elements. `tree` is the expression of a pointwise operator. `into(*arrays, out)`, where there is one, writes the
+    result into an array of its kind, which may be any part of the operands.
     """
 
-    __slots__ = ("attrs", "call", "name", "outs", "record", "template", "tree")
+    __slots__ = ("attrs", "call", "into", "name", "outs", "record", "template", "tree")
 
     def __init__(
         self,
@@ -41,8 +42,9 @@ class Prepared:
         outs: tuple[Kind | None, ...],
         call: Call,
         tree: Expr | None = None,
+        into: Call | None = None,
     ) -> None:
-        self.tree = tree
+        self.tree, self.into = tree, into
         self.record, self.template, self.attrs, self.outs, self.call = record, template, attrs, outs, call
         self.name = record.name
 
@@ -91,15 +93,16 @@ def _prepare(name: str, domain: str, template: Template, attrs: dict[str, Any], 
         if not isinstance(found, Tensor):
             raise ShapeError(f"{name} gives {found}, which is no array")
         outs.append(kind_of(found.dtype.numpy, found.sizes) if found.static else None)
-    if record.tree is not None and all(isinstance(t, Kind) or t is None for t in template) and outs[0] is not None:
-        tree = record.tree([None if t is None else t.dtype for t in types], **bound)
-        call = _pointwise(lower(tree), template, outs[0], name)
-        if tree.kind not in EXACT or any(a.args for a in tree.args):
-            call = _quietly(call)
-        return Prepared(record, template, attrs, tuple(outs), call, tree)
     if None not in outs and pays(domain, name, tuple(types)):
         call = Planned(domain, name, template, tuple(attrs.items()), outputs)
         return Prepared(record, template, attrs, tuple(outs), call)
+    if record.tree is not None and all(isinstance(t, Kind) or t is None for t in template) and outs[0] is not None:
+        tree = record.tree([None if t is None else t.dtype for t in types], **bound)
+        code = lower(tree)
+        call, into = _pointwise(code, template, outs[0], name), _alone(code, template, outs[0])
+        if tree.kind not in EXACT or any(a.args for a in tree.args):
+            call, into = _quietly(call), into and _quietly(into)
+        return Prepared(record, template, attrs, tuple(outs), call, tree, into)
     moved = moves(domain, name, template, attrs, tuple(outs))
     return Prepared(record, template, attrs, tuple(outs), moved or _reference(record, template, bound, outputs))
 
@@ -141,8 +144,8 @@ def _pointwise(code: Lowered, template: Template, out: Kind, name: str) -> Call:
     present = [i for i, t in enumerate(template) if t is not None]
     steps, temps, constants = _steps(code, {i: place for place, i in enumerate(present)})
     shape, dtype = out.shape, out.dtype
-    if len(steps) == 1 and steps[0][1] == (*range(len(present)),) and _plain(code, out):
-        function: Any = steps[0][0]
+    function: Any = _alone(code, template, out)
+    if function is not None:
         if out.tensor.nbytes < LEAST:
             return function  # type: ignore[no-any-return]
         return lambda *xs: function(*xs, out=fresh(shape, dtype, name))
@@ -155,6 +158,15 @@ def _pointwise(code: Lowered, template: Template, out: Kind, name: str) -> Call:
         return made
 
     return call
+
+
+def _alone(code: Lowered, template: Template, out: Kind) -> Call | None:
+    """The function of NumPy that a lowered expression is, if it is a single one. It sees itself to operands of which
+    its result overwrites a part."""
+    present = {i: place for place, i in enumerate(i for i, t in enumerate(template) if t is not None)}
+    steps, _, _ = _steps(code, present)
+    single = len(steps) == 1 and steps[0][1] == (*range(len(present)),) and _plain(code, out)
+    return steps[0][0] if single else None
 
 
 PIECE = 1 << 16  # elements at a time: intermediate results stay in the cache, and calls are few

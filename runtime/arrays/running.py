@@ -370,7 +370,7 @@ def inplace(name: str, target: A, other: Operand, floating: bool = False) -> A:
         )
     if b.__class__ is Array and b._place is not target._place:
         raise several_places(name, (target, b))
-    write(target, made.call, (a, b), False, name)
+    write(target, made.call, (a, b), False, name, made.into)
     return target
 
 
@@ -390,8 +390,11 @@ def refuse_recorded(target: Array) -> None:
         )
 
 
-def write(target: Array, call: Call, given: tuple[Any, ...], whole: bool, name: str = "write") -> None:
-    """Put what `call` makes of some operands into an array; `whole` says that nothing of what it was is left.
+def write(
+    target: Array, call: Call, given: tuple[Any, ...], whole: bool, name: str = "write", into: Call | None = None
+) -> None:
+    """Put what `call` makes of some operands into an array; `whole` says that nothing of what it was is left. `into`
+    does so without a copy (see Prepared).
 
     Raises InputError while recording, for an array that a gradient goes back through.
     """
@@ -401,7 +404,7 @@ def write(target: Array, call: Call, given: tuple[Any, ...], whole: bool, name: 
     target._var.edition += 1
     if one.only_calls() and all(x.__class__ is np.ndarray or x._var._failure is None for x in (*given, target)):
         try:
-            _put(target, call, given)
+            _put(target, call, given, into)
         except Exception:
             pass  # pushed, it fails again, and the error is the array's
         else:
@@ -409,12 +412,15 @@ def write(target: Array, call: Call, given: tuple[Any, ...], whole: bool, name: 
             return
     reads = [x._var for x in given if x.__class__ is not np.ndarray]
     reads = reads if whole else [*reads, target._var]
-    one.push(_put, reads, (target._var,), name=name, args=(target, call, given))
+    one.push(_put, reads, (target._var,), name=name, args=(target, call, given, into))
 
 
-def _put(target: Array, call: Call, given: tuple[Any, ...]) -> None:
-    result = call(*map(_value, given))
+def _put(target: Array, call: Call, given: tuple[Any, ...], into: Call | None) -> None:
     root = target._var.value
+    if into is not None and root is not None:
+        into(*map(_value, given), target._look(root))
+        return
+    result = call(*map(_value, given))
     if root is None:  # what should have made it has failed
         target._var.value = np.array(np.broadcast_to(result, target._kind.shape), target._kind.dtype)
     else:
