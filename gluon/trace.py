@@ -236,16 +236,15 @@ def _given(traced: Traced, inputs: Sequence[Array]) -> dict[str, Array]:
 
 
 def _plain(traced: Traced, inputs: Sequence[Array], training: bool) -> list[Array]:
-    key = (training, _seed(traced, inputs)) if traced.random else training
-    found = traced.sessions.get(key)
+    found = traced.sessions.get(training)
     if found is None:
         outputs = traced.graph.outputs[: traced.count]
-        runs = _runs(traced, traced.graph.but(outputs=outputs), traced.count, training, inputs)
+        runs = _runs(traced, traced.graph.but(outputs=outputs), traced.count, training)
         fed = [p.name for p in runs.session.inputs]
         outside = traced.captured
         # arrays, or which of the inputs
         sources: list[Any] = [outside[n] if n in outside else traced.inputs.index(n) for n in fed]
-        found = traced.sessions[key] = runs, sources
+        found = traced.sessions[training] = runs, sources
     runs, sources = found
     given = [inputs[s] if s.__class__ is int else s for s in sources]
     return _run(traced, runs, given, inputs)
@@ -253,10 +252,10 @@ def _plain(traced: Traced, inputs: Sequence[Array], training: bool) -> list[Arra
 
 def _recorded(traced: Traced, given: dict[str, Array], inputs: Sequence[Array], training: bool) -> list[Array]:
     wanted = tuple(n for n, x in given.items() if x._origin is not None and differentiable(x._kind.tensor))
-    key = ("recorded", training, wanted, _seed(traced, inputs))
+    key = ("recorded", training, wanted)
     ways = traced.sessions.get(key)
     if ways is None:
-        ways = traced.sessions[key] = _both_ways(traced, wanted, training, inputs)
+        ways = traced.sessions[key] = _both_ways(traced, wanted, training)
     made = _run(traced, ways.forward, [given[p.name] for p in ways.forward.session.inputs], inputs)
     outs, saved = made[: traced.count], made[traced.count :]
     names, ys = list(given), [plain(y) for y in outs]
@@ -284,15 +283,10 @@ def _recorded(traced: Traced, given: dict[str, Array], inputs: Sequence[Array], 
 def _run(traced: Traced, runs: Runs, given: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
     """A run, which is one more draw of the device's generator if it draws."""
     place = inputs[0]._place
-    return runs(given, place, generator(place).advance()[1] if traced.random else None)
+    return runs(given, place, generator(place).advance() if traced.random else None)
 
 
-def _seed(traced: Traced, inputs: Sequence[Array]) -> int:
-    """What the random numbers of the graph begin with, if it draws any."""
-    return generator(inputs[0]._place).seed if traced.random else 0
-
-
-def _runs(traced: Traced, graph: Graph, count: int, training: bool, inputs: Sequence[Array]) -> Runs:
+def _runs(traced: Traced, graph: Graph, count: int, training: bool) -> Runs:
     """Runs of the trace's graph with these outputs, `count` of them arrays; parameters lie where they are."""
     lies = {n: x for n, x in zip(traced.params, traced.lies, strict=True) if n in graph.inputs}
     memories = {n: memory(x) for n, x in lies.items()}
@@ -305,11 +299,11 @@ def _runs(traced: Traced, graph: Graph, count: int, training: bool, inputs: Sequ
     )
     used = {*whole.reads()}
     model = whole.but(inputs=tuple(i for i in whole.inputs if i in used))
-    session = Session(model, states=memories, seed=_seed(traced, inputs))
+    session = Session(model, states=memories)
     return Runs(session, "block", [*lies.values()], [lies[n] for n in moved if n in lies], count)
 
 
-def _both_ways(traced: Traced, wanted: Sequence[str], training: bool, inputs: Sequence[Array]) -> Ways:
+def _both_ways(traced: Traced, wanted: Sequence[str], training: bool) -> Ways:
     """Split the graph with its gradients in two: what runs forwards, and what waits for the outputs' gradients."""
     graph = traced.graph
     g = TypedBuilder(graph.types, prefix="d/")
@@ -331,7 +325,7 @@ def _both_ways(traced: Traced, wanted: Sequence[str], training: bool, inputs: Se
     every = graph.but(nodes=g.nodes(), initializers=g.constants(), types=g.types)
     ahead = prune(every.but(outputs=(*outputs, *saved, *(traced.moved.values() if training else ()))))
     whole = ahead.but(outputs=(*outputs, *saved))
-    forward = _runs(traced, whole, len(whole.outputs), training, inputs)
+    forward = _runs(traced, whole, len(whole.outputs), training)
     names = {n: f"s{i}" for i, n in enumerate(saved)} | {n: f"y{i}" for i, n in enumerate(outputs)}
     feeds = tuple(names.get(n, n) for n in backwards.inputs)
     return Ways(forward, Runs(Session(backwards), "backward of a block"), feeds, wrt)

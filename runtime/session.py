@@ -395,12 +395,14 @@ class Session:
         deadline: float | None = None,
         cancel: threading.Event | None = None,
         observe: Observer | None = None,
+        draw: tuple[int, ...] | None = None,
     ) -> dict[str, Any]:
         """Run once: input arrays by name to output arrays by name.
 
         `names` asks for some outputs only (nothing else is computed). `outputs` gives C-contiguous buffers to write
         into. `deadline` is how many seconds the run may take, waiting for a free instance included; setting `cancel`
-        from another thread ends it too; both are looked at between steps. Results belong to the caller. Raises
+        from another thread ends it too; both are looked at between steps. `draw` begins the random numbers of this run,
+        in place of the seed and the number of the run. Results belong to the caller. Raises
         InputError where feeds do not fit, DeadlineError, Cancelled, BudgetError, ExecutionError.
         """
         _check_process()
@@ -410,12 +412,12 @@ class Session:
         if not special and observe is None and not self._buckets:
             known = self._again
             if known is not None and known.fits(feeds):
-                return self._replay(known, feeds)
+                return self._replay(known, feeds, draw)
             key = fed_key(feeds)
             known = None if key is None else self._known.get(key)
             if known is not None:
                 self._again = known
-                return self._replay(known, feeds)
+                return self._replay(known, feeds, draw)
         direct = self._direct
         if direct is not None and names is None and deadline is None and cancel is None and observe is None:
             seat = self._seats.take_ready(direct) if direct.fits(feeds, outputs or {}) else None
@@ -436,7 +438,7 @@ class Session:
             with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
                 instance = self._instance(seat, bound)
                 instance.around.meter = Meter(self.budget.steps, until=until, cancel=cancel)
-                instance.around.key = (self._seed, self._number(), *self._part)
+                instance.around.key = self._key(draw)
                 with np.errstate(all="ignore"):
                     results = instance.run(list(arrays.values()), buffers, observe=observe)
                 if names is None and not self._buckets and not (deadline or cancel or observe):
@@ -466,7 +468,7 @@ class Session:
             found = seat.instances[bound] = made
         return found
 
-    def _replay(self, known: Known, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def _replay(self, known: Known, feeds: Mapping[str, Any], draw: tuple[int, ...] | None) -> dict[str, Any]:
         """`run` for arrays of kinds that were fed before: nothing is left to check."""
         known.recent = True
         bound = self._latest = known.bound
@@ -481,7 +483,7 @@ class Session:
             around = instance.around
             if known.counted or around.meter.watches:
                 around.meter = Meter(self.budget.steps)
-                around.key = (self._seed, self._number(), *self._part)
+                around.key = self._key(draw)
             buffers, results = known.replay(instance, feeds, self.signature.name)
             short = known.short(instance)
             if short is not None:
@@ -491,11 +493,13 @@ class Session:
             for (name, _, _), b, r in zip(known.results, buffers, results, strict=True)
         }
 
-    def _number(self) -> int:
-        """The number of this run."""
+    def _key(self, draw: tuple[int, ...] | None) -> tuple[int, ...]:
+        """What the random numbers of this run begin with: what is given, or the seed and the number of the run."""
+        if draw is not None:
+            return (*draw, *self._part)
         with self._table:
             self.next_run += 1
-            return self.next_run - 1
+            return (self._seed, self.next_run - 1, *self._part)
 
     def run_async(self, feeds: Mapping[str, Any], **options: Any) -> Future[dict[str, Any]]:
         """`run` as a workload of the engine; takes the same arguments and returns a future of its result.

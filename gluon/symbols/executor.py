@@ -11,6 +11,7 @@ import numpy as np
 from ...ops.errors import InputError
 from ...runtime.arrays import Place
 from ...runtime.arrays.array import Array
+from ...runtime.arrays.random import generator
 from ...runtime.arrays.running import as_array, assign, inplace, memory
 from ...runtime.arrays.runs import Runs
 from ...runtime.session import Session
@@ -56,7 +57,7 @@ class Executor:
         learnt = {v.name for v in variables(symbol.entries) if v.init}
         self._learnt = [n for n in grads if n in learnt]
         self._held: list[Array] | None = None  # gradients of the latest forward run, until `backward` wants them
-        self._runs = 0
+        self._drawn: tuple[int, ...] | None = None  # what the random numbers of the latest run began with
         self._trained = False
         self._session(Way())  # what is wrong with the graph is said here
 
@@ -197,8 +198,9 @@ class Executor:
     def _run(self, way: Way, heads: Sequence[Array] = (), again: bool = False) -> list[Array]:
         """Ask the engine for a run. `again` draws the random numbers of the latest run once more."""
         runs = self._session(way)
-        self._runs += not again
-        return runs(heads, self.place, self._runs)
+        if not again:
+            self._drawn = generator(self.place).advance() if runs.draws else None
+        return runs(heads, self.place, self._drawn)
 
 
 def _own_memory(name: str, array: Array) -> np.ndarray[Any, Any]:

@@ -64,20 +64,15 @@ class Generator:
         """Another one, whose numbers have nothing to do with this one's: for a thread, a worker, an array."""
         return Generator(*self._key, number, device=self._place)
 
-    @property
-    def seed(self) -> int:
-        return self._key[0]
-
-    def advance(self) -> tuple[tuple[int, ...], int]:
-        """Key and number of a draw that is made elsewhere: by a run of a graph."""
-        number = next(self._next)
+    def advance(self) -> tuple[int, ...]:
+        """The key of one more draw, which may be made elsewhere: by a run of a graph."""
+        number = next(self._next)  # one thread at a time gets it
         self._draws = number + 1
-        return self._key, number
+        return (*self._key, number)
 
     def _draw(self, name: str, given: tuple[Array, ...], device: Where, attrs: dict[str, Any]) -> Array:
-        drawn, number = self.advance()  # one thread at a time gets it
+        key = self.advance()
         made = ready(name, tuple([x._kind for x in given]), tuple(attrs.items()))
-        key = (*drawn, number)
         place = place_of(device) if device is not None else self._place
         result: Array = run(made, given, place, made.keyed(key))
         return result

@@ -27,7 +27,7 @@ class Runs:
     Where runs take less than BRIEF, they are made by the thread that asks for them, if there is nothing to wait for.
     """
 
-    __slots__ = ("_inputs", "_kinds", "_name", "_reads", "_seconds", "_writes", "session")
+    __slots__ = ("_inputs", "_kinds", "_name", "_reads", "_seconds", "_writes", "draws", "session")
 
     def __init__(
         self,
@@ -38,14 +38,15 @@ class Runs:
         outputs: int | None = None,
     ) -> None:
         self.session, self._name = session, name
+        self.draws = any(not n.record.deterministic for _, n in session.graph.walk())  # whether it draws random numbers
         self._inputs = tuple(p.name for p in session.inputs)
         self._kinds = [_kind(port) for port in session.program.outputs[:outputs]]
         self._reads, self._writes = [x._var for x in states], [x._var for x in writes]
         self._seconds = float("inf")  # that runs take lately
 
-    def __call__(self, given: Sequence[Any], place: Place, number: int | None = None) -> list[Array]:
-        """Ask for a run on these inputs, arrays or memory of NumPy, in the session's order; `number` is that of the
-        run, for random numbers. Returns before the outputs, which are at `place`, are computed."""
+    def __call__(self, given: Sequence[Any], place: Place, draw: tuple[int, ...] | None = None) -> list[Array]:
+        """Ask for a run on these inputs, arrays or memory of NumPy, in the session's order; `draw` begins its random
+        numbers. Returns before the outputs, which are at `place`, are computed."""
         one = engine()
         outs = [Array(Variable(one, self._name, None), kind, place) for kind in self._kinds]
         reads = [x._var for x in given if x.__class__ is not np.ndarray]
@@ -54,7 +55,7 @@ class Runs:
             [*reads, *self._reads],
             [*[o._variable for o in outs], *self._writes],
             name=self._name,
-            args=(given, number, outs),
+            args=(given, draw, outs),
             brief=self._seconds < BRIEF,
         )
         for out in outs:
@@ -64,12 +65,10 @@ class Runs:
                 out._kind = kind_of_value(out._variable.value)
         return outs
 
-    def _run(self, given: Sequence[Any], number: int | None, outs: Sequence[Array]) -> None:
+    def _run(self, given: Sequence[Any], draw: tuple[int, ...] | None, outs: Sequence[Array]) -> None:
         begin = perf_counter()
-        if number is not None:
-            self.session.next_run = number
         values = [x if x.__class__ is np.ndarray else x._look(x._variable.value) for x in given]
-        results = self.session.run(dict(zip(self._inputs, values, strict=True)))
+        results = self.session.run(dict(zip(self._inputs, values, strict=True)), draw=draw)
         for out, value in zip(outs, results.values(), strict=False):
             out._variable.value = value
         self._seconds = min(perf_counter() - begin, 2 * self._seconds)
