@@ -99,14 +99,14 @@ class Seats:
         finally:
             self.give(seat)
 
-    def take_ready(self, known: Known) -> Seat | None:
-        """A free seat that has a replay of this kind, at once or not at all; `give` it back."""
+    def take_ready(self, known: Known) -> tuple[Seat, Replay] | None:
+        """A free seat that has a replay of this kind, and that, at once or not at all; `give` the seat back."""
         with self._lock:
-            if self._queue:
-                return None
-            for i in range(len(self._free) - 1, -1, -1):
-                if known in self._free[i].replays:
-                    return self._free.pop(i)
+            if not self._queue:
+                for i in range(len(self._free) - 1, -1, -1):
+                    replay = self._free[i].replays.get(known)
+                    if replay is not None:
+                        return self._free.pop(i), replay
         return None
 
     def give(self, seat: Seat) -> None:

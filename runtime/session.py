@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .file import Key, Opened
 
 _ran_in: int | None = None  # the process that has run a program first
+_here = os.getpid()
 # One session plans at a time: what planning remembers, from size to size and from model to model, belongs to all of
 # them; and most of planning is Python, of which one thread runs at a time anyway.
 _PLANNING = threading.RLock()
@@ -73,14 +74,22 @@ def _possible(precision: str, onednn: bool, gpu: bool) -> str:
 def _check_process() -> None:
     """Threads and locks of a runtime do not survive a fork; say so instead of hanging."""
     global _ran_in
-    here = os.getpid()
     if _ran_in is None:
-        _ran_in = here
-    elif _ran_in != here:
+        _ran_in = _here
+    elif _ran_in != _here:
         raise ForkedProcess(
-            f"process {here} was forked from {_ran_in}, which had run a program",
+            f"process {_here} was forked from {_ran_in}, which had run a program",
             hint="start workers with multiprocessing's 'spawn' or 'forkserver', or load the model in the child",
         )
+
+
+def _forked() -> None:
+    global _here
+    _here = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)  # to ask for the process at each run would be a fiftieth of a small one
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,25 +414,34 @@ class Session:
         in place of the seed and the number of the run. Results belong to the caller. Raises
         InputError where feeds do not fit, DeadlineError, Cancelled, BudgetError, ExecutionError.
         """
-        _check_process()
+        if _ran_in != _here:
+            _check_process()
         observe = observe or PROFILING.observer
         key = None
         special = names is not None or outputs is not None or deadline is not None or cancel is not None
-        if not special and observe is None and not self._buckets:
+        if not (special or observe or self._buckets):
             known = self._again
-            if known is not None and known.fits(feeds):
-                return self._replay(known, feeds, draw)
-            key = fed_key(feeds)
-            known = None if key is None else self._known.get(key)
+            if known is None or not known.fits(feeds):
+                key = fed_key(feeds)
+                known = None if key is None else self._known.get(key)
+                self._again = known or self._again
             if known is not None:
-                self._again = known
-                return self._replay(known, feeds, draw)
+                ready = self._seats.take_ready(known)  # here and not in _replay: a call is a fortieth of a small run
+                if ready is None:
+                    return self._replay(known, feeds, draw)
+                known.recent, self._latest = True, known.bound
+                seat, replay = ready
+                try:
+                    return replay(feeds)
+                finally:
+                    self._seats.give(seat)
         direct = self._direct
         if direct is not None and names is None and deadline is None and cancel is None and observe is None:
-            seat = self._seats.take_ready(direct) if direct.fits(feeds, outputs or {}) else None
-            if seat is not None:
+            ready = self._seats.take_ready(direct) if direct.fits(feeds, outputs or {}) else None
+            if ready is not None:
+                seat, replay = ready
                 try:
-                    return seat.replays[direct](feeds, outputs or {})  # type: ignore[call-arg]
+                    return replay(feeds, outputs or {})  # type: ignore[call-arg]
                 finally:
                     self._seats.give(seat)
         until = None if deadline is None else monotonic() + deadline
@@ -472,12 +490,6 @@ class Session:
         """`run` for arrays of kinds that were fed before: nothing is left to check."""
         known.recent = True
         bound = self._latest = known.bound
-        seat = self._seats.take_ready(known)
-        if seat is not None:
-            try:
-                return seat.replays[known](feeds)
-            finally:
-                self._seats.give(seat)
         with self._seats.borrow(bound.program.arena_bytes, None, self._live) as seat:
             instance = self._instance(seat, bound)
             around = instance.around

@@ -108,14 +108,15 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Descriptor:
-    """oneDNN's answer: the implementation's name, scratch bytes, threads, and the layout of each argument (None:
-    unknown)."""
+    """oneDNN's answer: the implementation's name, scratch bytes, threads, whether it takes microseconds, and the layout
+    of each argument (None: unknown)."""
 
     draft: Draft
     handle: Handle
     implementation: str
     scratch: int
     threads: int
+    short: bool
 
     def layout(self, argument: int) -> str | None:
         """The layout that an argument has."""
@@ -167,13 +168,14 @@ PRODUCTS = frozenset(
 @lru_cache(maxsize=512)
 def describe(draft: Draft, count: int) -> Descriptor:
     """Ask for a primitive split over `count` threads, or left to one if it is small; Refused where oneDNN has none."""
-    count = count if worth_sharing(draft) else 1
+    short = not worth_sharing(draft)
+    count = 1 if short else count
     with threads(count):
         attributes = _attributes(draft.attributes)
         handle = Handle(_create(draft, attributes.value), "primitive_desc_destroy")
     scratch = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
     name = api.text(handle.value, api.QUERY_IMPL)
-    return Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0, count)
+    return Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0, count, short)
 
 
 @lru_cache(maxsize=256)
@@ -380,11 +382,7 @@ def bind(
         memories[("scratch", 0)] = [memory]
         rows.append((api.SCRATCHPAD, memory.value))
     table = (api.Argument * len(rows))(*(api.Argument(*row) for row in rows))
-    execute, stream = api.executor()
-    call = Execution(
-        execute, ctypes.c_void_p(primitive.value), stream, ctypes.c_int(len(rows)),
-        ctypes.c_void_p(ctypes.addressof(table)),
-    )  # fmt: skip
+    call = Execution(*api.execution(primitive.value, len(rows), ctypes.addressof(table), descriptor.short))
     call.memories, call.kept = memories, (primitive, table, descriptor, given)
     summed = draft.summed
     if summed is not None and address(arrays[summed]) != address(arrays["out", 0]):
@@ -421,11 +419,7 @@ def reordering(source: tuple[int, Array], target: tuple[int, Array]) -> Executio
     sides += [(api.SCRATCHPAD, held, workspace)] if workspace.size else []
     memories = [Handle(api.create("memory_create", d, e, address(a)), "memory_destroy") for _, d, a in sides]
     table = (api.Argument * len(sides))(*(api.Argument(s[0], m.value) for s, m in zip(sides, memories, strict=True)))
-    execute, stream = api.executor()
-    call = Execution(
-        execute, ctypes.c_void_p(primitive.value), stream, ctypes.c_int(len(sides)),
-        ctypes.c_void_p(ctypes.addressof(table)),
-    )  # fmt: skip
+    call = Execution(*api.execution(primitive.value, len(sides), ctypes.addressof(table)))
     call.memories = {("in", 0): memories[:1], ("out", 0): memories[1:2], ("scratch", 0): memories[2:]}
     call.kept = (primitive, table, handle, workspace)
     return call
