@@ -296,7 +296,7 @@ def max_unpool(
     pads: Ints = None,
     strides: Ints = None,
 ) -> Array:
-    sizes = _unpooled(X.shape[2:], kernel_shape, pads, strides)
+    sizes = unpooled(X.shape[2:], kernel_shape, pads, strides)
     y = k.xp.zeros((*X.shape[:2], *(s or 0 for s in sizes)), X.dtype)
     y.reshape(-1)[I.reshape(-1)] = X.reshape(-1)
     if output_shape is None:
@@ -308,7 +308,7 @@ def max_unpool(
     return whole
 
 
-def _unpooled(sizes: Sequence[Dim], kernel_shape: Sequence[int], pads: Ints, strides: Ints) -> tuple[int | None, ...]:
+def unpooled(sizes: Sequence[Dim], kernel_shape: Sequence[int], pads: Ints, strides: Ints) -> tuple[int | None, ...]:
     """Spatial sizes of what was pooled, as far as they can be told."""
     n = len(kernel_shape)
     if len(sizes) != n:
@@ -335,7 +335,7 @@ def _(
         asked = output_shape.ints()
         return X.of([None] * (n + 2) if asked is None else asked)
     dims = X.dims or I.dims or (None,) * (n + 2)
-    return X.of((*dims[:2], *_unpooled(dims[2:], kernel_shape, pads, strides)))
+    return X.of((*dims[:2], *unpooled(dims[2:], kernel_shape, pads, strides)))
 
 
 @max_unpool.grad

@@ -15,15 +15,16 @@ from mezzo.runtime.graph import GraphBuilder
 
 from .graphs import hosted
 
-# whose results have sizes that data decide, or are no tensors of numbers; those with bodies
+# whose results have sizes that data decide (where they are constants, such a result is one too and takes no step), or
+# are no tensors of numbers; those with bodies
 HOST_ALONE = """
-    Compress If ImageDecoder Loop NonMaxSuppression NonZero OptionalGetElement Range RegexFullMatch StringConcat
-    StringNormalizer StringSplit TfIdfVectorizer Unique com.microsoft::Tokenizer mezzo::ScanRows
+    BlackmanWindow Compress HammingWindow HannWindow If ImageDecoder Loop MelWeightMatrix NonMaxSuppression NonZero
+    OptionalGetElement Range RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer Unique
+    com.microsoft::Tokenizer mezzo::ScanRows
 """
 LACKING = """
-    AffineGrid BlackmanWindow Col2Im DFT DeformConv Det HammingWindow HannWindow LinearAttention MaxRoiPool
-    MaxUnpool MelWeightMatrix STFT com.microsoft::Attention com.microsoft::DynamicQuantizeLSTM
-    com.microsoft::EmbedLayerNormalization com.microsoft::MultiHeadAttention mezzo::Cofactors
+    DFT STFT com.microsoft::Attention com.microsoft::DynamicQuantizeLSTM com.microsoft::EmbedLayerNormalization
+    com.microsoft::MultiHeadAttention
 """
 
 

@@ -29,12 +29,16 @@ from mezzo.runtime.kernels import Ask, Declined
 from .cuda_shim import Run, ask, missing, run_all, written_by
 from .gpu_cases import CASES as COMPUTED
 from .gpu_cases import Case
+from .gpu_image_cases import DETERMINANT, IMAGES, LINEAR
 from .gpu_recurrent_cases import RECURRENCE
 from .gpu_template_cases import TEMPLATES
 from .graphs import arrays, hosted
 from .test_ops import WIDTH_MATTERS
 
-CASES = {**COMPUTED, **TEMPLATES, "gpu.recurrence": RECURRENCE}
+CASES = {
+    **COMPUTED, **TEMPLATES, "gpu.recurrence": RECURRENCE, "gpu.images": IMAGES, "gpu.determinant": DETERMINANT,
+    "gpu.linear_attention": LINEAR,
+}  # fmt: skip
 GENERATED = [k for k in GPU_KERNELS if isinstance(k, Generated)]
 ARCHITECTURES = ("sm_80", "sm_90")
 # max|a - b| <= tolerance * max|b| for every tensor; narrow floats are compared with what float64 rounds to

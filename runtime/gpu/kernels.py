@@ -7,9 +7,12 @@ from . import cublaslt, cudnn
 from .batchnorm import BatchNormalisationTraining
 from .between import GridSample, RoiAlign
 from .conv import Convolution
+from .determinant import Determinant
 from .einsum import Einsum
 from .gemm import Gemm
+from .images import Images
 from .indexing import Gather, Scatter
+from .linear_attention import LinearAttention
 from .losses import Losses
 from .made import Made
 from .movement import Movement, Pad
@@ -31,4 +34,5 @@ GPU_KERNELS: tuple[Kernel, ...] = (
     Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(), Places(), Losses(),
     BatchNormalisationTraining(), Random(),
     Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(), Recurrence(),
+    Images(), Determinant(), LinearAttention(),
 )  # fmt: skip
