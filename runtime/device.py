@@ -48,9 +48,9 @@ class Device:
 
         return Instance(program, arena, around, states)
 
-    def keep(self, state: Array) -> Array:
-        """A state where programs of this device read and write it."""
-        return state
+    def keep(self, states: Mapping[str, Array]) -> Mapping[str, Array]:
+        """States where programs of this device read and write them."""
+        return states
 
     @property
     def runs(self) -> bool:

@@ -9,6 +9,7 @@ from ..ops.errors import InputError
 PREFIX = "MEZZO_"
 SWITCHES = {
     "MEZZO_CACHE": "the folder of compiled GPU kernels; a folder of the user if not given",
+    "MEZZO_CACHE_SIZE": "MiB that they may take, 1024 if not given; 0 keeps nothing",
     "MEZZO_ENGINE": "'threaded', or 'naive' to run each workload where it is pushed",
     "MEZZO_ENGINE_CHECK": "1 to catch workloads that touch what they did not declare",
     "MEZZO_ENGINE_THREADS": "how many workloads may compute at once; all processors if not given",

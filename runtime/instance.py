@@ -67,14 +67,8 @@ class Instance:
         around: Surroundings,
         states: Mapping[str, Array] | None = None,
     ) -> None:
-        if arena.nbytes < program.arena_bytes:
-            raise PlanError(f"an arena of {arena.nbytes} bytes for a program of {program.arena_bytes}")
-        self.program, self.arena, self.around = program, arena, around
+        self._begin(program, arena, around)
         self._device, self._memory = device(program.target.device), arena
-        self._constant = frozenset(program.weights)
-        # kernels look at a few numbers among the constants (an exponent, a bound, axes, the scales of an image)
-        small = [n for n in program.weights if around.weights[n].size <= 16 and around.weights[n].dtype != np.uint8]
-        self._known = {n: type_of(around.weights[n], known=True) for n in small}
         self.arrays: dict[str, Array] = {}
         self._bind_fixed(states or {})
         self.staged = self._bind_staged()
@@ -97,6 +91,16 @@ class Instance:
                 self.calls.append(self._prepared(i))
         self.fixed = None if self._moving else self._working()
         self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
+
+    def _begin(self, program: Program, arena: Any, around: Surroundings) -> None:
+        """What instances of all devices have."""
+        if arena.nbytes < program.arena_bytes:
+            raise PlanError(f"an arena of {arena.nbytes} bytes for a program of {program.arena_bytes}")
+        self.program, self.arena, self.around = program, arena, around
+        self._constant = frozenset(program.weights)
+        # kernels look at a few numbers among the constants (an exponent, a bound, axes, the scales of an image)
+        small = [n for n in program.weights if around.weights[n].size <= 16 and around.weights[n].dtype != np.uint8]
+        self._known = {n: type_of(around.weights[n], known=True) for n in small}
 
     def _bind_fixed(self, states: Mapping[str, Array]) -> None:
         program = self.program

@@ -194,7 +194,7 @@ class Session:
                 raise InputError(
                     f"state {name!r} is {type_of(self.states[name])}, not {type_of(first)}", where="Session"
                 )
-            self.states[name] = on.keep(self.states[name])
+        self.states.update(on.keep({n: self.states[n] for n in self.signature.states}))
         self._fixed = all(isinstance(t, Tensor) and t.static for t in self.signature.inputs.values())
         if not self._lies_ready():
             # whatever is wrong with the graph is said here, and not by the first run

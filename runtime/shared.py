@@ -48,3 +48,10 @@ def derived(source: Array, how: str, make: Callable[[], Array]) -> Array:
     if found is None:
         found = forms[how] = shared(make(), (source,))
     return found
+
+
+def known(source: Array, how: str) -> Any:
+    """What was made of an array in this way and is in use; None if there is nothing."""
+    with _lock:
+        forms = _derived.get(id(source))
+        return None if forms is None else forms.get(how)

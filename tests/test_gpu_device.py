@@ -18,6 +18,7 @@ from mezzo.ops.types import DType, Tensor, f32
 from mezzo.runtime import device as devices
 from mezzo.runtime.device import device
 from mezzo.runtime.feeds import checked
+from mezzo.runtime.gpu import uploads
 from mezzo.runtime.gpu.host import HostSteps, aside
 from mezzo.runtime.gpu.kernels import GPU_KERNELS
 from mezzo.runtime.gpu.memory import Resident
@@ -307,6 +308,31 @@ def test_a_constant_is_uploaded_once(standin: Standin) -> None:
     assert len(ups) == 1 + 3  # the constant, and what each run is fed
 
 
+def test_weights_go_up_in_one_pass(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through pinned memory, with one wait for all; of more than that holds, with a wait where it is used again.
+    States of a training too."""
+
+    def run() -> int:
+        weights = [np.full((40, 40), 0.01 * i, np.float32) for i in range(6)]
+        g = GraphBuilder()
+        y = g.input("x", f32(3, 40))
+        for w in weights:
+            y = g.MatMul(y, g.const(w))
+        session, fed = mz.Session(g.graph([y]), device="gpu:0"), {"x": np.ones((3, 40), np.float32)}
+        standin.log.clear()
+        close(session.run(fed), mz.Session(session.graph).run(fed))
+        assert sum(e.nbytes for e in standin.log if e.detail == "memcpyHostToDevice") == 6 * 6400 + 480
+        return standin.count("sync")
+
+    assert run() == 2
+    monkeypatch.setattr(uploads, "STAGED", 12000)  # each half takes less than a weight
+    assert run() == 2 + 5
+    standin.log.clear()
+    trainer = mz.Trainer(mlp(), device="gpu:0")
+    assert standin.count("sync") == 1
+    assert standin.count("copy") == len(trainer.states)
+
+
 def test_no_room(standin: Standin) -> None:
     g = GraphBuilder()
     x = g.input("x", f32("batch", 1 << 16))
@@ -422,8 +448,8 @@ def test_commands_that_tell_of_a_gpu(standin: Standin) -> None:
 
 
 def test_training(standin: Standin, tmp_path: Path) -> None:
-    """A Trainer keeps its states on the device, where all of its step runs; a checkpoint goes to the CPU. The graph that
-    was captured follows the schedule of rates: it counts the updates itself. Metrics are read when they are asked for.
+    """A Trainer keeps its states on the device, and all of its step runs there; a checkpoint goes to the CPU. The graph
+    that was captured follows the schedule of rates: it counts the updates itself. Metrics are read when asked for.
     """
     digits = held_out()
     batch = {"image": digits.inputs[:4], "target": digits.labels[:4]}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...ops import Tensor
+from ...ops.dataclasses import dataclass
 from ..graph import Node
 from ..kernels.kernel import Alias, Ask, Declined
 from ..lives import aligned
@@ -216,8 +216,8 @@ def _training(ask: Ask, ch: _Channels) -> Written:
         reads(e[0], "x", In(0)), reads(e[1], "scale", In(1)), reads(e[2], "bias", In(2)),
         reads(outs[3], "mean", Out(3)), reads(outs[4], "variance", Out(4)), writes(outs[0], "y", Out(0)),
     ]  # fmt: skip
-    made = each("batch_norm_train", parameters, (math.prod(ch.sizes),), "\n".join(body))
-    return Written((*launches, made), workspace, tuple(aliases))
+    elementwise = each("batch_norm_train", parameters, (math.prod(ch.sizes),), "\n".join(body))
+    return Written((*launches, elementwise), workspace, tuple(aliases))
 
 
 def _gradient(ask: Ask, ch: _Channels) -> Written:
@@ -264,7 +264,7 @@ def _gradient(ask: Ask, ch: _Channels) -> Written:
         f"dx[i] = {outs[0].write(value)};",
     ]
     parameters = [*images, *statistics, reads(scale, "scale", In(2)), *(reads(wide, n, place) for n, place in sums)]
-    made = each(
+    elementwise = each(
         "batch_norm_grad", [*parameters, writes(outs[0], "dx", Out(0))], (math.prod(ch.sizes),), "\n".join(body)
     )
-    return Written((*launches, made), workspace)
+    return Written((*launches, elementwise), workspace)

@@ -5,6 +5,7 @@ that are read where they lie, and for single channels a thread for each element.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ...ops import DType, Tensor
 from ...ops.conv import transposed_windows
@@ -110,15 +111,8 @@ def _patches(ask: Ask, x: Tensor, w: Tensor, y: Tensor) -> Product | Declined:
         assert isinstance(zero, Tensor)
         parameters.append(reads(_e(zero), "wz", In(wz)))
         left += f" - (int)wz[{f'g * {filters} + row' if (zero.elements or 0) > 1 else 0}]"
-    lines = [
-        *coordinates("int", "column", places, "o"),
-        *coordinates("int", "k", (depth, *kernel), "t"),
-        f"int p = (n * {x.sizes[1]} + g * {depth} + t0) * {math.prod(x.sizes[2:])};",
-        "bool there = true;",
-    ]
-    for d, (v, size, step) in enumerate(zip(around, x.sizes[2:], strides_of(x.sizes)[2:], strict=True)):
-        lines.append(f"{{ const int s = o{d} * {v.stride} + t{d + 1} * {v.dilation} + {-v.before};")
-        lines.append(f"there = there && s >= 0 && s < {size}; p += s * {step}; }}")
+    at = [(f"o{d} * {v.stride} + t{d + 1} * {v.dilation} + {-v.before}", 1) for d, v in enumerate(around)]
+    lines = _read_at(x, depth, kernel, places, at)
     lines.append(f"if (there) value = {value};")
     result, e = "sum", _e(y)
     if bias >= 0 and given(ask, bias):
@@ -147,6 +141,24 @@ def _patches(ask: Ask, x: Tensor, w: Tensor, y: Tensor) -> Product | Declined:
     )
 
 
+def _read_at(
+    x: Tensor, depth: int, kernel: Sequence[int], places: Sequence[int], at: Sequence[tuple[str, int]]
+) -> list[str]:
+    """Statements: whether the image has an element `there` for place `column` and tap `k`, and where, in `p`. Along
+    each axis it lies `at` an expression over the places `o` and the taps `t`, divided by a number."""
+    lines = [
+        *coordinates("int", "column", places, "o"),
+        *coordinates("int", "k", (depth, *kernel), "t"),
+        f"int p = (n * {x.sizes[1]} + g * {depth} + t0) * {math.prod(x.sizes[2:])};",
+        "bool there = true;",
+    ]
+    for (place, by), size, step in zip(at, x.sizes[2:], strides_of(x.sizes)[2:], strict=True):
+        whole, own = (f" && s % {by} == 0", f"s / {by}") if by > 1 else ("", "s")
+        lines.append(f"{{ const int s = {place};")
+        lines.append(f"there = there && s >= 0{whole} && {own} < {size}; p += {own} * {step}; }}")
+    return lines
+
+
 def _transposed(ask: Ask, x: Tensor, w: Tensor, y: Tensor) -> Product | Declined:
     """Each place of the result gathers from the places of the image whose windows see it."""
     attr = {**ask.node.record.attrs, **ask.node.attrs}
@@ -162,16 +174,8 @@ def _transposed(ask: Ask, x: Tensor, w: Tensor, y: Tensor) -> Product | Declined
         *(f"const int tap = k % {taps};", f"const int from = g * {depth} + k / {taps};"),
         f"value = {_e(w).read(f'w[(from * {filters} + row) * {taps} + tap]')};",
     ]
-    lines = [
-        *coordinates("int", "column", places, "o"),
-        *coordinates("int", "k", (depth, *kernel), "t"),
-        f"int p = (n * {x.sizes[1]} + g * {depth} + t0) * {math.prod(x.sizes[2:])};",
-        "bool there = true;",
-    ]
-    for d, (v, size, step) in enumerate(zip(around, x.sizes[2:], strides_of(x.sizes)[2:], strict=True)):
-        lines.append(f"{{ const int s = o{d} + {v.before} - t{d + 1} * {v.dilation};")
-        lines.append(f"there = there && s >= 0 && s % {v.stride} == 0 && s / {v.stride} < {size};")
-        lines.append(f"p += s / {v.stride} * {step}; }}")
+    at = [(f"o{d} + {v.before} - t{d + 1} * {v.dilation}", v.stride) for d, v in enumerate(around)]
+    lines = _read_at(x, depth, kernel, places, at)
     lines.append(f"if (there) value = {_e(x).read('x[p]')};")
     parameters, result = [reads(_e(x), "x", In(0)), reads(_e(w), "w", In(1))], "sum"
     if given(ask, 2):

@@ -23,7 +23,8 @@ from .direct import Direct
 from .driver import cupy, described
 from .host import HOST, Host, HostSteps, aside
 from .kernels import GPU_KERNELS
-from .memory import DeviceFull, Resident, allocated
+from .memory import DeviceFull, allocated
+from .uploads import residents
 
 if TYPE_CHECKING:
     from ..program import Program
@@ -77,12 +78,8 @@ class Gpu(Device):
 
         return GpuInstance(program, arena, around, states)
 
-    def keep(self, state: Array) -> Array:
-        """A state in the device's memory; what lies there already is taken as it is."""
-        if self.planned or isinstance(state, Resident):
-            return state
-        made: Any = Resident(np.asarray(state), self.index)
-        return made
+    def keep(self, states: Mapping[str, Array]) -> Mapping[str, Array]:
+        return states if self.planned else residents(states, self.index)
 
     @property
     def runs(self) -> bool:

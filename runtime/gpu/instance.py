@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...ops import DType, Tensor
-from ...ops.errors import PlanError
-from ...ops.types import Array, type_of
+from ...ops.types import Array
 from ..device import device
 from ..eager import blaming
 from ..instance import BodyRunner, Instance, Observer, Surroundings
@@ -33,8 +32,9 @@ from .generated import Generated
 from .host import HOST, Aside, aside
 from .keys import Keys
 from .launch import Written
-from .memory import Resident, uploaded, view
+from .memory import Resident, view
 from .staging import Staging
+from .uploads import uploaded
 
 
 class GpuInstance(Instance):
@@ -52,16 +52,11 @@ class GpuInstance(Instance):
         around: Surroundings,
         states: Mapping[str, Array] | None = None,
     ) -> None:
-        if arena.nbytes < program.arena_bytes:
-            raise PlanError(f"an arena of {arena.nbytes} bytes for a program of {program.arena_bytes}")
-        self.program, self.arena, self.around = program, arena, around
+        self._begin(program, arena, around)
         gpu = device(program.target.device)
         assert isinstance(gpu, Gpu)
         self._gpu, self._there = gpu, arena
         self._device = HOST
-        self._constant = frozenset(program.weights)
-        small = [n for n in program.weights if around.weights[n].size <= 16 and around.weights[n].dtype != np.uint8]
-        self._known = {n: type_of(around.weights[n], known=True) for n in small}
         self._aside = {a.index: a for a in aside(program)}
         self._kept: list[Array] = []
         self._moving: dict[int, Any] = {}
@@ -92,13 +87,15 @@ class GpuInstance(Instance):
         self.arrays = {n: self.around.weights[n] for n in program.weights}
         self.arrays |= self._staging.arrays
         self.there: dict[str, Any] = {}
+        constants: dict[str, Array] = {}
         for slot in program.plan.slots:
             name, known = slot.life.value, types.get(slot.life.value)
             if slot.life.space is Space.WEIGHT:
                 if name in read:
-                    self.there[name] = uploaded(self.around.weights[name], self._gpu.index)
+                    constants[name] = self.around.weights[name]
             elif slot.life.space is Space.ARENA and isinstance(known, Tensor):
                 self.there[name] = view(self._there, slot.offset, known)
+        self.there |= uploaded(constants, self._gpu.index)
         for before, after in program.states.items():
             state: Any = states[before]
             assert isinstance(state, Resident)

@@ -11,8 +11,7 @@ from ...ops.random import words_of
 from ..eager import node_key
 from ..program import Step
 from .driver import cupy
-from .memory import allocated
-from .staging import pinned
+from .memory import allocated, pinned
 
 APART = 64  # bytes from one step's words to the next one's
 

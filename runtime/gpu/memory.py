@@ -11,8 +11,14 @@ from ...ops import DType, Tensor
 from ...ops.dataclasses import dataclass
 from ...ops.errors import BudgetError
 from ...ops.types import Array
-from ..shared import derived
 from .driver import cupy
+
+
+def pinned(nbytes: int) -> Array:
+    """So many bytes of host memory that a GPU copies from and to by itself."""
+    if not nbytes:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(cupy().cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
 
 def allocated(nbytes: int, index: int) -> Any:
@@ -107,34 +113,14 @@ def element(dtype: DType) -> Any:
     return known if known.isbuiltin == 1 or dtype is DType.BFLOAT16 else np.dtype(f"u{known.itemsize}")
 
 
-def uploaded(array: Array, index: int) -> Any:
-    """A constant in the device's memory, uploaded once for as long as anybody uses it."""
-    return derived(array, f"on gpu:{index}", lambda: _upload(array, index))
-
-
-def _upload(array: Array, index: int) -> Any:
-    cp = cupy()
-    source = np.ascontiguousarray(array)
-    memory = allocated(max(source.nbytes, 1), index)
-    with cp.cuda.Device(index):
-        if source.nbytes:
-            # pageable memory: the call has read it when it returns, and the copy is done when the stream is
-            stream = cp.cuda.Stream(non_blocking=True)
-            kind = cp.cuda.runtime.memcpyHostToDevice
-            cp.cuda.runtime.memcpyAsync(memory.data.ptr, source.ctypes.data, source.nbytes, kind, stream.ptr)
-            stream.synchronize()
-        return cp.ndarray(array.shape, element(DType.of(array.dtype)), memptr=memory.data)
-
-
 class Resident:
     """A state in a device's memory that is read and written like an array of the host, a copy each time.
 
     `array` is CuPy's array: what programs read and write.
     """
 
-    def __init__(self, first: Array, index: int) -> None:
-        self._index, self._dtype = index, first.dtype
-        self.array = _upload(first, index)  # states are written: never one that is shared
+    def __init__(self, array: Any, dtype: Any, index: int) -> None:
+        self._index, self._dtype, self.array = index, dtype, array
 
     @property
     def dtype(self) -> Any:

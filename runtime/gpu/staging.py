@@ -17,15 +17,9 @@ from ...ops.types import Array
 from ..lives import aligned
 from ..program import Program
 from .driver import cupy
+from .memory import pinned
 
 PIECE = 4 << 20  # bytes: pinned memory is written at some 10 GB/s and read by the device at several times that
-
-
-def pinned(nbytes: int) -> Array:
-    """So many bytes of host memory that a GPU copies from and to by itself."""
-    if not nbytes:
-        return np.empty(0, np.uint8)
-    return np.frombuffer(cupy().cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
 
 class Staging:

@@ -17,6 +17,7 @@ from ...onednn.postops import anchor
 from ..cache import key_of, read, write
 from ..cudnn.library import is_plan
 from ..driver import cupy, described, index_of
+from ..found import needed
 from ..generated import laid
 from ..timing import TIMED, fastest, filled, milliseconds
 from .library import ALIGNED, HANDLES, Algorithm, Descriptors, Library, alignment, find
@@ -111,10 +112,7 @@ def _extent(m: Matrix, batch: int) -> int:
 
 
 def _library() -> Library:
-    found = find()
-    if isinstance(found, str):
-        raise Refused(found)
-    return found
+    return needed(find(), error=Refused)
 
 
 def _key(product: Product, target: Target) -> str:

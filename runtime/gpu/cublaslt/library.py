@@ -15,6 +15,7 @@ import numpy as np
 
 from ....ops import DType
 from ....ops.dataclasses import dataclass, field
+from ..found import tried
 from .product import Matrix, Product, Refused
 
 HINT = "pip install 'nvmath-python>=1.0,<2' 'mezzo[cuda13]'"
@@ -46,11 +47,12 @@ class Library:
 @cache
 def find() -> Library | str:
     """cuBLASLt, or why there is none; looked for once."""
-    try:
+
+    def load() -> Library:
         lt, cublas = import_module("nvmath.bindings.cublasLt"), import_module("nvmath.bindings.cublas")
         return Library(lt, cublas, import_module("nvmath").CudaDataType, str(lt.get_version()))
-    except Exception as error:  # the bindings raise errors of their own without a driver or the library
-        return f"cuBLASLt cannot be loaded: {error}; {HINT}"
+
+    return tried("cuBLASLt", HINT, load)
 
 
 class _Handles:

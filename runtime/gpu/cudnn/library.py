@@ -14,6 +14,7 @@ from typing import Any
 from ....ops.dataclasses import dataclass
 from ....ops.errors import MissingPackage
 from ..driver import cupy, index_of
+from ..found import needed, tried
 
 HINT = "pip install 'nvidia-cudnn-frontend>=1.28,<1.29' 'nvidia-cudnn-cu13>=9.19,<10'"
 DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -35,29 +36,23 @@ class Library:
 @cache
 def find() -> Library | str:
     """cuDNN, or why there is none; looked for once."""
-    try:
+
+    def load() -> Library:
         # a part of cuDNN is linked with the driver, and says nothing but that a part is missing where there is none
         ctypes.CDLL(DRIVER)
-    except OSError as error:
-        return f"cuDNN needs the driver of a GPU: {error}"
-    with suppress(Exception):  # engines that are compiled at run time find NVRTC only where it is loaded
-        import_module("cuda.pathfinder").load_nvidia_dynamic_lib("nvrtc")
-    try:
+        with suppress(Exception):  # engines that are compiled at run time find NVRTC only where it is loaded
+            import_module("cuda.pathfinder").load_nvidia_dynamic_lib("nvrtc")
         module = import_module("cudnn")
-        number = int(module.backend_version())
-    except Exception as error:  # the module raises errors of many kinds where the library behind it is missing
-        return f"cuDNN cannot be loaded: {error}; {HINT}"
-    if number < OLDEST:
-        return f"cuDNN {number} is older than {OLDEST}; {HINT}"
-    return Library(module, str(module.backend_version_string()), str(module.__version__))
+        if int(module.backend_version()) < OLDEST:
+            raise MissingPackage(f"{module.backend_version()} is older than {OLDEST}")
+        return Library(module, str(module.backend_version_string()), str(module.__version__))
+
+    return tried("cuDNN", HINT, load)
 
 
 def library() -> Library:
     """cuDNN. Raises MissingPackage without it."""
-    found = find()
-    if isinstance(found, str):
-        raise MissingPackage(found, hint=HINT)
-    return found
+    return needed(find(), HINT)
 
 
 def is_plan(device: str) -> bool:
