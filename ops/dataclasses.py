@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, FrozenInstanceError, asdict, field, fields, replace
+from dataclasses import MISSING, FrozenInstanceError, asdict, field, fields, replace
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -119,27 +119,37 @@ def _init(cls: Any) -> Any:
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     head = ", ".join(["self", *parameters, *(["*"] if named else []), *named])
-    exec(f"def __init__({head}):\n " + "\n ".join(body or ["pass"]), known)
-    return known["__init__"]
+    return _compiled(f"def __init__({head}):\n " + "\n ".join(body or ["pass"]), known)
 
 
-def _standard(name: str, of: Sequence[Field[Any]], **what: Any) -> Any:
-    """A method that the standard library makes, for it looks at nothing but the names of the fields."""
-    twin: Any = type("Twin", (), {"__annotations__": {f.name: Any for f in of}, "__doc__": "a twin"})
-    wanted = {"init": False, "repr": name == "__repr__", "eq": False, **what}
-    return vars(dataclasses.dataclass(**wanted)(twin))[name]
+def _repr(cls: Any) -> Any:
+    """The standard library's, which looks at nothing but the names of the fields."""
+    twin: Any = type("Twin", (), {"__annotations__": {f.name: Any for f in fields(cls) if f.repr}, "__doc__": "a twin"})
+    return vars(dataclasses.dataclass(init=False, eq=False)(twin))["__repr__"]
 
 
-_FIRST = {
-    "__init__": _first("__init__", _init),
-    "__repr__": _first("__repr__", lambda cls: _standard("__repr__", [f for f in fields(cls) if f.repr])),
-    "__eq__": _first("__eq__", lambda cls: _standard("__eq__", [f for f in fields(cls) if f.compare], eq=True)),
-    "__hash__": _first("__hash__", lambda cls: _standard("__hash__", _hashed(cls), unsafe_hash=True)),
-}
+def _eq(cls: Any) -> Any:
+    mine, its = (_tuple(side, [f.name for f in fields(cls) if f.compare]) for side in ("self", "other"))
+    same = f"{mine} == {its} if other.__class__ is self.__class__ else NotImplemented"
+    return _compiled(f"def __eq__(self, other):\n return {same}", {})
 
 
-def _hashed(cls: Any) -> list[Field[Any]]:
-    return [f for f in fields(cls) if (f.compare if f.hash is None else f.hash)]
+def _hash(cls: Any) -> Any:
+    hashed = [f.name for f in fields(cls) if (f.compare if f.hash is None else f.hash)]
+    return _compiled(f"def __hash__(self):\n return hash({_tuple('self', hashed)})", {})
+
+
+def _tuple(of: str, names: Sequence[str]) -> str:
+    return "(" + "".join(f"{of}.{name}, " for name in names) + ")"
+
+
+def _compiled(text: str, known: dict[str, Any]) -> Any:
+    exec(text, known)
+    return known[text[4 : text.index("(")]]
+
+
+_FIRST = {n: _first(n, make) for n, make in
+          (("__init__", _init), ("__repr__", _repr), ("__eq__", _eq), ("__hash__", _hash))}  # fmt: skip
 
 
 def _set_attribute(self: Any, name: str, value: Any) -> None:
