@@ -17,7 +17,9 @@ from .pool import Pool
 
 LEAST = 1 << 18  # bytes of an array: below, NumPy and malloc have them ready as soon
 KEEP = 1 << 28  # bytes that may lie ready, if nothing is said
-POOL = Pool(None, Rounding("naive"), KEEP, "arrays")
+# exact sizes suit programs that repeat themselves a little better, and keep all there were where lengths change
+USUAL = Rounding("round", 20)
+POOL = Pool(None, USUAL, KEEP, "arrays")
 
 
 def fresh(shape: tuple[int, ...], dtype: np.dtype[Any], owner: str) -> Array:

@@ -8,16 +8,16 @@ array of its size then.
 >>> a = nd.ones((512, 1024)).wait_to_read()
 >>> stats().owners["Expand"] >= 2**21
 True
->>> set_pool("round:20", limit=2**30)
+>>> set_pool("naive", limit=2**30)
 >>> print(stats().rounding)
-round:20
+naive
 >>> set_pool()
 """
 
 from __future__ import annotations
 
 from ..ops.errors import InputError
-from .fresh import KEEP, POOL
+from .fresh import KEEP, POOL, USUAL
 from .ledger import PoolStats, Rounding
 from .memory_trace import read, record, replay
 
@@ -32,8 +32,8 @@ def trim() -> int:
     return POOL.trim()
 
 
-def set_pool(rounding: str | Rounding = "naive", *, limit: int | None = None, keep: int = KEEP) -> None:
-    """Other rules from now on: see `Rounding` (`naive`, `round:24`, `unpooled`).
+def set_pool(rounding: str | Rounding = USUAL, *, limit: int | None = None, keep: int = KEEP) -> None:
+    """Other rules from now on: see `Rounding` (`naive`, `round:20`, `unpooled`).
 
     `limit` is how many bytes arrays may take (None: as many as there are), `keep` how many may lie ready. An operation
     that would pass the limit raises BudgetError where its result is read. Raises InputError for negative bytes.

@@ -157,6 +157,7 @@ class Session:
         exchange: Exchange | None = None,
     ) -> None:
         self._model, self.signature, self.budget = model, model.signature, budget or Budget()
+        self._owner = self.signature.name or "a program"
         self._stored = None if isinstance(model, Graph) else model
         on = device_named(device)
         self._options = Options(
@@ -496,7 +497,7 @@ class Session:
             if known.counted or around.meter.watches:
                 around.meter = Meter(self.budget.steps)
                 around.key = self._key(draw)
-            buffers, results = known.replay(instance, feeds, self.signature.name)
+            buffers, results = known.replay(instance, feeds, self._owner)
             short = known.short(instance)
             if short is not None:
                 seat.replays[known] = short
@@ -536,7 +537,7 @@ class Session:
         if not (isinstance(port.type, Tensor) and port.type.static):
             return None
         if given is None or port.name not in given:
-            return fresh(port.type.sizes, port.type.dtype.numpy, self.signature.name)
+            return fresh(port.type.sizes, port.type.dtype.numpy, self._owner)
         array = given[port.name]
         if not isinstance(array, np.ndarray):
             array = self._options.device.taken(array) if hasattr(array, "__dlpack__") else np.asarray(array)

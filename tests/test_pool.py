@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ from mezzo.runtime.ledger import Rounding
 from mezzo.runtime.lives import ALIGN
 from mezzo.runtime.memory_trace import HEAD, Event, read, record, replay, text
 from mezzo.runtime.pool import Pool
+from mezzo.tools.cli import cli
 
 from .array_modes import Using
 
@@ -333,7 +335,7 @@ def resident() -> int:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    memory.set_pool(keep=5 * NBYTES)
+    memory.set_pool("naive", keep=5 * NBYTES)
     held = [nd.ones((n, 1024)).wait_to_read() for n in range(400, 420)]
     del held
     assert NBYTES < memory.stats().idle <= 5 * NBYTES
@@ -415,3 +417,25 @@ def test_damaged_files_are_read_or_refused(at: int, byte: bytes, tmp_path_factor
         return
     for rounding in ROUNDINGS:
         replay(events, rounding)
+
+
+def test_the_command_compares_pools(tmp_path: Path) -> None:
+    """A step whose length changes: exact sizes keep them all, rounded ones serve again."""
+    with Using("in place"), record(tmp_path / "run.jsonl"):
+        for n in range(400, 420):
+            (nd.ones((n, 1024)) + 1).wait_to_read()
+    runner = CliRunner()
+    done = runner.invoke(cli, ["memory", str(tmp_path / "run.jsonl"), "--json"])
+    assert done.exit_code == 0, done.output
+    rows = {row["rounding"]: row for row in json.loads(done.output)["pools"]}
+    assert list(rows) == ["unpooled", "naive", "round:16", "round:20", "round:24"]
+    assert {row["asked bytes"] for row in rows.values()} == {2 * 419 * 4096}
+    assert (rows["unpooled"]["waste %"], rows["unpooled"]["made"], rows["unpooled"]["ready"]) == ("0.0", 40, 0)
+    assert rows["round:20"]["made"] == 2
+    assert rows["naive"]["made"] >= 20
+    assert float(rows["naive"]["waste %"]) > 80 > float(rows["round:20"]["waste %"])
+    args = ["memory", str(tmp_path / "run.jsonl"), "--json", "--rounding", "naive", "--limit", "1MiB"]
+    assert "passes the limit" in runner.invoke(cli, args).output
+    (tmp_path / "bad.jsonl").write_text("{}\n")
+    assert isinstance(runner.invoke(cli, ["memory", str(tmp_path / "bad.jsonl")]).exception, InputError)
+    assert isinstance(runner.invoke(cli, [*args[:2], "--rounding", "often"]).exception, InputError)

@@ -175,6 +175,20 @@ def bundle(model: Path, output: Path, as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option("--rounding", "roundings", multiple=True, help="naive, unpooled, round:EXPONENT; several are compared.")
+@click.option("--limit", metavar="SIZE", help="What the pool may take.")
+@click.option("--keep", default="256MiB", show_default=True, metavar="SIZE", help="What may lie ready.")
+@json_option
+def memory(trace: Path, roundings: tuple[str, ...], limit: str | None, keep: str, as_json: bool) -> None:
+    """Replay TRACE (of mz.memory.record) on pools of several rules: peaks, waste, and blocks that had to be made."""
+    from .memory import memory as report
+
+    made = report(trace, roundings, limit=parse_size(limit) if limit else None, keep=parse_size(keep))
+    show(made, as_json=as_json)
+
+
+@cli.command()
 @click.option(
     "--picture", default="digits.png", show_default=True, type=click.Path(path_type=Path), help="Where to draw."
 )

@@ -1,0 +1,58 @@
+"""`mezzo memory`: what a recorded run would have cost under other rules of the pool."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ..ops.errors import BudgetError
+from ..runtime.fresh import KEEP
+from ..runtime.ledger import Rounding
+from ..runtime.memory_trace import Event, read, replay
+from .report import Report, Table
+
+USUAL = ("unpooled", "naive", "round:16", "round:20", "round:24")
+HEADS = ("rounding", "asked bytes", "in use bytes", "reserved bytes", "waste %", "made", "ready")
+
+
+def memory(
+    path: str | os.PathLike[str], roundings: Sequence[str] = (), *, limit: int | None = None, keep: int = KEEP
+) -> Report:
+    """Each rounding's pool at the end of a trace of `mz.memory.record`.
+
+    Bytes asked for, in blocks, and taken from the system, each at its peak; waste is the part of the last that was
+    never asked for at once; `made` blocks came from the system, the others lay ready. Raises InputError for a file
+    that is no trace, or a rounding that there is not.
+    """
+    rules = [Rounding.parse(r) for r in roundings or USUAL]
+    events = read(path)
+    takes = [e for e in events if e.nbytes is not None]
+    owners: dict[str, tuple[int, int]] = {}
+    for e in takes:
+        count, nbytes = owners.get(str(e.owner), (0, 0))
+        owners[str(e.owner)] = count + 1, nbytes + (e.nbytes or 0)
+    facts = {
+        "arrays": len(takes),
+        "bytes": sum(e.nbytes or 0 for e in takes),
+        "alive_at_the_end": 2 * len(takes) - len(events),
+        "kept_bytes": keep,
+    }
+    ranked = sorted(((o, *n) for o, n in owners.items()), key=lambda row: -row[2])
+    return Report(
+        str(path),
+        facts,
+        (
+            Table("Pools", HEADS, [_row(events, rule, limit, keep) for rule in rules]),
+            Table("Owners", ("owner", "arrays", "bytes"), ranked),
+        ),
+    )
+
+
+def _row(events: Sequence[Event], rule: Rounding, limit: int | None, keep: int) -> tuple[object, ...]:
+    try:
+        found = replay(events, rule, limit=limit, keep=keep)
+    except BudgetError:
+        return (str(rule), "passes the limit", *[""] * (len(HEADS) - 2))
+    waste = f"{100 * found.waste:.1f}"
+    peaks = found.peak_asked, found.peak, found.peak_reserved
+    return (str(rule), *peaks, waste, found.misses, found.hits)
