@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import mezzo as mz
 from mezzo.gluon import symbols as sym
-from mezzo.gluon.symbols import Executor, Symbol
+from mezzo.gluon.symbols import Arrays, Executor, Symbol
 from mezzo.ops.errors import InputError, MezzoError, ModelError, ShapeError
 from mezzo.runtime.arrays import waitall
+from mezzo.runtime.arrays.prepared import PIECE
 
 from .models import referee
 
@@ -270,6 +271,58 @@ def test_softmax_that_ignores(normalization: str) -> None:
     p[np.arange(4), label.astype(int)] -= 1
     p[label == 2] = 0
     close(net.grad_dict["x"].asnumpy(), p / {"null": 1, "batch": 4, "valid": 2}[normalization])
+
+
+SIZES = {"small": (7,), "large": (PIECE + 1234,), "matrix": (3, 5)}
+
+
+def several(seed: int) -> tuple[Arrays, dict[str, Any]]:
+    """Arrays, and the same in NumPy."""
+    rng = np.random.default_rng(seed)
+    known = {n: rng.standard_normal(s).astype(np.float32) for n, s in SIZES.items()}
+    return Arrays({n: mz.nd.array(x) for n, x in known.items()}), known
+
+
+def same_bits(found: Arrays, known: dict[str, Any]) -> None:
+    assert list(found) == list(known)
+    for name, x in known.items():
+        assert found[name].asnumpy().tobytes() == x.tobytes(), name
+
+
+def test_arithmetic_by_name_has_the_bits_of_numpy_whether_it_is_put_off_or_not() -> None:
+    (w, x), (g, y), (m, z) = several(1), several(2), several(3)
+    rate = np.float32(0.1)
+    w -= 0.1 * g
+    x = {n: x[n] - rate * y[n] for n in x}
+    same_bits(w, x)
+    held = 1 - (g * 0.5 + m)
+    w += held * g  # what is held is read below too
+    x = {n: x[n] + (1 - (y[n] * np.float32(0.5) + z[n])) * y[n] for n in x}
+    step = -g
+    w *= step
+    x = {n: x[n] * -y[n] for n in x}
+    g["small"][:] = 0.0  # after all of these
+    same_bits(w, x)
+    same_bits(held, {n: 1 - (y[n] * np.float32(0.5) + z[n]) for n in x})
+    same_bits(step, {n: -y[n] for n in x})
+    own = 0.5 * w
+    w -= own  # it reads what is changed
+    same_bits(own, {n: x[n] * np.float32(0.5) for n in x})
+    same_bits(w, {n: x[n] - x[n] * np.float32(0.5) for n in x})
+    with pytest.raises(InputError, match="names have to agree"):
+        w -= Arrays({"small": g["small"]})
+
+
+def test_what_is_put_off_is_computed_before_a_run_writes_what_it_reads() -> None:
+    net = filled(lenet().simple_bind(data=(4, 1, 16, 16)))
+    net.forward_backward(**batch())
+    before = net.g["fc0_weight"].asnumpy()
+    net.w["fc0_bias"][:] = 1.0
+    waitall()
+    step = 2.0 * net.g
+    net.forward_backward()
+    assert not np.array_equal(net.g["fc0_weight"].asnumpy(), before)
+    assert np.array_equal(step["fc0_weight"].asnumpy(), 2 * before)
 
 
 def test_memory_is_what_an_executor_takes() -> None:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .arrays import Arrays
 from .control import cond, foreach, while_loop
-from .executor import Arrays, Executor
+from .executor import Executor
 from .memory import Memory
 from .operators import LAYERS, find
 from .operators import group as Group  # noqa: N812 (MXNet's name)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from ...runtime.arrays.random import generator
 from ...runtime.arrays.running import as_array, assign, inplace, memory
 from ...runtime.arrays.runs import Runs
 from ...runtime.session import Session
+from .arrays import Arrays
 from .programs import Way, gradient_of, lossless, program
 from .shapes import Typed
 from .symbol import Symbol, variables
@@ -214,78 +214,3 @@ def _own_memory(name: str, array: Array) -> np.ndarray[Any, Any]:
 def _same_arrays(value: Any, held: Mapping[str, Array]) -> None:
     if not isinstance(value, Arrays) or any(a is not held.get(n) for n, a in value.items()):
         raise InputError("w is changed in place", where="Executor.w", hint="net.w -= rate * net.g, or copy_params_from")
-
-
-class Arrays(Mapping[str, Array]):
-    """Arrays by name, with arithmetic array by array: `w -= rate * g`.
-
-    >>> from mezzo.runtime import arrays as nd
-    >>> a = Arrays({"x": nd.ones(2)})
-    >>> a -= 0.5 * a
-    >>> a["x"].asnumpy()
-    array([0.5, 0.5], dtype=float32)
-    """
-
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
-        self._arrays = dict(arrays)
-
-    def __getitem__(self, name: str) -> Array:
-        return self._arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    def _others(self, other: Any) -> Any:
-        if not isinstance(other, Arrays):
-            return [other] * len(self)
-        if list(other) != list(self):
-            raise InputError(f"{', '.join(self)} with {', '.join(other)}", where="Arrays", hint="names have to agree")
-        return list(other.values())
-
-    def _made(self, op: Callable[[Any, Any], Array], other: Any, turned: bool = False) -> Arrays:
-        pairs = zip(self.items(), self._others(other), strict=True)
-        return Arrays({n: op(b, a) if turned else op(a, b) for (n, a), b in pairs})
-
-    def __add__(self, other: Any) -> Arrays:
-        return self._made(operator.add, other)
-
-    def __sub__(self, other: Any) -> Arrays:
-        return self._made(operator.sub, other)
-
-    def __mul__(self, other: Any) -> Arrays:
-        return self._made(operator.mul, other)
-
-    def __truediv__(self, other: Any) -> Arrays:
-        return self._made(operator.truediv, other)
-
-    def __radd__(self, other: Any) -> Arrays:
-        return self._made(operator.add, other, turned=True)
-
-    def __rsub__(self, other: Any) -> Arrays:
-        return self._made(operator.sub, other, turned=True)
-
-    def __rmul__(self, other: Any) -> Arrays:
-        return self._made(operator.mul, other, turned=True)
-
-    def __neg__(self) -> Arrays:
-        return self._made(operator.mul, -1)
-
-    def _in_place(self, op: str, other: Any) -> Self:
-        for array, b in zip(self.values(), self._others(other), strict=True):
-            inplace(op, array, b)
-        return self
-
-    def __iadd__(self, other: Any) -> Self:
-        return self._in_place("Add", other)
-
-    def __isub__(self, other: Any) -> Self:
-        return self._in_place("Sub", other)
-
-    def __imul__(self, other: Any) -> Self:
-        return self._in_place("Mul", other)
-
-    def __itruediv__(self, other: Any) -> Self:
-        return self._in_place("Div", other)

@@ -26,7 +26,7 @@ LONGEST = 24  # operations in one expression
 MANY = 96  # nodes that wait at most
 
 lock = threading.RLock()
-waiting: list[ref[Node]] = []
+waiting: list[ref[Any]] = []  # nodes, and what else has a `push`
 _on = False
 
 
@@ -41,6 +41,11 @@ class Node:
         self.code, self.at = out._code, out._at
         self.length = 1 + sum([o.length for o in operands if o.__class__ is Node])
         self.array: Any = ref(out)  # the array that the user holds; the array itself once it is computed
+
+    def push(self) -> None:
+        """Compute it, if somebody holds its array and nobody has."""
+        if self.array.__class__ is ref and self.array() is not None:
+            _push(self)
 
 
 def fusing() -> bool:
@@ -72,20 +77,28 @@ def gather(made: Prepared, given: tuple[Any, ...], out: Any) -> None:
     with lock:
         operands = tuple([x if x.__class__ is np.ndarray or x._lazy is None else x._lazy for x in given])
         out._lazy = node = Node(made, operands, out)
-        waiting.append(ref(node))
-        if len(waiting) >= MANY:
-            waiting[:] = [r for r in waiting if r() is not None]
+        put_off(node)
         if node.length >= LONGEST or len(waiting) >= MANY:
             flush()
 
 
-def flush() -> None:
-    """Push all that is gathered, as long as somebody holds its array."""
+def put_off(one: Any) -> None:
+    """Have `one.push()` called when anybody asks for a variable, as long as somebody holds it."""
     with lock:
-        nodes, waiting[:] = [r() for r in waiting], []
-        for node in nodes:
-            if node is not None and node.array.__class__ is ref and node.array() is not None:
-                _push(node)
+        waiting.append(ref(one))
+        if len(waiting) >= MANY:
+            waiting[:] = [r for r in waiting if r() is not None]
+
+
+def flush(but: Any = None) -> None:
+    """Push all that is gathered, `but` this, as long as somebody holds it."""
+    with lock:
+        found, waiting[:] = [r() for r in waiting], []
+        for one in found:
+            if one is not None and one is not but:
+                one.push()
+        if but is not None:
+            waiting.append(ref(but))
 
 
 def _push(root: Node) -> None:
@@ -105,7 +118,7 @@ def _push(root: Node) -> None:
     out = Array(Variable(one, root.made.name, None), root.kind, root.place)
     out._code, out._at = root.code, root.at
     reads = [x._variable for x in leaves if x.__class__ is not np.ndarray]
-    call = order[0].made.call if len(order) == 1 else _fused(steps, leaves, root.kind)
+    call = order[0].made.call if len(order) == 1 else fused(steps, leaves, root.kind)
     sites = tuple([(n.code, n.at) for n in order])
     name = root.made.name if len(order) == 1 else f"{root.made.name} of {len(order)}"
     one.push(_compute, reads, (out._variable,), name=name, args=(call, tuple(leaves), out, steps, sites))
@@ -163,10 +176,10 @@ def _blame(steps: Steps, sites: Sites, values: Sequence[Any]) -> None:
             raise
 
 
-_FUSED: dict[tuple[Any, ...], Call] = {}
+_FUSED: dict[tuple[Any, ...], Pieces] = {}
 
 
-def _fused(steps: Steps, leaves: Sequence[Any], kind: Kind) -> Call:
+def fused(steps: Steps, leaves: Sequence[Any], kind: Kind) -> Pieces:
     """One call for several operations; made once for operations and operands of one sort."""
     kinds = tuple([(x.dtype, x.shape) if x.__class__ is np.ndarray else x._kind for x in leaves])
     key = steps, kinds

@@ -94,8 +94,8 @@ def _prepare(name: str, domain: str, template: Template, attrs: dict[str, Any], 
             raise ShapeError(f"{name} gives {found}, which is no array")
         outs.append(kind_of(found.dtype.numpy, found.sizes) if found.static else None)
     if None not in outs and pays(domain, name, tuple(types)):
-        call = Planned(domain, name, template, tuple(attrs.items()), outputs)
-        return Prepared(record, template, attrs, tuple(outs), call)
+        planned = Planned(domain, name, template, tuple(attrs.items()), outputs)
+        return Prepared(record, template, attrs, tuple(outs), planned)
     if record.tree is not None and all(isinstance(t, Kind) or t is None for t in template) and outs[0] is not None:
         tree = record.tree([None if t is None else t.dtype for t in types], **bound)
         code = lower(tree)
@@ -193,18 +193,32 @@ class Pieces:
         _quiet.run(self._pieces, rows, made.reshape(-1))
         return made
 
-    def _pieces(self, rows: list[Any], made: Any) -> None:
+    def into(self, xs: Sequence[Any], out: Any) -> None:
+        """Write the result into an array, which may be one of the operands."""
+        contiguous = out.flags.c_contiguous and all(
+            x.flags.c_contiguous for x, f in zip(xs, self._full, strict=True) if f
+        )
+        if not self._even or self._out.size <= PIECE or not contiguous:
+            np.copyto(out, self._whole(*xs))
+            return
+        rows = [x.reshape(-1) if f else x.reshape(()) for x, f in zip(xs, self._full, strict=True)]
+        _quiet.run(self._pieces, rows, out.reshape(-1), np.empty(PIECE, out.dtype))
+
+    def _pieces(self, rows: list[Any], made: Any, apart: Any = None) -> None:
+        """`apart` is where a piece is made before it is copied, if its steps may read what they have overwritten."""
         scratch = [np.empty(PIECE, t) for t in self._temps]
         for low in range(0, made.size, PIECE):
             high = min(low + PIECE, made.size)
             registers = (
                 *[r[low:high] if f else r for r, f in zip(rows, self._full, strict=True)],
-                made[low:high],
+                made[low:high] if apart is None else apart[: high - low],
                 *[t[: high - low] for t in scratch],
                 *self._constants,
             )
             for function, srcs, dst in self._steps:
                 function(*[registers[s] for s in srcs], out=registers[dst], casting="unsafe")
+            if apart is not None:
+                made[low:high] = apart[: high - low]
 
 
 Steps = list[tuple[Call, tuple[int, ...], int]]

@@ -12,6 +12,7 @@ from ...ops import Tensor
 from ..engine import Variable, engine
 from ..program import Port
 from ..session import Session
+from . import lazy
 from .array import Array, kind_of_value
 from .kinds import Kind, kind_of
 from .place import Place
@@ -47,6 +48,8 @@ class Runs:
     def __call__(self, given: Sequence[Any], place: Place, draw: tuple[int, ...] | None = None) -> list[Array]:
         """Ask for a run on these inputs, arrays or memory of NumPy, in the session's order; `draw` begins its random
         numbers. Returns before the outputs, which are at `place`, are computed."""
+        if lazy.waiting:
+            lazy.flush()
         one = engine()
         outs = [Array(Variable(one, self._name, None), kind, place) for kind in self._kinds]
         reads = [x._var for x in given if x.__class__ is not np.ndarray]
