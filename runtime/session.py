@@ -29,6 +29,7 @@ from .kernels import Exchange
 from .known import FedKey, Known, fed_key
 from .ledger import PoolStats
 from .lower import PRECISIONS, Options
+from .onednn.ahead import made_ahead
 from .onednn.library import fetch, find, library
 from .plan import MemoryPlan, Strategy
 from .pool import Pool
@@ -347,7 +348,10 @@ class Session:
             return None
         if self._options.onednn and not self._options.device.sm:
             fetch()  # while the program is read and confirmed
-        found, reason = self._stored.find(self._options, outputs, types, self.budget)
+            with made_ahead():
+                found, reason = self._stored.find(self._options, outputs, types, self.budget)
+        else:
+            found, reason = self._stored.find(self._options, outputs, types, self.budget)
         if found is None:
             found = replace(specialise(self._compile(outputs), types), origin=f"graph ({reason})")
         return found

@@ -15,7 +15,7 @@ from ..graph import Node
 from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work
 from ..kernels.kind import MOST, Answers, kind
 from ..lives import aligned
-from . import api
+from . import ahead, api
 from .library import find, library
 from .memory import ANY, Handle, Memory, layout_of, nbytes, strides_of
 from .postops import Link, anchor, chain
@@ -61,6 +61,7 @@ class OneDnn(ABC):
         if isinstance(answer, Declined):
             return answer
         found, layouts = answer
+        ahead.wanted(found)
         held, scratch = workspace(found)
         return Choice(
             self.name,

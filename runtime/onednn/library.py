@@ -109,6 +109,18 @@ def library() -> Library | None:
     return found if isinstance(found, Library) else None
 
 
+def set_threads(count: int) -> int | None:
+    """Let primitives that this thread makes be split for so many threads; returns for how many they were before, None
+    if nobody knows."""
+    found = library()
+    openmp = None if found is None else found.handle
+    if openmp is None or not hasattr(openmp, "omp_set_num_threads"):
+        return None
+    before = int(openmp.omp_get_max_threads())
+    openmp.omp_set_num_threads(count)
+    return before
+
+
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Primitives that are made inside are split for so many threads.
@@ -116,14 +128,9 @@ def threads(count: int) -> Iterator[None]:
     OpenMP keeps the number for each thread of the process, and oneDNN reads it when a primitive is made, not when it
     runs.
     """
-    found = library()
-    openmp = None if found is None else found.handle
-    if openmp is None or not hasattr(openmp, "omp_set_num_threads"):
-        yield
-        return
-    before = int(openmp.omp_get_max_threads())
-    openmp.omp_set_num_threads(count)
+    before = set_threads(count)
     try:
         yield
     finally:
-        openmp.omp_set_num_threads(before)
+        if before is not None:
+            set_threads(before)

@@ -1,0 +1,80 @@
+"""Primitives made in a thread while the next ones are looked for: to make one is oneDNN's work, to look for it
+Python's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
+from threading import Thread
+
+from . import api
+from .library import set_threads
+from .memory import Handle
+from .primitive import Descriptor
+
+
+class Maker:
+    """Makes what is wanted, one primitive after the other, in a thread that begins with the first."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Descriptor | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def want(self, found: Iterable[Descriptor]) -> None:
+        """Make these."""
+        if self._thread is None:
+            self._thread = Thread(target=self._make, name="mezzo-primitives", daemon=True)
+            self._thread.start()
+        for descriptor in found:
+            self._queue.put(descriptor)
+
+    def end(self) -> None:
+        """Nothing more is wanted; what is, goes on to be made."""
+        self._queue.put(None)
+
+    def join(self) -> None:
+        """Wait until all is made."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _make(self) -> None:
+        kept: list[Handle] = []
+        count = 0
+        while (descriptor := self._queue.get()) is not None:
+            if count != descriptor.threads:  # each call of the library hands Python's lock to and fro
+                count = descriptor.threads
+                set_threads(count)
+            with suppress(api.Refused):  # whoever makes it for a step is told why it cannot be made
+                kept.append(Handle(api.create("primitive_create", descriptor.handle.value), "primitive_destroy"))
+
+
+_maker: Maker | None = None
+_last = Maker()
+
+
+@contextmanager
+def made_ahead() -> Iterator[None]:
+    """What kernels choose inside is made in a thread, each primitive once it is chosen.
+
+    The library keeps what was made, so that to make it again for a step takes microseconds. One thread at a time may
+    be inside.
+    """
+    global _maker, _last
+    maker = _maker = _last = Maker()
+    try:
+        yield
+    finally:
+        _maker = None
+        maker.end()
+
+
+def wanted(found: Iterable[Descriptor]) -> None:
+    """These were chosen."""
+    if _maker is not None:
+        _maker.want(found)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=lambda: _last.join())  # a child would have half of what it makes
