@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,7 @@ def has_rank(t: Tensor, *ranks: int) -> None:
         raise ShapeError(f"{t} should have rank {' or '.join(map(str, ranks))}")
 
 
+@cache
 def is_narrow(dtype: Any) -> bool:
     """Whether sums of this element type are taken in float32: floats of 16 bits and less."""
     return DType.of(dtype).narrow

@@ -113,10 +113,15 @@ def _reference(
     """The operator's own reference over NumPy, with the operands that are known beforehand in their places."""
     reference, k, name = record.reference, Context(np, (True,) * outputs, key=key), record.name
     fixed = [None if t is None else t.value if isinstance(t, Known) else ... for t in template]
+    places = [i for i, f in enumerate(fixed) if f is ...]
+    last, usual = fixed[len(places) :], places == [*range(len(places))]  # usually those that are given come first
 
     def call(*xs: Any) -> Any:
-        given = iter(xs)
-        result = reference(k, *[next(given) if f is ... else f for f in fixed], **attrs)
+        if usual:
+            result = reference(k, *xs, *last, **attrs)
+        else:
+            given = iter(xs)
+            result = reference(k, *[next(given) if f is ... else f for f in fixed], **attrs)
         if outputs > 1:
             return tuple([counted(r, name) for r in result[:outputs]])
         one = result[0] if isinstance(result, tuple) else result

@@ -15,8 +15,9 @@ from ...ops.errors import ShapeError
 from ...ops.rules import axes_of, axis_of
 from .array import Array
 from .elementwise import floats
-from .kinds import dtype_of, known
-from .running import apply, as_array, binary, cast, unary
+from .kinds import MOST, dtype_of, known
+from .prepared import Prepared
+from .running import apply, as_array, binary, cast, ready, run, unary
 
 Axis = int | Sequence[int] | None
 BOOL, INT, UINT = np.dtype(np.bool_), np.dtype(np.int64), np.dtype(np.uint64)
@@ -30,9 +31,18 @@ def _axes(x: Array, axis: Axis) -> tuple[int, ...]:
 
 def reduced(name: str, x: Array, axis: Axis, keepdims: bool) -> Array:
     """One of ONNX's reductions; over no axes it is the identity."""
-    axes = _axes(x, axis)
-    made: Array = apply(name, x, known(axes), keepdims=int(keepdims), noop_with_empty_axes=1)
+    key = name, x._kind, axis if axis is None or isinstance(axis, int) else tuple(axis), keepdims
+    prepared = _PREPARED.get(key)
+    if prepared is None:
+        if len(_PREPARED) >= MOST:
+            _PREPARED.clear()
+        attrs = (("keepdims", int(keepdims)), ("noop_with_empty_axes", 1))
+        prepared = _PREPARED[key] = ready(name, (x._kind, known(_axes(x, axis))), attrs)
+    made: Array = run(prepared, (x,))
     return made
+
+
+_PREPARED: dict[tuple[Any, ...], Prepared] = {}
 
 
 def _summed(x: Array, dtype: Any) -> Array:

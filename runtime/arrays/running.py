@@ -33,9 +33,9 @@ READ = "use where() for the choice, or keep this part imperative: block.keep_imp
 # -- where the user is ------------------------------------------------------------------------------------------------
 
 
-def site() -> tuple[CodeType, int]:
-    """The code outside of this package that calls, and the instruction."""
-    frame = sys._getframe(1)
+def site(above: int = 1) -> tuple[CodeType, int]:
+    """The code outside of this package that calls, and the instruction; so many frames `above` are looked for there."""
+    frame = sys._getframe(above)
     while frame.f_code.co_filename.startswith(OURS) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
@@ -148,7 +148,7 @@ def _right_here(one: Engine, made: Prepared, given: tuple[Any, ...], place: Plac
         results = call(*values)
     except Exception:
         return None
-    code, at = site()
+    code, at = site(4)  # run, which run_unseen and this are called by, is called by others of ours
     outs = made.outs
     if len(outs) == 1:
         return _made(one, made.name, results, outs[0], place, code, at)
