@@ -90,7 +90,7 @@ def _lower(
     learned: Learned,
 ) -> Program:
     graph = _own_outputs(graph)
-    if options.exchange:
+    if options.exchange and not options.device.sm:  # values of a GPU are copied to the store's buffers
         options = replace(options, extern={**(options.extern or {}), **exchanged(graph)})
     overridable = {*graph.inputs, *(s.input for s in graph.states)}
     constants = {**weights, **{n: a for n, a in graph.initializers.items() if n not in overridable}}

@@ -166,8 +166,6 @@ class Session:
             precision=_possible(precision, onednn, bool(on.sm)), exchange=exchange is not None,
             numpy_random=random == "numpy",
         )  # fmt: skip
-        if on.sm and exchange is not None:
-            raise InputError("programs on GPUs do not speak to a KVStore yet", where="Session", hint="device='cpu'")
         self._exchange, self._part = exchange, () if exchange is None else exchange.part
         self._compiled: dict[tuple[str, ...], Compiled] = {}
         self._bound: OrderedDict[Any, Bound] = OrderedDict()

@@ -64,6 +64,7 @@ class Standin:
     log: list[Done] = field(default_factory=list)
     races: list[str] = field(default_factory=list)
     used: int = 0
+    over: bool = False  # what an event that is asked says next
     clock: float = 0.0  # milliseconds, which stand-ins for libraries let pass
     _blocks: dict[int, Array] = field(default_factory=dict)
     _capturing: Stream | None = None
@@ -360,6 +361,9 @@ class Stream:
         self._standin.say("capture", f"{len(self.recorded)} nodes", 0, self)
         return Graph(self._standin, self.recorded)
 
+    def is_capturing(self) -> bool:
+        return self._standin._capturing is self
+
     def synchronize(self) -> None:
         self._standin.host_waits(self)
 
@@ -383,6 +387,13 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         self.at = self._standin.clock
         self.seen = dict((stream or self._standin._current[-1]).seen)
+
+    @property
+    def done(self) -> bool:
+        """No and yes by turns: a program has to do with either answer."""
+        self._standin.refuse_in_capture("asking an event")
+        self._standin.over = not self._standin.over
+        return not self._standin.over
 
     def synchronize(self) -> None:
         self._standin.host_waits()

@@ -79,8 +79,11 @@ class Exchange:
         names = [*parameters]
         # gradients are made, and awaited, from the last layer to the first
         self._priorities = {name: i for i, name in enumerate(names)}
-        arrays = [*parameters.values()]
+        arrays = [np.asarray(p) for p in parameters.values()]  # copies of those that lie on a GPU
         self.store.broadcast([self._prefix + name for name in names], arrays, arrays)
+        for parameter, array in zip(parameters.values(), arrays, strict=True):
+            if array is not parameter:
+                parameter[...] = array
         if self.on_store:
             self.store.set_optimizer(optimizer)
             if states is not None:

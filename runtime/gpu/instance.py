@@ -28,6 +28,7 @@ from ..program import Program, Step, body_bytes
 from .capture import Numbered, Refused, captured
 from .device import Gpu
 from .driver import LOADED, cupy
+from .exchange import Carried
 from .generated import Generated
 from .host import HOST, Aside, aside
 from .keys import Keys
@@ -68,6 +69,7 @@ class GpuInstance(Instance):
             self.stream = self._cuda.Stream(non_blocking=True)
             self._came = self._cuda.Event(disable_timing=True)
             self._bind(states or {})
+            self._carried = None if around.exchange is None else Carried(around.exchange, self.stream)
             self._keys = Keys(self._load(), gpu.index)
             self.calls = [self._call(i) for i in range(len(program.steps))]
         self._eager: list[Numbered] = [(i, call) for i, call in enumerate(self.calls) if call is not nothing]
@@ -152,7 +154,8 @@ class GpuInstance(Instance):
         outputs = [self.there[o] if o else None for o in step.node.outputs]
         inputs = [self.there[n] if n else None for n in step.node.inputs]
         scratch, words = self._scratch(step), self._keys.words(step)
-        work = Work(self._ask(step), step.choice, inputs, outputs, scratch, words=words)
+        asked, store = self._ask(step), self._carried
+        work = Work(asked, step.choice, inputs, outputs, scratch, exchange=store, words=words)
         with self.stream:
             call: Callable[[], Any] = self._gpu.kernel(step.choice.kernel).prepare(work)
         return call
@@ -211,6 +214,8 @@ class GpuInstance(Instance):
             except BaseException:
                 with suppress(Exception):  # of the device: it is being told already
                     self.stream.synchronize()  # whoever takes the seat next finds nothing going on in it
+                    if self._carried is not None:
+                        self._carried.forget()
                 raise
             finally:
                 for name in self._passing:

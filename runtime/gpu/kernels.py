@@ -9,6 +9,7 @@ from .between import GridSample, RoiAlign
 from .conv import Convolution
 from .determinant import Determinant
 from .einsum import Einsum
+from .exchange import Exchanges
 from .gemm import Gemm
 from .images import Images
 from .indexing import Gather, Scatter
@@ -32,7 +33,7 @@ GPU_KERNELS: tuple[Kernel, ...] = (
     *cudnn.KERNELS, *cublaslt.KERNELS,
     Pointwise(), Reduce(), Movement(), Pad(), Softmax(), Normalisation(), BatchNormalisation(), LocalNormalisation(),
     Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(), Places(), Losses(),
-    BatchNormalisationTraining(), Random(),
+    BatchNormalisationTraining(), Exchanges(), Random(),
     Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(), Recurrence(),
     Images(), Determinant(), LinearAttention(),
 )  # fmt: skip
