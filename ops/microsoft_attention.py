@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from .attention_form import LEAST, Form, causal
 from .errors import ShapeError
 from .microsoft import DOMAIN, normalised
-from .op import Context, Sample, op
+from .op import Builder, Context, Sample, Value, op
 from .rules import has_rank, narrow, product, same, total, widen
+from .shapes import cast_like, wide
 from .types import Array, Dim, DType, Tensor, Type, f32
 
 IDS = np.array([[1, 0, 4, 2], [3, 3, 0, 1]], np.int32)
@@ -85,6 +87,28 @@ def _(
     return y, Tensor(DType.INT32, (batch,)), y
 
 
+@embed_layer_normalization.body
+def _(
+    g: Builder, xs: Sequence[Value | None], types: Any, *, epsilon: float = 1e-12, mask_index_type: int | None = None
+) -> tuple[Value, ...]:
+    ids, segments, words, places, kinds, gamma, beta, mask, positions = xs
+    batch, length = (g.Slice(g.shape_of(ids), g.const([i]), g.const([i + 1]), g.const([0])) for i in (0, 1))
+    if positions is None:
+        place = g.Slice(wide(g, places), g.const([0]), length, g.const([0]))
+    else:
+        place = g.Gather(wide(g, places), positions, axis=0)
+    summed = g.Add(g.Gather(wide(g, words), ids, axis=0), place)
+    if segments is not None and kinds is not None:
+        summed = g.Add(summed, g.Gather(wide(g, kinds), segments, axis=0))
+    y = g.LayerNormalization(summed, wide(g, gamma), wide(g, beta), epsilon=epsilon)
+    if mask is None:
+        counted = g.Expand(g.const(0, DType.INT32), batch)
+    else:
+        seen = g.Cast(g.Equal(mask, g.scalar(1, mask)), to=DType.INT32.onnx)
+        counted = g.ReduceSum(seen, g.const([1]), keepdims=0)
+    return cast_like(g, y, words), counted, cast_like(g, summed, words)
+
+
 def _split(x: Array, heads: int) -> Array:
     """(batch, length, heads * size) as (batch, heads, length, size)."""
     batch, length, width = x.shape
@@ -103,9 +127,6 @@ def _attend(xp: Any, q: Array, k: Array, v: Array, bias: Array | None, scale: fl
     return y.reshape(*y.shape[:2], y.shape[2] * y.shape[3]), products
 
 
-LEAST = np.finfo(np.float32).min
-
-
 def _mask_bias(xp: Any, mask: Array, batch: int, rows: int, columns: int, filter_value: float) -> Array:
     """What a mask, in any of its forms, adds to the products: 0, or `filter_value` where nothing is to be seen.
 
@@ -122,15 +143,6 @@ def _mask_bias(xp: Any, mask: Array, batch: int, rows: int, columns: int, filter
     else:
         seen = (mask[:, None, None] if mask.ndim == 2 else mask[:, None]) > 0
     return xp.where(seen, np.float32(0), np.float32(filter_value))
-
-
-def _causal(xp: Any, rows: int, columns: int, past: int) -> Array:
-    """What hides later places from earlier ones; the first row sees the past and the first place.
-
-    The last row sees everything, more keys than queries included: so ONNX Runtime has it."""
-    row = xp.arange(rows)[:, None]
-    later = (xp.arange(columns) > row + past) & (row < rows - 1)
-    return xp.where(later, LEAST, np.float32(0))
 
 
 def _together(*parts: Array | None) -> Array | None:
@@ -200,7 +212,7 @@ def attention(
         None if attention_bias is None else widen(attention_bias),
         None if mask_index is None
         else _mask_bias(k.xp, mask_index, input.shape[0], rows, columns, mask_filter_value),
-        _causal(k.xp, rows, columns, columns - rows) if unidirectional else None,
+        causal(k.xp, rows, columns, columns - rows) if unidirectional else None,
     )  # fmt: skip
     y, _ = _attend(k.xp, q, key, value, added, scale)
     present = k.xp.stack([key, value]) if k.wanted[1:2] == (True,) else k.xp.zeros(0, np.float32)
@@ -243,6 +255,45 @@ def _(
     earlier: Dim = 0 if past is None else None if past.dims is None else past.dims[3]
     each = out // num_heads if isinstance(out, int) else None
     return input.of((batch, length, out)), input.of((2, batch, num_heads, total((earlier, length)), each))
+
+
+@attention.body
+def _(
+    g: Builder,
+    xs: Any,
+    types: Any,
+    *,
+    mask_filter_value: float = -10000.0,
+    num_heads: int,
+    qkv_hidden_sizes: Sequence[int] | None = None,
+    scale: float | None = None,
+    unidirectional: int = 0,
+    **_: Any,
+) -> tuple[Value, ...] | None:
+    if not Form.possible(types):
+        return None
+    m = Form(g, xs, types, num_heads)
+    x, weights, bias, _, past, added, _ = m.xs
+    (batch, rows, _), whole = m.sizes[0], m.sizes[1][1]
+    projected = g.MatMul(x, weights)
+    if bias is not None:
+        projected = g.Add(projected, bias)
+    sizes = list(qkv_hidden_sizes or [whole // 3] * 3)
+    parts = zip(g.Split(projected, g.const(sizes), axis=2, outputs=3), sizes, strict=True)
+    q, key, value = (m.split(part, batch, rows, width) for part, width in parts)
+    earlier = 0 if past is None else m.sizes[4][3]
+    if past is not None:
+        key, value = (g.Concat(g.Gather(past, g.const(i), axis=0), new, axis=2) for i, new in enumerate((key, value)))
+    columns = earlier + rows
+    bias = m.together(
+        added,
+        m.mask(3, batch, rows, columns, mask_filter_value),
+        m.causal(rows, columns, columns - rows) if unidirectional else None,
+    )
+    y, _ = m.attend(q, key, value, bias, scale, (batch, rows, sizes[2]), sizes[0] // num_heads)
+    if sizes[1] != sizes[2]:
+        return m.results(y)  # keys and values do not go into one tensor
+    return m.results(y, g.Concat(*(g.Unsqueeze(v, g.const([0])) for v in (key, value)), axis=0))
 
 
 QUERY, KEY = f32(2, 3, 8), f32(2, 4, 8)
@@ -297,7 +348,7 @@ def multi_head_attention(
         None if attention_bias is None else widen(attention_bias),
         None if key_padding_mask is None
         else _mask_bias(k.xp, key_padding_mask, q.shape[0], rows, columns, mask_filter_value),
-        _causal(k.xp, rows, columns, 0 if past_key is None else past_key.shape[2]) if unidirectional else None,
+        causal(k.xp, rows, columns, 0 if past_key is None else past_key.shape[2]) if unidirectional else None,
     )  # fmt: skip
     y, products = _attend(k.xp, q, keys, values, added, scale)
     return tuple(narrow(k.xp.array(x, order="C"), query.dtype) for x in (y, keys, values, products))
@@ -387,3 +438,54 @@ def _kept(t: Tensor, heads: int) -> tuple[Dim, Dim]:
     if isinstance(width, int) and width % heads:
         raise ShapeError(f"the {width} columns of {t} do not divide into {heads} heads")
     return t.dims[1], width // heads if isinstance(width, int) else None
+
+
+@multi_head_attention.body
+def _(
+    g: Builder,
+    xs: Any,
+    types: Any,
+    *,
+    mask_filter_value: float = -10000.0,
+    num_heads: int,
+    scale: float | None = None,
+    unidirectional: int = 0,
+) -> tuple[Value, ...] | None:
+    if not Form.possible(types):
+        return None
+    m = Form(g, xs, types, num_heads)
+    query, key, value, bias, _, added, past_key, past_value, *_ = m.xs
+    batch, rows = m.sizes[0][:2]
+    parts: list[Value] = []
+    given = [*zip((query, key, value), m.sizes, strict=False)]
+    sizes: list[int] = []
+    for x, of in given:
+        if len(of) == 5:  # (batch, length, heads, 2 or 3, size)
+            for i in range(of[3]):
+                parts.append(g.Transpose(g.Gather(x, g.const(i), axis=3), perm=(0, 2, 1, 3)))
+                sizes.append(of[4])
+        elif len(of) == 4:
+            parts.append(x)
+            sizes.append(of[3])
+        elif x is not None:
+            parts.append(m.split(x, batch, of[1], of[2]))
+            sizes.append(of[2] // num_heads)
+    if bias is not None:
+        shares = g.Split(bias, g.const([num_heads * n for n in sizes]), axis=0, outputs=3)
+        for i, (share, n) in enumerate(zip(shares, sizes, strict=True)):
+            if len(m.sizes[i]) != 4:
+                parts[i] = g.Add(parts[i], g.Reshape(share, g.const([1, num_heads, 1, n])))
+    q, keys, values = parts
+    packed = m.sizes[0] if len(m.sizes[0]) == 5 else m.sizes[1]
+    columns, earlier = packed[2 if len(packed) == 4 else 1], 0
+    if past_key is not None and past_value is not None:
+        keys, values = g.Concat(past_key, keys, axis=2), g.Concat(past_value, values, axis=2)
+        earlier = m.sizes[6][2]
+    columns += earlier
+    together = m.together(
+        added,
+        m.mask(4, batch, rows, columns, mask_filter_value),
+        m.causal(rows, columns, earlier) if unidirectional else None,
+    )
+    y, products = m.attend(q, keys, values, together, scale, (batch, rows, num_heads * sizes[2]), sizes[0])
+    return m.results(y, keys, values, products)

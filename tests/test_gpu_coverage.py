@@ -23,8 +23,7 @@ HOST_ALONE = """
     com.microsoft::Tokenizer mezzo::ScanRows
 """
 LACKING = """
-    DFT STFT com.microsoft::Attention com.microsoft::DynamicQuantizeLSTM com.microsoft::EmbedLayerNormalization
-    com.microsoft::MultiHeadAttention
+    DFT STFT com.microsoft::DynamicQuantizeLSTM
 """
 
 

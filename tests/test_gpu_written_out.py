@@ -18,8 +18,9 @@ from .cuda_shim import missing
 from .cupy_standin import Standin
 from .graphs import sample_graph
 
-RECURRENT = """
+OPERATORS = """
     RNN GRU LSTM mezzo::RNNTrain mezzo::GRUTrain mezzo::LSTMTrain mezzo::RNNGrad mezzo::GRUGrad mezzo::LSTMGrad
+    com.microsoft::Attention com.microsoft::MultiHeadAttention com.microsoft::EmbedLayerNormalization mezzo::Cofactors
 """
 
 
@@ -34,12 +35,13 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
 
 
 # operators, and the number of the sample of each that is run with every change
-SAMPLES = {"RNN": 4, "GRU": 4, "LSTM": 4, "mezzo::GRUGrad": 4, "mezzo::LSTMTrain": 5}
+SAMPLES = {"RNN": 4, "GRU": 4, "LSTM": 4, "mezzo::GRUGrad": 4, "mezzo::LSTMTrain": 5,
+           "com.microsoft::Attention": 7, "com.microsoft::MultiHeadAttention": 2, "mezzo::Cofactors": 4}  # fmt: skip
 
 
 def cases() -> list[Any]:
     made = []
-    for name in RECURRENT.split():
+    for name in OPERATORS.split():
         domain, _, op = name.rpartition("::")
         for i in range(len(OPS[domain, op].samples)):
             now = SAMPLES.get(name) == i
