@@ -143,8 +143,11 @@ def _tuple(of: str, names: Sequence[str]) -> str:
     return "(" + "".join(f"{of}.{name}, " for name in names) + ")"
 
 
+_PLACE = f"{__file__} (made)"  # a part of this package, to whoever looks for the user's line
+
+
 def _compiled(text: str, known: dict[str, Any]) -> Any:
-    exec(text, known)
+    exec(compile(text, _PLACE, "exec"), known)
     return known[text[4 : text.index("(")]]
 
 

@@ -18,7 +18,7 @@ from .kinds import Kind, kind_of
 from .place import Place
 from .running import UNKNOWN
 
-BRIEF = 2e-4  # seconds: handing a run to a thread takes a good part of that
+BRIEF = 4e-4  # seconds: handing a run to a thread, which both then want Python's lock, takes up to a tenth of that
 
 
 class Runs:
@@ -74,7 +74,7 @@ class Runs:
         results = self.session.run(dict(zip(self._inputs, values, strict=True)), draw=draw)
         for out, value in zip(outs, results.values(), strict=False):
             out._variable.value = value
-        self._seconds = min(perf_counter() - begin, 2 * self._seconds)
+        self._seconds = min(perf_counter() - begin, 1.2 * self._seconds)  # one run that was held up does not count
 
 
 def _kind(port: Port) -> Kind:
