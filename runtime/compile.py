@@ -8,7 +8,7 @@ from ..ops import Type
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass, field
 from ..ops.errors import InputError
-from ..ops.types import Array
+from .bound import Bound
 from .graph import Graph, Node
 from .infer import infer
 from .kernels import Ask
@@ -27,7 +27,6 @@ from .passes.precision import NARROW, narrowed
 from .passes.prune import prune
 from .passes.qdq import quantise
 from .passes.recurrences import recurrences
-from .program import Program
 
 # operators whose parts have better kernels than the whole
 WRITTEN_OUT = {
@@ -51,19 +50,6 @@ class Compiled:
     budget: Budget
     chains: Chains = field(default_factory=Chains, repr=False)
     learned: Learned = field(default_factory=Learned, repr=False)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Bound:
-    """A program for one input signature, the constants that it needs, and the graph that it was made from.
-
-    `origin` tells whether the program was read as a variant of a file, or bound from the graph (and why).
-    """
-
-    program: Program
-    constants: Mapping[str, Array] = field(repr=False)
-    graph: Graph = field(repr=False)
-    origin: str = "graph"
 
 
 def compile_graph(

@@ -10,7 +10,7 @@ import numpy as np
 from ..ops import Tensor
 from ..ops.dataclasses import dataclass
 from ..ops.types import Array
-from .compile import Bound
+from .bound import Bound
 from .eager import blaming
 from .fresh import fresh
 from .instance import Instance

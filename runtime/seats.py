@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from time import monotonic
 
 from ..ops.errors import BudgetError, DeadlineError
-from .compile import Bound
+from .bound import Bound
 from .device import Device
 from .instance import Instance
 from .known import Known, Replay

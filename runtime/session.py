@@ -16,8 +16,8 @@ from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass, replace
 from ..ops.errors import BudgetError, ForkedProcess, InputError, PlanError
 from ..ops.types import Array, type_of
+from .bound import Bound
 from .buckets import Buckets, check_buckets, cut, padded
-from .compile import Bound, Compiled, compile_graph, specialise
 from .device import Device
 from .device import device as device_named
 from .eager import Meter
@@ -41,6 +41,7 @@ from .uncollected import uncollected
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from .compile import Compiled
     from .engine import Variable
     from .file import Key, Opened
 
@@ -296,6 +297,8 @@ class Session:
             self._bind(self.signature.outputs, self.signature.inputs)
 
     def _compile(self, outputs: tuple[str, ...]) -> Compiled:
+        from .compile import compile_graph  # of a start, several ms; a file may hold the program
+
         with self._planning:
             if outputs not in self._compiled:
                 self._compiled[outputs] = compile_graph(
@@ -313,7 +316,7 @@ class Session:
             if found is not None:
                 return found
             with uncollected():
-                made = self._from_file(outputs, types) or specialise(self._compile(outputs), types)
+                made = self._from_file(outputs, types) or self._specialised(outputs, types)
             if not self._reported:
                 self._reported = self._options.device.report(made.program)
             with self._table:
@@ -321,6 +324,12 @@ class Session:
                 self._planned += 1
                 self._evict()
             return made
+
+    def _specialised(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> Bound:
+        """The program that the graph makes for these types."""
+        from .compile import specialise
+
+        return specialise(self._compile(outputs), types)
 
     def _evict(self) -> None:
         """Let go of the programs that were not used for the longest time, as far as there are too many."""
@@ -351,7 +360,7 @@ class Session:
         else:
             found, reason = self._stored.find(self._options, outputs, types, self.budget)
         if found is None:
-            found = replace(specialise(self._compile(outputs), types), origin=f"graph ({reason})")
+            found = replace(self._specialised(outputs, types), origin=f"graph ({reason})")
         return found
 
     def save(

@@ -467,8 +467,8 @@ def test_unknown_and_newer_operators_are_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.undo()
     newer = {("", "Relu"): OPSETS[""] + 1, ("", "Exp"): 13}
     with pytest.raises(UnsupportedModel, match=r"Relu changed at opset .*, and is carried as of"):
-        opsets.refuse_operators(newer, {"": OPSETS[""] + 1}, "m")
-    opsets.refuse_operators({("", "Exp"): 13}, {"": OPSETS[""] + 1}, "m")
+        store.refuse_operators(newer, {"": OPSETS[""] + 1}, "m")
+    store.refuse_operators({("", "Exp"): 13}, {"": OPSETS[""] + 1}, "m")
 
 
 def test_older_files_are_upgraded() -> None:

@@ -13,7 +13,8 @@ from mezzo.models.convnets import googlenet
 from mezzo.ops import Tensor
 from mezzo.ops.budget import Budget
 from mezzo.ops.types import type_of
-from mezzo.runtime.compile import Bound, compile_graph, specialise
+from mezzo.runtime.bound import Bound
+from mezzo.runtime.compile import compile_graph, specialise
 from mezzo.runtime.eager import Meter, evaluate
 from mezzo.runtime.graph import Graph
 from mezzo.runtime.instance import Instance, Surroundings

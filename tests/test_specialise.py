@@ -17,7 +17,8 @@ from mezzo.models.transformer import encoder
 from mezzo.ops.types import f32, type_of
 from mezzo.runtime import lower, offsets, order, shared
 from mezzo.runtime.ahead import Ahead
-from mezzo.runtime.compile import Bound, compile_graph, specialise
+from mezzo.runtime.bound import Bound
+from mezzo.runtime.compile import compile_graph, specialise
 from mezzo.runtime.device import DEVICES, Device
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.infer import infer

@@ -25,8 +25,8 @@ def of_onnx(name: str) -> Any:
 
 
 FRONT = (  # what `training` answers
-    "Trainer", "autograd", "cpu", "gluon", "gpu", "gpu_memory_info", "kv", "memory", "nd", "optimizer", "profiler",
-    "random", "schedule", "sym", "viz", "with_head",
+    "Trainer", "autograd", "cpu", "gluon", "gpu", "gpu_memory_info", "grad", "kv", "memory", "nd", "optimizer",
+    "profiler", "random", "schedule", "sym", "viz", "with_head",
 )  # fmt: skip
 
 
@@ -90,6 +90,10 @@ def training(name: str) -> Any:
             from ..runtime.gpu.memory import gpu_memory_info
 
             return gpu_memory_info
+        case "grad":
+            from ..runtime.autodiff import grad
+
+            return grad
         case "kv":
             from .. import kvstore
 

@@ -1,31 +1,16 @@
-"""Files of other vocabularies: older nodes go through the table of upgrades, newer ones are refused by name."""
+"""Files of other vocabularies: nodes go through the table of upgrades."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...ops import OPS, OPSETS, Tensor, Type, upgrade
+from ...ops import OPS, Tensor, Type, upgrade
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import UnsupportedModel
 from ...ops.types import Array, type_of
 from ...ops.upgrade import Declined, Form
 from ..graph import Graph, Node
-
-
-def refuse_operators(since: Mapping[tuple[str, str], int], vocabulary: Mapping[str, int], where: str) -> None:
-    """Raise UnsupportedModel that names all operators which are not carried, or changed after the opsets of ours."""
-    found = []
-    for (domain, op), changed in since.items():
-        shown = f"{domain or 'ai.onnx'}::{op}"
-        ours = OPSETS.get(domain, 0)
-        if not upgrade.carried(domain, op):
-            found.append(f"{shown} is not carried")
-        elif vocabulary.get(domain, 0) > ours and changed > ours:
-            found.append(f"{shown} changed at opset {changed}, and is carried as of opset {ours}")
-    if found:
-        hint = "install a newer Mezzo, or compile the model again with this one"
-        raise UnsupportedModel("; ".join(found), where=where, hint=hint)
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import ModelError, UnsupportedModel
 from ...ops.types import Array
-from ..compile import Bound
+from ..bound import Bound
 from ..device import device
 from ..digests import blake2b
 from ..graph import Graph, Signature
@@ -35,7 +35,6 @@ from ..version import __version__
 from .arrays import Arrays, ArrayWriter, Stored, aligned, digest_of
 from .graphs import GraphWriter, read_graph, read_signature
 from .layout import FILE, FORMAT, MAGIC
-from .opsets import refuse_operators, upgraded
 from .pool import Pool, same_length
 from .table import Table, malformed, root
 from .variants import Differs, Key, key_here, read_key, read_variant, variant_content
@@ -171,7 +170,11 @@ class Opened:
         with reading(self.name):
             self.budget.check("nodes", sum(len(t.table("nodes").raw("op")) for t in self._graphs), "nodes")
             graph = read_graph(self._graphs, self._pool, self._arrays, self._check_nesting)
-            return _verified(upgraded(graph, older) if (older := self._older()) else graph)
+            if older := self._older():
+                from .opsets import upgraded  # of a start, some ms
+
+                graph = upgraded(graph, older)
+            return _verified(graph)
 
     @property
     def stored(self) -> list[Stored]:
@@ -235,6 +238,29 @@ class Opened:
             for s in self.stored
             if digest_of(whole[s.at : s.at + s.nbytes]) != s.digest or whole[s.at + s.nbytes : s.at + s.extent].any()
         ]
+
+
+def refuse_operators(since: Mapping[tuple[str, str], int], vocabulary: Mapping[str, int], where: str) -> None:
+    """Raise UnsupportedModel that names all operators which are not carried, or changed after the opsets of ours."""
+    found = []
+    for (domain, op), changed in since.items():
+        shown = f"{domain or 'ai.onnx'}::{op}"
+        ours = OPSETS.get(domain, 0)
+        if not _carried(domain, op):
+            found.append(f"{shown} is not carried")
+        elif vocabulary.get(domain, 0) > ours and changed > ours:
+            found.append(f"{shown} changed at opset {changed}, and is carried as of opset {ours}")
+    if found:
+        hint = "install a newer Mezzo, or compile the model again with this one"
+        raise UnsupportedModel("; ".join(found), where=where, hint=hint)
+
+
+def _carried(domain: str, op: str) -> bool:
+    if (domain, op) in OPS:
+        return True
+    from ...ops import upgrade  # of a start, some ms
+
+    return upgrade.carried(domain, op)
 
 
 def _head(whole: memoryview, name: str) -> bytes:

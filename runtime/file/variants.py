@@ -12,7 +12,7 @@ from ...ops import Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass
 from ...ops.types import Array, type_of
-from ..compile import Bound
+from ..bound import Bound
 from ..graph import Graph, Node, Signature
 from ..lower import Options
 from ..program import Program

@@ -14,7 +14,7 @@ from ..eager import Meter
 from .host import on_host
 
 if TYPE_CHECKING:
-    from ..compile import Bound
+    from ..bound import Bound
     from ..instance import Instance
 
 Kind = tuple[str, type[Any], tuple[int, ...], Any]  # name, class, shape, element type

@@ -41,7 +41,6 @@ from .ops.errors import (
     WireError,
 )
 from .ops.op import op, pointwise
-from .runtime.autodiff import grad
 from .runtime.session import Session
 from .runtime.version import __version__
 from .tools.inference_session import InferenceSession
@@ -68,7 +67,6 @@ __all__ = [
     "UnsupportedModel",
     "WireError",
     "__version__",
-    "grad",
     "load",
     "onnx",
     "op",
