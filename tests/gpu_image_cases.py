@@ -1,5 +1,5 @@
-"""Cases of the kernels for images, determinants and linear attention: more than a block has, odd sizes, repeated
-places."""
+"""Cases of the kernels for images, determinants, transforms and linear attention: more than a block has, odd sizes,
+repeated places."""
 
 from __future__ import annotations
 
@@ -38,6 +38,13 @@ DETERMINANT = [
     Case("Det", [_SINGULAR]),
     Case("Det", [np.stack([np.eye(17)[::-1], np.diag(np.arange(17))]).astype(np.float32)]),
     Case("Det", [f32(3, 0, 0)]),
+]
+FOURIER = [
+    Case("DFT", [f32(3, 37, 5, 2), np.array(50), np.array(1)]),
+    Case("DFT", [f32(3, 37, 5, 2), np.array(20), np.array(1)], {"inverse": 1, "onesided": 1}),
+    Case("DFT", [f32(2, 300, 1), np.array(256)], {"onesided": 1}),
+    Case("STFT", [f32(2, 700, 1), np.array(64), f32(200)]),
+    Case("STFT", [f32(1, 90, 2), np.array(7), None, np.array(33)], {"onesided": 0}),
 ]
 _HEADS = {"q_num_heads": 6, "kv_num_heads": 3}
 _FADES, _LEARNS = -_RNG.random((3, 5, 15), np.float32), _RNG.random((3, 5, 1), np.float32) / 9

@@ -23,7 +23,7 @@ HOST_ALONE = """
     com.microsoft::Tokenizer mezzo::ScanRows
 """
 LACKING = """
-    DFT STFT com.microsoft::DynamicQuantizeLSTM
+    com.microsoft::DynamicQuantizeLSTM
 """
 
 

@@ -29,7 +29,7 @@ from mezzo.runtime.kernels import Ask, Declined
 from .cuda_shim import Run, ask, missing, run_all, written_by
 from .gpu_cases import CASES as COMPUTED
 from .gpu_cases import Case
-from .gpu_image_cases import DETERMINANT, IMAGES, LINEAR
+from .gpu_image_cases import DETERMINANT, FOURIER, IMAGES, LINEAR
 from .gpu_recurrent_cases import RECURRENCE
 from .gpu_template_cases import TEMPLATES
 from .graphs import arrays, hosted
@@ -37,7 +37,7 @@ from .test_ops import WIDTH_MATTERS
 
 CASES = {
     **COMPUTED, **TEMPLATES, "gpu.recurrence": RECURRENCE, "gpu.images": IMAGES, "gpu.determinant": DETERMINANT,
-    "gpu.linear_attention": LINEAR,
+    "gpu.linear_attention": LINEAR, "gpu.fourier": FOURIER,
 }  # fmt: skip
 GENERATED = [k for k in GPU_KERNELS if isinstance(k, Generated)]
 ARCHITECTURES = ("sm_80", "sm_90")

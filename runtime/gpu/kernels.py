@@ -10,6 +10,7 @@ from .conv import Convolution
 from .determinant import Determinant
 from .einsum import Einsum
 from .exchange import Exchanges
+from .fourier import Fourier
 from .gemm import Gemm
 from .images import Images
 from .indexing import Gather, Scatter
@@ -35,5 +36,5 @@ GPU_KERNELS: tuple[Kernel, ...] = (
     Pool(), GlobalPool(), Gather(), Scatter(), Quantise(), DynamicQuantise(), TopK(), Cumulated(), Places(), Losses(),
     BatchNormalisationTraining(), Exchanges(), Random(),
     Resize(), GridSample(), RoiAlign(), Made(), Gemm(), Einsum(), Convolution(), Recurrence(),
-    Images(), Determinant(), LinearAttention(),
+    Images(), Determinant(), LinearAttention(), Fourier(),
 )  # fmt: skip
