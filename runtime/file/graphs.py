@@ -63,7 +63,7 @@ def read_nodes(table: Table, pool: Pool, body: Callable[[int], Graph]) -> list[N
     inputs, outputs, origins = map(lists, ("inputs", "outputs", "origins"))
     names = [texts[i] for i in table.column("attr_names")]
     given = [values[i] for i in table.column("attr_values")]
-    if any(isinstance(v, (BodyRef, tuple)) for v in given):
+    if any(v.__class__ is BodyRef for v in values):  # in a tuple too it is a value of its own
         given = [_with_bodies(v, body) for v in given]
     attrs = [
         dict(zip(names[a:b], given[a:b], strict=True)) for a, b in spans(table.column("attrs_end"), count, names, given)

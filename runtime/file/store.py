@@ -25,6 +25,7 @@ from ...ops import OPS, OPSETS, MezzoError, Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import ModelError, UnsupportedModel
+from ...ops.registry import INDEX
 from ...ops.types import Array
 from ..bound import Bound
 from ..device import device
@@ -256,7 +257,7 @@ def refuse_operators(since: Mapping[tuple[str, str], int], vocabulary: Mapping[s
 
 
 def _carried(domain: str, op: str) -> bool:
-    if (domain, op) in OPS:
+    if (domain, op) in INDEX or (domain, op) in OPS:  # the index brings no module
         return True
     from ...ops import upgrade  # of a start, some ms
 
