@@ -17,6 +17,7 @@ from ..runtime.arrays.running import memory
 from ..runtime.engine import engine
 from ..runtime.optimizer import Group, Optimizer
 from ..runtime.session import Session
+from ..train.exchange import prefix_of_next
 from ..train.step import Step, update_graph
 from .parameter import Parameter
 
@@ -32,7 +33,8 @@ class Trainer:
 
     `optimizer` is one of mz.optimizer, or a name with `optimizer_params`; parameters' `lr_mult` and `wd_mult` weigh its
     rate and decay. With a `kvstore` the gradients of all workers are summed first, or (`update_on_kvstore`) the
-    optimizer runs there.
+    optimizer runs there. All workers begin with the numbers of the first: those of parameters whose shapes are open are
+    told after the first backward, so give `in_units` and the like, or the same seed to all.
 
     >>> from mezzo.gluon import nn
     >>> from mezzo.runtime import arrays as nd, autograd
@@ -63,9 +65,12 @@ class Trainer:
         self._session: Session | None = None
         self._memory: dict[str, Any] = {}
         self._on_store, self._kv = update_on_kvstore, _store(kvstore)
+        self._prefix = "" if self._kv is None else prefix_of_next(self._kv)
         self._joined = False
         if update_on_kvstore and self._kv is None:
             raise InputError("update_on_kvstore without a kvstore", where="Trainer")
+        if self._kv is not None and all(p.known and p._data is not None for p in self.params.values()):
+            self._join(self._kv)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -80,17 +85,21 @@ class Trainer:
 
     def step(self, batch_size: int = 1) -> None:
         """Sum the gradients of all workers, if there are several; update by their mean over `batch_size` examples."""
-        if self._kv is not None:
-            self._exchange(batch_size)
-            if self._on_store:
-                return
-        self.update(batch_size)
+        if self._kv is None:
+            self.update(batch_size)
+            return
+        self._exchange(batch_size)
+        if not self._on_store:
+            self.update(batch_size * self._kv.num_workers)
 
     def allreduce_grads(self) -> None:
-        """Sum the gradients of all workers, to look at them before `update`."""
+        """The mean of all workers' gradients, to look at before `update`."""
         if self._kv is None or self._on_store:
             raise InputError("there is no store that sums gradients", where="Trainer", hint="give kvstore=")
         self._exchange(1)
+        for p in self.params.values():
+            gradient = p.grad()
+            gradient /= self._kv.num_workers
 
     def update(self, batch_size: int = 1) -> None:
         """Update by this worker's gradients."""
@@ -113,24 +122,28 @@ class Trainer:
             self._session, self._memory = Session(graph, states={**states, **lies}), lies
         return self._session, arrays
 
+    def _join(self, kv: KVStore) -> None:
+        data = {self._prefix + n: p.data() for n, p in self.params.items()}
+        kv.init(data)
+        if self._on_store:
+            kv.set_optimizer(self._step.optimizer)
+        kv.pull(data)
+        self._joined = True
+
     def _exchange(self, batch_size: int) -> None:
-        kv, names = self._kv, list(self.params)
+        """Workloads of the engine: those of a parameter wait for its gradient, and what reads it next waits for them.
+        The first parameters are wanted first."""
+        kv = self._kv
         assert kv is not None
         if not self._joined:
-            for n in names:
-                kv.init(n, self.params[n].data().asnumpy())
+            self._join(kv)
+        for number, (name, p) in enumerate(self.params.items()):
+            key = self._prefix + name
             if self._on_store:
-                kv.set_optimizer(self._step.optimizer)
-            for n in names:  # all begin with the first worker's numbers
-                self.params[n].set_data(kv.pull(n))
-            self._joined = True
-        for number, n in enumerate(names):
-            p = self.params[n]
-            if self._on_store:
-                kv.push(n, p.grad().asnumpy() / (batch_size * kv.num_workers), priority=-number)
-                p.set_data(kv.pull(n, priority=-number))
+                kv.push(key, p.grad() / (batch_size * kv.num_workers), priority=-number)
+                kv.pull(key, p.data(), priority=-number)
             else:
-                p.grad()[...] = kv.pushpull(n, p.grad().asnumpy(), priority=-number) / kv.num_workers
+                kv.pushpull(key, p.grad(), p.grad(), priority=-number)
 
     def save_states(self, path: str | os.PathLike[str]) -> None:
         """Write the optimizer's states to a file (.safetensors or .npz)."""

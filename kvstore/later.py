@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..ops.types import Array
-from ..runtime.engine import Variable, Work, engine
+from ..runtime.engine import Ordered, Variable, Work, engine
 
 if TYPE_CHECKING:
     from .store import Ticket
@@ -14,12 +14,24 @@ if TYPE_CHECKING:
 
 class Later:
     """A ticket that the engine's network threads get from a backend when the operations before it on its key have
-    ended; `variable` stands for the key."""
+    ended, and those that touch arrays of the engine among what was given; `variable` stands for the key, `written` are
+    those of the arrays that it fills."""
 
     __slots__ = ("ticket", "work")
 
-    def __init__(self, start: Callable[..., Ticket], args: tuple[Any, ...], variable: Variable, priority: int) -> None:
+    def __init__(
+        self,
+        start: Callable[..., Ticket],
+        args: tuple[Any, ...],
+        variable: Variable,
+        priority: int,
+        written: Sequence[Any] = (),
+    ) -> None:
         self.ticket: Ticket | None = None
+        fills = [x.variable for x in written if isinstance(x, Ordered)]
+        reads = [x.variable for given in args if isinstance(given, tuple) for x in given if isinstance(x, Ordered)]
+        for fill in fills:
+            fill.edition += 1
         one = engine()
         # Run in turn, operations begin where they are pushed and end where they are waited for: to wait at once for a
         # round in which others come to this key later would be to wait for ever.
@@ -27,20 +39,23 @@ class Later:
         push: Callable[..., Work] = one.push if naive else one.push_async
         self.work = push(
             self._begin if naive else self._start,
-            writes=(variable,),
+            reads=[v for v in reads if v not in fills],
+            writes=(variable, *fills),
             resource="network",
             priority=priority,
             name=variable.name,
-            args=(start, args),
+            args=(start, args, bool(fills)) if naive else (start, args),
         )
 
-    def _begin(self, start: Callable[..., Ticket], args: tuple[Any, ...]) -> None:
-        self.ticket = start(*args)
+    def _begin(self, start: Callable[..., Ticket], args: tuple[Any, ...], whole: bool) -> None:
+        self.ticket = start(*map(_lying, args))
+        if whole:  # nobody will wait for an array that an ended workload has filled
+            self.ticket.wait()
 
     def _start(
         self, start: Callable[..., Ticket], args: tuple[Any, ...], done: Callable[[BaseException | None], None]
     ) -> None:
-        self.ticket = start(*args)
+        self.ticket = start(*map(_lying, args))
         self.ticket.then(done)
 
     def wait(self) -> Array:
@@ -48,6 +63,13 @@ class Later:
             self.work.wait()  # until it has ended, or failed before it was started
             assert self.ticket is not None
         return self.ticket.wait()
+
+
+def _lying(given: Any) -> Any:
+    """What a backend is given: the memory of arrays."""
+    if isinstance(given, tuple):
+        return tuple([x.lying if isinstance(x, Ordered) else x for x in given])
+    return given
 
 
 class Handle:

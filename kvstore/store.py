@@ -18,12 +18,12 @@ from numpy.typing import DTypeLike
 
 from ..ops.errors import InputError, ShapeError
 from ..ops.types import Array
-from ..runtime.engine import Variable, engine
+from ..runtime.engine import Ordered, Variable, engine
 from .later import Handle, Later
 from .states import Saved, read_states, write_states
 
 Key = str | int
-Keys = Key | Sequence[Key]  # a string is one key
+Keys = Key | Sequence[Key] | Mapping[str, Any]  # a string is one key; a mapping brings the arrays with it
 Values = Array | Sequence[Array] | Sequence[Sequence[Array]]
 Updater = Callable[[Key, Array, Array], None]  # (key, what was received, what is stored): changes the latter in place
 
@@ -161,13 +161,19 @@ class Declared:
     later: Later | None = None  # the last of them
 
 
+Call = tuple[Declared, tuple[Any, ...], tuple[Any, ...]]  # of a verb: what for, with what, and the arrays to fill
+
+
 class KVStore:
     """Arrays by key, shared by `num_workers` workers; made by `mezzo.kv.create`. `consistency` is how the workers of
     one host follow each other, and how hosts do.
 
     Keys are strings or integers (3 and "3" are two keys), values arrays or lists of arrays (one per device, summed in
-    list order); every verb takes one key, or a list of keys with a list of values. A key is declared by `init`, with
-    the shape and element type that every later array must have (ShapeError else).
+    list order); every verb takes one key, a list of keys with a list of values, or a mapping of keys to values. A key
+    is declared by `init`, with the shape and element type that every later array must have (ShapeError else).
+
+    Arrays are NumPy's or those of `mz.nd`. With the latter a verb returns at once, unless it is called with
+    `wait=True`: it is a workload of the engine, which reads what is pushed and writes `out` in the order of all others.
 
     What a push does to the stored value:
 
@@ -211,42 +217,55 @@ class KVStore:
 
     # -- values
 
-    def init(self, key: Keys, value: Values) -> None:
+    def init(self, key: Keys, value: Values | None = None) -> None:
         """Declare keys with their first values. Every worker declares every key, in any order; the value of rank 0
         counts. Raises InputError for a key that is declared already, ShapeError where workers disagree."""
+        key, value = _spread(key, value)
         for one, given in self._pairs(key, value, "init"):
             declared = self._declare(one, np.asarray(given))
             self._backend.init(declared.name, np.asarray(given))
             self._declared[one] = declared
             self._names[declared.name] = one
 
-    def push(self, key: Keys, value: Values, *, priority: int = 0, wait: bool = True) -> Handle | None:
+    def push(
+        self, key: Keys, value: Values | None = None, *, priority: int = 0, wait: bool | None = None
+    ) -> Handle | None:
         """Push arrays. Returns when they have been taken: the caller may write into them again, except into those from
         `empty`, which are read in place until the round has ended. With `wait=False` a handle, at once."""
-        calls = [
-            (declared, (declared.name, self._arrays(declared, given, "push"), priority))
+        key, value = _spread(key, value)
+        calls: list[Call] = [
+            (declared, (declared.name, self._arrays(declared, given, "push"), priority), ())
             for declared, given in self._each("push", key, value)
         ]
         return self._ended(self._started(self._backend.push, calls, wait), wait)
 
-    def pull(self, key: Keys, out: Values | None = None, *, priority: int = 0, wait: bool = True) -> Any:
+    def pull(self, key: Keys, out: Values | None = None, *, priority: int = 0, wait: bool | None = None) -> Any:
         """Copy values into `out`: per key an array or a list of arrays. Without `out` the value itself, read-only and
         valid until this worker's next push of the key. With `wait=False` a handle, at once."""
-        calls = [
-            (declared, (declared.name, self._arrays(declared, into, "pull", writable=True), priority))
-            for declared, into in self._each("pull", key, out)
-        ]
+        key, out = _spread(key, out)
+        calls: list[Call] = []
+        for declared, into in self._each("pull", key, out):
+            outs = self._arrays(declared, into, "pull", writable=True)
+            calls.append((declared, (declared.name, outs, priority), outs))
         return self._pulled(self._started(self._backend.pull, calls, wait), key, out, wait)
 
     def pushpull(
-        self, key: Keys, value: Values, out: Values | None = None, *, priority: int = 0, wait: bool = True
+        self,
+        key: Keys,
+        value: Values | None = None,
+        out: Values | None = None,
+        *,
+        priority: int = 0,
+        wait: bool | None = None,
     ) -> Any:
-        """A push and a pull as one, which is faster; `out` may be `value`. See both for what is returned."""
-        calls = []
+        """A push and a pull as one, which is faster; `out` may be `value`, and is for a mapping that comes alone. See
+        both for what is returned."""
+        key, value, out = _spread(key, value, out)
+        calls: list[Call] = []
         for declared, given, into in self._each("pushpull", key, value, out):
             arrays = self._arrays(declared, given, "pushpull")
             targets = self._arrays(declared, into, "pushpull", writable=True)
-            calls.append((declared, (declared.name, arrays, targets, priority)))
+            calls.append((declared, (declared.name, arrays, targets, priority), targets))
         return self._pulled(self._started(self._backend.pushpull, calls, wait), key, out, wait)
 
     def broadcast(self, key: Keys, value: Values, out: Values, *, priority: int = 0) -> None:
@@ -255,16 +274,16 @@ class KVStore:
         self.pull(key, out, priority=priority)
 
     def row_sparse_pull(
-        self, key: Keys, out: Values, row_ids: Any, *, priority: int = 0, wait: bool = True
+        self, key: Keys, out: Values, row_ids: Any, *, priority: int = 0, wait: bool | None = None
     ) -> Handle | None:
         """Copy some rows of values: `out` has the shape (len(row_ids), *shape of a row), in the order of `row_ids`
         (integers, each below the number of rows; a row may be asked for twice)."""
-        calls = []
+        calls: list[Call] = []
         for declared, into, asked in self._each("row_sparse_pull", key, out, row_ids):
             rows = self._rows(declared, asked)
             shape = (len(rows), *declared.shape[1:])
             outs = self._arrays(declared, into, "row_sparse_pull", writable=True, shape=shape)
-            calls.append((declared, (declared.name, rows, outs, priority)))
+            calls.append((declared, (declared.name, rows, outs, priority), outs))
         return self._ended(self._started(self._backend.pull_rows, calls, wait), wait)
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
@@ -376,6 +395,8 @@ class KVStore:
     ) -> tuple[Array, ...]:
         """What was given for one key, checked."""
         if given is None:
+            if verb == "push":
+                raise InputError(f"key {declared.key!r} was given no array", where=self._here(verb))
             return ()
         plain = given.__class__ is np.ndarray and shape is None and not (writable and not given.flags.writeable)
         if plain and given.shape == declared.shape and given.dtype is declared.dtype:
@@ -383,7 +404,7 @@ class KVStore:
         arrays = tuple(given) if isinstance(given, list | tuple) else (given,)
         wanted = declared.shape if shape is None else shape
         for i, array in enumerate(arrays):
-            if array.__class__ is not np.ndarray:
+            if array.__class__ is not np.ndarray and not isinstance(array, Ordered):
                 raise InputError(
                     f"key {declared.key!r} was given a {type(array).__name__}, not an array", where=self._here(verb)
                 )
@@ -394,7 +415,7 @@ class KVStore:
                     f"{array.dtype}{list(array.shape)}" + (f", not of shape {list(wanted)}" if shape else ""),
                     where=self._here(verb),
                 )
-            if writable and not array.flags.writeable:
+            if writable and array.__class__ is np.ndarray and not array.flags.writeable:
                 raise InputError(f"key {declared.key!r}: the array to fill is read-only", where=self._here(verb))
         return arrays
 
@@ -415,17 +436,25 @@ class KVStore:
     # -- what a caller gets
 
     def _started(
-        self, start: Callable[..., Ticket], calls: Sequence[tuple[Declared, tuple[Any, ...]]], wait: bool
+        self, start: Callable[..., Ticket], calls: Sequence[Call], wait: bool | None
     ) -> Sequence[Ticket | Later]:
         """All operations of a call, started; what the caller gave has been checked."""
-        return [self._start(declared, start, args, wait) for declared, args in calls]
+        return [self._start(declared, start, args, outs, wait) for declared, args, outs in calls]
 
     def _start(
-        self, declared: Declared, start: Callable[..., Ticket], args: tuple[Any, ...], wait: bool
+        self,
+        declared: Declared,
+        start: Callable[..., Ticket],
+        args: tuple[Any, ...],
+        outs: tuple[Any, ...],
+        wait: bool | None,
     ) -> Ticket | Later:
-        """Have an operation started: now, or by the engine when those before it on its key have ended."""
+        """Have an operation started: now, or by the engine when those before it on its key, and on arrays of the
+        engine, have ended."""
         later = declared.later
-        if wait:
+        if wait is not False and not any(
+            x.__class__ is not np.ndarray for given in args if given.__class__ is tuple for x in given
+        ):
             if later is not None:
                 declared.later = None
                 if later.ticket is None:
@@ -433,20 +462,31 @@ class KVStore:
             return start(*args)
         if declared.variable is None:
             declared.variable = engine().variable(f"key {declared.key!r}")
-        declared.later = later = Later(start, args, declared.variable, args[-1])
+        declared.later = later = Later(start, args, declared.variable, args[-1], outs)
         return later
 
-    def _ended(self, tickets: Sequence[Ticket | Later], wait: bool) -> Handle | None:
-        handle = Handle(tickets)
-        if not wait:
-            return handle
-        handle.wait()
+    def _ended(self, tickets: Sequence[Ticket | Later], wait: bool | None) -> Handle | None:
+        if wait is False:
+            return Handle(tickets)
+        for ticket in tickets:
+            if wait or not isinstance(ticket, Later):
+                ticket.wait()
         return None
 
-    def _pulled(self, tickets: Sequence[Ticket | Later], key: Keys, out: Any, wait: bool) -> Any:
-        if not wait:
+    def _pulled(self, tickets: Sequence[Ticket | Later], key: Keys, out: Any, wait: bool | None) -> Any:
+        if wait is False:
             return Handle(tickets)
-        values = [ticket.wait() for ticket in tickets]
         if out is not None:
-            return None
+            return self._ended(tickets, wait)
+        values = [ticket.wait() for ticket in tickets]
         return values if isinstance(key, list | tuple) else values[0]
+
+
+def _spread(key: Any, *given: Any) -> list[Any]:
+    """A mapping as its keys and, wherever nothing else is given, its values."""
+    if not isinstance(key, Mapping):
+        return [key, *given]
+    return [
+        list(key),
+        *([*key.values()] if v is None else [v[k] for k in key] if isinstance(v, Mapping) else v for v in given),
+    ]

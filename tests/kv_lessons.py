@@ -13,10 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from mezzo import gluon
+from mezzo.gluon import nn
+from mezzo.gluon.loss import SoftmaxCrossEntropyLoss
 from mezzo.kvstore.create import create
 from mezzo.kvstore.store import KVStore
 from mezzo.ops import DType
 from mezzo.ops.errors import InputError
+from mezzo.runtime import arrays as nd
+from mezzo.runtime import autograd
 from mezzo.runtime.graph import Graph
 from mezzo.runtime.optimizer import SGD, Adam, Optimizer
 from mezzo.train.shares import Share
@@ -73,6 +78,26 @@ LESSONS = {
 }
 
 
+def blocks(share: Share, workers: int, kvstore: KVStore | None = None) -> dict[str, Array]:
+    """The parameters and mean losses of a network of blocks, whose gradients are arrays of the engine."""
+    net = nn.HybridSequential(nn.Dense(8, "tanh", in_units=5), nn.Dense(3, in_units=8))
+    nd.random.seed(1 + share.rank)  # the weights of rank 0 are to take the place of others
+    net.initialize("xavier").cast("float64")
+    trainer, measure = gluon.Trainer(net.collect_params(), MOMENTUM, kvstore=kvstore), SoftmaxCrossEntropyLoss()
+    losses = []
+    for number in range(5):
+        rng = np.random.default_rng(number)
+        x, label = rng.standard_normal((SIZE * workers, 5)), rng.integers(0, 3, SIZE * workers)
+        rows = share.rows(np.arange(SIZE * workers), SIZE * workers // share.count, 0)
+        with autograd.record():
+            loss = measure(net(nd.asarray(x[rows])), nd.asarray(label[rows]))
+        loss.backward()
+        trainer.step(len(rows))
+        losses.append(loss)
+    found = {n: p.data().asnumpy() for n, p in net.collect_params().items()}
+    return {**found, "losses": np.array([float(one.asnumpy().mean()) for one in losses])}
+
+
 def refusal(trainer: Trainer, size: int) -> str:
     """What a step says whose shares differ."""
     try:
@@ -85,7 +110,11 @@ def refusal(trainer: Trainer, size: int) -> str:
 def main(folder: str, *lessons: str) -> None:
     with create("dist_sync") as kv:
         share, found = Share(kv.rank, kv.num_workers), dict[str, Array]()
+        if "blocks" in lessons:
+            found |= {f"blocks:{n}": a for n, a in blocks(share, kv.num_workers, kv).items()}
         for name in lessons:
+            if name == "blocks":
+                continue
             lesson = LESSONS[name]
             if kv.rank:  # other weights, which rank 0's are to take the place of
                 own = lesson.network()

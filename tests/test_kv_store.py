@@ -18,7 +18,10 @@ import mezzo as mz
 from mezzo.kvstore.create import KINDS, create
 from mezzo.kvstore.store import KVStore
 from mezzo.ops.errors import InputError, ModelError, ShapeError
-from mezzo.runtime.optimizer import Adam
+from mezzo.runtime import arrays as nd
+from mezzo.runtime.optimizer import SGD, Adam
+
+from .array_modes import Using
 
 KEYS: list[str | int] = ["w", "3", 3, 7]
 SHAPES = {"w": (2, 3), "3": (4,), 3: (), 7: (0, 2)}
@@ -62,6 +65,32 @@ class Verbs(RuleBasedStateMachine):
         self.model[key] = array(key, seed)
         for out in outs:
             np.testing.assert_array_equal(out, self.model[key])
+
+    @rule(key=st.sampled_from(KEYS), seed=st.integers(1, 99), both=st.booleans(), wait=st.sampled_from([None, True]))
+    def arrays_of_the_engine(self, key: str | int, seed: int, both: bool, wait: bool | None) -> None:
+        start = nd.asarray(array(key, seed))
+        value, later = start + 1, nd.zeros(SHAPES[key])
+        seen = later + 0  # reads what `later` is before it is filled
+        if both:
+            assert self.kv.pushpull(key, value, later, wait=wait) is None
+        else:
+            self.kv.push(key, value, wait=wait)
+            self.kv.pull(key, later, wait=wait)
+        value *= 0  # the store has read it before
+        self.model[key] = array(key, seed) + 1
+        np.testing.assert_array_equal(later.asnumpy(), self.model[key])
+        assert not seen.asnumpy().any()
+
+    @rule(seed=st.integers(1, 99), ours=st.booleans())
+    def mappings(self, seed: int, ours: bool) -> None:
+        made: Any = {key: array(key, seed) for key in KEYS}
+        self.model |= {key: value.copy() for key, value in made.items()}
+        given = {key: nd.asarray(value) for key, value in made.items()} if ours else made
+        self.kv.push(given)
+        filled = {key: nd.zeros(SHAPES[key]) for key in KEYS}
+        self.kv.pull(filled)
+        for key in KEYS:
+            np.testing.assert_array_equal(filled[key].asnumpy(), self.model[key])
 
     @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, unique=True), seed=st.integers(1, 99))
     def several(self, keys: list[str | int], seed: int) -> None:
@@ -118,6 +147,27 @@ def test_values_of_devices_are_summed_in_their_order() -> None:
         assert kv.pull("w") == [1]
         kv.push("w", [np.array([x], np.float32) for x in (1e8, 1, -1e8)])
         assert kv.pull("w") == [0]
+
+
+@pytest.mark.parametrize("mode", ["threaded", "naive"])
+def test_arrays_are_read_and_written_in_the_order_of_the_engine(mode: str) -> None:
+    with Using(mode), create("local") as kv:
+        w = {"a": nd.zeros((300, 300)), "b": nd.ones((2,))}
+        kv.init(w)
+        kv.set_optimizer(SGD(rate=0.5))
+        for _ in range(20):
+            kv.pull(w)
+            kv.push({name: x * 0 + 1 for name, x in w.items()})
+        kv.pull(w)
+        rows = nd.zeros((4, 2))
+        kv.pull("b", rows[1])  # a view
+        assert (w["a"].asnumpy() == -10).all()
+        assert rows.tolist() == [[0, 0], [-9, -9], [0, 0], [0, 0]]
+        bad = nd.take(nd.ones((2,)), nd.asarray([7]))  # fails when it is computed
+        with pytest.raises(ShapeError, match="'b' was declared"):
+            kv.push("b", bad)
+        with pytest.raises(InputError, match="'b' was given no array"):
+            kv.push("b")
 
 
 REFUSED: list[tuple[str, Any, type[Exception], list[str]]] = [

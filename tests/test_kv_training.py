@@ -35,7 +35,7 @@ from mezzo.train.shares import Share
 from mezzo.train.trace import traced
 from mezzo.train.trainer import Trainer
 
-from .kv_lessons import LESSONS, SIZE, Lesson
+from .kv_lessons import LESSONS, SIZE, Lesson, blocks
 from .networks import batch_for, lenet, mlp, resnet18
 
 Array = np.ndarray[Any, Any]
@@ -84,7 +84,14 @@ def test_a_job_learns_what_one_process_learns(
     """All lessons over one store, since starting a job takes seconds."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    learned = run(tmp_path, job, *LESSONS)
+    learned = run(tmp_path, job, "blocks", *LESSONS)
+    with subtests.test("blocks"):
+        one = blocks(Share(0, 1), len(learned))
+        for rank in learned:
+            for n in one.keys() - {"losses"}:
+                np.testing.assert_allclose(rank["blocks"][n], one[n], rtol=1e-10, atol=1e-12)
+                np.testing.assert_array_equal(rank["blocks"][n], learned[0]["blocks"][n])
+        np.testing.assert_allclose(np.mean([rank["blocks"]["losses"] for rank in learned], axis=0), one["losses"])
     for name, tolerance in TOLERANCES.items():
         with subtests.test(name):
             agrees_with_one_process(learned, name, tolerance)
@@ -268,7 +275,8 @@ def test_a_trace_shows_what_travels_during_backward(tmp_path: Path) -> None:
         assert {e["name"] for e in sent} >= {f"key {name!r}" for name in trainer.trained}
         kinds = ("forward", "backward", "wait", "update")
         begin = {kind: min(e["ts"] for e in spans if e["cat"] == kind) for kind in kinds}
-        assert begin["forward"] < begin["backward"] < min(e["ts"] for e in sent) < begin["wait"] < begin["update"]
+        assert begin["forward"] < begin["backward"] < begin["wait"] < begin["update"]
+        assert begin["backward"] < min(e["ts"] for e in sent)
         during = [e for e in sent if e["ts"] + e["dur"] < begin["wait"]]
         if len(during) > len(trainer.trained) / 6:
             break

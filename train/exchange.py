@@ -30,6 +30,13 @@ FIRST = 1 << 20  # the priority of what everybody waits for
 _users: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()  # how many Exchanges a store has had
 
 
+def prefix_of_next(store: KVStore) -> str:
+    """What the keys of the next trainer that uses a store begin with: several may share it, if every worker makes them
+    in the same order."""
+    number = _users[store] = _users.get(store, -1) + 1
+    return f"{number}/" if number else ""
+
+
 class Exchange:
     """What a step's Emit and Await speak to (`runtime.kernels.Exchange`), and the few numbers that Trainers exchange.
 
@@ -55,8 +62,7 @@ class Exchange:
         self.rank, self.workers = self.store.rank, self.store.num_workers
         self._summed = self.workers if rounds else 1  # gradients of one update
         self.overlap, self.joined = overlap, False
-        number = _users[self.store] = _users.get(self.store, -1) + 1
-        self._prefix = f"{number}/" if number else ""  # several Trainers may share a store
+        self._prefix = prefix_of_next(self.store)
         self._buffers: dict[str, Array] = {}
         self._priorities: dict[str, int] = {}
         self._handles: dict[str, Handle] = {}

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from ...ops.errors import InputError, ShapeError
-from ..engine import Variable
+from ..engine import Ordered, Variable
 from .kinds import Kind, kind_of
 from .place import Place, place_of
 
@@ -17,7 +17,7 @@ Key = tuple[Any, ...]  # integers, slices, None and one Ellipsis
 Operand = Any  # an Array, a number of Python or NumPy, or what NumPy makes an array of
 
 
-class Array:
+class Array(Ordered):
     """Numbers of one type in a shape, computed by the engine: operations return at once, reading waits.
 
     Made by the functions of `mz.nd`. Its methods and operators are those of the Python array API standard
@@ -56,6 +56,17 @@ class Array:
         if lazy.waiting:
             lazy.flush()
         return self._variable
+
+    @property
+    def variable(self) -> Variable:
+        """What workloads that touch it name."""
+        return self._var
+
+    @property
+    def lying(self) -> np.ndarray[Any, Any]:
+        """Its memory, for workloads that have named its variable."""
+        found: np.ndarray[Any, Any] = self._look(self._var.value)
+        return found
 
     # -- what is known at once ----------------------------------------------------------------------------------------
 

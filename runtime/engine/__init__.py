@@ -5,13 +5,14 @@ from .differ import Difference, first_difference
 from .engine import Engine
 from .process import engine
 from .trace import Trace
-from .work import RESOURCES, Variable, Work, current
+from .work import RESOURCES, Ordered, Variable, Work, current
 
 __all__ = [
     "RESOURCES",
     "Difference",
     "Engine",
     "Guard",
+    "Ordered",
     "Trace",
     "Variable",
     "Work",

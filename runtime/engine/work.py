@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...ops.errors import MezzoError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .engine import Engine
     from .lanes import Lane
 
@@ -95,6 +97,21 @@ class Variable:
 
     def _set(self, value: Any) -> None:
         self._value = value
+
+
+class Ordered:
+    """An array whose numbers the engine orders: a workload that was pushed with `variable` may touch `lying`, its
+    memory."""
+
+    __slots__ = ()
+
+    @property
+    def variable(self) -> Variable:
+        raise NotImplementedError
+
+    @property
+    def lying(self) -> np.ndarray[Any, Any]:
+        raise NotImplementedError
 
 
 class Work:
