@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo.runtime import rest
 from mezzo.runtime.engine import RESOURCES, Engine, process
 from mezzo.runtime.engine.future import ahead, submit
 from mezzo.runtime.engine.process import from_environment
@@ -212,6 +214,20 @@ def test_what_is_brief_runs_in_the_thread_that_pushes_unless_it_has_to_wait(thre
     gate.set()
     threaded.wait(var)
     assert ran[1:] == ["late"]
+
+
+def test_threads_that_have_nothing_to_do_give_back_what_libraries_keep_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(rest, "CALLS", [lambda: calls.put(threading.current_thread().name)])
+    monkeypatch.setattr(rest, "AFTER", 0.01)
+    with Engine(threads={"compute": 1}) as engine:
+        for _ in range(2):  # and work again
+            ran = threading.Event()
+            engine.push(ran.set)
+            assert ran.wait(LONG)
+            assert calls.get(timeout=LONG) == "mezzo compute 0"
 
 
 def raising_error() -> None:

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from ...ops.errors import Cancelled, DeadlineError, InputError, MezzoError
+from .. import rest
 from .lanes import Lane, parked
 from .work import ENDED, PENDING, READY, RESOURCES, RUNNING, Failure, Variable, Watcher, Work, here
 
@@ -162,7 +163,10 @@ class Scheduler:
                     lane.idle.append(sleeper)
             if work is None:
                 ended = None
-                sleeper.acquire()
+                if not sleeper.acquire(timeout=rest.AFTER):
+                    for call in rest.CALLS:
+                        call()
+                    sleeper.acquire()
             else:
                 ended = work if self._call(work) else None
 

@@ -13,10 +13,12 @@ from functools import cache, partial
 from typing import Any
 
 from ...ops.dataclasses import dataclass
+from .. import rest
 from ..environment import switch
 
 SWITCH = "MEZZO_ONEDNN"  # "off" to run without, or the path of a library to take instead
 KEPT_PRIMITIVES = 256
+OMP_PAUSE_SOFT = 1  # the team of the calling thread goes, and is made again when it is needed
 OFF = ("off", "0", "no")
 _FILES = ("lib/libdnnl.so.3", "lib/libdnnl.3.dylib", "Library/bin/dnnl.dll", "bin/dnnl.dll")
 _SYSTEM = ("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll")
@@ -70,6 +72,8 @@ def find() -> Library | str:
             continue
         # the library keeps primitives of sizes that are gone; sessions keep those that they use
         handle.dnnl_set_primitive_cache_capacity(KEPT_PRIMITIVES)
+        if hasattr(handle, "omp_pause_resource_all"):
+            rest.CALLS.append(partial(handle.omp_pause_resource_all, OMP_PAUSE_SOFT))
         isa = _ISAS.get(int(handle.dnnl_get_effective_cpu_isa()), "other")
         return Library(handle, str(path), f"{version.major}.{version.minor}.{version.patch}", isa)
     return "; ".join(dict.fromkeys(reasons)) or "not installed: pip install onednn-cpu-gomp"
