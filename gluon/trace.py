@@ -14,10 +14,12 @@ from ..ops import Tensor
 from ..ops.types import differentiable
 from ..runtime import autograd
 from ..runtime.arrays.array import Array
+from ..runtime.arrays.place import Place
 from ..runtime.arrays.random import generator
 from ..runtime.arrays.recording import RECORDING
-from ..runtime.arrays.running import adopt, line_of, memory, site
-from ..runtime.arrays.runs import Runs
+from ..runtime.arrays.running import adopt, line_of, memory, one_place, site
+from ..runtime.arrays.runs import Runs, first
+from ..runtime.arrays.runs import states as of_arrays
 from ..runtime.autodiff import gradients
 from ..runtime.autograd.back import Walk, forward, ordered, without
 from ..runtime.autograd.tape import Fragment, Leaf, mode, note, plain, tracked
@@ -236,15 +238,16 @@ def _given(traced: Traced, inputs: Sequence[Array]) -> dict[str, Array]:
 
 
 def _plain(traced: Traced, inputs: Sequence[Array], training: bool) -> list[Array]:
-    found = traced.sessions.get(training)
+    key = training, inputs[0]._place
+    found = traced.sessions.get(key)
     if found is None:
         outputs = traced.graph.outputs[: traced.count]
-        runs = _runs(traced, traced.graph.but(outputs=outputs), traced.count, training)
+        runs = _runs(traced, traced.graph.but(outputs=outputs), traced.count, training, _place(traced, inputs))
         fed = [p.name for p in runs.session.inputs]
         outside = traced.captured
         # arrays, or which of the inputs
         sources: list[Any] = [outside[n] if n in outside else traced.inputs.index(n) for n in fed]
-        found = traced.sessions[training] = runs, sources
+        found = traced.sessions[key] = runs, sources
     runs, sources = found
     given = [inputs[s] if s.__class__ is int else s for s in sources]
     return _run(traced, runs, given, inputs)
@@ -252,10 +255,10 @@ def _plain(traced: Traced, inputs: Sequence[Array], training: bool) -> list[Arra
 
 def _recorded(traced: Traced, given: dict[str, Array], inputs: Sequence[Array], training: bool) -> list[Array]:
     wanted = tuple(n for n, x in given.items() if x._origin is not None and differentiable(x._kind.tensor))
-    key = ("recorded", training, wanted)
+    key = ("recorded", training, wanted, inputs[0]._place)
     ways = traced.sessions.get(key)
     if ways is None:
-        ways = traced.sessions[key] = _both_ways(traced, wanted, training)
+        ways = traced.sessions[key] = _both_ways(traced, wanted, training, _place(traced, inputs))
     made = _run(traced, ways.forward, [given[p.name] for p in ways.forward.session.inputs], inputs)
     outs, saved = made[: traced.count], made[traced.count :]
     names, ys = list(given), [plain(y) for y in outs]
@@ -286,7 +289,12 @@ def _run(traced: Traced, runs: Runs, given: Sequence[Array], inputs: Sequence[Ar
     return runs(given, place, generator(place).advance() if traced.random else None)
 
 
-def _runs(traced: Traced, graph: Graph, count: int, training: bool) -> Runs:
+def _place(traced: Traced, inputs: Sequence[Array]) -> Place:
+    """Where all lies that a block reads. Raises InputError where that is several devices."""
+    return one_place("a hybridized block", [*inputs, *traced.lies, *traced.captured.values()])
+
+
+def _runs(traced: Traced, graph: Graph, count: int, training: bool, place: Place) -> Runs:
     """Runs of the trace's graph with these outputs, `count` of them arrays; parameters lie where they are."""
     lies = {n: x for n, x in zip(traced.params, traced.lies, strict=True) if n in graph.inputs}
     memories = {n: memory(x) for n, x in lies.items()}
@@ -295,15 +303,15 @@ def _runs(traced: Traced, graph: Graph, count: int, training: bool) -> Runs:
     whole = graph.but(
         inputs=tuple(i for i in graph.inputs if i not in lies),
         states=states,
-        initializers={**graph.initializers, **memories},
+        initializers={**graph.initializers, **{n: first(m) for n, m in memories.items()}},
     )
     used = {*whole.reads()}
     model = whole.but(inputs=tuple(i for i in whole.inputs if i in used))
-    session = Session(model, states=memories)
+    session = Session(model, states=of_arrays(memories), device=place.device)
     return Runs(session, "block", [*lies.values()], [lies[n] for n in moved if n in lies], count)
 
 
-def _both_ways(traced: Traced, wanted: Sequence[str], training: bool) -> Ways:
+def _both_ways(traced: Traced, wanted: Sequence[str], training: bool, place: Place) -> Ways:
     """Split the graph with its gradients in two: what runs forwards, and what waits for the outputs' gradients."""
     graph = traced.graph
     g = TypedBuilder(graph.types, prefix="d/")
@@ -325,10 +333,11 @@ def _both_ways(traced: Traced, wanted: Sequence[str], training: bool) -> Ways:
     every = graph.but(nodes=g.nodes(), initializers=g.constants(), types=g.types)
     ahead = prune(every.but(outputs=(*outputs, *saved, *(traced.moved.values() if training else ()))))
     whole = ahead.but(outputs=(*outputs, *saved))
-    forward = _runs(traced, whole, len(whole.outputs), training)
+    forward = _runs(traced, whole, len(whole.outputs), training, place)
     names = {n: f"s{i}" for i, n in enumerate(saved)} | {n: f"y{i}" for i, n in enumerate(outputs)}
     feeds = tuple(names.get(n, n) for n in backwards.inputs)
-    return Ways(forward, Runs(Session(backwards), "backward of a block"), feeds, wrt)
+    back = Runs(Session(backwards, device=place.device), "backward of a block")
+    return Ways(forward, back, feeds, wrt)
 
 
 def _made_forwards(nodes: Sequence[Any], seeds: Mapping[str, str]) -> set[str]:

@@ -13,7 +13,9 @@ from ..ops.errors import InputError
 from ..runtime import arrays as nd
 from ..runtime import optimizer as optimizers
 from ..runtime.arrays.array import Array
-from ..runtime.arrays.running import memory
+from ..runtime.arrays.running import memory, one_place
+from ..runtime.arrays.runs import first
+from ..runtime.arrays.runs import states as of_arrays
 from ..runtime.engine import engine
 from ..runtime.optimizer import Group, Optimizer
 from ..runtime.session import Session
@@ -116,10 +118,12 @@ class Trainer:
         arrays |= {_gradient(n): p.grad() for n, p in self.params.items()}
         lies = {n: memory(a) for n, a in arrays.items()}
         if self._session is None or any(self._memory.get(n) is not m for n, m in lies.items()):
-            graph = update_graph({n: lies[n] for n in self.params}, self._step, _gradient)
+            graph = update_graph({n: first(lies[n]) for n in self.params}, self._step, _gradient)
             kept = {} if self._session is None else self._session.states
             states = {s.input: kept.get(s.input, np.array(graph.initializers[s.input])) for s in graph.states}
-            self._session, self._memory = Session(graph, states={**states, **lies}), lies
+            place = one_place("Trainer", [*arrays.values()])
+            held = {**states, **of_arrays(lies)}
+            self._session, self._memory = Session(graph, states=held, device=place.device), lies
         return self._session, arrays
 
     def _join(self, kv: KVStore) -> None:

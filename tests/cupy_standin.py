@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -67,9 +68,9 @@ class Standin:
     over: bool = False  # what an event that is asked says next
     clock: float = 0.0  # milliseconds, which stand-ins for libraries let pass
     _blocks: dict[int, Array] = field(default_factory=dict)
-    _capturing: Stream | None = None
     _streams: list[Stream] = field(default_factory=list)
-    _current: list[Stream] = field(default_factory=list)
+    _here: threading.local = field(default_factory=threading.local)  # what a thread captures, and its streams
+    _busy: threading.RLock = field(default_factory=threading.RLock)  # the shim runs one kernel at a time
     _allocators: list[Callable[[int], Any]] = field(default_factory=list)
     _written: list[tuple[int, int, Stream, int]] = field(default_factory=list)  # begin, end, by whom, at which tick
     sources: dict[str, Source] = field(default_factory=dict)
@@ -77,7 +78,20 @@ class Standin:
 
     def __post_init__(self) -> None:
         self.null = Stream(self, null=True)
-        self._current.append(self.null)
+
+    @property
+    def _current(self) -> list[Stream]:
+        if not hasattr(self._here, "current"):
+            self._here.current = [self.null]
+        return self._here.current  # type: ignore[no-any-return]
+
+    @property
+    def _capturing(self) -> Stream | None:
+        return getattr(self._here, "capturing", None)
+
+    @_capturing.setter
+    def _capturing(self, stream: Stream | None) -> None:
+        self._here.capturing = stream
 
     # -- for tests --------------------------------------------------------------------------------------------------
 
@@ -125,7 +139,8 @@ class Standin:
             return
         if stream.null:
             self.refuse_in_capture(f"{what} on the default stream")
-        action()
+        with self._busy:
+            action()
 
     def touch(self, stream: Stream, reads: Sequence[tuple[int, int]], writes: Sequence[tuple[int, int]]) -> None:
         """Bytes from address to address are read or written on a stream: it must have waited for who wrote them."""
@@ -142,8 +157,9 @@ class Standin:
         """The host has waited: what a stream has done is over for all."""
         self.refuse_in_capture("synchronising")
         self.say("sync", "", 0, stream)
-        for over in [stream] if stream else [*self._streams, self.null]:
-            self._written = [w for w in self._written if over.seen.get(w[2], -1) < w[3]]
+        with self._busy:
+            for over in [stream] if stream else [*self._streams, self.null]:
+                self._written = [w for w in self._written if over.seen.get(w[2], -1) < w[3]]
 
     def alloc(self, nbytes: int) -> MemoryPointer:
         if self._allocators:
@@ -180,7 +196,8 @@ class Standin:
             cupy,
             cuda=cuda, ndarray=type("ndarray", (DeviceArray,), {"standin": self}), __version__="stand-in",
             get_default_memory_pool=lambda: Pool(self), random=Refusing(self, "cupy.random"),
-            matmul=self._matmul, asarray=self._asarray, from_dlpack=self._asarray,
+            matmul=self._matmul, asarray=self._asarray, from_dlpack=self._from_dlpack,
+            ascontiguousarray=lambda x: x if x.flags.c_contiguous else self._moved(x, x.host),
         )  # fmt: skip
         self._array = cupy.ndarray
         for module in (cupy, cuda, runtime, memory, function, driver_):
@@ -233,7 +250,7 @@ class Standin:
 
     def block_of(self, address: int) -> Any:
         """The block of the device that an address lies in."""
-        for begin, block in self._blocks.items():
+        for begin, block in list(self._blocks.items()):
             if begin <= address < begin + max(1, block.nbytes):
                 return block
         return None
@@ -248,6 +265,26 @@ class Standin:
         held = np.ascontiguousarray(value)
         made = self._array(held.shape, held.dtype, memptr=self.alloc(held.nbytes))
         made.host[...] = held
+        return made
+
+    def _from_dlpack(self, value: Any) -> Any:
+        made = value if isinstance(value, DeviceArray) else value.__dlpack__()
+        assert isinstance(made, DeviceArray), "a capsule of the device's memory"
+        return made
+
+    def _moved(self, source: DeviceArray, elements: Array, to: DeviceArray | None = None) -> Any:
+        """What a kernel of CuPy's own makes of elements of the device, on the current stream."""
+        made = self._array(elements.shape, elements.dtype) if to is None else to
+        on = self._current[-1]
+
+        def move() -> None:
+            reads, writes = [(p, p + 1) for p in (source.data.ptr,)], [(p, p + 1) for p in (made.data.ptr,)]
+            self.touch(on, reads, writes)
+            self.say("cupy", "elementwise", made.nbytes, on)
+            if self.computes:
+                np.copyto(made.host, elements)
+
+        self.submit(on, move, "elementwise")
         return made
 
 
@@ -289,18 +326,29 @@ class DeviceArray:
         self.size = int(np.prod(self.shape, dtype=np.int64))
         self.nbytes = self.size * self.dtype.itemsize
         self.data = memptr or self.standin.alloc(self.nbytes)
-        self.flags = types.SimpleNamespace(c_contiguous=True)
         self.device = types.SimpleNamespace(id=0)
         self.ndim = len(self.shape)
         within = self.data.mem.bytes[self.data._offset : self.data._offset + self.nbytes]
         assert within.nbytes == self.nbytes, "a view beyond its block"
         self.host: Array = within.view(self.dtype).reshape(self.shape)
 
-    def __getitem__(self, key: slice) -> Any:
-        assert self.ndim == 1
-        first, last, step = key.indices(self.size)
-        assert step == 1
-        return type(self)((last - first,), self.dtype, self.data + first * self.dtype.itemsize)
+    @property
+    def flags(self) -> Any:
+        return types.SimpleNamespace(c_contiguous=self.host.flags.c_contiguous)
+
+    def __getitem__(self, key: Any) -> Any:
+        """A view, as basic indices give it."""
+        part = self.host[key if isinstance(key, tuple) else (key,)] if self.ndim else self.host[key]
+        part = part if isinstance(part, np.ndarray) else self.host[(*np.atleast_1d(key), None)].reshape(())
+        made = type(self)((0,), self.dtype, self.data + (part.ctypes.data - self.host.ctypes.data))
+        made.shape, made.size, made.ndim, made.nbytes = part.shape, part.size, part.ndim, part.nbytes
+        made.host = part
+        return made
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        part = self[key]
+        assert isinstance(value, DeviceArray)
+        self.standin._moved(value, np.broadcast_to(value.host, part.shape), part)
 
     def view(self, dtype: Any) -> Any:
         assert self.ndim == 1
@@ -319,7 +367,7 @@ class DeviceArray:
         return {"data": (self.data.ptr, False)}
 
     def __dlpack__(self, **_: Any) -> Any:
-        raise AssertionError("arrays of CuPy are taken as they are")
+        return self  # in place of a capsule, which stand-ins cannot make
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0

@@ -35,11 +35,12 @@ class Arrays(Mapping[str, Array]):
     array([0.5, 0.5], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "_arrays", "_kinds", "_later", "_length", "_names")
+    __slots__ = ("__weakref__", "_arrays", "_here", "_kinds", "_later", "_length", "_names")
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self._arrays = dict(arrays)
         self._names, self._kinds = tuple(arrays), [x._kind for x in arrays.values()]
+        self._here = all(x._place.name == "cpu" for x in arrays.values())
         self._later: tuple[str, Any, Any] | None = None  # an operator on Arrays and numbers, while it is put off
         self._length = 0  # operators that are put off
 
@@ -75,10 +76,10 @@ class Arrays(Mapping[str, Array]):
     def _alike(self, other: Any) -> bool:
         """Whether results with this have the kinds of these arrays, of which NumPy has the arithmetic."""
         if isinstance(other, Arrays):
-            same = other._names == self._names and all(map(operator.is_, self._kinds, other._kinds))
+            same = other._here and other._names == self._names and all(map(operator.is_, self._kinds, other._kinds))
         else:
             same = other.__class__ in (int, float)
-        return same and not RECORDING.on and all(k.dtype.kind == "f" for k in self._kinds)
+        return same and self._here and not RECORDING.on and all(k.dtype.kind == "f" for k in self._kinds)
 
     def _made(self, op: str, other: Any, turned: bool = False) -> Arrays:
         length = 1 + self._length + getattr(other, "_length", 0)

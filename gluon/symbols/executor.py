@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ...ops.errors import InputError
 from ...runtime.arrays import Place
 from ...runtime.arrays.array import Array
 from ...runtime.arrays.random import generator
-from ...runtime.arrays.running import as_array, assign, inplace, memory
-from ...runtime.arrays.runs import Runs
+from ...runtime.arrays.running import as_array, assign, inplace, memory, one_place
+from ...runtime.arrays.runs import Runs, first
+from ...runtime.arrays.runs import states as of_arrays
 from ...runtime.session import Session
 from .arrays import Arrays
 from .programs import Way, gradient_of, lossless, program
@@ -189,9 +188,15 @@ class Executor:
         if way.gradients == "state":
             held |= {gradient_of(n): a for n, a in self.grad_dict.items()}
         lies = {n: _own_memory(n, a) for n, a in held.items()}
-        graph, states = program(self.symbol, self._found, way, lies, self._wanted)
+        firsts = {n: first(m) for n, m in lies.items()}
+        graph, states = program(self.symbol, self._found, way, firsts, self._wanted)
+        session = Session(
+            graph,
+            states=of_arrays({n: lies[n] for n in states}),
+            device=one_place("an executor", [*held.values()]).device,
+        )
         writes = [held[s.input] for s in graph.states if s.output != s.input]
-        made = Runs(Session(graph, states=states), self.symbol.name, [held[n] for n in states], writes)
+        made = Runs(session, self.symbol.name, [held[n] for n in states], writes)
         self._sessions[way] = made
         return made
 
@@ -203,10 +208,10 @@ class Executor:
         return runs(heads, self.place, self._drawn)
 
 
-def _own_memory(name: str, array: Array) -> np.ndarray[Any, Any]:
+def _own_memory(name: str, array: Array) -> Any:
     """The memory of an array. Raises InputError for a part of another one."""
     found = memory(array)
-    if not (found.flags.c_contiguous and found.flags.writeable):
+    if not (found.flags.c_contiguous and getattr(found.flags, "writeable", True)):
         raise InputError(f"{name!r} is a part of another array", where="bind", hint="bind a copy: array.copy()")
     return found
 

@@ -216,10 +216,10 @@ class Array(Ordered):
         return made
 
     def copyto(self, other: Array | Place) -> Array:
-        """Copy into another array of this shape, which is returned, or to a device."""
+        """Copy into another array of this shape, which is returned, or to a device. Both may be on different ones."""
         if isinstance(other, Place):
             return running.moved(self, place_of(other), copy=True)
-        running.assign(other, self)
+        running.assign(other, running.moved(self, other._place))
         return other
 
     def to_device(self, device: Place | str, /, *, stream: Any = None) -> Array:
@@ -279,7 +279,7 @@ class Array(Ordered):
         return protocols.dlpack(self, options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1 if self._place.name == "cpu" else 2), 0
+        return (1, 0) if self._place.name == "cpu" else (2, self._place.index)
 
     # -- operators ----------------------------------------------------------------------------------------------------
 

@@ -15,10 +15,11 @@ from ...ops import DType
 from ...ops.errors import InputError, ShapeError
 from .array import Array
 from .kinds import FLOAT, INT, dtype_of, known
-from .place import Place, place_of
+from .place import Place, cpu, gpu, place_of
 from .running import adopt, apply, as_array, cast, moved
 
 Where = Place | str | None
+ON_GPU = (2, 13)  # DLPack's numbers of CUDA's device memory and of managed memory
 
 
 def array(obj: Any, dtype: Any = None, device: Where = None, ctx: Where = None) -> Array:
@@ -40,34 +41,49 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Where = None, copy: bool 
         made = made if wanted is None else cast(made, wanted)
         return made.copy() if copy and made is obj else made
     if copy is False:
-        shared = obj if isinstance(obj, np.ndarray) else _of_dlpack(obj)
+        shared, place = (obj, cpu()) if isinstance(obj, np.ndarray) else _of_dlpack(obj)
         if wanted not in (None, shared.dtype):
             raise InputError(f"{shared.dtype} cannot be {wanted} without a copy", where="asarray")
-        return adopt(shared, place_of(device))
+        if device is not None and place_of(device) is not place:
+            raise InputError(f"what lies on {place} cannot be on {device} without a copy", where="asarray")
+        return adopt(shared, place)
     if wanted is not None and not isinstance(obj, np.ndarray) and not hasattr(obj, "__dlpack__"):
         try:
             return adopt(np.array(obj, wanted), place_of(device))
         except (OverflowError, ValueError, TypeError) as error:
             raise InputError(f"no {wanted}: {error}", where="asarray") from error
     if not isinstance(obj, np.ndarray | np.generic) and hasattr(obj, "__dlpack__"):
-        obj = _of_dlpack(obj)
+        obj, place = _of_dlpack(obj)
+        if place.name != "cpu":
+            held = moved(adopt(obj, place), place_of(place if device is None else device), copy=True).wait_to_read()
+            return held if wanted is None else cast(held, wanted)
     made = as_array(obj, place_of(device))
     return made if wanted is None else cast(made, wanted)
 
 
-def _of_dlpack(obj: Any) -> np.ndarray[Any, Any]:
+def _of_dlpack(obj: Any) -> tuple[Any, Place]:
+    """The memory that DLPack hands over, as an array of NumPy or CuPy, and where it lies."""
     try:
-        return np.from_dlpack(obj)
+        sort, index = obj.__dlpack_device__()
+        if sort in ON_GPU:
+            from ..gpu.arrays import shared
+
+            return shared(obj), gpu(index)
+        return np.from_dlpack(obj), cpu()
     except (AttributeError, TypeError, BufferError, RuntimeError, ValueError) as error:
         raise InputError(
-            f"a {type(obj).__name__} shares no memory of the CPU: {error}", where="asarray", hint="copy=True"
+            f"a {type(obj).__name__} shares no memory: {error}", where="asarray", hint="copy=True"
         ) from error
 
 
 def from_dlpack(x: Any, /, *, device: Where = None, copy: bool | None = None) -> Array:
     """An array over the memory that DLPack hands over; a copy if that is asked for."""
-    shared = _of_dlpack(x)
-    return adopt(np.array(shared) if copy else shared, place_of(device))
+    memory, place = _of_dlpack(x)
+    wanted = place if device is None else place_of(device)
+    if copy is False and wanted is not place:
+        raise InputError(f"what lies on {place} cannot be on {wanted} without a copy", where="from_dlpack")
+    found = adopt(memory, place)
+    return moved(found, wanted, copy=True).wait_to_read() if copy else moved(found, wanted)
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:

@@ -19,6 +19,11 @@ class Place:
     name: str
     index: int
 
+    @property
+    def device(self) -> str:
+        """The device of sessions that run there."""
+        return "cpu" if self.name == "cpu" else f"gpu:{self.index}"
+
     def __str__(self) -> str:
         return f"{self.name}({self.index})"
 
@@ -49,17 +54,11 @@ def gpu(index: int = 0) -> Place:
 def place_of(given: Place | str | None) -> Place:
     """The place that is meant for an array: None is the CPU; `"cpu"`, `"gpu:1"` as sessions take them.
 
-    Raises InputError, also for a GPU: the operations of arrays run on the CPU as yet.
+    Raises InputError for what is none, MissingPackage for a GPU that is not there.
     """
     if given is None:
         return cpu()
     if isinstance(given, Place):
-        if given.name == "gpu":
-            raise InputError(
-                f"arrays on {given} are not carried yet",
-                where="mezzo.nd",
-                hint="sessions and training run there: device='gpu:0'; arrays on mz.cpu() feed them",
-            )
         return given
     name, _, number = str(given).partition(":")
     if name not in ("cpu", "gpu") or not (number or "0").isdecimal():

@@ -6,14 +6,16 @@ The references of these operators are written to be understood; what runs here a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from ...ops import DType, Tensor
 from ...ops.types import Type
-from ..graph import GraphBuilder
+from ..graph import GraphBuilder, Node
 from ..session import Session
 from .kinds import Kind, Known
+from .place import Place
 
 # operator -> elements among its operands from which on planning pays; below that the reference runs
 FROM: dict[tuple[str, str], int] = {
@@ -30,7 +32,8 @@ FROM: dict[tuple[str, str], int] = {
 SESSIONS = 256  # that are kept, with their memory: a program that goes on making new shapes makes them anew
 
 Template = tuple["Kind | Known | None", ...]
-Key = tuple[str, str, Template, tuple[tuple[str, Any], ...], int]
+Key = tuple[str, str, Template, tuple[tuple[str, Any], ...], int, str]
+RESULT = "y"  # the first output of a graph of one node: by it random numbers are drawn
 
 
 def pays(domain: str, name: str, types: tuple[Type | None, ...]) -> bool:
@@ -48,18 +51,25 @@ def pays(domain: str, name: str, types: tuple[Type | None, ...]) -> bool:
 class Planned:
     """One operator on operands of one sort, as a call."""
 
-    __slots__ = ("_key", "_names")
+    __slots__ = ("_draw", "_key", "_names")
 
     def __init__(
-        self, domain: str, name: str, template: Template, attrs: tuple[tuple[str, Any], ...], outputs: int
+        self,
+        domain: str,
+        name: str,
+        template: Template,
+        attrs: tuple[tuple[str, Any], ...],
+        outputs: int,
+        place: Place | None = None,
+        draw: tuple[int, ...] | None = None,
     ) -> None:
-        self._key: Key = (domain, name, template, attrs, outputs)
+        self._key: Key = (domain, name, template, attrs, outputs, "cpu" if place is None else place.device)
         self._names = [f"x{i}" for i, t in enumerate(template) if isinstance(t, Kind)]
+        self._draw = draw
 
     def __call__(self, *xs: Any) -> Any:
-        found = _session(self._key).run(dict(zip(self._names, xs, strict=True)))
-        results = tuple(found.values())
-        return results if self._key[-1] > 1 else results[0]
+        results = ran(_session(self._key), dict(zip(self._names, xs, strict=True)), self._draw)
+        return tuple(results) if self._key[4] > 1 else results[0]
 
     @property
     def session(self) -> Session:
@@ -69,13 +79,25 @@ class Planned:
 
 @lru_cache(maxsize=SESSIONS)
 def _session(key: Key) -> Session:
-    domain, name, template, attrs, outputs = key
+    domain, name, template, attrs, outputs, device = key
     g = GraphBuilder(name)
     given: list[Any] = []
     for i, t in enumerate(template):
         given.append(g.const(t.value) if isinstance(t, Known) else g.input(f"x{i}", t.tensor) if t else None)
-    made = g.op(name, *given, domain=domain, outputs=outputs, **dict(attrs))
-    return Session(g.graph(list(made) if outputs > 1 else [made]))
+    made = tuple(f"{RESULT}{i or ''}" for i in range(outputs))
+    ins = tuple("" if x is None else x for x in given)
+    g.add(Node(name, ins, made, dict(attrs), domain, name=name))
+    return Session(g.graph(made), device=device)
 
 
-__all__ = ["FROM", "Planned", "pays"]
+def ran(session: Session, feeds: dict[str, Any], draw: tuple[int, ...] | None = None) -> Sequence[Any]:
+    """The results of a run, where the session's device has its arrays."""
+    device = session.device.name
+    if device == "cpu":
+        return tuple(session.run(feeds, draw=draw).values())
+    from ..gpu.arrays import ran as ran_on_gpu  # with the first array there
+
+    return ran_on_gpu(session, feeds, int(device.partition(":")[2]), draw)
+
+
+__all__ = ["FROM", "RESULT", "Planned", "pays", "ran"]

@@ -14,10 +14,13 @@ import numpy as np
 from ...ops import OPS, OPSETS, Context, Op, Tensor
 from ...ops.errors import ShapeError, UnsupportedModel
 from ...ops.expr import EXACT, Expr, Lowered, Register, lower
+from ..eager import node_key
 from ..fresh import LEAST, counted, fresh
+from ..graph import Node
 from .kinds import MOST, Kind, Known, kind_of
 from .moving import moves
-from .planned import Planned, pays
+from .place import Place
+from .planned import RESULT, Planned, pays
 
 Template = tuple["Kind | Known | None", ...]
 Call = Callable[..., Any]
@@ -48,8 +51,14 @@ class Prepared:
         self.record, self.template, self.attrs, self.outs, self.call = record, template, attrs, outs, call
         self.name = record.name
 
-    def keyed(self, key: tuple[int, ...]) -> Call:
-        """The call with a random key; for operators that draw."""
+    def on(self, place: Place, draw: tuple[int, ...] | None = None) -> Call:
+        """The call for arrays at a place; operators that draw do so by the key `draw`: the same numbers everywhere."""
+        if place.name != "cpu":
+            attrs = tuple(self.attrs.items())
+            return Planned(self.record.domain, self.name, self.template, attrs, len(self.outs), place, draw)
+        if draw is None:
+            return self.call
+        key = node_key(Node(self.name, (), (RESULT,), domain=self.record.domain), draw)
         return _reference(self.record, self.template, self.record.bind(self.attrs), len(self.outs), key)
 
 

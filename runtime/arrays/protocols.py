@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ...ops.errors import InputError
 from .array import Array
-from .running import assign, line_of, site
+from .running import assign
 
 # ufuncs of NumPy that the standard calls by another name
 UFUNCS = {
@@ -57,11 +54,7 @@ def function(given: Any, args: Any, kwargs: Any) -> Any:
 
 
 def dlpack(x: Array, options: dict[str, Any]) -> Any:
-    """A capsule over the memory of an array, once it is computed. Raises InputError for one on a GPU."""
-    if x.device.name != "cpu":
-        raise InputError(
-            f"{x.where}, is not in the memory of the CPU", where=line_of(*site()), hint="to_device(mz.cpu())"
-        )
+    """A capsule over the memory of an array, once it is computed."""
     x.wait_to_read()
     memory = x._look(x._var._value)
-    return np.asarray(memory).__dlpack__(**{n: v for n, v in options.items() if v is not None})
+    return memory.__dlpack__(**{n: v for n, v in options.items() if v is not None})

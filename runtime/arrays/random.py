@@ -20,7 +20,7 @@ from ...ops.errors import InputError
 from ..manifest import Manifest, NotTheSame, read, taken
 from .array import Array
 from .kinds import dtype_of
-from .place import Place, place_of
+from .place import Place, cpu, place_of
 from .running import as_array, assign, cast, ready, run
 from .searching import argsort
 from .shaping import take
@@ -73,8 +73,9 @@ class Generator:
     def _draw(self, name: str, given: tuple[Array, ...], device: Where, attrs: dict[str, Any]) -> Array:
         key = self.advance()
         made = ready(name, tuple([x._kind for x in given]), tuple(attrs.items()))
-        place = place_of(device) if device is not None else self._place
-        result: Array = run(made, given, place, made.keyed(key))
+        place = place_of(device) if device is not None else self._place or cpu()
+        place = given[0].device if given else place
+        result: Array = run(made, given, place, made.on(place, key))
         return result
 
     def uniform(

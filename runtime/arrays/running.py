@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from types import CodeType
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from ..engine.work import OURS
 from ..fresh import copied
 from . import lazy, recording
 from .array import Array, kind_of_value
-from .kinds import MOST, Kind, Known, Scalar, dtype_of, kind_of, together
+from .kinds import MOST, Kind, Known, Scalar, dtype_of, kind_of, known, together
 from .place import Place, cpu
 from .prepared import Call, Prepared, prepared
 from .recording import RECORDING
@@ -101,11 +102,12 @@ def run_unseen(made: Prepared, given: tuple[Any, ...], place: Place | None = Non
             place, first = x._place, False
         elif x._place is not place:
             raise several_places(made.name, given)
-    if lazy.fusing() and made.tree is not None and call is None:
-        return _gathered(made, given, place or cpu())
+    place = place or cpu()
+    if lazy.fusing() and made.tree is not None and call is None and place.name == "cpu":
+        return _gathered(made, given, place)
     if lazy.waiting:
         lazy.flush()
-    one, call, place = engine(), call or made.call, place or cpu()
+    one, call = engine(), call or (made.call if place.name == "cpu" else made.on(place))
     if one.only_calls():
         result = _right_here(one, made, given, place, call)
         if result is not None:
@@ -184,6 +186,13 @@ def several_places(name: str, given: Sequence[Any]) -> InputError:
         where=f"{name}, called at {line_of(*site())}",
         hint=f"bring one to the other: b.to_device(mz.{first._place})",
     )
+
+
+def one_place(name: str, arrays: Sequence[Array]) -> Place:
+    """The place of these arrays, or cpu(0) where there are none. Raises InputError for several."""
+    if any(x._place is not arrays[0]._place for x in arrays):
+        raise several_places(name, arrays)
+    return arrays[0]._place if arrays else cpu()
 
 
 # -- operands of several sorts ----------------------------------------------------------------------------------------
@@ -307,8 +316,10 @@ def _holds_numpy(x: Any) -> bool:
     return hasattr(x, "dtype")
 
 
-def adopt(value: np.ndarray[Any, Any], place: Place) -> Array:
-    """An array over memory that is there, and that nobody else writes."""
+def adopt(value: Any, place: Place) -> Array:
+    """An array over memory that is there, and that nobody else writes; on a GPU, a copy of what lies on the host."""
+    if place.name != "cpu" and isinstance(value, np.ndarray):
+        value = lying(value, place)
     return _made(engine(), "array", value, kind_of_value(value), place, *site())
 
 
@@ -321,14 +332,32 @@ def read(x: Array) -> np.ndarray[Any, Any]:
         RECORDING.broke(f"the numbers of an array are read ({x._kind})", READ)
     one = x._var._engine
     if one.only_calls() and x._var._failure is None:
-        return np.array(x._look(x._var._value), order="C")
+        return fetched(x._look(x._var._value))
     found: list[np.ndarray[Any, Any]] = []
     one.push(_take, (x._var,), name="asnumpy", args=(x, found)).wait()
     return found[0]
 
 
 def _take(x: Array, found: list[Any]) -> None:
-    found.append(np.array(_value(x), order="C"))
+    found.append(fetched(_value(x)))
+
+
+def lying(value: Any, place: Place) -> Any:
+    """A copy of the memory of an array, of this device or another one, at a place."""
+    if place.name == "cpu":
+        return fetched(value)
+    from ..gpu.arrays import put  # with the first array there
+
+    return put(value, place.index)
+
+
+def fetched(value: Any) -> Any:
+    """A copy on the host, row after row."""
+    if isinstance(value, np.ndarray):
+        return copied(value, "copy")
+    from ..gpu.arrays import fetched as from_gpu
+
+    return from_gpu(value)
 
 
 def assign(target: Array, value: Operand) -> None:
@@ -344,6 +373,10 @@ def assign(target: Array, value: Operand) -> None:
             raise ShapeError(
                 f"{source._kind} does not fit into {target._kind}", where=f"assignment at {line_of(*site())}"
             )
+    if target._place.name != "cpu":  # cast and repeated by our kernels: what is left is a copy
+        source = as_array(source, target._place) if source.__class__ is np.ndarray else source
+        source = cast(source, target._kind.dtype)
+        source = source if source.shape == target.shape else apply("Expand", source, known(target.shape))
     write(target, _same, (source,), not target._view)
 
 
@@ -370,14 +403,15 @@ def inplace(name: str, target: A, other: Operand, floating: bool = False) -> A:
         )
     if b.__class__ is Array and b._place is not target._place:
         raise several_places(name, (target, b))
-    write(target, made.call, (a, b), False, name, made.into)
+    place = target._place
+    write(target, made.on(place), (a, b), False, name, made.into if place.name == "cpu" else None)
     return target
 
 
-def memory(x: Array) -> np.ndarray[Any, Any]:
-    """The memory of an array, once it is computed: for programs that read and write it where it lies."""
-    found: np.ndarray[Any, Any] = x.wait_to_read()._look(x._var._value)
-    return found
+def memory(x: Array) -> Any:
+    """The memory of an array, once it is computed: for programs that read and write it where it lies. That of an array
+    on a GPU is an array of CuPy."""
+    return x.wait_to_read()._look(x._var._value)
 
 
 def refuse_recorded(target: Array) -> None:
@@ -422,9 +456,15 @@ def _put(target: Array, call: Call, given: tuple[Any, ...], into: Call | None) -
         return
     result = call(*map(_value, given))
     if root is None:  # what should have made it has failed
-        target._var.value = np.array(np.broadcast_to(result, target._kind.shape), target._kind.dtype)
-    else:
+        kind, place = target._kind, target._place
+        here = place.name == "cpu"
+        target._var.value = np.array(np.broadcast_to(result, kind.shape), kind.dtype) if here else lying(result, place)
+    elif target._place.name == "cpu":
         np.copyto(target._look(root), result, casting="unsafe")
+    else:
+        from ..gpu.arrays import write as write_there
+
+        write_there(target._look(root), result)
 
 
 def moved(x: Array, place: Place, copy: bool = False) -> Array:
@@ -432,9 +472,9 @@ def moved(x: Array, place: Place, copy: bool = False) -> Array:
     if x._place is place and not copy:
         return x
     one = engine()
-    made = ready("Identity", (x._kind,))
     out = Array(Variable(one, "copy", None), x._kind, place)
-    work = one.push(_compute, (x._var,), (out._var,), resource="copy", name="copy", args=(made.call, (x,), [out]))
+    call = partial(lying, place=place)
+    work = one.push(_compute, (x._var,), (out._var,), resource="copy", name="copy", args=(call, (x,), [out]))
     out._code, out._at = work._code, work._at
     return out
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +16,7 @@ from . import lazy
 from .array import Array, kind_of_value
 from .kinds import Kind, kind_of
 from .place import Place
+from .planned import ran
 from .running import UNKNOWN
 
 BRIEF = 4e-4  # seconds: handing a run to a thread, which both then want Python's lock, takes up to a tenth of that
@@ -71,10 +72,27 @@ class Runs:
     def _run(self, given: Sequence[Any], draw: tuple[int, ...] | None, outs: Sequence[Array]) -> None:
         begin = perf_counter()
         values = [x if x.__class__ is np.ndarray else x._look(x._variable.value) for x in given]
-        results = self.session.run(dict(zip(self._inputs, values, strict=True)), draw=draw)
-        for out, value in zip(outs, results.values(), strict=False):
+        results = ran(self.session, dict(zip(self._inputs, values, strict=True)), draw)
+        for out, value in zip(outs, results, strict=False):
             out._variable.value = value
         self._seconds = min(perf_counter() - begin, 1.2 * self._seconds)  # one run that was held up does not count
+
+
+def first(memory: Any) -> np.ndarray[Any, Any]:
+    """What stands in a graph for a state that lies in this memory: itself, or for a GPU's zeros that take no room."""
+    here = isinstance(memory, np.ndarray)
+    return memory if here else np.broadcast_to(np.zeros((), memory.dtype), memory.shape)
+
+
+def states(memories: Mapping[str, Any]) -> dict[str, Any]:
+    """The states of a session that lie in this memory."""
+    return {name: m if isinstance(m, np.ndarray) else _resident(m) for name, m in memories.items()}
+
+
+def _resident(memory: Any) -> Any:
+    from ..gpu.memory import Resident  # with the first program over arrays there
+
+    return Resident.over(memory)
 
 
 def _kind(port: Port) -> Kind:

@@ -141,14 +141,15 @@ def _through(piece: list[Entry], sums: Sums, create: bool, wanted: set[Origin]) 
     if not seeds:
         return
     inner = {walk.made[v] for v in wanted if isinstance(v, tuple) and v in walk.made}
-    key = (tuple(walk.key), tuple(seeds), tuple(walk.outside.values()), tuple(sorted(inner)))
+    place = next(x._place for x in (*seeds.values(), *walk.values) if isinstance(x, Array))
+    key = (place.device, tuple(walk.key), tuple(seeds), tuple(walk.outside.values()), tuple(sorted(inner)))
     way = _WAYS.get(key)
     if way is None:
         if len(_WAYS) >= MOST:
             _WAYS.clear()
-        way = _WAYS[key] = _planned(walk, seeds, sorted(inner))
+        way = _WAYS[key] = _planned(walk, seeds, sorted(inner), place.device)
     given = [seeds[-1 - n] if n < 0 else walk.values[n] for n in way.feeds]
-    outs = way.runs(given, next(x._place for x in given if isinstance(x, Array)))
+    outs = way.runs(given, place)
     if create:
         origins = [seeds[-1 - n] if n < 0 else walk.arrays[n] for n in way.feeds]
         note("backward", way.fragment, origins, outs)
@@ -221,7 +222,7 @@ def forward(walk: Walk) -> tuple[TypedBuilder, list[Node]]:
     return g, nodes
 
 
-def _planned(walk: Walk, seeds: dict[int, Array], inner: Sequence[int]) -> Way:
+def _planned(walk: Walk, seeds: dict[int, Array], inner: Sequence[int], device: str) -> Way:
     """The graph of a piece with its gradients, without what was computed on the way forward."""
     g, nodes = forward(walk)
     types, names = g.types, {n: f"v{n}" for n in range(len(walk.values))}
@@ -235,7 +236,8 @@ def _planned(walk: Walk, seeds: dict[int, Array], inner: Sequence[int]) -> Way:
     numbers |= {dy: -1 - n for n, dy in zip(seeds, starts.values(), strict=True)}
     feeds = tuple(numbers[i] for i in graph.inputs)
     fragment = Fragment(graph.nodes, graph.inputs, graph.outputs, dict(graph.types), dict(graph.initializers))
-    return Way(Runs(Session(graph), "backward"), feeds, tuple(n for n in wrt if names[n] in found), fragment)
+    runs = Runs(Session(graph, device=device), "backward")
+    return Way(runs, feeds, tuple(n for n in wrt if names[n] in found), fragment)
 
 
 def _placed(fragment: Fragment, prefix: str, given: dict[str, str]) -> Graph:

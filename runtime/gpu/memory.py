@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ops import DType, Tensor
 from ...ops.dataclasses import dataclass
-from ...ops.errors import BudgetError
+from ...ops.errors import BudgetError, InputError
 from ...ops.types import Array
 from .driver import cupy
 
@@ -121,6 +121,15 @@ class Resident:
 
     def __init__(self, array: Any, dtype: Any, index: int) -> None:
         self._index, self._dtype, self.array = index, dtype, array
+
+    @classmethod
+    def over(cls, array: Any) -> Resident:
+        """A state over the memory of an array of CuPy. Raises InputError for a part that is not contiguous."""
+        if not array.flags.c_contiguous:
+            raise InputError("a state is a part of another array", hint="give a copy of its own: array.copy()")
+        made = cls.__new__(cls)
+        made._index, made._dtype, made.array = array.device.id, array.dtype, array
+        return made
 
     @property
     def dtype(self) -> Any:
