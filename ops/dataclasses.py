@@ -66,7 +66,9 @@ def _first(name: str, make: Callable[[Any], Any]) -> Any:
     """A method of any class that puts the real one in its own place."""
 
     def first(self: Any, *args: Any, **kwargs: Any) -> Any:
-        cls = next(c for c in type(self).__mro__ if vars(c).get(name) is first)
+        cls: Any = next((c for c in type(self).__mro__ if vars(c).get(name) is first), None)
+        if cls is None:  # another thread was here meanwhile
+            return getattr(type(self), name)(self, *args, **kwargs)
         made = make(cls)
         made.__qualname__, made.__module__ = f"{cls.__qualname__}.{name}", cls.__module__
         setattr(cls, name, made)

@@ -99,6 +99,9 @@ def test_methods_are_made_when_they_are_called() -> None:
     after = vars(Late)["__init__"]
     Late(2)
     assert before is not after
+    overtaken = Late.__new__(Late)
+    before(overtaken, 3)  # as a thread does that looked it up while another one made it
+    assert overtaken == Late(3)
     assert vars(Late)["__init__"] is after
 
 
