@@ -273,8 +273,8 @@ def _(
     if not Form.possible(types):
         return None
     m = Form(g, xs, types, num_heads)
-    x, weights, bias, _, past, added, _ = m.xs
-    (batch, rows, _), whole = m.sizes[0], m.sizes[1][1]
+    x, weights, bias, past, added = (m.xs[i] for i in (0, 1, 2, 4, 5))
+    (batch, rows), whole = m.sizes[0][:2], m.sizes[1][1]
     projected = g.MatMul(x, weights)
     if bias is not None:
         projected = g.Add(projected, bias)

@@ -4,11 +4,11 @@ regions, convolution through deformed windows."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...ops import Tensor
 from ...ops.pool import unpooled
-from ...ops.windows import known, windows
+from ...ops.windows import Window, known, windows
 from ..graph import Node
 from ..kernels.kernel import Ask, Declined
 from .gemm import Product
@@ -51,12 +51,17 @@ def _affine(ask: Ask, found: list[Element], theta: Tensor, y: Tensor) -> Written
     return Written((each("affine_grid", parameters, y.sizes, "\n".join([*lines, f"y[i] = {e.write('sum')};"])),))
 
 
+def _windows(ask: Ask, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Window, ...]:
+    attrs = ask.node.attrs
+    return known(windows(sizes, kernel, attrs.get("strides"), attrs.get("dilations"), attrs.get("pads")))
+
+
 def _col2im(ask: Ask, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
     """Each element of the image looks for the blocks that have it."""
-    block, attrs, e = constant(ask, 2), ask.node.attrs, found[0]
+    block, e = constant(ask, 2), found[0]
     if block is None:
         return Declined("block_shape is no small constant")
-    wins = known(windows(y.sizes[2:], block, *(attrs.get(a) for a in ("strides", "dilations", "pads"))))
+    wins = _windows(ask, y.sizes[2:], block)
     spread, places = math.prod(block), strides_of([w.out for w in wins])
     lines, taps = [f"{e.wide} sum = 0;"], strides_of(block)
     for d, w in enumerate(wins):
@@ -136,7 +141,7 @@ def _deformed(ask: Ask, found: list[Element], x: Tensor, y: Tensor) -> Written |
     assert isinstance(w, Tensor) and isinstance(offset, Tensor)
     if len({e.dtype for e in found}) > 1:
         return Declined("operands of several types")
-    wins = known(windows(x.sizes[2:], w.sizes[2:], *(attrs.get(a) for a in ("strides", "dilations", "pads"))))
+    wins = _windows(ask, x.sizes[2:], w.sizes[2:])
     n, group, moved = len(wins), attrs.get("group", 1), attrs.get("offset_group", 1)
     outs, spread = [v.out for v in wins], math.prod(v.kernel for v in wins)
     places, (batch, channels) = math.prod(outs), x.sizes[:2]
