@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,8 +46,29 @@ def valid(path: Path) -> list[dict[str, Any]]:
         assert PHASES[event["ph"]] <= set(event), event
         assert event.get("ts", 0) >= 0
         assert event.get("dur", 0) >= 0
+        for key in {"pid", "tid", "id"} & set(event):
+            assert event[key].__class__ is int
+        assert isinstance(event["name"], str)
+        assert isinstance(event.get("args", {}), dict)
+        if event["ph"] == "C":
+            assert all(isinstance(v, int | float) for v in event["args"].values())
     found: list[dict[str, Any]] = whole["traceEvents"]
+    rows = {e["tid"] for e in found if e["ph"] == "M" and e["name"] == "thread_name"}
+    for row in {e["tid"] for e in found if e["ph"] == "X"}:
+        assert row in rows, "a thread has a name"
+        nested([e for e in found if e["ph"] == "X" and e["tid"] == row])
     return found
+
+
+def nested(spans: list[dict[str, Any]]) -> None:
+    """Complete events of one thread lie beside or within each other: the format knows no others."""
+    open_until: list[float] = []
+    for e in sorted(spans, key=lambda e: (e["ts"], -e["dur"])):
+        while open_until and open_until[-1] <= e["ts"]:
+            open_until.pop()
+        end = e["ts"] + e["dur"]
+        assert not open_until or end <= open_until[-1] + 1e-3, e
+        open_until.append(end)
 
 
 def test_a_recording(tmp_path: Path) -> None:
@@ -80,6 +104,38 @@ def test_a_recording(tmp_path: Path) -> None:
     assert PROFILING.observer is None
     assert len(profiler.dumps(reset=True).splitlines()) > 1
     assert len(profiler.dumps().splitlines()) == 1
+
+
+def test_a_training_step_overlaps(tmp_path: Path) -> None:
+    """The run that the picture in docs/gluon.md shows: two independent branches, and a copy beside what computes."""
+    script = Path(__file__).parent.parent / "bench/branches.py"
+    files = [str(tmp_path / "trace.json"), str(tmp_path / "trace.svg")]
+    for _ in range(3):  # a machine that is busy may hold one thread up for as long as the other runs
+        done = subprocess.run(
+            [sys.executable, str(script), "--trace", files[0], "--picture", files[1], "--batch", "16"],
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        beside = dict(line.split(":") for line in done.stdout.splitlines())
+        if all(float(told.split()[0]) > 0 for told in beside.values()):
+            break
+    else:
+        pytest.fail(f"nothing ran beside anything: {done.stdout}")
+    assert set(beside) == {"compute beside compute", "compute beside copy"}
+    events = valid(Path(files[0]))
+    spans = [e for e in events if e["ph"] == "X"]
+    towers = [e for e in spans if e["name"] == "Conv" and e["cat"] == "compute"]
+    first, second = sorted(towers, key=lambda e: e["ts"])
+    assert first["tid"] != second["tid"]
+    assert not {*first["args"]["writes"]} & {*second["args"]["reads"]} - {"Conv"}
+    assert {"backward", "update", "copy", "SoftmaxCrossEntropyLoss"} <= {e["name"] for e in spans}
+    assert any(e["cat"] == "step" and "Conv" in e["name"] for e in spans)
+    for name in (files[1], str(Path(__file__).parent.parent / "docs/trace.svg")):
+        bars = ElementTree.parse(name).getroot().findall(".//{*}rect/{*}title")
+        told = [bar.text or "" for bar in bars]
+        assert sum(t.startswith("Conv (compute)") for t in told) == 2
+        assert any(t.startswith("copy (copy)") for t in told)
+        assert any(t.startswith("backward (compute)") for t in told)
 
 
 def test_states_and_settings() -> None:

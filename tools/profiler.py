@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
 from typing import Any, Self
@@ -28,6 +29,7 @@ from ..runtime.engine.trace import Event, Span, Trace
 from ..runtime.files import replace_file
 from ..runtime.onednn.postops import anchor
 from ..runtime.profiling import PROFILING
+from .trace_picture import draw
 
 ON: dict[str | bool, bool] = {"run": True, "stop": False, True: True, False: False}
 SETTINGS = {"filename", "aggregate_stats", "profile_all", "profile_symbolic", "profile_imperative", "profile_memory",
@@ -132,8 +134,18 @@ def dump(finished: bool = True, filename: str | os.PathLike[str] | None = None) 
     """Write the recording to a file for ui.perfetto.dev or chrome://tracing; `finished` ends it."""
     if finished:
         set_state(False)
-    text = json.dumps({"traceEvents": STATE.latest.events(), "displayTimeUnit": "ns"})
+    text = json.dumps({"traceEvents": events(), "displayTimeUnit": "ns"})
     replace_file(STATE.filename if filename is None else filename, [text.encode()])
+
+
+def events() -> list[Event]:
+    """What was recorded, in the Trace Event Format (see runtime/engine/trace.py)."""
+    return STATE.latest.events()
+
+
+def picture(filename: str | os.PathLike[str], title: str = "") -> None:
+    """Draw the recording as a self-contained SVG file: a row for each thread, steps of programs within workloads."""
+    draw([e for e in events() if e["ph"] in "XM"], title, Path(filename))
 
 
 def dumps(reset: bool = False) -> str:

@@ -1,4 +1,5 @@
-"""A trace as a picture: one row for each thread, a bar for each span, in the colours of their kinds."""
+"""A trace as a picture: one row for each thread, a bar for each span, in the colours of their kinds. Steps of programs
+are a strip along the foot of the workload that runs the program."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from ..runtime.files import replace_file
 COLOURS = {
     "forward": "#8fb3dd", "backward": "#3b76c4", "update": "#6aa56a", "wait": "#e3c04b", "network": "#c8553d",
     "compute": "#3b76c4", "copy": "#8a6bb1", "io": "#7f7f7f", "caller": "#b0b0b0",
+    "step": "#9cc3f0",
 }  # fmt: skip
 WIDTH, LEFT, RIGHT, TOP, HIGH = 1180, 170, 20, 70, 26
+FOOT, LETTER = 5, 6.2  # the height of a strip, the width of a letter of a label
 Event = Mapping[str, Any]
 
 
@@ -49,10 +52,15 @@ def picture(events: Sequence[Event], title: str) -> str:
     for e in spans:
         x, wide = LEFT + e["ts"] * scale, max(e["dur"] * scale, 0.5)
         told = f"{e['name']} ({e['cat']}): at {e['ts'] / 1e3:.3f} ms, {e['dur'] / 1e3:.3f} ms"
+        inside = e["cat"] == "step"
+        y, height = (rows[e["tid"]] + HIGH - 4 - FOOT, FOOT) if inside else (rows[e["tid"]] + 2, HIGH - 6)
         parts.append(
-            f'<rect x="{x:.2f}" y="{rows[e["tid"]] + 2}" width="{wide:.2f}" height="{HIGH - 6}" '
+            f'<rect x="{x:.2f}" y="{y}" width="{wide:.2f}" height="{height}" '
             f'fill="{_colour(e["cat"])}"><title>{escape(told)}</title></rect>'
         )
+        if not inside and wide > LETTER * len(e["name"]) + 6:
+            label = f'<text x="{x + 3:.2f}" y="{y + 11}" font-size="10" fill="#fff" pointer-events="none">'
+            parts.append(f"{label}{escape(e['name'])}</text>")
     for i in range(6):
         x = LEFT + i / 5 * (WIDTH - LEFT - RIGHT)
         anchor = "end" if i == 5 else "middle"
