@@ -10,6 +10,7 @@ import pytest
 
 from mezzo.runtime.arrays import lazy
 from mezzo.runtime.engine import Engine, process, scheduler
+from mezzo.runtime.engine.engine import BOUND
 
 MODES = ("threaded", "naive", "in place", "checked", "fused", "fused in place")
 
@@ -17,13 +18,13 @@ MODES = ("threaded", "naive", "in place", "checked", "fused", "fused in place")
 class Using:
     """The engine of this process, for a while another one."""
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, bound: int = BOUND) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.mode = mode
+        self.mode, self.bound = mode, bound
 
     def __enter__(self) -> Engine:
         one = {
-            "threaded": lambda: Engine(threads={"compute": 3}),
+            "threaded": lambda: Engine(threads={"compute": 3}, bound=self.bound),
             "naive": lambda: Engine("naive"),
             "in place": lambda: Engine("naive"),
             "checked": lambda: Engine(check=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pkgutil
 import shutil
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,10 +13,12 @@ from pathlib import Path
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core already: before NumPy and the referees are imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import mezzo
+from mezzo.runtime.arrays import random
 
 ROOT = Path(__file__).parents[1]
 PEERS = (
@@ -24,10 +27,12 @@ PEERS = (
     "cupy",  # only for its binding of NVRTC, which compiles kernels for GPUs without one
 )
 
-# The suite tries the same examples every time; the soak looks for new ones. Neither times an example.
-settings.register_profile("suite", derandomize=True, deadline=None)
-settings.register_profile("soak", max_examples=2000, deadline=None, print_blob=True)
+# The suite tries the same examples every time; the soak looks for new ones. Neither times anything.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", UNTIMED, derandomize=True)
+settings.register_profile("soak", UNTIMED, max_examples=2000, print_blob=True)
 settings.load_profile("suite")
+GENERATORS: dict[object, dict[np.random.Generator, object]] = {}  # of each module of tests, with their first states
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,6 +48,21 @@ def pytest_configure(config: pytest.Config) -> None:
     missing = [name for name in PEERS if not find_spec(name)]
     if config.getoption("--peers") and missing:
         raise pytest.UsageError(f"--peers, but {', '.join(missing)} not installed: make install PEERS=1")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    for module in {item.module for item in session.items if isinstance(item, pytest.Function)}:
+        drawn = [value for value in vars(module).values() if isinstance(value, np.random.Generator)]
+        GENERATORS[module] = {generator: generator.bit_generator.state for generator in drawn}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Each test draws the same numbers, whatever its process has run before."""
+    for generator, state in GENERATORS.get(getattr(item, "module", None), {}).items():
+        generator.bit_generator.state = state
+    random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,7 +1,8 @@
 """A training that tests/test_checkpoint.py kills: `python -m tests.killed FOLDER STALL`.
 
 It goes on from the folder's checkpoint, writes one every few steps, and says on standard output what it does. Each
-flush to the disk takes a while; the one of number STALL (none for 0) takes until somebody ends the process.
+flush to the disk takes a while; the one of number STALL (none for 0) takes until somebody ends the process. Each step
+takes a letter from standard input, so that it is never far ahead of who listens.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def main(folder: Path, stall: int) -> None:
     for i in range(int(training.notes.get("position", 0)), STEPS):
         training.step(batch_for(training.source, i))
         say("step")
+        sys.stdin.read(1)
         training.notes["position"] = i + 1
         if i % EVERY == EVERY - 1:
             training.save(folder)

@@ -366,7 +366,7 @@ def killed_while_pushing(me: int, count: int) -> Any:
 @scenario
 def lonely(me: int, count: int) -> Any:
     """A worker that does not start."""
-    return "asleep" if me == 1 else refusal(lambda: store(me, count, deadline=2))
+    return "asleep" if me == 1 else refusal(lambda: store(me, count, deadline=4))
 
 
 @scenario

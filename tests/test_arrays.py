@@ -320,7 +320,7 @@ def test_no_gpu_says_what_is_missing() -> None:
 
 @pytest.mark.parametrize("mode", ["threaded", "naive", "in place", "fused in place"])
 def test_a_thousand_temporaries_keep_memory_flat(mode: str) -> None:
-    with Using(mode):
+    with Using(mode, bound=64):  # a thread that is held up lets others run ahead, by no more than that
         x, total = nd.ones(1 << 16), nd.zeros(1 << 16)  # 256 KiB each
         x.wait_to_read()
         tracemalloc.start()
@@ -331,7 +331,7 @@ def test_a_thousand_temporaries_keep_memory_flat(mode: str) -> None:
         x.wait_to_read()
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    most = 750 / 4 if mode == "threaded" else 2  # 750 MiB are made; a thread that is held up lets others run ahead
+    most = 64 / 4 + 4 if mode == "threaded" else 2  # 750 MiB are made
     assert peak < most * (1 << 20), f"{peak / (1 << 20):.1f} MiB"
     assert abs(x[0].item() - 2) < 1e-6
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import process_time
 from typing import Any
 from xml.etree import ElementTree
 
@@ -430,8 +431,9 @@ def test_three_gigabytes_of_weights_are_checked_in_one(tmp_path: Path) -> None:
 
 def test_a_real_model_is_checked_soon() -> None:
     for real in (*(r for r in OTHERS if "det" in r.name), *(r for r in LIGHT if "resnet50" in r.name)):
+        started = process_time()
         verdict = check(real.path(), Options(train=True, opset=17))
-        assert verdict.seconds < 10, "ten times the second that bench/check.py is held to"
+        assert process_time() - started < 10, "ten times the second that bench/check.py is held to"
         assert verdict.code == GOOD, said(verdict)
 
 

@@ -307,14 +307,19 @@ def run_and_kill(folder: Path, stall: int, steps: int) -> str:
     returns the last thing that it said. It ends by itself where both are 0."""
     command = [sys.executable, "-m", "tests.killed", str(folder), str(stall)]
     done, flushes, last = 0, 0, ""
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, bufsize=1) as child:
+        assert child.stdin is not None
         assert child.stdout is not None
+        child.stdin.write("go\n")  # three steps ahead
         for line in child.stdout:
             last = line.strip()
             done, flushes = done + (last == "step"), flushes + (last == "writing")
             if (stall and flushes == stall) or (steps and done == steps):
                 child.kill()
                 break
+            if last == "step":
+                child.stdin.write("\n")
         last = ([last, *child.stdout.read().split()])[-1]
     assert child.returncode == (-9 if stall or steps else 0), "it came to its end before it was killed"
     return last

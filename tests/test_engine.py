@@ -341,6 +341,8 @@ def test_an_asynchronous_workload_ends_when_it_is_said_to(threaded: Engine) -> N
     threaded.push_async(kept.append, writes=(a,))
     with pytest.raises(mz.DeadlineError):
         threaded.wait(a, 0.01)
+    while not kept:
+        time.sleep(0.001)
     kept[0]()
     threaded.wait(a, LONG)
     with pytest.raises(mz.InputError, match=r"done\(\) was called before"):

@@ -124,7 +124,7 @@ def test_the_differential_mode_compares_errors_and_results() -> None:
     def failing(engine: Engine) -> None:
         engine.push(fail, writes=(engine.variable(),))
 
-    found = first_difference(racing)
+    found = first_difference(racing, rounds=20)
     assert found is not None
     assert found.where == "the program's result"
     assert first_difference(failing) is None

@@ -157,7 +157,7 @@ def test_numbers_that_loops_counted_to(op: str, attrs: dict[str, object]) -> Non
     sample = OPS["", op].samples[0]
     changed, given = sample_graph(OPS["", op], sample)
     (node,) = changed.nodes
-    with below(ROOM), within(5), suppress(MezzoError):
+    with below(ROOM), within(SECONDS), suppress(MezzoError):
         Session(changed.but(nodes=(replace(node, attrs={**node.attrs, **attrs}),)), budget=BUDGET).run(given)
 
 

@@ -9,9 +9,9 @@ import sys
 PROBE = """
 import numpy, json, sys, time
 before = set(sys.modules)
-started = time.perf_counter()
+started = time.process_time()
 import mezzo
-taken, new = time.perf_counter() - started, set(sys.modules) - before
+taken, new = time.process_time() - started, set(sys.modules) - before
 print(json.dumps([taken, sorted({m.split(".")[0] for m in new} | {m for m in new if m.startswith("mezzo.")})]))
 """
 HEAVY = {"onnx", "google", "click", "rich", "PIL", "ml_dtypes", "onnxruntime", "torch", "cupy", "scipy", "mypy"}

@@ -25,7 +25,7 @@ from .kv_scenarios import KEYS, LARGE, TENSORS, _digest, gradient, optimizer
 
 ROOT = Path(__file__).parents[1]
 LONG = 60.0  # seconds for a job that ends well, on a machine that is busy
-SHORT = 5.0  # the deadline of jobs that fail
+SHORT = 10.0  # the deadline of jobs that fail: ten times what their processes need to come on a calm machine
 SLACK = 30.0  # more, for processes to start and to end on a machine that is busy
 Result = dict[str, Any]
 
@@ -243,7 +243,7 @@ def test_a_killed_process_fails_all_others_at_once(victim: str, tmp_path: Path) 
 FAILING: Mapping[str, dict[str, Any]] = {
     "too many declared": {"scenario": "nothing", "workers": 3, "told": "2 of 3 workers came"},
     "too few declared": {"scenario": "one_fewer", "workers": 1, "told": "this job has 1 workers"},
-    "no scheduler": {"scenario": "nothing", "scheduler": False, "told": "nobody answers within 5 s"},
+    "no scheduler": {"scenario": "nothing", "scheduler": False, "told": "nobody answers within 10 s"},
     "one batch fewer": {"scenario": "one_fewer", "told": "rank 1"},
     "one batch fewer, one host": {"scenario": "one_fewer", "hosts": ("a", "a"), "told": "rank 1 left before round 5"},
     "different shapes": {"scenario": "other_shape", "told": "declares float32[2, 5"},

@@ -156,22 +156,38 @@ def test_who_does_not_listen_is_ended(capfd: pytest.CaptureFixture[str]) -> None
     assert "worker 1 ended by SIGKILL" in capfd.readouterr().err
 
 
-def test_a_worker_is_blamed_before_those_who_heard_of_it(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_is_blamed_before_those_who_heard_of_it(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     heard = "import sys; sys.exit(1)"
     late = "import sys, time; time.sleep(0.3); sys.exit(4)"
-    assert launch([member(heard, role="scheduler"), member(SLEEP, rank=0), member(late, rank=1)]) == 4
+    with monkeypatch.context() as patient:
+        patient.setattr(module, "SETTLE", PATIENCE)
+        assert launch([member(heard, role="scheduler"), member(SLEEP, rank=0), member(late, rank=1)]) == 4
     assert "worker 1 ended with exit code 4" in capfd.readouterr().err
+    monkeypatch.setattr(module, "SETTLE", 0.2)
     assert launch([member(heard, role="scheduler"), member(SLEEP, rank=0)]) == 1
     assert "scheduler ended with exit code 1" in capfd.readouterr().err
 
 
-def test_servers_end_with_the_workers(capfd: pytest.CaptureFixture[str]) -> None:
+MEETS = """
+import os, sys, time
+mine, theirs, code = sys.argv[1:]
+open(mine, "w").close()
+while not os.path.exists(theirs):
+    time.sleep(0.01)
+sys.exit(int(code))
+"""
+
+
+def test_servers_end_with_the_workers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     stays, leaves = member(SLEEP, role="server"), member("", role="scheduler")
     assert launch([leaves, stays, member(""), member("", rank=1)], grace=0.3) == 0
     assert time.monotonic() - began < PATIENCE
     assert capfd.readouterr() == ("", "")
-    assert launch([member("import time; time.sleep(0.2); raise SystemExit(5)", role="server"), member("")]) == 5
+    a, b = tmp_path / "a", tmp_path / "b"
+    assert launch([member(MEETS, a, b, 5, role="server"), member(MEETS, b, a, 0)]) == 5
 
 
 SAVES = """

@@ -49,10 +49,13 @@ class Wheel:
                 ask = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
                        "--python-version", self.python, "--platform", self.platform, "--dest", own,
                        f"onnx=={self.version}"]  # fmt: skip
-                done = subprocess.run(ask, capture_output=True, text=True, check=False, timeout=300)
-                brought = [*Path(own).glob("*.whl")]
+                try:
+                    done = subprocess.run(ask, capture_output=True, text=True, check=False, timeout=300)
+                    brought, told = [*Path(own).glob("*.whl")], done.stderr.strip()[-200:]
+                except subprocess.TimeoutExpired:
+                    brought, told = [], "no answer within five minutes"
                 if not brought:
-                    pytest.skip(f"pip cannot bring onnx {self.version}: {done.stderr.strip()[-200:]}")
+                    pytest.skip(f"pip cannot bring onnx {self.version}: {told}")
                 found = [brought[0].replace(FOLDER / brought[0].name)]
         return found[0]
 
