@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..ops.dataclasses import dataclass
 from ..ops.errors import BudgetError, InputError
 
 KINDS = ("naive", "round", "unpooled")

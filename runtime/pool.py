@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections import deque
 from contextlib import suppress
-from dataclasses import replace
 from itertools import count
 from math import prod
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..ops import DType
+from ..ops.dataclasses import replace
 from ..ops.errors import BudgetError
 from ..ops.types import Array
 from .ledger import LARGEST_CUTOFF, Ledger, PoolStats, Rounding
