@@ -27,6 +27,7 @@ class Executor:
     `arg_dict`, `grad_dict` and `aux_dict` are its arrays by name, `outputs` those of the latest run. Runs return before
     they are computed, and are ordered with everything else that touches these arrays.
 
+    >>> import numpy as np
     >>> from mezzo.gluon import symbols as sym
     >>> net = sym.Variable("data").FullyConnected(num_hidden=2, name="fc").SoftmaxOutput(name="softmax")
     >>> net = net.simple_bind(data=(4, 3))
