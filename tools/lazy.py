@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -24,10 +25,9 @@ def of_onnx(name: str) -> Any:
     raise AttributeError(f"module 'mezzo.onnx' has no attribute {name!r}")
 
 
-FRONT = (  # what `training` answers
-    "Trainer", "autograd", "cpu", "gluon", "gpu", "gpu_memory_info", "grad", "kv", "memory", "nd", "optimizer",
-    "profiler", "random", "schedule", "sym", "viz", "with_head",
-)  # fmt: skip
+def names() -> list[str]:
+    """`__dir__` of `mezzo`: all its names, those that are not imported yet too."""
+    return sorted(sys.modules[__name__.partition(".")[0]].__all__)
 
 
 def training(name: str) -> Any:

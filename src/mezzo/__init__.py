@@ -44,7 +44,7 @@ from .ops.op import op, pointwise
 from .runtime.session import Session
 from .runtime.version import __version__
 from .tools.inference_session import InferenceSession
-from .tools.lazy import FRONT
+from .tools.lazy import names as __dir__  # noqa: F401 (PEP 562 too)
 from .tools.lazy import training as __getattr__  # noqa: F401 (PEP 562: Python calls it for names of training)
 from .tools.load import load
 
@@ -64,16 +64,28 @@ __all__ = [
     "PlanError",
     "Session",
     "ShapeError",
+    "Trainer",
     "UnsupportedModel",
     "WireError",
     "__version__",
+    "autograd",
+    "cpu",
+    "gluon",
+    "gpu",
+    "gpu_memory_info",
+    "grad",
+    "kv",
     "load",
+    "memory",
+    "nd",
     "onnx",
     "op",
+    "optimizer",
     "pointwise",
-    *FRONT,
+    "profiler",
+    "random",
+    "schedule",
+    "sym",
+    "viz",
+    "with_head",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
