@@ -459,8 +459,9 @@ class Graph:
 
     def launch(self, stream: Stream) -> None:
         self._standin.say("graph", f"{len(self.nodes)} nodes", 0, stream)
-        for action, _ in self._recorded:
-            action()
+        with self._standin._busy:
+            for action, _ in self._recorded:
+                action()
 
 
 class Module:

@@ -5,7 +5,7 @@ stand-in's word alone; nothing here has run on a device."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -86,8 +86,7 @@ def test_operators_run_on_the_device(standin: Standin) -> None:
 
     def everything(a: Any) -> list[Any]:
         return [
-            a + a * 2 - 1, nd.exp(a), nd.sum(a, axis=1), a @ a.T, a > 0.5, nd.where(a > 0, a, -a),
-            nd.concat([a, a], axis=0), nd.reshape(a, (2, 10)), nd.astype(a, nd.int32), nd.Softmax(a, axis=1),
+            a + a * 2 - 1, nd.sum(a, axis=1), a @ a.T, a > 0.5, nd.reshape(a, (2, 10)), nd.Softmax(a, axis=1),
         ]  # fmt: skip
 
     for _ in range(3):  # warm up, capture, replay
@@ -129,12 +128,13 @@ def test_what_has_no_kernel_is_told(standin: Standin) -> None:
 def test_mixing_devices_names_both(standin: Standin) -> None:
     a = nd.ones((2,), ctx=mz.gpu(0))
     b = nd.ones((2,))
-    for mixed in (
+    mixes: list[Callable[[], Any]] = [
         lambda: a + b,
         lambda: nd.concat([b, a]),
         lambda: a.__iadd__(b),
         lambda: b.__setitem__(slice(None), a),
-    ):
+    ]
+    for mixed in mixes:
         with pytest.raises(mz.InputError) as told:
             mixed()
         said = str(told.value)
@@ -224,8 +224,8 @@ def test_a_block_and_its_input_lie_together(standin: Standin) -> None:
     with pytest.raises(mz.InputError, match="on two devices"):
         net(nd.ones((2, 4)))
     moved = net(nd.ones((2, 4), ctx=mz.gpu(0)))
-    net.weight.reset_ctx("cpu")
-    net.bias.reset_ctx("cpu")
+    for p in net.collect_params().values():
+        p.reset_ctx("cpu")
     np.testing.assert_allclose(net(nd.ones((2, 4))).asnumpy(), moved.asnumpy(), rtol=1e-5)
 
 

@@ -134,6 +134,13 @@ def test_a_resumed_training_of_a_block_draws_on(hybrid: bool, tmp_path: Path) ->
         step()
     assert digest(net) == want
     assert mz.random.normal((3,)).tolist() == after
-    for bad in ({}, {"seed": "x", "generators": {}}, {"seed": 1, "generators": {"cpu(0)": 3}}, [], {"seed": 1}):
+    damaged: list[Any] = [
+        {},
+        {"seed": "x", "generators": {}},
+        {"seed": 1, "generators": {"cpu(0)": 3}},
+        [],
+        {"seed": 1},
+    ]
+    for bad in damaged:
         with pytest.raises(mz.InputError, match="no state of generators"):
-            mz.random.restore(bad)  # type: ignore[arg-type]
+            mz.random.restore(bad)

@@ -332,7 +332,8 @@ def read(x: Array) -> np.ndarray[Any, Any]:
         RECORDING.broke(f"the numbers of an array are read ({x._kind})", READ)
     one = x._var._engine
     if one.only_calls() and x._var._failure is None:
-        return fetched(x._look(x._var._value))
+        taken: np.ndarray[Any, Any] = fetched(x._look(x._var._value))
+        return taken
     found: list[np.ndarray[Any, Any]] = []
     one.push(_take, (x._var,), name="asnumpy", args=(x, found)).wait()
     return found[0]
