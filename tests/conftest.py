@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core already: before NumPy and the referees are imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -32,7 +33,7 @@ UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("suite", UNTIMED, derandomize=True)
 settings.register_profile("soak", UNTIMED, max_examples=2000, print_blob=True)
 settings.load_profile("suite")
-GENERATORS: dict[object, dict[np.random.Generator, object]] = {}  # of each module of tests, with their first states
+GENERATORS: dict[object, dict[np.random.Generator, Any]] = {}  # of each module of tests, with their first states
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
