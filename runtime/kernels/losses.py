@@ -64,12 +64,12 @@ class _Labels:
         """Places in the scores as one list; labels count from the end where they are negative, as the reference has
         them. Raises IndexError for a label that is no class."""
         labels = self._labels
-        low, high = labels.min(), labels.max()
+        low, high = np.minimum.reduce(labels, None), np.maximum.reduce(labels, None)  # quicker than methods
         if high >= self._classes or low < -self._classes:
             raise IndexError(f"labels run from {low} to {high}, and there are {self._classes} classes")
         if low < 0:
             labels = np.where(labels < 0, labels + self._classes, labels)
-        return labels * self._step + self._begin
+        return (labels if self._step == 1 else labels * self._step) + self._begin
 
 
 class _Loss:
@@ -79,11 +79,12 @@ class _Loss:
 
     def __call__(self) -> None:
         scores, log_prob = self.scores, self.log_prob
-        np.subtract(scores, scores.max(1, keepdims=True), out=log_prob)
-        total = np.exp(log_prob).sum(1, keepdims=True)
+        np.subtract(scores, np.maximum.reduce(scores, 1, keepdims=True), out=log_prob)
+        total = np.add.reduce(np.exp(log_prob), 1, keepdims=True)
         np.subtract(log_prob, np.log(total, out=total), out=log_prob)
         if self.loss is not None:
-            self.loss[...] = log_prob.reshape(-1).take(self.labels.places()).sum() * self.share
+            found = np.add.reduce(log_prob.reshape(-1).take(self.labels.places()), None)
+            np.multiply(found, self.share, out=self.loss)
 
 
 class _Grad:

@@ -16,11 +16,12 @@ from ....ops.types import Array
 from ...graph import Node
 from ...kernels.kernel import Ask, Call, Choice, Declined, Work
 from ...lives import aligned
+from .. import api
 from ..api import WEIGHTS, Refused
 from ..kernel import unavailable
 from ..library import threads
 from ..memory import Memory, nbytes
-from ..primitive import Bound, Descriptor, Draft, bind, describe, reordering
+from ..primitive import Descriptor, Draft, Execution, address, bind, describe, reordering
 from .layer import Layer, Space, layer_of, matrix
 
 ONE = np.float32(1)
@@ -133,21 +134,33 @@ class Run(ABC):
         self.arrays[self._names[side][i]] = array
         if place != ("in", 0):
             return self._build()
-        for call, operand, t in self.of_input:
-            call.rebind((operand, 0), array[t])
+        begin = address(array)
+        if begin != self._begin:
+            self._begin = begin
+            for memory, offset in self._of_input:
+                api.function("memory_set_data_handle")(memory, begin + offset)
 
     def _build(self) -> None:
         # the products with these steps of the input, as `a` or `b`
-        self.of_input: list[tuple[Bound, str, int | slice]] = []
+        self.of_input: list[tuple[Execution, str, int | slice]] = []
         self.calls = [call for d in range(len(self.layer.backwards)) for call in self.way(d)]
+        # where the input begins, and the memories that lie so far behind
+        self._begin: int = address(self.arrays["X"])
+        self._of_input: list[tuple[int, int]] = [
+            (memory.value, address(self.arrays["X"][t]) - self._begin)
+            for call, operand, t in self.of_input
+            for memory in call.memories[operand, 0]
+        ]
 
     def __call__(self) -> int:
         return done(self.calls)
 
-    def call(self, name: str, a: Any, b: Any, out: Any, **others: Any) -> Bound:
+    def call(self, name: str, a: Any, b: Any, out: Any, **others: Any) -> Execution:
         """A product over these arrays."""
         arrays = {"a": a, "b": b, "out": out, "held": out, **others}
-        return bind(self._products[name], {(n, 0): x for n, x in arrays.items()}, self.space.get("scratch"))
+        made = bind(self._products[name], {(n, 0): x for n, x in arrays.items()}, self.space.get("scratch"))
+        assert isinstance(made, Execution)
+        return made
 
     def lay(self, packed: str, weights: Any, *, turned: bool = False) -> Do:
         """Lays weights out as their product reads them: the transposed ones if they are turned."""
