@@ -91,6 +91,8 @@ class Run(ABC):
     """
 
     packs: ClassVar[Mapping[str, str]] = {}
+    _begin: int  # where the input lies, and the memories that lie so far behind
+    _of_input: list[tuple[int, int]]
 
     @classmethod
     @abstractmethod
@@ -144,9 +146,8 @@ class Run(ABC):
         # the products with these steps of the input, as `a` or `b`
         self.of_input: list[tuple[Execution, str, int | slice]] = []
         self.calls = [call for d in range(len(self.layer.backwards)) for call in self.way(d)]
-        # where the input begins, and the memories that lie so far behind
-        self._begin: int = address(self.arrays["X"])
-        self._of_input: list[tuple[int, int]] = [
+        self._begin = address(self.arrays["X"])
+        self._of_input = [
             (memory.value, address(self.arrays["X"][t]) - self._begin)
             for call, operand, t in self.of_input
             for memory in call.memories[operand, 0]
