@@ -23,7 +23,7 @@ from .later import Handle, Later
 from .states import Saved, read_states, write_states
 
 Key = str | int
-Keys = Key | Sequence[Key] | Mapping[str, Any]  # a string is one key; a mapping brings the arrays with it
+Keys = Key | Sequence[Key] | Mapping[Any, Any]  # a string is one key; a mapping brings the arrays with it
 Values = Array | Sequence[Array] | Sequence[Sequence[Array]]
 Updater = Callable[[Key, Array, Array], None]  # (key, what was received, what is stored): changes the latter in place
 
@@ -407,6 +407,12 @@ class KVStore:
             if array.__class__ is not np.ndarray and not isinstance(array, Ordered):
                 raise InputError(
                     f"key {declared.key!r} was given a {type(array).__name__}, not an array", where=self._here(verb)
+                )
+            if isinstance(array, Ordered) and array.device.name != "cpu":
+                raise InputError(
+                    f"key {declared.key!r} was given an array on {array.device}",
+                    where=self._here(verb),
+                    hint="bring it to the host: x.to_device(mz.cpu())",
                 )
             if array.shape != wanted or array.dtype != declared.dtype:
                 which = f"value {i} of {len(arrays)}" if len(arrays) > 1 else "the value"

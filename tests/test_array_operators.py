@@ -11,7 +11,8 @@ import mezzo as mz
 from mezzo.ops import OPS, Op, Sample
 from mezzo.ops.errors import InputError, MezzoError
 
-from .test_ops import fill, hosted, plain, run
+from .graphs import hosted
+from .test_ops import fill, plain, run
 
 nd: Any = mz.nd
 

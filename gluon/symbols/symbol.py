@@ -7,12 +7,12 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...ops import OPS, DType
-from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import InputError
 from ...runtime.arrays.named import attributes
 from ...runtime.engine.work import OURS

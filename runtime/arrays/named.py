@@ -44,7 +44,7 @@ def attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     >>> attributes({"to": "float16", "perm": [1, 0]})
     {'to': 10, 'perm': (1, 0)}
     """
-    made = {}
+    made: dict[str, Any] = {}
     for name, value in given.items():
         if name in ELEMENT_TYPES and not isinstance(value, int):
             made[name] = DType.of(dtype_of(value)).onnx

@@ -113,6 +113,18 @@ class Ordered:
     def lying(self) -> np.ndarray[Any, Any]:
         raise NotImplementedError
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        raise NotImplementedError
+
+    @property
+    def device(self) -> Any:
+        raise NotImplementedError
+
 
 class Work:
     """A workload that was pushed; returned by `Engine.push`.
