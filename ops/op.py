@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import expr
+from .complexes import COMPLEX, check_complex
 from .dataclasses import dataclass, field
 from .errors import InputError, MezzoError, ShapeError
 from .registry import Operators
@@ -259,6 +260,8 @@ class Op:
         types = found if isinstance(found, tuple) else (found,)
         if len(types) < len(wanted):
             raise ShapeError(f"{self.name} has {len(types)} outputs, and the node asks for {len(wanted)}")
+        if any(t.__class__ is Tensor and t.dtype in COMPLEX for t in inputs):
+            check_complex(self, inputs, types)
         return types[: len(wanted)]
 
     def run(self, k: Context, inputs: Sequence[Array | None], attrs: Mapping[str, Any]) -> tuple[Array, ...]:

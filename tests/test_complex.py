@@ -1,0 +1,59 @@
+"""Complex numbers: carried, or refused; no operator loses an imaginary part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mezzo.ops import OPS, DType, MezzoError, Op, Tensor
+from mezzo.ops.types import f32
+from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.session import Session
+
+from .graphs import sample_graph
+
+
+def complexes(given: Any) -> Any:
+    """The input of a sample with complex elements in place of floats."""
+    if isinstance(given, Tensor) and given.dtype.floating:
+        return Tensor(DType.COMPLEX128 if given.dtype is DType.DOUBLE else DType.COMPLEX64, given.dims)
+    if isinstance(given, np.ndarray) and given.dtype.kind == "f":
+        return (given + 1j).astype(np.complex64)
+    return given
+
+
+@pytest.mark.filterwarnings("error::numpy.exceptions.ComplexWarning")
+@pytest.mark.parametrize("record", OPS.values(), ids=lambda o: f"{o.domain}-{o.name}")
+def test_no_imaginary_part_is_lost(record: Op) -> None:
+    for sample in record.samples[:2]:
+        inputs = [complexes(x) for x in sample.inputs]
+        for given in [inputs, *([*sample.inputs[:i], x, *sample.inputs[i + 1 :]] for i, x in enumerate(inputs))]:
+            if all(a is b for a, b in zip(given, sample.inputs, strict=True)):
+                continue
+            try:
+                graph, feeds = sample_graph(record, replace(sample, inputs=given), fed="all")
+                with np.errstate(all="ignore"):
+                    Session(graph).run(feeds)
+            except MezzoError as error:
+                if isinstance(error.__cause__, Warning):
+                    raise error.__cause__ from None
+
+
+def test_what_is_carried_and_what_is_refused() -> None:
+    g = GraphBuilder()
+    x, y = (g.input(n, Tensor(DType.COMPLEX64, (2,))) for n in "xy")
+    session = Session(g.graph([g.Concat(g.Mul(x, y), g.Neg(x), axis=0)]))
+    a, b = np.array([1 + 2j, 3], np.complex64), np.array([1j, -1], np.complex64)
+    assert session(a, b).tolist() == [*(a * b), *-a]
+    g = GraphBuilder()
+    rate, update, value = g.input("r", f32()), g.const(0), g.input("x", Tensor(DType.COMPLEX64, (2,)))
+    step = g.op("Momentum", rate, update, value, value, value, outputs=2, domain="ai.onnx.preview.training",
+                alpha=0.9, beta=0.1, mode="standard", norm_coefficient=0.0)  # fmt: skip
+    with pytest.raises(MezzoError, match="Momentum takes no complex numbers there"):
+        Session(g.graph(step))
+    g = GraphBuilder()
+    with pytest.raises(MezzoError, match="Cast takes no complex numbers there"):
+        Session(g.graph([g.Cast(g.input("x", Tensor(DType.COMPLEX64, (2,))), to=DType.FLOAT.onnx)]))
