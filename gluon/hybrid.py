@@ -12,8 +12,10 @@ from typing import Any, Self
 
 from ..exporters import save_onnx
 from ..ops.errors import InputError
+from ..runtime import arrays as nd
 from ..runtime import autograd
 from ..runtime.arrays.array import Array
+from ..runtime.arrays.kinds import Kind
 from ..runtime.arrays.recording import RECORDING
 from ..runtime.session import Session
 from .block import Block
@@ -195,9 +197,21 @@ class HybridBlock(Block):
             broken.calls += 1
             broken.seconds += perf_counter() - begin
 
+    def _latest(self) -> tuple[Array, ...]:
+        """Arrays as the latest call that was traced had them, if it had nothing else."""
+        kinds = next(reversed(self._traces), ())[:-1]
+        if not kinds or not all(isinstance(k, Kind) for k in kinds):
+            raise InputError(
+                "for which inputs?",
+                where=f"{type(self).__name__}.export",
+                hint="net.export(path, x), or call the net once after hybridize()",
+            )
+        return tuple(nd.zeros(k.shape, dtype=k.dtype) for k in kinds)
+
     def export(self, path: str | os.PathLike[str], *inputs: Array) -> Self:
-        """Write what the block computes for inputs of these kinds, in prediction, to `.onnx` or `.mezzo`. Raises
-        InputError where it cannot be traced."""
+        """Write what the block computes for inputs of these kinds, in prediction, to `.onnx` or `.mezzo`; without
+        inputs, for those of the latest call that was traced. Raises InputError where it cannot be traced."""
+        inputs = inputs or self._latest()
         params = self.collect_params()
         if not all(p.known for p in params.values()):
             self(*inputs)

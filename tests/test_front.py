@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo.gluon import nn
 from mezzo.gluon.block import Block
 from mezzo.gluon.hybrid import HybridBlock
 from mezzo.ops.errors import InputError
@@ -32,3 +36,13 @@ def test_blocks_without_a_forward() -> None:
         Empty()(mz.nd.ones((2,)))
     with pytest.raises(InputError, match=r"(?s)Older has no forward.*is now forward\(self, x\)"):
         Older()(mz.nd.ones((2,)))
+
+
+def test_export_for_the_latest_call(tmp_path: Path) -> None:
+    net = nn.Dense(3).initialize("ones").hybridize()
+    with pytest.raises(InputError, match=r"(?s)for which inputs.*net\.export\(path, x\)"):
+        net.export(tmp_path / "net.onnx")
+    for _ in range(2):  # the first call tells the shapes
+        net(mz.nd.ones((2, 5)))
+    net.export(tmp_path / "net.onnx")
+    assert (mz.load(tmp_path / "net.onnx")(np.ones((2, 5), np.float32)) == 5).all()
