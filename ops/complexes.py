@@ -18,7 +18,7 @@ DOMAINS = frozenset(("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.train
 TAKING = frozenset(
     """
     CenterCropPad Col2Im Compress Concat ConcatFromSequence DepthToSpace Expand Flatten Gather GatherElements
-    GatherND GridSample Identity OneHot Optional OptionalGetElement Pad RandomNormalLike RandomUniformLike Reshape
+    GatherND GridSample Identity OneHot Optional OptionalGetElement Pad Reshape
     Resize ReverseSequence Scatter ScatterElements ScatterND SequenceAt SequenceConstruct SequenceErase SequenceInsert
     Slice SpaceToDepth Split SplitToSequence Squeeze TensorScatter Tile Transpose Trilu Unique Unsqueeze Where
     Await Emit GatherGrad PadGrad Reorder ReshapeTo SliceGrad
@@ -27,7 +27,12 @@ TAKING = frozenset(
 )
 ALONE = {"GridSample": 0, "OneHot": 2, "Resize": 0}  # the only input that may be complex
 # What these return has a type of its own, and loses nothing.
-MEASURING = frozenset("BitCast If Loop NonZero OptionalHasElement Scan SequenceLength SequenceMap Shape Size".split())
+MEASURING = frozenset(
+    """
+    BitCast If Loop NonZero OptionalHasElement RandomNormalLike RandomUniformLike Scan SequenceLength SequenceMap Shape
+    Size
+    """.split()
+)
 
 
 def check_complex(op: Op, inputs: Sequence[Type | None], made: Sequence[Type]) -> None:

@@ -157,11 +157,11 @@ class Ledger:
         """A block is seen by nobody any more; without one, the memory was another's."""
         self.in_use -= size
         self.asked -= nbytes
-        left = self.owners[owner] - size
+        left = self.owners.get(owner, 0) - size  # arrays without elements come and go as nothing
         if left:
             self.owners[owner] = left
         else:
-            del self.owners[owner]
+            self.owners.pop(owner, None)
         if block is None or self.rounding.kind == "unpooled" or size > self.keep:
             return
         kept = self._ready.pop(size, None) or []  # to the end of those that were used

@@ -69,6 +69,9 @@ def test_numbers_and_lists_stand_for_operands() -> None:
     values, indices = nd.TopK(x, [2])
     assert (values.tolist(), indices.tolist()) == ([5, 4], [5, 4])
     assert nd.Dropout(x).tolist() == x.tolist()
+    zero = nd.DynamicQuantizeLinear(x)[2]
+    zero[...] = 3  # a single number is an array like others
+    assert (zero.tolist(), str(zero.dtype)) == (3, "uint8")
 
 
 def test_what_is_refused() -> None:

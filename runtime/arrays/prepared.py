@@ -132,7 +132,7 @@ def _reference(
             given = iter(xs)
             result = reference(k, *[next(given) if f is ... else f for f in fixed], **attrs)
         if outputs > 1:
-            return tuple([counted(r, name) for r in result[:outputs]])
+            return tuple([counted(np.asarray(r), name) for r in result[:outputs]])
         one = result[0] if isinstance(result, tuple) else result
         return counted(np.asarray(one), name)
 
