@@ -15,8 +15,9 @@ from ..ops.types import Array
 from . import onednn
 from .graph import Node
 from .kernels import CPU_KERNELS, Ask, Choice, Kernel, Packs
+from .kernels.kernel import anchor
 from .kernels.kind import Answers, kind
-from .onednn.postops import anchor
+from .kernels.later import itself
 from .pool import aligned_empty
 
 Served = tuple[str, str, tuple[str, str]]  # a node's operator, and that with which it begins
@@ -75,7 +76,7 @@ class Device:
 
     def kernel(self, name: str) -> Kernel:
         """The kernel of this name."""
-        return next(k for k in self.kernels if k.name == name)
+        return next(itself(k) for k in self.kernels if k.name == name)
 
     def choose(self, ask: Ask) -> Chosen:
         """The first kernel that serves, and (kernel, reason) of each that declined before it."""
@@ -102,7 +103,7 @@ class Device:
 
     def _choose(self, ask: Ask) -> Chosen:
         node, declined = ask.node, list[tuple[str, str]]()
-        for kernel in self._serves(node)[0]:
+        for kernel in map(itself, self._serves(node)[0]):
             try:
                 answer = kernel.select(ask if _packs(type(kernel)) else _plain(ask))
             except MezzoError as error:

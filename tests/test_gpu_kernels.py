@@ -106,7 +106,8 @@ def retyped(case: Case, dtype: DType) -> Case | None:
 
 
 def domain_of(case: Case) -> str:
-    return "" if ("", case.op) in OPS else next(d for d, name in OPS if name == case.op)
+    usual = next((d for d in ("", "mezzo") if (d, case.op) in OPS), None)
+    return next(d for d, name in OPS if name == case.op) if usual is None else usual
 
 
 def question(case: Case, seed: int = 0) -> tuple[Ask, list[Any]]:

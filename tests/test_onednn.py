@@ -19,10 +19,11 @@ from mezzo.ops.types import f32
 from mezzo.runtime.eager import evaluate
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.kernels import Ask, Choice, Kernel, Target, Work
+from mezzo.runtime.kernels.kernel import anchor
+from mezzo.runtime.kernels.later import itself
 from mezzo.runtime.onednn import KERNELS
 from mezzo.runtime.onednn.library import library
 from mezzo.runtime.onednn.memory import Memory
-from mezzo.runtime.onednn.postops import anchor
 from mezzo.runtime.onednn.primitive import repacked
 from mezzo.runtime.session import Session
 
@@ -41,7 +42,7 @@ GOOD_REFERENCES = {"onednn.recurrent": "ref"}
 
 def floats(kernels: Sequence[Kernel] = KERNELS) -> list[Kernel]:
     """The kernels of float tensors; those of 8-bit numbers have tests of their own."""
-    return [k for k in kernels if not type(k).__module__.rpartition(".")[2].startswith("quantised")]
+    return [k for k in map(itself, kernels) if not type(k).__module__.rpartition(".")[2].startswith("quantised")]
 
 
 def test_the_table_names_every_family_and_operator() -> None:

@@ -27,7 +27,7 @@ from ..ops.errors import InputError
 from ..runtime.engine import engine
 from ..runtime.engine.trace import Event, Span, Trace
 from ..runtime.files import replace_file
-from ..runtime.onednn.postops import anchor
+from ..runtime.kernels.kernel import anchor
 from ..runtime.profiling import PROFILING
 from .trace_picture import draw
 

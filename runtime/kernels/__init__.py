@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from .exchange import Exchanges
-from .extremes import Extremes, Places
+from functools import partial
+
 from .kernel import Alias, Ask, Call, Choice, Declined, Exchange, Kernel, Packs, Rebinds, Recalls, Target, Work
-from .losses import CrossEntropy
+from .later import Later
 from .matmul import Gemm, MatMul
 from .movement import Movement, Take
-from .pad import Pad
 from .pointwise import Pointwise
 from .reference import Reference
-from .scatter import Scatter
-from .strips import ConvReluPool
-from .update import Update
 
+later = partial(Later, __name__)
 CPU_KERNELS: tuple[Kernel, ...] = (
-    Pointwise(),
-    MatMul(),
-    Gemm(),
-    Movement(),
-    Take(),
-    Extremes(),
-    Places(),
-    Pad(),
-    ConvReluPool(),
-    Update(),
-    CrossEntropy(),
-    Scatter(),
-    Exchanges(),
+    Pointwise(), MatMul(), Gemm(), Movement(), Take(),
+    later("numpy.extremes", "extremes.Extremes", "ReduceMax ReduceMin"),
+    later("numpy.places", "extremes.Places", "ArgMax ArgMin"),
+    later("numpy.pad", "pad.Pad", "Pad", True),
+    later("numpy.conv_relu_pool", "strips.ConvReluPool", "mezzo.ConvReluPool"),
+    later("numpy.update", "update.Update",
+          "mezzo.Adadelta mezzo.Adagrad mezzo.Adam mezzo.CenteredRMSprop mezzo.CenteredRMSpropMomentum "
+          "mezzo.DampenedMomentum mezzo.Lion mezzo.Momentum mezzo.RMSprop mezzo.RMSpropMomentum mezzo.SGD"),
+    later("numpy.cross_entropy", "losses.CrossEntropy", "SoftmaxCrossEntropyLoss mezzo.SoftmaxCrossEntropyGrad"),
+    later("numpy.scatter", "scatter.Scatter", "mezzo.GatherGrad mezzo.SliceGrad"),
+    later("exchange", "exchange.Exchanges", "mezzo.Await mezzo.Emit"),
     Reference(),
-)
+)  # fmt: skip
 
 __all__ = [
     "CPU_KERNELS", "Alias", "Ask", "Call", "Choice", "Declined", "Exchange", "Kernel", "Packs", "Rebinds", "Recalls",

@@ -187,6 +187,14 @@ class Rebinds(Protocol):
         ...
 
 
+def anchor(node: Node) -> tuple[str, str]:
+    """Domain and name of the operator that a node begins with."""
+    if (node.domain, node.op) == ("mezzo", "Fused"):
+        domain, op, *_ = node.attrs["chain"][0]
+        return domain, op
+    return node.domain, node.op
+
+
 def failed(status: int) -> ExecutionError:
     """The error for a prepared call that returned a status other than 0: libraries answer so."""
     return ExecutionError(f"the library behind this step answered with status {status}", hint="see `mezzo doctor`")

@@ -12,13 +12,13 @@ from ...ops import DType, Tensor, Type
 from ...ops.layouts import is_permutation, plain, row_major
 from ...ops.types import Array
 from ..graph import Node
-from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work
+from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work, anchor
 from ..kernels.kind import MOST, Answers, kind
 from ..lives import aligned
 from . import ahead, api
 from .library import find, library
 from .memory import ANY, Handle, Memory, layout_of, nbytes, strides_of
-from .postops import Link, anchor, chain
+from .postops import Link, chain
 from .primitive import Descriptor, Draft, Execution, Operand, Place, bind, describe, reordering, repacked
 
 REFERENCE = ("ref", "simple:any")  # implementations that are slower than numpy

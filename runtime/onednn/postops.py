@@ -46,14 +46,6 @@ def chain(node: Node) -> tuple[Link, ...]:
     return (Link(node.op, tuple(i if n else ABSENT for i, n in enumerate(node.inputs)), node.attrs, node.domain),)
 
 
-def anchor(node: Node) -> tuple[str, str]:
-    """Domain and name of the operator that a node begins with."""
-    if (node.domain, node.op) == ("mezzo", "Fused"):
-        domain, op, *_ = node.attrs["chain"][0]
-        return domain, op
-    return node.domain, node.op
-
-
 Eltwise = Callable[[Link], tuple[str, float, float] | None]
 
 

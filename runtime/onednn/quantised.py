@@ -21,12 +21,12 @@ from ...ops.quantize import int_range
 from ...ops.types import Array, type_of
 from ...ops.windows import known, windows
 from ..graph import Node
-from ..kernels.kernel import Ask, Call, Choice, Declined, Kernel, Work
+from ..kernels.kernel import Ask, Call, Choice, Declined, Work, anchor
 from .api import ATTR_SCALES, ATTR_ZERO_POINTS, BIAS, DST, SRC, WEIGHTS, Refused
 from .kernel import OneDnn, channels_last, constant
 from .library import library
 from .memory import Memory
-from .postops import Link, anchor
+from .postops import Link
 from .primitive import Attributes, Draft, Operand, PostOp
 
 MICROSOFT: Final = "com.microsoft"
@@ -309,6 +309,3 @@ class ConvInteger(Quantised):
             parts = Parts()
             parts.zero(SRC, zero_of(ask, link.operand(2)))
             yield convolution(ask, link, (0, 1), y, layout, parts, ())
-
-
-QUANTISED: tuple[Kernel, ...] = (QLinearConv(), ConvInteger())

@@ -14,11 +14,10 @@ import numpy as np
 from ...ops import DType, Tensor
 from ...ops.types import Array
 from ..graph import Node
-from ..kernels.kernel import Ask, Call, Declined, Kernel, Work
+from ..kernels.kernel import Ask, Call, Declined, Work, anchor
 from .api import ATTR_SCALES, ATTR_ZERO_POINTS, BIAS, DST, SRC, SRC_1, WEIGHTS, Refused
 from .kernel import WORK, Calls, OneDnn
 from .memory import ANY, Memory
-from .postops import anchor
 from .primitive import Attributes, Bound, Draft, Operand, Place, PostOp, repacked
 from .quantised import BYTES, MICROSOFT, output, signed, tensors, values, whole_products, with_values, zero_of
 
@@ -149,6 +148,3 @@ class DynamicMatMul(Dynamic):
 def _given(argument: int, value: Any, dtype: DType) -> Operand:
     flat = np.ascontiguousarray(value, dtype.numpy).reshape(-1)
     return Operand(argument, ("given", argument), Memory(flat.shape, dtype), value=flat.tobytes())
-
-
-DYNAMIC: tuple[Kernel, ...] = (DynamicQuantize(), DynamicMatMul())

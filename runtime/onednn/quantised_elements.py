@@ -16,7 +16,7 @@ from ...ops import DType, Tensor
 from ...ops.fused import ABSENT
 from ...ops.rules import axis_of
 from ...ops.types import Array
-from ..kernels.kernel import Ask, Kernel
+from ..kernels.kernel import Ask
 from .api import DST, SRC, SRC_1, Refused
 from .kernel import channels_last
 from .memory import Memory
@@ -212,6 +212,3 @@ class Pool8(Quantised):
         layout = channels_last(len(x.sizes))
         operands = (_side(SRC, link.operands[0], x, layout), _made(y, layout))
         yield Draft("pooling_forward", operands, settings, Attributes(post))
-
-
-ELEMENTS: tuple[Kernel, ...] = (Quantize(), Dequantize(), Arithmetic(), Sigmoid(), Pool8())

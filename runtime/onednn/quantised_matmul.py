@@ -16,7 +16,7 @@ from ...ops.fused import ABSENT
 from ...ops.microsoft_weights import dense_weights
 from ...ops.types import Array
 from ..digests import blake2b
-from ..kernels.kernel import Ask, Choice, Declined, Kernel
+from ..kernels.kernel import Ask, Choice, Declined
 from .api import BIAS, DST, SRC, WEIGHTS, Refused
 from .kernel import OneDnn
 from .memory import Memory
@@ -209,6 +209,3 @@ class MatMulNBits(Quantised):
         numbers = {n: attr(link, n) for n in ("K", "N", "bits", "block_size")}
         dense = dense_weights(np.asarray(array), scales, zeros, order, **numbers)
         return OneDnn.pack(self, ask, index, np.ascontiguousarray(dense.T))
-
-
-PRODUCTS: tuple[Kernel, ...] = (QLinearMatMul(), QGemm(), MatMulInteger(), MatMulNBits())

@@ -12,8 +12,7 @@ from typing import Any
 from ....ops import DType, Tensor
 from ....ops.types import Array
 from ...graph import Node
-from ...kernels.kernel import Alias, Ask, Call, Choice, Declined, Target, Work
-from ...onednn.postops import anchor
+from ...kernels.kernel import Alias, Ask, Call, Choice, Declined, Target, Work, anchor
 from ..cache import key_of, read, write
 from ..cudnn.library import is_plan
 from ..driver import cupy, described, index_of

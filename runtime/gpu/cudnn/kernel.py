@@ -11,8 +11,8 @@ from ....ops import DType, Tensor
 from ....ops.dataclasses import dataclass
 from ....ops.types import Array
 from ...graph import Node
-from ...kernels.kernel import Ask, Call, Choice, Declined, Work
-from ...onednn.postops import Link, anchor, chain
+from ...kernels.kernel import Ask, Call, Choice, Declined, Work, anchor
+from ...onednn.postops import Link, chain
 from ..generated import laid
 from .draft import Draft, Refused
 from .epilogue import FLOATS

@@ -5,18 +5,3 @@ state run, whose post-ops are the activations, and a few calls of NumPy on [batc
 and those that give the gradients of weights and inputs, run once over all steps. Between products everything is in
 float32. Where the operator is in bfloat16, operands of products are rounded to it, and so is what is kept.
 """
-
-from __future__ import annotations
-
-from .gru import GruBackward, GruForward
-from .lstm import LstmBackward, LstmForward
-from .rnn import RnnBackward, RnnForward
-from .run import Stepwise
-
-RECURRENT = (
-    Stepwise("onednn.lstm_train", "LSTMTrain", LstmForward), Stepwise("onednn.lstm_grad", "LSTMGrad", LstmBackward),
-    Stepwise("onednn.gru_train", "GRUTrain", GruForward), Stepwise("onednn.gru_grad", "GRUGrad", GruBackward),
-    Stepwise("onednn.rnn_train", "RNNTrain", RnnForward), Stepwise("onednn.rnn_grad", "RNNGrad", RnnBackward),
-)  # fmt: skip
-
-__all__ = ["RECURRENT"]

@@ -12,7 +12,7 @@ from ..primitive import Draft, PostOp
 from .backward import Backward, Part
 from .forward import Forward
 from .layer import F32, SUM, Layer, Space, binary, matrix, product, usual
-from .run import ONE, Do, alone, copied
+from .run import ONE, Do, Stepwise, alone, copied
 
 ACTIVATIONS = ("sigmoid", "tanh")
 
@@ -165,3 +165,7 @@ class GruBackward(Backward):
                 calls += [*early, self.call("early", space["early"][k], space["R early"], dh)]
             calls += self.gather(span)
         return [*calls, *self.end(d, {"dinitial_h": "dh"})]
+
+
+TRAIN = Stepwise("onednn.gru_train", "GRUTrain", GruForward)
+GRAD = Stepwise("onednn.gru_grad", "GRUGrad", GruBackward)

@@ -13,7 +13,7 @@ from ..primitive import Draft, PostOp
 from .backward import Backward, Part
 from .forward import Forward
 from .layer import SUM, Layer, Space, binary, matrix, product, usual
-from .run import Do, Plan, alone, gate_after_gate
+from .run import Do, Plan, Stepwise, alone, gate_after_gate
 
 ACTIVATIONS = ("sigmoid", "tanh", "tanh")
 
@@ -124,3 +124,7 @@ class LstmBackward(Backward):
                 ]
             calls += self.gather(span)
         return [*calls, *self.end(d, {"dinitial_h": "dh", "dinitial_c": "dc"})]
+
+
+TRAIN = Stepwise("onednn.lstm_train", "LSTMTrain", LstmForward)
+GRAD = Stepwise("onednn.lstm_grad", "LSTMGrad", LstmBackward)

@@ -13,7 +13,7 @@ from ..primitive import Draft, PostOp
 from .backward import Backward, Part
 from .forward import Forward
 from .layer import SUM, Layer, Space, binary, matrix, product, usual
-from .run import ONE, Do
+from .run import ONE, Do, Stepwise
 
 
 def activation(layer: Layer) -> str:
@@ -98,3 +98,7 @@ class RnnBackward(Backward):
                 ]
             calls += self.gather(span)
         return [*calls, *self.end(d, {"dinitial_h": "dh"})]
+
+
+TRAIN = Stepwise("onednn.rnn_train", "RNNTrain", RnnForward)
+GRAD = Stepwise("onednn.rnn_grad", "RNNGrad", RnnBackward)
