@@ -29,8 +29,8 @@ ALONE = {"GridSample": 0, "OneHot": 2, "Resize": 0}  # the only input that may b
 # What these return has a type of its own, and loses nothing.
 MEASURING = frozenset(
     """
-    BitCast If Loop NonZero OptionalHasElement RandomNormalLike RandomUniformLike Scan SequenceLength SequenceMap Shape
-    Size
+    BitCast If Loop NonZero OptionalHasElement RandomNormalLike RandomUniformLike Scan ScanRows SequenceLength
+    SequenceMap Shape Size
     """.split()
 )
 

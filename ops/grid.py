@@ -60,6 +60,8 @@ def _(theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tensor:
     if sizes is not None:
         return theta.of((same(batch, sizes[0], f"{theta} for a size of {sizes}"), *sizes[2:], len(sizes) - 2))
     count = length(size)
+    if count is not None and count not in (4, 5):
+        raise ShapeError(f"{count} sizes are not those of an image", hint="give (N, C, H, W) or (N, C, D, H, W)")
     return theta.of(None if count is None else (batch, *[None] * (count - 2), count - 2))
 
 

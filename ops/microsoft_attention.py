@@ -412,7 +412,10 @@ def _(
     if packed is None:
         raise ShapeError("MultiHeadAttention lacks its key, and the query is not packed")
     if packed.dims is not None and len(packed.dims) == 5:
+        same(packed.dims[3], 3 if packed is query else 2, f"{packed} does not hold what is packed in it along axis 3")
         columns, key_size, value_size = packed.dims[1], packed.dims[4], packed.dims[4]
+    elif value is None and packed.dims is not None:
+        raise ShapeError("MultiHeadAttention lacks its value, and the key is not packed")
     else:
         columns, key_size = _kept(packed, num_heads)
         value_size = None if value is None else _kept(value, num_heads)[1]
@@ -458,6 +461,8 @@ def _(
     batch, rows = m.sizes[0][:2]
     parts: list[Value] = []
     given = [*zip((query, key, value), m.sizes, strict=False)]
+    last = next((i for i, (_, of) in enumerate(given) if len(of) == 5), 2)  # nothing counts behind what is packed
+    given = given[: last + 1]
     sizes: list[int] = []
     for x, of in given:
         if len(of) == 5:  # (batch, length, heads, 2 or 3, size)

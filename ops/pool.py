@@ -296,15 +296,17 @@ def max_unpool(
     pads: Ints = None,
     strides: Ints = None,
 ) -> Array:
-    sizes = unpooled(X.shape[2:], kernel_shape, pads, strides)
-    y = k.xp.zeros((*X.shape[:2], *(s or 0 for s in sizes)), X.dtype)
-    y.reshape(-1)[I.reshape(-1)] = X.reshape(-1)
+    made = (*X.shape[:2], *(s or 0 for s in unpooled(X.shape[2:], kernel_shape, pads, strides)))
+    x, flat = X.reshape(-1), I.reshape(-1)
     if output_shape is None:
+        y = k.xp.zeros(made, X.dtype)
+        y.reshape(-1)[flat] = x
         return y
     # the official vectors count places in the size that the attributes give, whatever size is asked for
     whole = k.xp.zeros(ints(output_shape), X.dtype)
-    both = tuple(slice(min(a, b)) for a, b in zip(y.shape, whole.shape, strict=True))
-    whole[both] = y[both]
+    places = k.xp.stack(k.xp.unravel_index(flat, made))
+    inside = (places < k.xp.asarray(whole.shape)[:, None]).all(0)
+    whole[tuple(places[:, inside])] = x[inside]
     return whole
 
 

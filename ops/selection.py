@@ -75,7 +75,7 @@ def reverse_sequence(
     k: Context, input: Array, sequence_lens: Array, *, batch_axis: int = 1, time_axis: int = 0
 ) -> Array:
     x = k.xp.moveaxis(input, (batch_axis, time_axis), (0, 1))
-    at, ends = k.xp.arange(x.shape[1])[None, :], sequence_lens[:, None]
+    at, ends = k.xp.arange(x.shape[1])[None, :], sequence_lens[:, None].astype(np.int64)
     places = k.xp.where(at < ends, ends - 1 - at, at)
     y = x[k.xp.arange(x.shape[0])[:, None], places]
     return k.xp.array(k.xp.moveaxis(y, (0, 1), (batch_axis, time_axis)), order="C")

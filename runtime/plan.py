@@ -11,10 +11,12 @@ from enum import Enum
 from itertools import pairwise
 
 from ..ops.dataclasses import dataclass, field
-from ..ops.errors import PlanError
+from ..ops.errors import BudgetError, PlanError
 from .buffers import Buffer, merged
 from .lives import ALIGN, Life, Sequential, Sharing, Space, Timeline, aligned
 from .offsets import extent, linear, search, stacked
+
+MOST_BYTES = 1 << 62  # offsets are 64-bit numbers
 
 
 class Strategy(Enum):
@@ -149,6 +151,8 @@ def _plan(
 ) -> MemoryPlan:
     buffers, taken = merged(inside, offers, time)
     bound = live_bytes(buffers)
+    if bound > MOST_BYTES:
+        raise BudgetError(f"{bound} bytes would be alive at one step", hint="no machine has so many: check the sizes")
     if strategy in (Strategy.NONE, Strategy.INPLACE):
         offsets = stacked(buffers)
     elif strategy is Strategy.LINEAR:

@@ -41,6 +41,8 @@ def run_program(xp: Any, steps: list[Step], dtype: str) -> list[Any]:
     made: Callable[[Any], Any] = (lambda v: nd.array(v)) if ours else np.array
     held = [made(start), made(start[::-1] * 2 + 1), made(start[0])]
     for name, i, j, n in steps:
+        if not ours:  # NumPy turns arrays of rank 0 into numbers, which cannot change
+            held = [np.asarray(x) for x in held]
         a, b = held[i % len(held)], held[j % len(held)]
         fits = a.ndim == b.ndim == 2 and a.shape == b.shape
         match name:

@@ -20,6 +20,7 @@ from mezzo.importers import load_onnx
 from mezzo.ops import OPS
 from mezzo.ops.budget import Budget
 from mezzo.ops.errors import BudgetError, MezzoError, ModelError, PlanError, UnsupportedModel
+from mezzo.runtime.session import Session
 
 from .models import BOOL, FLOAT, model, node, subgraph, value
 
@@ -244,6 +245,13 @@ def test_tensors_that_contradict_themselves(change: dict[str, Any], words: str) 
 
 
 # Graphs
+
+
+def test_shapes_of_shapes_that_no_tensor_has() -> None:
+    sizes = onnx.helper.make_tensor_value_info("s", onnx.TensorProto.INT64, [1 << 31])
+    proto = model([node("AffineGrid", "t s", "y")], [value("t", 2, 2, 3), sizes], [value("y", None)], opset=20)
+    with refused(MezzoError, "2147483648 sizes"):
+        Session(load_onnx(proto))
 
 
 def test_cycles_are_named() -> None:

@@ -12,6 +12,7 @@ from mezzo.ops import OPS, DType, MezzoError, Op, Tensor
 from mezzo.ops.types import f32
 from mezzo.runtime.graph import GraphBuilder
 from mezzo.runtime.session import Session
+from mezzo.tools.retype import BODIES
 
 from .graphs import sample_graph
 
@@ -57,3 +58,13 @@ def test_what_is_carried_and_what_is_refused() -> None:
     g = GraphBuilder()
     with pytest.raises(MezzoError, match="Cast takes no complex numbers there"):
         Session(g.graph([g.Cast(g.input("x", Tensor(DType.COMPLEX64, (2,))), to=DType.FLOAT.onnx)]))
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_operators_with_bodies_hand_complex_numbers_on(name: str) -> None:
+    x = np.array([1 + 2j, 3j], np.complex64)
+    record = next(o for o in OPS.values() if o.name == name)
+    graph, feeds = sample_graph(record, BODIES[name](x), fed="all")
+    for y in Session(graph).run(feeds).values():
+        found = np.stack(list(y)) if not isinstance(y, np.ndarray) else y
+        assert found.ravel()[:2].tolist() == x.tolist()

@@ -102,7 +102,8 @@ def retyped(case: Case, dtype: DType) -> Case | None:
     numbers = [x for x in case.inputs if is_of(x) and not isinstance(x, Tensor)]
     with np.errstate(all="ignore"):
         lost = not dtype.floating and any((x.astype(dtype.numpy) != x).any() for x in numbers)
-    return replace(case, inputs=[one(x) for x in case.inputs]) if any(map(is_of, case.inputs)) and not lost else None
+        found = [one(x) for x in case.inputs]
+    return replace(case, inputs=found) if any(map(is_of, case.inputs)) and not lost else None
 
 
 def domain_of(case: Case) -> str:

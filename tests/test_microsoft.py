@@ -13,8 +13,12 @@ import mezzo as mz
 from mezzo.exporters import to_onnx
 from mezzo.importers import load_onnx
 from mezzo.ops import OPS, DType, Op, Sample
+from mezzo.ops.types import f32
+from mezzo.runtime.eager import evaluate
+from mezzo.runtime.infer import infer
+from mezzo.runtime.passes.expand import expand
 
-from .graphs import arrays
+from .graphs import arrays, sample_graph
 from .models import ort_run
 
 Array = np.ndarray[Any, Any]
@@ -116,3 +120,36 @@ def test_the_standard_form_says_the_same(o: Op, sample: Sample) -> None:
     ours = mz.Session(graph).run(feeds)
     agree(ours, ort_run(standard, feeds), quantised=o.name.startswith("Q"))
     agree(ours, mz.Session(load_onnx(standard)).run(feeds), quantised=o.name.startswith("Q"))
+
+
+@pytest.mark.parametrize(
+    ("operands", "said"),
+    [
+        ([f32(2, 3, 8), f32(2, 4, 8)], "lacks its value"),
+        ([f32(2, 3, 8), f32(2, 4, 2, 3, 4)], "does not hold what is packed"),
+        ([f32(2, 3, 2, 2, 4)], "does not hold what is packed"),
+        ([f32(2, 3, 8)], "lacks its key"),
+    ],
+)
+def test_attention_without_all_of_its_operands(operands: list[Any], said: str) -> None:
+    with pytest.raises(mz.ShapeError, match=said):
+        OPS["com.microsoft", "MultiHeadAttention"].infer_types(operands, {"num_heads": 2})
+
+
+def test_attention_of_what_is_packed() -> None:
+    """In either way the same numbers as apart."""
+    record, rng = OPS["com.microsoft", "MultiHeadAttention"], np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 3, 8), np.float32) for _ in range(3))
+    heads = [x.reshape(2, 3, 2, 4) for x in (q, k, v)]
+    ways = {"apart": [q, k, v], "with keys": [q, np.stack(heads[1:], 3)], "all": [np.stack(heads, 3)]}
+    found = {}
+    for how, operands in ways.items():
+        graph, feeds = sample_graph(record, Sample(operands, {"num_heads": 2}), fed="all")
+        graph = infer(graph)
+        whole = expand(graph, lambda n: n.op == record.name, graph.types)
+        assert record.name not in {n.op for n in whole.nodes}
+        found[how] = [evaluate(g, feeds) for g in (graph, whole)]
+    want = next(iter(found["apart"][0].values()))
+    for how, runs in found.items():
+        for run in runs:
+            np.testing.assert_allclose(next(iter(run.values())), want, atol=1e-6, err_msg=how)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mezzo.ops.errors import PlanError
+from mezzo.ops.errors import BudgetError, PlanError
 from mezzo.runtime.lives import ALIGN, Life, Parallel, Sharing, Space
 from mezzo.runtime.plan import MemoryPlan, Slot, Strategy, plan
 
@@ -22,6 +22,12 @@ def test_bytes_of_the_dead_are_used_again() -> None:
     assert made.bound == 384
     assert made.by_value["a"].offset == made.by_value["c"].offset
     assert "w" not in str(made)
+
+
+@pytest.mark.parametrize("strategy", Strategy, ids=lambda s: s.value)
+def test_more_bytes_than_any_machine_has_are_refused(strategy: Strategy) -> None:
+    with pytest.raises(BudgetError, match="18446744073709551680 bytes would be alive"):
+        plan([Life("a", 1 << 64, 0, 1), Life("b", 64, 0, 1)], strategy=strategy)
 
 
 def inplace(value: str, other: str) -> Sharing:
