@@ -18,6 +18,7 @@ LATER = [k for k in DEVICES["cpu"].kernels if isinstance(k, Later)]
 @pytest.mark.parametrize("later", LATER, ids=lambda k: k.name)
 def test_it_is_what_was_written_of_it(later: Later) -> None:
     kernel = itself(later)
+    assert later.source.startswith("mezzo.runtime.")
     assert kernel.name == later.name
     assert getattr(kernel, "remembers", False) == later.remembers
     assert not getattr(kernel, "lengthy", False)  # such a kernel would be imported to be asked that

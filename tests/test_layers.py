@@ -30,6 +30,8 @@ REFEREES_MAY = ("tools/compare*.py", "models/*/train.py")
 # Formats that run what a file says.
 PICKLES = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "torch.load", "torch.save"}
 LONGEST = 600
+# Tables of what is imported later: looked at by tests/test_registry.py and tests/test_later_kernels.py.
+TABLES = ("ops/registry.py", "runtime/kernels/later.py")
 
 Import = tuple[int, str]  # line, dotted name: "mezzo.ops.types" for ours, however it was written
 
@@ -76,14 +78,14 @@ def layers(root: Path) -> list[str]:
 
 
 def arrows(root: Path) -> list[str]:
-    """A layer imports only what lies below it, and by name: a computed import could be anything. The table of operators
-    imports the modules that it lists, which tests/test_registry.py compares with what there is."""
+    """A layer imports only what lies below it, and by name: a computed import could be anything. The tables of operators
+    and of kernels import the modules that they list, which tests compare with what there is."""
     bad = []
     for layer in layers(root):
         for path, tree in sources(root, layer):
             allowed = {f"mezzo.{name}" for name in {layer, *BELOW[layer]}}
             for line, name in imports(root, path, tree):
-                computed = " " in name and path.relative_to(root) != Path("ops/registry.py")
+                computed = " " in name and str(path.relative_to(root)) not in TABLES
                 if (within(name, {"mezzo"}) and not within(name, allowed)) or computed:
                     bad.append(f"{path.relative_to(root)}:{line} imports {name}")
     return bad
