@@ -78,8 +78,8 @@ def layers(root: Path) -> list[str]:
 
 
 def arrows(root: Path) -> list[str]:
-    """A layer imports only what lies below it, and by name: a computed import could be anything. The tables of operators
-    and of kernels import the modules that they list, which tests compare with what there is."""
+    """A layer imports only what lies below it, and by name: a computed import could be anything. Tables import the
+    modules that they list, which tests compare with what there is."""
     bad = []
     for layer in layers(root):
         for path, tree in sources(root, layer):
