@@ -150,18 +150,20 @@ class Ledger:
         self.asked += nbytes
         self.peak, self.peak_asked = max(self.peak, self.in_use), max(self.peak_asked, self.asked)
         self.peak_reserved = max(self.peak_reserved, self.in_use + self.idle)
-        self.owners[owner] = self.owners.get(owner, 0) + size
+        if size:  # arrays without elements are nobody's
+            self.owners[owner] = self.owners.get(owner, 0) + size
         return size, block
 
     def give(self, size: int, nbytes: int, owner: str, block: Any = None) -> None:
         """A block is seen by nobody any more; without one, the memory was another's."""
         self.in_use -= size
         self.asked -= nbytes
-        left = self.owners.get(owner, 0) - size  # arrays without elements come and go as nothing
-        if left:
-            self.owners[owner] = left
-        else:
-            self.owners.pop(owner, None)
+        if size:
+            left = self.owners[owner] - size
+            if left:
+                self.owners[owner] = left
+            else:
+                del self.owners[owner]
         if block is None or self.rounding.kind == "unpooled" or size > self.keep:
             return
         kept = self._ready.pop(size, None) or []  # to the end of those that were used
