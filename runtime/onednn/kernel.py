@@ -286,7 +286,9 @@ def _one_layout(found: Descriptor, operand: Operand) -> str:
         return ""
     strides = source.strides or strides_of(row_major(len(sizes)), sizes)
     shown = ";".join(",".join(map(str, numbers)) for numbers in (sizes, strides))
-    return f"{tag}{operand.layout}({shown})={nbytes(descriptor)}"
+    # which sums lie behind the elements, each implementation decides, and a descriptor does not tell
+    beside = f" {found.implementation} " if "+" in tag else ""
+    return f"{tag}{beside}{operand.layout}({shown})={nbytes(descriptor)}"
 
 
 _SEEN: dict[tuple[tuple[int, ...], DType], tuple[tuple[Handle, str | None], ...]] = {}
