@@ -17,6 +17,7 @@ from ...ops.types import Array
 from ..kernels.kernel import Ask
 from .api import BIAS, DST, DST_1, DST_2, SRC, SRC_1, SRC_2, WEIGHTS, WEIGHTS_1, WEIGHTS_2, Refused
 from .kernel import WORK, OneDnn, floats
+from .library import library
 from .memory import ANY, Memory, layout_of, nbytes, strides_of
 from .postops import Link, chain
 from .primitive import Descriptor, Draft, Operand, Place, repacked
@@ -64,7 +65,7 @@ class Recurrent(OneDnn):
     """LSTM, GRU and RNN with constant weights, in one or both directions, with any of their results.
 
     `ref` is oneDNN's name for the form over its own matrix product, which reads weights as they are; for one sequence
-    at a time it is the faster one, and without AVX-512 there is no other.
+    at a time it is mostly the faster one, and without AVX-512 there is no other.
     """
 
     name = "onednn.recurrent"
@@ -77,9 +78,7 @@ class Recurrent(OneDnn):
         sizes = _sizes(ask, link)
         _usual(ask, link, sizes)
         (x,) = floats(ask, link.operands[:1])
-        # a product with one column is bound by reading the weights, for which plain ones serve best
-        single = sizes.batch == 1 and sizes.steps > 1
-        for plain in (True, False) if single else (False, True):
+        for plain in (True, False) if _reads_only(ask, sizes) else (False, True):
             yield _drafts(ask, link, sizes, x, plain)
 
     def pack(self, ask: Ask, index: int, array: Array) -> Array:
@@ -110,6 +109,21 @@ class Recurrent(OneDnn):
         if side == "in" and index in (W, R, B, P) and found[0].draft.at(place):
             return _packed(found[0], ask.node.op, place)
         return super()._layout(ask, found, place, type)
+
+
+# Bytes of recurrent weights between which two threads read packed ones faster than one thread reads plain ones, on
+# processors with AMX, whose second-level caches hold 2 MiB (LSTM of 64 steps, microseconds, packed and plain: 128 units
+# 306 and 321, 256 units 597 and 674, 512 units 3342 and 4514; but 64 units 154 and 88, 1024 units 20.1 and 17.0 ms).
+SHARED_WEIGHTS = range(1 << 17, 1 << 23)
+
+
+def _reads_only(ask: Ask, sizes: _Sizes) -> bool:
+    """Whether reading the weights is all that counts, and plain ones serve best: of products with one column."""
+    if sizes.batch > 1 or sizes.steps == 1:
+        return False
+    found = library()
+    shared = ask.target.threads > 1 and found is not None and "amx" in found.isa
+    return not (shared and 4 * sizes.gates * sizes.hidden**2 in SHARED_WEIGHTS)
 
 
 def _drafts(ask: Ask, link: Link, sizes: _Sizes, x: Tensor, plain: bool) -> tuple[Draft, ...]:
