@@ -17,7 +17,7 @@ from .instance import Instance
 from .kernels.kernel import failed
 
 FedKey = tuple[tuple[str, tuple[int, ...], Any], ...]
-Replay = Callable[[Mapping[str, Any]], dict[str, Any]]
+Replay = Callable[[Mapping[str, Any]], dict[str, Any] | None]  # None: the arrays are of another kind
 
 
 def fed_key(feeds: Mapping[str, Any]) -> FedKey | None:
@@ -34,7 +34,7 @@ def fed_key(feeds: Mapping[str, Any]) -> FedKey | None:
 class Known:
     """A program and the buffers that it takes. `defaults` are inputs that were left out; `counted` tells whether the
     run needs a meter and a random key of its own, `guarded` whether NumPy computes anything; `recent` whether it ran
-    since programs were last evicted, `copied` whether inputs are copied, so that they may lie as they like."""
+    since programs were last evicted."""
 
     bound: Bound
     fed: FedKey
@@ -44,7 +44,6 @@ class Known:
     counted: bool
     guarded: bool
     recent: bool = True
-    copied: bool = False
 
     @classmethod
     def of(cls, bound: Bound, fed: FedKey, arrays: Mapping[str, Any]) -> Known:
@@ -75,7 +74,7 @@ class Known:
             array = feeds.get(name)
             if array.__class__ is not np.ndarray or array.shape != shape or array.dtype is not dtype:
                 return False
-            if not (self.copied or array.flags.c_contiguous):
+            if not array.flags.c_contiguous:
                 return False
         return True
 
@@ -101,15 +100,21 @@ class Known:
             or not all(sizes is not None for _, sizes, _ in self.results)
         ):
             return None
-        staged, program = instance.staged, instance.program
-        inputs = [(n, staged[n]) for n in self.names]
+        staged, program, count = instance.staged, instance.program, len(self.fed)
+        inputs = [(name, shape, dtype, staged[name]) for name, shape, dtype in self.fed]
         results = [(name, staged[value]) for (name, _, _), value in zip(self.results, program.results, strict=True)]
         calls = [call for _, call in working]
-        self.copied = True
 
-        def replay(feeds: Mapping[str, Any]) -> dict[str, Any]:
-            for name, place in inputs:
-                place[...] = feeds[name]  # half as long as np.copyto, for small arrays
+        # What is fed is looked at while it is copied (and may lie as it likes): for a small model, asking `fits` before
+        # would take as long as one of its steps.
+        def replay(feeds: Mapping[str, Any]) -> dict[str, Any] | None:
+            if len(feeds) != count:
+                return None
+            for name, shape, dtype, place in inputs:
+                array = feeds.get(name)
+                if array.__class__ is not np.ndarray or array.shape != shape or array.dtype is not dtype:
+                    return None
+                place[...] = array  # half as long as np.copyto, for small arrays
             for call in calls:
                 status = call()
                 if status:
@@ -120,9 +125,14 @@ class Known:
                 made[name] = place.copy()
             return made
 
-        def guarded(feeds: Mapping[str, Any]) -> dict[str, Any]:
-            for name, place in inputs:
-                place[...] = feeds[name]
+        def guarded(feeds: Mapping[str, Any]) -> dict[str, Any] | None:
+            if len(feeds) != count:
+                return None
+            for name, shape, dtype, place in inputs:
+                array = feeds.get(name)
+                if array.__class__ is not np.ndarray or array.shape != shape or array.dtype is not dtype:
+                    return None
+                place[...] = array
             i = 0
             try:
                 with np.errstate(all="ignore"):

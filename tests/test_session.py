@@ -42,6 +42,32 @@ def test_eight_threads_answer_bit_equal() -> None:
     assert session.stats().planned == 3
 
 
+@pytest.mark.parametrize("ceiling", [None, 1 << 20])
+def test_arenas_are_given_back_while_other_threads_run(ceiling: int | None) -> None:
+    session, digits = mz.load(digits_model(), instances=2, max_memory=ceiling), held_out().inputs
+    want, done = [session(digits[i : i + 1]) for i in range(8)], threading.Event()
+
+    def work(of: int) -> bool:
+        return all(np.array_equal(session(digits[of : of + 1]), want[of]) for _ in range(150))
+
+    def trim() -> int:
+        times = 0
+        while not done.is_set():
+            session.trim()
+            times += 1
+        return times
+
+    with ThreadPoolExecutor(9) as pool:
+        trimming = pool.submit(trim)
+        try:
+            assert all(pool.map(work, range(8)))
+        finally:
+            done.set()
+        assert trimming.result(60) > 0
+    found = session.stats()
+    assert (found.arenas, found.runs) == (min(found.arenas, 2), 8 + 8 * 150)
+
+
 def detector() -> bytes:
     """Boxes kept by NonMaxSuppression, gathered with their scores: the count depends on the data."""
     nodes = [
