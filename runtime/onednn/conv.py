@@ -12,7 +12,7 @@ from typing import Any
 from ...ops import Tensor
 from ...ops.conv import transposed_windows
 from ...ops.fused import ABSENT
-from ...ops.layouts import plain, row_major
+from ...ops.layouts import is_permutation, parse, plain, row_major
 from ...ops.windows import Window, known, windows
 from ..kernels.kernel import Ask
 from .api import BIAS, DST, SRC, TAGS, WEIGHTS, Refused
@@ -31,7 +31,8 @@ class Conv(OneDnn):
     kind = "convolution_forward"
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """The layouts of oneDNN's choice first, then channels-last, then row-major."""
+        """The layouts of oneDNN's choice first, then channels-last, then row-major; before them, blocks that are there
+        already and save a reordering."""
         link = links[0]
         x, w = floats(ask, link.operands[:2])
         y = result(ask)
@@ -46,7 +47,8 @@ class Conv(OneDnn):
             (b,) = floats(ask, [link.operand(2)])
             bias = (Operand(BIAS, ("in", link.operand(2)), Memory.of(b)),)
         attributes = Attributes(math=ask.target.math)
-        for layout in (ANY, channels_last(len(x.sizes)), ""):
+        blocked = (x.layout,) if _stays_blocked(x, y, link.attr("group")) else ()
+        for layout in (*blocked, ANY, channels_last(len(x.sizes)), ""):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             draft = Draft(self.kind, (source, weights, *bias, target), settings, attributes)
@@ -75,6 +77,16 @@ def placed(link: Link, x: Tensor, w: Tensor) -> tuple[Any, ...]:
 def _forward_windows(link: Link, x: Tensor, w: Tensor) -> tuple[Window, ...]:
     a = link.attr
     return known(windows(x.sizes[2:], w.sizes[2:], a("strides"), a("dilations"), a("pads"), a("auto_pad")))
+
+
+def _stays_blocked(x: Tensor, y: Tensor, group: int) -> bool:
+    """Whether the result should lie in blocks of channels because the image does. The first convolutions of a network
+    can only give blocks, later ones are faster channels-last. A depthwise one is as fast either way, and a result of
+    one block is channels-last too, so that nothing needs to be reordered (MobileNetV2: 4 to 7 %)."""
+    if not x.layout or is_permutation(x.layout):
+        return False
+    inner = [n for d, n in parse(x.layout, len(x.sizes))[1] if d == 1]
+    return group == x.sizes[1] == y.sizes[1] or [y.sizes[1]] == inner
 
 
 def _is_product(link: Link, x: Tensor, w: Tensor) -> bool:
