@@ -28,6 +28,8 @@ from ..plan import MemoryPlan, Slot
 from ..program import Program, Step, body_bytes
 from .table import malformed
 
+Types = Sequence[Type | None]
+
 
 class Differs(Exception):
     """This machine or this build would make another program; the message says what is different."""
@@ -59,6 +61,9 @@ def _confirm(
         check_size(type, budget)
     fixed = {i: t.nbytes for i, t in distinct.items() if isinstance(t, Tensor) and t.static}
     constants = frozenset(program.weights)
+    # all, before the first kernel is asked: modules of operators are read while a thread loads the library of kernels
+    for step in program.steps:
+        checked.check(step, types, constants)
     for step in program.steps:
         _check_step(step, program, checked, fixed, constants)
         for body in step.bodies.values():
@@ -109,50 +114,64 @@ class _Checked:
     target: Target
     weights: Mapping[str, Type]
     inside: _Checked | None = None  # for bodies, where they run elsewhere
+    checked: set[Any] = field(default_factory=set[Any])
     choices: dict[Any, Choice] = field(default_factory=dict[Any, Choice])
 
+    def check(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> None:
+        """The operands and the stored types of the results fit the operator."""
+        key, ins, outs = self._kind(step, types, constants)
+        if key in self.checked:
+            return
+        if all(t is None for t in outs):
+            raise malformed(f"the step {step.node} makes nothing")
+        if step.bodies:
+            _ = step.node.record  # UnsupportedModel names an operator that is not carried
+            return
+        check_arity(step.node)
+        _check_types(step.node, ins, outs)
+        self.checked.add(key)
+
     def choice(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> Choice:
-        """The choice that this build makes for a step; its operands and the stored types of its results are checked."""
+        """The choice that this build makes for a step that was checked."""
+        key, ins, outs = self._kind(step, types, constants)
+        found = None if step.bodies else self.choices.get(key)
+        if found is None:
+            results = [t for t in outs if t is not None]
+            ask = Ask(step.node, ins, results, [i in constants for i in step.node.inputs], self.target)
+            found = self.choices[key] = self._choose(step, ask)
+        return found
+
+    def _kind(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> tuple[Any, Types, Types]:
+        """What equal steps have in common, and the types of operands and results."""
         node = step.node
         ins = [self._type(i, types[i]) if i else None for i in node.inputs]
         outs = [types[o] if o else None for o in node.outputs]
         repeats = tuple(map(node.inputs.index, node.inputs))  # a kernel may ask whether two operands are one
         attrs = tuple((a, id(v)) for a, v in node.attrs.items())
         known = tuple(i in constants for i in node.inputs)
-        key = (node.op, node.domain, node.device, attrs, repeats, known, *map(id, ins), None, *map(id, outs))
-        found = None if step.bodies else self.choices.get(key)
-        if found is None:
-            found = self.choices[key] = self._work_out(step, constants, ins, outs)
-        return found
+        return (
+            (node.op, node.domain, node.device, attrs, repeats, known, *map(id, ins), None, *map(id, outs)),
+            ins,
+            outs,
+        )
 
     def _type(self, name: str, stored: Type) -> Type:
         """The stored type, with the elements of constants that are looked at."""
         laid = isinstance(stored, Tensor) and stored.layout
         return stored if laid else self.weights.get(name, stored)
 
-    def _work_out(
-        self, step: Step, constants: frozenset[str], ins: Sequence[Type | None], outs: Sequence[Type | None]
-    ) -> Choice:
-        node, results = step.node, [t for t in outs if t is not None]
-        if not results:
-            raise malformed(f"the step {node} makes nothing")
-        if step.bodies:
-            _ = node.record  # UnsupportedModel names an operator that is not carried
-        else:
-            check_arity(node)
-            _check_types(node, ins, outs)
-        ask = Ask(node, ins, results, [i in constants for i in node.inputs], self.target)
+    def _choose(self, step: Step, ask: Ask) -> Choice:
         kernel = self.device.kernel(step.choice.kernel)
         if _recalls(type(kernel)):
             assert isinstance(kernel, Recalls)
             try:
                 kernel.recall(ask, step.choice)
             except MezzoError as error:
-                raise Differs(f"{step.choice.kernel} cannot run {node.op} as it was stored: {error}") from error
+                raise Differs(f"{step.choice.kernel} cannot run {step.node.op} as it was stored: {error}") from error
         choice, _ = self.device.choose(ask)
         if step.bodies and not self.target.sm:
             choice = replace(choice, workspace=max(map(body_bytes, step.bodies.values())))
-        return as_they_lie(choice, ins)
+        return as_they_lie(choice, ask.inputs)
 
 
 @cache

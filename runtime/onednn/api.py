@@ -153,7 +153,7 @@ def function(name: str) -> Any:
         made = getattr(found.handle, f"dnnl_{name}_primitive_desc_create")
         made.argtypes = (_PP, *DESCRIPTORS[name])
     else:
-        made = getattr(found.handle if name in _LENGTHY else _held(), f"dnnl_{name}")
+        made = getattr(found.handle if name in _LENGTHY else found.held, f"dnnl_{name}")
         made.argtypes = _OTHERS[name]
     made.restype, made.errcheck = c_int, _checked
     return made
@@ -162,14 +162,6 @@ def function(name: str) -> Any:
 def _checked(status: int, function: Any, arguments: Any) -> None:
     if status:
         raise Refused(f"{function.__name__}: {STATUS.get(status, status)}")
-
-
-@cache
-def _held() -> ctypes.PyDLL:
-    """The library for calls that keep Python's lock: what takes less than a microsecond should not hand it over."""
-    found = library()
-    assert found is not None
-    return ctypes.PyDLL(found.path, handle=found.handle._handle)
 
 
 @cache
@@ -182,7 +174,7 @@ def getter(name: str) -> Any:
     }
     found = library()
     assert found is not None
-    made = getattr(_held(), f"dnnl_{name}")
+    made = getattr(found.held, f"dnnl_{name}")
     made.restype, made.argtypes = answers[name]
     return made
 
@@ -208,7 +200,7 @@ def execution(primitive: int, count: int, arguments: int, short: bool = False) -
 def _executor() -> tuple[Any, Any, int]:
     found = library()
     assert found is not None
-    released, held = found.handle.dnnl_primitive_execute, _held().dnnl_primitive_execute
+    released, held = found.handle.dnnl_primitive_execute, found.held.dnnl_primitive_execute
     released.restype = held.restype = c_int
     return released, held, create("stream_create", engine(), 1)
 

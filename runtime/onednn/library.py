@@ -32,9 +32,12 @@ _ISAS = {
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The loaded library: `handle` for ctypes, `isa` the best instruction set that it uses here."""
+    """The loaded library: `handle` for ctypes, `held` the same for calls that keep Python's lock (what takes less than
+    a microsecond should not hand it over: a thread beside may keep it much longer); `isa` the best instruction set that
+    it uses here."""
 
     handle: Any
+    held: Any
     path: str
     version: str
     isa: str
@@ -75,7 +78,8 @@ def find() -> Library | str:
         if hasattr(handle, "omp_pause_resource_all"):
             rest.CALLS.append(partial(handle.omp_pause_resource_all, OMP_PAUSE_SOFT))
         isa = _ISAS.get(int(handle.dnnl_get_effective_cpu_isa()), "other")
-        return Library(handle, str(path), f"{version.major}.{version.minor}.{version.patch}", isa)
+        held = ctypes.PyDLL(path, handle=handle._handle)
+        return Library(handle, held, str(path), f"{version.major}.{version.minor}.{version.patch}", isa)
     return "; ".join(dict.fromkeys(reasons)) or "not installed: pip install onednn-cpu-gomp"
 
 
@@ -117,7 +121,7 @@ def set_threads(count: int) -> int | None:
     """Let primitives that this thread makes be split for so many threads; returns for how many they were before, None
     if nobody knows."""
     found = library()
-    openmp = None if found is None else found.handle
+    openmp = None if found is None else found.held
     if openmp is None or not hasattr(openmp, "omp_set_num_threads"):
         return None
     before = int(openmp.omp_get_max_threads())
