@@ -17,7 +17,8 @@ from .instance import Instance
 from .kernels.kernel import failed
 
 FedKey = tuple[tuple[str, tuple[int, ...], Any], ...]
-Replay = Callable[[Mapping[str, Any]], dict[str, Any] | None]  # None: the arrays are of another kind
+# takes what is fed and the buffers that are given; answers None where arrays are of another kind
+Replay = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any] | None]
 
 
 def fed_key(feeds: Mapping[str, Any]) -> FedKey | None:
@@ -107,7 +108,7 @@ class Known:
 
         # What is fed is looked at while it is copied (and may lie as it likes): for a small model, asking `fits` before
         # would take as long as one of its steps.
-        def replay(feeds: Mapping[str, Any]) -> dict[str, Any] | None:
+        def replay(feeds: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any] | None:
             if len(feeds) != count:
                 return None
             for name, shape, dtype, place in inputs:
@@ -125,7 +126,7 @@ class Known:
                 made[name] = place.copy()
             return made
 
-        def guarded(feeds: Mapping[str, Any]) -> dict[str, Any] | None:
+        def guarded(feeds: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any] | None:
             if len(feeds) != count:
                 return None
             for name, shape, dtype, place in inputs:

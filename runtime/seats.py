@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
+from typing import Any
 
 from ..ops.errors import BudgetError, DeadlineError
 from .bound import Bound
 from .device import Device
 from .instance import Instance
-from .known import Known, Replay
+from .known import Replay
 from .pool import Pool
 
 
@@ -35,7 +36,7 @@ class Seat:
         self._device = device
         self.arena = device.allocate(0)
         self.instances: dict[Bound, Instance] = {}
-        self.replays: dict[Known, Replay] = {}
+        self.replays: dict[Any, Replay] = {}  # by what was seen: Known, of GPUs Direct
         self.done = 0  # runs that have ended here
 
     def fit(self, nbytes: int) -> None:
@@ -104,30 +105,43 @@ class Seats:
         finally:
             self.give(seat)
 
-    def take_ready(self, known: Known) -> tuple[Seat, Replay] | None:
-        """The free seat on top, with its replay of this kind, at once or not at all; `give` the seat back."""
+    def replay(self, known: Any, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A run of a kind that was seen before, in the free seat on top, at once or not at all (None)."""
         if self._queue:
             return None
         try:
             seat = self._free.pop()
         except IndexError:
             return None
-        replay = seat.replays.get(known)
-        if replay is None:
-            self.give(seat, ran=False)
-            return None
-        return seat, replay
+        ran = 0
+        try:
+            replay = seat.replays.get(known)
+            if replay is None:
+                return None
+            ran = 1
+            answer = replay(feeds, outputs)
+            if answer is None:
+                ran = 0
+            return answer
+        finally:
+            seat.done += ran
+            self._free.append(seat)
+            if self._queue or self._ceiling is not None:
+                self._tell()
 
-    def give(self, seat: Seat, ran: bool = True) -> None:
-        """The seat is free again, after a run if it `ran`."""
-        seat.done += ran
-        # Who waits has put a ticket into the queue before looking for seats: either it finds this one, or its ticket is
-        # seen here.
+    def give(self, seat: Seat) -> None:
+        """A run has ended."""
+        seat.done += 1
         self._free.append(seat)
         if self._queue or self._ceiling is not None:
-            with self._changed:
-                self._pool.room = self._room()
-                self._changed.notify_all()
+            self._tell()
+
+    def _tell(self) -> None:
+        # Who waits has put a ticket into the queue before looking for seats: either it finds the one that has come
+        # back, or its ticket is seen.
+        with self._changed:
+            self._pool.room = self._room()
+            self._changed.notify_all()
 
     @contextmanager
     def _drained(self) -> Iterator[list[Seat]]:

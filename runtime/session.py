@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .engine import Variable
     from .file import Key, Opened
 
+NO_BUFFERS: Mapping[str, Array] = {}
 _ran_in: int | None = None  # the process that has run a program first
 _here = os.getpid()
 # One session plans at a time: what planning remembers, from size to size and from model to model, belongs to all of
@@ -433,13 +434,8 @@ class Session:
         special = names is not None or outputs is not None or deadline is not None or cancel is not None
         if not (special or observe or self._buckets):
             known = self._again
-            if known is not None and (ready := self._seats.take_ready(known)) is not None:
-                # here and not in _replay: a call is a fortieth of a small run
-                answer: dict[str, Any] | None = {}
-                try:
-                    answer = ready[1](feeds)
-                finally:
-                    self._seats.give(ready[0], answer is not None)
+            if known is not None:
+                answer = self._seats.replay(known, feeds, NO_BUFFERS)
                 if answer is not None:
                     known.recent, self._latest = True, known.bound
                     return answer
@@ -451,13 +447,9 @@ class Session:
                 return self._replay(known, feeds, draw)
         direct = self._direct
         if direct is not None and names is None and deadline is None and cancel is None and observe is None:
-            taken: Any = self._seats.take_ready(direct) if direct.fits(feeds, outputs or {}) else None
-            if taken is not None:
-                seat, replay = taken
-                try:
-                    return replay(feeds, outputs or {})  # type: ignore[no-any-return]
-                finally:
-                    self._seats.give(seat)
+            answer = self._seats.replay(direct, feeds, outputs or {}) if direct.fits(feeds, outputs or {}) else None
+            if answer is not None:
+                return answer
         until = None if deadline is None else monotonic() + deadline
         wanted = tuple(self.signature.outputs if names is None else names)
         arrays, had = padded(self._buckets, self.inputs, checked(self.signature, feeds, self._options.device.taken))

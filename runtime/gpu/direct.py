@@ -3,7 +3,7 @@ instance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ...ops import Tensor
 from ...ops.dataclasses import dataclass
 from ..eager import Meter
+from ..known import Replay
 from .host import on_host
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 Kind = tuple[str, type[Any], tuple[int, ...], Any]  # name, class, shape, element type
 Made = tuple[str, tuple[int, ...], Any]
-Replay = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
 
 
 @dataclass(slots=True, eq=False)
