@@ -59,15 +59,16 @@ class Seat:
 
 
 class Seats:
-    """The seats of a session. `ceiling` bounds arenas and the pool together, in bytes.
+    """The seats of a session: at most `most`, or more while all arenas take at most `spare` bytes. `ceiling` bounds
+    arenas and the pool together, in bytes.
 
     Locking costs a small model a twentieth of its run. So a run that was seen before takes the free seat on top
     without the lock, which is safe since a list pops and appends as one operation, and since nobody looks into a free
     seat before having popped it: under the lock, `_drained` has them all.
     """
 
-    def __init__(self, device: Device, pool: Pool, most: int, ceiling: int | None) -> None:
-        self.most, self._ceiling = most, ceiling
+    def __init__(self, device: Device, pool: Pool, most: int, ceiling: int | None, spare: int = 0) -> None:
+        self.most, self._ceiling, self._spare = most, ceiling, spare
         self._device, self._pool = device, pool
         self._all: list[Seat] = []
         self._free: list[Seat] = []
@@ -165,7 +166,7 @@ class Seats:
                 while True:
                     if self._queue[0] is ticket:  # whoever came first is served first
                         with self._drained() as free:
-                            seat = self._claim(nbytes, free) if free or len(self._all) < self.most else None
+                            seat = self._claim(nbytes, free) if free or self._may_grow(nbytes) else None
                         if seat is not None:
                             return seat
                     left = None if until is None else until - monotonic()
@@ -179,6 +180,10 @@ class Seats:
                 self._queue.remove(ticket)
                 if self._queue:
                     self._changed.notify_all()
+
+    def _may_grow(self, nbytes: int) -> bool:
+        """Whether there may be one more seat."""
+        return len(self._all) < self.most or sum(int(s.arena.nbytes) for s in self._all) + nbytes <= self._spare
 
     def _claim(self, nbytes: int, free: list[Seat]) -> Seat | None:
         """The free seat that fits best, grown if the ceiling allows; None to wait for other runs to end."""

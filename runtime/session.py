@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from .engine import Variable
     from .file import Key, Opened
 
+# Bytes that arenas may take together where nobody bounds their number. Runs of small models are a few microseconds, and
+# to wait for one that has lost its processor takes a hundred times as long.
+SMALL_ARENAS = 16 << 20
 NO_BUFFERS: Mapping[str, Array] = {}
 _ran_in: int | None = None  # the process that has run a program first
 _here = os.getpid()
@@ -112,8 +115,8 @@ class Session:
     """Runs one graph, from any number of threads.
 
     `strategy` is how the memory plan reuses bytes; `instances` bounds how many runs go on at once (each takes an
-    arena; the default is the number of processors); `max_programs` how many input signatures are kept planned;
-    `max_memory` how many bytes arenas and values of data-dependent size may take together (weights and the caller's
+    arena; the default is the number of processors, or more on the CPU where 16 MiB hold their arenas); `max_programs`
+    how many input signatures are kept planned; `max_memory` how many bytes arenas and values of data-dependent size may take together (weights and the caller's
     inputs and outputs are not counted): a run waits for others to end, or is refused, before that is passed. `fuse`
     puts one operator in the place of several where that saves memory (see runtime/passes/fusions.py). `threads`
     is how many one step may use (default: OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to
@@ -183,8 +186,9 @@ class Session:
         self._planning = _PLANNING
         self._table = threading.Lock()
         most = 1 if self.signature.states else max(1, instances or processors())
+        spare = 0 if instances or self.signature.states or on.sm else SMALL_ARENAS
         self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))
-        self._seats = Seats(self._options.device, self._pool, most, max_memory)
+        self._seats = Seats(self._options.device, self._pool, most, max_memory, spare)
         self._turn: Variable | None = None  # written by runs that the engine starts, where they change states
         self._planned, self._evicted, self._reported = 0, 0, False
         self.next_run = 0

@@ -20,8 +20,10 @@ from mezzo.ops import Body, DType, Tensor
 from mezzo.ops.types import f32, i64
 from mezzo.runtime.eager import evaluate
 from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.program import STAGED
-from mezzo.runtime.session import Session
+from mezzo.runtime.instance import Instance
+from mezzo.runtime.program import STAGED, Step
+from mezzo.runtime.seats import processors
+from mezzo.runtime.session import SMALL_ARENAS, Session
 
 from .models import BOOL, INT64, model, node, ort_run, subgraph, value
 
@@ -66,6 +68,30 @@ def test_arenas_are_given_back_while_other_threads_run(ceiling: int | None) -> N
         assert trimming.result(60) > 0
     found = session.stats()
     assert (found.arenas, found.runs) == (min(found.arenas, 2), 8 + 8 * 150)
+
+
+def test_small_runs_do_not_wait_for_each_other() -> None:
+    session, image = mz.load(digits_model()), held_out().inputs[:1]
+    want, together = session(image), threading.Barrier(8)
+
+    def meet(phase: str, index: int, step: Step, instance: Instance) -> None:
+        if (phase, index) == ("before", 0):
+            together.wait(30)  # a run that had no arena would not come
+
+    with ThreadPoolExecutor(8) as pool:
+        runs = [pool.submit(session.run, {"image": image}, observe=meet) for _ in range(8)]
+        assert all(np.array_equal(r.result(120)["logits"], want) for r in runs)
+    assert session.stats().arenas == 8
+
+
+def test_large_runs_are_as_many_as_processors() -> None:
+    g = GraphBuilder()
+    x = g.input("x", f32(3 << 20))
+    session = Session(g.graph([g.Add(g.Exp(x), g.Sin(x))]), onednn=False)
+    assert session.plan.size > SMALL_ARENAS / 2
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(session, [np.zeros(3 << 20, np.float32)] * 16))
+    assert session.stats().arenas <= max(processors(), 1)
 
 
 def detector() -> bytes:
