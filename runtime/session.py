@@ -115,12 +115,12 @@ class Session:
     """Runs one graph, from any number of threads.
 
     `strategy` is how the memory plan reuses bytes; `instances` bounds how many runs go on at once (each takes an
-    arena; the default is the number of processors, or more on the CPU where 16 MiB hold their arenas); `max_programs`
-    how many input signatures are kept planned; `max_memory` how many bytes arenas and values of data-dependent size may take together (weights and the caller's
-    inputs and outputs are not counted): a run waits for others to end, or is refused, before that is passed. `fuse`
-    puts one operator in the place of several where that saves memory (see runtime/passes/fusions.py). `threads`
-    is how many one step may use (default: OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to
-    NumPy.
+    arena; the default is the number of processors, or more on the CPU where 16 MiB hold their arenas);
+    `max_programs` how many input signatures are kept planned; `max_memory` how many bytes arenas and values of
+    data-dependent size may take together (weights and the caller's inputs and outputs are not counted): a run waits
+    for others to end, or is refused, before that is passed. `fuse` puts one operator in the place of several where
+    that saves memory (see runtime/passes/fusions.py). `threads` is how many one step may use (default:
+    OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to NumPy.
     `device` is "cpu", "gpu:0", or "gpu:0@sm_90" to plan for a GPU that is not here.
     `precision` is "fp32", "bf16" (tensors in bfloat16 where kernels take them), on the CPU also "bf16-math" (operands
     of float32 products are rounded to bfloat16), on GPUs "tf32" (rounded to TF32) and "fp16". `buckets` maps open

@@ -73,11 +73,12 @@ class Standin:
     _busy: threading.RLock = field(default_factory=threading.RLock)  # the shim runs one kernel at a time
     _allocators: list[Callable[[int], Any]] = field(default_factory=list)
     _written: list[tuple[int, int, Stream, int]] = field(default_factory=list)  # begin, end, by whom, at which tick
+    hooks: list[Any] = field(default_factory=list)
     sources: dict[str, Source] = field(default_factory=dict)
     library: dict[str, Any] = field(default_factory=dict)  # what stands in for other modules, recorded alike
 
     def __post_init__(self) -> None:
-        self.null = Stream(self, null=True)
+        self.null = Stream(null=True, standin=self)
 
     @property
     def _current(self) -> list[Stream]:
@@ -168,6 +169,8 @@ class Standin:
         if self.used + nbytes > self.memory:
             raise OutOfMemoryError(f"Out of memory allocating {nbytes} bytes")
         self.say("alloc", "", nbytes)
+        for hook in self.hooks:
+            hook.malloc_preprocess(device_id=0, size=nbytes, mem_size=nbytes)
         return MemoryPointer(Memory(self, nbytes), 0)
 
     # -- modules ----------------------------------------------------------------------------------------------------
@@ -186,7 +189,8 @@ class Standin:
         self._fill(
             cuda,
             runtime=runtime, memory=memory, function=function, driver=driver_, alloc=self.alloc,
-            Stream=lambda null=False, non_blocking=False: Stream(self, null=null),
+            Stream=type("Stream", (Stream,), {"standin": self}),
+            MemoryHook=type("MemoryHook", (Hook,), {"standin": self}),
             Event=lambda block=False, disable_timing=False: Event(self),
             Device=lambda index=0: Device(index), using_allocator=self._using,
             get_current_stream=lambda: self._current[-1], alloc_pinned_memory=self._pinned,
@@ -196,7 +200,7 @@ class Standin:
             cupy,
             cuda=cuda, ndarray=type("ndarray", (DeviceArray,), {"standin": self}), __version__="stand-in",
             get_default_memory_pool=lambda: Pool(self), random=Refusing(self, "cupy.random"),
-            matmul=self._matmul, asarray=self._asarray, from_dlpack=self._from_dlpack,
+            matmul=self._matmul, asarray=self._asarray, empty=self._empty, from_dlpack=self._from_dlpack,
             ascontiguousarray=lambda x: x if x.flags.c_contiguous else self._moved(x, x.host),
         )  # fmt: skip
         self._array = cupy.ndarray
@@ -266,6 +270,9 @@ class Standin:
         made = self._array(held.shape, held.dtype, memptr=self.alloc(held.nbytes))
         made.host[...] = held
         return made
+
+    def _empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self._asarray(np.full(shape, 77, dtype))
 
     def _from_dlpack(self, value: Any) -> Any:
         made = value if isinstance(value, DeviceArray) else value.__dlpack__()
@@ -376,7 +383,10 @@ class DeviceArray:
 class Stream:
     """A stream: what is asked of it happens at once, and `seen` says behind what (a clock for each stream)."""
 
-    def __init__(self, standin: Standin, null: bool = False) -> None:
+    standin: Standin  # of the class that a module has
+
+    def __init__(self, null: bool = False, non_blocking: bool = False, standin: Standin | None = None) -> None:
+        standin = standin or self.standin
         self._standin, self.null = standin, null
         self.ptr = 0 if null else 1000 + len(standin._streams)
         self.seen: dict[Stream, int] = {}
@@ -422,6 +432,19 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         for stream, tick in event.seen.items():
             self.seen[stream] = max(self.seen.get(stream, -1), tick)
+
+
+class Hook:
+    """Is told of allocations while it is entered, as CuPy's MemoryHook."""
+
+    standin: Standin
+
+    def __enter__(self) -> Self:
+        self.standin.hooks.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.standin.hooks.remove(self)
 
 
 class Event:

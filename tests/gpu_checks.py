@@ -23,6 +23,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -129,7 +130,7 @@ def models(device: str) -> Iterator[Check]:
 
 
 def steady(device: str) -> Iterator[Check]:
-    """Replays take no device memory."""
+    """Replays take no device memory, and the host waits once for each."""
     from mezzo.models.workloads import WORKLOADS
     from mezzo.runtime.session import Session
 
@@ -145,18 +146,30 @@ def steady(device: str) -> Iterator[Check]:
             def malloc_preprocess(self, **_: Any) -> None:
                 self.taken += 1
 
+        class Waited(cupy.cuda.Stream):  # type: ignore[misc, name-defined]
+            waits = 0
+
+            def synchronize(self) -> None:
+                Waited.waits += 1
+                super().synchronize()
+
         work = WORKLOADS[name]
         session, feeds = Session(work.build(1, small=True), device=device), work.feeds(1, small=True)
         inputs = {n: cupy.asarray(x) for n, x in feeds.items()}
         types = [(p.name, p.type) for p in session.program.outputs]
         outputs: dict[str, Any] = {n: cupy.empty(t.sizes, t.dtype.numpy) for n, t in types}  # type: ignore[union-attr]
-        for _ in range(3):
-            session.run(inputs, outputs=outputs)
+        with patch.object(cupy.cuda, "Stream", Waited):  # the instance makes its streams in the first run
+            for _ in range(3):
+                session.run(inputs, outputs=outputs)
+        Waited.waits = 0
         with Counted() as counted:
             for _ in range(100):
                 session.run(inputs, outputs=outputs)
         assert not counted.taken, f"{counted.taken} allocations in 100 runs"
-        return "100 runs"
+        assert Waited.waits == 100, (
+            f"{Waited.waits} times the host waited in 100 runs, each of which ends with one wait"
+        )
+        return "100 runs, one wait each"
 
     for name in WORKLOADS:
         yield name, lambda n=name: check(n)  # type: ignore[misc]

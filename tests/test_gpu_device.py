@@ -20,6 +20,7 @@ from mezzo.runtime.device import device
 from mezzo.runtime.feeds import checked
 from mezzo.runtime.gpu import uploads
 from mezzo.runtime.gpu.host import HostSteps, aside
+from mezzo.runtime.gpu.instance import GpuInstance
 from mezzo.runtime.gpu.kernels import GPU_KERNELS
 from mezzo.runtime.gpu.memory import Resident
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
@@ -28,6 +29,7 @@ from mezzo.tools.explain import explain
 
 from .cuda_shim import missing
 from .cupy_standin import Standin
+from .gpu_checks import steady
 from .networks import batch_for, mlp
 
 Array = np.ndarray[Any, Any]
@@ -66,6 +68,29 @@ def pointwise(n: int = 3) -> Graph:
 def feeds(seed: int = 0, n: int = 3) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     return {"x": rng.normal(size=(n, 5)).astype(np.float32), "y": rng.normal(size=5).astype(np.float32)}
+
+
+def test_what_counts_on_a_device_counts(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of `make gpu-test` for steady runs, on a device that is not there."""
+    check = dict(steady("gpu:0"))["mlp"]
+    assert check() == "100 runs, one wait each"
+    results = GpuInstance._results
+
+    def twice(self: GpuInstance, outputs: Any) -> list[Any]:
+        self.stream.synchronize()
+        return results(self, outputs)
+
+    monkeypatch.setattr(GpuInstance, "_results", twice)
+    with pytest.raises(AssertionError, match="200 times"):
+        check()
+
+    def taking(self: GpuInstance, outputs: Any) -> list[Any]:
+        standin.alloc(8)
+        return results(self, outputs)
+
+    monkeypatch.setattr(GpuInstance, "_results", taking)
+    with pytest.raises(AssertionError, match="100 allocations"):
+        check()
 
 
 def test_an_mlp(standin: Standin) -> None:
