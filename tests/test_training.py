@@ -201,15 +201,32 @@ def learning(graph: Graph, names: list[str]) -> tuple[Session, str, dict[str, st
     return Session(made), loss, grads
 
 
+def at_kink(module: Any, feeds: dict[str, Any], true: dict[str, Any], name: str) -> bool:
+    """Whether the gradient of a parameter jumps when all parameters move by a few roundings of float32."""
+    begun = {n: t.clone() for n, t in module.state_dict().items()}
+    random = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        module.load_state_dict(begun)
+        with torch.no_grad():
+            for p in module.parameters():
+                p *= 1 + 2**-21 * torch.randn(p.shape, generator=random, dtype=p.dtype)
+        moved = torch.autograd.grad(loss_of(module, feeds), list(module.parameters()))
+        found = dict(zip(true, moved, strict=True))
+        if distance(found[name].numpy(), true[name].numpy()) > 1e-4:
+            return True
+    return False
+
+
 def led_by_the_hand(name: str, optimizer: str, steps: int) -> None:
     """Each step starts from PyTorch's parameters; loss and every gradient to 1e-4, of those that have one: what
-    normalisation makes independent of the loss has rounding errors for a gradient."""
+    normalisation makes independent of the loss has rounding errors for a gradient. In one step of twenty a rectifier
+    may stand so close to its kink that rounding decides."""
     graph = NETWORKS[name](DType.FLOAT)
     module, exact = (twin(name, graph, dtype) for dtype in (torch.float32, torch.float64))
     names = [*parameters(module)]
     session, loss, grads = learning(graph, names)
     theirs = getattr(torch.optim, optimizer)(module.parameters(), **OPTIMIZERS[optimizer][1])
-    listed, compared = set[str](), 0
+    listed, compared, kinks = set[str](), 0, 0
     for i in range(steps):
         feeds, now = batch_for(graph, i), parameters(module)
         exact.load_state_dict(module.state_dict())
@@ -218,12 +235,15 @@ def led_by_the_hand(name: str, optimizer: str, steps: int) -> None:
         got = session.run({**feeds, **now})
         want = step_of(module, theirs, feeds)
         assert float(got[loss]) == pytest.approx(want, rel=1e-4)
-        for n, p in module.named_parameters():
-            if sizes[n] < 1e-7 * max(sizes.values()):
-                listed.add(n)
-                continue
-            compared += 1
-            assert distance(got[grads[n]], p.grad.numpy()) <= 1e-4, f"gradient of {n} in step {i}"
+        small = {n for n in names if sizes[n] < 1e-7 * max(sizes.values())}
+        listed |= small
+        apart = {n: distance(got[grads[n]], p.grad.numpy()) for n, p in module.named_parameters() if n not in small}
+        far = {n: d for n, d in apart.items() if d > 1e-4}
+        if far:
+            kinks += 1
+            assert kinks <= 1 + steps // 20, f"gradients in step {i}: {far}"
+            assert at_kink(exact, feeds, dict(zip(names, true, strict=True)), max(far, key=lambda n: far[n])), far
+        compared += len(apart) - len(far)
     assert compared >= steps * len(names) * 2 // 3
     if listed:
         print(f"{name} with {optimizer}: not compared: {', '.join(sorted(listed))}")
