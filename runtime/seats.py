@@ -126,23 +126,21 @@ class Seats:
             return answer
         finally:
             seat.done += ran
-            self._free.append(seat)
-            if self._queue or self._ceiling is not None:
-                self._tell()
+            self._back(seat)
 
     def give(self, seat: Seat) -> None:
         """A run has ended."""
         seat.done += 1
+        self._back(seat)
+
+    def _back(self, seat: Seat) -> None:
+        # Who waits has put a ticket into the queue before looking for seats: either it finds this one, or its ticket is
+        # seen here.
         self._free.append(seat)
         if self._queue or self._ceiling is not None:
-            self._tell()
-
-    def _tell(self) -> None:
-        # Who waits has put a ticket into the queue before looking for seats: either it finds the one that has come
-        # back, or its ticket is seen.
-        with self._changed:
-            self._pool.room = self._room()
-            self._changed.notify_all()
+            with self._changed:
+                self._pool.room = self._room()
+                self._changed.notify_all()
 
     @contextmanager
     def _drained(self) -> Iterator[list[Seat]]:
@@ -171,8 +169,9 @@ class Seats:
                             return seat
                     left = None if until is None else until - monotonic()
                     if left is not None and left <= 0:
+                        most = max(self.most, len(self._all))
                         raise DeadlineError(
-                            f"no instance was free before the deadline; {self.most} runs may go on at once",
+                            f"no instance was free before the deadline; {most} runs may go on at once",
                             hint="allow more with instances= or max_memory=, or a longer deadline",
                         )
                     self._changed.wait(left)

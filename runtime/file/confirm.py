@@ -28,7 +28,7 @@ from ..plan import MemoryPlan, Slot
 from ..program import Program, Step, body_bytes
 from .table import malformed
 
-Types = Sequence[Type | None]
+Kind = tuple[Any, Sequence[Type | None], Sequence[Type | None]]  # what equal steps share; operands, results
 
 
 class Differs(Exception):
@@ -62,10 +62,9 @@ def _confirm(
     fixed = {i: t.nbytes for i, t in distinct.items() if isinstance(t, Tensor) and t.static}
     constants = frozenset(program.weights)
     # all, before the first kernel is asked: modules of operators are read while a thread loads the library of kernels
-    for step in program.steps:
-        checked.check(step, types, constants)
-    for step in program.steps:
-        _check_step(step, program, checked, fixed, constants)
+    kinds = [checked.check(step, types, constants) for step in program.steps]
+    for step, kind in zip(program.steps, kinds, strict=True):
+        _check_step(step, kind, program, checked, fixed, constants)
         for body in step.bodies.values():
             # a body's own weights are constants like any other; what it captures has a type out here
             _confirm(body, checked.inside or checked, weights, budget, types)
@@ -117,23 +116,24 @@ class _Checked:
     checked: set[Any] = field(default_factory=set[Any])
     choices: dict[Any, Choice] = field(default_factory=dict[Any, Choice])
 
-    def check(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> None:
-        """The operands and the stored types of the results fit the operator."""
-        key, ins, outs = self._kind(step, types, constants)
+    def check(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> Kind:
+        """Return the kind of a step if the operands and the stored types of the results fit the operator."""
+        kind = key, ins, outs = self._kind(step, types, constants)
         if key in self.checked:
-            return
+            return kind
         if all(t is None for t in outs):
             raise malformed(f"the step {step.node} makes nothing")
         if step.bodies:
             _ = step.node.record  # UnsupportedModel names an operator that is not carried
-            return
+            return kind
         check_arity(step.node)
         _check_types(step.node, ins, outs)
         self.checked.add(key)
+        return kind
 
-    def choice(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> Choice:
-        """The choice that this build makes for a step that was checked."""
-        key, ins, outs = self._kind(step, types, constants)
+    def choice(self, step: Step, kind: Kind, constants: frozenset[str]) -> Choice:
+        """The choice that this build makes for a step of a kind that was checked."""
+        key, ins, outs = kind
         found = None if step.bodies else self.choices.get(key)
         if found is None:
             results = [t for t in outs if t is not None]
@@ -141,7 +141,7 @@ class _Checked:
             found = self.choices[key] = self._choose(step, ask)
         return found
 
-    def _kind(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> tuple[Any, Types, Types]:
+    def _kind(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> Kind:
         """What equal steps have in common, and the types of operands and results."""
         node = step.node
         ins = [self._type(i, types[i]) if i else None for i in node.inputs]
@@ -186,12 +186,12 @@ def _is_a(array: Array, type: Type) -> bool:
 
 
 def _check_step(
-    step: Step, program: Program, checked: _Checked, fixed: Mapping[int, int], constants: frozenset[str]
+    step: Step, kind: Kind, program: Program, checked: _Checked, fixed: Mapping[int, int], constants: frozenset[str]
 ) -> None:
     node, types, stored = step.node, program.types, step.choice
     if not any(k.name == stored.kernel for k in checked.device.kernels):
         raise Differs(f"there is no kernel {stored.kernel!r}")
-    choice = checked.choice(step, types, constants)
+    choice = checked.choice(step, kind, constants)
     if choice != stored:
         raise Differs(f"{stored.kernel} would now run {node.op} in another way, or {choice.kernel} would")
     before, after = split(choice, node)

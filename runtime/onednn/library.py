@@ -45,7 +45,12 @@ class Library:
     @property
     def bf16(self) -> bool:
         """Whether bfloat16 is computed natively."""
-        return "bf16" in self.isa or "amx" in self.isa or "fp16" in self.isa
+        return "bf16" in self.isa or self.amx or "fp16" in self.isa
+
+    @property
+    def amx(self) -> bool:
+        """Whether it computes products in tiles."""
+        return "amx" in self.isa
 
     def __str__(self) -> str:
         return f"oneDNN {self.version} ({self.isa})"

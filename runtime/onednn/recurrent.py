@@ -122,7 +122,7 @@ def _reads_only(ask: Ask, sizes: _Sizes) -> bool:
     if sizes.batch > 1 or sizes.steps == 1:
         return False
     found = library()
-    shared = ask.target.threads > 1 and found is not None and "amx" in found.isa
+    shared = ask.target.threads > 1 and found is not None and found.amx
     return not (shared and 4 * sizes.gates * sizes.hidden**2 in SHARED_WEIGHTS)
 
 
