@@ -8,7 +8,7 @@
 Arrays lie in memory of the host, at addresses that count as the device's. It refuses during capture what
 reference/gpu.md says that CuPy refuses or that CUDA does: synchronising, copies to pageable memory, allocation, the
 default stream, cuBLAS on a stream, random numbers. It counts allocations and host synchronisations, and finds the use
-of bytes before the stream that wrote them was waited for (`standin.races`).
+of bytes that another stream has not finished with (`standin.races`, of stream_order.py).
 
 Kernels run through tests/cuda_shim.py where `computes` is set, and are only recorded otherwise. Images that are loaded
 are the sources themselves: nothing is compiled for a GPU here.
@@ -17,6 +17,7 @@ are the sources themselves: nothing is compiled for a GPU here.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 import threading
 import types
@@ -31,6 +32,8 @@ import pytest
 
 from mezzo.runtime.gpu import driver
 from mezzo.runtime.gpu.launch import Source
+
+from .stream_order import Order, Span, written_by
 
 Array = np.ndarray[Any, Any]
 MODES = {"streamCaptureModeGlobal": 0, "streamCaptureModeThreadLocal": 1, "streamCaptureModeRelaxed": 2}
@@ -63,16 +66,14 @@ class Standin:
     computes: bool = False
     memory: int = 1 << 30
     log: list[Done] = field(default_factory=list)
-    races: list[str] = field(default_factory=list)
-    used: int = 0
+    order: Order = field(default_factory=Order)
     over: bool = False  # what an event that is asked says next
     clock: float = 0.0  # milliseconds, which stand-ins for libraries let pass
     _blocks: dict[int, Array] = field(default_factory=dict)
     _streams: list[Stream] = field(default_factory=list)
-    _here: threading.local = field(default_factory=threading.local)  # what a thread captures, and its streams
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1000))  # of streams
+    _here: threading.local = field(default_factory=threading.local)  # what a thread captures, its streams, allocators
     _busy: threading.RLock = field(default_factory=threading.RLock)  # the shim runs one kernel at a time
-    _allocators: list[Callable[[int], Any]] = field(default_factory=list)
-    _written: list[tuple[int, int, Stream, int]] = field(default_factory=list)  # begin, end, by whom, at which tick
     hooks: list[Any] = field(default_factory=list)
     sources: dict[str, Source] = field(default_factory=dict)
     library: dict[str, Any] = field(default_factory=dict)  # what stands in for other modules, recorded alike
@@ -85,6 +86,12 @@ class Standin:
         if not hasattr(self._here, "current"):
             self._here.current = [self.null]
         return self._here.current  # type: ignore[no-any-return]
+
+    @property
+    def _allocators(self) -> list[Callable[[int], Any]]:
+        if not hasattr(self._here, "allocators"):
+            self._here.allocators = []
+        return self._here.allocators  # type: ignore[no-any-return]
 
     @property
     def _capturing(self) -> Stream | None:
@@ -106,6 +113,16 @@ class Standin:
         monkeypatch.setattr(driver, "LOADED", driver._Loaded())
         monkeypatch.setattr("mezzo.runtime.gpu.instance.LOADED", driver.LOADED)
         monkeypatch.setattr(driver, "compiled", self._compiled)
+
+    @property
+    def races(self) -> list[str]:
+        """Who has taken what another had not finished with."""
+        return self.order.races
+
+    @property
+    def used(self) -> int:
+        """Bytes in blocks."""
+        return sum(block.nbytes for block in list(self._blocks.values()))
 
     def count(self, what: str) -> int:
         """How often something has happened."""
@@ -144,23 +161,18 @@ class Standin:
             action()
 
     def touch(self, stream: Stream, reads: Sequence[tuple[int, int]], writes: Sequence[tuple[int, int]]) -> None:
-        """Bytes from address to address are read or written on a stream: it must have waited for who wrote them."""
-        stream.tick()
-        for begin, end in (*reads, *writes):
-            for first, last, by, at in self._written:
-                if begin < last and first < end and stream.seen.get(by, -1) < at:
-                    self.races.append(f"stream {stream.ptr} takes bytes that stream {by.ptr} has not finished")
-        for begin, end in writes:
-            kept = [w for w in self._written if not (begin <= w[0] and w[1] <= end)]
-            self._written = [*kept, (begin, end, stream, stream.seen[stream])]
-
-    def host_waits(self, stream: Stream | None = None) -> None:
-        """The host has waited: what a stream has done is over for all."""
-        self.refuse_in_capture("synchronising")
-        self.say("sync", "", 0, stream)
+        """Bytes from address to address are read or written on a stream."""
         with self._busy:
-            for over in [stream] if stream else [*self._streams, self.null]:
-                self._written = [w for w in self._written if over.seen.get(w[2], -1) < w[3]]
+            stream.tick()
+            self.order.touch(stream, reads, writes)
+
+    def host_waits(self, on: Stream | Event | None = None) -> None:
+        """The host has waited, for a stream, for an event or for the device: what was done till then is over."""
+        self.refuse_in_capture("synchronising")
+        self.say("sync", "", 0, on if isinstance(on, Stream) else None)
+        with self._busy:
+            for over in [on] if on else [*self._streams, self.null]:
+                self.order.waited(over.seen)
 
     def alloc(self, nbytes: int) -> MemoryPointer:
         if self._allocators:
@@ -254,8 +266,9 @@ class Standin:
 
     def block_of(self, address: int) -> Any:
         """The block of the device that an address lies in."""
-        for begin, block in list(self._blocks.items()):
-            if begin <= address < begin + max(1, block.nbytes):
+        for begin in list(self._blocks):
+            block = self._blocks.get(begin)  # another thread may just have freed it
+            if block is not None and begin <= address < begin + block.nbytes:
                 return block
         return None
 
@@ -301,13 +314,12 @@ class Memory:
     def __init__(self, standin: Standin, nbytes: int) -> None:
         raw = np.full(nbytes + 512, 0xFF, np.uint8) if standin.computes else np.empty(nbytes + 512, np.uint8)
         self.bytes = raw[-raw.ctypes.data % 256 :][: max(nbytes, 1)]
-        self.ptr, self._standin, self.nbytes = self.bytes.ctypes.data, standin, nbytes
+        self.ptr, self._standin, self._on = self.bytes.ctypes.data, standin, standin._current[-1]
         standin._blocks[self.ptr] = self.bytes
-        standin.used += nbytes
 
     def __del__(self) -> None:
+        self._standin.order.free((self.ptr, self.ptr + self.bytes.nbytes), self._on)
         self._standin._blocks.pop(self.ptr, None)
-        self._standin.used -= self.nbytes
 
 
 class MemoryPointer:
@@ -366,7 +378,9 @@ class DeviceArray:
         return type(self)(sizes, self.dtype, self.data)
 
     def get(self) -> Array:
-        self.standin.host_waits()
+        on = self.standin._current[-1]
+        self.standin.submit(on, lambda: self.standin.touch(on, [(self.data.ptr, self.data.ptr + 1)], []), "get")
+        self.standin.host_waits(on)
         return self.host.copy()
 
     @property
@@ -388,7 +402,7 @@ class Stream:
     def __init__(self, null: bool = False, non_blocking: bool = False, standin: Standin | None = None) -> None:
         standin = standin or self.standin
         self._standin, self.null = standin, null
-        self.ptr = 0 if null else 1000 + len(standin._streams)
+        self.ptr = 0 if null else next(standin._numbers)
         self.seen: dict[Stream, int] = {}
         self.recorded: list[tuple[Callable[[], None], str]] = []
         self.spoilt = False
@@ -463,11 +477,13 @@ class Event:
     def done(self) -> bool:
         """No and yes by turns: a program has to do with either answer."""
         self._standin.refuse_in_capture("asking an event")
-        self._standin.over = not self._standin.over
-        return not self._standin.over
+        self._standin.over = over = not self._standin.over
+        if not over:
+            self._standin.order.waited(self.seen)
+        return not over
 
     def synchronize(self) -> None:
-        self._standin.host_waits()
+        self._standin.host_waits(self)
 
 
 class Graph:
@@ -515,8 +531,11 @@ class Function:
         assert all(isinstance(a, np.generic) for a in args), f"{self.name}: operands are numbers of a width"
 
         def launch() -> None:
-            places = [int(a) for a in args if a.dtype == np.uint64 and standin.block_of(int(a)) is not None]
-            standin.touch(on, [(p, p + 1) for p in places], [(p, p + 1) for p in places])
+            spans: dict[bool, list[Span]] = {False: [], True: []}
+            for a, written in zip(args, written_by(standin.sources[self.name].text), strict=True):
+                if a.dtype == np.uint64 and standin.block_of(int(a)) is not None:
+                    spans[written].append((int(a), int(a) + 1))
+            standin.touch(on, spans[False], spans[True])
             standin.say("launch", self.name, 0, on)
             if standin.computes:
                 run(standin.sources[self.name], grid, block, args, shared_mem)

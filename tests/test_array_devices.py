@@ -5,6 +5,7 @@ stand-in's word alone; nothing here has run on a device."""
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
@@ -19,6 +20,7 @@ from mezzo.ops import DType
 from mezzo.runtime.arrays import planned
 from mezzo.runtime.autograd import back
 from mezzo.runtime.gpu.host import HostSteps
+from mezzo.runtime.gpu.instance import GpuInstance
 
 from .array_modes import Using, line_after
 from .cuda_shim import missing
@@ -215,6 +217,30 @@ def test_blocks_train_there_as_they_do_here(hybrid: bool, standin: Standin) -> N
     for got, want in zip(trained(mz.gpu(0), hybrid), trained(mz.cpu(), hybrid), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     assert standin.count("graph") > 0
+
+
+def test_what_a_run_reads_others_read_meanwhile(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block's kernels take its parameters where they lie. Who only reads them waits for no kernel that does."""
+    net = nn.Dense(3, in_units=4)
+    net.initialize(ctx="gpu:0")
+    net.hybridize()
+    x = nd.ones((2, 4), ctx=mz.gpu(0))
+    want = net(x).asnumpy()
+    under_way, go_on = threading.Event(), threading.Event()
+    results = GpuInstance._results
+
+    def held(self: GpuInstance, outputs: Any) -> list[Any]:
+        under_way.set()
+        assert go_on.wait(60)
+        return results(self, outputs)
+
+    monkeypatch.setattr(GpuInstance, "_results", held)
+    y = net(x)
+    assert under_way.wait(60)
+    weight = net.weight.data().asnumpy()
+    go_on.set()
+    np.testing.assert_array_equal(y.asnumpy(), want)
+    np.testing.assert_allclose(np.ones((2, 4)) @ weight.T, want, rtol=1e-5)
 
 
 def test_a_block_and_its_input_lie_together(standin: Standin) -> None:
