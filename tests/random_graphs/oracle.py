@@ -1,0 +1,146 @@
+"""What a graph answers: its operators' references run node by node in float64, and how far rounding may lead away.
+
+Beside the exact values run a few *worlds* in which every float is off by a little after every step, as it is where a
+step computes in float32 (or in bfloat16). How far the worlds part is how ill-conditioned a value is, and its tolerance
+follows from that. A whole number, or a truth, that differs between worlds depends on rounding alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mezzo.ops import Context, DType
+from mezzo.ops.budget import Budget
+from mezzo.ops.errors import MezzoError
+from mezzo.runtime.eager import InterpretedBody, Meter, _interpreter, node_key
+from mezzo.runtime.graph import Graph, Node
+from mezzo.tools.finite import ROUNDED, in_float64
+
+Array = np.ndarray[Any, Any]
+WIDE = {"float16", "bfloat16", "float32"}  # what the exact world has in float64
+FLOAT32, BFLOAT16 = 2.0**-21, 2.0**-8  # by how much floats of the other worlds are off: what their kernels may be off by
+NOISE = {DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-8}  # at least, in tensors of these element types
+WORLDS = 3
+BUDGET = Budget(steps=1 << 12)
+
+
+class OnEdge(Exception):
+    """A value depends on rounding: whole numbers that differ between worlds, or floats that lie far apart."""
+
+
+def widened(x: Any) -> Any:
+    """Floats in float64; lists, texts and whole numbers as they are."""
+    if isinstance(x, list):
+        return [widened(v) for v in x]
+    return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.name in WIDE else x
+
+
+def narrowed(x: Any) -> Any:
+    """Floats in float32, for references that take nothing wider."""
+    return x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype == np.float64 else x
+
+
+@dataclass
+class Worlds:
+    """The values of a graph by name: in `exact` in float64, and in each of `others` a little off."""
+
+    noise: float = FLOAT32
+    seed: int = 0
+    count: int = WORLDS
+    exact: dict[str, Any] = field(default_factory=dict[str, Any])
+    others: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng((self.seed, 77))
+        self.others = [{} for _ in range(self.count)]
+
+    def give(self, name: str, value: Any) -> None:
+        """An input or a constant."""
+        self._keep(name, widened(value), [widened(value)] * self.count, self._noise_of(value))
+
+    def _noise_of(self, value: Any) -> float:
+        known = NOISE.get(DType.of(value.dtype)) if isinstance(value, np.ndarray) else None
+        return max(self.noise, known or 0.0)
+
+    def _keep(self, name: str, exact: Any, others: Sequence[Any], noise: float) -> None:
+        self.exact[name] = exact
+        for world, value in zip(self.others, others, strict=True):
+            world[name] = self._shaken(value, noise)
+
+    def _shaken(self, value: Any, noise: float) -> Any:
+        if isinstance(value, list):
+            return [self._shaken(v, noise) for v in value]
+        if not (isinstance(value, np.ndarray) and value.dtype == np.float64):
+            return value
+        return value * (1 + noise * self.rng.choice((-1.0, -0.5, 0.5, 1.0), value.shape))
+
+    def step(self, node: Node, dtypes: Sequence[DType | None] = ()) -> tuple[Any, ...]:
+        """Run one node in every world; `dtypes` are the element types that the graph declares of its outputs."""
+        attrs = {a: _exact(node.op, a, v) for a, v in node.attrs.items()}
+        if "stash_type" in node.record.attrs:
+            attrs["stash_type"] = DType.DOUBLE.onnx
+        found = [_run(node, attrs, world) for world in (self.exact, *self.others)]
+        for i, name in enumerate(node.outputs):
+            if name:
+                dtype = dtypes[i] if i < len(dtypes) else None
+                noise = max(self.noise, NOISE.get(dtype, 0.0)) if dtype is not None else self.noise
+                self._keep(name, found[0][i], [f[i] for f in found[1:]], noise)
+        return found[0]
+
+    def deviation(self, name: str) -> float:
+        """How far the worlds lie from the exact value, at most; infinite where they differ in more than size."""
+        return max((_apart(self.exact[name], w[name]) for w in self.others), default=0.0)
+
+
+def _exact(op: str, name: str, value: Any) -> Any:
+    if isinstance(value, Graph):
+        return in_float64(value)
+    if (op, name) in ROUNDED and value:
+        return DType.DOUBLE.onnx if DType.from_onnx(value).numpy.name in WIDE else value
+    return widened(value) if isinstance(value, np.ndarray) else value
+
+
+def _run(node: Node, attrs: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[Any, ...]:
+    meter = Meter(BUDGET.steps)
+    k = Context(wanted=node.wanted, run=_interpreter(BUDGET, meter, (0,), False), key=node_key(node, (0,)))
+    held = {
+        a: InterpretedBody(v, values, BUDGET, meter) if isinstance(v, Graph) else v for a, v in attrs.items()
+    }  # fmt: skip
+    given = [values[i] if i else None for i in node.inputs]
+    with np.errstate(all="ignore"):
+        try:
+            found = node.record.run(k, given, held)
+        except MezzoError:
+            if not any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in given):
+                raise
+            found = node.record.run(k, [narrowed(x) for x in given], held)
+    return tuple(widened(f) for f in found)
+
+
+def _apart(a: Any, b: Any) -> float:
+    """The largest difference between floats; infinite where anything else differs."""
+    if isinstance(a, list):
+        same = isinstance(b, list) and len(a) == len(b)
+        return max(map(_apart, a, b), default=0.0) if same else np.inf
+    if not isinstance(a, np.ndarray) or a.dtype != np.float64:
+        return 0.0 if np.array_equal(a, b) else np.inf
+    if a.shape != b.shape:
+        return np.inf
+    odd = ~np.isfinite(a)
+    if not np.array_equal(a[odd], b[odd], equal_nan=True):
+        return np.inf
+    return float(np.abs(a[~odd] - b[~odd]).max(initial=0.0))
+
+
+def evaluated(graph: Graph, feeds: Mapping[str, Any], noise: float = FLOAT32, count: int = WORLDS) -> Worlds:
+    """Every value of a typed graph; states begin with their initialisers."""
+    made = Worlds(noise, count=count)
+    for name, value in {**graph.initializers, **feeds}.items():
+        made.give(name, value)
+    for node in graph.nodes:
+        made.step(node, [getattr(graph.types.get(o), "dtype", None) for o in node.outputs])
+    return made
