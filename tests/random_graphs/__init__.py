@@ -1,5 +1,5 @@
-"""The search for what is wrong between operators that are right alone: random graphs, run as planned under every switch,
-must answer what their operators answer one by one.
+"""The search for what is wrong between operators that are right alone: random graphs, planned under every switch, must
+answer what their operators answer one by one.
 
     generate(seed) -> Case            a valid graph of 1 to 60 nodes and its feeds (maker.py, moves.py)
     oracle.evaluated(graph, feeds)    what it answers: references in float64, and how far rounding may lead away

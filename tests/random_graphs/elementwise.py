@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ UNARY: dict[str, tuple[float, Domain]] = {
     "Acosh": (0.3, inside(1.1, 300)), "Atanh": (0.3, inside(-0.9, 0.9)), "Identity": (0.7, anywhere),
 }  # fmt: skip
 SHARES = np.cumsum([w for w, _ in UNARY.values()]) / sum(w for w, _ in UNARY.values())
-ATTRS: dict[str, Callable[[Maker], dict[str, object]]] = {
+ATTRS: dict[str, Callable[[Maker], dict[str, Any]]] = {
     "Gelu": lambda m: {"approximate": m.one(("none", "tanh"))},
     "Elu": lambda m: {"alpha": m.one((1.0, 0.5))},
     "LeakyRelu": lambda m: {"alpha": m.one((0.01, 0.2, 1.5))},
@@ -69,7 +70,7 @@ def unary(m: Maker) -> str:
     return activated(m, m.pick())
 
 
-def partner_shape(m: Maker, shape: tuple[int, ...]) -> tuple[int, ...]:
+def partner_shape(m: Maker, shape: tuple[int, ...]) -> Any:
     """What a constant looks like beside a value of a shape: all of it, a channel, a scalar, of more dims than it."""
     kind = m.one(("scalar", "full", "channel", "last", "some", "some", "higher", "higher", "one"))
     if kind == "scalar" or not shape:
@@ -236,7 +237,7 @@ def search(m: Maker) -> object:
         k = int(m.rng.integers(1, m.shape(x)[axis] + 1))
         return m.several(op, x, m.ints([k]), axis=axis, largest=int(m.one((0, 1))), outputs=2)
     if op == "CumSum":
-        how = {"exclusive": int(m.one((0, 1))), "reverse": int(m.one((0, 1)))}
+        how: dict[str, Any] = {"exclusive": int(m.one((0, 1))), "reverse": int(m.one((0, 1)))}
         return m.add(op, x, m.const(axis, DType.INT64), **how)
     return m.add(op, x, axis=axis, keepdims=int(m.one((0, 1))))
 

@@ -69,7 +69,7 @@ def clipped(m: Maker, q: str, kind: DType) -> str:
 
 def quantised_weight(m: Maker, *shape: int) -> tuple[str, str, str]:
     w = m.const(m.rng.integers(-50, 50, shape), DType.INT8)
-    return w, m.const(0.01 * max(1, np.prod(shape[1:])) ** -0.5 + 0.001), m.const(0, DType.INT8)
+    return w, m.const(0.01 * max(1.0, float(np.prod(shape[1:]))) ** -0.5 + 0.001), m.const(0, DType.INT8)
 
 
 def as_bytes(m: Maker, x: str, kind: DType = DType.UINT8) -> tuple[str, str, str]:
@@ -168,7 +168,7 @@ def scan(m: Maker) -> object:
         return [y, g.Relu(y)]
 
     here = Tensor(DType.FLOAT, shape)
-    way = {"scan_input_directions": [1]} if m.chance(0.3) else {}
+    way: dict[str, Any] = {"scan_input_directions": [1]} if m.chance(0.3) else {}
     return m.several("Scan", state, x, body=Body([here, here], body), num_scan_inputs=1, outputs=2, **way)
 
 
@@ -244,7 +244,9 @@ def sequences(m: Maker) -> str:
     x = m.pick(lambda n: m.rank(n) > 0 and 0 not in m.shape(n))
     axis = int(m.rng.integers(m.rank(x)))
     if m.chance(0.5):
-        parts = m.add("SplitToSequence", x, m.const(int(m.rng.integers(1, m.shape(x)[axis] + 1)), DType.INT64), axis=axis)
+        parts = m.add(
+            "SplitToSequence", x, m.const(int(m.rng.integers(1, m.shape(x)[axis] + 1)), DType.INT64), axis=axis
+        )
         return m.add("ConcatFromSequence", parts, axis=axis)
     held = m.add("SequenceConstruct", x, m.pick(lambda n: m.shape(n) == m.shape(x)))
     return m.add("SequenceAt", held, m.const(m.one((0, 1, -1)), DType.INT64))

@@ -11,7 +11,10 @@ from mezzo.ops import DType
 from .maker import Maker, Unfit
 from .moves import move
 
-FAVOURITES = {3: ((0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)), 4: ((0, 2, 3, 1), (0, 3, 1, 2), (0, 2, 1, 3), (0, 1, 3, 2))}
+FAVOURITES = {
+    3: ((0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)),
+    4: ((0, 2, 3, 1), (0, 3, 1, 2), (0, 2, 1, 3), (0, 1, 3, 2)),
+}
 
 
 def filled(m: Maker) -> str:

@@ -37,6 +37,7 @@ class Case:
     graph: Graph
     feeds: dict[str, Any]
     batched: tuple[str, ...] = ()  # inputs whose first dim is the batch
+    worlds: Worlds | None = field(default=None, compare=False, repr=False)  # as they were while it was made
 
 
 @dataclass
@@ -122,7 +123,8 @@ class Maker:
     def numbers(self, shape: Sequence[int], spread: float = 1.0) -> Array:
         """Floats of either sign, none of them tiny: a value at an edge says nothing."""
         size = self.rng.uniform(0.1, 1.7, tuple(shape)) * self.rng.choice((-1, 1), tuple(shape))
-        return (spread * size).astype(np.float32)
+        made: Array = (spread * size).astype(np.float32)
+        return made
 
     def new(self, rank: int | None = None) -> str:
         """A further input of float32."""
@@ -159,7 +161,9 @@ class Maker:
 
     def ranked(self, *ranks: int) -> str:
         """A value of one of these ranks that has elements: one that is there, or made so, or a new input."""
-        fits = [n for n in self.known() if self._tensor(n, DType.FLOAT) and self.rank(n) in ranks and 0 not in self.shape(n)]
+        fits = [
+            n for n in self.known() if self._tensor(n, DType.FLOAT) and self.rank(n) in ranks and 0 not in self.shape(n)
+        ]
         if fits and self.chance(0.9):
             return self.pick(lambda n: n in fits)
         if self.chance(0.5):
@@ -204,7 +208,15 @@ class Maker:
             check_arity(node)
             types = self._types(node, wanted)
             found = self.worlds.step(node, [getattr(t, "dtype", None) for t in types])
-        except (MezzoError, ValueError, IndexError, TypeError, AssertionError, ZeroDivisionError, OverflowError) as error:
+        except (
+            MezzoError,
+            ValueError,
+            IndexError,
+            TypeError,
+            AssertionError,
+            ZeroDivisionError,
+            OverflowError,
+        ) as error:
             raise Unfit(f"{op}: {error}") from error
         if not types:
             types = [_type_of(f) for f in found[: len(wanted)]]
@@ -249,9 +261,7 @@ class Maker:
         read = {i for n in self.nodes for i in n.reads()}
         outputs = [o for n in self.nodes for o in n.outputs if o and o not in read]
         inner = [n for n in self.made if n in read and isinstance(self.types[n], Tensor)]
-        for name in inner:
-            if self.chance(0.06):
-                outputs.append(name)
+        outputs += [n for n in inner if self.chance(0.06)]
         if not outputs or self.chance(0.02):
             outputs += [n for n in self.inputs[:1] if n not in outputs]
         given = {n: self.types[n] for n in self.inputs}
@@ -264,7 +274,7 @@ class Maker:
             given,
             name="random",
         )
-        return Case(self.seed, graph.verify(), dict(self.feeds), tuple(self.batched))
+        return Case(self.seed, graph.verify(), dict(self.feeds), tuple(self.batched), self.worlds)
 
 
 def _type_of(made: Any) -> Type:

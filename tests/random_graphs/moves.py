@@ -12,7 +12,7 @@ Step = Callable[[Maker], object]
 
 @dataclass(frozen=True)
 class Move:
-    """A way to go on: how often it is taken beside the others, and for which focus of a search it is one of the core."""
+    """A way to go on: how often it is taken beside others, and the focus of a search that it belongs to."""
 
     name: str
     step: Step

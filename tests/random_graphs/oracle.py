@@ -22,7 +22,10 @@ from mezzo.tools.finite import ROUNDED, in_float64
 
 Array = np.ndarray[Any, Any]
 WIDE = {"float16", "bfloat16", "float32"}  # what the exact world has in float64
-FLOAT32, BFLOAT16 = 2.0**-21, 2.0**-8  # by how much floats of the other worlds are off: what their kernels may be off by
+FLOAT32, BFLOAT16 = (
+    2.0**-21,
+    2.0**-8,
+)  # by how much floats of the other worlds are off: what their kernels may be off by
 NOISE = {DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-8}  # at least, in tensors of these element types
 WORLDS = 3
 BUDGET = Budget(steps=1 << 12)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from .elementwise import activated, partner_shape
-from .layouts import transpose
 from .maker import CHANNELS, Maker, Unfit
 from .moves import move
 
@@ -240,7 +239,8 @@ def other_norm(m: Maker) -> str:
         return m.add(op, x, size=int(m.one((1, 3, 5))), alpha=0.01, bias=1.0)
     if op == "LpNormalization":
         return m.add(op, x, axis=int(m.rng.integers(-m.rank(x), m.rank(x))), p=int(m.one((1, 2))))
-    return m.add(op, x, **({"axes": [0, *range(2, m.rank(x))]} if m.chance(0.5) else {}))
+    over: dict[str, Any] = {"axes": [0, *range(2, m.rank(x))]} if m.chance(0.5) else {}
+    return m.add(op, x, **over)
 
 
 @move(6, "norms")
@@ -257,7 +257,7 @@ def softmax(m: Maker) -> str:
 def attention(m: Maker) -> str:
     """Heads cut out of a projection, scores, their softmax, and the way back."""
     x = m.ranked(3)
-    batch, length, width = m.shape(x)
+    _, length, width = m.shape(x)
     heads, each = int(m.one((1, 2, 4))), int(m.one((1, 4, 8)))
     parts = []
     for turn in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)):
@@ -318,7 +318,7 @@ def shuffle(m: Maker) -> str:
     groups = int(m.one([d for d in range(1, c + 1) if c % d == 0]))
     y = m.add("Reshape", x, m.ints([0, groups, c // groups, *m.shape(x)[2:]]))
     y = m.add("Transpose", y, perm=[0, 2, 1, 3, 4])
-    return transpose(m) if m.chance(0.1) else m.add("Reshape", y, m.ints([0, c, *m.shape(x)[2:]]))
+    return m.add("Reshape", y, m.ints([0, c, *m.shape(x)[2:]]))
 
 
 @move(1, "elementwise")
