@@ -29,6 +29,7 @@ class Part:
     most: int = 8
     shrinks: bool = True
     stops: bool = False  # at the first failure
+    died: bool = False  # what the one graph is looked at for: each try in a process of its own
 
 
 @dataclass
@@ -121,12 +122,15 @@ def _one(
         drain.join()
     if done:
         return Part(part.first, 0)
-    text = f"    # seed {at}: the process died with {child.returncode}\n{errors[0][-2000:]}"
+    if part.died:
+        with lock:
+            report.failures.append(f"    # seed {at}: the process died with {child.returncode}\n{errors[0][-2000:]}")
+            report.kinds["died"] += 1
+        told(report.failures[-1])
+        return Part(at, 0)
     with lock:
-        report.failures.append(text)
-        report.kinds["died"] += 1
-        report.graphs += at + 1 - part.first
-    told(text)
+        report.graphs += at - part.first
+    _one(Part(**{**asdict(part), "first": at, "count": 1, "died": True}), isa, report, lock, told, root)
     left = 0 if part.stops else part.first + part.count - at - 1
     return Part(**{**asdict(part), "first": at + 1, "count": left})
 
@@ -138,14 +142,23 @@ def parts(first: int, graphs: int, **options: Any) -> list[Part]:
 
 def work(part: Part) -> None:
     """What a child does: tells of each graph before it is looked at, of failures, and of what it has counted."""
+    from .generate import generate
     from .printed import lines
-    from .search import Counts, examine
+    from .search import Counts, combinations, examine, isolated
     from .shrink import shrunk
 
     counts = Counts()
     for seed in range(part.first, part.first + part.count):
         print("at", seed, flush=True)
-        failure = examine(seed, counts, focus=part.focus, full=part.full, most=part.most)
+        if part.died:
+            case = generate(seed, part.focus)
+            rows = ((row, isolated(case, [row])) for row in combinations(case, full=part.full, most=part.most))
+            failure = next((found for _, found in rows if found is not None and found.kind == "died"), None)
+            if failure is None:
+                sys.exit("it died, and does not die again")
+            counts.graphs += 1
+        else:
+            failure = examine(seed, counts, focus=part.focus, full=part.full, most=part.most)
         if failure is not None:
             small = shrunk(failure) if part.shrinks else failure
             print("failure", json.dumps([small.kind, lines(small)]), flush=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import traceback
 import warnings
@@ -66,6 +68,27 @@ def judge(
         if kind:
             return Failure(case, switches, wanted, kind, said)
     return None
+
+
+def isolated(case: Case, chosen: Sequence[tuple[Switches, Property | None]]) -> Failure | None:
+    """`judge` in a child, so that one that dies is a failure as others are. Nothing may have run in this process."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        found = judge(case, chosen, Counts())
+        with os.fdopen(writing, "w") as out:
+            row = None if found is None else chosen.index((found.switches, found.property))
+            json.dump(None if found is None else [row, found.kind, found.said], out)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answers:
+        text = answers.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status != 0 or not text:
+        return Failure(case, *chosen[0], "died", f"the process ended with {status}")
+    told = json.loads(text)
+    return None if told is None else Failure(case, *chosen[told[0]], told[1], told[2])
 
 
 def _tried(asked: Asked, wanted: Property | None, counts: Counts) -> tuple[str, str]:

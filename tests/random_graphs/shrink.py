@@ -16,7 +16,8 @@ from mezzo.runtime.infer import infer
 
 from .maker import CONDITION, Case
 from .oracle import Worlds, evaluated
-from .search import Counts, Failure, judge
+from .properties import Property
+from .search import Counts, Failure, isolated, judge
 from .switches import Switches
 
 TRIES = 400  # sessions that a failure may cost
@@ -28,6 +29,11 @@ class _Shrinker:
 
     def __init__(self, failure: Failure) -> None:
         self.best, self.left = failure, TRIES
+
+    def judged(self, case: Case, chosen: tuple[Switches, Property | None]) -> Failure | None:
+        if self.best.kind == "died":
+            return isolated(case, [chosen])
+        return judge(case, [chosen], Counts())
 
     def fails(self, case: Case, switches: Switches | None = None, *, plain: bool = False) -> bool:
         """Whether a smaller case still fails, in which case it is the best."""
@@ -43,7 +49,7 @@ class _Shrinker:
             wanted = None if plain else self.best.property
             for _ in range(AGAIN):
                 self.left -= 1
-                found = judge(case, [(switches or self.best.switches, wanted)], Counts())
+                found = self.judged(case, (switches or self.best.switches, wanted))
                 if found is not None and found.kind == self.best.kind:
                     self.best = found
                     return True
