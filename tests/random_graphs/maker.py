@@ -22,6 +22,7 @@ CHANNELS = (1, 2, 3, 4, 5, 6, 8, 8, 12, 15, 16, 16, 16, 17, 24, 32, 32, 33)
 BATCHES = (1, 1, 1, 2, 2, 3, 3, 4, 5, 8)
 ELEMENTS = 1 << 12  # of one value at most; weights may have four times as many
 LARGEST = 300.0  # no value is larger: what is computed from it stays well within a narrow float
+SMALLEST = 1e-5  # of the largest element, where there is any but 0
 CONDITION = 1e-3  # how far the worlds of a value may part, of its largest element
 
 
@@ -251,6 +252,8 @@ class Maker:
             largest = float(np.abs(made).max(initial=0.0))
             if not largest <= LARGEST:
                 raise Unfit("too large, or not finite")
+            if 0 < largest < SMALLEST:
+                raise Unfit("too small")
         if not self.worlds.deviation(name) <= CONDITION * largest:
             raise Unfit("ill-conditioned")
 

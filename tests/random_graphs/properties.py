@@ -31,6 +31,7 @@ from .oracle import BFLOAT16, FLOAT32, Worlds, evaluated
 from .switches import Switches
 
 RELATIVE = {FLOAT32: 1e-4, BFLOAT16: 2.0**-5}  # of the largest element: what is wrong is rarely so near
+TINY = 1e-36  # what float32 may round to zero
 PARTED = 4.0  # times as far as the worlds lie apart, results may be off
 BATCHES = (1, 2, 3, 5, 8, 16, 17)
 Feeds = Mapping[str, Any]
@@ -110,7 +111,7 @@ def apart(got: Any, want: Any, noise: float, deviation: float) -> str:
     relative = RELATIVE[noise]
     if DType.of(got.dtype).narrow:
         relative = max(relative, 2.0**-7)
-    most = relative * np.abs(want[~odd]).max(initial=0.0) + PARTED * deviation
+    most = relative * np.abs(want[~odd]).max(initial=0.0) + PARTED * deviation + TINY
     if (off <= most).all():  # not where something is NaN
         return ""
     return f"is off by up to {off.max():.3g}, {most:.2g} is allowed\n{_short(wide)}\ninstead of\n{_short(want)}"

@@ -86,9 +86,13 @@ def isolated(case: Case, chosen: Sequence[tuple[Switches, Property | None]]) -> 
         text = answers.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status != 0 or not text:
-        return Failure(case, *chosen[0], "died", f"the process ended with {status}")
+        switches, wanted = chosen[0]
+        return Failure(case, switches, wanted, "died", f"the process ended with {status}")
     told = json.loads(text)
-    return None if told is None else Failure(case, *chosen[told[0]], told[1], told[2])
+    if told is None:
+        return None
+    switches, wanted = chosen[told[0]]
+    return Failure(case, switches, wanted, told[1], told[2])
 
 
 def _tried(asked: Asked, wanted: Property | None, counts: Counts) -> tuple[str, str]:
