@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from .errors import PlanError
@@ -106,6 +106,44 @@ def row_major(rank: int) -> str:
     return "abcdefghijkl"[:rank]
 
 
+def channels_last(rank: int) -> str:
+    """The layout of images whose channels lie together.
+
+    >>> channels_last(4)
+    'acdb'
+    """
+    letters = row_major(rank)
+    return letters[:1] + letters[2:] + letters[1:2]
+
+
+@lru_cache(maxsize=4096)
+def usual(layout: str, sizes: tuple[int, ...]) -> str:
+    """The one name of all the layouts that have the same bytes, since dims of size 1 may stand anywhere in them:
+    row-major if it is that, else channels-last, else with dims of size 1 behind the dim before them.
+
+    >>> usual("acdb", (1, 64, 1, 1)), usual("acbd", (1, 64, 7, 1)), usual("bdca", (1, 64, 7, 5))
+    ('', 'acdb', 'abdc')
+    """
+    if not layout or "=" in layout or alike(layout, "", sizes):
+        return plain(layout, sizes)
+    if not is_permutation(layout):
+        return layout
+    last = channels_last(len(sizes))
+    return (
+        last
+        if alike(layout, last, sizes)
+        else _with_ones((d for d in parse(layout, len(sizes))[0] if sizes[d] != 1), sizes)
+    )
+
+
+def _with_ones(order: Iterable[int], sizes: Sequence[int]) -> str:
+    """The layout in which dims lie in this order, and those of size 1 behind the dim before them."""
+    order = list(order)
+    for d in (d for d, n in enumerate(sizes) if n == 1):
+        order.insert(order.index(d - 1) + 1 if d else 0, d)
+    return "".join(row_major(len(sizes))[d] for d in order)
+
+
 def turned(layout: str, order: Sequence[int], sizes: Sequence[int]) -> str:
     """The layout in which a tensor of these sizes lies once its axes are put in another order.
 
@@ -113,7 +151,7 @@ def turned(layout: str, order: Sequence[int], sizes: Sequence[int]) -> str:
     ('adbc', '')
     """
     letters, lying = row_major(len(sizes)), parse(layout or row_major(len(sizes)), len(sizes))[0]
-    return plain("".join(letters[order.index(d)] for d in lying), [sizes[d] for d in order])
+    return usual("".join(letters[order.index(d)] for d in lying), tuple(sizes[d] for d in order))
 
 
 def with_units(layout: str, before: Sequence[int], after: Sequence[int]) -> str | None:
@@ -127,7 +165,4 @@ def with_units(layout: str, before: Sequence[int], after: Sequence[int]) -> str 
     made = [d for d, n in enumerate(after) if n != 1]
     if [before[d] for d in left] != [after[d] for d in made]:
         return None
-    order = [made[left.index(d)] for d in moving]
-    for d in (d for d, n in enumerate(after) if n == 1):
-        order.insert(order.index(d - 1) + 1 if d else 0, d)
-    return plain("".join(row_major(len(after))[d] for d in order), after)
+    return usual(_with_ones((made[left.index(d)] for d in moving), after), tuple(after))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from ...ops import Tensor
-from ...ops.layouts import nbytes, padded, parse, row_major
+from ...ops.layouts import nbytes, padded, parse, row_major, usual
 from ...ops.types import Array
 from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work, nothing, tensors
 from .api import DST, MULTIPLE_SRC, SRC, Refused
@@ -93,7 +93,7 @@ class Split(OneDnn):
             return super().select(ask)
         aliases = tuple(Alias(i, 0, "view", at) for i, at in enumerate(begins))
         rest = [t.layout if isinstance(t, Tensor) else "" for t in ask.inputs[1:]]
-        layouts = (x.layout, *rest, *[x.layout] * len(parts))
+        layouts = (x.layout, *rest, *(usual(x.layout, t.sizes) for t in parts))
         return Choice(self.name, aliases=aliases, layouts=layouts, implementation="copies")
 
     def plans(self, ask: Ask) -> Iterator[tuple[Draft, ...]]:

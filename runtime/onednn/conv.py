@@ -12,11 +12,12 @@ from typing import Any
 from ...ops import Tensor
 from ...ops.conv import transposed_windows
 from ...ops.fused import ABSENT
-from ...ops.layouts import is_permutation, parse, plain, row_major
+from ...ops.layouts import channels_last, is_permutation, parse, plain, row_major
 from ...ops.windows import Window, known, windows
 from ..kernels.kernel import Ask
 from .api import BIAS, DST, SRC, TAGS, WEIGHTS, Refused
-from .kernel import OneDnn, channels_last, constant, floats, result
+from .frames import as_it_is, flat
+from .kernel import OneDnn, constant, floats, result
 from .memory import ANY, Memory, strides_of
 from .postops import Link, post_ops
 from .primitive import Attributes, Draft, Operand, describe
@@ -105,7 +106,7 @@ def _products(ask: Ask, links: tuple[Link, ...], x: Tensor, w: Tensor, y: Tensor
     if link.operand(2) != ABSENT:
         (b,) = floats(ask, [link.operand(2)])
         operands.append(Operand(BIAS, ("in", link.operand(2)), Memory((1, filters), b.dtype)))
-    post = post_ops(ask, links[1:], y.sizes, "", (y.sizes[0], filters))
+    post = post_ops(ask, links[1:], flat(y.sizes, 1))
     yield Draft("matmul", tuple(operands), (), Attributes(post, ask.target.math))
 
 
@@ -182,5 +183,5 @@ def _followed(ask: Ask, links: tuple[Link, ...], draft: Draft, y: Tensor) -> Ite
     if target.memory.layout == ANY and any(isinstance(t, Tensor) and t.sizes == y.sizes for t in inputs):
         chosen = plain(describe(draft, ask.target.threads).layout(DST) or "", y.sizes)
         target = replace(target, memory=replace(target.memory, layout=chosen), layout=chosen)
-    post = post_ops(ask, links, y.sizes, target.layout)
+    post = post_ops(ask, links, as_it_is(y.sizes, target.layout))
     yield replace(draft, operands=(*others, target), attributes=replace(draft.attributes, post=post))

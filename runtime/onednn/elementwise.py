@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ops import Tensor
+from ...ops.dataclasses import replace
 from ...ops.layouts import plain
 from ..kernels.kernel import Ask
 from .api import DST, SRC, SRC_1, Refused
+from .frames import lying
 from .kernel import OneDnn, floats, result
-from .memory import Memory
-from .postops import BINARY, COMMUTE, ELTWISE, Link, eltwise, post_ops
+from .postops import BINARY, COMMUTE, ELTWISE, Link, applied, post_ops
 from .primitive import Attributes, Draft, Operand
 
 
@@ -28,19 +29,18 @@ class Eltwise(OneDnn):
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """In the layout of the input, else row-major."""
         link, y = links[0], result(ask)
-        found = eltwise(ask, link)
+        found = applied(ask, link)
         if found is None:
             raise Refused("there is no operand whose value is one known number")
-        at = next(i for i in link.operands if i >= 0 and _whole(ask, i, y))
+        at, settings = found
         (x,) = floats(ask, [at])
         if not x.sizes:
             raise Refused("a single number")
-        for layout in dict.fromkeys((x.layout, "")):
-            source = Operand(SRC, ("in", at), Memory(x.sizes, x.dtype, layout), layout)
-            target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
-            yield Draft(
-                "eltwise_forward", (source, target), found, Attributes(post_ops(ask, links[1:], y.sizes, layout))
-            )
+        for layout in _layouts(x, y):
+            frame = lying(y.sizes, layout)
+            source = Operand(SRC, ("in", at), frame.whole(x.dtype), frame.layout)
+            target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
+            yield Draft("eltwise_forward", (source, target), settings, Attributes(post_ops(ask, links[1:], frame)))
 
 
 class Binary(OneDnn):
@@ -64,18 +64,26 @@ class Binary(OneDnn):
         if not _whole(ask, first, y):
             raise Refused("both operands are widened")
         a, b = floats(ask, (first, second))
-        dims = (1,) * (len(y.sizes) - len(b.sizes)) + b.sizes
-        for layout in dict.fromkeys((a.layout or (b.layout if b.sizes == y.sizes else ""), "")):
-            beside = layout if b.sizes == y.sizes else ""
-            source = Operand(SRC, ("in", first), Memory(a.sizes, a.dtype, layout), layout)
+        layouts = _layouts(a, y) if a.layout or b.sizes != y.sizes else _layouts(b, y)
+        for layout in layouts if a.sizes == y.sizes else ("",):
+            frame = lying(y.sizes, layout)
+            source = Operand(SRC, ("in", first), frame.whole(a.dtype), frame.layout)
+            memory, beside = frame.beside(b)
             # a row of whole blocks is the same bytes in blocks, and oneDNN wants to be told so
-            seen = layout if not plain(layout, dims) else beside
-            other = Operand(SRC_1, ("in", second), Memory(dims, b.dtype, seen), beside)
-            target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
-            post = post_ops(ask, links[1:], y.sizes, layout)
-            yield Draft("binary", (source, other, target), (BINARY[link.op],), Attributes(post))
+            if not memory.strides and not plain(frame.seen, memory.dims):
+                memory = replace(memory, layout=frame.seen)
+            target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
+            post = post_ops(ask, links[1:], frame)
+            operands = (source, Operand(SRC_1, ("in", second), memory, beside), target)
+            yield Draft("binary", operands, (BINARY[link.op],), Attributes(post))
+
+
+def _layouts(x: Tensor, y: Tensor) -> tuple[str, ...]:
+    """The layouts of a result of this operand: that of the operand, if it has its axes, and row-major."""
+    return tuple(dict.fromkeys((x.layout, ""))) if x.sizes == y.sizes else ("",)
 
 
 def _whole(ask: Ask, at: int, y: Tensor) -> bool:
+    """Whether an operand has all elements of the result."""
     found = ask.inputs[at]
-    return isinstance(found, Tensor) and found.sizes == y.sizes
+    return isinstance(found, Tensor) and found.static and found.elements == y.elements

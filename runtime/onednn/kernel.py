@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...ops import DType, Tensor, Type
-from ...ops.layouts import is_permutation, plain, row_major
+from ...ops.layouts import channels_last as channels_last
+from ...ops.layouts import is_permutation, plain, row_major, usual
 from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work, anchor
@@ -134,7 +135,8 @@ class OneDnn(ABC):
     def _layouts(self, ask: Ask, found: Sequence[Descriptor]) -> tuple[str, ...]:
         """The layouts of all inputs, then of all outputs."""
         sides = [("in", i, t) for i, t in enumerate(ask.inputs)]
-        sides += [("out", i, None) for i in range(len(ask.node.outputs))]
+        made = iter(ask.outputs)
+        sides += [("out", i, next(made) if name else None) for i, name in enumerate(ask.node.outputs)]
         return tuple(self._layout(ask, found, (side, i), t) for side, i, t in sides)
 
     def _layout(self, ask: Ask, found: Sequence[Descriptor], place: Place, type: Type | None) -> str:
@@ -144,7 +146,7 @@ class OneDnn(ABC):
         layouts = {layout_at(d, place, type) for d in found if d.draft.at(place)}
         if len(layouts) > 1:
             raise api.Refused("an operand is wanted in two layouts")
-        return layouts.pop() if layouts else type.layout if isinstance(type, Tensor) else ""
+        return layouts.pop() if layouts else layout_at(found[0], place, type)
 
     def _aliases(self, ask: Ask, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
         """Inputs of the result's type and layout that nothing else of the call reads, or that it adds to."""
@@ -257,11 +259,11 @@ def layout_at(found: Descriptor, place: Place, type: Type | None) -> str:
     """The layout in which the step has an operand; Refused if that cannot be said."""
     operands = found.draft.at(place)
     if not operands:
-        return type.layout if isinstance(type, Tensor) else ""
+        return type.layout if isinstance(type, Tensor) and place[0] == "in" else ""
     first, *others = (_one_layout(found, o) for o in operands)
     if any(layout != first for layout in others):
         raise api.Refused("an operand is wanted in two layouts")
-    return first
+    return usual(first, type.sizes) if isinstance(type, Tensor) and type.static else first
 
 
 def _one_layout(found: Descriptor, operand: Operand) -> str:
@@ -269,8 +271,7 @@ def _one_layout(found: Descriptor, operand: Operand) -> str:
         return ""
     if operand.memory.layout != ANY:
         if operand.source is None:
-            same = len(operand.layout) == len(operand.memory.dims)  # else the primitive sees other axes than the step
-            return plain(operand.layout, operand.memory.dims) if same else operand.layout
+            return operand.layout
         return f"{operand.memory.dtype}={nbytes(operand.memory.handle.value)}"  # a constant in another type
     descriptor = found.memory(operand.argument)
     tag = _seen(descriptor, operand.memory) if operand.source else _named(descriptor, operand.memory)
@@ -339,16 +340,6 @@ def result(ask: Ask) -> Tensor:
     if len(ask.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in FLOATS:
         raise api.Refused(f"the results are {', '.join(map(str, ask.outputs))}")
     return found
-
-
-def channels_last(rank: int) -> str:
-    """The layout of images whose channels lie together.
-
-    >>> channels_last(4)
-    'acdb'
-    """
-    letters = row_major(rank)
-    return letters[0] + letters[2:] + letters[1]
 
 
 def _as_it_is(memory: Memory, known: Tensor) -> bool:

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from ...ops import Tensor
 from ...ops.fused import ABSENT, PREVIOUS
-from ...ops.layouts import is_permutation, row_major
+from ...ops.layouts import is_permutation, row_major, usual
 from ..kernels.kernel import Ask
 from .api import BIAS, DST, SRC, WEIGHTS, Refused
+from .frames import as_it_is, flat
 from .kernel import OneDnn, constant, floats, result
 from .memory import Memory, strides_of
 from .postops import Link, post_ops
@@ -34,18 +35,19 @@ class MatMul(OneDnn):
         y = result(ask)
         if min(len(a.sizes), len(b.sizes)) < 2:
             raise Refused("an operand is a vector")
-        if len(b.sizes) == 2 and not y.layout:
+        rank, wish = len(y.sizes), usual(y.layout, y.sizes)
+        rows, columns = row_major(rank)[-2], row_major(rank)[-1]
+        if is_permutation(wish) and len(links) == 1:  # oneDNN's post-ops err in such results
+            if wish[-1] == columns:
+                yield self._batched(ask, links, a, b, y, wish)
+            if wish[-1] == rows and 1 not in y.sizes[-2:]:
+                yield self._turned(ask, links, a, b, y, wish)
+        if len(b.sizes) == 2:
             try:
                 yield _flat(ask, links, a, b, y)
             except Refused:
                 if len(a.sizes) == 2:
                     raise
-        rank = len(y.sizes)
-        rows, columns = row_major(rank)[-2], row_major(rank)[-1]
-        if is_permutation(y.layout) and y.layout[-1] == columns:
-            yield self._batched(ask, links, a, b, y, y.layout)
-        if is_permutation(y.layout) and y.layout[-1] == rows and len(links) == 1 and 1 not in y.sizes[-2:]:
-            yield self._turned(ask, links, a, b, y)
         yield self._batched(ask, links, a, b, y, "")
 
     def _batched(self, ask: Ask, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor, wish: str) -> Draft:
@@ -54,14 +56,14 @@ class MatMul(OneDnn):
             for argument, at, t in zip((SRC, WEIGHTS), links[0].operands, (a, b), strict=True)
         ]
         target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, wish), wish)
-        post = post_ops(ask, links[1:], y.sizes, wish)
+        post = post_ops(ask, links[1:], as_it_is(y.sizes, wish))
         return Draft("matmul", (*sides, target), attributes=Attributes(post, ask.target.math))
 
-    def _turned(self, ask: Ask, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor) -> Draft:
+    def _turned(self, ask: Ask, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor, wish: str) -> Draft:
         """The transposed product of the transposed operands, for a result whose columns shall lie together."""
         rank, (first, second) = len(y.sizes), links[0].operands
         left, right = self._side(second, b, rank, SRC), self._side(first, a, rank, WEIGHTS)
-        target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, strides=strides_of(y.layout, y.sizes)), y.layout)
+        target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, strides=strides_of(wish, y.sizes)), wish)
         operands = tuple(replace(o, memory=transposed(o.memory)) for o in (left, right, target))
         return Draft("matmul", operands, attributes=Attributes(math=ask.target.math))
 
@@ -95,14 +97,14 @@ def product(
     ask: Ask, links: tuple[Link, ...], left: Operand, right: Operand, y: Tensor, first: tuple[PostOp, ...] = ()
 ) -> Draft:
     """The draft of a product of two matrices. `first` are post-ops before those of the links."""
-    flat = (math.prod(y.sizes[:-1]), y.sizes[-1])
+    frame = flat(y.sizes, len(y.sizes) - 1)
     operands, rest = [left, right], links[1:]
     if rest and not first:
-        bias = _bias(ask, rest[0], flat[1])
+        bias = _bias(ask, rest[0], y.sizes[-1])
         if bias is not None:
             operands, rest = [*operands, bias], rest[1:]
-    post = first + post_ops(ask, rest, y.sizes, "", flat)
-    target = Operand(DST, ("out", 0), Memory(flat, y.dtype))
+    post = first + post_ops(ask, rest, frame)
+    target = Operand(DST, ("out", 0), frame.whole(y.dtype))
     return Draft("matmul", (*operands, target), attributes=Attributes(post, ask.target.math))
 
 

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from ...ops import DType, Tensor
 from ...ops.dataclasses import dataclass
-from ...ops.layouts import is_permutation, parse, row_major
+from ...ops.layouts import channels_last, is_permutation, parse, row_major, usual
 from . import api
 
 ANY: Final = "any"  # the layout of an operand is oneDNN's choice
@@ -73,9 +73,25 @@ def _descriptor(memory: Memory) -> Handle:
     elif memory.layout in api.TAGS:
         made = api.create("memory_desc_create_with_tag", rank, dims, dtype, api.TAGS[memory.layout])
     else:
-        strides = memory.strides or strides_of(memory.layout or row_major(rank), memory.dims)
+        strides = _certain(memory)
         made = api.create("memory_desc_create_with_strides", rank, dims, dtype, api.dims(strides))
     return Handle(made, "memory_desc_destroy")
+
+
+def _certain(memory: Memory) -> tuple[int, ...]:
+    """Strides in elements, of which those of dims of size 1 are always the same. oneDNN looks at them, tells layouts by
+    them and remembers primitives without them: those of one layout could be given to another, which they do not fit."""
+    dims, layout = memory.dims, memory.layout
+    if memory.strides is None:
+        if is_permutation(layout) and layout != channels_last(len(dims)):
+            layout = usual(layout, dims)
+        return strides_of(layout or row_major(len(dims)), dims)
+    strides, step = list(memory.strides), 1
+    for d in reversed(range(len(dims))):
+        if dims[d] == 1:
+            strides[d] = step
+        step = strides[d] * dims[d]
+    return tuple(strides)
 
 
 def strides_of(layout: str, sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 
 from ...ops import DType
 from ...ops.fused import ABSENT
-from ...ops.layouts import row_major
+from ...ops.layouts import channels_last, row_major
 from ..kernels.kernel import Ask
 from .api import DST, SCALE, SHIFT, SRC, SRC_1, Refused
-from .kernel import WORK, OneDnn, channels_last, floats, result
+from .frames import Frame, flat, images, lying
+from .kernel import WORK, OneDnn, floats, result
 from .memory import Memory
 from .postops import Link, chain, post_ops
 from .primitive import Attributes, Draft, Operand, PostOp
@@ -39,10 +40,11 @@ class Softmax(OneDnn):
         algorithm = "softmax_log" if link.op == "LogSoftmax" else "softmax_accurate"
         letters = row_major(len(x.sizes))
         for layout in dict.fromkeys((x.layout, "", letters.replace(letters[axis], "") + letters[axis])):
-            source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
-            target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
-            post = post_ops(ask, links[1:], y.sizes, layout)
-            yield Draft("softmax_forward", (source, target), (algorithm, axis), Attributes(post))
+            frame = lying(x.sizes, layout, axis)
+            source = Operand(SRC, ("in", link.operands[0]), frame.whole(x.dtype), frame.layout)
+            target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
+            post = post_ops(ask, links[1:], frame)
+            yield Draft("softmax_forward", (source, target), (algorithm, frame.axis(axis)), Attributes(post))
 
 
 class LayerNorm(OneDnn):
@@ -75,7 +77,7 @@ class LayerNorm(OneDnn):
             source = None if t.dtype is DType.FLOAT else Memory((columns,), t.dtype)
             operands.append(Operand(argument, ("in", at), Memory((columns,), DType.FLOAT), source=source))
         operands.append(Operand(DST, ("out", 0), Memory(sizes, y.dtype)))
-        post = post_ops(ask, links[1:], y.sizes, "", sizes)
+        post = post_ops(ask, links[1:], flat(y.sizes, axis))
         yield Draft("layer_normalization_forward", tuple(operands), (link.attr("epsilon"), flags), Attributes(post))
 
 
@@ -101,14 +103,17 @@ class ChannelNorm(OneDnn):
         normed = Operand(DST, (WORK, 0), rows)
         first = Draft("layer_normalization_forward", (Operand(SRC, ("in", link.operands[0]), rows), normed),
                       (link.attr("epsilon"), 0))  # fmt: skip
-        image, channel = Memory(x.sizes, x.dtype), Memory((1, channels, *[1] * len(rest)), x.dtype)
+        pixels = tuple(range(2, len(x.sizes)))
+        apart = math.prod(rest) > 1  # else one axis more would let oneDNN mistake the channels
+        frame = Frame(y.sizes, ((0,), (1,), pixels) if apart else ((0,), (1, *pixels)))
+        image, channel = frame.whole(x.dtype), Memory((1, channels, 1)[: len(frame.groups)], x.dtype)
         operands = (
             Operand(SRC, (WORK, 0), image),
             Operand(SRC_1, ("in", link.operands[1]), channel),
             Operand(DST, ("out", 0), image),
         )
         shifted = PostOp("binary_add", other=channel, place=("in", link.operands[2]))
-        post = (shifted, *post_ops(ask, links[1:], y.sizes, ""))
+        post = (shifted, *post_ops(ask, links[1:], frame))
         yield first, Draft("binary", operands, ("binary_mul",), Attributes(post))
 
 
@@ -125,7 +130,7 @@ class LocalNorm(OneDnn):
         if len(links) > 1 or not link.attr("size") % 2:
             raise Refused("a window of an even size, whose longer side is another")
         settings = ("lrn_across_channels", link.attr("size"), *map(link.attr, ("alpha", "beta", "bias")))
-        for layout in dict.fromkeys((x.layout, "", channels_last(len(x.sizes)))):
+        for layout in images(x.sizes, x.layout, "", channels_last(len(x.sizes))):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             yield Draft("lrn_forward", (source, target), settings)

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...ops import Tensor
+from ...ops.layouts import channels_last
 from ...ops.windows import Window, known, windows
 from ..kernels.kernel import Ask
 from .api import DST, SRC, Refused
-from .kernel import REFERENCE, OneDnn, channels_last, floats, result
+from .frames import as_it_is, images
+from .kernel import REFERENCE, OneDnn, floats, result
 from .memory import Memory
 from .postops import Link, post_ops
 from .primitive import Attributes, Draft, Operand
@@ -39,10 +41,10 @@ class Pool(OneDnn):
         layouts = [x.layout, channels_last(len(x.sizes)), ""]
         if link.op in WHOLE and not x.layout:  # a reduction of last axes is better than moving the image
             layouts = [""]
-        for layout in dict.fromkeys(layouts):
+        for layout in images(x.sizes, *layouts):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
-            post = post_ops(ask, links[1:], y.sizes, layout)
+            post = post_ops(ask, links[1:], as_it_is(y.sizes, layout))
             yield Draft("pooling_forward", (source, target), settings, Attributes(post))
 
 

@@ -14,7 +14,7 @@ from ...ops.fused import ABSENT, PREVIOUS
 from ..graph import Node
 from ..kernels.kernel import Ask
 from .api import Refused
-from .memory import Memory
+from .frames import Frame
 from .primitive import PostOp
 
 Attrs = Mapping[str, Any]
@@ -113,10 +113,17 @@ FLOATS: Final = (-3.4028234663852886e38, 3.4028234663852886e38)
 
 def eltwise(ask: Ask, link: Link) -> tuple[str, float, float] | None:
     """The algorithm of an operator of one operand and constants, with its alpha and beta; None if it is none."""
+    found = applied(ask, link)
+    return found and found[1]
+
+
+def applied(ask: Ask, link: Link) -> tuple[int, tuple[str, float, float]] | None:
+    """The operand that such an operator is applied to, and the algorithm."""
     if link.op == "Clip":
-        return ("eltwise_clip", *clip_bounds(ask, link))
+        return link.operands[0], ("eltwise_clip", *clip_bounds(ask, link))
     if link.op in ELTWISE:
-        return ELTWISE[link.op](link)
+        made = ELTWISE[link.op](link)
+        return made and (link.operands[0], made)
     if len(link.operands) != 2:
         return None
     first, second = link.operands
@@ -124,22 +131,19 @@ def eltwise(ask: Ask, link: Link) -> tuple[str, float, float] | None:
     if link.op == "Pow":
         if value not in POWERS:
             raise Refused("the exponent is not one of a few known numbers")
-        return "eltwise_pow", 1.0, value
+        return first, ("eltwise_pow", 1.0, value)
     if value is None and link.op in COMMUTE:
-        value = scalar(ask, first)
-    if value is not None and link.op in LINEAR and (value or link.op != "Div"):
-        return ("eltwise_linear", *LINEAR[link.op](value))
+        first, value = second, scalar(ask, first)
+    if value is not None and link.op in LINEAR and (link.op != "Div" or abs(value) >= LEAST):
+        return first, ("eltwise_linear", *LINEAR[link.op](value))
     return None
 
 
-def post_ops(
-    ask: Ask, links: tuple[Link, ...], sizes: tuple[int, ...], layout: str, reshape: tuple[int, ...] | None = None
-) -> tuple[PostOp, ...]:
-    """The post-ops for the links after the anchor; Refused where one of them is none.
+LEAST: Final = 2.0**-126  # the inverse of a smaller number may be beyond float32
 
-    `sizes` and `layout` are those of the result; operands of its size are taken in that layout. Where the primitive
-    sees the result as `reshape` (leading axes made one), operands must follow.
-    """
+
+def post_ops(ask: Ask, links: tuple[Link, ...], frame: Frame) -> tuple[PostOp, ...]:
+    """The post-ops for the links after the anchor, whose result the primitive sees so; Refused where one is none."""
     made = []
     for link in links:
         found = eltwise(ask, link)
@@ -155,24 +159,8 @@ def post_ops(
         other = ask.inputs[others[0]]
         if not isinstance(other, Tensor) or not other.static:
             raise Refused(f"an operand of {link.op} has no known sizes")
-        memory = _beside(other, sizes, layout, reshape)
+        memory, layout = frame.beside(other)
         if not made and link.op == "Add" and ask.node.attrs.get("overwrites", -1) == others[0]:
             kind = SUM  # read and written in one go, where another operand would be a third stream of memory
-        shown = layout if other.sizes == sizes else ""
-        made.append(PostOp(kind, other=memory, place=("in", others[0]), layout=shown))
+        made.append(PostOp(kind, other=memory, place=("in", others[0]), layout=layout))
     return tuple(made)
-
-
-def _beside(other: Tensor, sizes: tuple[int, ...], layout: str, reshape: tuple[int, ...] | None) -> Memory:
-    """An operand of a binary post-op, of the rank of the result."""
-    dims = (1,) * (len(sizes) - len(other.sizes)) + other.sizes
-    if len(dims) != len(sizes) or any(d not in (1, n) for d, n in zip(dims, sizes, strict=True)):
-        raise Refused("an operand would widen the result")
-    whole = dims == sizes
-    if reshape is not None and reshape == sizes[: len(reshape)] and all(n == 1 for n in sizes[len(reshape) :]):
-        dims = dims[: len(reshape)]
-    elif reshape is not None and len(reshape) != len(sizes):
-        if not whole and any(d != 1 for d in dims[:-1]):
-            raise Refused("an operand is spread over a part of the leading axes")
-        dims = reshape if whole else (1,) * (len(reshape) - 1) + dims[-1:]
-    return Memory(dims, other.dtype, layout if whole and reshape is None else "")

@@ -15,6 +15,7 @@ from ...ops.types import Array
 from ..kernels.kernel import failed
 from ..pool import aligned_empty
 from . import api
+from .defects import defect
 from .library import threads
 from .memory import ANY, Handle, Memory, layout_of, nbytes
 
@@ -167,7 +168,16 @@ PRODUCTS = frozenset(
 
 @lru_cache(maxsize=512)
 def describe(draft: Draft, count: int) -> Descriptor:
-    """Ask for a primitive split over `count` threads, or left to one if it is small; Refused where oneDNN has none."""
+    """Ask for a primitive split over `count` threads, or left to one if it is small; Refused where oneDNN has none, or
+    has one that is wrong."""
+    found = described(draft, count)
+    if (why := defect(draft, found.implementation)) is not None:
+        raise api.Refused(why)
+    return found
+
+
+def described(draft: Draft, count: int) -> Descriptor:
+    """As `describe`, whatever oneDNN answers."""
     short = not worth_sharing(draft)
     count = 1 if short else count
     with threads(count):

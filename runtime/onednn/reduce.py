@@ -18,9 +18,10 @@ import numpy as np
 
 from ...ops import DType, Tensor
 from ...ops.fused import ABSENT
-from ...ops.layouts import is_permutation, parse, plain, row_major
+from ...ops.layouts import channels_last, is_permutation, parse, row_major, usual
 from ..kernels.kernel import Ask
 from .api import DST, SRC, WEIGHTS, Refused
+from .frames import Frame, flat
 from .kernel import WORK, OneDnn, floats, result
 from .memory import Memory
 from .postops import Link, chain, post_ops
@@ -58,7 +59,7 @@ class Reduce(OneDnn):
         if all(x.sizes[a] == 1 for a in axes):
             yield (_single(ask, links, x),)
             return
-        for layout in dict.fromkeys((x.layout if is_permutation(x.layout) else "", "")):
+        for layout in dict.fromkeys((usual(x.layout, x.sizes) if is_permutation(x.layout) else "", "")):
             yield tuple(_drafts(ask, links, x, axes, layout))
 
 
@@ -80,7 +81,7 @@ def _single(ask: Ask, links: tuple[Link, ...], x: Tensor) -> Draft:
     """Of one element: that itself, but for what is done before and after."""
     before, _, after = REDUCTIONS[links[0].op]
     y, sizes = result(ask), (1, x.elements or 1)
-    post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], y.sizes, "", sizes)
+    post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], flat(y.sizes, 0))
     source = Operand(SRC, ("in", links[0].operands[0]), Memory(sizes, x.dtype))
     target = Operand(DST, ("out", 0), Memory(sizes, y.dtype))
     settings = (before, 0.0, 0.0) if before else ("eltwise_linear", 1.0, 0.0)
@@ -90,12 +91,8 @@ def _single(ask: Ask, links: tuple[Link, ...], x: Tensor) -> Draft:
 def _drafts(ask: Ask, links: tuple[Link, ...], x: Tensor, axes: frozenset[int], layout: str) -> Iterator[Draft]:
     before, combine, after = REDUCTIONS[links[0].op]
     y = result(ask)
-    kept = len(y.sizes) == x.rank
     order = parse(layout, x.rank)[0] if layout else tuple(range(x.rank))
-    groups = [
-        (reduced, math.prod(x.sizes[d] for d in dims))
-        for reduced, dims in groupby([d for d in order if x.sizes[d] > 1], axes.__contains__)
-    ]
+    groups = [(r, tuple(dims)) for r, dims in groupby([d for d in order if x.sizes[d] > 1], axes.__contains__)]
     place: Place = ("in", links[0].operands[0])
     dtype, shown, turn = x.dtype, layout, 0
     if before:
@@ -105,38 +102,36 @@ def _drafts(ask: Ask, links: tuple[Link, ...], x: Tensor, axes: frozenset[int], 
         operands: tuple[Operand, ...] = (Operand(SRC, place, memory, layout), Operand(DST, (WORK, 0), memory))
         yield Draft("eltwise_forward", operands, (before, 0.0, 0.0))
         place, shown = (WORK, 0), ""
-    dims: tuple[int, ...]
     settings: tuple[Any, ...]
     post: tuple[PostOp, ...]
-    window = 0
     while groups:
-        last, size = groups.pop()
+        last, inner = groups.pop()
+        size, window = _count(x, inner), 1 if last else _count(x, groups.pop()[1])
+        outer = tuple(d for _, dims in groups for d in dims)
+        rows = _count(x, outer)
+        seen = ""
+        parts: tuple[tuple[int, ...], ...] = (outer, (), inner)
         if last:
-            outer = math.prod(n for _, n in groups)
-            source, dims = Memory((outer, size), dtype), (outer, 1)
-            kind, settings = "reduction", (f"reduction_{combine}", 0.0, 0.0)
+            source, kind, settings = Memory((rows, size), dtype), "reduction", (f"reduction_{combine}", 0.0, 0.0)
+            parts = (outer, ())
+        elif combine == "sum":
+            source, kind, settings = Memory((rows, window, size), dtype), "matmul", ()
+        elif combine in POOLING:
+            seen, parts = channels_last(4), (outer, inner, (), ())
+            source, kind = Memory((rows, size, window, 1), dtype, seen), "pooling_forward"
+            settings = (POOLING[combine], (1, 1), (window, 1), (0, 0), (0, 0), (0, 0))
         else:
-            _, window = groups.pop()
-            outer = math.prod(n for _, n in groups)
-            if combine == "sum":
-                source, dims, kind, settings = Memory((outer, window, size), dtype), (outer, 1, size), "matmul", ()
-            elif combine in POOLING:
-                source = Memory((outer, size, window, 1), dtype, strides=(window * size, 1, size, size))
-                dims, kind = (outer, size, 1, 1), "pooling_forward"
-                settings = (POOLING[combine], (1, 1), (window, 1), (0, 0), (0, 0), (0, 0))
-            else:
-                raise Refused(f"oneDNN has no {combine} over axes before others")
-            groups = _joined([*groups, (False, size)])
+            raise Refused(f"oneDNN has no {combine} over axes before others")
+        groups = _joined(groups if last else [*groups, (False, inner)])
         if any(reduced for reduced, _ in groups):
             turn += 1
             post = ()
-            target = Operand(DST, (WORK, turn), _flat(dims, DType.FLOAT))
+            target = Operand(DST, (WORK, turn), Memory(tuple(_count(x, p) for p in parts), DType.FLOAT, seen))
         else:
             groups = []
-            letters = [d for d in order if kept or d not in axes]
-            laid = plain("".join(row_major(y.rank)[sorted(letters).index(d)] for d in letters), y.sizes)
-            post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], y.sizes, laid, dims)
-            target = Operand(DST, ("out", 0), _flat(dims, y.dtype), laid)
+            frame = _result(y, order, axes, parts, seen)
+            post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], frame)
+            target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
         operands = (Operand(SRC, place, source, shown), target)
         if kind == "matmul":
             operands = (_ones(window, dtype), Operand(WEIGHTS, place, source, shown), target)
@@ -144,16 +139,25 @@ def _drafts(ask: Ask, links: tuple[Link, ...], x: Tensor, axes: frozenset[int], 
         place, dtype, shown = target.place, DType.FLOAT, ""
 
 
+def _count(x: Tensor, dims: tuple[int, ...]) -> int:
+    return math.prod(x.sizes[d] for d in dims)
+
+
+def _result(
+    y: Tensor, order: tuple[int, ...], axes: frozenset[int], parts: tuple[tuple[int, ...], ...], seen: str
+) -> Frame:
+    """How the last primitive sees the result, of which these dims of the input are left, in this order."""
+    kept = sorted(order) if len(y.sizes) == len(order) else [d for d in sorted(order) if d not in axes]
+    letters = row_major(y.rank)
+    layout = usual("".join(letters[kept.index(d)] for d in order if d in kept), y.sizes)
+    return Frame(y.sizes, tuple(tuple(kept.index(d) for d in dims) for dims in parts), layout, seen)
+
+
 def _ones(count: int, dtype: DType) -> Operand:
     """A row of ones."""
     return Operand(SRC, ("given", 0), Memory((1, 1, count), dtype), value=np.ones(count, dtype.numpy).tobytes())
 
 
-def _flat(dims: tuple[int, ...], dtype: DType) -> Memory:
-    """A result; of a pooling, its channels side by side."""
-    return Memory(dims, dtype, strides=(dims[1], 1, dims[1], dims[1])) if len(dims) == 4 else Memory(dims, dtype)
-
-
-def _joined(groups: list[tuple[bool, int]]) -> list[tuple[bool, int]]:
+def _joined(groups: list[tuple[bool, tuple[int, ...]]]) -> list[tuple[bool, tuple[int, ...]]]:
     """Axes that lie side by side as one."""
-    return [(r, math.prod(n for _, n in same)) for r, same in groupby(groups, lambda g: g[0])]
+    return [(r, tuple(d for _, dims in same for d in dims)) for r, same in groupby(groups, lambda g: g[0])]

@@ -13,10 +13,12 @@ import numpy as np
 
 from ...ops import Tensor
 from ...ops.fused import ABSENT
+from ...ops.layouts import channels_last
 from ...ops.resize import ROUNDINGS, Axis, Vector, coordinates, filters, resized
 from ..kernels.kernel import Ask
 from .api import DST, SRC, Refused
-from .kernel import OneDnn, channels_last, floats, result
+from .frames import as_it_is, images
+from .kernel import OneDnn, floats, result
 from .memory import Memory
 from .postops import Link, post_ops
 from .primitive import Attributes, Draft, Operand
@@ -41,10 +43,10 @@ class Resize(OneDnn):
         for axis in _axes(ask, link, x):
             if axis.out != y.sizes[axis.axis] or not _same(axis, link, mode):
                 raise Refused(f"oneDNN has other coordinates for {axis.size} to {axis.out} elements")
-        for layout in dict.fromkeys((x.layout, channels_last(len(x.sizes)), "")):
+        for layout in images(x.sizes, x.layout, channels_last(len(x.sizes)), ""):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
-            post = post_ops(ask, links[1:], y.sizes, layout)
+            post = post_ops(ask, links[1:], as_it_is(y.sizes, layout))
             yield Draft("resampling_forward", (source, target), (f"resampling_{mode}",), Attributes(post))
 
 
