@@ -16,7 +16,7 @@ from ..ops.errors import ModelError
 from ..ops.types import Tensor
 from .source import EXPORT_AGAIN, ProtobufError, Source
 from .types import type_from
-from .walk import attribute_tensors, bodies, domain_of, opsets_of
+from .walk import EARLY, attribute_tensors, bodies, domain_of, opsets_of
 
 SMALL = 1024  # elements: what shape inference may want to read
 
@@ -24,15 +24,15 @@ SMALL = 1024  # elements: what shape inference may want to read
 def check(source: Source) -> None:
     """Let onnx.checker judge the model; ModelError tells what it says."""
     opset = opsets_of(source.model).get("", 0)
-    retired = any(_retired(n, opset) for n in _all_nodes(source.model.graph))
-    copied = not source.path or retired or any(map(_borrowed, _all_bodies(source.model.graph.node)))
+    foreign = any(_foreign(n, opset) for n in _all_nodes(source.model.graph))
+    copied = not source.path or foreign or any(map(_borrowed, _all_bodies(source.model.graph.node)))
     try:
         if copied:
             light = without_weights(source.model, nested=True)
-            for node in _all_nodes(light.graph) if retired else ():
-                if _retired(node, opset):
+            for node in _all_nodes(light.graph) if foreign else ():
+                if _foreign(node, opset):
                     node.domain = PASSED_OVER
-            if retired:
+            if foreign:
                 light.opset_import.add(domain=PASSED_OVER, version=1)
             for body in _all_bodies(light.graph.node):
                 _own_outputs(body)
@@ -48,22 +48,22 @@ def check(source: Source) -> None:
         ) from error
 
 
-PASSED_OVER = "mezzo.retired"  # the checker lets nodes of domains that it does not know alone
+PASSED_OVER = "mezzo.foreign"  # the checker lets nodes of domains that it does not know alone
 
 
-def _retired(node: onnx.NodeProto, opset: int) -> bool:
-    """Whether onnx calls an operator deprecated that a later opset brought back in another form, which we know.
-    (GroupNormalization of opset 18 to 20: the checker refuses files that exporters wrote and runtimes take.)"""
-    if (
-        domain_of(node.domain)
-        or not 0 < opset < 1 << 31
-        or not any(v > opset for v in upgrade.changes("", node.op_type))
-    ):
+def _foreign(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether the opset lacks an operator that we know nevertheless: one of `EARLY`, or one that onnx calls deprecated
+    there and that a later opset brought back in another form. (GroupNormalization of opset 18 to 20: the checker
+    refuses files that exporters wrote and runtimes take.)"""
+    if domain_of(node.domain) or not 0 < opset < 1 << 31:
+        return False
+    returns = any(v > opset for v in upgrade.changes("", node.op_type))
+    if not returns and node.op_type not in EARLY:
         return False
     try:
         return bool(onnx.defs.get_schema(node.op_type, opset).deprecated)
     except onnx.defs.SchemaError:
-        return False
+        return node.op_type in EARLY
 
 
 def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -12,6 +12,8 @@ from ..ops.op import REQUIRED
 from ..ops.optimizers import DOMAIN
 
 OURS = "mezzo"
+# Operators that ONNX Runtime's optimiser writes into ai.onnx whatever the opset, and what the standard calls them.
+EARLY = {"LayerNormalization": "LayerNormalization", "SimplifiedLayerNormalization": "RMSNormalization"}
 FunctionKey = tuple[str, str, str]  # domain, name, overload
 
 
@@ -40,8 +42,10 @@ def stands_for_ours(function: onnx.FunctionProto) -> bool:
 
 
 def operator_of(domain: str, name: str) -> str:
-    """The operator that a node names. Our functions have a number behind the operator's name where several were
-    written for one operator, of other attributes, ranks or element types."""
+    """The operator that a node names, as the standard calls it. Our functions have a number behind the operator's name
+    where several were written for one operator, of other attributes, ranks or element types."""
+    if not domain and name in EARLY:
+        return EARLY[name]
     stem, _, number = str(name).rpartition("_")  # a damaged file may have bytes that are no text here
     return stem if domain == OURS and number.isdecimal() and stem else name
 

@@ -58,6 +58,8 @@ MODULES: dict[str, str] = {
         com.microsoft::EmbedLayerNormalization com.microsoft::Attention com.microsoft::MultiHeadAttention
     """,
     "microsoft_dynamic": "com.microsoft::DynamicQuantizeMatMul",
+    "microsoft_gemm": "com.microsoft::FusedGemm",
+    "microsoft_norm": "com.microsoft::SkipSimplifiedLayerNormalization",
     "microsoft_quantized": """
         com.microsoft::QLinearAdd com.microsoft::QLinearMul com.microsoft::QLinearSigmoid
         com.microsoft::QLinearAveragePool com.microsoft::QLinearGlobalAveragePool com.microsoft::QLinearConcat

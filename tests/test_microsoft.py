@@ -26,7 +26,7 @@ RECORDS = [o for o in OPS.values() if o.domain == "com.microsoft"]
 WANTED = """FusedConv FusedMatMul Gelu FastGelu BiasGelu SkipLayerNormalization EmbedLayerNormalization Attention
 MultiHeadAttention DynamicQuantizeLSTM QLinearAdd QLinearMul QLinearSigmoid QLinearAveragePool
 QLinearGlobalAveragePool QLinearConcat QGemm MatMulNBits Tokenizer QuickGelu
-DynamicQuantizeMatMul"""
+DynamicQuantizeMatMul FusedGemm SkipSimplifiedLayerNormalization"""
 # Those that only com.microsoft can say; all others have a body of standard operators.
 WITHOUT_BODY = "DynamicQuantizeLSTM Tokenizer".split()
 
@@ -37,7 +37,7 @@ def cases(records: list[Op]) -> list[Any]:
 
 CASES = cases(RECORDS)
 # Outputs that ONNX Runtime declares and does not fill on the CPU.
-NOT_MADE = {"SkipLayerNormalization": {1, 2}}
+NOT_MADE = {"SkipLayerNormalization": {1, 2}, "SkipSimplifiedLayerNormalization": {1, 2}}
 
 
 def one_node(o: Op, sample: Sample) -> tuple[onnx.ModelProto, dict[str, Array]]:
@@ -153,3 +153,19 @@ def test_attention_of_what_is_packed() -> None:
     for how, runs in found.items():
         for run in runs:
             np.testing.assert_allclose(next(iter(run.values())), want, atol=1e-6, err_msg=how)
+
+
+@pytest.mark.parametrize(("name", "opset"), [("SimplifiedLayerNormalization", 17), ("LayerNormalization", 13)])
+def test_what_the_optimiser_writes_into_the_standard_domain(name: str, opset: int) -> None:
+    """ONNX Runtime knows these at every opset, and the first under no other name."""
+    operands = {"x": np.random.default_rng(0).standard_normal((2, 3, 8), np.float32), "w": np.full(8, 1.5, np.float32)}
+    node = onnx.helper.make_node(name, ["x", "w"], ["y"], axis=-1, epsilon=0.01)
+    listed = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, a.shape) for n, a in operands.items()]
+    made = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 3, 8])
+    graph = onnx.helper.make_graph([node], "one", listed, [made])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
+    ours = mz.load(model.SerializeToString()).run(operands)
+    x = operands["x"] - (operands["x"].mean(-1, keepdims=True) if name == "LayerNormalization" else 0)
+    np.testing.assert_allclose(ours["y"], 1.5 * x / np.sqrt((x * x).mean(-1, keepdims=True) + 0.01), rtol=1e-5)
+    agree(ours, ort_run(model, operands), quantised=False)
+    onnx.checker.check_model(to_onnx(load_onnx(model)), full_check=True)  # it leaves as the standard has it
