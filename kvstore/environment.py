@@ -15,7 +15,7 @@ so that its launchers start ours; those with MEZZO_ are our own and may be absen
 | MEZZO_BIND | address at which this process listens | 127.0.0.1 |
 | MEZZO_KV_DEADLINE | seconds after which a wait is an error | 120 |
 | MEZZO_KV_MEMORY | MiB that a server or agent may take for values | half of the machine's |
-| MEZZO_JOB_KEY | the secret of the job, for addresses outside of this machine | none |
+| MEZZO_JOB_KEY | the secret of the job: where one process has it, every connection proves it at both ends | none |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar, get_args
 
 from ..ops.errors import InputError, MezzoError
@@ -59,7 +59,7 @@ class Environment:
     bind: str = LOOPBACK
     deadline: float = DEADLINE  # seconds
     memory: int = 0  # bytes for values; 0: half of the machine's
-    key: str = ""
+    key: str = field(default="", repr=False)
 
     @classmethod
     def read(cls, given: Mapping[str, str] | None = None) -> Environment:

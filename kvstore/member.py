@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from ..ops.errors import DeadlineError, MezzoError, PeerError
 from . import wire
-from .address import connect
 from .environment import Environment
+from .gate import SCHEDULER, enter
 from .loop import Loop
 from .protocol import messages as m
 from .stream import Frame, Stream
@@ -45,7 +45,8 @@ class Member:
         self._welcome: m.Welcome | None = None
         self._passed: dict[str, int] = {}  # barriers, and how often they were passed
         environment.check_address(environment.root[0])
-        self._stream = Stream(loop, connect(environment.root, self.deadline, "scheduler"), self, "the scheduler")
+        sock = enter(environment.root, self.deadline, environment, SCHEDULER, "scheduler")
+        self._stream = Stream(loop, sock, self, "the scheduler")
         try:
             rank = m.NOBODY if environment.rank is None else environment.rank
             self.say(m.Hello(role, environment.host, rank, address=address, consistency=consistency))

@@ -8,15 +8,16 @@ from __future__ import annotations
 import socket
 import time
 
-from ..ops.errors import ExecutionError
+from ..ops.errors import ExecutionError, MezzoError
 from . import wire
 from .address import describe, listen
 from .environment import Environment
+from .gate import SCHEDULER, Gate, Told
 from .loop import Loop
 from .member import silence
 from .protocol import membership as machine
 from .protocol.messages import Failed
-from .stream import Door, Frame, Stream
+from .stream import Frame, Stream
 
 
 class Scheduler:
@@ -33,7 +34,8 @@ class Scheduler:
         self._closing: set[Stream] = set()
         self._ended: machine.End | None = None
         self._peers = 0
-        self._door = Door(self._loop, listen(environment.root), self._opened)
+        self._told = Told("scheduler")
+        self._gate = Gate(self._loop, listen(environment.root), environment, SCHEDULER, self._opened, self._refused)
 
     def run(self) -> Failed | None:
         """Serve until the job has ended; why it failed, if it did."""
@@ -49,13 +51,17 @@ class Scheduler:
     def close(self) -> None:
         for stream in self._numbers:
             stream.close()
-        self._door.close()
+        self._gate.close()
         self._loop.close()
 
     def _opened(self, sock: socket.socket) -> None:
         stream = Stream(self._loop, sock, self, describe(sock))
         self._peers += 1
         self._streams[self._peers], self._numbers[stream] = stream, self._peers
+
+    def _refused(self, error: MezzoError) -> None:
+        self._told(error)
+        self._handle(machine.TurnedAway(f"{error.where}: {error.message}"))
 
     # --- what streams report
 

@@ -18,6 +18,8 @@ from ..ops.errors import MezzoError, PeerError, WireError
 from . import wire
 from .address import describe, listen, written
 from .environment import Environment
+from .gate import Gate, Told
+from .gate import server as at
 from .levels import Levels
 from .loop import Loop
 from .member import Member
@@ -26,7 +28,7 @@ from .protocol import serving as s
 from .protocol.keys import Keys
 from .protocol.rounds import Rounds
 from .shards import Budget, Shards
-from .stream import Door, Frame, Stream
+from .stream import Frame, Stream
 from .updater import Rule, nested
 
 
@@ -56,13 +58,15 @@ class Server:
         self._early: set[Stream] = set()
         self._optimizer: m.SetOptimizer | None = None
         listening = listen((environment.check_address(environment.bind), 0))
+        address = written(listening.getsockname()[:2])
         try:
-            self._member = Member(self._loop, environment, "server", address=written(listening.getsockname()[:2]))
+            self._member = Member(self._loop, environment, "server", address=address)
         except BaseException:
             listening.close()
             self._loop.close()
             raise
-        self._door = Door(self._loop, listening, self._opened)
+        told = Told(self._member.name)
+        self._gate = Gate(self._loop, listening, environment, at(address), self._opened, told)
         welcome = self._member.welcome
         self._levels = Levels.parse(welcome.consistency)
         self._member.failed = self._tell_failure
@@ -99,7 +103,7 @@ class Server:
     def _close(self) -> None:
         for stream in self._peers:
             stream.close()
-        self._door.close()
+        self._gate.close()
         self._loop.close()
 
     def _ticked(self) -> None:

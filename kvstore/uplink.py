@@ -17,8 +17,10 @@ import numpy as np
 from ..ops.errors import MezzoError
 from ..ops.types import Array, DType
 from . import wire
-from .address import connect, parse_address
+from .address import parse_address
 from .environment import Environment
+from .gate import enter
+from .gate import server as at
 from .loop import Loop
 from .protocol import client as c
 from .protocol import messages as m
@@ -71,8 +73,8 @@ class Uplink:
             for number, text in enumerate(servers):
                 address = parse_address(text)
                 environment.check_address(address if isinstance(address, str) else address[0])
-                stream = Stream(loop, connect(address, environment.deadline, f"server {number}"), self)
-                stream.name = f"server {number}"
+                name = f"server {number}"
+                stream = Stream(loop, enter(address, environment.deadline, environment, at(text), name), self, name)
                 self._streams.append(stream)
                 self._numbers[stream] = number
                 stream.send(wire.encode(m.Hello(role, environment.host, rank, lane)))

@@ -17,7 +17,7 @@ SWITCHES = {
     # of a job, read by kvstore/environment.py
     "MEZZO_BIND": "the address at which a process of a job listens",
     "MEZZO_HOST": "workers with one name share memory",
-    "MEZZO_JOB_KEY": "the secret of a job, for addresses outside of this machine",
+    "MEZZO_JOB_KEY": "the secret of a job: every connection proves it; needed outside of this machine",
     "MEZZO_KV_DEADLINE": "seconds after which a wait for other workers is an error",
     "MEZZO_KV_MEMORY": "MiB that a server or agent may take for values",
     "MEZZO_RANK": "the rank that a worker or server asks for",

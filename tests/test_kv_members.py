@@ -94,6 +94,17 @@ def test_too_few_are_named() -> None:
     assert failed.reason == "not all have come within 120 s: 2 of 3 workers came (2 on host 'a'), 0 of 1 servers came"
 
 
+def test_who_was_turned_away_is_told_where_somebody_is_missing() -> None:
+    job = s.Membership(2)
+    job.handle(s.Said(0, m.Hello("worker", "a")))
+    for number in range(2):
+        assert job.handle(s.TurnedAway(f"{number}: no")) == ()
+    reason = failure(ticks(job), {0}).reason
+    assert reason.endswith(
+        "1 of 2 workers came (1 on host 'a'), 0 of 0 servers came; refused connections: 2, the last from 1: no"
+    )
+
+
 @pytest.mark.parametrize(
     ("hello", "reason"),
     [

@@ -35,13 +35,20 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """A connection was refused: its other end is no member of the job."""
+
+    reason: str  # who, and why
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed; seconds of a clock that only this event tells. A tick a second is enough."""
 
     now: float
 
 
-Event = Said | Closed | Ticked
+Event = Said | Closed | TurnedAway | Ticked
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,8 @@ class Membership:
         self._welcome: Welcome | None = None  # for nobody in particular, once the job is complete
         self._barriers: dict[str, dict[int, int]] = {}  # by name: peers by rank
         self._since: dict[str, float] = {}  # by barrier, or "" for the gathering: the first tick that saw it
+        self._strangers = 0  # who were turned away,
+        self._stranger = ""  # the last of them, and why
         self._released = 0
         self._ended = False
 
@@ -121,6 +130,10 @@ class Membership:
                 return tuple(self._said(peer, message))
             case Closed(peer, reason):
                 return tuple(self._closed(peer, reason))
+            case TurnedAway(reason):
+                self._strangers += 1
+                self._stranger = reason
+                return ()
             case Ticked(now):
                 return tuple(self._ticked(now))
 
@@ -225,7 +238,8 @@ class Membership:
             hints = {member.hello.rank for member in here}
             if role == "worker" and NOBODY not in hints:
                 ranks = sorted({*range(most)} - hints)
-        return Failed(tuple(ranks), f"not all have come within {self._deadline:g} s: {', '.join(parts)}")
+        refused = f"; refused connections: {self._strangers}, the last from {self._stranger}" if self._strangers else ""
+        return Failed(tuple(ranks), f"not all have come within {self._deadline:g} s: {', '.join(parts)}{refused}")
 
     # ---------------------------------------------------------------------------------------------------- barriers
 
