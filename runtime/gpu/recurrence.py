@@ -76,12 +76,21 @@ class _Text:
         self.deep = THREADS // self.wide
         self.groups, self.tiles = groups, -(-steps.units // self.wide)
         self.before: dict[str, None] = {}  # functions, each once
+        names = steps.ask.node.outputs
+        self.wanted = [i < len(names) and bool(names[i]) for i in range(steps.states + len(self._made))]
+
+    @property
+    def _made(self) -> Sequence[int]:
+        """The numbers of what is made in each step."""
+        numbers: Sequence[int] = self.steps.ask.node.attrs["made"]
+        return numbers
 
     def written(self) -> Written:
         steps = self.steps
         if not steps.steps:
             return Written(tuple(self._carried()))
         sizes = [2 * steps.width(i) for i in range(steps.states)] + [n * steps.units for n in steps.kept]
+        sizes += [steps.steps * steps.width(self._made[i]) for i in self._unread()]
         places, offset = [], 0
         for n in sizes:
             places.append(offset)
@@ -108,7 +117,7 @@ class _Text:
 
     def _carried(self) -> Iterator[Launch]:
         """Of no steps: the states as they were."""
-        for i in range(self.steps.states):
+        for i in filter(self.wanted.__getitem__, range(self.steps.states)):
             count = self.steps.batch * self.steps.width(i)
             parameters = [reads(self.e, "x", In(i)), writes(self.e, "y", Out(i))]
             yield each("carried", parameters, (count,), "y[i] = x[i];")
@@ -120,11 +129,17 @@ class _Text:
             assert isinstance(known, Tensor)
             kind = element_of(known.dtype)
             yield (f"const {kind.stored}*", f"x{i}", In(i)) if i < steps.states else reads(kind, f"x{i}", In(i))
-        for i in range(len(steps.ask.outputs)):
-            yield f"{self.e.stored}*", f"y{i}", Out(i)
-        for i, offset in enumerate(places):
-            name = f"state{i}" if i < steps.states else f"kept{i - steps.states}"
+        for i, wanted in enumerate(self.wanted):
+            if wanted:
+                yield f"{self.e.stored}*", f"y{i}", Out(i)
+        names = [f"state{i}" for i in range(steps.states)] + [f"kept{i}" for i in range(len(steps.kept))]
+        names += [f"y{i + steps.states}" for i in self._unread()]
+        for name, offset in zip(names, places, strict=True):
             yield f"{self.e.stored}*", name, Scratch(offset)
+
+    def _unread(self) -> list[int]:
+        """What is made in each step, and nobody wants in the end: it lies in the workspace."""
+        return [i for i in range(len(self._made)) if not self.wanted[i + self.steps.states]]
 
     def _begin(self, group: str, dots: int) -> list[str]:
         return [
@@ -139,16 +154,17 @@ class _Text:
         last = steps.steps - 1
         for i in range(steps.states):
             count = steps.batch * steps.width(i)
+            end = f"step == {last} ? y{i} : " if self.wanted[i] else ""
             found += [
                 f"const {self.e.stored}* now{i} = step ? state{i} + (step & 1) * {count} : x{i};",
-                f"{self.e.stored}* next{i} = step == {last} ? y{i} : state{i} + (step + 1 & 1) * {count};",
+                f"{self.e.stored}* next{i} = {end}state{i} + (step + 1 & 1) * {count};",
             ]
         ways = attrs.get("backwards") or (0,) * steps.rows
         for i, back in enumerate(ways, steps.states):
             count = steps.width(i) * self._lead(i)
             kind = element_of(steps.types[i].dtype)
             found.append(f"const {kind.stored}* __restrict__ row{i} = x{i} + (long long){self._time(back)} * {count};")
-        numbers = attrs["made"]
+        numbers = self._made
         for i, back in enumerate(attrs.get("behind") or (0,) * len(numbers)):
             count = steps.batch * steps.width(numbers[i])
             place = f"y{i + steps.states} + (long long){self._time(back)} * {count}"

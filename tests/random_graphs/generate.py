@@ -22,14 +22,15 @@ def table(focus: str) -> tuple[tuple[Step, ...], np.ndarray[tuple[int], np.dtype
     return tuple(m.step for m in MOVES), np.cumsum(weights) / weights.sum()
 
 
-def generate(seed: int, focus: str = "") -> Case:
-    """The graph of a seed. `focus` takes some moves more often; without one, the seed chooses none or one."""
+def generate(seed: int, focus: str = "", *, most: int = 60, prefix: str = "") -> Case:
+    """The graph of a seed, of `most` nodes and few more. `focus` takes some moves more often; without one, the seed
+    chooses none or one. `prefix` begins every name."""
     rng = np.random.default_rng((seed, FOCI.index(focus)))
     chosen = focus or str(rng.choice(FOCI)) if rng.random() < 0.5 else focus
     steps, shares = table(chosen)
     batch = int(rng.choice(BATCHES)) if rng.random() < 0.6 else 0
-    m = Maker(seed, rng, batch)
-    nodes = int(rng.integers(1, 7)) if rng.random() < SHORT else int(rng.integers(7, 61))
+    m = Maker(seed, rng, batch, prefix)
+    nodes = min(most, int(rng.integers(1, 7)) if rng.random() < SHORT else int(rng.integers(7, 61)))
     for _ in range(int(rng.choice((1, 1, 1, 2, 3)))):
         m.new()
     tries = 0

@@ -48,6 +48,7 @@ class Maker:
     seed: int
     rng: np.random.Generator
     batch: int
+    prefix: str = ""  # of every name
     nodes: list[Node] = field(default_factory=list[Node])
     types: dict[str, Type] = field(default_factory=dict[str, Type])
     inputs: list[str] = field(default_factory=list[str])
@@ -85,7 +86,7 @@ class Maker:
 
     def fresh(self, stem: str) -> str:
         self._count += 1
-        return f"{stem}{self._count - 1}"
+        return f"{self.prefix}{stem}{self._count - 1}"
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.worlds.exact[name].shape)
@@ -290,3 +291,16 @@ def _body(prefix: str, body: Body) -> Graph:
     inner = GraphBuilder(prefix=prefix)
     names = [inner.input(f"{prefix}in_{i}", t) for i, t in enumerate(body.inputs)]
     return inner.graph(outputs=list(body.build(inner, *names)))
+
+
+def united(cases: Sequence[Case]) -> Case:
+    """Graphs without a name in common side by side: one program, where to make one is what takes the time."""
+    graphs = [c.graph for c in cases]
+    whole = Graph(
+        tuple(n for g in graphs for n in g.inputs),
+        tuple(n for g in graphs for n in g.outputs),
+        tuple(n for g in graphs for n in g.nodes),
+        {n: a for g in graphs for n, a in g.initializers.items()},
+        {n: t for g in graphs for n, t in g.types.items()},
+    )
+    return Case(cases[0].seed, whole.verify(), {n: x for c in cases for n, x in c.feeds.items()})

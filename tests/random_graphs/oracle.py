@@ -27,6 +27,9 @@ FLOAT32, BFLOAT16 = (
     2.0**-8,
 )  # by how much floats of the other worlds are off: what their kernels may be off by
 NOISE = {DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-8}  # at least, in tensors of these element types
+# Operators that answer floats and jump: behind one of them, bfloat16 may be anywhere. So may what is made from whole
+# numbers and truths that come from floats.
+JUMPS = {"Round", "Floor", "Ceil", "Sign", "Hardmax", "Mod", "Shrink", "ThresholdedRelu"}
 WORLDS = 3
 BUDGET = Budget(steps=1 << 12)
 
@@ -49,13 +52,15 @@ def narrowed(x: Any) -> Any:
 
 @dataclass
 class Worlds:
-    """The values of a graph by name: in `exact` in float64, and in each of `others` a little off."""
+    """The values of a graph by name: in `exact` in float64, and in each of `others` a little off. Of those in
+    `unspecified` nothing is expected: whole numbers made from what is no number, and under bfloat16 what jumps."""
 
     noise: float = FLOAT32
     seed: int = 0
     count: int = WORLDS
     exact: dict[str, Any] = field(default_factory=dict[str, Any])
     others: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    unspecified: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng((self.seed, 77))
@@ -92,11 +97,24 @@ class Worlds:
                 dtype = dtypes[i] if i < len(dtypes) else None
                 noise = max(self.noise, NOISE.get(dtype, 0.0)) if dtype is not None else self.noise
                 self._keep(name, found[0][i], [f[i] for f in found[1:]], noise)
+        if self._leaps(node, found[0]) or not self.unspecified.isdisjoint(node.reads()):
+            self.unspecified.update(o for o in node.outputs if o)
         return found[0]
+
+    def _leaps(self, node: Node, made: Sequence[Any]) -> bool:
+        floats = [x for i in node.inputs if i and _floating(x := self.exact[i])]
+        if self.noise >= BFLOAT16 and floats:
+            return node.op in JUMPS or any(isinstance(x, np.ndarray) and x.dtype.kind in "iub" for x in made)
+        whole = any(isinstance(x, np.ndarray) and x.dtype.kind in "iu" for x in made)
+        return whole and any(not np.isfinite(x).all() for x in floats)
 
     def deviation(self, name: str) -> float:
         """How far the worlds lie from the exact value, at most; infinite where they differ in more than size."""
         return max((_apart(self.exact[name], w[name]) for w in self.others), default=0.0)
+
+
+def _floating(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind == "f"
 
 
 def _exact(op: str, name: str, value: Any) -> Any:
