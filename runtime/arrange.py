@@ -87,7 +87,10 @@ class Arranger:
                 renamed.append(name)
         if (*inputs, *renamed) != (*node.inputs, *node.outputs):
             node = replace(node, inputs=tuple(inputs), outputs=tuple(renamed))
-        self.steps.append(Step(without_bodies(node) if bodies else node, choice, bodies, declined, dynamic))
+        asked = layouts_asked(ask)
+        asked = () if asked == choice.layouts else asked
+        without = without_bodies(node) if bodies else node
+        self.steps.append(Step(without, choice, bodies, declined, dynamic, asked=asked))
         for inner, name in later:
             self._reorder(inner, name, "", node)
 
@@ -112,7 +115,7 @@ class Arranger:
             def pack() -> Array:
                 kernel = self.device.kernel(choice.kernel)
                 assert isinstance(kernel, Packs)
-                return kernel.pack(ask, index, source)
+                return kernel.pack(ask, choice, index, source)
 
             self.types[made] = known.laid(layout)
             self.packed[made] = derived(source, layout, pack)
@@ -129,6 +132,13 @@ class Arranger:
         if split(choice, node) != ([(source, known.layout)], [(made, layout)]):
             raise PlanError(f"nothing reorders {known} to {layout or 'row-major'}", where=around.place)
         self.steps.append(Step(node, choice, {}, declined))
+
+
+def layouts_asked(ask: Ask) -> tuple[str, ...]:
+    """The layouts of all inputs, then of all outputs, of a question; an absent one has none."""
+    outputs = iter(ask.outputs)
+    types = [*ask.inputs, *(next(outputs) if name else None for name in ask.node.outputs)]
+    return tuple(t.layout if isinstance(t, Tensor) else "" for t in types)
 
 
 def as_they_lie(choice: Choice, inputs: Sequence[Type | None]) -> Choice:

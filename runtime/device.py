@@ -10,11 +10,12 @@ import numpy as np
 
 from ..ops import MezzoError, Tensor, Type
 from ..ops.dataclasses import dataclass, field, replace
-from ..ops.errors import BudgetError, MissingPackage, PlanError, ShapeError
+from ..ops.errors import BudgetError, MissingPackage, PlanError
 from ..ops.types import Array
 from . import onednn
 from .graph import Node
-from .kernels import CPU_KERNELS, Ask, Choice, Kernel, Packs
+from .kernels import CPU_KERNELS, Ask, Call, Choice, Kernel, Packs, Work
+from .kernels.defects import DEFECTS, Unprepared
 from .kernels.kernel import anchor
 from .kernels.kind import Answers, kind
 from .kernels.later import itself
@@ -23,6 +24,9 @@ from .pool import aligned_empty
 Served = tuple[str, str, tuple[str, str]]  # a node's operator, and that with which it begins
 Serving = tuple[tuple[Kernel, ...], bool]
 Chosen = tuple[Choice, tuple[tuple[str, str], ...]]  # and (kernel, reason) of each that declined before
+
+
+REPORT = "this is a defect of Mezzo, not of the model: please report it; onednn=False leaves the CPU to NumPy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +108,39 @@ class Device:
     def _choose(self, ask: Ask) -> Chosen:
         node, declined = ask.node, list[tuple[str, str]]()
         for kernel in map(itself, self._serves(node)[0]):
+            reason: str | None
             try:
                 answer = kernel.select(ask if _packs(type(kernel)) else _plain(ask))
-            except MezzoError as error:
+            except Exception as error:
+                if isinstance(error, MezzoError) and not isinstance(error, PlanError):
+                    raise error.at(node.place) from error.__cause__
+                reason = DEFECTS.note(kernel.name, node, "chose", error)
+            else:
+                if isinstance(answer, Choice):
+                    reason = DEFECTS.excluded(answer, node)
+                    if reason is None:
+                        return answer, tuple(declined)
+                else:
+                    reason = answer.reason
+            declined.append((kernel.name, reason))
+        raise PlanError(
+            f"no kernel of {self.name} serves {node.op}: {'; '.join(f'{name}: {why}' for name, why in declined)}",
+            where=node.place,
+        )
+
+    def prepare(self, work: Work) -> Call:
+        """The call of a chosen kernel. Raises Unprepared where it fails as no kernel foresees: planned again, another
+        kernel takes the step."""
+        choice, node = work.choice, work.node
+        try:
+            return self.kernel(choice.kernel).prepare(work)
+        except Exception as error:
+            if isinstance(error, MezzoError) and not isinstance(error, PlanError):
                 raise error.at(node.place) from error.__cause__
-            except Exception as error:  # as in infer: an attribute is of a kind that nobody foresees
-                raise ShapeError(
-                    f"{node.op} cannot be run by {kernel.name}: {type(error).__name__}: {error}",
-                    where=node.place,
-                    hint="check the operand types and attributes of this node",
-                ) from error
-            if isinstance(answer, Choice):
-                return answer, tuple(declined)
-            declined.append((kernel.name, answer.reason))
-        raise PlanError(f"no kernel of {self.name} serves {node.op}", where=node.place)
+            reason = DEFECTS.note(choice.kernel, node, "prepared", error)
+            DEFECTS.exclude(choice, node, reason)
+            self._chosen.forget()
+            raise Unprepared(f"{choice.kernel} has {reason}", where=node.place, hint=REPORT) from error
 
 
 @cache

@@ -159,8 +159,7 @@ class Instance:
         step = self.program.steps[i]
         outputs = [self.arrays[o] if o else None for o in step.node.outputs]
         work = self._work(i, outputs, self._scratch(step))
-        with blaming(step.node.place):
-            call = self._device.kernel(step.choice.kernel).prepare(work)
+        call = self._device.prepare(work)
         return _into(call, outputs) if step.choice.allocates else call
 
     def _work(self, i: int, outputs: Sequence[Array | None], scratch: Scratch) -> Work:

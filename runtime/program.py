@@ -37,6 +37,8 @@ class Step:
 
     `bodies` holds the programs of its subgraphs, which also read `captures` of the values around them. `dynamic` marks
     a step of a dynamic segment (prepared when its operands are there); `frees` names dynamic values that die here.
+    `asked` has the layouts of all inputs, then of all outputs, that the kernel was asked with; empty where they are
+    those of the choice.
     """
 
     node: Node
@@ -45,6 +47,7 @@ class Step:
     declined: tuple[tuple[str, str], ...] = ()
     dynamic: bool = False
     frees: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
     _reads: tuple[str, ...] | None = field(init=False, default=None, repr=False)  # planning asks again and again
 
     def reads(self) -> tuple[str, ...]:

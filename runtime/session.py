@@ -26,6 +26,7 @@ from .fresh import fresh
 from .graph import Graph
 from .instance import Instance, Observer, Surroundings
 from .kernels import Exchange
+from .kernels.defects import DEFECTS, Unprepared
 from .known import FedKey, Known, fed_key
 from .ledger import PoolStats
 from .lower import PRECISIONS, Options
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 # to wait for one that has lost its processor takes a hundred times as long.
 SMALL_ARENAS = 16 << 20
 NO_BUFFERS: Mapping[str, Array] = {}
+REPLANNED = 8  # programs that are planned for one run, each without the kernels that could not be prepared before
 _ran_in: int | None = None  # the process that has run a program first
 _here = os.getpid()
 # One session plans at a time: what planning remembers, from size to size and from model to model, belongs to all of
@@ -100,7 +102,8 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counters of a session: programs planned in all, kept now and evicted; runs; arenas and their bytes; the pool."""
+    """Counters of a session: programs planned in all, kept now and evicted; runs; arenas and their bytes; the pool;
+    defects of kernels that this process has met (`mezzo explain --kernels` names them)."""
 
     planned: int
     programs: int
@@ -109,6 +112,7 @@ class Stats:
     arenas: int
     arena_bytes: int
     pool: PoolStats
+    defects: int = 0
 
 
 class Session:
@@ -266,7 +270,7 @@ class Session:
         """Counters; a consistent snapshot."""
         with self._table:
             planned = (self._planned, len(self._bound), self._evicted)
-        return Stats(*planned, *self._seats.counts(), self._pool.stats())
+        return Stats(*planned, *self._seats.counts(), self._pool.stats(), DEFECTS.count)
 
     def uncaptured(self) -> tuple[tuple[int, str], ...]:
         """Steps of the last program that stand outside of its CUDA graphs, by number, and why. It is known after two
@@ -459,20 +463,27 @@ class Session:
         arrays, had = padded(self._buckets, self.inputs, checked(self.signature, feeds, self._options.device.taken))
         if had and outputs:
             raise InputError("outputs= and buckets= exclude each other", hint="copy from the results instead")
-        bound = self._bind(wanted, {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs})
-        program = bound.program
-        buffers = [self._buffer(p, outputs) for p in program.outputs]
-        try:
-            with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
-                instance = self._instance(seat, bound)
-                instance.around.meter = Meter(self.budget.steps, until=until, cancel=cancel)
-                instance.around.key = self._key(draw)
-                with np.errstate(all="ignore"):
-                    results = instance.run(list(arrays.values()), buffers, observe=observe)
-                if names is None and not self._buckets and not (deadline or cancel or observe):
-                    self._direct = self._options.device.direct(bound, feeds, outputs or {}, seat, instance)
-        except BudgetError as error:
-            raise self._options.device.explained(error, self, program) from error.__cause__
+        types = {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs}
+        for left in reversed(range(REPLANNED)):
+            bound = self._bind(wanted, types)
+            program = bound.program
+            buffers = [self._buffer(p, outputs) for p in program.outputs]
+            try:
+                with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
+                    instance = self._instance(seat, bound)
+                    instance.around.meter = Meter(self.budget.steps, until=until, cancel=cancel)
+                    instance.around.key = self._key(draw)
+                    with np.errstate(all="ignore"):
+                        results = instance.run(list(arrays.values()), buffers, observe=observe)
+                    if names is None and not self._buckets and not (deadline or cancel or observe):
+                        self._direct = self._options.device.direct(bound, feeds, outputs or {}, seat, instance)
+                break
+            except BudgetError as error:
+                raise self._options.device.explained(error, self, program) from error.__cause__
+            except Unprepared:  # before the first step: nothing has happened yet
+                self._forget(bound)
+                if not left:
+                    raise
         made = {
             p.name: r if b is not None else _own(r) for p, b, r in zip(program.outputs, buffers, results, strict=True)
         }
@@ -481,6 +492,11 @@ class Session:
                 if bound in self._bound.values():
                     self._again = self._known[key] = Known.of(bound, key, arrays)
         return cut(self.outputs, made, had) if had else made
+
+    def _forget(self, bound: Bound) -> None:
+        """Let a program be planned again for its types."""
+        with self._table:
+            self._bound = OrderedDict((key, b) for key, b in self._bound.items() if b is not bound)
 
     def _instance(self, seat: Seat, bound: Bound) -> Instance:
         """The instance of a program in a seat."""

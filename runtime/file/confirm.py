@@ -136,8 +136,9 @@ class _Checked:
         key, ins, outs = kind
         found = None if step.bodies else self.choices.get(key)
         if found is None:
-            results = [t for t in outs if t is not None]
-            ask = Ask(step.node, ins, results, [i in constants for i in step.node.inputs], self.target)
+            known = [i in constants for i in step.node.inputs]
+            results = [t for t in _asked(step, outs, len(ins)) if t is not None]
+            ask = Ask(step.node, _asked(step, ins), results, known, self.target)
             found = self.choices[key] = self._choose(step, ask)
         return found
 
@@ -150,7 +151,7 @@ class _Checked:
         attrs = tuple((a, id(v)) for a, v in node.attrs.items())
         known = tuple(i in constants for i in node.inputs)
         return (
-            (node.op, node.domain, node.device, attrs, repeats, known, *map(id, ins), None, *map(id, outs)),
+            (node.op, node.domain, node.device, attrs, repeats, known, step.asked, *map(id, ins), None, *map(id, outs)),
             ins,
             outs,
         )
@@ -172,6 +173,19 @@ class _Checked:
         if step.bodies and not self.target.sm:
             choice = replace(choice, workspace=max(map(body_bytes, step.bodies.values())))
         return as_they_lie(choice, ask.inputs)
+
+
+def _asked(step: Step, types: Sequence[Type | None], begin: int = 0) -> list[Type | None]:
+    """The types in the layouts with which the kernel was asked; `begin` is the place of the first of them."""
+    if not step.asked:
+        return list(types)
+    if len(step.asked) != len(step.node.inputs) + len(step.node.outputs):
+        raise malformed(f"{step.node.op} was asked with {len(step.asked)} layouts")
+    layouts = step.asked[begin : begin + len(types)]
+    return [
+        t.laid(layout) if isinstance(t, Tensor) and t.layout != layout else t
+        for t, layout in zip(types, layouts, strict=True)
+    ]
 
 
 @cache

@@ -110,7 +110,7 @@ STEPS = _table(
     **_all(
         "[uint]",
         "layouts_end layouts saved_end saved bodies_end body_names body_programs declined_end declined frees_end frees "
-        "implementation",
+        "implementation primitives_end primitives asked_end asked",
     ),
 )
 PROGRAM = _table(

@@ -12,6 +12,7 @@ from ..kernels import Alias, Choice, Target
 from ..lives import Life, Sequential, Sharing, Space
 from ..plan import MemoryPlan, Slot, Strategy
 from ..program import Port, Program, Step
+from .described import read, written
 from .graphs import NodeWriter, flat, grouped, read_nodes, read_types
 from .pool import Ends, Pool, PoolWriter, same_length, spans
 from .table import Table, malformed
@@ -82,6 +83,7 @@ class ProgramWriter:
     def _steps(self, steps: Sequence[Step]) -> dict[str, Any]:
         text, value = self._pool.text, self._pool.value
         nodes, params, layouts, saved, declined, frees = NodeWriter(self._pool), *(Ends() for _ in range(5))
+        primitives, asked = Ends(), Ends()
         bodies, aliases = Ends(), Ends()
         param_values: list[int] = []
         programs: list[int] = []
@@ -91,6 +93,8 @@ class ProgramWriter:
             params.add(map(text, choice.params))
             param_values += map(value, choice.params.values())
             layouts.add(map(text, choice.layouts))
+            primitives.add(text(written(p)) for p in choice.primitives)
+            asked.add(map(text, step.asked))
             saved.add(map(text, choice.saved))
             declined.add(text(t) for pair in step.declined for t in pair)
             frees.add(map(text, step.frees))
@@ -123,6 +127,10 @@ class ProgramWriter:
             "declined": declined.items,
             "frees_end": frees.ends,
             "frees": frees.items,
+            "primitives_end": primitives.ends,
+            "primitives": primitives.items,
+            "asked_end": asked.ends,
+            "asked": asked.items,
         }
 
 
@@ -228,9 +236,12 @@ def _steps(table: Table, pool: Pool, bodies: _Bodies) -> tuple[Step, ...]:
 
     def lists(name: str) -> list[tuple[str, ...]]:
         found = [texts[i] for i in table.column(name)]
-        return [tuple(found[a:b]) for a, b in spans(table.column(f"{name}_end"), count, found)]
+        ends = table.column(f"{name}_end") or [0] * count  # a file may be older than a column
+        return [tuple(found[a:b]) for a, b in spans(ends, count, found)]
 
     layouts, saved, declined, frees = map(lists, ("layouts", "saved", "declined", "frees"))
+    made, asked = map(lists, ("primitives", "asked"))
+    described = {text: read(text) for text in dict.fromkeys(t for texts in made for t in texts)}
     names, given = [texts[i] for i in table.column("param_names")], [values[i] for i in table.column("param_values")]
     params = [
         dict(zip(names[a:b], given[a:b], strict=True))
@@ -254,11 +265,13 @@ def _steps(table: Table, pool: Pool, bodies: _Bodies) -> tuple[Step, ...]:
         Step(
             nodes[i],
             Choice(kernels[i], params[i], workspace[i], aliases[i], bool(flags[i] & ALLOCATES), layouts[i],
-                   implementations[i], saved[i], bool(flags[i] & CAPTURABLE), bool(flags[i] & DETERMINISTIC)),
+                   implementations[i], saved[i], bool(flags[i] & CAPTURABLE), bool(flags[i] & DETERMINISTIC),
+                   tuple([described[text] for text in made[i]])),
             inner[i],
             tuple(zip(declined[i][::2], declined[i][1::2], strict=True)),
             bool(flags[i] & DYNAMIC),
             frees[i],
+            asked[i],
         )
         for i in range(count)
     ])  # fmt: skip

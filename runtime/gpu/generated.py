@@ -17,8 +17,8 @@ from .launch import Written
 class Generated(ABC):
     """A family of operators whose steps are launches of our own kernels.
 
-    `written` depends on nothing but what is asked (types, layouts, attributes), so that the launches of a step are
-    found again when it is prepared, and by the tests that run them without a GPU.
+    `written` depends on nothing but what is asked (types, layouts, attributes). Its launches are part of the choice,
+    and what is prepared is made from these; the tests that run them without a GPU ask for them by themselves.
     """
 
     name: ClassVar[str]
@@ -44,20 +44,18 @@ class Generated(ABC):
             layouts=found.layouts,
             implementation=f"nvrtc {names}" if names else "nothing to do",
             deterministic=not found.draws,
+            primitives=(found,),
         )
 
     def prepare(self, work: Work) -> Call:
         from .driver import bound  # with the first step on a device
 
-        found = self.written(work.ask)
-        assert isinstance(found, Written)  # it was chosen
+        (found,) = work.choice.primitives
         return bound(found, work)
 
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+    def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
         """A constant in the layout that the launches read."""
-        found = self.written(ask)
-        assert isinstance(found, Written)
-        return laid(array, found.layouts[index])
+        return laid(array, choice.layouts[index])
 
 
 def laid(array: Array, layout: str) -> Array:

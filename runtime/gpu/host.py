@@ -37,7 +37,7 @@ class Host:
     def select(self, ask: Ask) -> Choice | Declined:
         if (ask.node.domain, ask.node.op) == ("mezzo", "Reorder") and ask.node.attrs.get("layout"):
             return Declined("layouts of the device stay there")
-        kernel = _on_cpu(ask)[1]
+        kernel = _on_cpu(ask)
         return Choice(
             self.name,
             {"kernel": kernel.kernel},
@@ -45,21 +45,22 @@ class Host:
             saved=kernel.saved,
             capturable=False,
             deterministic=kernel.deterministic,
+            primitives=(kernel,),
         )
 
     def prepare(self, work: Work) -> Call:
-        ask, choice = _on_cpu(work.ask)
+        (choice,) = work.choice.primitives
+        ask = replace(work.ask, target=Target("cpu", work.ask.target.threads))
         return DEVICES["cpu"].kernel(choice.kernel).prepare(replace(work, ask=ask, choice=choice))
 
 
-def _on_cpu(ask: Ask) -> tuple[Ask, Choice]:
-    """What the CPU is asked, and its choice: one that takes and gives row-major arrays."""
+def _on_cpu(ask: Ask) -> Choice:
+    """What the CPU would choose that takes and gives row-major arrays."""
     for onednn in (True, False):
-        asked = replace(ask, target=Target("cpu", ask.target.threads, onednn))
-        choice, _ = DEVICES["cpu"].choose(asked)
+        choice, _ = DEVICES["cpu"].choose(replace(ask, target=Target("cpu", ask.target.threads, onednn)))
         if not any(choice.layouts):
             break
-    return asked, choice
+    return choice
 
 
 HOST = Device(NAME, (Host(),), aligned_empty)

@@ -29,11 +29,10 @@ from .capture import Numbered, Refused, captured
 from .device import Gpu
 from .driver import LOADED, cupy
 from .exchange import Carried
-from .generated import Generated
 from .host import HOST, Aside, aside
 from .keys import Keys
 from .launch import Written
-from .memory import Resident, view
+from .memory import Resident, check_operand, view
 from .staging import Staging
 from .uploads import uploaded
 
@@ -130,12 +129,10 @@ class GpuInstance(Instance):
         """Compile and load the kernels of all steps together; those that draw random numbers."""
         sources, drawing = [], []
         for i, step in enumerate(self.program.steps):
-            kernel = None if i in self._aside else self._gpu.kernel(step.choice.kernel)
-            if isinstance(kernel, Generated):
-                written = kernel.written(self._ask(step))
-                assert isinstance(written, Written)  # it was chosen
-                sources += [launch.source for launch in written.launches]
-                drawing += [step] if written.draws else []
+            for written in () if i in self._aside else step.choice.primitives:
+                if isinstance(written, Written):
+                    sources += [launch.source for launch in written.launches]
+                    drawing += [step] if written.draws else []
         LOADED.load(sources, self._gpu.index, self._gpu.sm)
         return drawing
 
@@ -155,15 +152,20 @@ class GpuInstance(Instance):
         inputs = [self.there[n] if n else None for n in step.node.inputs]
         scratch, words = self._scratch(step), self._keys.words(step)
         asked, store = self._ask(step), self._carried
+        for side, names in (("in", step.node.inputs), ("out", step.node.outputs)):
+            for k, name in enumerate(names):
+                known = self.program.types[name] if name else None
+                if isinstance(known, Tensor) and known.elements:
+                    check_operand(self.there[name], known.nbytes, known.dtype.itemsize, (side, k))
         work = Work(asked, step.choice, inputs, outputs, scratch, exchange=store, words=words)
         with self.stream:
-            call: Callable[[], Any] = self._gpu.kernel(step.choice.kernel).prepare(work)
+            call: Callable[[], Any] = self._gpu.prepare(work)
         return call
 
     def _on_host(self, i: int) -> Callable[[], Any]:
         step = self.program.steps[i]
         outputs = [self.arrays[o] if o else None for o in step.node.outputs]
-        call: Callable[[], Any] = HOST.kernel(step.choice.kernel).prepare(self._work(i, outputs, self._host_scratch))
+        call: Callable[[], Any] = HOST.prepare(self._work(i, outputs, self._host_scratch))
         return into(call, outputs) if step.choice.allocates else call
 
     def _host_scratch(self, dtype: DType, shape: tuple[int, ...]) -> Array:

@@ -9,9 +9,18 @@ import numpy as np
 
 from ...ops import DType, Tensor
 from ...ops.dataclasses import dataclass
-from ...ops.errors import BudgetError, InputError
+from ...ops.errors import BudgetError, InputError, PlanError
 from ...ops.types import Array
 from .driver import cupy
+
+
+def check_operand(array: Any, nbytes: int, alignment: int, place: tuple[str, int]) -> None:
+    """Raise PlanError where a launch would touch bytes behind the end of an array, or expects it to begin elsewhere."""
+    address = int(array.data.ptr)
+    if nbytes > array.nbytes or not array.flags.c_contiguous:
+        raise PlanError(f"{place[0]} {place[1]} has {array.nbytes} bytes, and a launch would touch {nbytes}")
+    if address % alignment:
+        raise PlanError(f"{place[0]} {place[1]} begins at {address:#x}, which is no multiple of {alignment}")
 
 
 def pinned(nbytes: int) -> Array:

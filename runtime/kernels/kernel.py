@@ -54,7 +54,8 @@ class Choice:
     `workspace` counts bytes of the arena used while the step runs. `allocates` marks a step whose results are fresh
     arrays that are then copied into their slots. `layouts` names the memory layouts of all inputs, then of all outputs
     (empty: row-major throughout); `implementation` is the library's name for what runs; `saved` names the outputs of a
-    training twin.
+    training twin. `primitives` describes what is made of a library, or launched on a GPU, as frozen dataclasses
+    (operands with their layouts, post-ops, settings): `prepare` makes just these, and asks nothing again.
     """
 
     kernel: str
@@ -67,6 +68,7 @@ class Choice:
     saved: tuple[str, ...] = ()
     capturable: bool = True
     deterministic: bool = True
+    primitives: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +166,8 @@ class Kernel(Protocol):
 class Packs(Protocol):
     """A kernel that reads and writes layouts of its own, and packs constants into them."""
 
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
-        """The bytes of constant input `index` in the layout that the choice names."""
+    def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
+        """The bytes of constant input `index` in the layout that the choice, the answer to `ask`, names."""
         ...
 
 

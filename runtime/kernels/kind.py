@@ -46,6 +46,10 @@ class Answers(Generic[T]):
             self._found[kind] = found
         return found
 
+    def forget(self) -> None:
+        """Ask all anew."""
+        self._found.clear()
+
 
 def kind(ask: Ask) -> Kind | None:
     """What a choice depends on: everything but the names of values and the elements of large ones. None where that

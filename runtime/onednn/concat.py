@@ -38,13 +38,10 @@ class Concat(OneDnn):
             return choice
         *parts, y = found
         begins = _begins(parts, y, _axis(ask, y), choice.layouts[-1])
-        return Choice(
-            self.name,
-            workspace=choice.workspace if begins is None else 0,
-            aliases=tuple(Alias(0, i, "part", at) for i, at in enumerate(begins or ())),
-            layouts=choice.layouts,
-            implementation=choice.implementation if begins is None else "copies",
-        )
+        if begins is None:
+            return choice
+        aliases = tuple(Alias(0, i, "part", at) for i, at in enumerate(begins))
+        return Choice(self.name, aliases=aliases, layouts=choice.layouts, implementation="copies")
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """The layouts of the inputs, the one of most bytes first."""

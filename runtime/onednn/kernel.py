@@ -13,7 +13,7 @@ from ...ops.layouts import channels_last as channels_last
 from ...ops.layouts import is_permutation, plain, row_major, usual
 from ...ops.types import Array
 from ..graph import Node
-from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Work, anchor
+from ..kernels.kernel import Alias, Ask, Call, Choice, Declined, Target, Work, anchor
 from ..kernels.kind import MOST, Answers, kind
 from ..lives import aligned
 from . import ahead, api
@@ -31,8 +31,8 @@ class OneDnn(ABC):
     """A family of operators that one primitive serves, alone or followed by post-ops, or a few one after the other.
 
     A family writes `drafts`: the primitives that would do, best first; or `plans`: lists of them, whose operands may
-    lie at ("work", n) in between. The first that oneDNN has with fast implementations is taken; drafts depend on
-    nothing but what is asked, so that the same ones are found again when the step is prepared.
+    lie at ("work", n) in between. The first that oneDNN has with fast implementations is taken; its drafts are part of
+    the choice, and what is prepared is made from these.
     """
 
     name: ClassVar[str]
@@ -70,18 +70,17 @@ class OneDnn(ABC):
             aliases=tuple(self._aliases(ask, found, layouts)),
             layouts=layouts if any(layouts) else (),
             implementation=", ".join(dict.fromkeys(d.implementation for d in found)),
+            primitives=tuple(d.draft for d in found),
         )
 
     def prepare(self, work: Work) -> Call:
-        """The primitives over the buffers of the step."""
-        found = self._describe(work.ask)
-        if isinstance(found, Declined):
-            raise api.Refused(found.reason)
-        calls = self._bound(work, found)
+        """The chosen primitives over the buffers of the step."""
+        calls = self._bound(work)
         return calls[0] if len(calls) == 1 else Calls(calls)
 
-    def _bound(self, work: Work, found: Sequence[Descriptor], more: Mapping[Place, Array] | None = None) -> list[Any]:
+    def _bound(self, work: Work, more: Mapping[Place, Array] | None = None) -> list[Any]:
         """The calls over the buffers of the step, and those of `more`."""
+        found = chosen(work.choice, work.ask.target)
         arrays: dict[Place, Array] = {("in", i): a for i, a in enumerate(work.inputs) if a is not None}
         arrays |= {("out", i): a for i, a in enumerate(work.outputs) if a is not None}
         arrays |= more or {}
@@ -90,22 +89,15 @@ class OneDnn(ABC):
         shared = work.scratch(DType.UINT8, (scratch,)) if scratch else None
         return [made for d in found for made in _bind(d, arrays, copies, shared)]
 
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+    def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
         """A constant in the layout that the primitive reads."""
-        found = self._describe(ask)
-        assert not isinstance(found, Declined)
-        reader = next(d for d in found if d.draft.at(("in", index)))
+        reader = next(d for d in chosen(choice, ask.target) if d.draft.at(("in", index)))
         operand = reader.draft.at(("in", index))[0]
         known = ask.inputs[index]
         assert isinstance(known, Tensor)
         source = operand.source or operand.memory.row_major()
         target = reader.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
         return repacked(np.ascontiguousarray(array), source, target)
-
-    def _describe(self, ask: Ask) -> tuple[Descriptor, ...] | Declined:
-        """The first plan that does."""
-        answer = self._answer(ask)
-        return answer if isinstance(answer, Declined) else answer[0]
 
     def _answer(self, ask: Ask) -> Answer | Declined:
         """The first plan that does, with its layouts; asked once for steps of a kind, of which a network has many."""
@@ -165,6 +157,11 @@ class OneDnn(ABC):
             )
             if same and layouts[i] == layouts[len(ask.inputs)] and ask.node.inputs.count(ask.node.inputs[i]) == 1:
                 yield Alias(0, i)
+
+
+def chosen(choice: Choice, target: Target) -> tuple[Descriptor, ...]:
+    """The primitives that a choice describes."""
+    return tuple(describe(draft, target.threads) for draft in choice.primitives)
 
 
 WORK = "work"  # ("work", 0): the first temporary result

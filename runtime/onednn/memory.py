@@ -111,6 +111,18 @@ def nbytes(descriptor: int) -> int:
     return int(api.getter("memory_desc_get_size")(descriptor))
 
 
+def extent(descriptor: int) -> int:
+    """Bytes from the first to behind the last element: less than `nbytes` where rows lie apart."""
+    query = api.function("memory_desc_query")
+    rank, count = ctypes.c_int(), ctypes.c_int()
+    query(descriptor, api.QUERY_NDIMS, ctypes.byref(rank))
+    query(descriptor, api.QUERY_INNER, ctypes.byref(count))
+    if count.value:
+        return nbytes(descriptor)
+    sizes, strides = (_vector(descriptor, what, rank.value) for what in (api.QUERY_PADDED, api.QUERY_STRIDES))
+    return (sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) + 1) * _itemsize(descriptor)
+
+
 def layout_of(descriptor: int) -> str | None:
     """The layout of a descriptor in our notation; None where it has none (gaps between elements, opaque)."""
     query = api.function("memory_desc_query")

@@ -69,7 +69,7 @@ class Units:
         """Nothing to do where the plan has both in one place."""
         return _as_they_lie(work)
 
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+    def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
         """Constants are folded before kernels are chosen; none is packed for a view."""
         raise AssertionError("a view reads its input as it is")
 
@@ -128,7 +128,7 @@ class Transpose:
         """Nothing to do where the plan has both in one place."""
         return _as_they_lie(work)
 
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+    def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
         """Constants are folded before kernels are chosen; none is packed for a view."""
         raise AssertionError("a transposed view reads its input as it is")
 

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from ...ops.dataclasses import dataclass, field, replace
+from ...ops.errors import PlanError
 from ...ops.types import Array
 from ..kernels.kernel import failed
 from ..pool import aligned_empty
 from . import api
 from .defects import defect
 from .library import threads
-from .memory import ANY, Handle, Memory, layout_of, nbytes
+from .memory import ANY, Handle, Memory, extent, layout_of, nbytes
 
 Place = tuple[str, int]  # ("in", 2): the third input of the step; ("out", 0): its first output
 
@@ -312,15 +313,21 @@ def _forward_of(draft: Draft) -> Handle:
 
 
 class Execution(partial[int]):
-    """A primitive bound to its buffers; calling it runs it and returns oneDNN's status, 0 for success."""
+    """A primitive bound to its buffers; calling it runs it and returns oneDNN's status, 0 for success. `needed` has the
+    bytes that it reads or writes at each place."""
 
     memories: Mapping[Place, Sequence[Handle]]
+    needed: Mapping[Place, int]
     kept: tuple[Any, ...]
 
     def rebind(self, place: Place, array: Array) -> None:
-        """Let every argument at this place read or write another array of the same type."""
-        for memory in self.memories.get(place, ()):
-            api.function("memory_set_data_handle")(memory.value, address(array))
+        """Let every argument at this place read or write another array of the same type; PlanError if it is shorter."""
+        memories = self.memories.get(place)
+        if memories:
+            if self.needed[place] > array.nbytes:
+                raise too_short(place, array, self.needed[place])
+            for memory in memories:
+                api.function("memory_set_data_handle")(memory.value, address(array))
 
     def forget(self, place: Place) -> None:
         """Let `rebind` leave this place alone: the call has an array of its own there."""
@@ -356,6 +363,24 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def checked_bytes(described: int, array: Array, place: Place) -> int:
+    """The bytes from the beginning of an array that a primitive touches; PlanError where it does not have so many. It
+    may be a part of a larger array, so that its rows lie apart."""
+    needed, held = nbytes(described), int(array.nbytes)
+    if needed > held:
+        needed = extent(described)
+        if not array.flags.c_contiguous and min(array.strides) > 0:
+            held = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)) + array.itemsize
+        if needed > held:
+            raise too_short(place, array, needed)
+    return needed
+
+
+def too_short(place: Place, array: Array, needed: int) -> PlanError:
+    """The error for an array behind whose end a primitive would read or write."""
+    return PlanError(f"{place[0]} {place[1]} has {array.nbytes} bytes, and oneDNN would touch {needed}")
+
+
 Bound = Execution | Summing
 
 
@@ -372,11 +397,15 @@ def bind(
     primitive = Handle(made, "primitive_destroy")
     draft = descriptor.draft
     memories: dict[Place, list[Handle]] = {}
+    needed: dict[Place, int] = {}
     rows: list[tuple[int, int]] = []
     given = _given(draft)
     arrays = {**arrays, **given}
     for operand in (o for place in draft.places for o in draft.at(place) if o.argument):
         described = descriptor.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
+        whole = whole_of(operand.memory)
+        bytes_ = checked_bytes(described if whole is None else whole, arrays[operand.place], operand.place)
+        needed[operand.place] = max(needed.get(operand.place, 0), bytes_)
         begin = address(arrays[operand.place])
         memory = None if shared is None else shared.get(operand.place)
         if memory is None:
@@ -388,16 +417,22 @@ def bind(
     if descriptor.scratch:
         assert scratch is not None
         described = descriptor.memory(api.SCRATCHPAD)
+        checked_bytes(described, scratch, ("scratch", 0))
         memory = Handle(api.create("memory_create", described, api.engine(), address(scratch)), "memory_destroy")
         memories[("scratch", 0)] = [memory]
         rows.append((api.SCRATCHPAD, memory.value))
     table = (api.Argument * len(rows))(*(api.Argument(*row) for row in rows))
     call = Execution(*api.execution(primitive.value, len(rows), ctypes.addressof(table), descriptor.short))
-    call.memories, call.kept = memories, (primitive, table, descriptor, given)
+    call.memories, call.needed, call.kept = memories, needed, (primitive, table, descriptor, given)
     summed = draft.summed
     if summed is not None and address(arrays[summed]) != address(arrays["out", 0]):
         return Summing(call, summed, arrays)
     return call
+
+
+def whole_of(memory: Memory) -> int | None:
+    """The descriptor of what a memory is a part of, if it is one."""
+    return None if memory.inside is None else replace(memory, dims=memory.inside[0], inside=None).handle.value
 
 
 def _given(draft: Draft) -> dict[Place, Array]:
@@ -420,6 +455,8 @@ def repacked(array: Array, source: Memory, target: int) -> Array:
 def reordering(source: tuple[int, Array], target: tuple[int, Array]) -> Execution:
     """The call that copies one array into another of the same elements; each beside its descriptor. They are
     ("in", 0) and ("out", 0) of the call."""
+    ends = {("in", 0): source, ("out", 0): target}
+    needed = {place: checked_bytes(*end, place) for place, end in ends.items()}
     e, attributes = api.engine(), _attributes(Attributes())
     handle = Handle(api.create("reorder", source[0], e, target[0], e, attributes.value), "primitive_desc_destroy")
     held = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
@@ -431,5 +468,6 @@ def reordering(source: tuple[int, Array], target: tuple[int, Array]) -> Executio
     table = (api.Argument * len(sides))(*(api.Argument(s[0], m.value) for s, m in zip(sides, memories, strict=True)))
     call = Execution(*api.execution(primitive.value, len(sides), ctypes.addressof(table)))
     call.memories = {("in", 0): memories[:1], ("out", 0): memories[1:2], ("scratch", 0): memories[2:]}
+    call.needed = needed
     call.kept = (primitive, table, handle, workspace)
     return call

@@ -15,13 +15,13 @@ from typing import Any, Final
 import numpy as np
 
 from ...ops import OPS, DType, Tensor, Type
-from ...ops.dataclasses import dataclass, field, replace
+from ...ops.dataclasses import dataclass, field
 from ...ops.fused import ABSENT, PREVIOUS
 from ...ops.quantize import int_range
-from ...ops.types import Array, type_of
+from ...ops.types import Array
 from ...ops.windows import known, windows
 from ..graph import Node
-from ..kernels.kernel import Ask, Call, Choice, Declined, Work, anchor
+from ..kernels.kernel import Ask, Choice, Declined, anchor
 from .api import ATTR_SCALES, ATTR_ZERO_POINTS, BIAS, DST, SRC, WEIGHTS, Refused
 from .kernel import OneDnn, channels_last, constant
 from .library import library
@@ -44,38 +44,19 @@ class Quantised(OneDnn):
     def select(self, ask: Ask) -> Choice | Declined:
         choice = super().select(ask)
         if isinstance(choice, Choice):
-            found = self._describe(ask)
-            assert not isinstance(found, Declined)
             for i, t in enumerate(ask.inputs):
-                kinds = {o.memory.dtype for d in found for o in d.draft.at(("in", i))}
+                kinds = {o.memory.dtype for draft in choice.primitives for o in draft.at(("in", i))}
                 if isinstance(t, Tensor) and kinds - {t.dtype} and not (choice.layouts and choice.layouts[i]):
                     return Declined(f"{t.dtype} weights are read as they are")
         return choice
 
-    def prepare(self, work: Work) -> Call:
-        """The primitive, asked for with the values of the constants, which it was chosen by."""
-        return super().prepare(with_values(work))
-
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+    def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
         """Weights counted from 128 are moved to the signed numbers that oneDNN multiplies with."""
         known = ask.inputs[index]
         assert isinstance(known, Tensor)
         if known.dtype is DType.UINT8:
             array = (np.asarray(array) ^ np.uint8(128)).view(np.int8)
-        return super().pack(ask, index, array)
-
-
-def with_values(work: Work) -> Work:
-    """The same step, asked with the elements of its constants."""
-    inputs = [
-        type_of(a, known=True) if a is not None and work.ask.constant(i) and not _layout(t) else t
-        for i, (t, a) in enumerate(zip(work.ask.inputs, work.inputs, strict=True))
-    ]
-    return replace(work, ask=replace(work.ask, inputs=inputs))
-
-
-def _layout(type: Type | None) -> str:
-    return type.layout if isinstance(type, Tensor) else ""
+        return super().pack(ask, choice, index, array)
 
 
 @dataclass(slots=True)

@@ -14,12 +14,12 @@ import numpy as np
 from ...ops import DType, Tensor
 from ...ops.types import Array
 from ..graph import Node
-from ..kernels.kernel import Ask, Call, Declined, Work, anchor
+from ..kernels.kernel import Ask, Call, Choice, Work, anchor
 from .api import ATTR_SCALES, ATTR_ZERO_POINTS, BIAS, DST, SRC, SRC_1, WEIGHTS, Refused
-from .kernel import WORK, Calls, OneDnn
+from .kernel import WORK, Calls, OneDnn, chosen
 from .memory import ANY, Memory
 from .primitive import Attributes, Bound, Draft, Operand, Place, PostOp, repacked
-from .quantised import BYTES, MICROSOFT, output, signed, tensors, values, whole_products, with_values, zero_of
+from .quantised import BYTES, MICROSOFT, output, signed, tensors, values, whole_products, zero_of
 
 LIVE = "live"  # ("live", 0): the scale, 1: the zero point in float32, 2: in int32
 _ONE = (1,)
@@ -46,21 +46,15 @@ class Dynamic(OneDnn):
 
     def prepare(self, work: Work) -> Call:
         """The primitives over the buffers of the step, behind a look at the input."""
-        work = with_values(work)
-        found = self._describe(work.ask)
-        if isinstance(found, Declined):
-            raise Refused(found.reason)
         live = [np.ones(1, np.float32), np.zeros(1, np.float32), np.zeros(1, np.int32)]
         x = work.inputs[0]
         assert x is not None
-        calls = self._bound(work, found, {(LIVE, i): a for i, a in enumerate(live)})
+        calls = self._bound(work, {(LIVE, i): a for i, a in enumerate(live)})
         return Looking(calls, x, live, [a for a in work.outputs[1:] if a is not None])
 
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+    def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
         """Weights as signed numbers, in the layout that the product reads."""
-        found = self._describe(ask)
-        assert not isinstance(found, Declined)
-        product = found[-1]
+        product = chosen(choice, ask.target)[-1]
         (operand,) = product.draft.at(("in", index))
         if array.dtype == np.uint8:
             array = (np.asarray(array) ^ np.uint8(128)).view(np.int8)

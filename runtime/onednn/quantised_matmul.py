@@ -200,7 +200,7 @@ class MatMulNBits(Quantised):
         attributes = replace(parts.attributes(), math=ask.target.math)
         yield Draft("matmul", (source, weights, *parts.operands, target), attributes=attributes)
 
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+    def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
         """The numbers that the bits stand for."""
         (link,) = chain(ask.node)
         at = [link.operand(i) for i in range(2, 5)]
@@ -208,4 +208,4 @@ class MatMulNBits(Quantised):
         assert scales is not None
         numbers = {n: attr(link, n) for n in ("K", "N", "bits", "block_size")}
         dense = dense_weights(np.asarray(array), scales, zeros, order, **numbers)
-        return OneDnn.pack(self, ask, index, np.ascontiguousarray(dense.T))
+        return OneDnn.pack(self, ask, choice, index, np.ascontiguousarray(dense.T))

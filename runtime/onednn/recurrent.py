@@ -14,9 +14,9 @@ from ...ops import DType, Tensor, Type
 from ...ops.dataclasses import dataclass
 from ...ops.fused import ABSENT
 from ...ops.types import Array
-from ..kernels.kernel import Ask
+from ..kernels.kernel import Ask, Choice
 from .api import BIAS, DST, DST_1, DST_2, SRC, SRC_1, SRC_2, WEIGHTS, WEIGHTS_1, WEIGHTS_2, Refused
-from .kernel import WORK, OneDnn, floats
+from .kernel import WORK, OneDnn, chosen, floats
 from .library import library
 from .memory import ANY, Memory, layout_of, nbytes, strides_of
 from .postops import Link, chain
@@ -81,10 +81,9 @@ class Recurrent(OneDnn):
         for plain in (True, False) if _reads_only(ask, sizes) else (False, True):
             yield _drafts(ask, link, sizes, x, plain)
 
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+    def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
         """Weights and biases with the gates in oneDNN's order."""
-        found = self._describe(ask)
-        assert isinstance(found, tuple)
+        found = chosen(choice, ask.target)
         (link,) = chain(ask.node)
         sizes, order = _sizes(ask, link), GATES[link.op]
         if index in (W, R):

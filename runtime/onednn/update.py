@@ -10,7 +10,7 @@ https://oneapi-src.github.io/oneDNN/dev_guide_binary.html
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,12 @@ from ...ops import DType
 from ...ops.dataclasses import dataclass
 from ...ops.types import Array
 from ...ops.update import STATES
+from ..graph import Node
 from ..kernels.kernel import Ask, Call, Choice, Declined, Work, tensors
 from ..kernels.update import Blocks, Code, Update
 from ..lives import aligned
 from . import api
-from .kernel import REFERENCE, unavailable
+from .kernel import REFERENCE, chosen, unavailable
 from .library import threads
 from .memory import Handle, Memory
 from .primitive import Attributes, Descriptor, Draft, Execution, Operand, Place, PostOp, address, bind, describe
@@ -112,31 +113,24 @@ def _placed(code: Code, inputs: int, states: int, made: Mapping[int, Link]) -> t
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An update: its code, its chains, their primitives for a block, and the elements of a block."""
+    """An update: its code, its chains, how many temporaries they need, and the elements of a block."""
 
     code: Code
     chains: tuple[Chain, ...]
     temporaries: int
-    found: tuple[Descriptor, ...]
     block: int
 
+    def drafts(self, inputs: int) -> tuple[Draft, ...]:
+        """The primitives of the chains, for a block."""
+        places = {i: ("in", i) for i in range(inputs)} | {c.end: c.target for c in self.chains}
+        return tuple(_draft(self.code, c, places, self.block) for c in self.chains)
 
-def plan(ask: Ask) -> Plan:
-    """The update that a step is; Refused where oneDNN has no fast primitives for it, or the tensor is small."""
-    inputs = tensors(ask.inputs)
-    assert inputs is not None
-    size, states = inputs[0].elements or 0, STATES[ask.node.op]
-    if size < FEW:
-        raise api.Refused(f"there are fewer than {FEW} elements")
-    code = Update.code(ask.node, [t.dtype for t in inputs])
-    made, temporaries = chains(code, len(inputs), states)
-    places = {i: ("in", i) for i in range(len(inputs))} | {c.end: c.target for c in made}
-    block = min(size, BLOCK)
-    found = tuple(describe(_draft(code, c, places, block), ask.target.threads) for c in made)
-    slow = [d.implementation for d in found if d.implementation.startswith(REFERENCE)]
-    if slow:
-        raise api.Refused(f"only {slow[0]} would do")
-    return Plan(code, made, temporaries, found, block)
+
+def plan(node: Node, dtypes: Sequence[DType], size: int) -> Plan:
+    """The update that a step on tensors of `size` elements is; Refused where it is no sequence of chains."""
+    code = Update.code(node, dtypes)
+    made, temporaries = chains(code, len(dtypes), STATES[node.op])
+    return Plan(code, made, temporaries, min(size, BLOCK))
 
 
 def _row(count: int) -> Memory:
@@ -170,27 +164,38 @@ class ChainedUpdate(Update):
         choice = super().select(ask)
         if isinstance(choice, Declined):
             return choice
+        inputs = tensors(ask.inputs)
+        assert inputs is not None
+        size = inputs[0].elements or 0
+        if size < FEW:
+            return Declined(f"there are fewer than {FEW} elements")
         try:
-            made = plan(ask)
+            made = plan(ask.node, [t.dtype for t in inputs], size)
+            found = [describe(draft, ask.target.threads) for draft in made.drafts(len(inputs))]
         except api.Refused as error:
             return Declined(str(error))
+        slow = [d.implementation for d in found if d.implementation.startswith(REFERENCE)]
+        if slow:
+            return Declined(f"only {slow[0]} would do")
         held = made.temporaries * aligned(made.block * DType.FLOAT.itemsize)
-        names = dict.fromkeys(d.implementation for d in made.found)
         return Choice(
             self.name,
-            workspace=held + aligned(max(d.scratch for d in made.found)) + choice.workspace,
+            workspace=held + aligned(max(d.scratch for d in found)) + choice.workspace,
             aliases=choice.aliases,
-            implementation=", ".join(names),
+            implementation=", ".join(dict.fromkeys(d.implementation for d in found)),
+            primitives=tuple(d.draft for d in found),
         )
 
     def prepare(self, work: Work) -> Call:
-        return _Pieces(plan(work.ask), work)
+        inputs = [a for a in work.inputs if a is not None]
+        made = plan(work.node, [DType.of(a.dtype) for a in inputs], inputs[0].size)
+        return _Pieces(made, chosen(work.choice, work.ask.target), work)
 
 
 class _Pieces:
     """The chains of a block, which move from block to block, and NumPy's blocks for the rest."""
 
-    def __init__(self, made: Plan, work: Work) -> None:
+    def __init__(self, made: Plan, found: Sequence[Descriptor], work: Work) -> None:
         self._plan, self._threads = made, work.ask.target.threads
         self._xs: list[Any] = [*work.inputs]
         self._outs = [y.reshape(-1) for y in work.outputs if y is not None]
@@ -203,10 +208,10 @@ class _Pieces:
         self._tensors = {("in", i): i for i in range(len(self._xs)) if not code.scalar[i]}
         arrays |= {place: self._xs[i].reshape(-1) for place, i in self._tensors.items()}
         arrays |= {("out", o): y for o, y in enumerate(self._outs)}
-        scratch = work.scratch(DType.UINT8, (n,)) if (n := max(d.scratch for d in made.found)) else None
+        scratch = work.scratch(DType.UINT8, (n,)) if (n := max(d.scratch for d in found)) else None
         self._memories: dict[Place, Handle] = {}
         self._calls: list[Execution] = []
-        for d in made.found:
+        for d in found:
             call = bind(d, arrays, scratch, self._memories)
             assert isinstance(call, Execution)
             self._calls.append(call)

@@ -18,6 +18,7 @@ from ..cudnn.library import is_plan
 from ..driver import cupy, described, index_of
 from ..found import needed
 from ..generated import laid
+from ..memory import check_operand
 from ..timing import TIMED, fastest, filled, milliseconds
 from .library import ALIGNED, HANDLES, Algorithm, Descriptors, Library, alignment, find
 from .product import Matrix, Product, Refused
@@ -149,6 +150,7 @@ class Products:
             aliases=(Alias(0, added),) if once and layouts[added] == layouts[-1] else (),
             layouts=layouts if any(layouts) else (),
             implementation=BY_RULE if algorithm is None else f"cuBLASLt algorithm {_number(algorithm)}",
+            primitives=(product,),
         )
 
     def recall(self, ask: Ask, choice: Choice) -> None:
@@ -161,13 +163,14 @@ class Products:
 
     def prepare(self, work: Work) -> Call:
         """The calls over the buffers of the step, on CuPy's current stream."""
-        product, target = written(work.ask), work.ask.target
+        (product,), target = work.choice.primitives, work.ask.target
         library = _library()
         descriptors = Descriptors(library, product)
         handle = HANDLES.get(library, index_of(target.device))
         params = work.choice.params
         algorithm = Algorithm(str(params["algorithm"]), work.choice.workspace)
         space = work.scratch(DType.UINT8, (algorithm.workspace,)) if algorithm.workspace else None
+        _check(work, product)
         starts = [_addresses(work, product, each) for each in product.starts]
         if product.bias is not None:
             descriptors.point_bias(_address(work, product.bias))
@@ -176,9 +179,9 @@ class Products:
             algorithm = descriptors.algorithms(handle, algorithm.workspace, 1, aligned)[0]
         return _Run(descriptors, handle, starts, algorithm, 0 if space is None else int(space.data.ptr))
 
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+    def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
         """A constant in a layout that is an order of its dims."""
-        return laid(array, _layouts(ask, written(ask))[index])
+        return laid(array, choice.layouts[index])
 
     def _algorithm(self, ask: Ask, product: Product) -> Algorithm | None:
         if is_plan(ask.target.device):
@@ -204,6 +207,14 @@ class _Run:
             descriptors.call(handle, each, algorithm, workspace, stream)
 
 
+def _check(work: Work, p: Product) -> None:
+    """Raise PlanError where a call would touch bytes behind the end of an operand."""
+    for side, m in enumerate((p.a, p.b, p.c or p.d, p.d)):
+        rows, columns = (m.columns, m.rows) if m.turned else (m.rows, m.columns)
+        last = (rows - 1) * m.leading + columns + m.apart * (p.batch - 1) + max(start[side] for start in p.starts)
+        check_operand(_array(work, m.place), last * m.dtype.itemsize, m.dtype.itemsize, m.place)
+
+
 def _addresses(work: Work, p: Product, start: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
     """Where A, B, C and D of one call begin; C is D where nothing is added."""
     at = [
@@ -215,8 +226,11 @@ def _addresses(work: Work, p: Product, start: tuple[int, int, int, int]) -> tupl
 
 
 def _address(work: Work, place: tuple[str, int]) -> int:
-    found: Any = (work.inputs if place[0] == "in" else work.outputs)[place[1]]
-    return int(found.data.ptr)
+    return int(_array(work, place).data.ptr)
+
+
+def _array(work: Work, place: tuple[str, int]) -> Any:
+    return (work.inputs if place[0] == "in" else work.outputs)[place[1]]
 
 
 def _layouts(ask: Ask, product: Product) -> tuple[str, ...]:

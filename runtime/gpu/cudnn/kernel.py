@@ -14,12 +14,14 @@ from ...graph import Node
 from ...kernels.kernel import Ask, Call, Choice, Declined, Work, anchor
 from ...onednn.postops import Link, chain
 from ..generated import laid
+from ..memory import check_operand
 from .draft import Draft, Refused
 from .epilogue import FLOATS
 from .library import Library, find, handle, is_plan
 from .plans import PLANS, Plan, load
 from .rule import expected
 
+ALIGNED = 16  # bytes: where cuDNN expects tensors to begin, unless it is told otherwise
 BY_RULE = "cuDNN, by rule"  # the implementation, where there is no cuDNN to ask
 
 
@@ -67,6 +69,7 @@ class CuDnn(ABC):
             workspace=plan.workspace if plan else 0,
             layouts=layouts if any(layouts) else (),
             implementation=f"cuDNN {plan.name}" if plan else BY_RULE,
+            primitives=(taken.draft,),
         )
 
     def recall(self, ask: Ask, choice: Choice) -> None:
@@ -80,20 +83,23 @@ class CuDnn(ABC):
 
     def prepare(self, work: Work) -> Call:
         """The plan over the buffers of the step, on CuPy's current stream."""
-        device, draft = work.ask.target.device, self._draft(work.ask, int(work.choice.params["draft"]))
-        plan = PLANS.best(draft, work.ask.target)
-        if plan.name != work.choice.params["plan"]:
-            self.recall(work.ask, work.choice)
-            plan = PLANS.best(draft, work.ask.target)
+        (draft,), params, target = work.choice.primitives, work.choice.params, work.ask.target
+        plan, device = PLANS.best(draft, target), target.device
+        if plan.name != params["plan"]:
+            PLANS.recall(draft, target, params["plan"], params.get("milliseconds"))
+            plan = PLANS.best(draft, target)
         places: dict[str, Sequence[Any]] = {"in": work.inputs, "out": work.outputs}
+        for o in draft.all:
+            last = sum((n - 1) * s for n, s in zip(o.sizes, o.strides, strict=True))
+            check_operand(places[o.place[0]][o.place[1]], (last + 1) * o.dtype.itemsize, ALIGNED, o.place)
         graph = load(plan, device)
         pointers = {uid: int(places[o.place[0]][o.place[1]].data.ptr) for uid, o in enumerate(draft.all, start=1)}
         scratch = work.scratch(DType.UINT8, (plan.workspace,)) if plan.workspace else None
         return partial(_run, graph, pointers, 0 if scratch is None else int(scratch.data.ptr), device)
 
-    def pack(self, ask: Ask, index: int, array: Array) -> Array:
+    def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
         """A constant in a layout that is an order of its dims."""
-        return laid(array, layouts_of(ask, self._taken(ask).draft)[index])
+        return laid(array, choice.layouts[index])
 
     def _draft(self, ask: Ask, number: int) -> Draft:
         for i, draft in enumerate(self.drafts(ask, chain(ask.node))):

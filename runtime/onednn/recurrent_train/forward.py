@@ -22,11 +22,11 @@ class Forward(Run):
     widths: ClassVar[Mapping[str, int]] = {}
 
     @classmethod
-    def plan(cls, layer: Layer) -> Plan:
+    def plan(cls, layer: Layer, drafts: Mapping[str, Draft]) -> Plan:
         """As for every run. What is kept is written as the steps run, so that all of it must be wanted."""
         if not {"Y", *cls.widths} <= layer.wanted:
             raise Refused("what is kept is not wanted")
-        return super().plan(layer)
+        return super().plan(layer, drafts)
 
     @staticmethod
     def inputs(layer: Layer, width: int) -> Draft:

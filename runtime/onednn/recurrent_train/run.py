@@ -72,14 +72,23 @@ class Stepwise:
         if (why := unavailable(ask)) is not None:
             return Declined(why)
         try:
-            plan = self.run.plan(layer_of(ask))
+            layer = layer_of(ask)
+            drafts = self.run.drafts(layer)
+            plan = self.run.plan(layer, drafts)
         except Refused as error:
             return Declined(str(error))
         names = dict.fromkeys(d.implementation for d in plan.products.values())
-        return Choice(self.name, workspace=plan.nbytes, implementation=", ".join(names))
+        return Choice(
+            self.name,
+            {"products": tuple(drafts)},
+            workspace=plan.nbytes,
+            implementation=", ".join(names),
+            primitives=tuple(drafts.values()),
+        )
 
     def prepare(self, work: Work) -> Call:
-        return self.run(self.run.plan(layer_of(work.ask)), work)
+        drafts = dict(zip(work.choice.params["products"], work.choice.primitives, strict=True))
+        return self.run(self.run.plan(layer_of(work.ask), drafts), work)
 
 
 class Run(ABC):
@@ -107,9 +116,9 @@ class Run(ABC):
         """All calls of a direction, in their order."""
 
     @classmethod
-    def plan(cls, layer: Layer) -> Plan:
-        """Refused where oneDNN has no fast product of a kind."""
-        found = {name: describe(draft, layer.threads) for name, draft in cls.drafts(layer).items()}
+    def plan(cls, layer: Layer, drafts: Mapping[str, Draft]) -> Plan:
+        """The layer with these products. Refused where oneDNN has no fast one of a kind."""
+        found = {name: describe(draft, layer.threads) for name, draft in drafts.items()}
         for d in found.values():
             if d.implementation.startswith("ref"):
                 raise Refused(f"only {d.implementation} would do")
