@@ -63,8 +63,10 @@ class Arranger:
         if bodies and not self.target.sm:  # those of a GPU's steps have their place on the host
             # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner
             choice = replace(choice, workspace=max(map(body_bytes, bodies.values())))
+        asked = layouts_asked(ask)
         if not choice.layouts and not any(isinstance(t, Tensor) and t.layout for t in ins):
-            self.steps.append(Step(without_bodies(node) if bodies else node, choice, bodies, declined, dynamic))
+            without = without_bodies(node) if bodies else node
+            self.steps.append(Step(without, choice, bodies, declined, dynamic, asked=asked if any(asked) else ()))
             return  # nothing lies in another way than row-major
         choice = as_they_lie(choice, ins)
         before, after = split(choice, node)
@@ -87,7 +89,6 @@ class Arranger:
                 renamed.append(name)
         if (*inputs, *renamed) != (*node.inputs, *node.outputs):
             node = replace(node, inputs=tuple(inputs), outputs=tuple(renamed))
-        asked = layouts_asked(ask)
         asked = () if asked == choice.layouts else asked
         without = without_bodies(node) if bodies else node
         self.steps.append(Step(without, choice, bodies, declined, dynamic, asked=asked))

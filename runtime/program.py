@@ -14,6 +14,7 @@ from ..ops.errors import PlanError
 from ..ops.exchange import AWAIT, DOMAIN, EMIT
 from .graph import Graph, Node
 from .kernels import Choice, Target
+from .kernels.defects import MARK
 from .lives import aligned
 from .plan import MemoryPlan, Space
 
@@ -129,6 +130,11 @@ class Program:
     def allocating(self) -> int:
         """How many steps run a reference that allocates its result."""
         return sum(s.choice.allocates for s in self.all_steps())
+
+    @property
+    def defects(self) -> int:
+        """How many kernels have failed while they were asked for a step, which another one took."""
+        return sum(reason.startswith(MARK) for s in self.all_steps() for _, reason in s.declined)
 
     @property
     def dynamic(self) -> int:

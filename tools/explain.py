@@ -36,6 +36,7 @@ def explain(
         "steps": len(program.all_steps()),
         "allocating_steps": program.allocating,
         "dynamic_steps": program.dynamic,
+        "kernel_defects": program.defects,
     }
     tables: list[Table] = []
     if program.target.sm:

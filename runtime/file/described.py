@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +27,7 @@ CLASSES: Final = {
     **{f"cudnn.{name}": "gpu.cudnn.draft" for name in ("Draft", "Operand", "Node")},
     **{f"cublaslt.{name}": "gpu.cublaslt.product" for name in ("Product", "Matrix")},
 }
-_PACKAGE: Final = __package__.rpartition(".")[0]
+_PACKAGE: Final = (__package__ or "").rpartition(".")[0]
 
 
 def written(described: Any) -> str:
@@ -83,7 +82,21 @@ def _tupled(value: Any) -> Any:
 
 @cache
 def _class(name: str) -> Any:
-    return getattr(import_module(f"{_PACKAGE}.{CLASSES[name]}"), name.rpartition(".")[2])
+    module: Any
+    match CLASSES[name]:  # those of GPUs with the first program for one
+        case "onednn.primitive":
+            from ..onednn import primitive as module
+        case "onednn.memory":
+            from ..onednn import memory as module
+        case "kernels.kernel":
+            from ..kernels import kernel as module
+        case "gpu.launch":
+            from ..gpu import launch as module
+        case "gpu.cudnn.draft":
+            from ..gpu.cudnn import draft as module
+        case _:
+            from ..gpu.cublaslt import product as module
+    return getattr(module, name.rpartition(".")[2])
 
 
 @cache
