@@ -5,6 +5,7 @@ MezzoError
 │   └── UnsupportedModel  the file is right, and asks for what is not carried
 ├── ShapeError            operands do not fit an operator (types, ranks, sizes, attributes)
 ├── InputError            feeds do not fit the model's signature
+│   └── ArgumentError     what a call of ONNX Runtime's would refuse too, or would be ignored here
 ├── BudgetError           a limit would be passed; raised before the memory or time is taken
 ├── ExecutionError        a step failed while it ran
 ├── DeadlineError         a wait or a run passed its deadline
@@ -69,6 +70,11 @@ class ShapeError(MezzoError):
 
 class InputError(MezzoError):
     """What was fed does not fit the model's inputs."""
+
+
+class ArgumentError(InputError, ValueError, RuntimeError):
+    """What is given to a call that ONNX Runtime has too is wrong, or would be ignored. It is also what ONNX Runtime
+    raises there: ValueError for what is written wrongly, RuntimeError for names that it does not know."""
 
 
 class BudgetError(MezzoError):

@@ -13,8 +13,11 @@ from ..ops import DType, Map, Optional, Tensor, Type
 from ..ops import Sequence as SequenceType
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass
+from ..ops.errors import ArgumentError, InputError
 from ..runtime.program import Port
 from .load import load
+from .providers import CPU, choose
+from .session_options import RunOptions, SessionOptions, check_kind
 
 _NAMES = {
     DType.FLOAT: "float",
@@ -67,20 +70,47 @@ class InferenceSession:
     def __init__(
         self,
         path_or_bytes: str | os.PathLike[str] | bytes,
-        sess_options: None = None,
-        providers: Sequence[str] | None = None,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
         budget: Budget | None = None,
     ) -> None:
-        """`providers` is taken for compatibility: everything runs on this build's devices."""
-        self.session = load(path_or_bytes, budget=budget)
+        """The first of `providers` that is here runs the model, the CPU where none is given: see tools/providers.py for
+        their options, and SessionOptions for those of the session. Warns of providers that are not here or do nothing.
+
+        Raises ArgumentError for what is not known or would be ignored, and as `load` does.
+        """
+        check_kind(sess_options, SessionOptions, "sess_options")
+        said = sess_options or SessionOptions()
+        self._place = place = choose(providers, provider_options)
+        if said.use_deterministic_compute and place.device != "cpu":
+            why = "libraries of GPUs promise no equal bits"
+            raise ArgumentError(why, where="SessionOptions.use_deterministic_compute", hint=f"give providers=[{CPU!r}]")
+        self.session = load(
+            path_or_bytes,
+            device=place.device,
+            budget=budget,
+            strategy="both" if said.enable_mem_reuse else "none",
+            threads=said.intra_op_num_threads or None,
+            precision=place.precision,
+        )
 
     def run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: None = None
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
     ) -> list[Any]:
-        """Run once; returns the named outputs in that order (None: all). Raises as Session.run does."""
+        """Run once; returns the named outputs in that order (None: all). Raises as Session.run does, ArgumentError (a
+        ValueError) for feeds that do not fit."""
+        check_kind(run_options, RunOptions, "run_options")
         names = list(output_names) if output_names else [p.name for p in self.session.outputs]
-        results = self.session.run(input_feed, names=tuple(dict.fromkeys(names)))
+        cancel = None if run_options is None else run_options.cancel
+        try:
+            results = self.session.run(input_feed, names=tuple(dict.fromkeys(names)), cancel=cancel)
+        except InputError as error:
+            raise ArgumentError(error.message, where=error.where, hint=error.hint, parts=error.parts) from error
         return [results[n] for n in names]
 
     def get_inputs(self) -> list[NodeArg]:
@@ -96,5 +126,9 @@ class InferenceSession:
         return [NodeArg.of(p) for p in self.session.outputs]
 
     def get_providers(self) -> list[str]:
-        """The devices in use, by ONNX Runtime's names."""
-        return ["CPUExecutionProvider"]
+        """The devices in use, by ONNX Runtime's names; steps without a kernel on the first run on the next."""
+        return list(self._place.providers)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The options of each of them."""
+        return {name: dict(options) for name, options in self._place.providers.items()}

@@ -25,6 +25,7 @@ True
 from . import onnx
 from .ops.budget import Budget
 from .ops.errors import (
+    ArgumentError,
     BudgetError,
     Cancelled,
     DeadlineError,
@@ -47,8 +48,10 @@ from .tools.inference_session import InferenceSession
 from .tools.lazy import names as __dir__  # noqa: F401 (PEP 562 too)
 from .tools.lazy import training as __getattr__  # noqa: F401 (PEP 562: Python calls it for names of training)
 from .tools.load import load
+from .tools.session_options import RunOptions, SessionOptions
 
 __all__ = [
+    "ArgumentError",
     "Budget",
     "BudgetError",
     "Cancelled",
@@ -62,7 +65,9 @@ __all__ = [
     "ModelError",
     "PeerError",
     "PlanError",
+    "RunOptions",
     "Session",
+    "SessionOptions",
     "ShapeError",
     "Trainer",
     "UnsupportedModel",

@@ -1,0 +1,143 @@
+"""Execution providers, as users of ONNX Runtime name them, and the devices that they are here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..ops.dataclasses import dataclass
+from ..ops.errors import ArgumentError, MissingPackage
+from ..runtime.device import device
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+# Those that ONNX Runtime knows (get_all_providers of 1.32), and names that it had before.
+KNOWN = (
+    CPU, CUDA, "ACLExecutionProvider", "ArmNNExecutionProvider", "AzureExecutionProvider", "CANNExecutionProvider",
+    "CoreMLExecutionProvider", "DmlExecutionProvider", "DnnlExecutionProvider", "JsExecutionProvider",
+    "MIGraphXExecutionProvider", "NnapiExecutionProvider", "NvTensorRTRTXExecutionProvider",
+    "OpenVINOExecutionProvider", "QNNExecutionProvider", "ROCMExecutionProvider", "RknpuExecutionProvider",
+    "SNPEExecutionProvider", "TensorrtExecutionProvider", "TvmExecutionProvider", "VSINPUExecutionProvider",
+    "VitisAIExecutionProvider", "WebGpuExecutionProvider", "WebNNExecutionProvider", "XnnpackExecutionProvider",
+)  # fmt: skip
+WHERE = "InferenceSession(providers=)"
+Asked = tuple[str, Mapping[str, Any]]  # a provider, and its options
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a session runs: `device` and `precision` as mz.load takes them, and what providers that is called, the
+    first one first, each with all of its options."""
+
+    device: str
+    precision: str
+    providers: Mapping[str, Mapping[str, str]]
+
+
+def choose(providers: Sequence[Any] | None, options: Sequence[Mapping[str, Any]] | None) -> Place:
+    """The first provider that is here. Warns of those before that are not, and of those behind that do nothing.
+
+    `providers` are names, or pairs of a name and its options; `options` gives them apart. Raises ArgumentError for
+    names and options that are not known.
+
+    >>> choose(["CPUExecutionProvider"], None).providers
+    {'CPUExecutionProvider': {}}
+    """
+    asked: dict[str, Mapping[str, Any]] = {}
+    for name, given in _pairs(providers, options):
+        _known(name)
+        if name in asked:
+            _warn(f"{name} is given twice; its first place and options count")
+        else:
+            asked[name] = given
+    place = None
+    for name, given in asked.items():
+        if place is not None:
+            if name != CPU:  # what has no kernel on another device runs there
+                _warn(f"{name} is not used: {next(iter(place.providers))} runs the whole model")
+            elif given:
+                _no_options(name, given)
+        elif name not in PLACES:
+            _warn(f"{name} is not one of {', '.join(PLACES)}, which this build has; the next one is taken")
+        else:
+            try:
+                place = PLACES[name](given)
+            except MissingPackage as error:
+                _warn(f"{name} is not available: {error.message}; the next one is taken")
+    return place or _on_cpu({})
+
+
+def _pairs(providers: Any, options: Any) -> list[Asked]:
+    """Names and options side by side, in either way of writing them."""
+    if providers is None:
+        if options is not None:
+            raise ArgumentError("there are options and no providers", where="InferenceSession(provider_options=)")
+        return []
+    if isinstance(providers, str) or not isinstance(providers, Sequence):
+        raise ArgumentError(f"{providers!r} is no list", where=WHERE, hint=f"give [{CPU!r}]")
+    if options is None:
+        return [_pair(each) for each in providers]
+    if not isinstance(options, Sequence) or len(options) != len(providers):
+        raise ArgumentError(
+            f"{options!r} is no list with options for each of {len(providers)} providers",
+            where="InferenceSession(provider_options=)",
+            hint="give one mapping for each, in their order",
+        )
+    for each in providers:
+        if not isinstance(each, str):
+            raise ArgumentError(f"{each!r} has options of its own, and provider_options= gives others", where=WHERE)
+    return [_pair(pair) for pair in zip(providers, options, strict=True)]
+
+
+def _pair(given: Any) -> Asked:
+    match given:
+        case str():
+            return given, {}
+        case (str() as name, Mapping() as options):
+            return name, options
+    raise ArgumentError(f"{given!r} is neither a name nor a pair (name, options)", where=WHERE)
+
+
+def _known(name: str) -> None:
+    if name not in KNOWN:
+        from difflib import get_close_matches  # of a start, a millisecond
+
+        near = get_close_matches(name, KNOWN, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ArgumentError(f"there is no provider {name!r}", where=WHERE, hint=f"{hint}Here are {', '.join(PLACES)}")
+
+
+def _on_cpu(options: Mapping[str, Any]) -> Place:
+    _no_options(CPU, options)
+    return Place("cpu", "fp32", {CPU: {}})
+
+
+def _on_gpu(options: Mapping[str, Any]) -> Place:
+    """The GPU of `device_id`; `use_tf32` says whether operands of float32 products are rounded to TF32 (0 here, if it
+    is not given)."""
+    _no_options(CUDA, {name: value for name, value in options.items() if name not in ("device_id", "use_tf32")})
+    said = {name: str(options.get(name, 0)) for name in ("device_id", "use_tf32")}
+    if not (said["device_id"].isascii() and said["device_id"].isdigit()) or said["use_tf32"] not in ("0", "1"):
+        raise ArgumentError(
+            f"device_id={said['device_id']}, use_tf32={said['use_tf32']}",
+            where=f"{CUDA}'s options",
+            hint="device_id is the number of a GPU, use_tf32 0 or 1",
+        )
+    found = device(f"gpu:{int(said['device_id'])}")
+    return Place(found.name, "tf32" if said["use_tf32"] == "1" else "fp32", {CUDA: said, CPU: {}})
+
+
+PLACES: dict[str, Callable[[Mapping[str, Any]], Place]] = {CUDA: _on_gpu, CPU: _on_cpu}
+
+
+def _no_options(name: str, options: Mapping[str, Any]) -> None:
+    if options:
+        raise ArgumentError(
+            f"{', '.join(map(repr, options))} would be ignored",
+            where=f"{name}'s options",
+            hint="leave them out; device_id and use_tf32 are known" if name == CUDA else "leave them out",
+        )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(f"{WHERE}: {message}", UserWarning, stacklevel=4)
