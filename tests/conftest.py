@@ -21,12 +21,9 @@ from hypothesis import HealthCheck, settings
 import mezzo
 from mezzo.runtime.arrays import random
 
+from .peers import PEERS
+
 ROOT = Path(__file__).parents[1]
-PEERS = (
-    *("onnxruntime", "onnxscript", "skl2onnx", "sklearn", "torch"),
-    *("magika", "nudenet", "rapidocr_onnxruntime", "silero_vad"),  # only for the models that they carry
-    "cupy",  # only for its binding of NVRTC, which compiles kernels for GPUs without one
-)
 
 # The suite tries the same examples every time; the soak looks for new ones. Neither times anything.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

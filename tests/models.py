@@ -11,7 +11,6 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 import pytest
+
+from .peers import peer
 
 Array = np.ndarray[Any, Any]
 
@@ -124,10 +125,9 @@ REAL = [*LIGHT, *OTHERS]
 real_models = pytest.mark.parametrize("real", REAL, ids=lambda r: r.name)
 
 
-@cache
 def referee() -> Any:
     """ONNX Runtime; skips the test where it is absent."""
-    return pytest.importorskip("onnxruntime", reason="ONNX Runtime is the referee: pip install --group peers")
+    return peer("onnxruntime")
 
 
 def ort_run(model: bytes | str | Path | onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:

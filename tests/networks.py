@@ -184,3 +184,8 @@ def batch_for(graph: Graph, number: int, size: int = 8) -> dict[str, Array]:
         "x": rng.standard_normal((size, *sizes)).astype(kind.dtype.numpy),
         "target": rng.integers(0, int(out.dims[-1] or 0), size),
     }
+
+
+def distance(a: Array, b: Array) -> float:
+    """Relative, in the L2 norm."""
+    return float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(b)), 1e-30)

@@ -20,6 +20,7 @@ from mezzo.runtime.arrays.indexing import _basic, as_operators
 from mezzo.runtime.arrays.place import Place
 
 from .array_modes import MODES, Using, every_mode, line_after  # noqa: F401 (a fixture)
+from .peers import peer
 
 nd: Any = mz.nd
 python: Any = operator
@@ -382,7 +383,7 @@ def test_dlpack_both_ways(mode: str) -> None:
     a += 1
     a.wait_to_read()
     assert shared[0, 0] == 1, "the same memory"
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
     theirs = torch.from_dlpack(a)
     assert theirs.tolist() == a.tolist()
     back = nd.from_dlpack(torch.arange(3) + 1)

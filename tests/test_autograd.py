@@ -24,6 +24,7 @@ from mezzo.runtime.autograd.tape import PATIENCE, Entry
 from mezzo.runtime.engine import process
 
 from .models import referee
+from .peers import peer
 
 RNG = np.random.default_rng(0)
 
@@ -78,7 +79,7 @@ def test_random_programs_against_finite_differences(steps: list[int], seed: int)
 
 def test_a_network_against_pytorch() -> None:
     referee()
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
     shapes = {"k": (4, 1, 3, 3), "c": (4,), "w": (36, 5), "b": (5,)}
     values = {n: (RNG.standard_normal(s) * 0.3).astype(np.float32) for n, s in shapes.items()}
     data, label = RNG.standard_normal((6, 1, 8, 8)).astype(np.float32), np.arange(6) % 5

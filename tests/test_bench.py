@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from mezzo.tools import compare
 from mezzo.tools.compare import Agreement, Contestant, EngineFailed, Measured, command, error, lined_up, race, ratios
 
 from .models import referee
+from .peers import peer
 from .test_cli import as_json, mezzo
 
 DIGITS = str(digits_model())
@@ -131,16 +131,18 @@ def table(name: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(program), *args], capture_output=True, text=True)
 
 
-def test_the_table_of_training(tmp_path: Path) -> None:
-    """Ours and PyTorch, if it is there: their first losses agree, and the row has all that is told of it."""
-    peer = "torch-eager" if find_spec("torch") else ""
+@pytest.mark.parametrize("other", ["", "torch-eager"])
+def test_the_table_of_training(other: str, tmp_path: Path) -> None:
+    """Ours, and beside it PyTorch: their first losses agree, and the row has all that is told of it."""
+    if other:
+        peer("torch")
     file = tmp_path / "training.json"
     short = ("--quick", "--rounds", "1", "--seconds", "0.001", "--threads", "1")
-    done = table("training", "--rows", "mlp/b64/fp32", "--peers", peer, *short, "--json", str(file))
+    done = table("training", "--rows", "mlp/b64/fp32", "--peers", other, *short, "--json", str(file))
     assert not done.returncode, done.stderr
     (row,) = json.loads(file.read_text())
     assert (row["case"], row["rounds"], row["threads"]) == ("mlp/b64/fp32", 1, 1)
-    assert set(row["engines"]) == {"mezzo", *filter(None, [peer])}
+    assert set(row["engines"]) == {"mezzo", *filter(None, [other])}
     for engine in row["engines"].values():
         assert engine["precision"] == "fp32"
         assert min(engine["median_ms"], engine["first_ms"], engine["load_ms"]) > 0

@@ -20,6 +20,7 @@ from mezzo.runtime.session import Session
 
 from . import gradients as check
 from .models import ort_run
+from .peers import peer
 
 BOOL = Tensor(DType.BOOL, ())
 G = Any  # builders
@@ -258,7 +259,7 @@ def test_programs_and_other_runtimes_agree(name: str) -> None:
 
 
 def test_a_scan_as_pytorch_unrolls_it() -> None:
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
     graph, feeds = scan_with_captured_weights()
     made = to_inputs(graph, graph.outputs[1])
     ours = evaluate(made, feeds)
@@ -273,7 +274,7 @@ def test_a_scan_as_pytorch_unrolls_it() -> None:
 
 
 def test_a_while_loop_as_pytorch_runs_it() -> None:
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
     graph, feeds = while_loop()
     ours = evaluate(to_inputs(graph, graph.outputs[1]), feeds)
     x, w = (torch.tensor(feeds[n], requires_grad=True) for n in "xw")

@@ -17,12 +17,13 @@ from mezzo.runtime.session import Session
 from mezzo.train.trainer import Trainer
 
 from .networks import NETWORKS, WIDE, batch_for, encoder, mlp
+from .peers import peer
 
 Array = np.ndarray[Any, Any]
 
 
 def step_in_onnx_runtime(name: str, path: Path, steps: int = 20) -> None:
-    ort = pytest.importorskip("onnxruntime", reason="ONNX Runtime is the referee: make install PEERS=1")
+    ort = peer("onnxruntime")
     trainer = Trainer(NETWORKS[name](DType.FLOAT), optimizer=Adam(rate=0.001), clip_norm=5.0)
     trainer.step(batch_for(trainer.source, 99))
     trainer.export_step(path)

@@ -23,6 +23,7 @@ from mezzo.runtime.arrays.array import Array
 from mezzo.runtime.optimizer import SGD, Adam
 
 from .models import referee
+from .peers import peer
 
 RNG = np.random.default_rng(3)
 
@@ -48,7 +49,7 @@ LOSSES: dict[str, tuple[loss.Loss, str, str]] = {
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_are_those_of_pytorch(name: str) -> None:
     referee()
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
     block, expected, kind = LOSSES[name]
     p = RNG.standard_normal((4, 3)).astype(np.float32)
     unit = RNG.random((4, 3)).astype(np.float32)
@@ -71,7 +72,7 @@ def test_losses_are_those_of_pytorch(name: str) -> None:
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
 def test_recurrent_layers_are_those_of_pytorch(kind: str) -> None:
     referee()
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
     orders = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}  # ours, by the number that PyTorch has
     x = RNG.standard_normal((5, 2, 4)).astype(np.float32)
     theirs = getattr(torch.nn, kind)(4, 3, num_layers=2, bidirectional=True)

@@ -17,6 +17,7 @@ from mezzo.runtime.infer import infer
 from mezzo.runtime.session import Session
 
 from . import gradients as check
+from .peers import peer
 
 # Operators whose gradients must have gradients: what penalties on gradients and second-order methods are made of.
 SECOND = set(
@@ -131,7 +132,7 @@ def test_places_that_nobody_asked_for_are_kept_for_the_gradient() -> None:
 
 def at_kinks() -> list[Any]:
     """Operators where they bend, their attributes, and what PyTorch calls them."""
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
     f, limits = torch.nn.functional, [-1.0, 1.0]
     ties, other = [[1.0, 3, 3, -2], [0, 0, 0, 0]], [[1.0, 2, 3, -1], [0, 1, 0, -1]]
     return [
@@ -162,7 +163,7 @@ def at_kinks() -> list[Any]:
 
 @pytest.mark.parametrize("number", range(22))
 def test_at_kinks_gradients_are_those_of_pytorch(number: int) -> None:
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
     name, values, attrs, function = at_kinks()[number]
     xs = [np.array(v, np.int64 if np.asarray(v).dtype.kind == "i" else np.float64) for v in values]
     c = check.case(OPS["", name], Sample(xs, attrs))

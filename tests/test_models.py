@@ -16,6 +16,7 @@ from mezzo.runtime.session import Session
 
 from .graphs import in_float64, wide
 from .models import LIGHT, OTHERS, Array, Real, ort_run, real_models
+from .peers import peer
 from .test_program import poisoned
 
 TOLERANCE = 1e-3
@@ -74,7 +75,7 @@ def photo(height: int, width: int) -> Array:
     """A real photograph, 0 to 1."""
     from PIL import Image
 
-    datasets = pytest.importorskip("sklearn.datasets", reason="its photographs: pip install --group peers")
+    datasets = peer("sklearn.datasets")
     image = Image.fromarray(datasets.load_sample_image("china.jpg")).resize((width, height))
     return np.asarray(image, np.float32).transpose(2, 0, 1) / 255
 

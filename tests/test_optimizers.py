@@ -42,6 +42,8 @@ from mezzo.runtime.schedule import Step as Falling
 from mezzo.runtime.session import Session
 from mezzo.train.step import COUNT, Scaling, Step, training_step
 
+from .peers import peer
+
 Array = np.ndarray[Any, Any]
 STEPS, BATCH = 20, 8
 NAMES = ("hidden.weight", "hidden.bias", "out.weight", "out.bias")
@@ -89,7 +91,7 @@ class Peer:
     """The same network in PyTorch."""
 
     def __init__(self, dtype: str = "float64") -> None:
-        self.torch = pytest.importorskip("torch", reason="PyTorch is the referee: make install PEERS=1")
+        self.torch = peer("torch")
         self.dtype = dtype
         self.params = {n: self.torch.tensor(a.astype(dtype), requires_grad=True) for n, a in start().items()}
 

@@ -14,6 +14,7 @@ import pytest
 import mezzo as mz
 
 from .models import model, node, ort_run, referee, value
+from .peers import peer
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
@@ -70,7 +71,7 @@ def optimised(source: Path, target: Path, feeds: Feeds) -> None:
 
 def static(layout: str) -> Callable[[Path, Path, Feeds], None]:
     def write(source: Path, target: Path, feeds: Feeds) -> None:
-        tools = pytest.importorskip("onnxruntime.quantization")
+        tools = peer("onnxruntime.quantization")
 
         class Once(tools.CalibrationDataReader):  # type: ignore[misc,name-defined]  # untyped
             def __init__(self) -> None:
@@ -85,11 +86,11 @@ def static(layout: str) -> Callable[[Path, Path, Feeds], None]:
 
 
 def dynamic(source: Path, target: Path, feeds: Feeds) -> None:
-    pytest.importorskip("onnxruntime.quantization").quantize_dynamic(source, target)
+    peer("onnxruntime.quantization").quantize_dynamic(source, target)
 
 
 def four_bits(source: Path, target: Path, feeds: Feeds) -> None:
-    tools = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
+    tools = peer("onnxruntime.quantization.matmul_nbits_quantizer")
     done = tools.MatMulNBitsQuantizer(onnx.load(source), block_size=32, is_symmetric=False)
     done.process()
     done.model.save_model_to_file(str(target))

@@ -16,6 +16,7 @@ from mezzo.ops import DType, MezzoError
 from mezzo.ops.budget import Budget
 from mezzo.runtime.session import Session
 
+from .peers import peer
 from .random_differs import Either, Refusal, operators, row_of
 from .random_models import NEWEST, Case, cases, modules
 from .referee import Referee
@@ -28,7 +29,7 @@ FLOAT_TOLERANCE, NARROW_TOLERANCE = 1e-4, 0.26
 
 @pytest.fixture(scope="module")
 def referee() -> Iterator[Referee]:
-    pytest.importorskip("onnxruntime", reason="ONNX Runtime is the referee: make install PEERS=1")
+    peer("onnxruntime")
     made = Referee()
     yield made
     made.close()

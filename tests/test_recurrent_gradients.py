@@ -15,8 +15,7 @@ from mezzo.runtime.session import Session
 
 from . import gradients as check
 from .models import ort_run
-
-torch = pytest.importorskip("torch")
+from .peers import peer
 
 STEPS, BATCH, INPUTS, HIDDEN = 5, 3, 4, 6
 GATES = {"LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2], "RNN": [0]}  # of PyTorch, by their numbers in ONNX
@@ -35,6 +34,7 @@ def layer(kind: str, **attrs: Any) -> tuple[Graph, dict[str, Any]]:
 
 def by_torch(kind: str, feeds: dict[str, Any]) -> dict[str, Any]:
     """The gradients as PyTorch has them, in ONNX's order of gates."""
+    torch = peer("torch")
     net = getattr(torch.nn, kind)(INPUTS, HIDDEN, bidirectional=True)
     order = GATES[kind]
 

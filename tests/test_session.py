@@ -24,6 +24,7 @@ from mezzo.runtime.program import STAGED
 from mezzo.runtime.session import Session
 
 from .models import BOOL, INT64, model, node, ort_run, subgraph, value
+from .peers import peer
 
 FLAG = Tensor(DType.BOOL, ())
 
@@ -382,7 +383,7 @@ def test_a_forked_child_is_told() -> None:
 
 
 def test_inference_session_speaks_like_onnxruntime() -> None:
-    ort = pytest.importorskip("onnxruntime", reason="ONNX Runtime is the referee: pip install --group peers")
+    ort = peer("onnxruntime")
     ours, theirs = mz.InferenceSession(str(digits_model())), ort.InferenceSession(str(digits_model()))
     for get in ("get_inputs", "get_outputs"):
         mine = [(a.name, a.type, a.shape) for a in getattr(ours, get)()]
@@ -526,7 +527,7 @@ def test_the_ceiling_counts_values_of_data_dependent_size() -> None:
 
 
 def test_arrays_come_and_go_without_copies() -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is the peer: pip install --group peers")
+    torch = peer("torch")
     g, n = GraphBuilder(), 2 * STAGED  # smaller ones are copied to a place of their own
     session = Session(g.graph([g.Neg(g.input("x", f32(n)))]))
     fed, seen = torch.arange(n, dtype=torch.float32), []

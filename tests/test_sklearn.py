@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +17,9 @@ from mezzo.runtime.graph import Graph
 from mezzo.runtime.session import Session
 
 from .models import ort_run
+from .peers import peer
 
-sklearn = pytest.importorskip("sklearn")
-skl2onnx = pytest.importorskip("skl2onnx")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the converter's, about its own dependencies
-
-from sklearn import ensemble, linear_model, naive_bayes, neighbors, pipeline, preprocessing, svm, tree  # noqa: E402
-from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: E402
-from sklearn.impute import SimpleImputer  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)
@@ -42,12 +38,29 @@ def with_holes(x: Array) -> Array:
     return holed
 
 
+class Sklearn:
+    """scikit-learn's modules by name, and its converter."""
+
+    def __init__(self) -> None:
+        self.convert = peer("skl2onnx")
+
+    def __getattr__(self, name: str) -> Any:
+        return peer(f"sklearn.{name}")
+
+
+@pytest.fixture(scope="module")
+def sklearn() -> Sklearn:
+    peer("sklearn")
+    return Sklearn()
+
+
 @dataclass(frozen=True)
 class Case:
-    """An estimator, what it learns, and what it is asked; `options` are the converter's."""
+    """An estimator, made of scikit-learn's modules, what it learns, and what it is asked; `options` are the
+    converter's."""
 
     name: str
-    estimator: Any
+    estimator: Callable[[Any], Any]
     target: Any
     x: Array = field(default_factory=lambda: UNSEEN)
     options: dict[str, Any] | None = None
@@ -55,56 +68,65 @@ class Case:
 
 small = {"n_estimators": 12, "random_state": 0}
 CASES = [
-    Case("forest of three classes", ensemble.RandomForestClassifier(max_depth=6, **small), THREE),
-    Case("forest of two classes named", ensemble.RandomForestClassifier(**small), TWO),
-    Case("forest that regresses", ensemble.RandomForestRegressor(**small), TARGET),
-    Case("forest of two targets", ensemble.ExtraTreesRegressor(**small), np.stack([TARGET, -(TARGET**2)], 1)),
-    Case("one tree", tree.DecisionTreeClassifier(random_state=0), THREE),
-    Case("boosting of three classes", ensemble.GradientBoostingClassifier(**small), THREE),
-    Case("boosting of two classes", ensemble.GradientBoostingClassifier(**small), TWO),
-    Case("boosting that regresses", ensemble.GradientBoostingRegressor(**small), TARGET),
-    Case("isolation forest", ensemble.IsolationForest(**small), None),
-    Case("machine with probabilities", svm.SVC(probability=True, random_state=0), THREE),
-    Case("machine of two classes with probabilities", svm.SVC(probability=True, random_state=0, kernel="poly"), TWO),
-    Case("machine without probabilities", svm.SVC(kernel="sigmoid"), THREE),
-    Case("linear machine of two classes", svm.SVC(kernel="linear"), TWO),
-    Case("machine that regresses", svm.SVR(), TARGET),
-    Case("machine of one class", svm.OneClassSVM(nu=0.2), None),
+    Case("forest of three classes", lambda s: s.ensemble.RandomForestClassifier(max_depth=6, **small), THREE),
+    Case("forest of two classes named", lambda s: s.ensemble.RandomForestClassifier(**small), TWO),
+    Case("forest that regresses", lambda s: s.ensemble.RandomForestRegressor(**small), TARGET),
+    Case(
+        "forest of two targets", lambda s: s.ensemble.ExtraTreesRegressor(**small), np.stack([TARGET, -(TARGET**2)], 1)
+    ),
+    Case("one tree", lambda s: s.tree.DecisionTreeClassifier(random_state=0), THREE),
+    Case("boosting of three classes", lambda s: s.ensemble.GradientBoostingClassifier(**small), THREE),
+    Case("boosting of two classes", lambda s: s.ensemble.GradientBoostingClassifier(**small), TWO),
+    Case("boosting that regresses", lambda s: s.ensemble.GradientBoostingRegressor(**small), TARGET),
+    Case("isolation forest", lambda s: s.ensemble.IsolationForest(**small), None),
+    Case("machine with probabilities", lambda s: s.svm.SVC(probability=True, random_state=0), THREE),
+    Case(
+        "machine of two classes with probabilities",
+        lambda s: s.svm.SVC(probability=True, random_state=0, kernel="poly"),
+        TWO,
+    ),
+    Case("machine without probabilities", lambda s: s.svm.SVC(kernel="sigmoid"), THREE),
+    Case("linear machine of two classes", lambda s: s.svm.SVC(kernel="linear"), TWO),
+    Case("machine that regresses", lambda s: s.svm.SVR(), TARGET),
+    Case("machine of one class", lambda s: s.svm.OneClassSVM(nu=0.2), None),
     Case(
         "scaler and logistic regression",
-        pipeline.make_pipeline(preprocessing.StandardScaler(), linear_model.LogisticRegression()),
+        lambda s: s.pipeline.make_pipeline(s.preprocessing.StandardScaler(), s.linear_model.LogisticRegression()),
         THREE,
     ),
     Case(
         "holes, norms and logistic regression",
-        pipeline.make_pipeline(SimpleImputer(), preprocessing.Normalizer(), linear_model.LogisticRegression()),
+        lambda s: s.pipeline.make_pipeline(
+            s.impute.SimpleImputer(), s.preprocessing.Normalizer(), s.linear_model.LogisticRegression()
+        ),
         TWO,
         with_holes(UNSEEN),
     ),
-    Case("linear regression", linear_model.Ridge(), TARGET),
-    Case("neighbours", neighbors.KNeighborsClassifier(3), THREE),
-    Case("naive Bayes", naive_bayes.GaussianNB(), THREE),
-    Case("probabilities as dicts", linear_model.LogisticRegression(), TWO, options={"zipmap": True}),
+    Case("linear regression", lambda s: s.linear_model.Ridge(), TARGET),
+    Case("neighbours", lambda s: s.neighbors.KNeighborsClassifier(3), THREE),
+    Case("naive Bayes", lambda s: s.naive_bayes.GaussianNB(), THREE),
+    Case("probabilities as dicts", lambda s: s.linear_model.LogisticRegression(), TWO, options={"zipmap": True}),
 ]
 
 
-def converted(model: Any, name: str, kind: Any, options: dict[str, Any] | None = None) -> bytes:
+def converted(sklearn: Sklearn, model: Any, name: str, kind: Any, options: dict[str, Any] | None = None) -> bytes:
     """The bytes of the ONNX model."""
     classifies = hasattr(model, "classes_")
     chosen = options if options is not None else {"zipmap": False} if classifies else {}
-    proto = skl2onnx.to_onnx(model, initial_types=[("x", kind)], options={id(model): chosen} if chosen else None,
+    proto = sklearn.convert.to_onnx(model, initial_types=[("x", kind)], options={id(model): chosen} if chosen else None,
                              name=name.replace(" ", "_"), target_opset={"": 21, "ai.onnx.ml": 3})  # fmt: skip
     made: bytes = proto.SerializeToString()
     return made
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES])
-def test_answers_are_those_of_scikit_learn(case: Case) -> None:
-    types = skl2onnx.common.data_types
+def test_answers_are_those_of_scikit_learn(case: Case, sklearn: Sklearn) -> None:
+    types = sklearn.convert.common.data_types
     learnt = FEATURES if not np.isnan(case.x).any() else with_holes(FEATURES)
     with warnings.catch_warnings(action="ignore"):
-        model = case.estimator.fit(learnt, case.target) if case.target is not None else case.estimator.fit(learnt)
-        content = converted(model, case.name, types.FloatTensorType([None, 4]), case.options)
+        estimator = case.estimator(sklearn)
+        model = estimator.fit(learnt, case.target) if case.target is not None else estimator.fit(learnt)
+        content = converted(sklearn, model, case.name, types.FloatTensorType([None, 4]), case.options)
         predicted = model.predict(case.x)
         shares = model.predict_proba(case.x) if hasattr(model, "predict_proba") else None
     graph = load_onnx(content)
@@ -138,29 +160,31 @@ def survives_export(graph: Graph, content: bytes, feeds: dict[str, Array]) -> No
             np.testing.assert_array_equal(got, like)
 
 
-def test_categories() -> None:
+def test_categories(sklearn: Sklearn) -> None:
     """One-hot encoded texts, an unknown one among what is asked."""
     words = np.array(["red", "green", "blue"], object)[RNG.integers(0, 3, (60, 2))]
     asked = np.array([["red", "blue"], ["mauve", "green"]], object)
-    encoder = preprocessing.OneHotEncoder(handle_unknown="ignore")
+    encoder = sklearn.preprocessing.OneHotEncoder(handle_unknown="ignore")
     with warnings.catch_warnings(action="ignore"):
-        model = pipeline.make_pipeline(encoder, linear_model.LogisticRegression()).fit(
+        model = sklearn.pipeline.make_pipeline(encoder, sklearn.linear_model.LogisticRegression()).fit(
             words, words[:, 0] == words[:, 1]
         )
-        content = converted(model, "categories", skl2onnx.common.data_types.StringTensorType([None, 2]))
+        content = converted(sklearn, model, "categories", sklearn.convert.common.data_types.StringTensorType([None, 2]))
     label, shares = Session(load_onnx(content)).run({"x": asked}).values()
     np.testing.assert_array_equal(label.astype(bool), model.predict(asked))
     np.testing.assert_allclose(shares, model.predict_proba(asked), rtol=1e-4)
 
 
-def test_texts() -> None:
+def test_texts(sklearn: Sklearn) -> None:
     """TF-IDF of words and of their pairs."""
     texts = ["the red fish", "a blue fish swims", "red and blue", "no fish today", "The RED one"]
     asked = ["red red fish", "a fish today", "nothing known"]
-    vectors = TfidfVectorizer(ngram_range=(1, 2))
+    vectors = sklearn.feature_extraction.text.TfidfVectorizer(ngram_range=(1, 2))
     with warnings.catch_warnings(action="ignore"):
-        model = pipeline.make_pipeline(vectors, linear_model.LogisticRegression()).fit(texts, [0, 1, 0, 1, 0])
-        content = converted(model, "texts", skl2onnx.common.data_types.StringTensorType([None]))
+        model = sklearn.pipeline.make_pipeline(vectors, sklearn.linear_model.LogisticRegression()).fit(
+            texts, [0, 1, 0, 1, 0]
+        )
+        content = converted(sklearn, model, "texts", sklearn.convert.common.data_types.StringTensorType([None]))
     label, shares = Session(load_onnx(content)).run({"x": np.array(asked, object)}).values()
     np.testing.assert_array_equal(label, model.predict(asked))
     np.testing.assert_allclose(shares, model.predict_proba(asked), rtol=1e-4)

@@ -20,6 +20,7 @@ from mezzo.runtime.arrays import waitall
 from mezzo.runtime.arrays.prepared import PIECE
 
 from .models import referee
+from .peers import peer
 
 RNG = np.random.default_rng(0)
 
@@ -142,7 +143,7 @@ def test_everything_that_is_wrong_with_the_arrays_is_said_at_once() -> None:
 
 def torch_gradients(net: Executor, fed: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Probabilities and gradients of `lenet` by PyTorch."""
-    torch = pytest.importorskip("torch")
+    torch = peer("torch")
     weights = {n: torch.tensor(a.asnumpy(), requires_grad=True) for n, a in net.w.items()}
     x = torch.tensor(fed["data"])
     for i in range(2):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import logging
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +13,12 @@ import mezzo
 from mezzo.models.digits import digits_model, held_out
 from mezzo.runtime.session import Session
 
-from .models import FLOAT, INT64, node, ort_run, value
+from .models import FLOAT, INT64, node, ort_run, referee, value
+from .peers import peer
 
-torch = pytest.importorskip("torch", reason="PyTorch makes the models: make install PEERS=1")
-pytest.importorskip("onnxscript", reason="torch.onnx.export needs it: make install PEERS=1")
-ort = pytest.importorskip("onnxruntime", reason="ONNX Runtime is the referee: make install PEERS=1")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters', about their own dependencies
 
 Array = np.ndarray[Any, Any]
-nn = torch.nn
-
-
-def exported(module: Any, example: Array, axes: dict[int, str], names: list[str]) -> bytes:
-    """What torch.onnx.export makes of a module with one input `x`, some of whose axes are free."""
-    with warnings.catch_warnings(action="ignore"):
-        free = {axis: torch.export.Dim(name, min=1, max=64) for axis, name in axes.items()}
-        logging.disable(logging.WARNING)  # of torchvision, which nothing here needs
-        try:
-            program = torch.onnx.export(
-                module, (torch.from_numpy(example),), dynamo=True, dynamic_shapes=(free,), input_names=["x"],
-                output_names=names, verbose=False,
-            )  # fmt: skip
-        finally:
-            logging.disable(logging.NOTSET)
-    content: bytes = program.model_proto.SerializeToString()
-    return content
-
-
-def traced(module: Any, example: Array, axes: dict[int, str], names: list[str]) -> bytes:
-    """The same by the older exporter."""
-    made = io.BytesIO()
-    with warnings.catch_warnings(action="ignore"):
-        torch.onnx.export(
-            module, (torch.from_numpy(example),), made, dynamo=False, dynamic_axes={"x": axes}, input_names=["x"],
-            output_names=names,
-        )  # fmt: skip
-    return made.getvalue()
 
 
 def features(*sizes: int) -> Array:
@@ -66,8 +33,25 @@ def close(ours: Array, theirs: Array, tolerance: float = 1e-3) -> None:
         assert np.abs(ours - theirs).max() <= tolerance * np.abs(theirs).max()
 
 
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    """PyTorch with its exporter, beside ONNX Runtime."""
+    referee()
+    peer("onnxscript")
+    return peer("torch")
+
+
+@pytest.fixture(scope="module")
+def modules(torch: Any) -> Any:
+    """Modules to export, and both ways to do it."""
+    from . import torch_exports
+
+    return torch_exports
+
+
 def agree(content: bytes, session: Session, module: Any, x: Array) -> None:
     """ONNX Runtime, PyTorch and the session say the same of an input."""
+    torch = peer("torch")
     got = session.run({"x": x})
     theirs = ort_run(content, {"x": x})
     with torch.no_grad():
@@ -83,16 +67,17 @@ def agree(content: bytes, session: Session, module: Any, x: Array) -> None:
 
 
 @pytest.fixture(scope="module")
-def encoder() -> Any:
+def encoder(torch: Any) -> Any:
     """A network of two layers; its batch and its length are free."""
+    nn = torch.nn
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, activation="gelu")
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
 
 
 @pytest.fixture(scope="module")
-def encoder_file(encoder: Any) -> bytes:
-    return exported(encoder, features(2, 7, 32), {0: "batch", 1: "length"}, ["y"])
+def encoder_file(modules: Any, encoder: Any) -> Any:
+    return modules.exported(encoder, features(2, 7, 32), {0: "batch", 1: "length"}, ["y"])
 
 
 def test_transformer_encoder(encoder: Any, encoder_file: bytes) -> None:
@@ -101,68 +86,35 @@ def test_transformer_encoder(encoder: Any, encoder_file: bytes) -> None:
         agree(encoder_file, session, encoder, features(batch, length, 32))
 
 
-def test_transformer_encoder_of_the_older_exporter(encoder: Any) -> None:
+def test_transformer_encoder_of_the_older_exporter(modules: Any, encoder: Any) -> None:
     """It writes the sizes of its example into the file."""
-    content = traced(encoder, features(2, 7, 32), {}, ["y"])
+    content = modules.traced(encoder, features(2, 7, 32), {}, ["y"])
     agree(content, mezzo.load(content), encoder, features(2, 7, 32))
 
 
 # An LSTM
 
 
-class Tagger(nn.Module):  # type: ignore[misc, name-defined]
-    """Two layers that read both ways, and a score for each step; the last states are outputs too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reads = nn.LSTM(6, 10, num_layers=2, bidirectional=True)
-        self.scores = nn.Linear(20, 3)
-
-    def forward(self, x: Any) -> Any:
-        steps, (h, c) = self.reads(x)
-        return self.scores(steps), h, c
-
-
-@pytest.mark.parametrize("export", [exported, traced])
-def test_lstm_that_reads_both_ways(export: Any) -> None:
+@pytest.mark.parametrize("export", ["exported", "traced"])
+def test_lstm_that_reads_both_ways(export: str, torch: Any, modules: Any) -> None:
     torch.manual_seed(1)
-    tagger = Tagger().eval()
-    content = export(tagger, features(4, 2, 6), {0: "length"}, ["y", "h", "c"])
+    tagger = modules.Tagger().eval()
+    content = getattr(modules, export)(tagger, features(4, 2, 6), {0: "length"}, ["y", "h", "c"])
     session = mezzo.load(content)
     assert "LSTM" in {n.op_type for n in onnx.load_from_string(content).graph.node}
-    for length in (4, 1, 23) if export is traced else (4,):  # the newer one writes its example's length into the file
+    for length in (4, 1, 23) if export == "traced" else (4,):  # the newer one writes its example's length into the file
         agree(content, session, tagger, features(length, 2, 6))
 
 
 # A detector
 
 
-class Backbone(nn.Module):  # type: ignore[misc, name-defined]
-    """A small convolutional network with two heads: for each cell of its grid two boxes, and their scores in three
-    classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            *(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.SiLU()),
-            *(nn.Conv2d(8, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 1, 1)),
-        )
-        self.boxes, self.scores = nn.Conv2d(16, 8, 1), nn.Conv2d(16, 6, 1)
-
-    def forward(self, x: Any) -> Any:
-        found = self.body(x)
-        boxes = self.boxes(found).reshape(x.shape[0], 2, 4, -1).transpose(2, 3).flatten(1, 2)
-        where, size = torch.tanh(boxes[..., :2]), torch.sigmoid(boxes[..., 2:]) + 0.1
-        scores = self.scores(found).reshape(x.shape[0], 2, 3, -1).transpose(1, 2).flatten(2, 3)
-        return torch.cat([where - size / 2, where + size / 2], -1), torch.sigmoid(4 * scores)
-
-
 @pytest.fixture(scope="module")
-def detector() -> bytes:
+def detector(torch: Any, modules: Any) -> bytes:
     """The backbone as PyTorch exports it, with non-maximum suppression behind it."""
     torch.manual_seed(2)
-    content = exported(
-        Backbone().eval(), features(2, 3, 32, 32), {0: "batch", 2: "height", 3: "width"}, ["boxes", "scores"]
+    content = modules.exported(
+        modules.Backbone().eval(), features(2, 3, 32, 32), {0: "batch", 2: "height", 3: "width"}, ["boxes", "scores"]
     )
     model = onnx.load_from_string(content)
     numbers = {"most": np.array(20), "overlap": np.array(0.4, np.float32), "last": np.array(2)}
@@ -207,13 +159,12 @@ def within_a_step(ours: Array, theirs: Array, step: float) -> None:
 
 @pytest.mark.parametrize("signed", [True, False], ids=["int8", "uint8"])
 def test_transformer_quantised_dynamically(encoder_file: bytes, tmp_path: Path, signed: bool) -> None:
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
+    tools = peer("onnxruntime.quantization")
     made = tmp_path / "quantised.onnx"
-    quantize_dynamic(
+    tools.quantize_dynamic(
         onnx.load_from_string(encoder_file),
         made,
-        weight_type=QuantType.QInt8 if signed else QuantType.QUInt8,
+        weight_type=tools.QuantType.QInt8 if signed else tools.QuantType.QUInt8,
         per_channel=signed,
     )
     kinds = {n.op_type for n in onnx.load(made).graph.node}
@@ -228,11 +179,10 @@ def test_transformer_quantised_dynamically(encoder_file: bytes, tmp_path: Path, 
 
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_digits_quantised_with_calibration(tmp_path: Path, per_channel: bool) -> None:
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-
+    tools = peer("onnxruntime.quantization")
     digits = held_out()
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
+    class Reader(tools.CalibrationDataReader):  # type: ignore[misc, name-defined]
         """The first hundred images, a few at a time."""
 
         def __init__(self) -> None:
@@ -242,9 +192,9 @@ def test_digits_quantised_with_calibration(tmp_path: Path, per_channel: bool) ->
             return {"image": self.left.pop()} if self.left else None
 
     made = tmp_path / "quantised.onnx"
-    quantize_static(
-        digits_model(), made, Reader(), quant_format=QuantFormat.QDQ, per_channel=per_channel,
-        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+    tools.quantize_static(
+        digits_model(), made, Reader(), quant_format=tools.QuantFormat.QDQ, per_channel=per_channel,
+        activation_type=tools.QuantType.QUInt8, weight_type=tools.QuantType.QInt8,
     )  # fmt: skip
     model = onnx.load(made)
     last = next(n for n in model.graph.node if n.output[0] == "logits")

@@ -30,6 +30,7 @@ from mezzo.train.trainer import Trainer
 
 from .models import OTHERS, ort_run
 from .networks import NETWORKS, Layers, batch_for, lenet, mlp, noisy
+from .peers import peer
 
 Array = np.ndarray[Any, Any]
 
@@ -96,8 +97,8 @@ def test_a_classifier_of_text_directions(tmp_path: Path) -> None:
 
 def test_an_encoder_that_pytorch_exported(tmp_path: Path) -> None:
     """With a head for three classes in place of the one for five."""
-    torch = pytest.importorskip("torch", reason="PyTorch makes the model: make install PEERS=1")
-    from .test_torch_exports import exported
+    torch = peer("torch")
+    from .torch_exports import exported
 
     class Classifier(torch.nn.Module):  # type: ignore[misc, name-defined]
         """An encoder, and a linear layer over the mean of what it says."""
@@ -127,7 +128,7 @@ def test_an_encoder_that_pytorch_exported(tmp_path: Path) -> None:
 
 def test_a_model_that_was_exported_while_training(tmp_path: Path) -> None:
     """Batch normalisation and dropout are in training mode in the file; what leaves is in inference mode."""
-    torch = pytest.importorskip("torch", reason="PyTorch makes the model: make install PEERS=1")
+    torch = peer("torch")
     nn, made = torch.nn, io.BytesIO()
     norm, last = nn.BatchNorm2d(4), nn.Linear(144, 10)
     net = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), last)
@@ -333,7 +334,7 @@ def test_metrics_are_of_what_was_seen() -> None:
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_as_in_pytorch(name: str) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is the referee: make install PEERS=1")
+    torch = peer("torch")
     functions = torch.nn.functional
     theirs = {
         "cross_entropy": functions.cross_entropy,
@@ -383,7 +384,7 @@ def test_a_step_that_is_refused_does_not_count() -> None:
 
 def classes_of_digits() -> tuple[Array, Array]:
     """The digits that are not held out."""
-    datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn has the digits: make install PEERS=1")
+    datasets = peer("sklearn.datasets")
     found = datasets.load_digits()
     images = found.images.astype(np.uint8)[:, None]
     held = {image.tobytes() for image in held_out().images}
