@@ -7,7 +7,6 @@ import pkgutil
 import shutil
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from hypothesis import HealthCheck, settings
 import mezzo
 from mezzo.runtime.arrays import random
 
-from .peers import PEERS
+from . import two_runs
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,7 +33,7 @@ GENERATORS: dict[object, dict[np.random.Generator, Any]] = {}  # of each module 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--peers", action="store_true", help="fail, instead of skipping, where a referee is not installed")
+    two_runs.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,9 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for module in pkgutil.walk_packages(mezzo.__path__, "mezzo."):
         if not module.name.endswith((".digits.train", ".__main__")):
             import_module(module.name)
-    missing = [name for name in PEERS if not find_spec(name)]
-    if config.getoption("--peers") and missing:
-        raise pytest.UsageError(f"--peers, but {', '.join(missing)} not installed: make install PEERS=1")
+    two_runs.begin(config)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
