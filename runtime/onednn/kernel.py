@@ -95,8 +95,10 @@ class OneDnn(ABC):
         operand = reader.draft.at(("in", index))[0]
         known = ask.inputs[index]
         assert isinstance(known, Tensor)
-        source = operand.source or operand.memory.row_major()
-        target = reader.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
+        source, laid = operand.source or operand.memory.row_major(), operand.memory
+        if operand.source is None and operand.layout:  # a layout of the tensor's axes: the primitive's may be others
+            source, laid = Memory(known.sizes, laid.dtype), Memory(known.sizes, laid.dtype, operand.layout)
+        target = reader.memory(operand.argument) if laid.layout == ANY else laid.handle.value
         return repacked(np.ascontiguousarray(array), source, target)
 
     def _answer(self, ask: Ask) -> Answer | Declined:

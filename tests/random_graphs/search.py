@@ -8,13 +8,15 @@ import re
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mezzo.ops.errors import BudgetError, ExecutionError, MezzoError, PlanError, UnsupportedModel
+from mezzo.runtime.graph import Graph
 from mezzo.runtime.infer import infer
 
 from .generate import generate
@@ -172,3 +174,15 @@ def search(seeds: Iterable[int], *, focus: str = "", full: bool = False, most: i
     for seed in seeds:
         examine(seed, counts, focus=focus, full=full, most=most)
     return counts
+
+
+def check(graph: Graph, feeds: Mapping[str, Any], *wanted: Property) -> None:
+    """A named case: right under every combination of the switches, and with these properties."""
+    batched = tuple(n for n in graph.inputs if np.ndim(feeds[n]))
+    case = Case(0, graph, dict(feeds), batched)
+    rows: list[tuple[Switches, Property | None]] = [(switches, None) for switches in every()]
+    rows += [(switches, one) for one in wanted for switches in (Switches(), Switches(onednn=False))]
+    counts = Counts()
+    failure = judge(case, rows, counts)
+    assert failure is None, f"{failure}\n{graph}"
+    assert not counts.refusals, counts.refusals
