@@ -31,12 +31,15 @@ from .table import malformed
 Kind = tuple[Any, Sequence[Type | None], Sequence[Type | None]]  # what equal steps share; operands, results
 
 
+Confirmed = tuple[Choice, Choice]  # as this build makes it, and as a file has it: with texts for primitives
+
+
 class Differs(Exception):
     """This machine or this build would make another program; the message says what is different."""
 
 
-def confirm(program: Program, options: Options, weights: Mapping[str, Array], budget: Budget) -> None:
-    """Return if the program may run with these weights on this device.
+def confirm(program: Program, options: Options, weights: Mapping[str, Array], budget: Budget) -> Program:
+    """The program, if it may run with these weights on this device, with the primitives that its texts describe.
 
     Raises ModelError or PlanError for a program that contradicts itself, BudgetError for a value that is too large,
     Differs where this build would choose otherwise.
@@ -45,12 +48,12 @@ def confirm(program: Program, options: Options, weights: Mapping[str, Array], bu
     known = {n: type_of(a, known=True) for n, a in weights.items() if a.size <= 16 or a.dtype.kind in "iub"}
     inside = _Checked(options.inside.device, options.inside.target, known)
     checked = _Checked(options.device, options.target, known, inside if options.device.sm else None)
-    _confirm(program, checked, weights, budget, outer={})
+    return _confirm(program, checked, weights, budget, outer={})
 
 
 def _confirm(
     program: Program, checked: _Checked, weights: Mapping[str, Array], budget: Budget, outer: Mapping[str, Type]
-) -> None:
+) -> Program:
     if program.target != checked.target:
         raise malformed(f"a program for {program.target} lies in a variant for {checked.target}")
     types, plan = program.types, program.plan
@@ -63,15 +66,18 @@ def _confirm(
     constants = frozenset(program.weights)
     # all, before the first kernel is asked: modules of operators are read while a thread loads the library of kernels
     kinds = [checked.check(step, types, constants) for step in program.steps]
+    steps = []
     for step, kind in zip(program.steps, kinds, strict=True):
-        _check_step(step, kind, program, checked, fixed, constants)
-        for body in step.bodies.values():
-            # a body's own weights are constants like any other; what it captures has a type out here
-            _confirm(body, checked.inside or checked, weights, budget, types)
+        choice = _check_step(step, kind, program, checked, fixed, constants)
+        # a body's own weights are constants like any other; what it captures has a type out here
+        within = checked.inside or checked
+        bodies = {attr: _confirm(body, within, weights, budget, types) for attr, body in step.bodies.items()}
+        steps.append(replace(step, choice=choice, bodies=bodies) if choice.primitives or bodies else step)
     _check_slots(program, fixed)
     _check_lives(program)
     _check_shared(plan, program)
     program.plan.check()
+    return replace(program, steps=tuple(steps))
 
 
 def _check_names(program: Program, weights: Mapping[str, Array], outer: Mapping[str, Type]) -> None:
@@ -114,7 +120,7 @@ class _Checked:
     weights: Mapping[str, Type]
     inside: _Checked | None = None  # for bodies, where they run elsewhere
     checked: set[Any] = field(default_factory=set[Any])
-    choices: dict[Any, Choice] = field(default_factory=dict[Any, Choice])
+    choices: dict[Any, Confirmed] = field(default_factory=dict[Any, "Confirmed"])
 
     def check(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> Kind:
         """Return the kind of a step if the operands and the stored types of the results fit the operator."""
@@ -131,15 +137,17 @@ class _Checked:
         self.checked.add(key)
         return kind
 
-    def choice(self, step: Step, kind: Kind, constants: frozenset[str]) -> Choice:
-        """The choice that this build makes for a step of a kind that was checked."""
+    def choice(self, step: Step, kind: Kind, constants: frozenset[str]) -> Confirmed:
+        """The choice that this build makes for a step of a kind that was checked, and how a file has it."""
         key, ins, outs = kind
         found = None if step.bodies else self.choices.get(key)
         if found is None:
             known = [i in constants for i in step.node.inputs]
             results = [t for t in _asked(step, outs, len(ins)) if t is not None]
             ask = Ask(step.node, _asked(step, ins), results, known, self.target)
-            found = self.choices[key] = self._choose(step, ask)
+            made = self._choose(step, ask)
+            found = made, replace(made, primitives=tuple(map(repr, made.primitives))) if made.primitives else made
+            self.choices[key] = found
         return found
 
     def _kind(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> Kind:
@@ -201,12 +209,13 @@ def _is_a(array: Array, type: Type) -> bool:
 
 def _check_step(
     step: Step, kind: Kind, program: Program, checked: _Checked, fixed: Mapping[int, int], constants: frozenset[str]
-) -> None:
+) -> Choice:
+    """The choice of a step, as this build makes it: with primitives in place of the texts that describe them."""
     node, types, stored = step.node, program.types, step.choice
     if not any(k.name == stored.kernel for k in checked.device.kernels):
         raise Differs(f"there is no kernel {stored.kernel!r}")
-    choice = checked.choice(step, kind, constants)
-    if choice != stored:
+    choice, described = checked.choice(step, kind, constants)
+    if described != stored:
         raise Differs(f"{stored.kernel} would now run {node.op} in another way, or {choice.kernel} would")
     before, after = split(choice, node)
     for name, layout in (*before, *after):
@@ -215,6 +224,7 @@ def _check_step(
             raise malformed(f"{node.op} takes or gives {name!r} in another layout than {known}")
     if not step.dynamic and any(id(types[n]) not in fixed for n in (*step.reads(), *step.writes())):
         raise malformed(f"sizes of {node.op} are unknown in a step that is not dynamic")
+    return choice
 
 
 def _check_types(node: Node, ins: Sequence[Type | None], outs: Sequence[Type | None]) -> None:

@@ -12,7 +12,6 @@ from ..kernels import Alias, Choice, Target
 from ..lives import Life, Sequential, Sharing, Space
 from ..plan import MemoryPlan, Slot, Strategy
 from ..program import Port, Program, Step
-from .described import read, written
 from .graphs import NodeWriter, flat, grouped, read_nodes, read_types
 from .pool import Ends, Pool, PoolWriter, same_length, spans
 from .table import Table, malformed
@@ -93,7 +92,7 @@ class ProgramWriter:
             params.add(map(text, choice.params))
             param_values += map(value, choice.params.values())
             layouts.add(map(text, choice.layouts))
-            primitives.add(text(written(p)) for p in choice.primitives)
+            primitives.add(text(repr(p)) for p in choice.primitives)
             asked.add(map(text, step.asked))
             saved.add(map(text, choice.saved))
             declined.add(text(t) for pair in step.declined for t in pair)
@@ -157,7 +156,8 @@ class _Bodies:
 def read_program(tables: Sequence[Table], pool: Pool, target: Target) -> Program:
     """The last program of a variant, with the others as bodies of its steps, made for `target` (the key says so).
 
-    Nothing is checked beyond its form."""
+    Nothing is checked beyond its form. Primitives are the texts that describe them: `confirm` puts those in their place
+    that this build makes, and finds equal."""
     bodies = _Bodies()
     for table in tables:
         bodies.made.append(_program(table, pool, bodies, target))
@@ -240,8 +240,7 @@ def _steps(table: Table, pool: Pool, bodies: _Bodies) -> tuple[Step, ...]:
         return [tuple(found[a:b]) for a, b in spans(ends, count, found)]
 
     layouts, saved, declined, frees = map(lists, ("layouts", "saved", "declined", "frees"))
-    made, asked = map(lists, ("primitives", "asked"))
-    described = {text: read(text) for text in dict.fromkeys(t for texts in made for t in texts)}
+    primitives, asked = map(lists, ("primitives", "asked"))
     names, given = [texts[i] for i in table.column("param_names")], [values[i] for i in table.column("param_values")]
     params = [
         dict(zip(names[a:b], given[a:b], strict=True))
@@ -266,7 +265,7 @@ def _steps(table: Table, pool: Pool, bodies: _Bodies) -> tuple[Step, ...]:
             nodes[i],
             Choice(kernels[i], params[i], workspace[i], aliases[i], bool(flags[i] & ALLOCATES), layouts[i],
                    implementations[i], saved[i], bool(flags[i] & CAPTURABLE), bool(flags[i] & DETERMINISTIC),
-                   tuple([described[text] for text in made[i]])),
+                   primitives[i]),
             inner[i],
             tuple(zip(declined[i][::2], declined[i][1::2], strict=True)),
             bool(flags[i] & DYNAMIC),

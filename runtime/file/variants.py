@@ -116,7 +116,7 @@ def read_variant(
     first = {n: type_of(a) for n, a in signature.states.items()}
     if {n: program.types.get(n) for n in program.states} != {n: first.get(n) for n in program.states}:
         raise malformed("a variant has other states than the graph")
-    confirm(program, options, constants, budget)
+    program = confirm(program, options, constants, budget)
     return Bound(program, constants, planned_graph(program, constants), "variant")
 
 

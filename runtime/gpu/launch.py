@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...ops.dataclasses import dataclass
+from ...ops.dataclasses import dataclass, field
 from ..kernels.kernel import Alias
 
 Extent = tuple[int, int, int]
@@ -18,10 +18,11 @@ Extent = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One kernel in CUDA C++: `extern "C" __global__ void NAME(...)` within `text`. Equal names have equal texts."""
+    """One kernel in CUDA C++: `extern "C" __global__ void NAME(...)` within `text`. Equal names have equal texts: only the
+    name is printed."""
 
     name: str
-    text: str
+    text: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
