@@ -18,8 +18,8 @@ Extent = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One kernel in CUDA C++: `extern "C" __global__ void NAME(...)` within `text`. Equal names have equal texts: only the
-    name is printed."""
+    """One kernel in CUDA C++: `extern "C" __global__ void NAME(...)` within `text`. Equal names have equal texts, and
+    only the name is printed."""
 
     name: str
     text: str = field(repr=False)
