@@ -134,7 +134,8 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
     def takes(around: Graph, node: Node) -> str | None:
         known = [around.types[n] if n else None for n in node.inputs]
         constants = [n in around.initializers or n in graph.initializers for n in node.inputs]
-        ask = Ask(node, known, [around.types[node.outputs[0]]], constants, options.target, trial=True)
+        results = [around.types[n] for n in node.outputs if n]
+        ask = Ask(node, known, results, constants, options.target, trial=True)
         choice, declined = options.device.choose(ask)
         return None if choice.implementation else "; ".join(reason for _, reason in declined)
 

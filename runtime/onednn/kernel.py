@@ -336,6 +336,8 @@ def floats(ask: Ask, at: Sequence[int]) -> list[Tensor]:
 def result(ask: Ask) -> Tensor:
     """The type of the one output."""
     found = ask.outputs[0]
+    if not ask.node.outputs[0]:
+        raise api.Refused("the first result is not wanted")
     if len(ask.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in FLOATS:
         raise api.Refused(f"the results are {', '.join(map(str, ask.outputs))}")
     return found
