@@ -14,7 +14,7 @@ import numpy as np
 from .broadcast import zeros_like
 from .errors import ShapeError
 from .op import Builder, Context, Sample, Value, op
-from .rules import axes_of, axis_of, ints, length, narrow, same, unknown, widen
+from .rules import axes_of, axis_of, length, narrow, same, sliced, taken, unknown, widen
 from .types import Array, Dim, DType, Tensor, f32, i64
 
 FAR = 2**31 - 1  # ends at or past this mean "to the end", whatever the size
@@ -24,19 +24,9 @@ def _list(*values: int) -> np.ndarray[Any, Any]:
     return np.array(values, np.int64)
 
 
-def _range(size: int, start: int, end: int, step: int) -> range:
-    """The places that a slice takes. Where Python leaves a start before the axis outside, ONNX moves it to the axis."""
-    if step == 0:
-        raise ShapeError("a slice cannot have step 0")
-    start, end = (v + size if v < 0 else v for v in (start, end))
-    if step > 0:
-        return range(min(max(start, 0), size), min(max(end, 0), size), step)
-    return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
-
-
 def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
     if isinstance(dim, int):
-        return len(_range(dim, start, end, step))
+        return len(taken(dim, start, end, step))
     return dim if (start, step) == (0, 1) and end >= FAR else None
 
 
@@ -57,20 +47,6 @@ def slice_(
     k: Context, data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
 ) -> Array:
     return data[sliced(data.shape, starts, ends, axes, steps)].copy()
-
-
-def sliced(
-    shape: Sequence[int], starts: Array, ends: Array, axes: Array | None, steps: Array | None
-) -> tuple[slice, ...]:
-    """The operands of a Slice of a tensor of this shape, as Python has them."""
-    start, end = ints(starts), ints(ends)
-    at = range(len(start)) if axes is None else axes_of(ints(axes), len(shape))
-    step = [1] * len(start) if steps is None else ints(steps)
-    index = [slice(None)] * len(shape)
-    for a, s, e, by in zip(at, start, end, step, strict=True):
-        places = _range(shape[a], s, e, by)
-        index[a] = slice(places.start, places.stop if places.stop >= 0 else None, by) if places else slice(0, 0)
-    return tuple(index)
 
 
 @slice_.infer

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from .errors import ShapeError
-from .indexing import sliced
 from .op import Builder, Context, Sample, Value, op
-from .rules import axis_of, ints, narrow, widen
+from .rules import axis_of, ints, narrow, sliced, widen
 from .types import Array, DType, Tensor, f32, i64
 
 

@@ -37,6 +37,30 @@ def ints(x: Array) -> list[int]:
     return [int(v) for v in x.ravel().tolist()]
 
 
+def taken(size: int, start: int, end: int, step: int) -> range:
+    """The places that a slice takes. Where Python leaves a start before the axis outside, ONNX moves it to the axis."""
+    if step == 0:
+        raise ShapeError("a slice cannot have step 0")
+    start, end = (v + size if v < 0 else v for v in (start, end))
+    if step > 0:
+        return range(min(max(start, 0), size), min(max(end, 0), size), step)
+    return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
+
+
+def sliced(
+    shape: Sequence[int], starts: Array, ends: Array, axes: Array | None, steps: Array | None
+) -> tuple[slice, ...]:
+    """The operands of a Slice of a tensor of this shape, as Python has them."""
+    start, end = ints(starts), ints(ends)
+    at = range(len(start)) if axes is None else axes_of(ints(axes), len(shape))
+    step = [1] * len(start) if steps is None else ints(steps)
+    index = [slice(None)] * len(shape)
+    for a, s, e, by in zip(at, start, end, step, strict=True):
+        places = taken(shape[a], s, e, by)
+        index[a] = slice(places.start, places.stop if places.stop >= 0 else None, by) if places else slice(0, 0)
+    return tuple(index)
+
+
 def length(t: Tensor) -> int | None:
     """How many elements a list such as axes or a shape has, where known."""
     if t.dims is not None and len(t.dims) > 1:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ..ops import Tensor, Type
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import PlanError
-from ..ops.layouts import alike, row_major
+from ..ops.layouts import alike, plain, row_major
 from ..ops.types import Array
 from .ahead import Ahead, Lying
 from .device import Device
@@ -68,7 +68,7 @@ class Arranger:
             without = without_bodies(node) if bodies else node
             self.steps.append(Step(without, choice, bodies, declined, dynamic, asked=asked if any(asked) else ()))
             return  # nothing lies in another way than row-major
-        choice = as_they_lie(choice, ins)
+        choice = as_they_lie(choice, ask)
         before, after = split(choice, node)
         inputs = [self._at_hand(name, layout, ask, i, choice) for i, (name, layout) in enumerate(before)]
         renamed, later = [], []
@@ -137,20 +137,29 @@ class Arranger:
 
 def layouts_asked(ask: Ask) -> tuple[str, ...]:
     """The layouts of all inputs, then of all outputs, of a question; an absent one has none."""
+    return tuple(t.layout if isinstance(t, Tensor) else "" for t in _operands(ask))
+
+
+def _operands(ask: Ask) -> list[Type | None]:
+    """The types of all inputs, then of all outputs, of a question; None for an absent one."""
     outputs = iter(ask.outputs)
-    types = [*ask.inputs, *(next(outputs) if name else None for name in ask.node.outputs)]
-    return tuple(t.layout if isinstance(t, Tensor) else "" for t in types)
+    return [*ask.inputs, *(next(outputs) if name else None for name in ask.node.outputs)]
 
 
-def as_they_lie(choice: Choice, inputs: Sequence[Type | None]) -> Choice:
-    """The choice with the layouts that its inputs have, where the bytes of those that it wants are the same."""
-    layouts = list(choice.layouts)
-    for i, known in enumerate(inputs if layouts else ()):
-        if not isinstance(known, Tensor) or known.layout == layouts[i] or not known.static:
+def as_they_lie(choice: Choice, ask: Ask) -> Choice:
+    """The choice with the layouts that its inputs have, where the bytes of those that it wants are the same, and with
+    none for outputs whose bytes are row-major all the same."""
+    types = _operands(ask)
+    layouts = list(choice.layouts or ("",) * len(types))
+    for i, known in enumerate(types):
+        if not isinstance(known, Tensor) or not known.static:
             continue
-        if alike(known.layout, layouts[i], known.sizes):
+        if i >= len(ask.inputs):
+            layouts[i] = plain(layouts[i], known.sizes)
+        elif known.layout != layouts[i] and alike(known.layout, layouts[i], known.sizes):
             layouts[i] = known.layout
-    return choice if tuple(layouts) == choice.layouts else replace(choice, layouts=tuple(layouts))
+    found = tuple(layouts) if any(layouts) else ()
+    return choice if found == choice.layouts else replace(choice, layouts=found)
 
 
 def split(choice: Choice, node: Node) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -163,14 +172,17 @@ def split(choice: Choice, node: Node) -> tuple[list[tuple[str, str]], list[tuple
     )
 
 
-def wishes(graph: Graph, plain: Iterable[str]) -> dict[str, str]:
-    """The layouts of values whose only reader is a Transpose: in them the transposed value is row-major."""
+def wishes(graph: Graph, named: Iterable[str]) -> dict[str, str]:
+    """The layouts of values whose only reader is a Transpose: in them the transposed value is row-major. None for
+    `named` values, which others read."""
     uses, found = graph.uses(), dict[str, str]()
     for node in graph.nodes:
-        if (node.domain, node.op) != ("", "Transpose") or uses[node.inputs[0]] != 1 or node.inputs[0] in plain:
+        if (node.domain, node.op) != ("", "Transpose") or uses[node.inputs[0]] != 1 or node.inputs[0] in named:
             continue
         known = graph.types.get(node.inputs[0])
         if isinstance(known, Tensor) and known.static and known.rank:
             order = node.attrs.get("perm") or tuple(reversed(range(known.rank)))
-            found[node.inputs[0]] = "".join(row_major(known.rank)[d] for d in order)
+            wish = plain("".join(row_major(known.rank)[d] for d in order), known.sizes)
+            if wish:
+                found[node.inputs[0]] = wish
     return found

@@ -102,7 +102,8 @@ class Known:
         ):
             return None
         staged, program, count = instance.staged, instance.program, len(self.fed)
-        inputs = [(name, shape, dtype, staged[name]) for name, shape, dtype in self.fed]
+        # a large input that is not staged is one that no step reads: the steps that do would be bound anew each run
+        inputs = [(name, shape, dtype, staged.get(name)) for name, shape, dtype in self.fed]
         results = [(name, staged[value]) for (name, _, _), value in zip(self.results, program.results, strict=True)]
 
         def guarded() -> int:
@@ -131,7 +132,8 @@ class Known:
                 array = feeds.get(name)
                 if array.__class__ is not np.ndarray or array.shape != shape or array.dtype is not dtype:
                     return None
-                place[...] = array  # half as long as np.copyto, for small arrays
+                if place is not None:
+                    place[...] = array  # half as long as np.copyto, for small arrays
             for call in calls:
                 status = call()
                 if status:

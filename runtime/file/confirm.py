@@ -180,7 +180,7 @@ class _Checked:
         choice, _ = self.device.choose(ask)
         if step.bodies and not self.target.sm:
             choice = replace(choice, workspace=max(map(body_bytes, step.bodies.values())))
-        return as_they_lie(choice, ask.inputs)
+        return as_they_lie(choice, ask)
 
 
 def _asked(step: Step, types: Sequence[Type | None], begin: int = 0) -> list[Type | None]:

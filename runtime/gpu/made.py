@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ...ops import DType, Tensor
-from ...ops.indexing import sliced
-from ...ops.rules import axis_of
+from ...ops.rules import axis_of, sliced
 from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Ask, Declined

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...ops import Tensor, Type
 from ...ops.errors import ShapeError
+from ...ops.rules import sliced
 from ...ops.types import Array
 from ..graph import Node
 from .kernel import Alias, Ask, Call, Choice, Declined, Work, nothing, tensors
@@ -72,18 +73,7 @@ def _along(axis: int, start: int, stop: int) -> tuple[slice, ...]:
 def _sliced(work: Work) -> list[tuple[Array, Array]]:
     x, starts, ends, axes, steps = (*work.inputs, None, None)[:5]
     assert x is not None and starts is not None and ends is not None
-    where = [slice(None)] * x.ndim
-    which = range(len(starts)) if axes is None else axes.tolist()
-    strides = [1] * len(starts) if steps is None else steps.tolist()
-    for axis, start, end, step in zip(which, starts.tolist(), ends.tolist(), strides, strict=True):
-        n = x.shape[axis]
-        if step > 0:
-            where[axis] = slice(start, end, step)
-        else:  # an end before the first element means: up to and including it
-            last = end + n if end < 0 else end
-            first = min(start + n if start < 0 else start, n - 1)
-            where[axis] = slice(first, last if last >= 0 else None, step)
-    return [(work.outputs[0], x[tuple(where)])]
+    return [(work.outputs[0], x[sliced(x.shape, starts, ends, axes, steps)])]
 
 
 def _tiled(work: Work) -> list[tuple[Array, Array]]:
@@ -172,20 +162,18 @@ def _aliases(node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type])
 
 def _first_byte(node: Node, inputs: Sequence[Type | None], x: Tensor, y: Tensor) -> int | None:
     """Where a slice begins in its input, if it is one run of bytes there."""
-    starts, _, axes, steps = ((*inputs, None, None)[i] for i in range(1, 5))
-    begin = starts.ints() if isinstance(starts, Tensor) else None
-    which = axes.ints() if isinstance(axes, Tensor) else list(range(len(begin or ())))
-    strides = steps.ints() if isinstance(steps, Tensor) else [1]
-    if begin is None or which is None or strides is None or any(s != 1 for s in strides):
+    places = [t if t is None or not isinstance(t, Tensor) else t.value for t in (*inputs[1:], None, None)[:4]]
+    if any(isinstance(t, Tensor) and v is None for t, v in zip(inputs[1:], places, strict=False)):
+        return None
+    where = sliced(x.sizes, *places)
+    if any(part.step not in (None, 1) for part in where):
         return None
     cut = [a for a, (n, m) in enumerate(zip(x.sizes, y.sizes, strict=True)) if n != m]
     if not cut or any(n != 1 for n in y.sizes[: cut[-1]]):
         return None if cut else 0
     at, row = 0, x.dtype.itemsize
-    first = {a % x.rank: s for a, s in zip(which, begin, strict=True)}
-    for a in reversed(range(x.rank)):
-        n, s = x.sizes[a], first.get(a, 0)
-        at += min(max(s + n if s < 0 else s, 0), n) * row
+    for part, n in zip(reversed(where), reversed(x.sizes), strict=True):
+        at += (part.start or 0) * row
         row *= n
     return at
 

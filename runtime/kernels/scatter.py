@@ -8,8 +8,7 @@ import numpy as np
 
 from ...ops import DType, Tensor
 from ...ops.errors import ShapeError
-from ...ops.indexing import sliced
-from ...ops.rules import axis_of
+from ...ops.rules import axis_of, sliced
 from ...ops.types import Array
 from ..graph import Node
 from .kernel import Ask, Call, Choice, Declined, Work

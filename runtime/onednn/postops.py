@@ -46,6 +46,14 @@ def chain(node: Node) -> tuple[Link, ...]:
     return (Link(node.op, tuple(i if n else ABSENT for i, n in enumerate(node.inputs)), node.attrs, node.domain),)
 
 
+def only(node: Node) -> Link:
+    """The operator of a node whose primitive takes no others behind it; Refused where some follow."""
+    link, *others = chain(node)
+    if others:
+        raise Refused(f"nothing follows {link.op} in its primitive")
+    return link
+
+
 Eltwise = Callable[[Link], tuple[str, float, float] | None]
 
 

@@ -19,7 +19,7 @@ from .api import BIAS, DST, DST_1, DST_2, SRC, SRC_1, SRC_2, WEIGHTS, WEIGHTS_1,
 from .kernel import WORK, OneDnn, chosen, floats
 from .library import library
 from .memory import ANY, Memory, layout_of, nbytes, strides_of
-from .postops import Link, chain
+from .postops import Link, only
 from .primitive import Descriptor, Draft, Operand, Place, repacked
 
 # the order of ONNX's gates that oneDNN wants: i, o, f, c become i, f, c, o; z, r, h stay
@@ -74,7 +74,7 @@ class Recurrent(OneDnn):
 
     def plans(self, ask: Ask) -> Iterator[tuple[Draft, ...]]:
         """The primitive, and the reordering of what two directions give."""
-        (link,) = chain(ask.node)
+        link = only(ask.node)
         sizes = _sizes(ask, link)
         _usual(ask, link, sizes)
         (x,) = floats(ask, link.operands[:1])
@@ -84,7 +84,7 @@ class Recurrent(OneDnn):
     def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
         """Weights and biases with the gates in oneDNN's order."""
         found = chosen(choice, ask.target)
-        (link,) = chain(ask.node)
+        link = only(ask.node)
         sizes, order = _sizes(ask, link), GATES[link.op]
         if index in (W, R):
             operand = found[0].draft.at(("in", index))[0]

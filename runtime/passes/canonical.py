@@ -44,15 +44,19 @@ def value(m: Match, name: str) -> float | None:
 
 
 def numbers(**wanted: float) -> Callable[[Match], str | None]:
-    """A check: the numbers are these, to the precision of float16."""
+    """A check: the numbers are these, to the precision that exporters write them with, and widen nothing."""
 
     def check(m: Match) -> str | None:
-        x = m.tensor(m.values["x"])
+        x, y = m.tensor(m.values["x"]), m.tensor(m.root.outputs[0])
         if x is None or x.dtype not in (DType.FLOAT, DType.BFLOAT16, DType.FLOAT16):
             return f"the operand is {x}"
+        if x != y or x.dims is None:  # a number may be of higher rank than the operand
+            return f"{x} becomes {y}"
         for name, number in wanted.items():
             found = value(m, name)
-            if found is None or not math.isclose(found, number, rel_tol=1e-3):
+            # halves and whole numbers are exact in every type, roots in none
+            near = 0.0 if (2 * number).is_integer() else 1e-3 if x.dtype.narrow else 1e-5
+            if found is None or not math.isclose(found, number, rel_tol=near):
                 return f"{name} is {found}"
         return None
 
@@ -127,8 +131,10 @@ _layer_norm = turned("Add", turned("Mul", _normal, Leaf("scale")), Leaf("bias"),
 
 def _is_layer_norm(m: Match) -> str | None:
     x, scale, bias = (m.tensor(m.values[n]) for n in ("x", "scale", "bias"))
-    if x is None or x.dims is None or x.dtype is not DType.FLOAT:
+    if x is None or not x.dims or x.dtype is not DType.FLOAT:
         return f"the operand is {x}"
+    if x != m.tensor(m.root.outputs[0]):  # epsilon may be of higher rank than the operand
+        return f"{x} becomes {m.tensor(m.root.outputs[0])}"
     if f"{NUMBER} two" in m.values and value(m, "two") != 2:
         return "the exponent is not 2"
     width = x.dims[-1]
