@@ -8,6 +8,7 @@ another still reads, or given back while a stream has not finished with them.
 from __future__ import annotations
 
 import re
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,8 +39,10 @@ class Use:
     def meets(self, span: Span) -> bool:
         return span[0] < self.end and self.begin < span[1]
 
-    def within(self, span: Span) -> bool:
-        return span[0] <= self.begin and self.end <= span[1]
+    def covers(self, before: Use) -> bool:
+        """Whether who waits for this waits for that, too: it was waited for here, or it is of the same stream."""
+        within = self.begin <= before.begin and before.end <= self.end
+        return within and (self.writes or (before.by is self.by and not before.writes))
 
 
 @dataclass
@@ -49,33 +52,35 @@ class Order:
     _races: list[str] = field(default_factory=list[str])
     _uses: list[Use] = field(default_factory=list[Use])
     _freed: deque[tuple[Span, Clocked]] = field(default_factory=deque[tuple[Span, Clocked]])
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def races(self) -> list[str]:
         """Who has not waited for whom."""
-        self._settle()
+        with self._lock:
+            self._settle()
         return self._races
 
     def touch(self, stream: Clocked, reads: Sequence[Span], writes: Sequence[Span]) -> None:
         """Bytes are read and written by what a stream does in its present tick. Reads do not wait for reads."""
-        self._settle()
-        now, seen = stream.seen[stream], stream.seen
         spans = [(span, False) for span in reads] + [(span, True) for span in writes]
-        for span, writing in spans:
-            for use in self._uses:
-                if use.meets(span) and (writing or use.writes) and seen.get(use.by, -1) < use.at:
+        with self._lock:
+            self._settle()
+            for span, writing in spans:
+                late = [u for u in self._uses if u.meets(span) and stream.seen.get(u.by, -1) < u.at]
+                for use in (u for u in late if writing or u.writes):
                     verb, has = ("writes" if writing else "takes"), ("written" if use.writes else "read")
                     self._races.append(f"stream {stream.ptr} {verb} bytes that stream {use.by.ptr} has not {has} yet")
-        for span, writing in spans:
-            self._uses = [
-                u for u in self._uses if not (u.within(span) and (writing or (u.by is stream and not u.writes)))
-            ]
-            self._uses.append(Use(*span, stream, now, writing))
+            for span, writing in spans:
+                new = Use(*span, stream, stream.seen[stream], writing)
+                self._uses = [u for u in self._uses if not new.covers(u)]
+                self._uses.append(new)
 
     def waited(self, seen: Mapping[Any, int]) -> None:
         """The host has waited for these ticks of streams: what they did is over for all."""
-        self._settle()
-        self._uses = [u for u in self._uses if seen.get(u.by, -1) < u.at]
+        with self._lock:
+            self._settle()
+            self._uses = [u for u in self._uses if seen.get(u.by, -1) < u.at]
 
     def free(self, span: Span, stream: Clocked) -> None:
         """Bytes are given back, which CuPy's pool gives to the next who asks on the same stream as who had them.
