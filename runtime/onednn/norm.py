@@ -43,7 +43,7 @@ class Softmax(OneDnn):
             frame = lying(x.sizes, layout, axis)
             source = Operand(SRC, ("in", link.operands[0]), frame.whole(x.dtype), frame.layout)
             target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
-            post = post_ops(ask, links[1:], frame)
+            post = post_ops(ask, links[1:], frame, sums=False)
             yield Draft("softmax_forward", (source, target), (algorithm, frame.axis(axis)), Attributes(post))
 
 

@@ -44,7 +44,7 @@ class Pool(OneDnn):
         for layout in images(x.sizes, *layouts):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
-            post = post_ops(ask, links[1:], as_it_is(y.sizes, layout))
+            post = post_ops(ask, links[1:], as_it_is(y.sizes, layout), sums=False)
             yield Draft("pooling_forward", (source, target), settings, Attributes(post))
 
 

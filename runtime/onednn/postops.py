@@ -150,8 +150,9 @@ def applied(ask: Ask, link: Link) -> tuple[int, tuple[str, float, float]] | None
 LEAST: Final = 2.0**-126  # the inverse of a smaller number may be beyond float32
 
 
-def post_ops(ask: Ask, links: tuple[Link, ...], frame: Frame) -> tuple[PostOp, ...]:
-    """The post-ops for the links after the anchor, whose result the primitive sees so; Refused where one is none."""
+def post_ops(ask: Ask, links: tuple[Link, ...], frame: Frame, sums: bool = True) -> tuple[PostOp, ...]:
+    """The post-ops for the links after the anchor, whose result the primitive sees so; Refused where one is none.
+    `sums`: whether the primitive can add to what its result holds; pooling and softmax cannot."""
     made = []
     for link in links:
         found = eltwise(ask, link)
@@ -168,7 +169,7 @@ def post_ops(ask: Ask, links: tuple[Link, ...], frame: Frame) -> tuple[PostOp, .
         if not isinstance(other, Tensor) or not other.static:
             raise Refused(f"an operand of {link.op} has no known sizes")
         memory, layout = frame.beside(other)
-        if not made and link.op == "Add" and ask.node.attrs.get("overwrites", -1) == others[0]:
+        if sums and not made and link.op == "Add" and ask.node.attrs.get("overwrites", -1) == others[0]:
             kind = SUM  # read and written in one go, where another operand would be a third stream of memory
         made.append(PostOp(kind, other=memory, place=("in", others[0]), layout=layout))
     return tuple(made)

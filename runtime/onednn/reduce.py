@@ -130,7 +130,7 @@ def _drafts(ask: Ask, links: tuple[Link, ...], x: Tensor, axes: frozenset[int], 
         else:
             groups = []
             frame = _result(y, order, axes, parts, seen)
-            post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], frame)
+            post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], frame, sums=not seen)
             target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
         operands = (Operand(SRC, place, source, shown), target)
         if kind == "matmul":
