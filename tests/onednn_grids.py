@@ -1,9 +1,11 @@
 """Grids of small models for oneDNN's kernels: every family, in every layout that a neighbour may leave or ask for, with
-what follows it in one primitive, over sizes with and without axes of size 1. All of it is data; `Cell` makes a graph."""
+what follows it in one primitive, over sizes with and without axes of size 1. All of it is data; a Cell is one model."""
 
 from __future__ import annotations
 
 import itertools
+import math
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,7 +14,13 @@ import numpy as np
 from mezzo.ops.dataclasses import dataclass
 from mezzo.ops.layouts import parse, row_major
 from mezzo.ops.types import f32
+from mezzo.runtime.eager import evaluate
 from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.session import Session
+
+from .graphs import in_float64, wide
+
+TOLERANCE = 2e-5  # two sums of some tens of products, one after the other
 
 Dims = tuple[int, ...]
 Made = tuple[str, Dims]
@@ -51,7 +59,9 @@ class Maker:
         if not layout or len(layout) != len(dims) or layout in IMAGES:
             return self.fed(*dims)
         order = parse(layout, len(dims))[0]  # of the axes in memory: the input is what a Transpose makes this of
-        return str(self.g.Transpose(self.fed(*(dims[d] for d in order)), perm=[order.index(d) for d in range(len(dims))]))
+        return str(
+            self.g.Transpose(self.fed(*(dims[d] for d in order)), perm=[order.index(d) for d in range(len(dims))])
+        )
 
 
 # Families: what is made of an input of these dims; None where there is nothing of the kind
@@ -226,7 +236,7 @@ def _units(op: str) -> Build:
         if op == "Squeeze":
             return (m.g.Squeeze(x, m.g.const(np.array(ones))), tuple(n for n in dims if n != 1)) if ones else None
         if op == "Flatten":
-            return m.g.Flatten(x, axis=1), (dims[0], int(np.prod(dims[1:])))
+            return m.g.Flatten(x, axis=1), (dims[0], math.prod(dims[1:]))
         return m.g.Unsqueeze(x, m.g.const(np.array([1]))), (dims[0], 1, *dims[1:])
 
     return build
@@ -257,16 +267,18 @@ FAMILIES: dict[str, Build] = {
     "depthwise": _conv(True, 3, True), "conv transpose": _conv_transpose,
     "matmul": _matmul("constant"), "matmul of two": _matmul("input"), "matmul column": _matmul("column"),
     "matmul with itself": _matmul("itself"), "gemm": _gemm(), "gemm turned": _gemm(transA=1, transB=1),
-    "softmax last": _along("Softmax", -1), "softmax 1": _along("Softmax", 1), "softmax 0": _along("Softmax", 0), "log softmax": _along("LogSoftmax", -1),
+    "softmax last": _along("Softmax", -1), "softmax 1": _along("Softmax", 1), "softmax 0": _along("Softmax", 0),
+    "log softmax": _along("LogSoftmax", -1),
     "layer norm": _layer_norm(-1), "layer norm 2": _layer_norm(-2),
     "instance norm": _channel_norm("InstanceNormalization"), "group norm": _channel_norm("GroupNormalization"),
     "batch norm": _channel_norm("BatchNormalization"), "lrn": _same("LRN", 3, size=3), "prelu": _prelu,
     "tanh": _same("Tanh"), "gelu": _same("Gelu"),
     "add whole": _binary("Add", "whole"), "sub channel": _binary("Sub", "channel"), "mul row": _binary("Mul", "row"),
-    "div column": _binary("Mul", "column"), "sum": _several("Sum"), "mean": _several("Mean"),
+    "mul column": _binary("Mul", "column"), "sum": _several("Sum"), "mean": _several("Mean"),
     "concat 0": _concat(0), "concat 1": _concat(1), "concat 2": _concat(2), "split 1": _split(1), "split 2": _split(2),
     **{f"{op} {axes} {kept}": _reduce(op, axes, kept)
-       for op in ("ReduceMean", "ReduceSum", "ReduceL2") for axes in ((-1,), (1,), (0,), (0, 2), (2, 3)) for kept in (0, 1)},
+       for op in ("ReduceMean", "ReduceSum", "ReduceL2") for axes, kept in (
+           ((-1,), 1), ((1,), 0), ((1,), 1), ((0,), 0), ((0, 2), 1), ((2, 3), 0), ((2, 3), 1))},
     "ReduceL1 1": _reduce("ReduceL1", (1,), 1),
     **{op: _pool(op) for op in ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")},
     "nearest": _resize("nearest"), "linear": _resize("linear"),
@@ -295,6 +307,8 @@ def operand(m: Maker, spread: str, dims: Dims) -> str | None:
             return m.fed(1, *dims[1:]) if rank > 1 else None
         case "whole":
             return m.fed(*dims)
+        case "constant":
+            return m.const(*dims)
         case "laid":
             return m.laid(*dims)
         case _:  # "dying": what another step has made and nobody else reads
@@ -305,8 +319,8 @@ POSTS: tuple[tuple[tuple[str, str], ...], ...] = (
     (),
     (("Relu", ""),),
     *(((op, spread),) for op, spread in (
-        ("Add", "number"), ("Add", "channel"), ("Mul", "channel"), ("Add", "row"), ("Mul", "column"), ("Add", "image"),
-        ("Add", "whole"), ("Sub", "laid"), ("Add", "dying"))),
+        ("Add", "number"), ("Add", "channel"), ("Mul", "channel"), ("Add", "row"), ("Mul", "column"),
+        ("Add", "image"), ("Add", "whole"), ("Mul", "constant"), ("Sub", "laid"), ("Add", "dying"))),
     (("Mul", "channel"), ("Add", "channel")),
     (("Add", "row"), ("Relu", "")),
     (("Add", "channel"), ("Add", "dying")),
@@ -342,7 +356,7 @@ class Cell:
     dims: Dims
     layout: str
     posts: tuple[tuple[str, str], ...]
-    turn: bool | int  # which order of the axes is asked for, counted round the number of orders
+    turn: int  # which order of the axes is asked for behind, counted round the number of orders
 
     def add(self, m: Maker) -> str | None:
         """The value of the model, in a graph that may hold others; None where the family has no such thing."""
@@ -360,12 +374,19 @@ class Cell:
         return str(m.g.Transpose(y, perm=list(order))) if order else y
 
 
-def cells(families: Sequence[str] = tuple(FAMILIES)) -> Iterator[list[Cell]]:
-    """All models, those of one family, dims, layout and Transpose together: they make one graph."""
-    for family, dims in itertools.product(families, SIZES):
-        for layout in before(len(dims)):
-            for turn in (0, 1, 2, 3, 5) if len(dims) > 2 else (0, 1):
+def grid(family: str) -> Iterator[list[Cell]]:
+    """All models of a family, those of one layout together: they make one graph. Each layout meets a result that is
+    asked for as it is and one that is turned; all orders of axes have their turn."""
+    for dims in SIZES:
+        for i, layout in enumerate(before(len(dims))):
+            for turn in (0, i + 1 + len(SIZES)):
                 yield [Cell(family, dims, layout, posts, turn) for posts in POSTS]
+
+
+def some(family: str, count: int, seed: int = 0) -> list[list[Cell]]:
+    """A sample of the grid; always the same for a seed."""
+    groups = list(grid(family))
+    return random.Random(f"{family} {seed}").sample(groups, min(count, len(groups)))
 
 
 def graph_of(group: Sequence[Cell]) -> tuple[Graph | None, dict[str, Any], dict[str, Cell]]:
@@ -377,3 +398,36 @@ def graph_of(group: Sequence[Cell]) -> tuple[Graph | None, dict[str, Any], dict[
         if made is not None:
             outputs[made] = cell
     return (m.g.graph(list(outputs)) if outputs else None), m.feeds, outputs
+
+
+# What comes of them
+
+
+def wrong(groups: Sequence[Sequence[Cell]]) -> list[str]:
+    """What differs from the operators one by one, computed in float64: each model beside how far it is off, or the
+    error that was raised. Every graph runs twice."""
+    return [line for group in groups for line in _wrong(group)]
+
+
+def _wrong(group: Sequence[Cell]) -> list[str]:
+    graph, feeds, cells = graph_of(group)
+    if graph is None:
+        return []
+    want = evaluate(in_float64(graph), {n: wide(x) for n, x in feeds.items()})
+    found: dict[Cell, str] = {}
+    try:
+        session = Session(graph, threads=1)
+        for got in (session.run(feeds) for _ in range(2)):
+            found |= {cell: off for n, cell in cells.items() if (off := _off(got[n], want[n]))}
+    except Exception as error:
+        if len(group) > 1:
+            return [line for cell in group for line in _wrong([cell])]
+        found[group[0]] = f"{type(error).__name__}: {error}"
+    return [f"{cell}: {what}" for cell, what in found.items()]
+
+
+def _off(got: Any, want: Any) -> str:
+    if got.shape != want.shape:
+        return f"has shape {got.shape} instead of {want.shape}"
+    worst, most = np.abs(got.astype(np.float64) - want).max(initial=0), np.abs(want).max(initial=0)
+    return "" if worst <= TOLERANCE * most else f"off by {worst:.3g} of {most:.3g}"

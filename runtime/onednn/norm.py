@@ -8,29 +8,39 @@ https://oneapi-src.github.io/oneDNN/dev_guide_lrn.html
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...ops import DType
 from ...ops.fused import ABSENT
 from ...ops.layouts import channels_last, row_major
-from ..kernels.kernel import Ask
+from ..kernels.kernel import Alias, Ask
 from .api import DST, SCALE, SHIFT, SRC, SRC_1, Refused
 from .frames import Frame, flat, images, lying
 from .kernel import WORK, OneDnn, floats, result
 from .memory import Memory
 from .postops import Link, chain, post_ops
-from .primitive import Attributes, Draft, Operand, PostOp
+from .primitive import Attributes, Descriptor, Draft, Operand, PostOp
 
 USE_SCALE, USE_SHIFT = 2, 4
 
 
-class Softmax(OneDnn):
+class Rowwise(OneDnn):
+    """What goes over a row more than once: its result may be written over what it reads, and not over an operand of a
+    post-op, of which it would write intermediate numbers over elements that are still to be read."""
+
+    inplace = True
+
+    def _aliases(self, ask: Ask, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
+        first = chain(ask.node)[0].operands[0]
+        return (a for a in super()._aliases(ask, found, layouts) if a.input == first)
+
+
+class Softmax(Rowwise):
     """Softmax and LogSoftmax along one axis."""
 
     name = "onednn.softmax"
     ops = frozenset({"Softmax", "LogSoftmax"})
     remembers = True
-    inplace = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """In the layout of the input, else row-major, else with the elements of the axis side by side."""
@@ -47,13 +57,12 @@ class Softmax(OneDnn):
             yield Draft("softmax_forward", (source, target), (algorithm, frame.axis(axis)), Attributes(post))
 
 
-class LayerNorm(OneDnn):
+class LayerNorm(Rowwise):
     """LayerNormalization over the last axes, without its statistics."""
 
     name = "onednn.layer_norm"
     ops = frozenset({"LayerNormalization"})
     remembers = True
-    inplace = True
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """As a matrix, whose rows are normalised."""

@@ -1,0 +1,154 @@
+"""What docs/onednn-defects.md says of oneDNN, looked at once more with the library that is installed.
+
+A case is the least that shows a defect, asked for as `defects.py` would decline it. Where it has become right, a newer
+library has mended it: take out the row there, the reason in the code and the case here.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mezzo.ops import DType
+from mezzo.runtime.onednn import memory
+from mezzo.runtime.onednn.api import DST, SRC, SRC_1, WEIGHTS, Refused
+from mezzo.runtime.onednn.defects import DEFECTS, defect
+from mezzo.runtime.onednn.library import library
+from mezzo.runtime.onednn.memory import Memory, nbytes
+from mezzo.runtime.onednn.primitive import Attributes, Descriptor, Draft, Operand, PostOp, bind, described, repacked
+from mezzo.runtime.pool import aligned_empty
+
+ROOT = Path(__file__).parent.parent
+Array = np.ndarray[Any, Any]
+Case = tuple[Draft, Callable[..., Array]]  # and what it should make of its inputs and of the operand of the post-op
+
+
+def _draft(kind: str, settings: tuple[Any, ...], *operands: Memory, beside: Memory | None = None) -> Draft:
+    """Sources, then the result; `beside` is added to it."""
+    *sources, target = operands
+    arguments = (SRC, WEIGHTS if kind == "matmul" else SRC_1)
+    given = [Operand(a, ("in", i), m) for i, (a, m) in enumerate(zip(arguments, sources, strict=False))]
+    post = () if beside is None else (PostOp("binary_add", other=beside, place=("in", 9)),)
+    return Draft(kind, (*given, Operand(DST, ("out", 0), target)), settings, Attributes(post))
+
+
+def _m(*dims: int, layout: str = "", strides: tuple[int, ...] | None = None) -> Memory:
+    return Memory(dims, DType.FLOAT, layout, strides)
+
+
+def _softmax(x: Array, axis: int) -> Array:
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+ONE = ((1, 1), (1, 1), (0, 0), (0, 0), (0, 0))  # a window of one pixel
+PAIR = ((1,), (2,), (0,), (1,), (0,))  # one of two, the first beside the border
+pooled, image, rows = _m(3, 8, 5, layout="acb"), _m(2, 8, 4, 5), _m(2, 8, 5, layout="bac")
+
+
+def _summed() -> Case:
+    draft = _draft("pooling_forward", ("pooling_avg_exclude_padding", *PAIR), pooled, pooled)
+    sums = Attributes((PostOp("sum", other=pooled, place=("in", 9)),))
+
+    def want(x: Array, c: Array) -> Array:
+        means = np.concatenate([x[..., :1], (x[..., :-1] + x[..., 1:]) / 2], -1)
+        return means + c
+
+    return Draft(draft.kind, draft.operands, draft.settings, sums), want
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "binary, axes of size 1": lambda: (
+        _draft("binary", ("binary_add",), *[_m(2, 8, 1, 1)] * 3, beside=_m(1, 8, 1, 1)), lambda x, y, c: x + y + c),
+    "binary, axes in another order": lambda: (
+        _draft("binary", ("binary_add",), *[_m(2, 8, layout="ba")] * 3, beside=_m(1, 8)), lambda x, y, c: x + y + c),
+    "softmax, channels": lambda: (
+        _draft("softmax_forward", ("softmax_accurate", 3), image, image, beside=_m(1, 8, 1, 1)),
+        lambda x, c: _softmax(x, 3) + c),
+    "softmax, axes in another order": lambda: (
+        _draft("softmax_forward", ("softmax_accurate", 2), rows, rows, beside=_m(1, 8, 5)),
+        lambda x, c: _softmax(x, 2) + c),
+    "pooling, a whole operand": lambda: (
+        _draft("pooling_forward", ("pooling_max", *ONE), image, image, beside=image), lambda x, c: x + c),
+    "pooling, a sum": _summed,
+    "resampling, an operand of pixels": lambda: (
+        _draft("resampling_forward", ("resampling_nearest",), pooled, pooled, beside=_m(1, 1, 5)), lambda x, c: x + c),
+    "matmul, axes in another order": lambda: (
+        _draft("matmul", (), _m(2, 8, 6), _m(2, 6, 5), rows, beside=_m(1, 1, 5)), lambda x, w, c: x @ w + c),
+    "matmul, strides of size 1": lambda: (
+        _draft("matmul", (), _m(1, 7), _m(7, 6), _m(1, 6, strides=(1, 1))), lambda x, w: x @ w),
+}  # fmt: skip
+WIDE = {"pooling, a whole operand"}  # with AVX-512 alone
+NOT_ASKED = {"pooling, a sum", "matmul, strides of size 1"}  # kernels never ask for these
+
+
+def _laid(array: Array, m: Memory) -> Array:
+    return repacked(np.ascontiguousarray(array), m.row_major(), m.handle.value)
+
+
+def outcome(name: str) -> str:
+    """How the installed library answers: "right", "wrong" or "refused". It may also end the process."""
+    if name == "matmul, strides of size 1":
+        memory._certain = lambda m: m.strides or memory.strides_of("ab", m.dims)  # as somebody else would ask
+    draft, wanted = CASES[name]()
+    try:
+        found: Descriptor = described(draft, 1)
+    except Refused:
+        return "refused"
+    rng, arrays, given = np.random.default_rng(0), dict[Any, Array](), []
+    for place in draft.places:
+        m = draft.at(place)[0].memory
+        if place[0] == "in":
+            given.append(rng.standard_normal(m.dims).astype(np.float32))
+            arrays[place] = _laid(given[-1], m)
+        else:
+            arrays[place] = aligned_empty(nbytes(m.handle.value))
+    status = bind(found, arrays, aligned_empty(found.scratch))()
+    result = draft.operands[-1].memory
+    got = repacked(arrays["out", 0], result, result.row_major().handle.value).view(np.float32).reshape(result.dims)
+    with np.errstate(all="ignore"):
+        same = np.abs(got - wanted(*given)).max() < 1e-4
+    return "wrong" if status or not same else "right"
+
+
+def in_child(name: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-c", f"from tests.test_onednn_defects import outcome; print(outcome({name!r}))"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    return ran.stdout.strip() if ran.returncode == 0 else "died"
+
+
+needed = pytest.mark.skipif(library() is None, reason="oneDNN is not installed")
+
+
+@needed
+@pytest.mark.parametrize("name", CASES)
+def test_the_library_still_has_it(name: str) -> None:
+    found = library()
+    here = name not in WIDE or (found is not None and "avx512" in found.isa)
+    assert in_child(name) in (("wrong", "died") if here else ("right", "refused")), "see the docstring of this module"
+
+
+@needed
+@pytest.mark.parametrize("name", [n for n in CASES if n not in NOT_ASKED])
+def test_kernels_are_told(name: str) -> None:
+    """The reason is the one of this kind of primitive; without the operand there is none."""
+    draft, _ = CASES[name]()
+    implementation = "simple:any" if name.startswith("resampling") else "jit:avx512_core"
+    assert defect(draft, implementation) in {d.reason for d in DEFECTS if d.kind == draft.kind}
+    assert defect(Draft(draft.kind, draft.operands, draft.settings), implementation) is None
+
+
+def test_each_is_written_down() -> None:
+    text = (ROOT / "docs" / "onednn-defects.md").read_text()
+    rows = re.findall(r"^\| ([a-z]+, [^|]+?) \|", text, re.MULTILINE)
+    assert sorted(rows) == sorted(CASES)
+    assert {d.kind for d in DEFECTS} == {CASES[n]()[0].kind for n in CASES if n not in NOT_ASKED}
