@@ -145,7 +145,7 @@ def _channel_norm(op: str) -> Build:
         if len(dims) < 3:
             return None
         numbers = [m.const(dims[1]) for _ in range(2)]
-        attrs = {"num_groups": 2 if dims[1] % 2 == 0 else 1} if op == "GroupNormalization" else {}
+        attrs: dict[str, Any] = {"num_groups": 2 if dims[1] % 2 == 0 else 1} if op == "GroupNormalization" else {}
         if op == "BatchNormalization":
             numbers += [m.const(dims[1]), m.g.const(abs(m.numbers(dims[1])) + 1)]
         return m.g.op(op, m.laid(*dims), *numbers, **attrs), dims

@@ -45,7 +45,8 @@ def _m(*dims: int, layout: str = "", strides: tuple[int, ...] | None = None) -> 
 
 def _softmax(x: Array, axis: int) -> Array:
     e = np.exp(x - x.max(axis, keepdims=True))
-    return e / e.sum(axis, keepdims=True)
+    made: Array = e / e.sum(axis, keepdims=True)
+    return made
 
 
 ONE = ((1, 1), (1, 1), (0, 0), (0, 0), (0, 0))  # a window of one pixel
@@ -90,13 +91,14 @@ NOT_ASKED = {"pooling, a sum", "matmul, strides of size 1"}  # kernels never ask
 
 
 def _laid(array: Array, m: Memory) -> Array:
-    return repacked(np.ascontiguousarray(array), m.row_major(), m.handle.value)
+    made: Array = repacked(np.ascontiguousarray(array), m.row_major(), m.handle.value)
+    return made
 
 
 def outcome(name: str) -> str:
     """How the installed library answers: "right", "wrong" or "refused". It may also end the process."""
     if name == "matmul, strides of size 1":
-        memory._certain = lambda m: m.strides or memory.strides_of("ab", m.dims)  # as somebody else would ask
+        vars(memory)["_certain"] = lambda m: m.strides or memory.strides_of("ab", m.dims)  # as others would ask
     draft, wanted = CASES[name]()
     try:
         found: Descriptor = described(draft, 1)

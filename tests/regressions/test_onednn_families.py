@@ -112,7 +112,7 @@ def test_a_row_beside_a_turned_operand() -> None:
 def test_a_pooling_and_what_dies_with_it(op: str) -> None:
     """A sum behind a pooling is taken by oneDNN, and left out."""
     g = GraphBuilder()
-    window = {} if op.startswith("Global") else {"kernel_shape": [1], "strides": [1]}
+    window: dict[str, Any] = {} if op.startswith("Global") else {"kernel_shape": [1], "strides": [1]}
     x, other = (g.input(n, f32(3, 8, 1)) for n in "xy")
     check(g.graph([g.Transpose(g.Add(g.op(op, x, **window), g.Abs(other)), perm=(0, 2, 1))]))
 
