@@ -25,8 +25,8 @@ WIDE = 160  # where nobody looks at a terminal: logs of CI
 @click.option(
     "--against",
     metavar="WHOM",
-    help="Compare numbers: onnxruntime, onnxruntime-gpu, reference (ONNX's evaluator), another model file, or an "
-    ".npz that was recorded.",
+    help="Compare numbers: onnxruntime, onnxruntime-gpu, reference (ONNX's evaluator), another model file, an .npz "
+    "that was recorded, or steps (each step of the program with the operators that it stands for).",
 )
 @click.option(
     "--dim",

@@ -26,9 +26,12 @@ from .gaps import Gap, Tolerance, gap
 from .locate import Changed, Probe, changed_weights, locate
 from .report import Table, size
 from .sides import Ours, Recorded, Side, check_recording, write_recording
+from .steps import Wrong, check_steps
 from .verdict import DIFFERENT, MISSING, Problem, problems_of
 
 ENOUGH = 2  # ways to fill in open sizes that have to run
+STEPS = "steps"  # compared with our own references, without another side
+SHOWN = 5  # wrong steps
 GIVE_SIZES = "give sizes with --dim name=4, or inputs with --input x=file.npy"
 ONE_OF_OURS = "please report it, it is a bug of ours"
 LOOK_AT = (
@@ -67,7 +70,8 @@ class Numbers:
 
     def check(self, *, round_trip: bool) -> Iterator[Part]:
         """Each part in turn; nothing is raised for what is wrong with the model or the other side."""
-        with_other = [("numbers", self._against)] if self.options.against else []
+        compare = self._by_steps if self.options.against == STEPS else self._against
+        with_other = [("numbers", compare)] if self.options.against else []
         recording = [("record", self._record)] if self.options.record else []
         trip = [("round trip", self._round_trip)] if round_trip else []
         for name, do in (*with_other, *recording, *trip):
@@ -122,6 +126,25 @@ class Numbers:
                 text = f"it runs with none of the sizes that were tried: {last.message}"
                 raise InputError(text, where=last.where, hint=last.hint)
         return self._ran
+
+    # Against our own references
+
+    def _by_steps(self, part: Part) -> None:
+        """Each step of the program with the operators that it stands for."""
+        shown, feeds, _ = self._runs()[0]
+        found = check_steps(self.ours.session, feeds, self.graph)
+        self.facts |= {"ours": self.ours.about, "steps": found.right + len(found.left) + len(found.wrong)}
+        part.said = found.said
+        for wrong in found.wrong[:SHOWN]:
+            sizes = f" (sizes {shown})" if shown else ""
+            part.add(f"{wrong}{sizes}", code=DIFFERENT, where=wrong.place, hint=ONE_OF_OURS)
+
+    def _wrong_step(self, feeds: Mapping[str, Any]) -> Wrong | None:
+        """The first step of our program that is wrong by itself."""
+        try:
+            return next(iter(check_steps(self.ours.session, feeds, self.graph).wrong), None)
+        except MezzoError:  # it is the other side's word against ours then
+            return None
 
     # Against another side
 
@@ -245,22 +268,12 @@ class Numbers:
         outputs = "; ".join(f"output {n!r}: {g}" for n, g in wrong.items())
         sizes = f" (sizes {shown})" if shown and shown != "as recorded" else ""
         sizes += f"; {exact}" if exact else ""
-        found = None
-        if self._keeps_values(other):
-            found = locate(self._typed(feeds), wrong, Probe(self.ours, other, feeds, self.tolerance))
-            if found is None:
-                part.add(
-                    f"{outputs}{sizes}, but no value that is kept for comparison differs",
-                    code=DIFFERENT,
-                    hint="operators that are computed as one make it: `mezzo explain` lists them",
-                )
-        else:
-            part.add(
-                f"{outputs}{sizes}; where it begins cannot be told from final outputs",
-                code=DIFFERENT,
-                hint=HOW_TO_RECORD,
-            )
-        if found is not None:
+        keeps, step = self._keeps_values(other), self._wrong_step(feeds)
+        found = locate(self._typed(feeds), wrong, Probe(self.ours, other, feeds, self.tolerance)) if keeps else None
+        if step is not None:  # of the nodes that it stands for one may be named
+            where = found.node.place if found is not None and found.node.place in step.origin else step.place
+            part.add(f"{outputs}{sizes}; {step}", code=DIFFERENT, where=where, hint=ONE_OF_OURS)
+        elif found is not None:
             between = (
                 f" (the values {', '.join(found.unseen)} before it are not there to compare)" if found.unseen else ""
             )
@@ -269,6 +282,19 @@ class Numbers:
                 code=DIFFERENT,
                 where=found.node.place,
                 hint=REAL_INPUTS if exact and exact.ill_conditioned else LOOK_AT,
+            )
+        elif keeps:
+            part.add(
+                f"{outputs}{sizes}, but no value that is kept for comparison differs, and every step here agrees with "
+                "its operators",
+                code=DIFFERENT,
+                hint="if it is rounding that grows, give real inputs with --input, or a --tolerance",
+            )
+        else:
+            part.add(
+                f"{outputs}{sizes}; where it begins cannot be told from final outputs",
+                code=DIFFERENT,
+                hint=HOW_TO_RECORD,
             )
 
     def _keeps_values(self, other: Side) -> bool:
