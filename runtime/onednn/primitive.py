@@ -452,13 +452,18 @@ def repacked(array: Array, source: Memory, target: int) -> Array:
     return packed
 
 
+def reorder(source: int, target: int) -> Handle:
+    """The primitive descriptor of a copy between two descriptors; Refused where oneDNN has none."""
+    e, attributes = api.engine(), _attributes(Attributes())
+    return Handle(api.create("reorder", source, e, target, e, attributes.value), "primitive_desc_destroy")
+
+
 def reordering(source: tuple[int, Array], target: tuple[int, Array]) -> Execution:
     """The call that copies one array into another of the same elements; each beside its descriptor. They are
     ("in", 0) and ("out", 0) of the call."""
     ends = {("in", 0): source, ("out", 0): target}
     needed = {place: checked_bytes(*end, place) for place, end in ends.items()}
-    e, attributes = api.engine(), _attributes(Attributes())
-    handle = Handle(api.create("reorder", source[0], e, target[0], e, attributes.value), "primitive_desc_destroy")
+    e, handle = api.engine(), reorder(source[0], target[0])
     held = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
     workspace = aligned_empty(nbytes(held) if held else 0)
     primitive = Handle(api.create("primitive_create", handle.value), "primitive_destroy")

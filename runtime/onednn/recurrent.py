@@ -20,7 +20,7 @@ from .kernel import WORK, OneDnn, chosen, floats
 from .library import library
 from .memory import ANY, Memory, layout_of, nbytes, strides_of
 from .postops import Link, only
-from .primitive import Descriptor, Draft, Operand, Place, repacked
+from .primitive import Descriptor, Draft, Operand, Place, reorder, repacked
 
 # the order of ONNX's gates that oneDNN wants: i, o, f, c become i, f, c, o; z, r, h stay
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (0, 1, 2), "RNN": (0,)}
@@ -240,7 +240,10 @@ def _packed(found: Descriptor, op: str, place: Place) -> str:
     if operand.source is None:
         kind = f"{found.draft.kind}.{operand.argument}"
     else:
-        # packed for oneDNN's matrix product, in a form that depends on everything around it
-        sequence = found.draft.operands[0].memory.dims
-        kind = layout_of(descriptor) or f"packed.{','.join(map(str, sequence))}"
+        kind = layout_of(descriptor) or ""
+        if not kind:
+            # packed for oneDNN's matrix product, in a form that depends on everything around it, and which oneDNN
+            # may ask for without being able to make it: of a GRU over one step it is
+            reorder(operand.source.handle.value, descriptor)
+            kind = f"packed.{','.join(map(str, found.draft.operands[0].memory.dims))}"
     return f"{op}.{kind}({shown})={nbytes(descriptor)}"

@@ -40,3 +40,11 @@ def test_a_recurrent_layer_and_an_elementwise_operator(op: str, batch: int, then
     gates = GATES[op] * 4
     y = g.op(op, g.input("x", f32(5, batch, 3)), numbers(1, gates, 3) / 4, numbers(1, gates, 4) / 4, hidden_size=4)
     check(g.graph([g.op(then, y)]))
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("hidden", [1, 5])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_recurrent_layer_of_one_step(op: str, hidden: int, directions: int) -> None:
+    g = GraphBuilder()
+    check(g.graph([recurrent(g, op, g.input("x", f32(1, 2, 17)), 17, directions, hidden)]))
