@@ -46,6 +46,9 @@ def _per_channel(m: Match) -> str | None:
     y, c = m.tensor(m.root.outputs[0]), m.constant(m.values["c"])
     if y is None or y.dims is None or y.dtype is not DType.FLOAT or c is None:
         return f"the result is {y}"
+    made = m.tensor(_convolution(m).outputs[0])
+    if made != y:
+        return f"{made} becomes {y}"
     if m.root.op == "Div" and not np.all(np.asarray(c)):
         return "it divides by zero"
     dims = (1,) * (len(y.dims) - np.ndim(c)) + np.shape(c)

@@ -179,8 +179,8 @@ def _square(m: Match) -> Replacement:
 
 def _one_axis(m: Match) -> str | None:
     x = m.tensor(m.input(0))
-    if x is None or x.dims is None:
-        return "the rank is not known"
+    if x is None or not x.dims:
+        return "the rank is not known, or 0"
     if sum(d != 1 for d in x.dims[m.attr("axis") % len(x.dims) :]) > 1:
         return "it runs over several axes"
     return None

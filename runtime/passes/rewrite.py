@@ -214,11 +214,14 @@ def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[Declined] | None
     names: dict[str, str] = {}
     nodes: list[Node] = []
     constants: dict[str, Array] = {}
+    taken = dict(graph.initializers)
     for node in graph.nodes:
         done = _first(graph, by_op.get(node.op, ()), node, producers, uses, declined)
         if done is None:
             nodes.append(node)
             continue
+        done = _apart(done, taken)
+        taken |= done.constants
         nodes += [replace(n, origin=n.origin or (node.name,), where=n.where or node.where) for n in done.nodes]
         names |= {old: _last(names, new) for old, new in done.values.items()}
         constants |= done.constants
@@ -227,6 +230,20 @@ def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[Declined] | None
     types = {**graph.types, **{n: type_of(a, known=True) for n, a in constants.items()}}
     initializers = {**graph.initializers, **constants}
     return graph.but(nodes=tuple(nodes), initializers=initializers, types=types).rename(names)
+
+
+def _apart(done: Replacement, taken: Mapping[str, Array]) -> Replacement:
+    """The replacement with constants under names of their own: of an earlier one other nodes may read, once equal
+    constants are merged."""
+    names: dict[str, str] = {}
+    for name, array in done.constants.items():
+        while taken.get(names.get(name, name), array) is not array:
+            names[name] = f"{names.get(name, name)}'"
+    if not names:
+        return done
+    nodes = tuple(replace(n, inputs=tuple(names.get(i, i) for i in n.inputs)) for n in done.nodes)
+    constants = {names.get(n, n): a for n, a in done.constants.items()}
+    return replace(done, nodes=nodes, constants=constants)
 
 
 def _possible(want: Operand, present: Container[str]) -> bool:
