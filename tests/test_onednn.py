@@ -410,3 +410,18 @@ def test_a_square_operand_transposed_twice() -> None:
     x, w = (g.input(n, f32(16, 16)) for n in "xw")
     graph = g.graph([g.Gemm(x, g.Transpose(w, perm=[1, 0]), transB=1)])
     assert_exact(graph, dict(zip("xw", arrays(Sample([f32(16, 16), f32(16, 16)])), strict=True)))
+
+
+@needed
+def test_a_batch_of_one_takes_the_product_that_two_take() -> None:
+    """The stride of an axis of size 1 is one of many; with the wrong one a product of attention was a slower one."""
+
+    def product(batch: int) -> tuple[str, str]:
+        g = GraphBuilder()
+        q, k = (g.input(n, f32(batch, 32, 4, 16)) for n in "qk")
+        scores = g.MatMul(g.Transpose(q, perm=[0, 2, 1, 3]), g.Transpose(k, perm=[0, 2, 3, 1]))
+        graph = g.graph([scores])
+        feeds = {n: np.random.default_rng(0).random((batch, 32, 4, 16), np.float32) for n in "qk"}
+        return kernel_of(assert_exact(graph, feeds), "MatMul")
+
+    assert product(1) == product(2)

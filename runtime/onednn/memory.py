@@ -86,11 +86,11 @@ def _certain(memory: Memory) -> tuple[int, ...]:
         if is_permutation(layout) and layout != channels_last(len(dims)):
             layout = usual(layout, dims)
         return strides_of(layout or row_major(len(dims)), dims)
-    strides, step = list(memory.strides), 1
-    for d in reversed(range(len(dims))):
-        if dims[d] == 1:
-            strides[d] = step
-        step = strides[d] * dims[d]
+    strides = list(memory.strides)
+    whole = max((s * n for s, n in zip(strides, dims, strict=True) if n != 1), default=1)
+    for d, n in enumerate(dims):  # as if it lay behind the dim before it, which is what `usual` says
+        if n == 1:
+            strides[d] = strides[d - 1] if d else whole
     return tuple(strides)
 
 
