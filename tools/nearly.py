@@ -79,7 +79,15 @@ class Nearly:
         return found
 
     def _answer(self, graph: Graph, change: Callable[[Any], Any]) -> dict[str, Any]:
-        values = {n: change(v) for n, v in self.values.items()}
+        """The outputs, node by node: what a reference makes of a narrower type is changed before others read it."""
+        values = {**graph.initializers, **{n: change(v) for n, v in self.values.items()}}
+        for node in graph.nodes:
+            read = {n: values[n] for n in node.reads()}
+            values |= {n: change(v) for n, v in self._node_answer(node, read).items()}
+        return {n: values[n] for n in graph.outputs}
+
+    def _node_answer(self, node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
+        graph = Graph(tuple(values), tuple(filter(None, node.outputs)), (node,))
         try:
             return evaluate(graph, values, budget=self.budget, key=self.key)
         except MezzoError:  # some take nothing wider than float32
