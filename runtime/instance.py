@@ -43,6 +43,7 @@ class Surroundings:
     extern: Mapping[str, Array] = field(default_factory=dict[str, Array])
     numpy_random: bool = False  # seeded draws follow NumPy's RandomState
     exchange: Exchange | None = None
+    watch: Observer | None = None  # of the steps of bodies
 
     def buffer(self, name: str, type: Type | None) -> Array:
         """The bytes from outside that a value of this type lies in."""
@@ -352,11 +353,12 @@ class BodyRunner:
         raise error
 
     def __call__(self, *args: Array) -> tuple[Any, ...]:
+        watch = self._parent.around.watch
         self._parent.around.meter.tick()
         self._turn ^= 1
         captures = [self._parent.arrays[n] for n in self.program.captures]
         args = tuple(map(_contiguous, args))  # a slice of a scanned value may not be
-        return tuple(self._instance.run(args, self._buffers[self._turn], captures=captures))
+        return tuple(self._instance.run(args, self._buffers[self._turn], captures=captures, observe=watch))
 
 
 Place = tuple[str, int]

@@ -94,7 +94,7 @@ def test_right_graphs_name_nothing(seed: int) -> None:
     switches = sample(np.random.default_rng(seed))[0]
     found = check_steps(Session(case.graph, instances=1, **switches.given), case.feeds)
     assert not found.wrong, "\n".join(map(str, found.wrong))
-    assert len(found.left) <= 1
+    assert not found.left
 
 
 @pytest.mark.parametrize("options", [{}, {"onednn": False}, {"fuse": True}, {"strategy": "none"}])
@@ -211,7 +211,7 @@ def _as(node: Node, op: str) -> Node:
     return Node(op, node.inputs, node.outputs, node.attrs, node.domain, node.name, node.where, node.origin)
 
 
-def test_a_wrong_step_inside_of_a_loop_is_its_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_step_inside_of_a_loop_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     g = GraphBuilder("loop")
     body = Body([i64(), Tensor(DType.BOOL, ()), f32(3, 4)], lambda g, i, go, x: (g.Identity(go), g.Sin(g.Exp(x))))
     graph = g.graph([g.Neg(g.Loop(g.const(3), None, g.input("x", f32(3, 4)), body=body))])
@@ -219,7 +219,8 @@ def test_a_wrong_step_inside_of_a_loop_is_its_loops(monkeypatch: pytest.MonkeyPa
     inner = next(s for s in Session(graph).program.all_steps() if s.node.op in ("Sin", "Fused"))
     spoiled(monkeypatch, inner.choice.kernel, lambda self, step: scale(self, step) if "Sin" in str(step.node) else None)
     (wrong,) = checked(graph).wrong
-    assert names(wrong) == ["Loop"]
+    assert "Sin" in str(wrong.step.node)
+    assert "of the body of step" in str(wrong)
 
 
 # ------------------------------------------------------------------------------------------------ as a command

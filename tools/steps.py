@@ -21,7 +21,7 @@ from ..ops.types import Array
 from ..runtime.bound import Bound
 from ..runtime.graph import Graph, Node
 from ..runtime.infer import infer
-from ..runtime.instance import Instance
+from ..runtime.instance import Instance, Surroundings
 from ..runtime.program import Program, Step
 from ..runtime.session import Session
 from .exact import MOST
@@ -30,14 +30,16 @@ from .nearly import Nearly
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A step that does not make what it should. `value` is the result, or the operand that had changed; `origin` names
-    the nodes of the model that the step stands for."""
+    """A step that does not make what it should. `number` is that in its program, which is the body of a step of another
+    where `inside` has the numbers of those, from the outermost; `value` is the result, or the operand that had changed;
+    `origin` names the nodes of the model that the step stands for."""
 
     number: int
     step: Step
     value: str
     how: str
     origin: tuple[str, ...]
+    inside: tuple[int, ...] = ()
 
     @property
     def place(self) -> str:
@@ -47,7 +49,8 @@ class Wrong:
     def __str__(self) -> str:
         choice = self.step.choice
         kernel = f"{choice.kernel}, {choice.implementation}" if choice.implementation else choice.kernel
-        return f"step {self.number} ({kernel}), which stands for {', '.join(self.origin)}: {self.how}"
+        number = f"{self.number}{''.join(f' of the body of step {n}' for n in reversed(self.inside))}"
+        return f"step {number} ({kernel}), which stands for {', '.join(self.origin)}: {self.how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,13 @@ def check_steps(session: Session, feeds: Mapping[str, Any], model: Graph | None 
         raise InputError("steps are compared on the CPU", where=session.device.name, hint="leave out device=")
     model = model or session.graph
     watch = _Watch(session, _places(model))
-    session.run(feeds, observe=watch)
+    try:
+        session.run(feeds, observe=watch)
+    finally:
+        watch.let_go()
     if not watch.wrong and not session.signature.states:
         watch.compare_whole(feeds)
-    return Checked(tuple(watch.wrong), watch.right, tuple(watch.left))
+    return Checked(tuple(watch.wrong), len(watch.right), tuple(watch.left.items()))
 
 
 def _places(model: Graph) -> dict[str, str]:
@@ -93,71 +99,96 @@ def _places(model: Graph) -> dict[str, str]:
 
 
 @dataclass(slots=True)
+class _Running:
+    """A step that runs, how many had been blamed before it, and what it should make, if that is known."""
+
+    number: int
+    step: Step
+    before: int
+    asked: Nearly | None = None
+
+
+@dataclass(slots=True)
 class _Watch:
     """An observer of one run. What is written is known by its digest until it is read, and kept while there is room."""
 
     session: Session
     places: Mapping[str, str]
     wrong: list[Wrong] = field(default_factory=list[Wrong])
-    left: list[tuple[Step, str]] = field(default_factory=list[tuple[Step, str]])
-    right: int = 0
+    left: dict[Step, str] = field(default_factory=dict[Step, str])
+    right: set[Step] = field(default_factory=set[Step])
+    _blamed: set[Step] = field(default_factory=set[Step])
     _kept: dict[str, Any] = field(default_factory=dict[str, Any])  # results of steps
     _room: int = MOST  # bytes
     _digests: dict[str, bytes] = field(default_factory=dict[str, bytes])
     _known: dict[str, Array] = field(default_factory=dict[str, Array])
-    _asked: Nearly | str = ""  # of the step that runs, or why it is not compared
-    _key: tuple[int, ...] = (0,)
+    _running: list[_Running] = field(default_factory=list["_Running"])  # a step, and those of the bodies that it runs
+    _around: Surroundings | None = None
 
     def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None:
         if phase == "before":
             if index == 0:
                 self._begin(instance)
-            self._before(index, step, instance)
+            self._running.append(_Running(index, step, len(self._blamed)))
+            self._before(self._running[-1], instance)
         else:
-            self._after(index, step, instance)
+            self._after(self._running[-1], instance)
+            self._running.pop()
+
+    def let_go(self) -> None:
+        """Look on no longer."""
+        if self._around is not None:
+            self._around.watch = None
 
     @property
     def _bound(self) -> Bound:
         return self.session.bound
 
+    @property
+    def _key(self) -> tuple[int, ...]:
+        return (0,) if self._around is None else self._around.key
+
     def _begin(self, instance: Instance) -> None:
-        program, self._key = instance.program, instance.around.key
+        program, self._around = instance.program, instance.around
+        self._around.watch = self
         for name in (*program.given, *program.captures, *program.weights, *program.states):
             if name in instance.arrays:
                 self._digests[name] = _digest(instance.arrays[name])
 
-    def _before(self, index: int, step: Step, instance: Instance) -> None:
-        values, constants = dict[str, Any](), self._constants()
-        self._asked = ""
+    def _before(self, now: _Running, instance: Instance) -> None:
+        step, values, constants = now.step, dict[str, Any](), self._constants()
         for name in step.reads():
             if self._digests.get(name) not in (None, _digest(instance.arrays[name])):
-                self._blame(index, step, name, self._changed(index, name, instance.program))
+                self._blame(now.number, step, name, self._changed(now.number, name, instance.program))
             try:
                 values[name] = _copied(self._given(instance, name))
             except PlanError as error:
-                self._asked = error.message
-        if not self._asked:
-            node, kinds = self._whole(step), self._kinds([*step.reads(), *step.writes()])
+                self.left[step] = error.message
+        if step not in self.left:
+            node, kinds = self._whole(step), _kinds(instance.program, [*step.reads(), *step.writes()])
             values |= {n: constants[n] for n in node.reads() if n not in values and n in constants}
-            self._asked = Nearly.of(node, values, self.session.budget, kinds, self._key)
+            now.asked = Nearly.of(node, values, self.session.budget, kinds, self._key)
 
-    def _after(self, index: int, step: Step, instance: Instance) -> None:
-        results: dict[str, Any] = {}
+    def _after(self, now: _Running, instance: Instance) -> None:
+        step, results = now.step, dict[str, Any]()
         try:
             for name in step.writes():
                 if name in instance.arrays:  # a dynamic one that nobody reads is gone
                     self._digests[name] = _digest(instance.arrays[name])
                     results[name] = _logical(instance, name)
-            if isinstance(self._asked, str):
-                raise PlanError(self._asked)
-            found = list(self._asked.wrong(results))
+            if now.asked is None or step in self._blamed or now.before < len(self._blamed):
+                return  # it is told already, or what its bodies have made wrong is
+            found = next(now.asked.wrong(results), None)
         except MezzoError as error:  # of its reference, or a form that only its kernel knows
-            self.left.append((step, error.message))
+            self.left[step] = error.message
+            self.right.discard(step)
             return
         self._keep(results)
-        self.right += not found
-        for value, apart in found[:1]:
-            self._blame(index, step, value, f"its result {value!r} is wrong, {apart}")
+        if found is None:
+            self.right.add(step)
+        else:
+            self.right.discard(step)
+            self._blame(now.number, step, found[0], f"its result {found[0]!r} is wrong, {found[1]}")
 
     def _keep(self, results: Mapping[str, Any]) -> None:
         for name, value in results.items():
@@ -172,7 +203,7 @@ class _Watch:
         graph, program = self.session.graph, self._bound.program
         made = {o for node in graph.nodes for o in node.outputs}
         names = [n for s in program.steps for n in s.writes() if n in made]
-        kinds = self._kinds(program.types)
+        kinds = _kinds(program, program.types)
         own = {t.dtype for t in infer(graph).types.values() if isinstance(t, Tensor)}
         if self._room < 0 or not names or any(k.narrow for k in kinds - own):
             return
@@ -180,24 +211,20 @@ class _Watch:
         try:
             found = next(asked.wrong({n: self._kept[n] for n in names if n in self._kept}), None)
         except MezzoError as error:
-            self.left.append((program.steps[-1], f"the graph as a whole: {error.message}"))
+            self.left[program.steps[-1]] = f"the graph as a whole: {error.message}"
             return
         if found is not None:
             index = next(i for i, s in enumerate(program.steps) if found[0] in s.writes())
             how = f"it does that right, and {found[0]!r} is another value in the model, {found[1]}: a pass is wrong"
             self._blame(index, program.steps[index], found[0], how)
 
-    def _kinds(self, names: Iterable[str]) -> set[DType]:
-        """The element types of values, and the one that products of float32 are computed in."""
-        program = self._bound.program
-        kinds = {t.dtype for n in names if isinstance(t := program.types.get(n), Tensor)}
-        return kinds if program.target.math == "strict" else kinds | {DType.BFLOAT16}
-
     def _blame(self, index: int, step: Step, value: str, how: str) -> None:
         names = step.node.origin or (step.node.name or step.node.outputs[0],)
         order = {name: i for i, name in enumerate(self.places)}  # that of the model
         known = [self.places.get(n, n) for n in sorted(names, key=lambda n: order.get(n, len(order)))]
-        self.wrong.append(Wrong(index, step, value, how, tuple(known)))
+        inside = tuple(r.number for r in self._running[:-1])
+        self.wrong.append(Wrong(index, step, value, how, tuple(known), inside))
+        self._blamed.add(step)
 
     def _changed(self, index: int, name: str, program: Program) -> str:
         """Who has changed a value between the step that wrote it and the one that reads it now."""
@@ -236,6 +263,12 @@ class _Watch:
             if source is not None:
                 return source
         return _logical(instance, name)
+
+
+def _kinds(program: Program, names: Iterable[str]) -> set[DType]:
+    """The element types of values, and the one that products of float32 are computed in."""
+    kinds = {t.dtype for n in names if isinstance(t := program.types.get(n), Tensor)}
+    return kinds if program.target.math == "strict" else kinds | {DType.BFLOAT16}
 
 
 def _overlap(a: Any, b: Any) -> bool:
