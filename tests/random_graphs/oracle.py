@@ -68,7 +68,9 @@ class Worlds:
 
     def give(self, name: str, value: Any) -> None:
         """An input or a constant."""
-        self._keep(name, widened(value), [widened(value)] * self.count, self._noise_of(value))
+        self._keep(
+            name, widened(value), [widened(value)] * self.count, 0.0 if _narrow(value) else self._noise_of(value)
+        )
 
     def _noise_of(self, value: Any) -> float:
         known = NOISE.get(DType.of(value.dtype)) if isinstance(value, np.ndarray) else None
@@ -111,6 +113,11 @@ class Worlds:
     def deviation(self, name: str) -> float:
         """How far the worlds lie from the exact value, at most; infinite where they differ in more than size."""
         return max((_apart(self.exact[name], w[name]) for w in self.others), default=0.0)
+
+
+def _narrow(x: Any) -> bool:
+    """Whether all elements are numbers of bfloat16, as scales and exponents are: no cast moves them."""
+    return isinstance(x, np.ndarray) and x.dtype == np.float32 and not (x.view(np.uint32) & 0xFFFF).any()
 
 
 def _floating(x: Any) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from mezzo.ops.types import f32
 from mezzo.runtime.graph import GraphBuilder
 
@@ -22,3 +25,21 @@ def test_several_constants_of_other_ranks_beside_permuted_tensors() -> None:
     x = g.input("x", f32(3, 4, 5))
     y = g.Mul(g.Add(g.Transpose(x, perm=[2, 0, 1]), numbers(5, 3, 4)), numbers(3, 4))
     check(g.graph([g.Sub(numbers(1, 5, 3, 4), y)]), {"x": numbers(3, 4, 5)})
+
+
+@pytest.mark.parametrize(("batch", "inputs", "hidden"), [(2, 2, 4), (16, 1, 2), (1, 2, 1), (3, 1, 1)])
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_weights_of_few_units_are_packed(op: str, gates: int, batch: int, inputs: int, hidden: int) -> None:
+    """Strides of axes of size 1 were such that oneDNN took the weights for another layout, which it reorders not."""
+    g = GraphBuilder()
+    x = g.input("x", f32(2, batch, inputs))
+    w, r = numbers(1, gates * hidden, inputs), numbers(1, gates * hidden, hidden)
+    check(g.graph([g.op(op, x, w, r, hidden_size=hidden)]), {"x": numbers(2, batch, inputs)})
+
+
+def test_a_sum_is_not_left_out_where_pooling_gives_a_pixel() -> None:
+    """oneDNN's plain pooling has no sum among its post-ops, and left it out without a word."""
+    g = GraphBuilder()
+    x = g.input("x", f32(1, 2, 1, 1))
+    y = g.AveragePool(x, kernel_shape=(1, 1), ceil_mode=1, count_include_pad=1)
+    check(g.graph([g.Sum(x, abs(numbers(1, 1)), g.const(np.float32(0.33)), y)]), {"x": numbers(1, 2, 1, 1)})

@@ -1,0 +1,153 @@
+"""Defects to be planted, one at a time, in a copy of the checkout: whether the search would find them.
+
+Each is a text in a file that stands there once, and what takes its place. They are what such defects have been, or
+would be: in kernels, layouts, post-ops, passes, the planner and what a session remembers. Those with a number of
+`known` are of a kind that stood in the code once, and was found by others first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`old` in `file` becomes `new`; `what` says which defect that is, `focus` where a search looks for it, and
+    `missed` why it does not find it."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+    focus: str = ""
+    known: int = 0
+    missed: str = ""
+
+
+MUTATIONS = (
+    # post-ops
+    Mutation("a number is added to itself in place of the operand", "runtime/onednn/postops.py",
+             "        first, value = second, scalar(ask, first)\n", "        value = scalar(ask, first)\n",
+             "elementwise", 5),
+    Mutation("subtracting a number adds it", "runtime/onednn/postops.py",
+             '"Sub": lambda v: (1.0, -v)', '"Sub": lambda v: (1.0, v)', "elementwise"),
+    Mutation("a post-op takes its operands the other way round", "runtime/onednn/postops.py",
+             "if link.operands[0] != PREVIOUS and link.op not in COMMUTE:", "if link.op not in BINARY:", "elementwise"),
+    Mutation("HardSwish of another slope", "runtime/onednn/postops.py",
+             '("eltwise_hardswish", 1 / 6, 0.5)', '("eltwise_hardswish", 1 / 6, 0.4)', "elementwise"),
+    Mutation("Elu without its alpha", "runtime/onednn/postops.py",
+             '("eltwise_elu", n.attr("alpha"), 0.0)', '("eltwise_elu", 1.0, 0.0)', "elementwise"),
+    Mutation("channels of an operand beside unit axes are trusted to oneDNN", "runtime/onednn/defects.py",
+             "return _channels(result, operand) and not told", "return False", "norms", 2),
+    Mutation("an operand behind a softmax is trusted to oneDNN", "runtime/onednn/defects.py",
+             "        return _channels(result, operand) and axis > 1\n", "        return False\n", "norms", 3),
+    # layouts
+    Mutation("a constant is packed by the axes of the primitive", "runtime/onednn/kernel.py",
+             "if operand.source is None and operand.layout:", "if operand.source is None and not operand.place:",
+             "layouts"),
+    Mutation("softmax along the axis of the tensor in a permuted frame", "runtime/onednn/norm.py",
+             "(algorithm, frame.axis(axis))", "(algorithm, min(axis, len(frame.groups) - 1))", "norms"),
+    Mutation("the bias of a transposed product is forgotten", "runtime/onednn/matmul.py",
+             "if is_permutation(wish) and len(links) == 1:", "if is_permutation(wish):", "products"),
+    Mutation("a bias that differs from row to row is taken for one of columns", "runtime/onednn/matmul.py",
+             "or other.elements != columns or columns == 1:", "or columns == 1:", "products"),
+    Mutation("the batch of a transposed operand is read with the strides of another", "runtime/onednn/matmul.py",
+             "strides = (strides[0],) * (rank - len(t.sizes)) + strides",
+             "strides = strides + (strides[0],) * (rank - len(t.sizes))", "products"),
+    Mutation("what is done before a reduction is forgotten", "runtime/onednn/reduce.py",
+             'yield Draft("eltwise_forward", operands, (before, 0.0, 0.0))',
+             'yield Draft("eltwise_forward", operands, ("eltwise_linear", 1.0, 0.0))', "reductions"),
+    Mutation("what is left by a reduction is said to be row-major", "runtime/onednn/reduce.py",
+             'layout = usual("".join(letters[kept.index(d)] for d in order if d in kept), y.sizes)', 'layout = ""',
+             "reductions", 4),
+    Mutation("dilations of pooling are those of ONNX, one more than oneDNN's", "runtime/onednn/pool.py",
+             "tuple(w.dilation - 1 for w in found),", "tuple(max(w.dilation - 1, w.stride - 1) for w in found),",
+             "pools"),
+    Mutation("the average counts the padding", "runtime/onednn/pool.py",
+             'if not link.attr("count_include_pad"):', 'if link.attr("count_include_pad"):', "pools"),
+    # kernels of NumPy
+    Mutation("parts of a concatenation lie one behind the other from its first", "runtime/kernels/movement.py",
+             "        pairs.append((out[_along(axis, at, at + x.shape[axis])], x))\n        at += x.shape[axis]\n",
+             "        at = at or 0\n        pairs.append((out[_along(axis, at, at + x.shape[axis])], x))\n"
+             "        at += x.shape[axis] if x.shape[axis] > 1 else 0\n", "layouts"),
+    Mutation("parts of an inner axis are taken for runs of bytes", "runtime/kernels/movement.py",
+             "all(n == 1 for n in x.sizes[: axis % x.rank]):", "x.sizes:", "layouts"),
+    Mutation("a slice that is a view begins one row late", "runtime/kernels/movement.py",
+             "        at += (part.start or 0) * row\n", "        at += (part.start or 0) * row\n        row += n == 3\n",
+             "layouts"),
+    # passes
+    Mutation("a Transpose that only moves axes of size 2 is dropped", "runtime/passes/identities.py",
+             "moving = [a for a in order if x.dims[a] != 1]", "moving = [a for a in order if x.dims[a] not in (1, 2)]",
+             "layouts"),
+    Mutation("a Slice that turns all elements round is dropped", "runtime/passes/identities.py",
+             "(np.asarray(m.constant(steps)) < 0).any()", "(np.asarray(m.constant(steps)) < -1).any()", "layouts"),
+    Mutation("a Dropout, Reshape or Expand that changes dims is dropped", "runtime/passes/identities.py",
+             'return None if before == after else f"{before} becomes {after}"\n\n\ndef _inference',
+             'return None if before.elements == after.elements else f"{before} becomes {after}"\n\n\ndef _inference',
+             "layouts"),
+    Mutation("batch normalisation folds without its epsilon", "runtime/passes/batchnorm.py",
+             'factor = scale / np.sqrt(var + m.attr("epsilon"))', "factor = scale / np.sqrt(var)", "norms"),
+    Mutation("a constant of few dims is taken for channels", "runtime/passes/batchnorm.py",
+             "dims = (1,) * (len(y.dims) - np.ndim(c)) + np.shape(c)",
+             "dims = (1,) * (len(y.dims) > np.ndim(c)) + np.shape(c) + (1,) * (len(y.dims) - np.ndim(c) - 1)",
+             "convolutions"),
+    Mutation("a division by a constant goes into the convolution as a product", "runtime/passes/batchnorm.py",
+             "(1 / c, zero) if m.root.op", "(c, zero) if m.root.op", "convolutions"),
+    Mutation("nodes that differ in attributes alone are one", "runtime/passes/cse.py",
+             "attrs = tuple((a, _frozen(v)) for a, v in sorted(node.attrs.items()))",
+             "attrs = tuple(a for a, v in sorted(node.attrs.items()))", "layouts"),
+    Mutation("what is fused away is read elsewhere", "runtime/passes/chains.py",
+             "if uses.get(made) != 1 or made not in readers or made in keep:",
+             "if made not in readers or made in keep:", "elementwise"),
+    Mutation("a sum is written over an operand that others read later", "runtime/passes/chains.py",
+             "and last[name] == i:", "and last[name] >= i:", "convolutions"),
+    Mutation("a mean over another axis makes a layer norm", "runtime/passes/canonical.py",
+             'return "scale and bias are no rows of the last axis"', "pass", "norms"),
+    Mutation("gelu of any number in place of one half", "runtime/passes/canonical.py",
+             "return numbers(half=0.5, one=1.0, **root)(m)", "return numbers(one=1.0, **root)(m)", "elementwise"),
+    # the planner and what sessions remember
+    Mutation("values that meet in one step share bytes", "runtime/lives.py",
+             "return a.first <= b.last and b.first <= a.last", "return a.first < b.last and b.first < a.last"),
+    Mutation("a value is overwritten while others still read it", "runtime/lives.py",
+             "        return old.first < new.first == old.last\n\n\nclass Parallel",
+             "        return old.first < new.first <= old.last\n\n\nclass Parallel"),
+    Mutation("an operand that is read twice is overwritten", "runtime/lower.py",
+             "if not output or not source or source in others:", "if not output or not source:", "elementwise"),
+    Mutation("all views of a value begin at its first byte", "runtime/lower.py",
+             'views.append(Sharing(output, source, "view", alias.delta))',
+             'views.append(Sharing(output, source, "view"))',
+             "layouts"),
+    Mutation("two values in the bytes of a third are not looked at", "runtime/buffers.py",
+             "if any(clashing(a, b, time) for a in small.members for b in large.members):", "if False:", "layouts"),
+    Mutation("results are those of the next run", "runtime/known.py",
+             "made[name] = place.copy()", "made[name] = place"),
+    Mutation("a large input that nothing reads has no place", "runtime/known.py",
+             "staged.get(name)) for name", "staged[name]) for name", "", 7),
+    Mutation("what follows a recurrent layer is taken for a part of it", "runtime/onednn/postops.py",
+             "    link, *others = chain(node)\n    if others:\n", "    (link,) = chain(node)\n    if not node.inputs:\n",
+             "recurrent", 7),
+    Mutation("a product of one column is turned", "runtime/onednn/matmul.py",
+             "if wish[-1] == rows and 1 not in y.sizes[-2:]:", "if wish[-1] == rows:", "products", 1),
+    Mutation("a known run takes the feeds in another order", "runtime/known.py",
+             "inputs = [feeds[n] if n in feeds else self.defaults[n] for n in self.names]",
+             "inputs = [*feeds.values(), *self.defaults.values()]"),
+    Mutation("arrays of another shape fit a run that is known", "runtime/known.py",
+             f"{' ' * 16}if array.__class__ is not np.ndarray or array.shape != shape or array.dtype is not dtype:",
+             f"{' ' * 16}if array.__class__ is not np.ndarray or array.dtype is not dtype:"),
+    # training
+    Mutation("the gradient of a product is that of its other operand", "ops/elementwise.py",
+             "return g.Mul(dys[0], xs[1]), g.Mul(dys[0], xs[0])", "return g.Mul(dys[0], xs[0]), g.Mul(dys[0], xs[1])",
+             "elementwise"),
+    Mutation("the gradient of a difference has one sign", "ops/elementwise.py",
+             "    return dys[0], g.Neg(dys[0])\n", "    return dys[0], dys[0]\n", "elementwise"),
+)  # fmt: skip
+
+
+def planted(mutation: Mutation, root: Path) -> None:
+    """Plant a defect in a checkout. Raises ValueError where its text does not stand there once."""
+    path = root / mutation.file
+    text = path.read_text()
+    if text.count(mutation.old) != 1:
+        raise ValueError(f"{mutation.file} has {text.count(mutation.old)} times what {mutation.what!r} changes")
+    path.write_text(text.replace(mutation.old, mutation.new))
