@@ -19,7 +19,7 @@ from .api import DST, MULTIPLE_SRC, SRC, Refused
 from .kernel import OneDnn, unavailable
 from .memory import Memory
 from .postops import Link
-from .primitive import Draft, Operand, address
+from .primitive import Draft, Operand, address, repacked
 
 
 class Concat(OneDnn):
@@ -70,6 +70,14 @@ class Concat(OneDnn):
         parts = [a for a in work.inputs if a is not None]
         pairs = zip(work.choice.aliases, parts, strict=True)
         return _copied((whole[a.delta :][: p.nbytes], _bytes(p)) for a, p in pairs)
+
+    def pack(self, ask: Ask, choice: Choice, index: int, array: Array) -> Array:
+        """A constant part in the layout of the others, where no primitive says how it reads it."""
+        known = ask.inputs[index]
+        if choice.primitives or not isinstance(known, Tensor):
+            return super().pack(ask, choice, index, array)
+        plain, laid = Memory(known.sizes, known.dtype), Memory(known.sizes, known.dtype, choice.layouts[index])
+        return repacked(np.ascontiguousarray(array), plain, laid.handle.value)
 
 
 class Split(OneDnn):
