@@ -74,7 +74,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
     return g.Where(above, dy, g.Mul(dy, slope)), dslope
 
 
-@pointwise("ThresholdedRelu", since=22, samples=[*ONE, Sample([f32(5)], {"alpha": 0.3})])
+@pointwise("ThresholdedRelu", since=22, jumps=True, samples=[*ONE, Sample([f32(5)], {"alpha": 0.3})])
 def thresholded_relu(e: Expressions, X: Expr, *, alpha: float = 1.0) -> Expr:
     return e.where(e.greater(X, alpha), X, 0)
 
@@ -235,7 +235,8 @@ def _(e: Expressions, dY: Expr, X: Expr, *, approximate: str = "none") -> Expr:
     return dY * 0.5 * (t + 1 + X * (1 - t * t) * (square * (3 * 0.044715 * c) + c))
 
 
-@pointwise("Shrink", since=9, output="output", samples=[*ONE, Sample([f32(9)], {"bias": 0.25, "lambd": 1.0}),
+@pointwise("Shrink", since=9, jumps=True, output="output", samples=[
+           *ONE, Sample([f32(9)], {"bias": 0.25, "lambd": 1.0}),
            Sample([Tensor(DType.INT8, (9,))], {"lambd": 1.5, "bias": 1.5})])  # fmt: skip
 def shrink(e: Expressions, input: Expr, *, bias: float = 0.0, lambd: float = 0.5) -> Expr:
     x = e.cast(input, DType.DOUBLE) if input.dtype.integer else input  # the attributes are floats

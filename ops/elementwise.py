@@ -165,22 +165,28 @@ def _(e: Expressions, dY: Expr, Y: Expr) -> Expr:
     return -(dY * Y * Y)
 
 
-@pointwise("Floor", since=13, samples=ONE)
+@pointwise("Floor", since=13, jumps=True, samples=ONE)
 def floor(e: Expressions, X: Expr) -> Expr:
     return e.floor(X)
 
 
-@pointwise("Ceil", since=13, samples=ONE)
+@pointwise("Ceil", since=13, jumps=True, samples=ONE)
 def ceil(e: Expressions, X: Expr) -> Expr:
     return e.ceil(X)
 
 
-@pointwise("Round", since=22, samples=[*ONE, Sample([np.array([-2.5, -0.5, 0.5, 1.5, 2.6], np.float32)])])
+@pointwise("Round", since=22, jumps=True, samples=[*ONE, Sample([np.array([-2.5, -0.5, 0.5, 1.5, 2.6], np.float32)])])
 def round_(e: Expressions, X: Expr) -> Expr:
     return e.rint(X)
 
 
-@pointwise("Sign", since=13, output="output", samples=[*ONE, Sample([i64(2, 3)]), Sample([np.array([0, 7], np.uint8)])])
+@pointwise(
+    "Sign",
+    since=13,
+    jumps=True,
+    output="output",
+    samples=[*ONE, Sample([i64(2, 3)]), Sample([np.array([0, 7], np.uint8)])],
+)
 def sign(e: Expressions, input: Expr) -> Expr:
     return e.sign(input)
 
@@ -188,7 +194,7 @@ def sign(e: Expressions, input: Expr) -> Expr:
 flat(floor, ceil, round_, sign)
 
 
-@pointwise("Mod", since=28, output="C", samples=[
+@pointwise("Mod", since=28, jumps=True, output="C", samples=[
     Sample([np.array([7, -7, 7, -7]), np.array([3, 3, -3, -3])]),
     Sample([np.array([7, -7, 7, -7]), np.array([3, 3, -3, -3])], {"fmod": 1}),
     Sample([np.array([[7], [9]], np.uint8), np.array([4, 5], np.uint8)]),

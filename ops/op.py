@@ -186,7 +186,8 @@ class Op:
 
     `since` is the opset of the ONNX schema it implements. `attrs` maps attribute names to defaults (REQUIRED where
     there is none). `tree` is the scalar expression of a pointwise operator. `deterministic` is False for operators
-    that draw random numbers, which are neither folded nor merged.
+    that draw random numbers, which are neither folded nor merged. `jumps` is True where floats come out that change by
+    much as an operand changes by little: what such an operator reads is not to be rounded without need.
     """
 
     name: str
@@ -204,6 +205,7 @@ class Op:
     body_rule: BodyRule | None = None
     twin_rule: TwinRule | None = None
     older_rule: BodyRule | None = None  # the standard form of a pointwise operator of ONNX, for opsets that lack it
+    jumps: bool = False
 
     def infer(self, rule: InferRule) -> InferRule:
         """Set the inference rule: types in (None where absent), attributes by keyword; types out.
@@ -362,6 +364,7 @@ def op(
     outputs: tuple[str, ...] = ("Y",),
     samples: Sequence[Sample] = (),
     deterministic: bool = True,
+    jumps: bool = False,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Define an operator from its reference; the signature is the schema.
 
@@ -388,15 +391,21 @@ def op(
     def define(reference: Callable[..., Any]) -> Op:
         ins, attrs = _signature(reference)
         outs = tuple(map(Param.parse, outputs))
-        return _register(
-            Op(name, domain, since, ins, outs, attrs, reference, samples, _same_as_first, None, deterministic)
-        )
+        made = Op(name, domain, since, ins, outs, attrs, reference, samples, _same_as_first, None, deterministic)
+        made.jumps = jumps
+        return _register(made)
 
     return define
 
 
 def pointwise(
-    name: str, *, since: int = 1, samples: Sequence[Sample] = (), domain: str = "", output: str = "Y"
+    name: str,
+    *,
+    since: int = 1,
+    samples: Sequence[Sample] = (),
+    domain: str = "",
+    output: str = "Y",
+    jumps: bool = False,
 ) -> Callable[[Callable[..., expr.Expr]], Op]:
     """Define an operator that is one scalar expression over its broadcast inputs.
 
@@ -445,6 +454,7 @@ def pointwise(
             return written(g, [tree(known, **given)], xs)
 
         made = Op(name, domain, since, ins, (Param(output),), attrs, reference, samples, infer, tree)
+        made.jumps = jumps
         if domain:
             made.body_rule = body
         else:  # those of ONNX are the standard, of the opsets that have them

@@ -88,6 +88,7 @@ FLOAT_TYPES = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType
 @op(
     "QuantizeLinear",
     since=28,
+    jumps=True,
     outputs=("y",),
     samples=[
         Sample([X, np.float32(0.5)]),
@@ -250,6 +251,7 @@ def _(
 @op(
     "DynamicQuantizeLinear",
     since=11,
+    jumps=True,
     outputs=("y", "y_scale", "y_zero_point"),
     samples=[
         Sample([X], outputs=3),

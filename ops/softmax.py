@@ -96,6 +96,7 @@ def _(g: Builder, xs: Any, types: Any, *, axis: int = -1) -> Value:
 @op(
     "Hardmax",
     since=13,
+    jumps=True,
     outputs=("output",),
     samples=[
         Sample([f32(2, 5)]),

@@ -2,7 +2,8 @@
 types.
 
 Products and convolutions are narrowed wherever a kernel takes them; other operators where an operand is narrow already,
-so that nothing is rounded twice without need.
+so that nothing is rounded twice without need. What an operator that jumps reads (`Op.jumps`: Round, QuantizeLinear)
+stays float32, as does what lies between it and the products that it comes from, these included.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class _Narrowing:
     narrow: dict[str, str] = field(default_factory=dict[str, str])
     wide: set[str] = field(default_factory=set[str])
     nodes: list[Node] = field(default_factory=list[Node])
+    steep: set[str] = field(default_factory=set[str])  # values of which small changes become large ones
 
     def narrowed(self, name: str) -> str:
         """The narrow form of a float32 value; cast if there is none yet."""
@@ -80,6 +82,7 @@ def narrowed(graph: Graph, takes: Takes, to: DType = DType.BFLOAT16) -> Graph:
     constants = {n: a for n, a in graph.initializers.items() if n not in inputs}
     made = _Narrowing(graph, dict(graph.types), dict(graph.initializers), to)
     made.wide.update(inputs)
+    made.steep = _steep(graph)
     around = graph.but(types=made.types, initializers=made.constants)
     for node in graph.nodes:
         after = _narrow_node(node, made, constants, around, takes)
@@ -102,7 +105,7 @@ def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], arou
     if node.domain or node.bodies or node.op not in HEAVY | FOLLOW | MOVE:
         return None
     floats = [n for n in node.inputs if n and made.is_float(n)]
-    if not floats or not all(made.is_float(o) for o in node.outputs if o):
+    if not floats or not all(made.is_float(o) for o in node.outputs if o) or not made.steep.isdisjoint(node.outputs):
         return None
     moving = [n for n in floats if n not in constants]
     if node.op not in HEAVY and not any(n in made.narrow for n in moving):
@@ -131,6 +134,16 @@ def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], arou
         made.narrowed(name)
     made.narrow |= outputs
     return after
+
+
+def _steep(graph: Graph) -> set[str]:
+    """What operators that jump read, and what it is made of, as far as products."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        between = (node.op in FOLLOW | MOVE and not node.domain) and not found.isdisjoint(node.outputs)
+        if between or node.record.jumps:
+            found.update(n for n in node.inputs if n)
+    return found
 
 
 def _beyond(array: Array, to: DType) -> bool:
