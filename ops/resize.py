@@ -85,7 +85,7 @@ def coordinates(x: Axis, mode: str) -> Vector:
         shift = np.float32(x.size / 2) * (one - np.float32(x.out) / (scale * np.float32(x.size)))
         return shift + (i + half) / scale - half
     if mode == "align_corners":
-        # the official vectors align the last element with the end of the length before it is rounded down
+        # the length before it is rounded down, as the official vectors have it (docs/standard.md)
         length = x.scale * x.size
         length = x.out if abs(length - x.out) < 1e-5 * x.out else length
         return i * 0 if x.out == 1 else i * last / np.float32(length - 1)
