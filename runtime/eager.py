@@ -20,6 +20,7 @@ from ..ops.errors import BudgetError, Cancelled, DeadlineError, ExecutionError, 
 from ..ops.types import Array, type_of
 from .graph import COPY, Graph, Node
 from .infer import body_of
+from .onednn.invalid import Invalid
 
 
 class Eager:
@@ -146,6 +147,8 @@ def blaming(place: str) -> Iterator[None]:
     """Turn whatever a step raises into a MezzoError that names the place."""
     try:
         yield
+    except Invalid:  # no error: the run is made again
+        raise
     except MezzoError as error:
         raise error.at(place) from error.__cause__
     except Exception as error:

@@ -23,6 +23,7 @@ from .kernels.kernel import Scratch, Work, failed, nothing
 from .lives import Space, aligned
 from .pool import Pool
 from .program import Program, Step, body_bytes
+from .watch import Watch
 
 
 class Observer(Protocol):
@@ -90,6 +91,7 @@ class Instance:
                 self.calls.append(_not_yet)
             else:
                 self.calls.append(self._prepared(i))
+        self._watch = Watch(program)
         self.fixed = None if self._moving else self._working()
         self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
 
@@ -129,7 +131,7 @@ class Instance:
 
     def _working(self) -> list[tuple[int, Callable[[], Any]]]:
         """The calls that do something, with the numbers of their steps."""
-        return [(i, call) for i, call in enumerate(self.calls) if call is not nothing]
+        return self._watch.between([(i, call) for i, call in enumerate(self.calls) if call is not nothing])
 
     def _scratch(self, step: Step) -> Scratch:
         """Hand out the step's workspace piece by piece."""
@@ -268,7 +270,9 @@ class Instance:
                     if status.__class__ is int and status:
                         raise failed(status)
             else:
-                for i, call in enumerate(self.calls):
+                calls = list(enumerate(self.calls))
+                for i in range(len(calls)):
+                    call = self._watch.around(i, calls)
                     meter.check()
                     if observe:
                         observe("before", i, program.steps[i], self)

@@ -41,7 +41,8 @@ class Options:
     `extern` maps values to the names of buffers given at instantiation; with `exchange` those that Emit and Await pass
     on lie in buffers named for their keys; `reorder` lets the planner choose among orders
     of execution; `parallel` plans so that independent steps may run at the same time; `fuse` applies the rules of
-    passes/fusions.py. `precision` is one of PRECISIONS; `threads`, `onednn` and `numpy_random` are those of `Target`.
+    passes/fusions.py. `precision` is one of PRECISIONS; `threads`, `onednn`, `numpy_random` and `nan` are those of
+    `Target`.
     """
 
     device: Device = DEVICES["cpu"]
@@ -55,12 +56,13 @@ class Options:
     onednn: bool = True
     precision: str = "fp32"
     numpy_random: bool = False
+    nan: str = "watched"
 
     @property
     def target(self) -> Target:
         """What kernels are told of these options."""
         math = MATH.get(self.precision, "strict")
-        return Target(self.device.name, self.threads, self.onednn, math, self.device.sm, self.numpy_random)
+        return Target(self.device.name, self.threads, self.onednn, math, self.device.sm, self.numpy_random, self.nan)
 
     @property
     def inside(self) -> Options:

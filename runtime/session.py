@@ -21,6 +21,7 @@ from .buckets import Buckets, check_buckets, cut, padded
 from .device import Device
 from .device import device as device_named
 from .eager import Meter
+from .exact import exact
 from .feeds import checked, signature_type
 from .fresh import fresh
 from .graph import Graph
@@ -31,6 +32,7 @@ from .known import FedKey, Known, fed_key
 from .ledger import PoolStats
 from .lower import PRECISIONS, Options
 from .onednn.ahead import made_ahead
+from .onednn.invalid import Invalid, readable
 from .onednn.library import fetch, find, library
 from .plan import MemoryPlan, Strategy
 from .pool import Pool
@@ -174,6 +176,7 @@ class Session:
             on, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
             precision=_possible(precision, onednn, bool(on.sm)), exchange=exchange is not None,
             numpy_random=random == "numpy",
+            nan="kept" if self.signature.states and not on.sm else "watched" if readable() else "exact",
         )  # fmt: skip
         self._exchange, self._part = exchange, () if exchange is None else exchange.part
         self._compiled: dict[tuple[str, ...], Compiled] = {}
@@ -182,6 +185,7 @@ class Session:
         self._known: dict[FedKey, Known] = {}
         self._again: Known | None = None  # the latest of them
         self._direct: Any = None  # of a GPU: see gpu/direct.py
+        self._exact: Session | None = None
         if random not in ("philox", "numpy"):
             raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
         self._max_programs, self._seed = max_programs, seed
@@ -443,7 +447,10 @@ class Session:
         if not (special or observe or self._buckets):
             known = self._again
             if known is not None:
-                answer = self._seats.replay(known, feeds, NO_BUFFERS)
+                try:
+                    answer = self._seats.replay(known, feeds, NO_BUFFERS)
+                except Invalid:
+                    return exact(self).run(feeds, draw=draw)
                 if answer is not None:
                     known.recent, self._latest = True, known.bound
                     return answer
@@ -464,6 +471,7 @@ class Session:
         if had and outputs:
             raise InputError("outputs= and buckets= exclude each other", hint="copy from the results instead")
         types = {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs}
+        drawn = self._drawn(draw)
         for left in reversed(range(REPLANNED)):
             bound = self._bind(wanted, types)
             program = bound.program
@@ -472,7 +480,7 @@ class Session:
                 with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
                     instance = self._instance(seat, bound)
                     instance.around.meter = Meter(self.budget.steps, until=until, cancel=cancel)
-                    instance.around.key = self._key(draw)
+                    instance.around.key = (*drawn, *self._part)
                     with np.errstate(all="ignore"):
                         results = instance.run(list(arrays.values()), buffers, observe=observe)
                     if names is None and not self._buckets and not (deadline or cancel or observe):
@@ -480,6 +488,11 @@ class Session:
                 break
             except BudgetError as error:
                 raise self._options.device.explained(error, self, program) from error.__cause__
+            except Invalid:
+                rest = None if until is None else until - monotonic()
+                return exact(self).run(
+                    feeds, names=names, outputs=outputs, deadline=rest, cancel=cancel, observe=observe, draw=drawn
+                )
             except Unprepared:  # before the first step: nothing has happened yet
                 self._forget(bound)
                 if not left:
@@ -516,28 +529,31 @@ class Session:
         """`run` for arrays of kinds that were fed before: nothing is left to check."""
         known.recent = True
         bound = self._latest = known.bound
-        with self._seats.borrow(bound.program.arena_bytes, None, self._live) as seat:
-            instance = self._instance(seat, bound)
-            around = instance.around
-            if known.counted or around.meter.watches:
-                around.meter = Meter(self.budget.steps)
-                around.key = self._key(draw)
-            buffers, results = known.replay(instance, feeds, self._owner)
-            short = known.short(instance)
-            if short is not None:
-                seat.replays[known] = short
+        try:
+            with self._seats.borrow(bound.program.arena_bytes, None, self._live) as seat:
+                instance = self._instance(seat, bound)
+                around = instance.around
+                if known.counted or around.meter.watches:
+                    draw = self._drawn(draw)
+                    around.meter, around.key = Meter(self.budget.steps), (*draw, *self._part)
+                buffers, results = known.replay(instance, feeds, self._owner)
+                short = known.short(instance)
+                if short is not None:
+                    seat.replays[known] = short
+        except Invalid:
+            return exact(self).run(feeds, draw=draw)
         return {
             name: r if b is not None else _own(r)
             for (name, _, _), b, r in zip(known.results, buffers, results, strict=True)
         }
 
-    def _key(self, draw: tuple[int, ...] | None) -> tuple[int, ...]:
+    def _drawn(self, draw: tuple[int, ...] | None) -> tuple[int, ...]:
         """What the random numbers of this run begin with: what is given, or the seed and the number of the run."""
         if draw is not None:
-            return (*draw, *self._part)
+            return draw
         with self._table:
             self.next_run += 1
-            return (self._seed, self.next_run - 1, *self._part)
+            return (self._seed, self.next_run - 1)
 
     def run_async(self, feeds: Mapping[str, Any], **options: Any) -> Future[dict[str, Any]]:
         """`run` as a workload of the engine; takes the same arguments and returns a future of its result.

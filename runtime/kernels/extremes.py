@@ -9,7 +9,7 @@ from ...ops import Tensor
 from ..graph import Node
 from .kernel import Ask, Call, Choice, Declined, Work, tensors
 
-UFUNCS = {"ReduceMax": np.maximum, "ReduceMin": np.minimum}
+UFUNCS = {"ReduceMax": np.maximum, "ReduceMin": np.minimum, "GlobalMaxPool": np.maximum}
 PLACES = {"ArgMax": np.argmax, "ArgMin": np.argmin}
 
 
@@ -70,6 +70,8 @@ class Places:
 
 def _axes(ask: Ask, x: Tensor) -> tuple[int, ...] | None:
     """The axes to go, in order; None where they are not known before the run."""
+    if ask.node.op == "GlobalMaxPool":
+        return tuple(range(2, x.rank))
     given = ask.inputs[1] if len(ask.inputs) > 1 else None
     if given is None:
         chosen: list[int] | None = []

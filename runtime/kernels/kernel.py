@@ -23,7 +23,9 @@ Scratch = Callable[[DType, tuple[int, ...]], Array]
 class Target:
     """What programs are made for: a device, how many of its threads one step may use, whether oneDNN is taken where
     it is found, how float32 products are computed (`strict`, or of operands rounded to `bf16` or `tf32`), the
-    architecture of a GPU (90 for sm_90; 0 on the CPU), and whether operators with a seed draw NumPy's numbers."""
+    architecture of a GPU (90 for sm_90; 0 on the CPU), whether operators with a seed draw NumPy's numbers, and what
+    becomes of NaN and infinities: a run that met one is made again (`watched`, see onednn/invalid.py) by a program that
+    is `exact`; where states are written, so that nothing can be made again, no NaN is lost (`kept`)."""
 
     device: str = "cpu"
     threads: int = 1
@@ -31,6 +33,7 @@ class Target:
     math: str = "strict"
     sm: int = 0
     numpy_random: bool = False
+    nan: str = "watched"
 
 
 @dataclass(frozen=True, slots=True)

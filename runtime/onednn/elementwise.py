@@ -14,7 +14,7 @@ from ..kernels.kernel import Ask
 from .api import DST, SRC, SRC_1, Refused
 from .frames import lying
 from .kernel import OneDnn, floats, result
-from .postops import BINARY, COMMUTE, ELTWISE, Link, applied, post_ops
+from .postops import BINARY, COMMUTE, ELTWISE, Link, applied, keeping, post_ops
 from .primitive import Attributes, Draft, Operand
 
 
@@ -56,6 +56,7 @@ class Binary(OneDnn):
         link, y = links[0], result(ask)
         if len(link.operands) != 2:
             raise Refused(f"{len(link.operands)} operands")
+        keeping(ask, link)
         first, second = link.operands
         if not _whole(ask, first, y):
             if link.op not in COMMUTE:

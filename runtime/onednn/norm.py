@@ -18,7 +18,7 @@ from .api import DST, SCALE, SHIFT, SRC, SRC_1, Refused
 from .frames import Frame, flat, images, lying
 from .kernel import WORK, OneDnn, floats, result
 from .memory import Memory
-from .postops import Link, chain, post_ops
+from .postops import Link, chain, keeping, post_ops
 from .primitive import Attributes, Descriptor, Draft, Operand, PostOp
 
 USE_SCALE, USE_SHIFT = 2, 4
@@ -45,6 +45,7 @@ class Softmax(Rowwise):
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """In the layout of the input, else row-major, else with the elements of the axis side by side."""
         link, y = links[0], result(ask)
+        keeping(ask, link)
         (x,) = floats(ask, link.operands)
         axis = link.attr("axis") % len(x.sizes)
         algorithm = "softmax_log" if link.op == "LogSoftmax" else "softmax_accurate"

@@ -14,7 +14,7 @@ from ..kernels.kernel import Ask
 from .api import DST, MULTIPLE_SRC, SRC, WEIGHTS, Refused
 from .kernel import FLOATS, OneDnn, floats, result
 from .memory import Memory
-from .postops import Link
+from .postops import Link, keeping
 from .primitive import Draft, Operand
 
 
@@ -52,6 +52,7 @@ class PRelu(OneDnn):
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """In the layout of the input first."""
         link, y = links[0], result(ask)
+        keeping(ask, link)
         x, slope = floats(ask, link.operands)
         if len(links) > 1:
             raise Refused("oneDNN's prelu has no post-ops")

@@ -16,9 +16,11 @@ from .api import DST, SRC, Refused
 from .frames import as_it_is, images
 from .kernel import REFERENCE, OneDnn, floats, result
 from .memory import Memory
-from .postops import Link, post_ops
-from .primitive import Attributes, Draft, Operand
+from .postops import Link, keeping, post_ops
+from .primitive import Attributes, Draft, Operand, PostOp
 
+# oneDNN's maxima begin with the smallest finite number: twice that is -inf, as where a window holds nothing else
+DOUBLED = (PostOp("eltwise_linear", 2.0), PostOp("eltwise_linear", 0.5))
 WHOLE = {"GlobalAveragePool": "pooling_avg_exclude_padding", "GlobalMaxPool": "pooling_max"}
 
 
@@ -33,6 +35,7 @@ class Pool(OneDnn):
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """In the layout of the input first, then channels-last."""
         link = links[0]
+        keeping(ask, link)
         (x,) = floats(ask, link.operands[:1])
         y = result(ask)
         if not 3 <= len(x.sizes) <= 5:
@@ -45,6 +48,7 @@ class Pool(OneDnn):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             post = post_ops(ask, links[1:], as_it_is(y.sizes, layout), sums=False)
+            post = (*DOUBLED, *post) if settings[0] == "pooling_max" else post
             yield Draft("pooling_forward", (source, target), settings, Attributes(post))
 
 

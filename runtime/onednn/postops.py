@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from ...ops import OPS, Tensor
+from ...ops import OPS, Tensor, Type
 from ...ops.dataclasses import dataclass
 from ...ops.fused import ABSENT, PREVIOUS
 from ..graph import Node
@@ -81,6 +81,14 @@ ELTWISE: Final[dict[str, Eltwise]] = {
     "Swish": lambda n: ("eltwise_swish", n.attr("alpha"), 0.0),
     "Tanh": lambda n: ("eltwise_tanh", 0.0, 0.0),
 }
+# Operators whose forms here may make numbers of NaN, and those that make NaN of an infinity, where ONNX has another
+# number: programs look at the processor's flag behind them (invalid.py), or leave them to NumPy. Softmax leaves at
+# least one NaN of a row; its kernels also compute with what lies behind the last element, so that the flag tells
+# nothing.
+LOSING: Final = frozenset("Relu Clip HardSigmoid Exp Max Min MaxPool MaxPoolTrain GlobalMaxPool".split())
+BENDING: Final = frozenset({"Gelu", "PRelu"})
+NOISY: Final = frozenset({"Softmax", "LogSoftmax"})
+FEW: Final = 1 << 12  # elements of which the exact rectifier takes no longer than a look at the flag
 SUM: Final = "sum"
 BINARY: Final = {
     "Add": "binary_add", "Mul": "binary_mul", "Sub": "binary_sub", "Div": "binary_div", "Max": "binary_max",
@@ -111,22 +119,52 @@ def clip_bounds(ask: Ask, link: Link) -> tuple[float, float]:
             value = scalar(ask, at)
             if value is None:
                 raise Refused("a bound of Clip is not known")
-        bounds.append(float(np.clip(value, *FLOATS)))
+        bounds.append(value)
     return bounds[0], bounds[1]
 
 
 POWERS: Final = (2.0, 3.0, 0.5, -1.0, -0.5)  # what oneDNN computes without a logarithm
-FLOATS: Final = (-3.4028234663852886e38, 3.4028234663852886e38)
+Algorithm = tuple[str, float, float]  # with alpha and beta
+# x if x > 0, else (exp(x) - 1) * -0, and both are NaN if x is; then -0 becomes 0
+EXACT_RELU: Final[tuple[Algorithm, ...]] = (("eltwise_elu", -0.0, 0.0), ("eltwise_abs", 0.0, 0.0))
 
 
-def eltwise(ask: Ask, link: Link) -> tuple[str, float, float] | None:
-    """The algorithm of an operator of one operand and constants, with its alpha and beta; None if it is none."""
+def keeping(ask: Ask, link: Link) -> None:
+    """Refused where the operator makes something else of a NaN or an infinity, and the program may not."""
+    lost = {"watched": frozenset[str](), "kept": LOSING, "exact": LOSING | BENDING | NOISY}[ask.target.nan]
+    if link.op in lost:
+        raise Refused(f"oneDNN's {link.op} does not keep every NaN or infinity")
+
+
+def loses(node: Node, results: Sequence[Type | None]) -> bool:
+    """Whether a step of oneDNN may make something else of a NaN or an infinity, given the types of its results."""
+    first, *others = (link.op for link in chain(node))
+    behind = {*others} - {"Relu"} if _few(results) else {*others}
+    return not (LOSING | BENDING).isdisjoint({first, *behind})
+
+
+def noisy(node: Node) -> bool:
+    """Whether a step of oneDNN raises the flag for no reason."""
+    return any(link.op in NOISY for link in chain(node))
+
+
+def _few(results: Sequence[Type | None]) -> bool:
+    return all(isinstance(t, Tensor) and t.static and (t.elements or 0) <= FEW for t in results)
+
+
+def eltwise(ask: Ask, link: Link) -> tuple[Algorithm, ...]:
+    """The algorithms, one after the other, of an operator of one operand and constants; none if it is no such one."""
+    if link.op == "Relu" and (ask.target.nan != "watched" or _few(ask.outputs)):
+        return EXACT_RELU
     found = applied(ask, link)
-    return found and found[1]
+    return () if found is None else (found[1],)
 
 
-def applied(ask: Ask, link: Link) -> tuple[int, tuple[str, float, float]] | None:
+def applied(ask: Ask, link: Link) -> tuple[int, Algorithm] | None:
     """The operand that such an operator is applied to, and the algorithm."""
+    if link.op == "Relu" and ask.target.nan == "kept":
+        return link.operands[0], EXACT_RELU[0]  # -0 is kept too
+    keeping(ask, link)
     if link.op == "Clip":
         return link.operands[0], ("eltwise_clip", *clip_bounds(ask, link))
     if link.op in ELTWISE:
@@ -156,8 +194,8 @@ def post_ops(ask: Ask, links: tuple[Link, ...], frame: Frame, sums: bool = True)
     made = []
     for link in links:
         found = eltwise(ask, link)
-        if found is not None:
-            made.append(PostOp(*found))
+        if found:
+            made += [PostOp(*algorithm) for algorithm in found]
             continue
         kind = BINARY.get(link.op)
         others = [i for i in link.operands if i != PREVIOUS]

@@ -318,6 +318,7 @@ class Execution(partial[int]):
 
     memories: Mapping[Place, Sequence[Handle]]
     needed: Mapping[Place, int]
+    threads: int = 1
     kept: tuple[Any, ...]
 
     def rebind(self, place: Place, array: Array) -> None:
@@ -340,7 +341,7 @@ class Summing:
     the operand is copied first."""
 
     def __init__(self, call: Execution, source: Place, arrays: Mapping[Place, Array]) -> None:
-        self._call, self._source = call, source
+        self._call, self._source, self.threads = call, source, call.threads
         self._ends = {p: arrays[p].reshape(-1).view(np.uint8) for p in (source, ("out", 0))}
 
     def __call__(self) -> int:
@@ -424,6 +425,7 @@ def bind(
     table = (api.Argument * len(rows))(*(api.Argument(*row) for row in rows))
     call = Execution(*api.execution(primitive.value, len(rows), ctypes.addressof(table), descriptor.short))
     call.memories, call.needed, call.kept = memories, needed, (primitive, table, descriptor, given)
+    call.threads = descriptor.threads
     summed = draft.summed
     if summed is not None and address(arrays[summed]) != address(arrays["out", 0]):
         return Summing(call, summed, arrays)

@@ -36,10 +36,9 @@ REDUCTIONS = {
     "ReduceL2": ("eltwise_square", "sum", "eltwise_sqrt"),
     "ReduceSumSquare": ("eltwise_square", "sum", ""),
     "ReduceLogSum": ("", "sum", "eltwise_log"),
-    "GlobalAveragePool": ("", "mean", ""),  # these two where pooling is slow
-    "GlobalMaxPool": ("", "max", ""),
+    "GlobalAveragePool": ("", "mean", ""),  # where pooling is slow
 }
-POOLING = {"max": "pooling_max", "mean": "pooling_avg_exclude_padding"}
+POOLING = {"mean": "pooling_avg_exclude_padding"}
 
 
 class Reduce(OneDnn):

@@ -1,0 +1,100 @@
+"""NaN that became a number, what bfloat16 could not hold, and a reading of the standard: once wrong, or in doubt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mezzo.ops.types import f32
+from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.onednn.library import library
+from mezzo.runtime.session import Session
+
+NAN = np.float32(np.nan)
+
+
+def single(op: str, dims: tuple[int, ...], *constants: Any, **attrs: Any) -> Graph:
+    g = GraphBuilder()
+    return g.graph([g.op(op, g.input("x", f32(*dims)), *(c if c is None else g.const(c) for c in constants), **attrs)])
+
+
+@pytest.mark.parametrize("onednn", [True, False])
+@pytest.mark.parametrize(
+    ("op", "constants", "attrs"),
+    [
+        ("Relu", (), {}),
+        ("Clip", (np.float32(0), np.float32(6)), {}),
+        ("Exp", (), {}),
+        ("HardSigmoid", (), {}),
+        ("Max", (np.float32(1),), {}),
+        ("MaxPool", (), {"kernel_shape": [2, 2]}),
+        ("GlobalMaxPool", (), {}),
+    ],
+)
+def test_nan_became_a_number(op: str, constants: Any, attrs: Any, onednn: bool) -> None:
+    x = np.ones((2, 16, 20, 20), np.float32)
+    x[1, 3, 17, 5] = NAN
+    y = Session(single(op, x.shape, *constants, **attrs), onednn=onednn)(x)
+    assert np.isnan(y[1, 3]).any()
+    assert np.isfinite(y[0]).all()
+    assert np.isfinite(y[1, :3]).all()
+
+
+def test_a_window_of_minus_infinity_became_the_smallest_number() -> None:
+    x = np.full((1, 16, 8, 8), -np.inf, np.float32)
+    assert (Session(single("MaxPool", x.shape, kernel_shape=[2, 2]))(x) == -np.inf).all()
+
+
+def test_infinity_became_the_largest_number() -> None:
+    """By a Clip with one bound."""
+    x = np.array([[1, np.inf, -np.inf, -3] * 16], np.float32)
+    assert np.array_equal(Session(single("Clip", x.shape, np.float32(0)))(x)[0, :4], [1, np.inf, 0, 0])
+
+
+@pytest.mark.parametrize("onednn", [True, False])
+def test_align_corners_counts_the_length_before_it_is_rounded_down(onednn: bool) -> None:
+    """docs/standard.md: in doubt, not wrong; another answer than ONNX Runtime's, which lets the corners meet."""
+    graph = single("Resize", (1, 1, 2, 4), None, np.array([1, 1, 0.6, 0.6], np.float32), mode="linear",
+                   coordinate_transformation_mode="align_corners")  # fmt: skip
+    x = np.arange(1, 9, dtype=np.float32).reshape(1, 1, 2, 4)
+    np.testing.assert_allclose(Session(graph, onednn=onednn)(x), [[[[1, 1 + 3 / 1.4]]]], rtol=1e-6)
+    sized = single("Resize", (1, 1, 2, 4), None, None, np.array([1, 1, 1, 2]), mode="linear",
+                   coordinate_transformation_mode="align_corners")  # fmt: skip
+    np.testing.assert_allclose(Session(sized, onednn=onednn)(x), [[[[1, 4]]]], rtol=1e-6)
+
+
+def narrow(build: Any, *dims: int) -> float:
+    """How far an answer in bfloat16 lies from that in float32, as a part of it."""
+    found = library()
+    if found is None or not found.bf16:
+        pytest.xfail("this machine computes no bfloat16")
+    g, rng = GraphBuilder(), np.random.default_rng(0)
+
+    def weights(*sizes: int) -> Any:
+        return g.const((rng.standard_normal(sizes) / np.sqrt(np.prod(sizes[1:]))).astype(np.float32))
+
+    graph = g.graph([build(g, g.input("x", f32(*dims)), weights)])
+    x = rng.standard_normal(dims).astype(np.float32)
+    want, got = Session(graph)(x), Session(graph, precision="bf16")(x)
+    return float(np.sqrt(np.mean((got - want) ** 2) / np.mean(want**2)))
+
+
+@pytest.mark.parametrize("op", ["Round", "Floor", "Hardmax", "Shrink"])
+def test_bfloat16_in_front_of_a_jump(op: str) -> None:
+    """5 to 20 % off: the sums of a convolution were rounded to 8 bits, and then to whole numbers."""
+
+    def build(g: GraphBuilder, x: str, weights: Any) -> Any:
+        y = g.Relu(g.Add(g.Conv(x, weights(32, 16, 3, 3)), weights(32, 1, 1)))
+        return g.op(op, g.Mul(y, g.const(np.float32(3))))
+
+    assert narrow(build, 2, 16, 12, 12) <= 1e-5
+
+
+def test_bfloat16_elsewhere_is_as_narrow_as_before() -> None:
+    def build(g: GraphBuilder, x: str, weights: Any) -> Any:
+        y = g.Conv(g.Relu(g.Conv(x, weights(32, 16, 3, 3))), weights(32, 32, 1, 1))
+        return g.Add(y, g.Round(g.Conv(g.Relu(y), weights(32, 32, 1, 1))))
+
+    assert 1e-4 < narrow(build, 2, 16, 12, 12) < 0.05
