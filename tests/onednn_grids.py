@@ -86,8 +86,8 @@ def _conv(bias: bool, kernel: int = 1, depthwise: bool = False, filters: int = 6
 def _conv_transpose(m: Maker, dims: Dims) -> Made | None:
     if len(dims) != 4:
         return None
-    y = m.g.ConvTranspose(m.laid(*dims), m.const(dims[1], 5, 2, 2), strides=[2, 2])
-    return y, (dims[0], 5, 2 * dims[2], 2 * dims[3])
+    y = m.g.ConvTranspose(m.laid(*dims), m.const(dims[1], 16, 4, 4), strides=[2, 2], pads=[1, 1, 1, 1])
+    return y, (dims[0], 16, 2 * dims[2], 2 * dims[3])
 
 
 def _matmul(second: str) -> Build:
@@ -254,12 +254,46 @@ def _gradient(op: str, operands: int, **attrs: Any) -> Build:
 
 
 def _pool_gradient(m: Maker, dims: Dims) -> Made | None:
-    if len(dims) != 4:
+    if not 3 <= len(dims) <= 4:
         return None
-    y = (*dims[:2], dims[2] // 2 or 1, dims[3] // 2 or 1)
     window = [2 if n > 1 else 1 for n in dims[2:]]
+    y = (*dims[:2], *(n // w for n, w in zip(dims[2:], window, strict=True)))
     shape = m.g.const(np.array(dims))
     return m.g.op("AveragePoolGrad", m.laid(*y), shape, domain="mezzo", kernel_shape=window, strides=window), dims
+
+
+def _conv_gradient(to: str) -> Build:
+    def build(m: Maker, dims: Dims) -> Made | None:
+        if not 3 <= len(dims) <= 4:
+            return None
+        pixels = len(dims) - 2
+        dy, kernel = m.laid(dims[0], 6, *dims[2:]), (6, dims[1], *[3] * pixels)
+        attrs: dict[str, Any] = {"domain": "mezzo", "pads": [1] * 2 * pixels}
+        if to == "weights":
+            return m.g.op("ConvGradWeights", dy, m.laid(*dims), m.g.const(np.array(kernel)), **attrs), kernel
+        return m.g.op("ConvGradInput", dy, m.const(*kernel), m.g.const(np.array(dims)), **attrs), dims
+
+    return build
+
+
+def _batch_norm(m: Maker, dims: Dims) -> Made | None:
+    """The forward of training, with its statistics added to the result, so that they are wanted."""
+    if len(dims) < 3 or math.prod(dims) == dims[1]:  # one number for each channel has no variance
+        return None
+    numbers = [m.const(dims[1]) for _ in range(3)] + [m.g.const(abs(m.numbers(dims[1])) + 1)]
+    y, _, _, mean, spread = m.g.op("BatchNormalizationTrain", m.laid(*dims), *numbers, domain="mezzo", outputs=5)
+    axes = m.g.const(np.arange(1, len(dims) - 1))
+    return m.g.Add(m.g.Add(y, m.g.Unsqueeze(mean, axes)), m.g.Unsqueeze(spread, axes)), dims
+
+
+def _batch_norm_gradient(m: Maker, dims: Dims) -> Made | None:
+    if len(dims) < 3:
+        return None
+    numbers = [m.const(dims[1]), m.const(dims[1]), m.g.const(abs(m.numbers(dims[1])) + 1)]
+    op = "BatchNormalizationGrad"
+    dx, scale, shift = m.g.op(op, m.laid(*dims), m.laid(*dims), *numbers, domain="mezzo", outputs=3)
+    axes = m.g.const(np.arange(1, len(dims) - 1))
+    return m.g.Add(m.g.Add(dx, m.g.Unsqueeze(scale, axes)), m.g.Unsqueeze(shift, axes)), dims
 
 
 FAMILIES: dict[str, Build] = {
@@ -284,7 +318,9 @@ FAMILIES: dict[str, Build] = {
     "nearest": _resize("nearest"), "linear": _resize("linear"),
     "squeeze": _units("Squeeze"), "flatten": _units("Flatten"), "unsqueeze": _units("Unsqueeze"),
     "relu grad": _gradient("ReluGrad", 2), "softmax grad": _gradient("SoftmaxGrad", 2, axis=1),
-    "gelu grad": _gradient("GeluGrad", 2),
+    "gelu grad": _gradient("GeluGrad", 2), "average pool grad": _pool_gradient, "batch norm train": _batch_norm,
+    "batch norm grad": _batch_norm_gradient, "conv grad input": _conv_gradient("input"),
+    "conv grad weights": _conv_gradient("weights"),
 }  # fmt: skip
 
 
