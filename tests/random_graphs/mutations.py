@@ -74,7 +74,8 @@ MUTATIONS = (
     Mutation("parts of an inner axis are taken for runs of bytes", "runtime/kernels/movement.py",
              "all(n == 1 for n in x.sizes[: axis % x.rank]):", "x.sizes:", "layouts"),
     Mutation("a slice that is a view begins one row late", "runtime/kernels/movement.py",
-             "        at += (part.start or 0) * row\n", "        at += (part.start or 0) * row + (n == 3) * row\n", "layouts"),
+             "        at += (part.start or 0) * row\n", "        at += (part.start or 0) * row + (n == 3) * row\n",
+             "layouts"),
     # passes
     Mutation("a Transpose that only moves axes of size 2 is dropped", "runtime/passes/identities.py",
              "moving = [a for a in order if x.dims[a] != 1]", "moving = [a for a in order if x.dims[a] not in (1, 2)]",

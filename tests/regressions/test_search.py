@@ -43,3 +43,12 @@ def test_a_sum_is_not_left_out_where_pooling_gives_a_pixel() -> None:
     x = g.input("x", f32(1, 2, 1, 1))
     y = g.AveragePool(x, kernel_shape=(1, 1), ceil_mode=1, count_include_pad=1)
     check(g.graph([g.Sum(x, abs(numbers(1, 1)), g.const(np.float32(0.33)), y)]), {"x": numbers(1, 2, 1, 1)})
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_constant_among_parts_that_lie_otherwise(axis: int) -> None:
+    """Where the parts are copied, no primitive was there to tell how a constant is packed."""
+    g = GraphBuilder()
+    x = g.input("x", f32(1, 1, 1, 24))
+    y = g.ConvTranspose(x, numbers(1, 1, 1, 4))
+    check(g.graph([g.Concat(y, y, numbers(1, 1, 1, 27), y, axis=axis)]), {"x": numbers(1, 1, 1, 24)})
