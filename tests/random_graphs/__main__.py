@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("--focus", default="", help="a field whose moves are taken more often: layouts, norms, ...")
     parser.add_argument("--isa", default="", choices=ISAS, help="the most that oneDNN may use (default: all there is)")
     parser.add_argument("--full", action="store_true", help="every combination of switches in place of a sample")
-    parser.add_argument("--most", type=int, default=8, help="combinations for each graph")
+    parser.add_argument("--most", type=int, default=8, help="combinations for each graph (0: by its size)")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--as-found", action="store_true", help="do not shrink failures")
     parser.add_argument("--first", action="store_true", help="stop at the first failure")

@@ -30,7 +30,7 @@ NOISE = {DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-8}  # at least, in tenso
 # Operators that answer floats and jump: behind one of them, bfloat16 may be anywhere. So may what is made from whole
 # numbers and truths that come from floats.
 JUMPS = {"Round", "Floor", "Ceil", "Sign", "Hardmax", "Mod", "Shrink", "ThresholdedRelu"}
-WORLDS = 3
+WORLDS = 2
 BUDGET = Budget(steps=1 << 12)
 
 

@@ -139,10 +139,15 @@ def refused(error: MezzoError) -> str:
     )
 
 
+FEWER = ((5, 8), (12, 4))  # graphs of so many nodes have so many combinations, where time is short; larger ones two
+
+
 def combinations(case: Case, *, full: bool = False, most: int = 8) -> list[tuple[Switches, Property | None]]:
-    """Switches and properties of a graph: at most eight that cover all pairs, or the full product."""
+    """Switches and properties of a graph: at most eight that cover all pairs, or the full product. With `most` 0 large
+    graphs have fewer, which cover pairs between them: most defects need few nodes."""
     rng = np.random.default_rng((case.seed, 9))
-    rows = every() if full else sample(rng)[:most]
+    count = most or next((n for nodes, n in FEWER if len(case.graph.nodes) <= nodes), 2)
+    rows = every() if full else sample(rng)[:count]
     return list(zip(rows, drawn(rng, len(rows)), strict=True))
 
 
