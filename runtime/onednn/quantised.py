@@ -281,6 +281,8 @@ class ConvInteger(Quantised):
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Channels-last, then row-major."""
+        if len(links) > 1:
+            raise Refused(f"{links[1].op} is no post-op")
         link = links[0]
         (w,) = tensors(ask, link.operands[1:2], BYTES)
         if zero_of(ask, link.operand(3)) != (128 if w.dtype is DType.UINT8 else 0):

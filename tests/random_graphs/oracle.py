@@ -30,6 +30,9 @@ NOISE = {DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-8}  # at least, in tenso
 # Operators that answer floats and jump: behind one of them, bfloat16 may be anywhere. So may what is made from whole
 # numbers and truths that come from floats.
 JUMPS = {"Round", "Floor", "Ceil", "Sign", "Hardmax", "Mod", "Shrink", "ThresholdedRelu"}
+# Where docs/decisions/0011 leaves open how far what is no number reaches: from any input, and from all but the first.
+REACHING = {"Softmax", "LogSoftmax", "Resize", "PRelu"}
+MULTIPLIED = {"Conv", "ConvTranspose", "FusedConv", "LSTM", "GRU", "RNN"}
 WORLDS = 2
 BUDGET = Budget(steps=1 << 12)
 
@@ -108,7 +111,10 @@ class Worlds:
         if self.noise >= BFLOAT16 and floats:
             return node.op in JUMPS or any(isinstance(x, np.ndarray) and x.dtype.kind in "iub" for x in made)
         whole = any(isinstance(x, np.ndarray) and x.dtype.kind in "iu" for x in made)
-        return whole and any(not np.isfinite(x).all() for x in floats)
+        if whole or node.op in REACHING:
+            return any(not np.isfinite(x).all() for x in floats)
+        weights = [x for i in node.inputs[1:] if i and _floating(x := self.exact[i])]
+        return node.op in MULTIPLIED and any(not np.isfinite(x).all() for x in weights)
 
     def deviation(self, name: str) -> float:
         """How far the worlds lie from the exact value, at most; infinite where they differ in more than size."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mezzo.ops import DType, Tensor
 from mezzo.ops.types import f32
 from mezzo.runtime.graph import GraphBuilder
 
@@ -52,3 +53,11 @@ def test_a_constant_among_parts_that_lie_otherwise(axis: int) -> None:
     x = g.input("x", f32(1, 1, 1, 24))
     y = g.ConvTranspose(x, numbers(1, 1, 1, 4))
     check(g.graph([g.Concat(y, y, numbers(1, 1, 1, 27), y, axis=axis)]), {"x": numbers(1, 1, 1, 24)})
+
+
+def test_nothing_follows_a_convolution_of_whole_numbers() -> None:
+    """What followed was taken into the step, and left out of the primitive."""
+    g = GraphBuilder()
+    x = g.input("x", Tensor(DType.INT8, (1, 1, 1, 1)))
+    y = g.ConvInteger(x, g.const([[[[-1]]], [[[-31]]], [[[47]]]], DType.INT8))
+    check(g.graph([g.Min(y, g.const(2, DType.INT32))]), {"x": np.array([[[[11]]]], np.int8)})
