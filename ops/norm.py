@@ -249,8 +249,10 @@ def _(
         return X.of(None), Tensor(stash, None), Tensor(stash, None)
     at = axis_of(axis, X.rank)
     for t in (Scale, B):
-        if t is not None and t.dims is not None and broadcast_dims(X.dims, t.dims) is not None and len(t.dims) > X.rank:
-            raise ShapeError(f"{t} does not broadcast to {X}")
+        if t is not None and t.dims is not None:
+            sizes = zip(X.dims, broadcast_dims(X.dims, t.dims) or (), strict=False)
+            if len(t.dims) > X.rank or any(d == 1 and isinstance(n, int) and n != 1 for d, n in sizes):
+                raise ShapeError(f"{t} does not broadcast to {X}")
     kept = Tensor(stash, tuple(d if i < at else 1 for i, d in enumerate(X.dims)))
     return X.forget(), kept, kept
 

@@ -26,6 +26,7 @@ from mezzo.runtime.typed import TypedBuilder
 from mezzo.tools.finite import by_graph, case_of, disagreement, numeric
 from mezzo.train.step import Step, training_step
 
+from ..gradients import SINGLE_ONLY
 from .maker import Case
 from .oracle import BFLOAT16, FLOAT32, Worlds, evaluated
 from .switches import Switches
@@ -351,6 +352,8 @@ def trained(a: Asked, session: Session) -> None:
 def differentiated(a: Asked, session: Session) -> None:
     """Gradients by our rules, and by differences, in float64."""
     if sum(np.size(x) for x in a.case.feeds.values()) > 2000 or len(a.graph.nodes) > 12:
+        raise NotHere
+    if any(n.op in SINGLE_ONLY for n in a.graph.nodes):
         raise NotHere
     try:
         case = case_of(a.graph, a.case.feeds)

@@ -7,7 +7,9 @@ import pytest
 
 from mezzo.ops import DType, Tensor
 from mezzo.ops.types import f32
+from mezzo.ops.errors import ShapeError
 from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.session import Session
 
 from ..random_graphs.printed import numbers
 from ..random_graphs.search import check
@@ -61,3 +63,13 @@ def test_nothing_follows_a_convolution_of_whole_numbers() -> None:
     x = g.input("x", Tensor(DType.INT8, (1, 1, 1, 1)))
     y = g.ConvInteger(x, g.const([[[[-1]]], [[[-31]]], [[[47]]]], DType.INT8))
     check(g.graph([g.Min(y, g.const(2, DType.INT32))]), {"x": np.array([[[[11]]]], np.int8)})
+
+
+def test_a_scale_that_would_widen_is_refused_before_it_runs() -> None:
+    """The reference widened the result, of which nothing was planned; ONNX spreads the scale over the tensor alone."""
+    g = GraphBuilder()
+    y = g.LayerNormalization(g.input("x", f32("n", 1, 2)), numbers(2, 1, 2), axis=0, epsilon=1e-3)
+    session = Session(g.graph([y]))
+    assert session(numbers(2, 1, 2)).shape == (2, 1, 2)
+    with pytest.raises(ShapeError, match="does not broadcast"):
+        session(numbers(1, 1, 2))
