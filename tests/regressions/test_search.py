@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mezzo.ops import DType, Tensor
-from mezzo.ops.types import f32
 from mezzo.ops.errors import ShapeError
+from mezzo.ops.types import f32
 from mezzo.runtime.graph import GraphBuilder
 from mezzo.runtime.session import Session
 
