@@ -41,3 +41,10 @@ def copied(array: Array, owner: str) -> Array:
 def counted(array: Array, owner: str) -> Array:
     """An array that an operator has made in memory of its own: it counts, and lies in no block of the pool."""
     return array if array.nbytes < LEAST else POOL.adopt(array, owner)
+
+
+def owned(value: Any) -> Any:
+    """A dynamic result as the caller's own array: bytes of the pool go back, lists no longer share their elements."""
+    if isinstance(value, list):
+        return [owned(v) for v in value]
+    return np.array(value) if isinstance(value, np.ndarray) else value

@@ -21,9 +21,9 @@ from .buckets import Buckets, check_buckets, cut, padded
 from .device import Device
 from .device import device as device_named
 from .eager import Meter
-from .exact import exact
+from .exact import again
 from .feeds import checked, signature_type
-from .fresh import fresh
+from .fresh import fresh, owned
 from .graph import Graph
 from .instance import Instance, Observer, Surroundings
 from .kernels import Exchange
@@ -105,7 +105,7 @@ if hasattr(os, "register_at_fork"):
 @dataclass(frozen=True, slots=True)
 class Stats:
     """Counters of a session: programs planned in all, kept now and evicted; runs; arenas and their bytes; the pool;
-    defects of kernels that this process has met (`mezzo explain --kernels` names them)."""
+    defects of kernels that this process has met (see `mezzo explain`); runs made again since they met a NaN."""
 
     planned: int
     programs: int
@@ -115,6 +115,7 @@ class Stats:
     arena_bytes: int
     pool: PoolStats
     defects: int = 0
+    alarms: int = 0
 
 
 class Session:
@@ -186,6 +187,7 @@ class Session:
         self._again: Known | None = None  # the latest of them
         self._direct: Any = None  # of a GPU: see gpu/direct.py
         self._exact: Session | None = None
+        self._alarms, self._often = 0, False  # runs made again, and whether nearly all are
         if random not in ("philox", "numpy"):
             raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
         self._max_programs, self._seed = max_programs, seed
@@ -274,7 +276,7 @@ class Session:
         """Counters; a consistent snapshot."""
         with self._table:
             planned = (self._planned, len(self._bound), self._evicted)
-        return Stats(*planned, *self._seats.counts(), self._pool.stats(), DEFECTS.count)
+        return Stats(*planned, *self._seats.counts(), self._pool.stats(), DEFECTS.count, self._alarms)
 
     def uncaptured(self) -> tuple[tuple[int, str], ...]:
         """Steps of the last program that stand outside of its CUDA graphs, by number, and why. It is known after two
@@ -441,6 +443,11 @@ class Session:
         """
         if _ran_in != _here:
             _check_process()
+        if self._often and self._exact is not None:
+            return self._exact.run(
+                feeds, names=names, outputs=outputs, deadline=deadline, cancel=cancel, observe=observe,
+                draw=self._drawn(draw),
+            )  # fmt: skip
         observe = observe or PROFILING.observer
         key = None
         special = names is not None or outputs is not None or deadline is not None or cancel is not None
@@ -450,7 +457,7 @@ class Session:
                 try:
                     answer = self._seats.replay(known, feeds, NO_BUFFERS)
                 except Invalid:
-                    return exact(self).run(feeds, draw=draw)
+                    return again(self).run(feeds, draw=draw)
                 if answer is not None:
                     known.recent, self._latest = True, known.bound
                     return answer
@@ -490,7 +497,7 @@ class Session:
                 raise self._options.device.explained(error, self, program) from error.__cause__
             except Invalid:
                 rest = None if until is None else until - monotonic()
-                return exact(self).run(
+                return again(self).run(
                     feeds, names=names, outputs=outputs, deadline=rest, cancel=cancel, observe=observe, draw=drawn
                 )
             except Unprepared:  # before the first step: nothing has happened yet
@@ -498,7 +505,7 @@ class Session:
                 if not left:
                     raise
         made = {
-            p.name: r if b is not None else _own(r) for p, b, r in zip(program.outputs, buffers, results, strict=True)
+            p.name: r if b is not None else owned(r) for p, b, r in zip(program.outputs, buffers, results, strict=True)
         }
         if key is not None:
             with self._table:
@@ -541,9 +548,9 @@ class Session:
                 if short is not None:
                     seat.replays[known] = short
         except Invalid:
-            return exact(self).run(feeds, draw=draw)
+            return again(self).run(feeds, draw=draw)
         return {
-            name: r if b is not None else _own(r)
+            name: r if b is not None else owned(r)
             for (name, _, _), b, r in zip(known.results, buffers, results, strict=True)
         }
 
@@ -591,10 +598,3 @@ class Session:
                 hint=f"give np.empty({port.type.sizes}, {str(port.type.dtype)!r})",
             )
         return array
-
-
-def _own(value: Any) -> Any:
-    """A dynamic result as the caller's own array: bytes of the pool go back, lists no longer share their elements."""
-    if isinstance(value, list):
-        return [_own(v) for v in value]
-    return np.array(value) if isinstance(value, np.ndarray) else value

@@ -279,3 +279,22 @@ def test_a_batch_with_nan_has_no_finite_loss(onednn: bool) -> None:
     assert np.isfinite(trainer.step({"x": x, "target": labels}))
     x[2, 1, 5, 5] = np.nan
     assert np.isnan(trainer.step({"x": x, "target": labels}))
+
+
+def test_where_every_run_meets_a_nan_the_exact_program_is_first() -> None:
+    g = GraphBuilder()
+    graph = g.graph([g.Relu(g.MatMul(g.input("x", f32(64, 96)), g.const(np.ones((96, 128), np.float32))))])
+    session = Session(graph, threads=1)
+    x = np.ones((64, 96), np.float32)
+    session.run({"x": x})
+    if not invalid.readable() or library() is None:
+        pytest.skip("nothing is looked at here")
+    x[3, 5] = np.nan
+    for _ in range(40):
+        (y,) = session.run({"x": x}).values()
+        assert np.isnan(y[3]).all()
+        assert np.isfinite(np.delete(y, 3, 0)).all()
+    assert 16 < session.stats().alarms < 30
+    x[3, 5] = 1
+    (y,) = session.run({"x": x}).values()
+    assert (y == 96).all()
