@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .answers import answers
-from .architecture import Architecture, Read, Sizes
+from .architecture import EXPORTERS, Architecture, Read, Sizes
 
 SQUARES = ({"height": 64, "width": 64}, {"height": 96, "width": 64}, {"height": 64, "width": 128})
 # the first is the exporter's example, which takes sides for one dim where they are equal
@@ -15,14 +15,11 @@ FOURTEENS = ({"height": 84, "width": 56}, {"height": 56, "width": 56}, {"height"
 
 
 def sees(
-    name: str,
-    make: Callable[[Any], Any],
-    *returns: str,
-    sizes: tuple[Sizes, ...] = SQUARES,
-    side: int = 0,
-    **always: Any,
-) -> Architecture:
-    """An architecture that reads `pixel_values` of any size, or of `side` alone."""
+    name: str, make: Callable[[Any], Any], *returns: str, sizes: tuple[Sizes, ...] = SQUARES, side: int = 0,
+    no_dynamo: str = "", **always: Any,
+) -> Architecture:  # fmt: skip
+    """An architecture that reads `pixel_values` of any size, or of `side` alone; `no_dynamo` says why the newer
+    exporter cannot write it."""
 
     def build() -> Any:
         import transformers
@@ -30,7 +27,9 @@ def sees(
         return answers(make(transformers), ("pixel_values",), returns, **always)
 
     dims = ("batch", 3, side, side) if side else ("batch", 3, "height", "width")
-    return Architecture(name, build, (Read("pixel_values", dims),), returns, ({},) if side else sizes)
+    exporters = ("torchscript",) if no_dynamo else EXPORTERS
+    reads = (Read("pixel_values", dims),)
+    return Architecture(name, build, reads, returns, ({},) if side else sizes, exporters, no_dynamo)
 
 
 def segformer(t: Any) -> Any:
@@ -189,7 +188,10 @@ VISION = (
     sees("MobileNet V2", mobilenet, "logits"),
     sees("EfficientNet", efficientnet, "logits"),
     sees("ViT", vit, "logits", sizes=SIXTEENS, interpolate_pos_encoding=True),
-    sees("BEiT", beit, "logits", sizes=SIXTEENS, interpolate_pos_encoding=True),
+    sees(
+        "BEiT", beit, "logits", sizes=SIXTEENS, interpolate_pos_encoding=True,
+        no_dynamo="it declares sizes as free and writes those of its example into a Reshape",
+    ),
     sees("DINOv2", dinov2, "last_hidden_state", "pooler_output", sizes=FOURTEENS),
     sees("Swin", swin, "logits"),
     sees("MobileViT", mobilevit, "logits", side=64),
@@ -199,4 +201,4 @@ VISION = (
     sees("DETR", detr, "logits", "pred_boxes"),
     sees("YOLOS", yolos, "logits", "pred_boxes"),
     sees("Swin2SR", swin2sr, "reconstruction", side=16),
-)
+)  # fmt: skip
