@@ -15,6 +15,7 @@ import numpy as np
 
 from mezzo.ops import DType, Sample
 
+from .closed_forms import normalized, softmax
 from .random_models import BUILT_IN, Case, finished, schema_of
 from .referee import Referee
 
@@ -325,9 +326,16 @@ def image_as_floats(case: Case) -> Sample:
     return replace(case.sample, inputs=[case.xs[0].astype(np.float32), *case.xs[1:]])
 
 
-def softmax(x: Any) -> Any:
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
+def skipped(case: Case, referee: Referee) -> Answer:
+    x, skip, gamma, *bias = case.xs
+    if np.shape(x)[1:] != np.shape(skip)[1:] or len(skip) not in (1, len(x)):
+        return REFUSED
+    x = np.add(x, skip, dtype=np.float64) + sum(b for b in bias if b is not None)
+    mean, inverse = (
+        x.mean(-1, keepdims=True),
+        1 / np.sqrt((x * x).mean(-1, keepdims=True) + case.sample.attrs.get("epsilon", 1e-12)),
+    )
+    return [as_fed(y, case, i) for i, y in enumerate((x * inverse * gamma, mean, inverse, x))]
 
 
 TRANSFORMS: Mapping[Any, Callable[[Any], Any]] = {
@@ -402,16 +410,6 @@ def quantised(case: Case, referee: Referee) -> Answer:
 
 def dequantised(x: Any, scale: Any, zero: Any, **attrs: Any) -> Any:
     return (x.astype(float) - over(zero, x, **attrs)) * over(scale, x, **attrs)
-
-
-def normalized(X: Any, **attrs: Any) -> Any:
-    """The texts that are no stop words, in the case asked for; one empty text where none is left."""
-    fold: Callable[[str], str] = str if attrs.get("is_case_sensitive") else str.lower
-    stop = {fold(w) for w in attrs.get("stopwords", ())}
-    cases: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
-    turn = cases[attrs.get("case_change_action", "NONE")]
-    kept = [turn(w) for w in X.reshape(-1) if fold(w) not in stop] or [""]
-    return np.array(kept, object).reshape(*X.shape[:-1], -1)
 
 
 def mask_of_floats(case: Case) -> Sample:
@@ -577,6 +575,8 @@ ROWS = [
     Row("MultiHeadAttention", lambda c: len(c.xs) > 7 and c.sample.outputs < 3,
         "the runtime joins the past to the keys in outputs that are not asked for",
         asked("runtime", lambda c: replace(c.sample, outputs=3))),
+    Row("SkipSimplifiedLayerNormalization", lambda c: c.sample.outputs > 1,
+        "the runtime fills neither mean nor deviation, and adds a skip of another batch", skipped),
     Row("DynamicQuantizeMatMul", empty, "of no depth the runtime answers with what its memory held",
         closed(lambda A, B, *others: np.zeros((*A.shape[:-1], B.shape[-1]), np.float32) + (*others, 0, 0, 0)[2])),
     Row("MultiHeadAttention Attention", lambda c: empty(c) and np.shape(c.xs[0])[-1] % c.sample.attrs["num_heads"] != 0,
