@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 
-from ..ops import MezzoError, Tensor, Type
-from ..ops.dataclasses import dataclass, field, replace
+from ..ops import MezzoError
+from ..ops.dataclasses import dataclass, field
 from ..ops.errors import BudgetError, MissingPackage, PlanError
 from ..ops.types import Array
 from . import onednn
 from .graph import Node
 from .kernels import CPU_KERNELS, Ask, Call, Choice, Kernel, Packs, Work
 from .kernels.defects import DEFECTS, Unprepared
-from .kernels.kernel import anchor
+from .kernels.kernel import anchor, without_layouts
 from .kernels.kind import Answers, kind
 from .kernels.later import itself
 from .pool import aligned_empty
@@ -110,7 +110,7 @@ class Device:
         for kernel in map(itself, self._serves(node)[0]):
             reason: str | None
             try:
-                answer = kernel.select(ask if _packs(type(kernel)) else _plain(ask))
+                answer = kernel.select(ask if _packs(type(kernel)) else without_layouts(ask))
             except Exception as error:
                 if isinstance(error, MezzoError) and not isinstance(error, PlanError):
                     raise error.at(node.place) from error.__cause__
@@ -146,18 +146,6 @@ class Device:
 @cache
 def _packs(kernel: type[Kernel]) -> bool:
     return issubclass(kernel, Packs)
-
-
-def _plain(ask: Ask) -> Ask:
-    """What is asked of a kernel that knows no layouts."""
-    return replace(ask, inputs=[_row_major(t) for t in ask.inputs], outputs=list(map(_row_major, ask.outputs)))
-
-
-T = TypeVar("T", bound=Type | None)
-
-
-def _row_major(type: T) -> T:
-    return cast(T, replace(type, layout="")) if isinstance(type, Tensor) and type.layout else type
 
 
 DEVICES: dict[str, Device] = {"cpu": Device("cpu", (*onednn.KERNELS, *CPU_KERNELS), aligned_empty)}

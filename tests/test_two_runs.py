@@ -41,9 +41,10 @@ LEFT = {"more[2]", "compared", "fixture"}
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_it.py").write_text(SUITE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite/conftest.py").write_text(CONFTEST)
+    (tmp_path / "suite/test_it.py").write_text(SUITE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = suite\naddopts = --import-mode=importlib\n")
     return tmp_path
 
 
@@ -52,34 +53,34 @@ def run(suite: Path, *options: str, **environment: str) -> tuple[int, set[str], 
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:mezzo", *options]
     around = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
     done = subprocess.run(command, cwd=suite, env={**around, **environment}, capture_output=True, text=True)
-    ran = re.findall(r"test_it\.py::test_(\S+) (?:PASSED|XFAIL|FAILED)|(?:PASSED|XFAIL|FAILED) test_it\.py::test_(\S+)",
-                     done.stdout)  # fmt: skip
+    ended = "(?:PASSED|XFAIL|FAILED)"
+    ran = re.findall(rf"test_it\.py::test_(\S+) {ended}|{ended} \S*test_it\.py::test_(\S+)", done.stdout)
     return done.returncode, {a or b for a, b in ran}, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
 def test_two_runs_are_all_tests_once(suite: Path, workers: tuple[str, ...]) -> None:
-    (suite / "ran.json").write_text('["test_it.py::test_compared"]')  # of an earlier day
-    status, ran, said = run(suite, "--bare", "ran.json", *workers)
+    (suite / "ran.json").write_text('["suite/test_it.py::test_compared"]')  # of an earlier day
+    status, ran, said = run(suite, "--bare=ran.json", *workers)
     assert (status, ran) == (0, ALL - LEFT), said
     assert {name.partition("test_it.py::test_")[2] for name in json.loads((suite / "ran.json").read_text())} == ran
-    status, ran, said = run(suite, "--peers", "--rest", "ran.json", *workers, PEER="here")
+    status, ran, said = run(suite, "--peers", "--rest=ran.json", *workers, PEER="here")
     assert (status, ran) == (0, LEFT), said
     assert "5 deselected" in said or workers
 
 
 def test_what_failed_is_run_again(suite: Path) -> None:
-    status, _, said = run(suite, "--bare", "ran.json", BREAK="yes")
+    status, _, said = run(suite, "--bare=ran.json", BREAK="yes")
     assert status == 1, said
-    status, ran, said = run(suite, "--peers", "--rest", "ran.json", PEER="here")
+    status, ran, said = run(suite, "--peers", "--rest=ran.json", PEER="here")
     assert (status, ran) == (0, LEFT | {"end", "fails"}), said
 
 
 def test_environments_and_files_that_are_not_what_they_should_be(suite: Path) -> None:
     for options, peer, words in (
-        (["--bare", "ran.json"], {"PEER": "here"}, "--bare, but json installed"),
+        (["--bare=ran.json"], {"PEER": "here"}, "--bare, but json installed"),
         (["--peers"], {}, "--peers, but no_such_package not installed"),
-        (["--rest", "ran.json"], {}, "the run with --bare ran.json comes first"),
+        (["--rest=ran.json"], {}, "the run with --bare=ran.json comes first"),
     ):
         status, ran, said = run(suite, *options, **peer)
         assert (status, ran) == (4, set()), said

@@ -1,9 +1,10 @@
 """The suite in two runs: all of it without peers, then with them what did not run there.
 
-    pytest --bare FILE            # in an environment without peers: FILE lists the tests that ran
-    pytest --peers --rest FILE    # in one that has them: only the tests that FILE does not list
+    pytest --bare=FILE            # in an environment without peers: FILE lists the tests that ran
+    pytest --peers --rest=FILE    # in one that has them: only the tests that FILE does not list
 
-A test that was skipped did not run, and neither did one that was collected for its peer alone.
+A test that was skipped did not run, and neither did one that was collected for its peer alone. The sign of equality is
+needed: before tests/conftest.py is found, pytest would take FILE alone for tests to run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .peers import PEERS
 def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--peers", action="store_true", help="fail, instead of skipping, where a referee is not installed")
     parser.addoption("--bare", type=Path, metavar="FILE", help="fail where a referee is installed; list there what ran")
-    parser.addoption("--rest", type=Path, metavar="FILE", help="run only what --bare FILE does not list")
+    parser.addoption("--rest", type=Path, metavar="FILE", help="run only what --bare=FILE does not list")
 
 
 def begin(config: pytest.Config) -> None:
@@ -35,7 +36,7 @@ def begin(config: pytest.Config) -> None:
             f"--bare, but {', '.join(here)} installed: take an environment without, VENV=.venv-bare"
         )
     if rest is not None and not rest.exists():
-        raise pytest.UsageError(f"--rest {rest}, which is not there: the run with --bare {rest} comes first")
+        raise pytest.UsageError(f"--rest {rest}, which is not there: the run with --bare={rest} comes first")
     if rest is not None:
         config.pluginmanager.register(Rest(rest))
     if bare is not None and not hasattr(config, "workerinput"):  # a worker's results are told to the process above it

@@ -19,7 +19,7 @@ UPDATES = (
 _later = partial(Later, __name__)
 CPU_KERNELS: tuple[Kernel, ...] = (
     Pointwise(), MatMul(), Gemm(), Movement(), Take(),
-    _later("numpy.extremes", "extremes.Extremes", "ReduceMax ReduceMin"),
+    _later("numpy.extremes", "extremes.Extremes", "GlobalMaxPool ReduceMax ReduceMin"),
     _later("numpy.places", "extremes.Places", "ArgMax ArgMin"),
     _later("numpy.pad", "pad.Pad", "Pad", True),
     _later("numpy.conv_relu_pool", "strips.ConvReluPool", "mezzo.ConvReluPool"),

@@ -7,10 +7,10 @@ A kernel is chosen once from types (`select` answers a Choice or a reason), and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from ...ops import DType, Tensor, Type
-from ...ops.dataclasses import dataclass, field
+from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import ExecutionError
 from ...ops.types import Array
 from ..graph import Node
@@ -190,6 +190,18 @@ class Rebinds(Protocol):
     def rebind(self, place: tuple[str, int], array: Array) -> None:
         """Let input ("in", i) or output ("out", i) be another array."""
         ...
+
+
+def without_layouts(ask: Ask) -> Ask:
+    """The question to a kernel that knows no layouts, or to one that takes and gives none here."""
+    return replace(ask, inputs=[_row_major(t) for t in ask.inputs], outputs=list(map(_row_major, ask.outputs)))
+
+
+T = TypeVar("T", bound=Type | None)
+
+
+def _row_major(type: T) -> T:
+    return cast(T, replace(type, layout="")) if isinstance(type, Tensor) and type.layout else type
 
 
 def anchor(node: Node) -> tuple[str, str]:
