@@ -166,13 +166,13 @@ def coverage(*operators: str, jobs: int | None = None, tell: Callable[[str, int]
 
 
 def available(kind: str) -> str:
-    """The name of a device of this kind; empty where there is none."""
+    """The name of a device of this kind that runs programs; empty where there is none."""
     if kind == "gpu" and kind not in DEVICES:
         try:
             return device("gpu:0").name
         except MissingPackage:
             return ""
-    return next((name for name in DEVICES if name.partition(":")[0] == kind), "")
+    return next((name for name, d in DEVICES.items() if name.partition(":")[0] == kind and d.runs), "")
 
 
 def processor() -> str:
