@@ -3,25 +3,62 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..ops import Tensor, Type
 from ..ops.dataclasses import replace
+from .onednn.invalid import unheard
+from .onednn.postops import loses, noisy
 
 if TYPE_CHECKING:
+    from .instance import Instance, Observer
+    from .program import Step
     from .session import Session
 
 
+Answer = dict[str, Any]
 FEW = 16  # runs made again that say nothing of the next ones
 
 
-def again(session: Session) -> Session:
-    """The session to make a run again with. Where that is so every other time (data with NaN, or a kernel that raises
-    the flag for no reason), it makes the next runs at once."""
+def again(session: Session, feeds: Mapping[str, Any], observe: Observer | None = None, **options: Any) -> Answer:
+    """The answer to a run that found the flag up: that of the exact program, if a step that could lose a NaN or an
+    infinity has met one there. Else the flag was raised for no reason (unused lanes of vectors hold anything), and the
+    quick program's answer stands, so that the data alone decide which one is given. Where nearly every run meets a NaN,
+    the exact program makes the next ones at once."""
+    met = Met(observe)
+    answer = exact(session).run(feeds, observe=met, **options)
+    if not met.any:
+        with unheard():
+            return session.run(feeds, observe=observe, **options)
     session._alarms += 1
     runs = session._seats.counts()[0]  # both runs of each alarm are counted
     session._often = session._alarms > FEW and session._alarms * 3 > runs
-    return exact(session)
+    return answer
+
+
+class Met:
+    """Whether a step that could lose a NaN or an infinity reads or makes one."""
+
+    def __init__(self, others: Observer | None) -> None:
+        self.any = False
+        self._others = others
+
+    def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None:
+        if not self.any and (loses(step.node, [None]) or noisy(step.node)):
+            for name in step.reads() if phase == "before" else step.writes():
+                self.any = self.any or _odd(instance.arrays.get(name), instance.program.types.get(name))
+        if self._others is not None:
+            self._others(phase, index, step, instance)
+
+
+def _odd(array: Any, known: Type | None) -> bool:
+    if not isinstance(array, np.ndarray) or not isinstance(known, Tensor) or not known.dtype.floating:
+        return False
+    return not np.isfinite(array.reshape(-1).view(known.dtype.numpy)).all()
 
 
 def exact(session: Session) -> Session:

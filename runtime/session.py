@@ -457,7 +457,7 @@ class Session:
                 try:
                     answer = self._seats.replay(known, feeds, NO_BUFFERS)
                 except Invalid:
-                    return again(self).run(feeds, draw=draw)
+                    return again(self, feeds, draw=draw)
                 if answer is not None:
                     known.recent, self._latest = True, known.bound
                     return answer
@@ -497,8 +497,8 @@ class Session:
                 raise self._options.device.explained(error, self, program) from error.__cause__
             except Invalid:
                 rest = None if until is None else until - monotonic()
-                return again(self).run(
-                    feeds, names=names, outputs=outputs, deadline=rest, cancel=cancel, observe=observe, draw=drawn
+                return again(
+                    self, feeds, observe, names=names, outputs=outputs, deadline=rest, cancel=cancel, draw=drawn
                 )
             except Unprepared:  # before the first step: nothing has happened yet
                 self._forget(bound)
@@ -548,7 +548,7 @@ class Session:
                 if short is not None:
                     seat.replays[known] = short
         except Invalid:
-            return again(self).run(feeds, draw=draw)
+            return again(self, feeds, draw=draw)
         return {
             name: r if b is not None else owned(r)
             for (name, _, _), b, r in zip(known.results, buffers, results, strict=True)
