@@ -48,7 +48,7 @@ class Met:
         self._others = others
 
     def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None:
-        if not self.any and (loses(step.node, [None]) or noisy(step.node)):
+        if not self.any and (loses(step.node, [None]) or noisy(step.node, ())):
             for name in step.reads() if phase == "before" else step.writes():
                 self.any = self.any or _odd(instance.arrays.get(name), instance.program.types.get(name))
         if self._others is not None:

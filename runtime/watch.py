@@ -19,8 +19,8 @@ class Watch:
 
     NumPy takes the flag of its thread down before it computes, and leaves it up after a NaN: so it is taken down before
     each stretch of the library's calls with such a step, and looked at behind it. NumPy computes in no other thread:
-    the workers of OpenMP are asked once, at the end. Around steps that raise the flag for no reason (`noisy`) all are
-    asked before, and taken down after.
+    the workers of OpenMP are asked once, at the end. Before steps that may raise the flag for no reason (`noisy`) the
+    threads that compute them are asked, and their flags taken down after.
     """
 
     def __init__(self, program: Program) -> None:
@@ -29,10 +29,14 @@ class Watch:
         steps = enumerate(program.steps)
         self.losing = frozenset(i for i, step in steps if watches and _loses(program, step))
         self._noisy = [
-            i for i, s in enumerate(program.steps) if self.losing and s.choice.implementation and noisy(s.node)
+            i for i, s in enumerate(program.steps) if i not in self.losing and self._may_be_noisy(program, s)
         ]
         self._stretches = _stretches(program, self.losing, self._noisy)
         self._ends: tuple[LookAtAll, LowerAll] | None = None
+
+    def _may_be_noisy(self, program: Program, step: Step) -> bool:
+        results = [program.types.get(o) for o in step.node.outputs]
+        return bool(self.losing and step.choice.implementation) and noisy(step.node, results)
 
     def between(self, calls: list[Numbered]) -> list[Numbered]:
         """The calls with the looks in between."""
@@ -41,7 +45,9 @@ class Watch:
         last, down = self._all(calls)
         places = [(begin, lowered) for begin, _, _ in self._stretches]
         places += [(end, look) for _, end, look in self._stretches]
-        places += [(i, last) for i in self._noisy] + [(i + 1, down) for i in self._noisy]
+        shared = {i for i, call in calls if getattr(call, "threads", 1) > 1}
+        for i in self._noisy:  # the stretch that ends before it has asked the calling thread
+            places += [(i, last), (i + 1, down)] if i in shared else [(i + 1, lowered)]
         final = calls[-1][0]
         for at, look in sorted(places, key=itemgetter(0), reverse=True):
             calls.insert(bisect_left(calls, at, key=itemgetter(0)), (min(at, final), look))

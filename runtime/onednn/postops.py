@@ -83,11 +83,11 @@ ELTWISE: Final[dict[str, Eltwise]] = {
 }
 # Operators whose forms here may make numbers of NaN, and those that make NaN of an infinity, where ONNX has another
 # number: programs look at the processor's flag behind them (invalid.py), or leave them to NumPy. Softmax leaves at
-# least one NaN of a row; its kernels also compute with what lies behind the last element, so that the flag tells
-# nothing.
+# least one NaN of a row. NOISY ones compute with what lies in unused lanes too, so that the flag tells nothing.
 LOSING: Final = frozenset("Relu Clip HardSigmoid Exp Max Min MaxPool MaxPoolTrain GlobalMaxPool".split())
 BENDING: Final = frozenset({"Gelu", "PRelu"})
-NOISY: Final = frozenset({"Softmax", "LogSoftmax"})
+ROWS: Final = frozenset({"Softmax", "LogSoftmax"})
+NOISY: Final = ROWS | frozenset("Sigmoid Tanh Elu Swish Mish HardSwish".split())
 FEW: Final = 1 << 12  # elements of which the exact rectifier takes no longer than a look at the flag
 SUM: Final = "sum"
 BINARY: Final = {
@@ -131,7 +131,7 @@ EXACT_RELU: Final[tuple[Algorithm, ...]] = (("eltwise_elu", -0.0, 0.0), ("eltwis
 
 def keeping(ask: Ask, link: Link) -> None:
     """Refused where the operator makes something else of a NaN or an infinity, and the program may not."""
-    lost = {"watched": frozenset[str](), "kept": LOSING, "exact": LOSING | BENDING | NOISY}[ask.target.nan]
+    lost = {"watched": frozenset[str](), "kept": LOSING, "exact": LOSING | BENDING | ROWS}[ask.target.nan]
     if link.op in lost:
         raise Refused(f"oneDNN's {link.op} does not keep every NaN or infinity")
 
@@ -143,9 +143,10 @@ def loses(node: Node, results: Sequence[Type | None]) -> bool:
     return not (LOSING | BENDING).isdisjoint({first, *behind})
 
 
-def noisy(node: Node) -> bool:
-    """Whether a step of oneDNN raises the flag for no reason."""
-    return any(link.op in NOISY for link in chain(node))
+def noisy(node: Node, results: Sequence[Type | None]) -> bool:
+    """Whether a step of oneDNN may raise the flag for no reason: exponentials are taken of unused lanes too."""
+    _, *behind = ops = [link.op for link in chain(node)]
+    return not NOISY.isdisjoint(ops) or ("Relu" in behind and _few(results))
 
 
 def _few(results: Sequence[Type | None]) -> bool:
