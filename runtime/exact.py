@@ -46,6 +46,7 @@ class Met:
     def __init__(self, others: Observer | None) -> None:
         self.any = False
         self._others = others
+        self._around: list[Observer | None] = []  # who watched the bodies of the steps that are running
 
     def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None:
         if not self.any and (loses(step.node, [None]) or noisy(step.node, ())):
@@ -53,6 +54,11 @@ class Met:
                 self.any = self.any or _odd(instance.arrays.get(name), instance.program.types.get(name))
         if self._others is not None:
             self._others(phase, index, step, instance)
+        if step.bodies and phase == "before":
+            self._around.append(instance.around.watch)
+            instance.around.watch = self
+        elif step.bodies:
+            instance.around.watch = self._around.pop()
 
 
 def _odd(array: Any, known: Type | None) -> bool:

@@ -321,3 +321,19 @@ def test_a_flag_without_a_nan_changes_no_answer(monkeypatch: pytest.MonkeyPatch)
         assert (y == want).all()
     assert session._exact is not None
     assert session.stats().alarms == 0
+
+
+def test_a_nan_inside_of_a_body_is_met() -> None:
+    inner = GraphBuilder(prefix="body/")
+    state, x = inner.input("state", f32(4, 8)), inner.input("x", f32(4, 8))
+    new = inner.Tanh(inner.Add(inner.Mul(state, inner.const(np.float32(0.5))), x))
+    body = inner.graph([new, inner.Relu(new)])
+    g = GraphBuilder()
+    _, y = g.op("Scan", g.input("h", f32(4, 8)), g.input("xs", f32(3, 4, 8)), body=body, num_scan_inputs=1, outputs=2)
+    session = Session(g.graph([y]), threads=1)
+    xs = np.ones((3, 4, 8), np.float32)
+    xs[0, 1, 2] = np.nan
+    for _ in range(2):
+        (made,) = session.run({"h": np.zeros((4, 8), np.float32), "xs": xs}).values()
+        assert np.isnan(made[:, 1, 2]).all()
+        assert np.isnan(made).sum() == 3
