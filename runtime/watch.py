@@ -19,8 +19,8 @@ class Watch:
 
     NumPy takes the flag of its thread down before it computes, and leaves it up after a NaN: so it is taken down before
     each stretch of the library's calls with such a step, and looked at behind it. NumPy computes in no other thread:
-    the workers of OpenMP are asked once, at the end. Before steps that may raise the flag for no reason (`noisy`) the
-    threads that compute them are asked, and their flags taken down after.
+    the workers of OpenMP are asked once, at the end, if such a step was shared among them. Stretches end before steps
+    that may raise the flag for no reason (`noisy`); those that workers share are asked before, and lowered after.
     """
 
     def __init__(self, program: Program) -> None:
@@ -42,16 +42,17 @@ class Watch:
         """The calls with the looks in between."""
         if not self.losing:
             return calls
-        last, down = self._all(calls)
-        places = [(begin, lowered) for begin, _, _ in self._stretches]
-        places += [(end, look) for _, end, look in self._stretches]
+        events = [(begin, 3, lowered) for begin, _, _ in self._stretches]
+        events += [(end, 1, look) for _, end, look in self._stretches]
         shared = {i for i, call in calls if getattr(call, "threads", 1) > 1}
-        for i in self._noisy:  # the stretch that ends before it has asked the calling thread
-            places += [(i, last), (i + 1, down)] if i in shared else [(i + 1, lowered)]
         final = calls[-1][0]
-        for at, look in sorted(places, key=itemgetter(0), reverse=True):
-            calls.insert(bisect_left(calls, at, key=itemgetter(0)), (min(at, final), look))
-        calls.append((final, last))
+        if not shared.isdisjoint(self.losing):
+            last, down = self._all(calls)
+            for i in shared.intersection(self._noisy):
+                events += [(i + 1, 0, down), (i, 2, last), (i, 2, lowered)]
+            events += [(final + 1, 2, last), (final + 1, 2, lowered)]
+        for at, _, call in sorted(events, key=itemgetter(0, 1), reverse=True):
+            calls.insert(bisect_left(calls, at, key=itemgetter(0)), (min(at, final), call))
         return calls
 
     def _all(self, calls: list[Numbered]) -> tuple[LookAtAll, LowerAll]:
