@@ -81,17 +81,20 @@ def _visible(
 
 
 def _masked(xp: Any, scores: Array, mask: Array | None, seen: Array | None) -> Array:
-    """The scores, -inf where a mask or a place forbids to look."""
-    if mask is not None:
-        count = mask.shape[-1]
-        part = scores[..., :count]
-        if mask.dtype == bool:
-            part = xp.where(mask, part, np.asarray(-math.inf, scores.dtype))
-        else:
-            part = part + mask.astype(scores.dtype)
-        hidden = xp.full((*scores.shape[:-1], scores.shape[-1] - count), -math.inf, scores.dtype)
-        scores = xp.concatenate([part, hidden], -1)  # keys past the end of the mask are hidden
-    return scores if seen is None else xp.where(seen, scores, np.asarray(-math.inf, scores.dtype))
+    """The scores, -inf where a mask or a place forbids to look. A mask of numbers is added, with -inf where a place
+    forbids it: as the standard's function body does, a score of +inf there is NaN."""
+    none = np.asarray(-math.inf, scores.dtype)
+    if mask is None:
+        return scores if seen is None else xp.where(seen, scores, none)
+    count = mask.shape[-1]
+    part = scores[..., :count]
+    if mask.dtype == bool:
+        part = xp.where(mask if seen is None else mask & seen[..., :count], part, none)
+    else:
+        mask = mask.astype(scores.dtype)
+        part = part + (mask if seen is None else xp.where(seen[..., :count], mask, none))
+    hidden = xp.full((*scores.shape[:-1], scores.shape[-1] - count), none)
+    return xp.concatenate([part, hidden], -1)  # keys past the end of the mask are hidden
 
 
 _Q, _KV = f32(2, 3, 4, 8), f32(2, 3, 6, 8)

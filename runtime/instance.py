@@ -91,7 +91,7 @@ class Instance:
                 self.calls.append(_not_yet)
             else:
                 self.calls.append(self._prepared(i))
-        self._watch = Watch(program)
+        self._watch = Watch(program, self.arrays)
         self.fixed = None if self._moving else self._working()
         self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
 

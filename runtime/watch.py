@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from .onednn.invalid import Look, LookAtAll, LowerAll, lowered
-from .onednn.postops import loses, noisy
+import numpy as np
+
+from ..ops import Tensor
+from .onednn.invalid import Look, LookAtAll, LowerAll, lowered, met
+from .onednn.postops import ROWS, chain, loses, noisy
 from .program import Program, Step
 
 Numbered = tuple[int, Callable[[], Any]]  # a call, and the number of its step
@@ -21,9 +25,12 @@ class Watch:
     each stretch of the library's calls with such a step, and looked at behind it. NumPy computes in no other thread:
     the workers of OpenMP are asked once, at the end, if such a step was shared among them. Stretches end before steps
     that may raise the flag for no reason (`noisy`); those that workers share are asked before, and lowered after.
+
+    A Softmax leaves at least one NaN of a row that has one, and should make all of them NaN: its result is looked at
+    itself, unless only products along the rows read it, which make NaN of the whole row in any case.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, arrays: Mapping[str, Any]) -> None:
         target = program.target
         watches = target.onednn and not target.sm and target.nan == "watched"
         steps = enumerate(program.steps)
@@ -32,6 +39,8 @@ class Watch:
             i for i, s in enumerate(program.steps) if i not in self.losing and self._may_be_noisy(program, s)
         ]
         self._stretches = _stretches(program, self.losing, self._noisy)
+        rows = _spread(program) if watches else []
+        self._rows = {i: partial(_rows, arrays, name, dtype) for i, name, dtype in rows}
         self._ends: tuple[LookAtAll, LowerAll] | None = None
 
     def _may_be_noisy(self, program: Program, step: Step) -> bool:
@@ -40,9 +49,10 @@ class Watch:
 
     def between(self, calls: list[Numbered]) -> list[Numbered]:
         """The calls with the looks in between."""
-        if not self.losing:
+        if not self.losing and not self._rows:
             return calls
-        events = [(begin, 3, lowered) for begin, _, _ in self._stretches]
+        events: list[tuple[int, int, Callable[[], Any]]] = [(i + 1, 0, rows) for i, rows in self._rows.items()]
+        events += [(begin, 3, lowered) for begin, _, _ in self._stretches]
         events += [(end, 1, look) for _, end, look in self._stretches]
         shared = {i for i, call in calls if getattr(call, "threads", 1) > 1}
         final = calls[-1][0]
@@ -65,14 +75,18 @@ class Watch:
     def around(self, i: int, calls: list[Numbered]) -> Callable[[], Any]:
         """The call of step `i` with looks around it, for runs that are observed: others compute between the steps."""
         call = calls[i][1]
-        if i not in self.losing:
+        behind: Callable[[], Any] | None = self._rows.get(i)
+        before: Callable[[], Any] | None = None
+        if i in self.losing:
+            behind, before = self._all(calls)
+        if behind is None:
             return call
-        look, down = self._all(calls)
 
         def looked() -> Any:
-            down()
+            if before:
+                before()
             status = call()
-            look()
+            behind()
             return status
 
         return looked
@@ -92,6 +106,44 @@ def _stretches(program: Program, losing: frozenset[int], noise: list[int]) -> li
                 found.append((begin, i, Look()))
             begin = i + 1
     return found
+
+
+def _spread(program: Program) -> list[tuple[int, str, Any]]:
+    """The steps with a Softmax whose rows may be read one element at a time; their results, with the type of NumPy."""
+    found = []
+    for i, step in enumerate(program.steps):
+        name = step.node.outputs[0]
+        known = program.types.get(name)
+        rows = step.choice.implementation and any(link.op in ROWS for link in chain(step.node))
+        if not rows or not isinstance(known, Tensor):
+            continue
+        if name in program.results or not all(_along_rows(s, step, name, known.rank) for s in program.steps):
+            found.append((i, name, known.dtype.numpy))
+    return found
+
+
+def _along_rows(reader: Step, step: Step, name: str, rank: int) -> bool:
+    """Whether a step does not read the rows of a Softmax, or multiplies whole rows of them alone."""
+    if name not in reader.reads():
+        return True
+    product, rows = chain(reader.node)[0], chain(step.node)[0]
+    first = product.operands[0]
+    by_rows = first >= 0 and reader.node.inputs[first] == name and reader.node.inputs.count(name) == 1
+    return product.op == "MatMul" and not product.domain and by_rows and rows.attr("axis") in (-1, rank - 1)
+
+
+def _rows(arrays: Mapping[str, Any], name: str, dtype: Any) -> None:
+    """Raise Invalid if an array has a NaN; its other elements are probabilities, or their logarithms."""
+    found = arrays.get(name)
+    if found is None:
+        return  # of a size that was not planned for, and already given back
+    flat = found.reshape(-1).view(dtype)
+    if flat.dtype == np.float32:
+        total = flat.dot(flat)  # the quickest that a NaN goes through
+        if total != total:
+            met()
+    elif np.isnan(flat).any():
+        met()
 
 
 def _view(step: Step) -> bool:

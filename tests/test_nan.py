@@ -39,9 +39,8 @@ UNSEEN = {
     ("com.microsoft", "FusedConv", "x1"): "a weight that meets the padding",
     ("", "PRelu", "x1"): "a slope of a positive element, which oneDNN multiplies by 0",
     ("", "Resize", "x0"): "an element whose weight is 0",
+    ("", "Attention", "x1"): "a query whose scores are all -inf, though no mask hides its keys: 0 or NaN",
     ("", "Attention", "x2"): "a value whose probability is 0",
-    ("", "Softmax", "x0"): "no element times 0, but not every element of a row: one is NaN at least",
-    ("", "LogSoftmax", "x0"): "as Softmax",
 }
 
 
@@ -156,6 +155,10 @@ CONSUMERS: dict[str, Any] = {
     "residual": lambda g, y: g.Relu(g.Add(y, g.Mul(y, g.const(np.float32(0.5))))),
     "LeakyRelu": lambda g, y: g.LeakyRelu(y, alpha=0.1),
     "ReduceMax": lambda g, y: g.ReduceMax(g.Relu(y), g.const(np.array([-1]))),
+    "Softmax": lambda g, y: g.Softmax(y, axis=1),
+    "LogSoftmax": lambda g, y: g.Mul(g.LogSoftmax(y, axis=-1), g.const(np.float32(0.5))),
+    "attention": lambda g, y: g.Einsum(g.Softmax(y, axis=-1), y, equation="...ij,...kj->...ik"),
+    "one element of a row": lambda g, y: g.Slice(g.Softmax(y, axis=-1), g.const(1), g.const(2), g.const(-1)),
 }
 POOLS: dict[str, Any] = {
     "MaxPool": lambda g, y: g.MaxPool(g.Relu(y), kernel_shape=[2, 2], strides=[2, 2]),

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from ..kernels.kernel import Alias, Ask
+from ..kernels.kernel import Alias, Ask, Call, Work
 from .api import DIFF_DST, DIFF_SRC, DST, SRC, Refused
 from .conv_grads import Training, alone
 from .kernel import floats, result
+from .looked import Looked, has_nan
 from .memory import Memory
-from .postops import Link
+from .postops import Link, chain
 from .primitive import Descriptor, Draft, Operand
 
 # operator -> eltwise algorithm with its two numbers; those that end in `use_dst` read the forward result
@@ -88,3 +89,8 @@ class SoftmaxGrad(Overwriting):
                 ),
                 (algorithm, axis),
             )
+
+    def prepare(self, work: Work) -> Call:
+        """The primitive; where a logarithm is NaN, of which its exponential makes a number, the reference."""
+        call, link = super().prepare(work), alone(chain(work.node))
+        return Looked(call, work, link.operands[1], has_nan) if link.op == "LogSoftmaxGrad" else call

@@ -58,7 +58,7 @@ _HERE = threading.local()
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Looks of this thread take the flag down, and say nothing."""
+    """What this thread finds is taken down, and says nothing."""
     _HERE.unheard = True
     try:
         yield
@@ -80,8 +80,13 @@ class Look:
         self._call()
         if self._found.value:
             self._found.value = 0
-            if not getattr(_HERE, "unheard", False):
-                raise Invalid
+            met()
+
+
+def met() -> None:
+    """Raise Invalid, unless this thread is in `unheard`."""
+    if not getattr(_HERE, "unheard", False):
+        raise Invalid
 
 
 class LookAtAll(Look):

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from ...ops import DType
 from ...ops.fused import ABSENT
 from ...ops.layouts import channels_last, row_major
-from ..kernels.kernel import Alias, Ask
+from ..kernels.kernel import Alias, Ask, Call, Work
 from .api import DST, SCALE, SHIFT, SRC, SRC_1, Refused
 from .frames import Frame, flat, images, lying
 from .kernel import WORK, OneDnn, floats, result
+from .looked import Looked, has_nan_or_infinity
 from .memory import Memory
 from .postops import Link, chain, keeping, post_ops
 from .primitive import Attributes, Descriptor, Draft, Operand, PostOp
@@ -56,6 +57,13 @@ class Softmax(Rowwise):
             target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
             post = post_ops(ask, links[1:], frame, sums=False)
             yield Draft("softmax_forward", (source, target), (algorithm, frame.axis(axis)), Attributes(post))
+
+    def prepare(self, work: Work) -> Call:
+        """The primitive, which leaves one NaN of a row; where nobody can run it again, rows with one are the
+        reference's."""
+        call = super().prepare(work)
+        first = chain(work.node)[0].operands[0]
+        return Looked(call, work, first, has_nan_or_infinity) if work.ask.target.nan == "kept" else call
 
 
 class LayerNorm(Rowwise):

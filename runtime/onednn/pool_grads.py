@@ -5,23 +5,19 @@ https://oneapi-src.github.io/oneDNN/dev_guide_pooling.html
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
-
-from ...ops import Context, Tensor
-from ...ops.types import Array
+from ...ops import Tensor
 from ..kernels.kernel import Ask, Call, Work
 from . import api
 from .api import DIFF_DST, DIFF_SRC, DST, SRC, WORKSPACE, Refused
 from .conv_grads import Training, alone
 from .kernel import channels_last, floats, result
+from .looked import Looked, has_nan
 from .memory import Memory
 from .pool import Pool, placed
 from .postops import Link
-from .primitive import Draft, Operand, Place, describe, repacked
+from .primitive import Draft, Operand, describe
 
 
 class TrainingPool(Training):
@@ -57,39 +53,7 @@ class MaxPoolTrain(TrainingPool):
         """The primitive; where no NaN may be lost, images are looked at before it, and those with one are the
         reference's."""
         call = super().prepare(work)
-        return Looked(call, work) if work.ask.target.nan != "watched" else call
-
-
-class Looked:
-    """MaxPoolTrain, by its reference where an element is NaN: oneDNN's maximum is that of the others."""
-
-    def __init__(self, call: Any, work: Work) -> None:
-        self._call, self._node, self.threads = call, work.node, call.threads
-        (x,), results = work.ask.inputs, work.ask.outputs
-        assert isinstance(x, Tensor)
-        layouts = work.choice.layouts or ("", "", "")
-        types = [x, *(t for t in results if isinstance(t, Tensor))]
-        self._memories = [Memory(t.sizes, t.dtype, layout) for t, layout in zip(types, layouts, strict=True)]
-        arrays = {("in", 0): work.inputs[0], ("out", 0): work.outputs[0], ("out", 1): work.outputs[1]}
-        self._arrays = {place: array for place, array in arrays.items() if array is not None}
-
-    def rebind(self, place: Place, array: Array) -> None:
-        """Let the operand or a result be another array of the same type."""
-        self._arrays[place] = array
-        self._call.rebind(place, array)
-
-    def __call__(self) -> int:
-        source, *targets = self._memories
-        x = self._arrays["in", 0].reshape(-1).view(source.dtype.numpy)
-        if not np.isnan(np.maximum.reduce(x)):
-            return int(self._call())
-        plain = repacked(x, source, source.row_major().handle.value)
-        image = plain.view(source.dtype.numpy)[: math.prod(source.dims)].reshape(source.dims)
-        made = self._node.record.run(Context(np, wanted=(True, True)), [image], self._node.attrs)
-        for i, (array, target) in enumerate(zip(made, targets, strict=True)):
-            packed = repacked(np.ascontiguousarray(array), target.row_major(), target.handle.value)
-            np.copyto(self._arrays["out", i].reshape(-1).view(np.uint8), packed.view(np.uint8))
-        return 0
+        return Looked(call, work, 0, has_nan) if work.ask.target.nan != "watched" else call
 
 
 class MaxPoolGrad(TrainingPool):
