@@ -5,6 +5,7 @@ https://onnx.ai/onnx/operators/onnx__Einsum.html, https://onnx.ai/onnx/operators
 
 from __future__ import annotations
 
+import math
 from string import ascii_letters
 from typing import Any
 
@@ -174,13 +175,16 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
 )
 def cofactors(k: Context, X: Array) -> Array:
     """For each element of square matrices the determinant of what is left without its row and column, with the sign of
-    a chessboard: the derivative of the determinant. By singular values, so that singular matrices have them too."""
-    u, s, vt = k.xp.linalg.svd(widen(X))
-    n = X.shape[-1]
+    a chessboard: the derivative of the determinant. By singular values, so that singular matrices have them too; NaN
+    where an element is not finite, for which LAPACK may search singular values without an end."""
+    n, wide = X.shape[-1], widen(X)
+    finite = k.xp.isfinite(wide).all((-2, -1), keepdims=True)
+    u, s, vt = k.xp.linalg.svd(k.xp.where(finite, wide, 0))
     others = k.xp.where(k.xp.eye(n, dtype=bool), 1, s[..., None, :]).prod(-1)  # for each value the product of the rest
     sign = k.xp.linalg.det(u) * k.xp.linalg.det(vt)
     y = k.xp.matmul(u * (others * sign[..., None])[..., None, :], vt)
-    return k.xp.array(narrow(y, X.dtype), order="C")
+    y = k.xp.where(finite, y, math.nan) if n > 1 else y
+    return k.xp.array(narrow(y.astype(wide.dtype, copy=False), X.dtype), order="C")
 
 
 @cofactors.body
