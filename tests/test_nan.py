@@ -39,9 +39,15 @@ UNSEEN = {
     ("com.microsoft", "FusedConv", "x1"): "a weight that meets the padding",
     ("", "PRelu", "x1"): "a slope of a positive element, which oneDNN multiplies by 0",
     ("", "Resize", "x0"): "an element whose weight is 0",
+    ("mezzo", "ConvGradWeights", "x0"): "a gradient that meets the padding",
+    ("mezzo", "ReluGrad", "x0"): "a gradient of an element below 0, which oneDNN multiplies by 0",
     ("", "Attention", "x1"): "a query whose scores are all -inf, though no mask hides its keys: 0 or NaN",
     ("", "Attention", "x2"): "a value whose probability is 0",
 }
+
+
+# the slope at a NaN or an infinity, which training meets with a gradient that is NaN already
+UNSEEN |= {("mezzo", f"{op}Grad", "x1"): "the slope there" for op in ("Relu", "LeakyRelu", "Elu", "Mish")}
 
 
 def difference(got: Any, want: Any, tolerance: float = 1e-4) -> str:
