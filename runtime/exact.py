@@ -15,7 +15,7 @@ from .onednn.invalid import unheard
 from .onednn.postops import loses, noisy
 
 if TYPE_CHECKING:
-    from .instance import Instance, Observer
+    from .instance import Instance, Observer, Surroundings
     from .program import Step
     from .session import Session
 
@@ -30,7 +30,10 @@ def again(session: Session, feeds: Mapping[str, Any], observe: Observer | None =
     quick program's answer stands, so that the data alone decide which one is given. Where nearly every run meets a NaN,
     the exact program makes the next ones at once."""
     met = Met(observe)
-    answer = exact(session).run(feeds, observe=met, **options)
+    try:
+        answer = exact(session).run(feeds, observe=met, **options)
+    finally:
+        met.leave()
     if not met.any:
         with unheard():
             return session.run(feeds, observe=observe, **options)
@@ -46,7 +49,7 @@ class Met:
     def __init__(self, others: Observer | None) -> None:
         self.any = False
         self._others = others
-        self._around: list[Observer | None] = []  # who watched the bodies of the steps that are running
+        self._bodies: list[tuple[Surroundings, Observer | None]] = []  # of running steps, and who watched them
 
     def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None:
         if not self.any and (loses(step.node, [None]) or noisy(step.node, ())):
@@ -55,10 +58,19 @@ class Met:
         if self._others is not None:
             self._others(phase, index, step, instance)
         if step.bodies and phase == "before":
-            self._around.append(instance.around.watch)
+            self._bodies.append((instance.around, instance.around.watch))
             instance.around.watch = self
         elif step.bodies:
-            instance.around.watch = self._around.pop()
+            self._left()
+
+    def leave(self) -> None:
+        """Watch no bodies any more, also of a step that has failed."""
+        while self._bodies:
+            self._left()
+
+    def _left(self) -> None:
+        around, watch = self._bodies.pop()
+        around.watch = watch
 
 
 def _odd(array: Any, known: Type | None) -> bool:

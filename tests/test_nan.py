@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from mezzo.ops import OPS, MezzoError, Op
-from mezzo.ops.types import f32
+from mezzo.ops.types import f32, i64
 from mezzo.runtime.eager import evaluate
+from mezzo.runtime.exact import Met, exact
 from mezzo.runtime.graph import Graph, GraphBuilder
 from mezzo.runtime.onednn import invalid
 from mezzo.runtime.onednn.library import library
@@ -346,3 +347,29 @@ def test_a_nan_inside_of_a_body_is_met() -> None:
         (made,) = session.run({"h": np.zeros((4, 8), np.float32), "xs": xs}).values()
         assert np.isnan(made[:, 1, 2]).all()
         assert np.isnan(made).sum() == 3
+
+
+@native
+def test_a_body_that_fails_is_watched_no_longer() -> None:
+    inner = GraphBuilder(prefix="body/")
+    h, x, at = inner.input("in0", f32(4, 8)), inner.input("in1", f32(4, 8)), inner.input("in2", i64(1))
+    new = inner.Relu(inner.Add(h, x))
+    body = inner.graph([inner.Identity(h), inner.Gather(new, at)])
+    g = GraphBuilder()
+    inputs = g.input("h", f32(4, 8)), g.input("xs", f32(3, 4, 8)), g.input("at", i64(3, 1))
+    _, y = g.op("Scan", *inputs, body=body, num_scan_inputs=2, outputs=2)
+    session = Session(g.graph([y]))
+    fed = {"h": np.ones((4, 8), np.float32), "xs": np.ones((3, 4, 8), np.float32), "at": np.zeros((3, 1), np.int64)}
+    wrong = {**fed, "xs": np.full((3, 4, 8), np.nan, np.float32), "at": np.full((3, 1), 9)}
+    with pytest.raises(MezzoError):
+        met = Met(None)
+        exact(session).run(wrong, observe=met)
+    assert met._bodies
+    around = met._bodies[0][0]
+    assert around.watch is met
+    met.leave()
+    assert around.watch is None and not met._bodies
+    with pytest.raises(MezzoError):
+        session.run(wrong)
+    assert around.watch is None
+    assert np.array_equal(session.run(fed)[y], np.full((3, 1, 8), 2, np.float32))
