@@ -361,14 +361,15 @@ def test_a_body_that_fails_is_watched_no_longer() -> None:
     session = Session(g.graph([y]))
     fed = {"h": np.ones((4, 8), np.float32), "xs": np.ones((3, 4, 8), np.float32), "at": np.zeros((3, 1), np.int64)}
     wrong = {**fed, "xs": np.full((3, 4, 8), np.nan, np.float32), "at": np.full((3, 1), 9)}
+    met = Met(None)
     with pytest.raises(MezzoError):
-        met = Met(None)
         exact(session).run(wrong, observe=met)
     assert met._bodies
     around = met._bodies[0][0]
     assert around.watch is met
     met.leave()
-    assert around.watch is None and not met._bodies
+    assert around.watch is None
+    assert not met._bodies
     with pytest.raises(MezzoError):
         session.run(wrong)
     assert around.watch is None
