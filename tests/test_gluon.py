@@ -101,7 +101,8 @@ def gradients(net: Block, x: Array) -> tuple[Any, dict[str, Any]]:
 def close(a: Any, b: Any, tolerance: float) -> None:
     a, b = np.asarray(a), np.asarray(b)
     assert a.shape == b.shape
-    assert np.abs(a - b).max(initial=0) <= tolerance * max(np.abs(b).max(initial=0), 1e-12)
+    # the floor is for gradients that are zero but for rounding: that of the keys' bias is
+    assert np.abs(a - b).max(initial=0) <= tolerance * max(np.abs(b).max(initial=0), 1e-9)
 
 
 @pytest.mark.parametrize("name", NETS)

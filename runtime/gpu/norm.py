@@ -133,7 +133,7 @@ def _layer(ask: Ask, x: Tensor) -> Form | Declined:
     attrs = ask.node.attrs
     axis = axis_of(attrs.get("axis", -1), x.rank)
     rows = Rows.of(x.sizes, range(axis, x.rank))
-    wide = "float" if attrs.get("stash_type", 1) == 1 else "double"
+    wide = "float" if attrs.get("stash_type", 1) == 1 and x.dtype is not DType.DOUBLE else "double"
     epsilon = _number(wide, attrs.get("epsilon", 1e-5))
     more, result = _scaled(ask, x, axis, "d")
     after = []
@@ -162,7 +162,7 @@ def _rms(ask: Ask, x: Tensor) -> Form | Declined:
     attrs = ask.node.attrs
     axis = axis_of(attrs.get("axis", -1), x.rank)
     rows = Rows.of(x.sizes, range(axis, x.rank))
-    wide = _wide(DType.from_onnx(attrs.get("stash_type", 1)))
+    wide = _wide(x.dtype, DType.from_onnx(attrs.get("stash_type", 1)))
     epsilon = _number(wide, attrs.get("epsilon", 1e-5))
     more, result = _scaled(ask, x, axis, "d")
     return Form(rows, wide, f"1 / {_root(wide)}(squares / {rows.size} + {epsilon})", result, centre=False, more=more)
