@@ -12,7 +12,8 @@ from ..runtime.arrays.recording import RECORDING
 from ..runtime.arrays.running import as_array
 from ..runtime.graph import Graph
 from ..runtime.infer import infer
-from ..train.modes import hoisted, weights
+from ..train.learning import weights
+from ..train.modes import prepared
 from .guards import Guards
 from .hybrid import HybridBlock
 from .nest import Slot
@@ -32,7 +33,7 @@ class SymbolBlock(HybridBlock):
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
-        self._graph = hoisted(graph)
+        self._graph = prepared(graph)
         self._learnt = weights(self._graph)
         for name in self._learnt:
             value = self._graph.initializers[name]

@@ -14,12 +14,14 @@ from ..ops.dataclasses import dataclass, field
 from ..ops.errors import ModelError
 from ..ops.types import Array, Tensor, Type, type_of
 from ..ops.upgrade import Declined, Form
-from ..runtime.graph import DOMAIN, MODEL_VERSION, PRODUCER, Graph, Node
+from ..runtime.graph import DOMAIN, MODEL_VERSION, PRODUCER, SIGNATURE, Graph, Node
 from .tensors import TensorReader
 from .types import type_from
 from .walk import differentiated, domain_of, functions_of, key_of, label, names_read, operator_of, opsets_of
 
 Kind = onnx.AttributeProto
+# What PyTorch's newer exporter says of the inputs of its program: which are parameters, which are buffers.
+TORCH_SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 Given = Mapping[str, "Argument"]
 
 
@@ -327,6 +329,9 @@ def metadata_of(model: onnx.ModelProto) -> dict[str, str]:
         PRODUCER: said.get(PRODUCER, "") if model.producer_name == "mezzo" else producer,
         DOMAIN: model.domain,
         MODEL_VERSION: str(model.model_version) if model.model_version else "",
+        SIGNATURE: next(
+            (p.value for p in model.graph.metadata_props if p.key == TORCH_SIGNATURE), said.get(SIGNATURE, "")
+        ),
     }
     return {**{k: v for k, v in said.items() if k not in fields}, **{k: v for k, v in fields.items() if v}}
 

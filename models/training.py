@@ -19,6 +19,7 @@ from ..runtime.optimizer import SGD, Adam, Optimizer
 from ..runtime.typed import TypedBuilder
 from ..train import modes
 from ..train.head import logits_of
+from ..train.learning import weights as learnable
 from ..train.loss import LOSSES
 from ..train.step import Step, training_step
 from ..train.trainer import TARGET, Trainer
@@ -109,7 +110,7 @@ def with_loss(graph: Graph) -> tuple[Graph, str, list[str]]:
     """A network in training mode whose output is the cross-entropy of its scores; the names of that and of what is
     learned."""
     graph = infer(graph)
-    learned = modes.weights(graph)
+    learned = learnable(graph)
     graph, kind = infer(modes.training(graph)), LOSSES["cross_entropy"]
     g = TypedBuilder(graph.types, prefix="loss/")
     scores = logits_of(graph, graph.outputs[0])

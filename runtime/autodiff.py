@@ -115,6 +115,15 @@ def gradients(g: TypedBuilder, nodes: Sequence[Node], seeds: Mapping[str, str], 
     return {v: total for v in dict.fromkeys(wrt) if (total := _collected(g, arrived, v)) is not None}
 
 
+def has_derivative(node: Node, types: Mapping[str, Type]) -> bool:
+    """Whether gradients pass through a node whose values have these types: by a rule, a twin, or a standard form."""
+    OPS.load()
+    if node.record.grad_rule is not None:
+        return True
+    near = {n: types[n] for n in (*node.reads(), *node.outputs) if n in types}
+    return _prepared(TypedBuilder(near), node, set(node.reads())) is not None
+
+
 def _known(g: TypedBuilder, node: Node) -> list[Type] | None:
     """The types of a node's outputs, if it stood in the graph before; those of absent ones do not matter."""
     if any(o and o not in g.types for o in node.outputs):

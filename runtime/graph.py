@@ -18,7 +18,9 @@ from ..ops.errors import PlanError, ShapeError, UnsupportedModel
 from ..ops.types import Array, type_of
 
 # Keys of metadata that tell of the file that a graph was read from.
-PRODUCER, DOMAIN, MODEL_VERSION = (f"mezzo.source.{field}" for field in ("producer", "domain", "model_version"))
+PRODUCER, DOMAIN, MODEL_VERSION, SIGNATURE = (
+    f"mezzo.source.{field}" for field in ("producer", "domain", "model_version", "signature")
+)
 COPY = "@/"  # ends the prefix of a copied subgraph's names: what follows are the names of the original
 
 

@@ -22,8 +22,8 @@ from mezzo.runtime.schedule import OneCycle
 from mezzo.runtime.session import Session
 from mezzo.train.amp import Policy, mixed
 from mezzo.train.head import with_head
+from mezzo.train.learning import weights
 from mezzo.train.loss import LOSSES, Loss
-from mezzo.train.modes import weights
 from mezzo.train.overflow import _counts
 from mezzo.train.step import Scaling, Step, training_step
 from mezzo.train.trainer import Trainer

@@ -13,17 +13,16 @@ from ..exporters import expressible
 from ..importers import load_onnx, operators_of
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass, field, replace
-from ..ops.errors import InputError, MezzoError, UnsupportedModel
+from ..ops.errors import MezzoError, UnsupportedModel
 from ..ops.types import differentiable
-from ..runtime.autodiff import ONES, fresh, gradients
 from ..runtime.device import device
 from ..runtime.file import is_mezzo, open_file
 from ..runtime.gpu.host import aside
 from ..runtime.graph import Graph
 from ..runtime.infer import infer
 from ..runtime.session import Session
-from ..runtime.typed import TypedBuilder
 from ..train import modes
+from ..train.learning import learning, says
 from .feeds import parse_sizes, shapes
 from .gaps import Tolerance
 from .report import Table
@@ -186,20 +185,23 @@ def _planned_on_gpu(graph: Graph, options: Options, found: _Findings) -> str:
 
 
 def _check_training(graph: Graph, found: _Findings) -> None:
-    """Differentiate all outputs to all weights; raises UnsupportedModel naming the places that block."""
-    try:
-        learning = modes.training(modes.hoisted(graph))
-    except InputError:  # its running statistics are no constants: it can be trained with statistics=False
-        learning = modes.training(modes.hoisted(graph), statistics=False)
-    learning = infer(learning, budget=replace(found.budget, fold_elements=FOLDED))
-    weights = modes.weights(learning)
-    outputs = [o for o in learning.outputs if differentiable(learning.types[o])]
-    if not weights or not outputs:
+    """Ask which weights learn by gradients of all outputs; raises UnsupportedModel naming the places that block."""
+    limits = replace(found.budget, fold_elements=FOLDED)
+    graph = infer(modes.prepared(graph), budget=limits)
+    judged = infer(modes.training(graph), budget=limits)
+    outputs = [o for o in judged.outputs if differentiable(judged.types[o])]
+    learns = learning(graph, judged, outputs)
+    rows = [(n, "overlooked" if n in learns.overlooked else "left out", why) for n, why in learns.frozen.items()]
+    if rows:
+        found.tables.append(Table("What does not learn", ("initialiser", "", "why"), rows))
+    lost = [*says(graph)]
+    if lost:
+        found.tables.append(Table("What the file has lost for training", ("what",), [(text,) for text in lost]))
+    if not learns.trained:
         raise UnsupportedModel(
-            "no operator of it has floating weights" if outputs else "none of its outputs is a floating tensor",
+            "none of its outputs is a floating tensor" if not outputs else "none of its floats is a weight that learns",
             where=graph.name,
             hint="train the float model that this one was made of",
         )
-    found.facts["weights_to_train"] = len(weights)
-    g = TypedBuilder(learning.types, prefix=fresh("grad/", set(learning.types)))
-    gradients(g, learning.nodes, dict.fromkeys(outputs, ONES), weights)
+    found.facts["weights_to_train"] = len(learns.trained)
+    found.facts["elements_to_train"] = sum(graph.initializers[n].size for n in learns.trained)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,81 +10,138 @@ from typing import Any
 import numpy as np
 
 from ..ops import DType
-from ..ops.errors import InputError
+from ..ops.types import Array
 from ..runtime.autodiff import fresh
-from ..runtime.graph import Graph, Node, State
-
-# Operators and which of their inputs are weights; constants elsewhere are part of the arithmetic, and stay.
-WEIGHTS: dict[str, tuple[int, ...]] = {
-    "Conv": (1, 2), "ConvTranspose": (1, 2), "DeformConv": (1, 3), "Gemm": (0, 1, 2), "MatMul": (0, 1), "Add": (0, 1),
-    "Mul": (0, 1), "Sub": (0, 1), "BatchNormalization": (1, 2), "InstanceNormalization": (1, 2),
-    "LayerNormalization": (1, 2), "GroupNormalization": (1, 2), "RMSNormalization": (1,), "PRelu": (1,),
-    "LSTM": (1, 2, 3, 7), "GRU": (1, 2, 3), "RNN": (1, 2, 3), "Gather": (0,), "Einsum": (0, 1, 2, 3),
-    "CausalConvWithState": (1, 2),
-}  # fmt: skip
-ARITHMETIC = {"Add", "Mul", "Sub"}  # where a single number is a factor, and no weight
-# The same weight in another form.
-THROUGH = {"Transpose", "Reshape", "Identity", "Cast", "Unsqueeze", "Squeeze"}
+from ..runtime.graph import PRODUCER, SIGNATURE, Graph, Node, State
+from ..runtime.passes.prune import prune
+from ..runtime.session import Session
 
 
-def weights(graph: Graph) -> list[str]:
-    """The initialisers that a model learns: floating tensors of rank 1 and more where operators have weights."""
-    found: dict[str, None] = {}
-    source: dict[str, str] = {}
-    for _, node in graph.walk():
-        if node.op in THROUGH and not node.domain and node.inputs[0]:
-            source[node.outputs[0]] = source.get(node.inputs[0], node.inputs[0])
-        for i in WEIGHTS.get(node.op, ()) if not node.domain else ():
-            if i < len(node.inputs):
-                name = source.get(node.inputs[i], node.inputs[i])
-                array = graph.initializers.get(name)
-                if array is None or not array.ndim or name in graph.inputs or not DType.of(array.dtype).floating:
-                    continue
-                if array.size > 1 or node.op not in ARITHMETIC:
-                    found[name] = None
-    return list(found)
+def statistics_of(node: Node) -> tuple[str, ...]:
+    """The values that a node takes for its running mean and variance; none where it has no such thing."""
+    return node.inputs[3:5] if (node.op, node.domain) == ("BatchNormalization", "") else ()
 
 
-def hoisted(graph: Graph) -> Graph:
-    """The graph whose floating Constant nodes are initialisers: exporters write weights as either."""
+def prepared(graph: Graph, asked: Sequence[str] = ()) -> Graph:
+    """The graph in which every weight is an initialiser of its own.
+
+    Exporters write weights as initialisers or as Constant nodes: where most of a file's floats are Constant nodes,
+    these become initialisers, and so do those that match a pattern of `asked`; else they are part of the program. The
+    older exporter of PyTorch writes weights that happen to be equal once, and reads the others through Identity: each
+    gets its own array again (what is tied in the module is one weight there without). Statistics of batch normalisation
+    become initialisers that nothing else reads, if they are computed from constants or shared.
+    """
+    constants = _constants(graph)
+    inside = sum(a.size for a in graph.initializers.values() if a.size > 1 and DType.of(a.dtype).floating)
+    if sum(a.size for a in constants.values() if a.size > 1) > inside:
+        graph = hoisted(graph)
+    elif any(fnmatchcase(n, p) for n in constants for p in asked):
+        graph = hoisted(graph, lambda name: any(fnmatchcase(name, p) for p in asked))
+    return _own_statistics(_untied(_out_of_bodies(graph)))
+
+
+def _constants(graph: Graph) -> dict[str, Array]:
+    """The floats that Constant nodes make, by name."""
     found = {
         n.outputs[0]: n.attrs["value"]
         for n in graph.nodes
         if (n.op, n.domain) == ("Constant", "") and isinstance(n.attrs.get("value"), np.ndarray)
     }
-    found = {n: a for n, a in found.items() if DType.of(a.dtype).floating}
+    return {n: a for n, a in found.items() if DType.of(a.dtype).floating}
+
+
+def hoisted(graph: Graph, chosen: Callable[[str], bool] = lambda name: True) -> Graph:
+    """The graph whose floating Constant nodes, or the chosen ones, are initialisers."""
+    found = {n: a for n, a in _constants(graph).items() if chosen(n)}
     nodes = tuple(n for n in graph.nodes if found.keys().isdisjoint(n.outputs))
     return graph.but(nodes=nodes, initializers={**graph.initializers, **found}) if found else graph
 
 
-def chosen(graph: Graph, train: Sequence[str] | None, freeze: Sequence[str]) -> list[str]:
-    """The weights to learn: all, or those that match a pattern of `train`, without those that match one of `freeze`.
+def _out_of_bodies(graph: Graph) -> Graph:
+    """The graph whose bodies read their floating weights from outside: there they can be states."""
+    found: dict[str, Array] = {}
 
-    Raises InputError for a pattern that matches nothing.
-    """
-    every = weights(graph)
-    floats = [n for n, a in graph.initializers.items() if DType.of(a.dtype).floating]
-    for pattern in (*(train or ()), *freeze):
-        if not any(fnmatchcase(n, pattern) for n in floats):
-            shown = ", ".join(every[:8]) + (", ..." if len(every) > 8 else "")
-            raise InputError(f"no weight matches {pattern!r}", where=graph.name, hint=f"the weights are {shown}")
-    first = every if train is None else [n for n in floats if any(fnmatchcase(n, p) for p in train)]
-    return [n for n in first if not any(fnmatchcase(n, p) for p in freeze)]
+    def bare(body: Graph) -> Graph:
+        own = {n: a for n, a in {**body.initializers, **_constants(body)}.items()
+               if a.size > 1 and DType.of(a.dtype).floating and n not in body.outputs}  # fmt: skip
+        found.update(own)
+        kept = tuple(outside(n) for n in body.nodes if own.keys().isdisjoint(n.outputs))
+        return body.but(nodes=kept, initializers={n: a for n, a in body.initializers.items() if n not in own})
+
+    def outside(node: Node) -> Node:
+        bodies = {a: bare(b) for a, b in node.bodies.items()}
+        return replace(node, attrs={**node.attrs, **bodies}) if bodies else node
+
+    nodes = tuple(map(outside, graph.nodes))
+    return graph.but(nodes=nodes, initializers={**graph.initializers, **found}) if found else graph
+
+
+def _untied(graph: Graph) -> Graph:
+    """The graph in which each weight that PyTorch's older exporter reads through Identity is one of its own."""
+    if not graph.metadata.get(PRODUCER, "").startswith("pytorch") or graph.metadata.get(SIGNATURE):
+        return graph
+    uses = graph.uses()
+    own = {
+        n.outputs[0]: np.array(graph.initializers[n.inputs[0]])
+        for n in graph.nodes
+        if (n.op, n.domain) == ("Identity", "")
+        and n.inputs[0] in graph.initializers
+        and n.inputs[0] not in graph.inputs
+        and uses[n.inputs[0]] > 1
+        and n.outputs[0] not in graph.outputs
+        and DType.of(graph.initializers[n.inputs[0]].dtype).floating
+    }
+    nodes = tuple(n for n in graph.nodes if own.keys().isdisjoint(n.outputs))
+    return graph.but(nodes=nodes, initializers={**graph.initializers, **own}) if own else graph
+
+
+def _own_statistics(graph: Graph) -> Graph:
+    """The graph in which each running statistic is an initialiser that one node reads, where it is constant at all."""
+    uses, computed = graph.uses(), dict[str, Array]()
+    values = {v for n in graph.nodes for v in statistics_of(n)}
+    inner = [v for v in values if v not in graph.initializers]
+    if inner:
+        alone = prune(graph.but(outputs=tuple(inner), states=()))
+        fixed = [v for v in inner if not _reads_inputs(alone, v)]
+        if fixed:
+            constant = prune(alone.but(inputs=(), outputs=tuple(fixed), types={}))
+            computed = {n: np.array(a) for n, a in Session(constant).run({}).items()}
+    taken = {o for n in graph.nodes for o in n.outputs} | {*graph.initializers, *graph.inputs}
+    nodes, made = list[Node](), dict(graph.initializers)
+    for node in graph.nodes:
+        inputs = list(node.inputs)
+        for i, name in enumerate(statistics_of(node), 3):
+            array = computed.get(name, graph.initializers.get(name))
+            if array is not None and (name in computed or name in graph.inputs or uses[name] > 1):
+                inputs[i] = fresh(f"{node.outputs[0]}.{('mean', 'var')[i - 3]}", taken)
+                made[inputs[i]] = np.array(array)
+        nodes.append(node if tuple(inputs) == node.inputs else replace(node, inputs=tuple(inputs)))
+    return graph.but(nodes=tuple(nodes), initializers=made) if len(made) > len(graph.initializers) else graph
+
+
+def _reads_inputs(graph: Graph, value: str) -> bool:
+    """Whether a value depends on an input of the graph."""
+    needed = {value}
+    for node in reversed(graph.nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(node.reads())
+    return not needed.isdisjoint(graph.inputs)
 
 
 def training(graph: Graph, *, statistics: bool = True) -> Graph:
     """BatchNormalization by the statistics of the batch, its running ones becoming states; Dropout drops.
 
-    With `statistics=False` batch normalisation stays as it is, by its running statistics.
+    With `statistics=False` batch normalisation stays as it is, by its running statistics; so does one whose statistics
+    are computed from the inputs.
     """
     nodes: list[Node] = []
     constants, states = dict(graph.initializers), list(graph.states)
     taken = {o for n in graph.nodes for o in n.outputs} | set(constants) | set(graph.inputs)
 
     for node in graph.nodes:
-        if not node.domain and node.op == "BatchNormalization" and statistics:
+        if not node.domain and node.op == "BatchNormalization" and statistics and _constant(node, constants):
             node, kept = _by_batch(node, constants, taken)
-            states += [s for s in kept if all(s.input != t.input for t in states)]
+            states += kept
         elif not node.domain and node.op == "Dropout":
             ratio = node.inputs[1] if len(node.inputs) > 1 and node.inputs[1] else ""
             if not ratio:
@@ -97,10 +154,12 @@ def training(graph: Graph, *, statistics: bool = True) -> Graph:
     return graph.but(nodes=tuple(nodes), initializers=constants, states=tuple(states))
 
 
+def _constant(node: Node, constants: Mapping[str, Any]) -> bool:
+    return all(n in constants for n in statistics_of(node))
+
+
 def _by_batch(node: Node, constants: dict[str, Any], taken: set[str]) -> tuple[Node, list[State]]:
     mean, var = node.inputs[3:5]
-    if mean not in constants or var not in constants:
-        raise InputError("running statistics that are no constants", where=node.place, hint="use statistics=False")
     outputs = [*node.outputs, *[""] * (3 - len(node.outputs))][:3]
     outputs = [o or fresh(f"{n}.next", taken) for o, n in zip(outputs, (node.outputs[0], mean, var), strict=True)]
     after = replace(node, outputs=tuple(outputs), attrs={**node.attrs, "training_mode": 1})

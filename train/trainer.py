@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,6 @@ from ..runtime.infer import infer
 from ..runtime.instance import Observer
 from ..runtime.lower import Options
 from ..runtime.optimizer import Adam, Optimizer
-from ..runtime.passes.prune import prune
 from ..runtime.seats import usual_threads
 from ..runtime.session import Session
 from ..runtime.typed import TypedBuilder
@@ -31,6 +31,7 @@ from . import checkpoint, modes
 from .amp import Policy, mixed, policy_named
 from .exchange import Exchange
 from .head import logits_of, output_of
+from .learning import learning as learning_of
 from .loss import Loss, loss_named
 from .overflow import Overflow, overflows
 from .recompute import WAYS, sized, smallest
@@ -115,25 +116,26 @@ class Trainer:
         update_on_kvstore: bool | None = None,
         overlap: bool = True,
     ) -> None:
-        self.source = infer(modes.hoisted(model if isinstance(model, Graph) else load_onnx(model)))
+        given = model if isinstance(model, Graph) else load_onnx(model)
+        self.source = infer(modes.prepared(given, train or ()))
         policy = None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
         self.exchange = None if kvstore is None else Exchange(kvstore, update_on_kvstore, overlap)
         shared = self.exchange.shared if self.exchange else None
         self.plan = Step(optimizer or Adam(), clip_norm, clip_value, gather, scaling, shared)
         self.output, self.seed = output_of(self.source, output), seed
-        self.trained = modes.chosen(self.source, train, freeze)
-        if train is None:  # models have other outputs, whose weights nothing tells what to be
-            leading = prune(self.source.but(outputs=(self.output,), states=())).initializers
-            self.trained = [n for n in self.trained if n in leading]
+        in_training = modes.training(self.source, statistics=statistics)
+        if policy is not None:
+            in_training = mixed(in_training, policy)
+        self._loss, self._classes = loss_named(loss), loss == "cross_entropy"
+        with_loss, value = self._judged(in_training)
+        self.loss = value
+        self.learning = learning_of(self.source, with_loss, [value], train, freeze)
+        self.trained = [*self.learning.trained]
         if not self.trained:
             raise InputError("there is nothing to learn", where=self.source.name, hint="loosen train= and freeze=")
-        learning = modes.training(self.source, statistics=statistics)
-        if policy is not None:
-            learning = mixed(learning, policy)
-        self._loss, self._classes = loss_named(loss), loss == "cross_entropy"
-        with_loss, value = self._judged(learning)
-        self.loss = value
+        if self.learning.warning:
+            warnings.warn(self.learning.warning, stacklevel=2)
         steps = partial(training_step, with_loss, value, self.trained, self.plan)
         self.graph_of_step, again = steps(), None
         if recompute:
@@ -223,6 +225,11 @@ class Trainer:
     def updates(self) -> int:
         """How many updates the parameters have had."""
         return int(self.states[COUNT])
+
+    @property
+    def frozen(self) -> Mapping[str, str]:
+        """The floating initialisers that do not learn, and why each does not."""
+        return self.learning.frozen
 
     @property
     def parameters(self) -> dict[str, Array]:

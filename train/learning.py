@@ -1,0 +1,343 @@
+"""What learns: the floating initialisers that a gradient of the loss reaches; and why others do not.
+
+Some are left out by what they are in the graph (running statistics, scales of quantised numbers, masks, numbers of the
+arithmetic); the rest is asked of the gradient itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from ..ops import DType, Tensor
+from ..ops.errors import InputError
+from ..ops.types import Array, differentiable
+from ..runtime.autodiff import ONES, fresh, gradients, has_derivative
+from ..runtime.graph import PRODUCER, SIGNATURE, Graph, Node
+from ..runtime.infer import infer
+from ..runtime.typed import TypedBuilder
+from .modes import statistics_of
+
+# How PyTorch's newer exporter says of each tensor of a module what it is.
+_SPEC = re.compile(r"^\s*\S+: (PARAMETER|BUFFER|CONSTANT_TENSOR) target='([^']*)'", re.MULTILINE)
+_PATH = re.compile(r"\w+(\.\w+)*")  # how PyTorch names parameters; what its exporters make has other names
+_LARGEST_MASK = 1 << 25  # elements: for texts of some thousand words
+_LOWEST = -1e4  # what is added to a score so that softmax leaves it out
+
+STATISTICS = "running statistics of batch normalisation"
+SCALE = "a scale or zero point of quantised numbers"
+BUFFER = "a buffer of the PyTorch module"
+MASK = "a mask"
+NUMBER = "a single number of the arithmetic"
+LITERAL = "a Constant node, in a file whose weights are initialisers"
+INPUT = "an input, whose value a caller may give"
+INTEGERS = "only integers, truth values and shapes are made of it"
+APART = "the loss does not depend on it"
+UNREAD = "nothing reads it"
+REFUSED = "pattern of freeze="
+UNASKED = "no pattern of train= names it"
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """Which initialisers learn, and for each other floating one the reason why it does not. `overlooked` names those
+    that look like weights all the same: nothing in the graph says that they are something else."""
+
+    trained: tuple[str, ...]
+    frozen: Mapping[str, str]
+    overlooked: tuple[str, ...] = ()
+
+    @property
+    def warning(self) -> str:
+        """What is worth a warning, empty if nothing is."""
+        if not self.overlooked:
+            return ""
+        shown = "; ".join(f"{n!r}: {self.frozen[n]}" for n in self.overlooked[:5])
+        more = f", and {len(self.overlooked) - 5} more" if len(self.overlooked) > 5 else ""
+        return f"training leaves out what looks like weights: {shown}{more} (freeze= or train= say what is meant)"
+
+
+def specs(graph: Graph) -> dict[str, str]:
+    """What a file of PyTorch's newer exporter says of the module's tensors: PARAMETER, BUFFER or CONSTANT_TENSOR."""
+    return {name: kind for kind, name in _SPEC.findall(graph.metadata.get(SIGNATURE, ""))}
+
+
+def weights(graph: Graph) -> list[str]:
+    """The initialisers of a graph that may learn, and from which floats lead to one of its outputs."""
+    graph = infer(graph)
+    found, _ = _candidates(graph)
+    leads = _leading(graph, [o for o in graph.outputs if differentiable(graph.types[o])])
+    return [n for n in found if n in leads]
+
+
+def learning(
+    graph: Graph,
+    judged: Graph,
+    losses: Sequence[str],
+    train: Sequence[str] | None = None,
+    freeze: Sequence[str] = (),
+) -> Learning:
+    """What of a typed graph learns by the gradients of `losses`: floats of the typed graph `judged`, made of it.
+
+    `train` and `freeze` are patterns of names. A name that is written out in `train` learns whatever it is, and nothing
+    is left out then without a gradient telling so later. Raises InputError for a pattern that fits nothing, and
+    UnsupportedModel listing the operators between weights and losses that have no derivative.
+    """
+    found, frozen = _candidates(graph)
+    guessed = {n for n, reason in frozen.items() if reason == INPUT or _looks(graph, n, reason)}
+    if train is not None:
+        asked = _named(graph, train, found, frozen)
+        frozen = {n: r for n, r in frozen.items() if n not in asked}
+        frozen |= {n: UNASKED for n in found if n not in asked}
+        found, guessed = asked, set()
+    for pattern in freeze:
+        _fits(graph, pattern, [*found, *frozen])
+    held = {n for n in (*found, *guessed) if any(fnmatchcase(n, p) for p in freeze)}
+    frozen |= dict.fromkeys(held, REFUSED)
+    found, guessed = [n for n in found if n not in held], guessed - held
+    if train is None:
+        stuck = _stuck(judged, found)
+        reached = _reached(judged, losses, [n for n in found if n not in stuck])
+        for name in found:
+            if name not in reached:
+                frozen[name] = stuck.get(name) or _unreached(judged, losses, name)
+                if frozen[name] not in (INTEGERS, APART):
+                    guessed.add(name)
+        found = [n for n in found if n in reached]
+    order = [n for n in graph.initializers if n in guessed]
+    return Learning(tuple(found), frozen, tuple(order))
+
+
+def _named(graph: Graph, train: Sequence[str], found: Sequence[str], frozen: Mapping[str, str]) -> list[str]:
+    """What the patterns of `train` name: of weights, or else of other floats."""
+    asked: set[str] = set()
+    for pattern in train:
+        _fits(graph, pattern, [*found, *frozen])
+        fitting = [n for n in found if fnmatchcase(n, pattern)]
+        rest = [n for n in frozen if fnmatchcase(n, pattern) and frozen[n] != STATISTICS]
+        if not (fitting or rest):
+            raise InputError(f"{pattern!r} names {STATISTICS}, which are states", where="train=", hint="leave them out")
+        asked.update(fitting or rest)
+    return [n for n in graph.initializers if n in asked]
+
+
+def _fits(graph: Graph, pattern: str, names: Sequence[str]) -> None:
+    if not any(fnmatchcase(n, pattern) for n in names):
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise InputError(f"no weight matches {pattern!r}", where=graph.name, hint=f"the weights are {shown}")
+
+
+# -- what initialisers are by their place in the graph ----------------------------------------------------------------
+
+
+def _candidates(graph: Graph) -> tuple[list[str], dict[str, str]]:
+    """The floating initialisers that may learn, in their order, and why the others may not."""
+    uses = _uses(graph)
+    statistics = {i for _, n in graph.walk() for i in statistics_of(n)}
+    states, inputs, said = {s.input for s in graph.states}, {*graph.inputs}, specs(graph)
+    made = {o for n in graph.nodes for o in n.outputs}
+    found: list[str] = []
+    frozen: dict[str, str] = {}
+    for name, array in graph.initializers.items():
+        if name in states or not DType.of(array.dtype).floating:
+            continue
+        kind = said.get(name, "")
+        if name in statistics:
+            reason = STATISTICS
+        elif kind not in ("", "PARAMETER"):
+            reason = BUFFER
+        elif name not in uses:
+            reason = UNREAD
+        elif name in inputs:
+            reason = INPUT
+        elif _scales(graph, name, uses):
+            reason = SCALE
+        elif not _moves_floats(graph, name, uses):
+            reason = INTEGERS
+        elif not kind and _masks(array, name, uses):
+            reason = MASK
+        elif not array.size or (array.size == 1 and not kind and _is_number(graph, name, uses, said, made)):
+            reason = NUMBER
+        else:
+            found.append(name)
+            continue
+        frozen[name] = reason
+    frozen |= {n.outputs[0]: LITERAL for n in graph.nodes if _is_literal(n)}
+    return found, frozen
+
+
+def _is_literal(node: Node) -> bool:
+    """Whether a Constant node makes several floats."""
+    value = node.attrs.get("value")
+    several = isinstance(value, np.ndarray) and value.size > 1 and DType.of(value.dtype).floating
+    return (node.op, node.domain) == ("Constant", "") and several
+
+
+def _looks(graph: Graph, name: str, reason: str) -> bool:
+    """Whether what was taken for a number of the arithmetic may as well be a weight: it has axes, and a name."""
+    return reason == NUMBER and graph.initializers[name].ndim > 0 and _plain_name(graph, name)
+
+
+def _plain_name(graph: Graph, name: str) -> bool:
+    return not specs(graph) and bool(_PATH.fullmatch(name)) and re.search(r"const|val_?\d", name, re.IGNORECASE) is None
+
+
+def _uses(graph: Graph) -> dict[str, list[tuple[Node, int]]]:
+    """Which nodes read each value, at which place; those of bodies too."""
+    found: dict[str, list[tuple[Node, int]]] = {}
+    for _, node in graph.walk():
+        for i, name in enumerate(node.inputs):
+            if name:
+                found.setdefault(name, []).append((node, i))
+    for _, node in graph.walk():
+        for body in node.bodies.values():
+            for name in body.outputs:
+                found.setdefault(name, []).append((node, -1))
+    return found
+
+
+Uses = Mapping[str, Sequence[tuple[Node, int]]]
+
+
+def _dtype(graph: Graph, name: str) -> DType | None:
+    known = graph.types.get(name)
+    return known.dtype if isinstance(known, Tensor) else None
+
+
+def _scales(graph: Graph, name: str, uses: Uses) -> bool:
+    """Whether all that reads a value has to do with quantised numbers: integers of 8 bits and fewer."""
+
+    def quantised(node: Node) -> bool:
+        return any(_quantised(_dtype(graph, n)) for n in (*node.inputs, *node.outputs) if n)
+
+    return all(i > 0 and quantised(node) for node, i in uses[name])
+
+
+def _quantised(dtype: DType | None) -> bool:
+    return dtype is not None and dtype.bits <= 8 and dtype is not DType.BOOL
+
+
+def _masks(array: Array, name: str, uses: Uses) -> bool:
+    """Whether an array only lets through or holds back: 0 beside numbers that softmax takes for nothing, or, as a
+    factor or a choice, 0 beside 1."""
+    if not 1 < array.size <= _LARGEST_MASK or DType.of(array.dtype).bits < 16:
+        return False
+    few = np.array(array.flat[:64], np.float64)  # of weights these say it already
+    if not ((few == 0) | (few == 1) | (few <= _LOWEST) | ~np.isfinite(few)).all():
+        return False
+    values = array.astype(np.float64, copy=False).ravel()
+    if not np.isfinite(values).all() or values.min() <= _LOWEST:
+        return bool(((values == 0) | (values <= _LOWEST) | ~np.isfinite(values)).all())
+    binary = bool(((values == 0) | (values == 1)).all()) and 0 < values.sum() < values.size
+    return binary and all(node.record.tree is not None for node, _ in uses[name])
+
+
+def _is_number(graph: Graph, name: str, uses: Uses, said: Mapping[str, str], made: set[str]) -> bool:
+    """Whether an array of one element is a number of the arithmetic. Files of PyTorch say so by its name; elsewhere it
+    is what elementwise operators read."""
+    ndim = graph.initializers[name].ndim
+    if said:  # parameters are listed, what the exporter makes has plain identifiers
+        return name.isidentifier()
+    if graph.metadata.get(PRODUCER, "").startswith("pytorch"):
+        return name.startswith(("/", "onnx::")) or name.isdigit() or (not ndim and name.rpartition(".")[0] in made)
+    return not ndim or all(node.record.tree is not None for node, _ in uses[name])
+
+
+def _moves_floats(graph: Graph, name: str, uses: Uses) -> bool:
+    """Whether any node makes floats of a value, or numbers that stand for floats."""
+
+    def stand_for_floats(value: str) -> bool:
+        known = graph.types.get(value)
+        return known is not None and (differentiable(known) or _quantised(_dtype(graph, value)))
+
+    return any(i < 0 or bool(n.bodies) or any(map(stand_for_floats, n.outputs)) for n, i in uses[name])
+
+
+# -- what the gradient says -------------------------------------------------------------------------------------------
+
+
+def _leading(graph: Graph, ends: Iterable[str]) -> set[str]:
+    """The values that lead to `ends` through floats."""
+    needed = set(ends)
+    for node in reversed(graph.nodes):
+        if any(o in needed and differentiable(graph.types[o]) for o in node.outputs if o):
+            needed.update(node.reads())
+    return needed
+
+
+def _stuck(graph: Graph, names: Sequence[str]) -> dict[str, str]:
+    """The arrays that an operator without a derivative reads itself: what it would do with their gradients nobody
+    knows."""
+    asked, found = set(names), dict[str, str]()
+    for node in graph.nodes:
+        mine = asked.intersection(node.inputs)
+        floats = any(differentiable(graph.types[o]) for o in node.outputs if o)
+        if mine and floats and not has_derivative(node, graph.types):
+            found |= dict.fromkeys(mine, f"{node.place} reads it, which has no derivative")
+    return found
+
+
+def _reached(graph: Graph, losses: Sequence[str], names: Sequence[str]) -> set[str]:
+    """The values that a gradient reaches, as the rules of the operators make it."""
+    if not names:
+        return set()
+    g = TypedBuilder(graph.types, prefix=fresh("reach/", set(graph.types)))
+    return set(gradients(g, graph.nodes, dict.fromkeys(losses, ONES), names))
+
+
+def _unreached(graph: Graph, losses: Sequence[str], name: str) -> str:
+    """Why a gradient does not reach a value."""
+    behind, floats = {name}, {name}  # what depends on it at all, and what does through floats alone
+    narrow = last = ""
+    for node in graph.nodes:
+        reads = {*node.reads()}
+        if reads.isdisjoint(behind):
+            continue
+        behind.update(o for o in node.outputs if o)
+        if not reads.isdisjoint(floats):
+            floats.update(o for o in node.outputs if o and differentiable(graph.types[o]))
+            last = node.place
+            narrow = narrow or next((node.place for o in node.outputs if o and _quantised(_dtype(graph, o))), "")
+    if behind.isdisjoint(losses):
+        return APART
+    if floats.isdisjoint(losses):
+        return f"{narrow} rounds it to integers, which have no gradient" if narrow else INTEGERS
+    return f"no gradient of the loss passes back to it, as from {last}"
+
+
+def says(graph: Graph) -> Iterator[str]:
+    """What a file tells about weights that training should know: what an exporter merged, folded or made."""
+    said = specs(graph)
+    lost = [n for n, kind in said.items() if kind == "PARAMETER" and n not in graph.initializers]
+    if lost:
+        yield (
+            f"{_few(lost)} of the PyTorch module {_are(lost)} not in the file under {_its(lost)}: tied to another "
+            "weight, or folded into others or merged with equal ones, which optimize=False leaves alone"
+        )
+    elif not said and graph.metadata.get(PRODUCER, "").startswith("pytorch"):
+        made = [n for n in graph.initializers if n.startswith("onnx::") and graph.initializers[n].size > 1]
+        if made:
+            yield (
+                f"{_few(made)} {_are(made)} made by the exporter of others (batch normalisation folded into "
+                "convolutions, matrices transposed, weights that were tied apart); export with "
+                "training=TrainingMode.TRAINING and do_constant_folding=False"
+            )
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _its(names: Sequence[str]) -> str:
+    return "its name" if len(names) == 1 else "their names"
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+__all__ = ["Learning", "learning", "says", "specs", "weights"]
