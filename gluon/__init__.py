@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
         case "initializer":
             return import_module("mezzo.gluon.initializer")
         case "symbols":
-            return import_module("mezzo.gluon.symbols")
+            return import_module("mezzo.runtime.symbols")
         case "Block":
             from .block import Block
 

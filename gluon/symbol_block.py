@@ -13,7 +13,7 @@ from ..runtime.arrays.running import as_array
 from ..runtime.graph import Graph
 from ..runtime.infer import infer
 from ..train.learning import weights
-from ..train.modes import prepared
+from ..train.prepare import prepared
 from .guards import Guards
 from .hybrid import HybridBlock
 from .nest import Slot

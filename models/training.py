@@ -16,8 +16,8 @@ from ..runtime.autodiff import grad
 from ..runtime.graph import Graph, GraphBuilder
 from ..runtime.infer import infer
 from ..runtime.optimizer import SGD, Adam, Optimizer
+from ..runtime.passes import modes
 from ..runtime.typed import TypedBuilder
-from ..train import modes
 from ..train.head import logits_of
 from ..train.learning import weights as learnable
 from ..train.loss import LOSSES

@@ -20,9 +20,10 @@ from ..runtime.file import is_mezzo, open_file
 from ..runtime.gpu.host import aside
 from ..runtime.graph import Graph
 from ..runtime.infer import infer
+from ..runtime.passes import modes
 from ..runtime.session import Session
-from ..train import modes
 from ..train.learning import learning, says
+from ..train.prepare import prepared
 from .feeds import parse_sizes, shapes
 from .gaps import Tolerance
 from .report import Table
@@ -187,7 +188,7 @@ def _planned_on_gpu(graph: Graph, options: Options, found: _Findings) -> str:
 def _check_training(graph: Graph, found: _Findings) -> None:
     """Ask which weights learn by gradients of all outputs; raises UnsupportedModel naming the places that block."""
     limits = replace(found.budget, fold_elements=FOLDED)
-    graph = infer(modes.prepared(graph), budget=limits)
+    graph = infer(prepared(graph), budget=limits)
     judged = infer(modes.training(graph), budget=limits)
     outputs = [o for o in judged.outputs if differentiable(judged.types[o])]
     learns = learning(graph, judged, outputs)

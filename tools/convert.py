@@ -11,7 +11,7 @@ from ..ops.errors import InputError
 from ..runtime.file import is_mezzo, open_file
 from ..runtime.graph import Graph
 from ..runtime.session import Session
-from ..train.modes import hoisted
+from ..train.prepare import hoisted
 from .check import Options, check
 from .report import Report, Table
 

@@ -17,7 +17,7 @@ from ..runtime.graph import Graph, Node
 from ..runtime.infer import infer
 from ..runtime.passes.prune import prune
 from ..train.amp import KINDS, Policy, mixed
-from ..train.modes import hoisted
+from ..train.prepare import hoisted
 
 # Operators whose statistics have a type parameter of their own, and whose results have that of their first input.
 BESIDE = frozenset({"BatchNormalization", "Pow"})

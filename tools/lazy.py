@@ -79,7 +79,7 @@ def training(name: str) -> Any:
         case "gluon":
             return import_module("mezzo.gluon")  # `from .. import gluon` would ask here again
         case "sym":
-            from ..gluon import symbols
+            from ..runtime import symbols
 
             return symbols
         case "memory":

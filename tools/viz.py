@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ..gluon.symbols.graphs import graph_of
-from ..gluon.symbols.shapes import typed
-from ..gluon.symbols.symbol import Symbol
 from ..ops import Tensor
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError
 from ..runtime.files import replace_file
 from ..runtime.graph import Graph, Node
 from ..runtime.infer import infer
+from ..runtime.symbols.graphs import graph_of
+from ..runtime.symbols.shapes import typed
+from ..runtime.symbols.symbol import Symbol
 
 WIDE, HIGH, GAP, ROW = 168, 40, 24, 84
 COLOURS = {

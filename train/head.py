@@ -14,7 +14,7 @@ from ..runtime.autodiff import fresh
 from ..runtime.graph import Graph, Node
 from ..runtime.infer import infer
 from ..runtime.passes.prune import prune
-from .modes import hoisted
+from .prepare import hoisted
 
 LAST = {"Gemm", "MatMul"}  # what a head is made of
 AFTER = {"Add", "Softmax", "LogSoftmax", "Sigmoid", "Identity", "Reshape", "Flatten", "Squeeze", "Cast",

@@ -19,8 +19,8 @@ from ..ops.types import Array, differentiable
 from ..runtime.autodiff import ONES, fresh, gradients, has_derivative
 from ..runtime.graph import PRODUCER, SIGNATURE, Graph, Node
 from ..runtime.infer import infer
+from ..runtime.passes.modes import statistics_of
 from ..runtime.typed import TypedBuilder
-from .modes import statistics_of
 
 # How PyTorch's newer exporter says of each tensor of a module what it is.
 _SPEC = re.compile(r"^\s*\S+: (PARAMETER|BUFFER|CONSTANT_TENSOR) target='([^']*)'", re.MULTILINE)

@@ -24,16 +24,18 @@ from ..runtime.infer import infer
 from ..runtime.instance import Observer
 from ..runtime.lower import Options
 from ..runtime.optimizer import Adam, Optimizer
+from ..runtime.passes import modes
 from ..runtime.seats import usual_threads
 from ..runtime.session import Session
 from ..runtime.typed import TypedBuilder
-from . import checkpoint, modes
+from . import checkpoint
 from .amp import Policy, mixed, policy_named
 from .exchange import Exchange
 from .head import logits_of, output_of
 from .learning import learning as learning_of
 from .loss import Loss, loss_named
 from .overflow import Overflow, overflows
+from .prepare import prepared
 from .recompute import WAYS, sized, smallest
 from .step import COUNT, SCALE, Scaling, Step, training_step
 
@@ -117,7 +119,7 @@ class Trainer:
         overlap: bool = True,
     ) -> None:
         given = model if isinstance(model, Graph) else load_onnx(model)
-        self.source = infer(modes.prepared(given, train or ()))
+        self.source = infer(prepared(given, train or ()))
         policy = None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
         self.exchange = None if kvstore is None else Exchange(kvstore, update_on_kvstore, overlap)

@@ -9,11 +9,11 @@ import numpy as np
 
 from ...ops.broadcast import zeros_like
 from ...ops.types import Array
-from ...runtime.autodiff import ONES, fresh, gradients
-from ...runtime.graph import Graph, State
-from ...runtime.passes.prune import prune
-from ...runtime.typed import TypedBuilder
-from ...train.modes import training
+from ..autodiff import ONES, fresh, gradients
+from ..graph import Graph, State
+from ..passes.modes import training
+from ..passes.prune import prune
+from ..typed import TypedBuilder
 from .graphs import graph_of
 from .shapes import Typed
 from .symbol import Symbol, Use, output_name

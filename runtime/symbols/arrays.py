@@ -13,13 +13,13 @@ from typing import Any, Self
 import numpy as np
 
 from ...ops.errors import InputError
-from ...runtime.arrays import lazy
-from ...runtime.arrays.array import Array
-from ...runtime.arrays.kinds import MOST, Kind, kind_of
-from ...runtime.arrays.prepared import Pieces, Prepared
-from ...runtime.arrays.recording import RECORDING
-from ...runtime.arrays.running import alike, inplace, pair, ready, run_unseen, scalar
-from ...runtime.engine import engine
+from ..arrays import lazy
+from ..arrays.array import Array
+from ..arrays.kinds import MOST, Kind, kind_of
+from ..arrays.prepared import Pieces, Prepared
+from ..arrays.recording import RECORDING
+from ..arrays.running import alike, inplace, pair, ready, run_unseen, scalar
+from ..engine import engine
 
 NOW: dict[str, Callable[[Any, Any], Any]] = {"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul}
 _CALLS: dict[Any, list[Pieces]] = {}  # of changes that were met before

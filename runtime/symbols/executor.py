@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...ops.errors import InputError
-from ...runtime.arrays import Place
-from ...runtime.arrays.array import Array
-from ...runtime.arrays.random import generator
-from ...runtime.arrays.running import as_array, assign, inplace, memory, one_place
-from ...runtime.arrays.runs import Runs, first
-from ...runtime.arrays.runs import states as of_arrays
-from ...runtime.session import Session
+from ..arrays import Place
+from ..arrays.array import Array
+from ..arrays.random import generator
+from ..arrays.running import as_array, assign, inplace, memory, one_place
+from ..arrays.runs import Runs, first
+from ..arrays.runs import states as of_arrays
+from ..session import Session
 from .arrays import Arrays
 from .programs import Way, gradient_of, lossless, program
 from .shapes import Typed

@@ -10,10 +10,10 @@ import numpy as np
 
 from ...ops import DType, Tensor
 from ...ops.errors import InputError
-from ...runtime.arrays import Place, cpu
-from ...runtime.arrays.array import Array
-from ...runtime.arrays.place import place_of
-from ...runtime.arrays.running import adopt, as_array
+from ..arrays import Place, cpu
+from ..arrays.array import Array
+from ..arrays.place import place_of
+from ..arrays.running import adopt, as_array
 from .executor import Executor
 from .shapes import Typed, closed
 from .symbol import Symbol, variables

@@ -12,7 +12,7 @@ import numpy as np
 from ...ops import OPS, Tensor, Type
 from ...ops.errors import InputError, MezzoError, ShapeError
 from ...ops.types import type_of
-from ...runtime.infer import infer
+from ..infer import infer
 from .symbol import Body, Constant, Dims, Entry, Shapes, Symbol, Use, Variable, label, makers, variables
 
 Asked = Sequence[Dims | None]  # of each input, what the operator asks of its shape

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ops import Type
 from ...ops.types import type_of
-from ...runtime.graph import Graph, Node
+from ..graph import Graph, Node
 from .shapes import Typed, plain
 from .symbol import Body, Constant, Entry, Maker, Use, Variable, captured, inside, makers, output_name
 

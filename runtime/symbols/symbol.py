@@ -14,8 +14,8 @@ import numpy as np
 
 from ...ops import OPS, DType
 from ...ops.errors import InputError
-from ...runtime.arrays.named import attributes
-from ...runtime.engine.work import OURS
+from ..arrays.named import attributes
+from ..engine.work import OURS
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -112,7 +112,7 @@ def line() -> str:
 class Symbol:
     """One or several outputs of an expression. Nothing is computed before it is bound.
 
-    >>> from mezzo.gluon import symbols as sym
+    >>> from mezzo.runtime import symbols as sym
     >>> x = sym.Variable("x")
     >>> net = sym.FullyConnected(x, num_hidden=4, name="fc")
     >>> net.list_arguments(), net.list_outputs()
@@ -154,7 +154,7 @@ class Symbol:
     def get_internals(self) -> Symbol:
         """Every value of the expression as an output, in the order in which they are computed.
 
-        >>> from mezzo.gluon import symbols as sym
+        >>> from mezzo.runtime import symbols as sym
         >>> net = sym.Relu(sym.Variable("x"), name="r")
         >>> net.get_internals()["x"].list_outputs()
         ['x']
@@ -301,7 +301,7 @@ class Symbol:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `tojson` to a file, which is replaced as a whole."""
-        from ...runtime.files import replace_file
+        from ..files import replace_file
 
         replace_file(path, [self.tojson().encode()])
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...ops import Tensor
-from ...runtime.session import Session
+from ..session import Session
 from .programs import Way, gradient_of, program
 from .shapes import closed
 from .symbol import Symbol, variables
