@@ -6,6 +6,7 @@ import os
 import pkgutil
 import shutil
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import mezzo
 from mezzo.runtime.arrays import random
 
 from . import two_runs
+from .cuda_shim import missing
+from .cupy_standin import Standin
 
 ROOT = Path(__file__).parents[1]
 
@@ -85,3 +88,14 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     return copy
+
+
+@pytest.fixture
+def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
+    """A GPU that is not there: kernels compute on the host, and none reads what another stream has not finished."""
+    if missing():
+        pytest.skip(missing())
+    made = Standin(computes=True)
+    made.install(monkeypatch)
+    yield made
+    assert made.races == []

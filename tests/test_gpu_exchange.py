@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,8 @@ import mezzo as mz
 from mezzo.ops.errors import ExecutionError
 from mezzo.runtime.gpu.host import aside
 
-from .cuda_shim import missing
 from .cupy_standin import Standin
 from .networks import batch_for, mlp
-
-
-@pytest.fixture
-def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
-    if missing():
-        pytest.skip(missing())
-    made = Standin(computes=True)
-    made.install(monkeypatch)
-    yield made
-    assert made.races == []
 
 
 def learned(trainer: mz.Trainer, steps: int = 4) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from mezzo.ops import OPS, DType
 from mezzo.runtime.eager import evaluate
 from mezzo.runtime.gpu.host import aside
 
-from .cuda_shim import missing
 from .cupy_standin import Standin
 from .graphs import sample_graph
 
@@ -22,16 +20,6 @@ OPERATORS = """
     RNN GRU LSTM mezzo::RNNTrain mezzo::GRUTrain mezzo::LSTMTrain mezzo::RNNGrad mezzo::GRUGrad mezzo::LSTMGrad
     com.microsoft::Attention com.microsoft::MultiHeadAttention com.microsoft::EmbedLayerNormalization mezzo::Cofactors
 """
-
-
-@pytest.fixture
-def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
-    if missing():
-        pytest.skip(missing())
-    made = Standin(computes=True)
-    made.install(monkeypatch)
-    yield made
-    assert made.races == []
 
 
 # operators, and the number of the sample of each that is run with every change

@@ -20,9 +20,6 @@ from mezzo.runtime.graph import GraphBuilder
 from mezzo.tools.providers import CPU, CUDA, KNOWN
 from mezzo.tools.session_options import RunOptions, SessionOptions
 
-from .cuda_shim import missing
-from .cupy_standin import Standin
-
 MODEL = str(digits_model())
 
 
@@ -144,15 +141,6 @@ def test_onnxruntime_refuses_it_too(how: str, ort: Any) -> None:
 def test_its_providers_are_known(ort: Any) -> None:
     assert set(ort.get_all_providers()) <= set(KNOWN)
     assert KNOWN[:2] == (CPU, CUDA)
-
-
-@pytest.fixture
-def standin(monkeypatch: pytest.MonkeyPatch) -> Standin:
-    if missing():
-        pytest.skip(missing())
-    made = Standin(computes=True)
-    made.install(monkeypatch)
-    return made
 
 
 @pytest.mark.usefixtures("standin")

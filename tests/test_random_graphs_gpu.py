@@ -4,7 +4,6 @@ operators answer one by one."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,7 +13,6 @@ from mezzo.runtime.gpu.host import HostSteps
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.infer import infer
 
-from .cuda_shim import missing
 from .cupy_standin import Standin
 from .random_graphs.generate import generate
 from .random_graphs.maker import Case, united
@@ -23,16 +21,6 @@ from .random_graphs.printed import numbers
 from .random_graphs.properties import copied, like, unchanged
 
 TOGETHER = 10  # graphs of one program: compiling its kernels is what takes the time
-
-
-@pytest.fixture
-def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
-    if missing():
-        pytest.skip(missing())
-    made = Standin(computes=True)
-    made.install(monkeypatch)
-    yield made
-    assert made.races == []
 
 
 def agrees(case: Case) -> None:
