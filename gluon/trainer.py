@@ -10,24 +10,40 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..ops.errors import InputError
+from ..ops.random import mix
 from ..runtime import arrays as nd
 from ..runtime import optimizer as optimizers
+from ..runtime import schedule
 from ..runtime.arrays.array import Array
-from ..runtime.arrays.running import memory, one_place
+from ..runtime.arrays.random import generator
+from ..runtime.arrays.running import assign, memory, one_place
 from ..runtime.arrays.runs import first
 from ..runtime.arrays.runs import states as of_arrays
 from ..runtime.engine import engine
 from ..runtime.optimizer import Group, Optimizer
+from ..runtime.schedule import Schedule
 from ..runtime.session import Session
 from ..train.exchange import prefix_of_next
-from ..train.step import Step, update_graph
+from ..train.step import COUNT, Shared, Step, update_graph
 from .parameter import Parameter
 
 if TYPE_CHECKING:
     from ..kvstore.store import KVStore
 
-NAMED = {n.lower(): n for n in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adadelta", "LAMB", "LARS", "Lion")}
-OLD = {"learning_rate": "rate", "wd": "weight_decay"}  # MXNet's words
+# How MXNet and PyTorch call what an optimizer has here.
+OLD = {
+    "learning_rate": "rate", "lr": "rate", "lr_scheduler": "rate", "wd": "weight_decay", "gamma1": "alpha",
+    "gamma2": "momentum", "eps": "epsilon", "schedule_decay": "momentum_decay", "history_size": "history",
+}  # fmt: skip
+# What they call an optimizer's setting, and is none here.
+ELSEWHERE = {
+    "clip_gradient": "Trainer(..., clip_value=) bounds each element of the gradients",
+    "rescale_grad": "step(batch_size) divides by the batch",
+    "betas": "give beta1= and beta2=",
+    "lazy_update": "it is not needed: leave it out",
+    "multi_precision": "parameters stay in float32 under mz.amp",
+    "begin_num_update": "load_states goes on from the update that was reached",
+}
 
 
 class Trainer:
@@ -35,7 +51,9 @@ class Trainer:
 
     `optimizer` is one of mz.optimizer, or a name with `optimizer_params`; parameters' `lr_mult` and `wd_mult` weigh its
     rate and decay. With a `kvstore` the gradients of all workers are summed first, or (`update_on_kvstore`) the
-    optimizer runs there. All workers begin with the numbers of the first: those of parameters whose shapes are open are
+    optimizer runs there. `clip_norm` bounds the norm of all gradients together, `clip_value` each of their elements,
+    after the mean is taken. `gather` is how many calls of `step` make one update, by the mean over all their examples.
+    All workers begin with the numbers of the first: those of parameters whose shapes are open are
     told after the first backward, so give `in_units` and the like, or the same seed to all.
 
     >>> from mezzo.gluon import nn
@@ -58,12 +76,25 @@ class Trainer:
         kvstore: KVStore | str | None = None,
         update_on_kvstore: bool = False,
         clip_norm: float | None = None,
+        clip_value: float | None = None,
+        gather: int = 1,
     ) -> None:
         named = dict(params) if isinstance(params, Mapping) else {p.name: p for p in params}
         if not isinstance(params, Mapping) and len(named) < len(params):
             raise InputError("two parameters of one name", where="Trainer", hint="give collect_params()")
         self.params = {n: p for n, p in named.items() if p.grad_req != "null"}
-        self._step = Step(_weighed(_optimizer(optimizer, optimizer_params or {}), self.params), clip_norm=clip_norm)
+        chosen = _optimizer(optimizer, optimizer_params or {})
+        shared = Shared(1, on_store=True) if update_on_kvstore else None
+        self._step = Step(_weighed(chosen, self.params), clip_norm, clip_value, shared=shared)
+        if gather < 1 or (gather > 1 and any(p.grad_req == "add" for p in self.params.values())):
+            raise InputError(
+                f"gather={gather}" + " of gradients that are added" * (gather > 1),
+                where="Trainer",
+                hint="a number above 0; with grad_req='add' call step() when an update is due",
+            )
+        self._gather, self._calls, self._examples = gather, 0, 0
+        self._gathered: dict[str, Array] = {}
+        self.updates, self._seed = 0, 0
         self._session: Session | None = None
         self._memory: dict[str, Any] = {}
         self._on_store, self._kv = update_on_kvstore, _store(kvstore)
@@ -80,19 +111,70 @@ class Trainer:
 
     @property
     def learning_rate(self) -> float:
-        """The rate. Raises InputError where a schedule decides it."""
-        if not isinstance(self.optimizer.rate, int | float):
-            raise InputError("the rate follows a schedule", where="Trainer.learning_rate")
-        return float(self.optimizer.rate)
+        """The rate of the next update; set it to another number at any time.
+
+        >>> from mezzo.gluon import nn
+        >>> trainer = Trainer(nn.Dense(1, in_units=1).initialize().collect_params(), "adam")
+        >>> trainer.learning_rate /= 10
+        >>> trainer.learning_rate
+        0.0001
+        """
+        return schedule.at(self.optimizer.rate, self.updates)
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self.set_learning_rate(rate)
+
+    def set_learning_rate(self, rate: Schedule | float) -> None:
+        """Have another rate, or a schedule of them, from the next update on. Raises InputError where the optimizer runs
+        on the store."""
+        if self._on_store:
+            raise InputError(
+                "the optimizer runs on the store with the rate that it was given",
+                where="Trainer.learning_rate",
+                hint="give a schedule of mz.schedule, or let the workers update: update_on_kvstore=False",
+            )
+        former, now = self.optimizer.rate, float(rate) if isinstance(rate, int | float) else rate
+        self._step = replace(self._step, optimizer=replace(self.optimizer, rate=now))
+        if not (isinstance(former, int | float) and isinstance(now, float)):
+            self._memory = {}  # a schedule is part of the program, which is made anew
 
     def step(self, batch_size: int = 1) -> None:
-        """Sum the gradients of all workers, if there are several; update by their mean over `batch_size` examples."""
-        if self._kv is None:
-            self.update(batch_size)
+        """Sum the gradients of all workers, if there are several; update by their mean over `batch_size` examples. With
+        `gather` only every so many calls do; the others add this call's gradients to those that wait."""
+        examples = self._together(batch_size)
+        if not examples:
             return
-        self._exchange(batch_size)
-        if not self._on_store:
-            self.update(batch_size * self._kv.num_workers)
+        if self._kv is None:
+            self.update(examples)
+            return
+        self._exchange(examples)
+        if self._on_store:
+            self.updates += 1
+        else:
+            self.update(examples * self._kv.num_workers)
+
+    def _together(self, batch_size: int) -> int:
+        """The examples of an update that is due, whose gradients lie in the parameters; 0 where none is."""
+        if batch_size < 1:
+            raise InputError(f"a batch of {batch_size} examples", where="Trainer.step")
+        if self._gather == 1:
+            return batch_size
+        self._calls, self._examples = self._calls + 1, self._examples + batch_size
+        due = self._calls % self._gather == 0
+        for name, p in self.params.items():
+            if name not in self._gathered:
+                self._gathered[name] = p.grad().copy()
+            else:
+                held = self._gathered[name]
+                held += p.grad()
+            if due:
+                assign(p.grad(), self._gathered[name])
+        if not due:
+            return 0
+        examples, self._examples = self._examples, 0
+        self._gathered.clear()
+        return examples
 
     def allreduce_grads(self) -> None:
         """The mean of all workers' gradients, to look at before `update`."""
@@ -104,14 +186,19 @@ class Trainer:
             gradient /= self._kv.num_workers
 
     def update(self, batch_size: int = 1) -> None:
-        """Update by this worker's gradients."""
+        """Update by this worker's gradients. Raises InputError where the optimizer runs on the store."""
+        if self._on_store:
+            raise InputError("the optimizer runs on the store", where="Trainer.update", hint="call step()")
         session, arrays = self._ready()
         reads = [a._var for a in arrays.values()]
         writes = [p.data()._var for p in self.params.values()]
         for p in self.params.values():
             p.data()._var.edition += 1
-        scale = np.float64(1 / batch_size)
-        engine().push(lambda: session.run({"scale": scale}), reads, writes, name="update")
+        feeds = {"scale": np.float64(1 / batch_size)}
+        if isinstance(self.optimizer.rate, int | float):
+            feeds["rate"] = np.float64(self.optimizer.rate)
+        self.updates += 1
+        engine().push(lambda: session.run(feeds), reads, writes, name="update")
 
     def _ready(self) -> tuple[Session, dict[str, Array]]:
         arrays = {n: p.data() for n, p in self.params.items()}
@@ -123,7 +210,10 @@ class Trainer:
             states = {s.input: kept.get(s.input, np.array(graph.initializers[s.input])) for s in graph.states}
             place = one_place("Trainer", [*arrays.values()])
             held = {**states, **of_arrays(lies)}
-            self._session, self._memory = Session(graph, states=held, device=place.device), lies
+            if self.optimizer.draws and not self._seed:
+                self._seed = mix(generator(place).advance())[0]
+            self._session, self._memory = Session(graph, states=held, device=place.device, seed=self._seed), lies
+            self._session.next_run = self.updates + 1
         return self._session, arrays
 
     def _join(self, kv: KVStore) -> None:
@@ -152,6 +242,12 @@ class Trainer:
     def save_states(self, path: str | os.PathLike[str]) -> None:
         """Write the optimizer's states to a file (.safetensors or .npz)."""
         session, arrays = self._ready()
+        if self._gathered:
+            raise InputError(
+                f"{self._calls % self._gather} of {self._gather} calls of an update are made",
+                where="Trainer.save_states",
+                hint="save after a step that updates",
+            )
         for a in arrays.values():
             a.wait_to_read()
         nd.save(path, {n: nd.asarray(np.array(v)) for n, v in session.states.items() if n not in arrays})
@@ -167,6 +263,8 @@ class Trainer:
             raise InputError(f"other states: {odd}", where=str(path), hint="the same optimizer and parameters")
         for n in mine:
             session.states[n][...] = stored[n].asnumpy()
+        self.updates = int(session.states[COUNT])
+        session.next_run = self.updates + 1
 
 
 def _gradient(name: str) -> str:
@@ -178,10 +276,11 @@ def _optimizer(given: Optimizer | str, params: Mapping[str, Any]) -> Optimizer:
         if params:
             raise InputError("optimizer_params beside an optimizer", where="Trainer", hint="give them to the optimizer")
         return given
-    if given.lower() not in NAMED:
-        raise InputError(f"there is no optimizer {given!r}", where="Trainer", hint=f"one of {', '.join(NAMED)}")
-    found: Optimizer = getattr(optimizers, NAMED[given.lower()])(**{OLD.get(n, n): v for n, v in params.items()})
-    return found
+    settings = {OLD.get(n, n): v for n, v in params.items()}
+    for name in params:
+        if name in ELSEWHERE:
+            raise InputError(f"{name!r} is no setting of an optimizer", where="Trainer", hint=ELSEWHERE[name])
+    return optimizers.create(given, **settings)
 
 
 def _weighed(optimizer: Optimizer, params: Mapping[str, Parameter]) -> Optimizer:

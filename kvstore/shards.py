@@ -209,7 +209,8 @@ class Shards:
                 assert self._rule is not None
                 at = lo // held.dtype.itemsize
                 states = {slot: state[at : at + operand.size] for slot, state in self._states(held).items()}
-                self._rule.step(held.shard.name, held.updates, value, operand, states)
+                begin = held.shard.lo // held.dtype.itemsize + at
+                self._rule.step(held.shard.name, held.updates, value, operand, states, begin)
 
     def _states(self, held: Held) -> dict[str, Array]:
         """The optimizer states of a shard, taken when they are first needed."""

@@ -8,6 +8,7 @@ that the numbers are the same bit for bit.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,12 +16,14 @@ import numpy as np
 
 from ..ops import DType
 from ..ops.errors import InputError, ShapeError
+from ..ops.random import mix, normal_from
 from ..ops.types import Array, Tensor, type_of
-from ..ops.update import RULES
-from ..runtime.graph import GraphBuilder
+from ..runtime.graph import Graph, GraphBuilder
 from ..runtime.kernels.update import update_in_place
 from ..runtime.optimizer import Group, from_dict
+from ..runtime.optimizer.record import states_of
 from ..runtime.session import Session
+from ..runtime.typed import TypedBuilder
 
 Scalar = bool | int | float | str
 
@@ -41,7 +44,8 @@ class Rule:
         """Raises InputError where the data describe no optimizer."""
         self.optimizer = from_dict(data)
         self.data = self.optimizer.to_dict()
-        self.elementwise = self.optimizer.op in RULES  # else it measures whole tensors, as LARS and LAMB do
+        self.elementwise = self.optimizer.elementwise  # else it measures whole tensors, as LARS and LAMB do
+        self._rules: dict[float, str] = {}  # by weight decay
         self._whole: dict[tuple[DType, int, float], Session] = {}
         self._latest: dict[tuple[Group, DType, int], list[Array]] = {}
         self._numbers: dict[tuple[Group, DType], Session] = {}
@@ -51,40 +55,44 @@ class Rule:
         number."""
         if not DType.of(value.dtype).floating:
             raise ShapeError(f"{value.dtype} cannot learn", where=f"key {name!r}", hint="optimizers step floats")
-        return {slot: np.full_like(value, self.optimizer.first) for slot in self.optimizer.slots}
+        return states_of(self.optimizer, value)
 
-    def step(self, name: str, update: int, value: Array, gradient: Array, states: Mapping[str, Array]) -> None:
+    def step(
+        self, name: str, update: int, value: Array, gradient: Array, states: Mapping[str, Array], begin: int = 0
+    ) -> None:
         """Step number `update` (from 0) of a flat value in place or, where the optimizer is `elementwise`, of any
-        contiguous part of it with the same part of its gradient and its states."""
+        contiguous part of it, from its element `begin` on, with the same part of its gradient and its states."""
+        optimizer = self.optimizer
         numbers = self._numbers_at(name, DType.of(value.dtype), update)
-        attrs = {**self.optimizer.attrs(), "weight_decay": self.optimizer.decay(name)}
+        slots = [states[slot] for slot in optimizer.slots]
+        draws = [_drawn((name, update, i), begin, value) for i in range(optimizer.draws)]
+        given, decay = [value, gradient, *numbers, *draws, *slots], optimizer.decay(name)
         if not self.elementwise:
-            given = [value, gradient, *numbers, *(states[slot] for slot in self.optimizer.slots)]
-            made = self._whole_step(given, attrs).run({f"i{i}": array for i, array in enumerate(given)})
-            targets = (value, *(states[slot] for slot in self.optimizer.slots))
-            for target, found in zip(targets, made.values(), strict=True):
+            made = self._whole_step(given, name).run({f"i{i}": array for i, array in enumerate(given)})
+            for target, found in zip((value, *slots), made.values(), strict=True):
                 target[...] = found
             return
-        update_in_place(
-            self.optimizer.op,
-            attrs,
-            [value, gradient, *numbers, *(states[slot] for slot in self.optimizer.slots)],
-        )
+        if decay not in self._rules:
+            self._rules[decay] = optimizer.of(name).rule()
+        update_in_place(self._rules[decay], given, len(slots), len(draws))
 
-    def _whole_step(self, given: Sequence[Array], attrs: Mapping[str, Any]) -> Session:
-        """The operator of one whole tensor's step, as a program."""
-        about = (DType.of(given[0].dtype), given[0].size, attrs["weight_decay"])
+    def _whole_step(self, given: Sequence[Array], name: str) -> Session:
+        """One whole tensor's step, as a program."""
+        about = (DType.of(given[0].dtype), given[0].size, self.optimizer.decay(name))
         found = self._whole.get(about)
         if found is None:
-            g = GraphBuilder()
+            g = TypedBuilder(prefix="update/")
             inputs = [g.input(f"i{i}", type_of(array)) for i, array in enumerate(given)]
-            count = 1 + len(self.optimizer.slots)
-            made = g.op(self.optimizer.op, *inputs, domain="mezzo", outputs=count, **attrs)
-            found = self._whole[about] = Session(g.graph([*made]), instances=1)
+            count = len(inputs) - len(self.optimizer.slots)
+            at = count - self.optimizer.draws
+            made = self.optimizer.of(name).add(g, inputs[0], inputs[1], inputs[2:at], inputs[at:count], inputs[count:])
+            found = self._whole[about] = Session(
+                Graph(tuple(inputs), made, g.nodes(), g.constants(), g.types), instances=1
+            )
         return found
 
     def _numbers_at(self, name: str, dtype: DType, update: int) -> Sequence[Array]:
-        """The rate and the other scalars of an update, as a training program computes them."""
+        """The rate and the other numbers of an update, as a training program computes them."""
         group = self.optimizer.group(name)
         found = self._latest.get((group, dtype, update))
         if found is None:
@@ -99,11 +107,18 @@ class Rule:
     def _program(self, group: Group, dtype: DType) -> Session:
         g = GraphBuilder()
         t = g.Cast(g.input("t", Tensor(DType.INT64, ())), to=DType.DOUBLE.onnx)
-        rate = self.optimizer.rate_at(g, t)
+        rate, *numbers = self.optimizer.numbers_at(g, t)
         if group.scale != 1.0:
             rate = g.Mul(rate, g.const(group.scale, DType.DOUBLE))
-        made = [g.Cast(v, to=dtype.onnx) for v in (rate, *self.optimizer.scalars(g, t))]
-        return Session(g.graph(made), instances=1)
+        return Session(g.graph([g.Cast(v, to=dtype.onnx) for v in (rate, *numbers)]), instances=1)
+
+
+def _drawn(key: tuple[str, int, int], begin: int, value: Array) -> Array:
+    """Standard normal numbers for the elements of a value from `begin` on: the same however the value is cut, and other
+    ones than a training program draws."""
+    name, *rest = key
+    seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
+    return normal_from(np, mix((seed, *rest)), begin, value.size).astype(value.dtype)
 
 
 def flat(data: Mapping[str, Any]) -> dict[str, Scalar]:

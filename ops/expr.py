@@ -146,6 +146,10 @@ class Expressions:
             raise ShapeError(f"where of {' and '.join(str(a.dtype) for a in chosen)}: element types differ")
         return Expr("where", (condition, *chosen), dtype)
 
+    def number(self, value: Scalar, like: Expr) -> Expr:
+        """A constant in the element type of an expression, where no other operand tells it."""
+        return Expr("const", (), like.dtype, value)
+
     def cast(self, x: Expr, dtype: DType) -> Expr:
         """The same numbers in another element type, as C casts them."""
         return x if x.dtype is dtype else Expr("cast", (x,), dtype)

@@ -95,14 +95,20 @@ def normal(k: Context, seed: float | None, shape: Sequence[int]) -> Array:
     """float64 numbers of the standard normal distribution, two from each pair of even ones (Box and Muller 1958)."""
     if k.numpy_random and seed is not None:
         return k.xp.asarray(np.random.RandomState(int(seed)).normal(0, 1, tuple(shape)))
-    made, words = k.xp.empty(math.prod(shape), np.float64), words_of(k.key, seed)
-    for begin in range(0, made.size, PIECE):
-        piece = made[begin : begin + PIECE]
-        pairs = _drawn(k.xp, words, begin, piece.size + piece.size % 2).astype(np.float64).reshape(-1, 2)
-        radius = k.xp.sqrt(-2 * _log(k.xp, 1 - pairs[:, 0]))
-        cosine, sine = _turn(k.xp, pairs[:, 1])
-        piece[...] = k.xp.stack([radius * cosine, radius * sine], axis=1).reshape(-1)[: piece.size]
-    return made.reshape(tuple(shape))
+    return normal_from(k.xp, words_of(k.key, seed), 0, math.prod(shape)).reshape(tuple(shape))
+
+
+def normal_from(xp: Any, words: tuple[int, int], begin: int, count: int) -> Array:
+    """So many float64 numbers of a draw from the standard normal distribution, from number `begin` on."""
+    made = xp.empty(count, np.float64)
+    for at in range(begin - begin % 4, begin + count, PIECE):
+        size = min(PIECE, begin + count - at)
+        pairs = _drawn(xp, words, at, size + size % 2).astype(np.float64).reshape(-1, 2)
+        radius = xp.sqrt(-2 * _log(xp, 1 - pairs[:, 0]))
+        cosine, sine = _turn(xp, pairs[:, 1])
+        found = xp.stack([radius * cosine, radius * sine], axis=1).reshape(-1)[:size]
+        made[max(at - begin, 0) : at - begin + size] = found[max(begin - at, 0) :]
+    return made
 
 
 def _log(xp: Any, x: Array) -> Array:

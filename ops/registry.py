@@ -126,11 +126,7 @@ MODULES: dict[str, str] = {
         mezzo::AtanGrad Sinh mezzo::SinhGrad Cosh mezzo::CoshGrad Tanh mezzo::TanhGrad Asinh mezzo::AsinhGrad
         Acosh mezzo::AcoshGrad Atanh mezzo::AtanhGrad
     """,
-    "update": """
-        mezzo::SGD mezzo::Momentum mezzo::DampenedMomentum mezzo::Adam mezzo::Adagrad mezzo::RMSprop
-        mezzo::CenteredRMSprop mezzo::RMSpropMomentum mezzo::CenteredRMSpropMomentum mezzo::Adadelta mezzo::Lion
-        mezzo::LAMB mezzo::LARS
-    """,
+    "update": "mezzo::Update",
     "upgrade.legacy": """
         mezzo::SoftmaxFlattened mezzo::LogSoftmaxFlattened mezzo::HardmaxFlattened mezzo::PReluPerChannel
         mezzo::BatchNormalizationPerElement mezzo::GroupNormalizationPerGroup mezzo::ScanRows

@@ -1,421 +1,165 @@
-"""Optimizers: one step for one tensor, as several scalar expressions of it, its gradient and its states.
+"""One operator for all optimizers: a step of one tensor by a rule, which is data.
 
-Each is an operator of the domain `mezzo`: `(W, dW, rate, scalars..., states...) -> (W, states...)`. Rates and other
-scalars have rank 0 and the element type of W. Reference, inference, standard form and kernel come from the expressions.
+`(W, dW, rate, numbers..., draws..., states...) -> (W, states...)`. The rule tells the scalar expressions of the new
+tensor and the new states; it is a text, so that it lies in files and travels to servers where no code does. Rates and
+other numbers have rank 0 and the element type of W. Reference, inference, standard form and kernels come from the
+expressions. runtime/optimizer/ has the optimizers that Mezzo knows.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from . import expr
-from .errors import ShapeError
-from .expr import Expr, Expressions
-from .op import Builder, Context, Op, Sample, Value, op
-from .standard import written
+from .errors import InputError, ShapeError
+from .expr import PRIMITIVES, Expr
+from .op import Builder, Context, Sample, Value, op
+from .standard import STANDARD, written
 from .types import Array, DType, Tensor, Type, f32
 
-Rule = Callable[..., tuple[Expr, ...]]
-RULES: dict[str, Rule] = {}  # by operator: the expressions of its outputs
-STATES: dict[str, int] = {}  # by operator: how many states a tensor has
-_ONE = np.array([0.7, -0.2, 1.5], np.float32)
+LONGEST, MOST_PARTS = 1 << 14, 512  # characters and parts of a rule that is believed
+WHERE = "rule of an optimizer"
+# Which operands are truth values, of the primitives that have any.
+TRUTHS = {**{kind: (True, True) for kind in ("and", "or", "xor")}, "not": (True,), "where": (True, False, False)}
 
 
-def trees(name: str, dtypes: Sequence[DType], attrs: Mapping[str, Any]) -> tuple[Expr, ...]:
+def text_of(roots: Sequence[Expr], names: Sequence[str]) -> str:
+    """Expressions as text, their inputs by these names: parts in the order of their making, each a primitive and its
+    operands (a name, a number, or the part of that number), and behind `->` what the results are.
+
+    >>> w, dw, rate = (Expr("input", (), DType.DOUBLE, i) for i in range(3))
+    >>> text_of((w - rate * (dw + w * 0.1),), ("W", "dW", "rate"))
+    'mul W 0.1; add dW #0; mul rate #1; sub W #2 -> #3'
+    """
+    number: dict[Expr, int] = {}
+    parts: list[str] = []
+
+    def told(e: Expr) -> str:
+        if e.kind == "input":
+            return names[int(e.value or 0)]
+        if e.kind == "const":
+            return repr(float(e.value or 0))
+        if e not in number:
+            operands = " ".join(map(told, e.args))
+            if e.kind not in STANDARD:
+                raise InputError(
+                    f"{e.kind!r} has no standard form", where=WHERE, hint=f"there are {', '.join(STANDARD)}"
+                )
+            number[e] = len(parts)
+            parts.append(f"{e.kind} {operands}")
+        return f"#{number[e]}"
+
+    ends = " ".join(map(told, roots))
+    return f"{'; '.join(parts)} -> {ends}"
+
+
+def read(text: str, leaves: Mapping[str, Expr]) -> tuple[Expr, ...]:
+    """The expressions that `text_of` has told, over these inputs. Raises InputError for any other text."""
+    try:
+        if len(text) > LONGEST:
+            raise ValueError(f"it has {len(text)} characters")
+        before, ends = text.split("->")
+        rows = [row.split() for row in before.split(";") if row.strip()]
+        if len(rows) > MOST_PARTS:
+            raise ValueError(f"it has {len(rows)} parts")
+        made: list[Expr] = []
+        dtype = next(iter(leaves.values())).dtype
+
+        def operand(word: str) -> Expr:
+            if word.startswith("#"):
+                return made[int(word[1:])]
+            return leaves[word] if word in leaves else Expr("const", (), dtype, float(word))
+
+        for kind, *words in rows:
+            if kind not in STANDARD:
+                raise ValueError(f"{kind!r} is no primitive")
+            operands = [operand(w) for w in words]
+            if len(operands) != _arity(kind):
+                raise ValueError(f"{kind} of {len(operands)} operands")
+            for one, truth in zip(operands, TRUTHS.get(kind, (False,) * len(operands)), strict=True):
+                if (one.dtype is DType.BOOL) != truth:
+                    raise ValueError(f"{kind} of {one.dtype}")
+            made.append(expr.E.where(*operands) if kind == "where" else expr.E.make(kind, *operands))
+        return tuple(operand(word) for word in ends.split())
+    except (ValueError, IndexError, StopIteration, ShapeError) as error:
+        raise InputError(f"this is no rule: {error}", where=WHERE) from error
+
+
+@lru_cache(maxsize=64)
+def _arity(kind: str) -> int:
+    return 3 if kind == "where" else int(getattr(np, PRIMITIVES[kind][0]).nin)
+
+
+def names_of(numbers: int, draws: int, states: int) -> tuple[str, ...]:
+    """What a rule calls the operator's inputs."""
+    several = (("n", numbers), ("z", draws), ("s", states))
+    return ("W", "dW", "rate", *(f"{letter}{i}" for letter, count in several for i in range(count)))
+
+
+def trees(dtypes: Sequence[DType], attrs: Mapping[str, Any]) -> tuple[Expr, ...]:
     """The expressions of an update's outputs for these element types. Narrow floats are computed in float32."""
+    states, draws = attrs.get("states", 0), attrs.get("draws", 0)
     leaves = [leaf for leaf in expr.inputs(dtypes) if leaf is not None]
     wide = [expr.E.cast(leaf, DType.FLOAT) if leaf.dtype.narrow else leaf for leaf in leaves]
-    kept = [leaves[0], *leaves[len(leaves) - STATES[name] :]]
-    made = RULES[name](expr.E, *wide, **attrs)
+    names = names_of(len(leaves) - 3 - draws - states, draws, states)
+    if len(names) != len(leaves):
+        raise ShapeError(f"an update of {states} states and {draws} draws has {len(leaves)} operands")
+    made = read(attrs["rule"], dict(zip(names, wide, strict=True)))
+    kept = [leaves[0], *leaves[len(leaves) - states :]]
+    if len(made) != len(kept):
+        raise ShapeError(f"an update of {states} states has {len(made)} results")
     return tuple(expr.E.cast(m, k.dtype) for m, k in zip(made, kept, strict=True))
 
 
+_ONE = np.array([0.7, -0.2, 1.5], np.float32)
+_RATE, _HALF = np.float32(0.1), np.float32(0.5)
+SHOWN = (  # rule, numbers, draws, states: what the samples show
+    ("mul rate dW; sub W #0 -> #1", 0, 0, 0),
+    ("mul W 0.1; add dW #0; mul s0 0.9; mul #1 n0; add #2 #3; mul #4 0.9; add #1 #5; mul rate #6; sub W #7 -> #8 #4",
+     1, 0, 1),
+    ("mul s0 0.9; mul dW 0.1; add #0 #1; div rate n0; mul #2 #3; mul s1 0.999; mul dW dW; mul #6 0.001; add #5 #7;"
+     " sqrt #8; div #9 n1; add #10 1e-08; div #4 #11; sub W #12 -> #13 #2 #8", 2, 0, 2),
+    ("sign dW; abs s0; greater #1 0.1; mul rate #0; sub W #3; where #2 #4 W; add s0 dW -> #5 #6", 0, 0, 1),
+    ("mul dW 0.5; mul rate #0; sub W #1; sqrt rate; mul z0 #3; add #2 #4 -> #5", 0, 1, 0),
+)  # fmt: skip
+
+
+def _samples() -> list[Sample]:
+    made = []
+    for rule, numbers, draws, states in SHOWN:
+        given: list[Any] = [f32(3), f32(3), _RATE, *[_HALF] * numbers, *[f32(3)] * draws, *[_ONE**2] * states]
+        made.append(Sample(given, {"rule": rule, "states": states, "draws": draws}, 1 + states))
+    return made
+
+
+@op("Update", domain="mezzo", outputs=("W_new", "states_new*"), samples=_samples())
 def update(
-    name: str, *, states: Sequence[str], scalars: int = 0, attrs: Sequence[Mapping[str, Any]] = ({},)
-) -> Callable[[Rule], Op]:
-    """Define an optimizer from its rule `(e, W, dW, rate, *scalars, *states, **attrs) -> expressions`.
-
-    `scalars` counts the ones after the rate; `attrs` are attribute sets that the samples show.
-    """
-
-    def define(rule: Rule) -> Op:
-        RULES[name] = rule
-        STATES[name] = len(states)
-        given: list[Any] = [f32(3), f32(3), np.float32(0.1), *[np.float32(0.3)] * scalars]
-        held = [_ONE**2] * len(states)
-        samples = [Sample([*given, *held], a, 1 + len(states)) for a in attrs]
-
-        def reference(k: Context, *xs: Array, **given: Any) -> tuple[Array, ...]:
-            made = trees(name, [DType.of(x.dtype) for x in xs], given)
-            return tuple(k.xp.array(expr.evaluate(t, k.xp, xs)) for t in made)
-
-        shown = [p for p in inspect.signature(rule).parameters.values() if p.name != "e"]
-        first = inspect.Parameter("k", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        reference.__signature__ = inspect.Signature([first, *shown])  # type: ignore[attr-defined]
-        reference.__doc__ = rule.__doc__
-        made = op(name, domain="mezzo", outputs=("W_new", *(f"{s}_new" for s in states)), samples=samples)(reference)
-
-        @made.infer
-        def _(*types: Tensor, **attrs: Any) -> tuple[Type, ...]:
-            W, held = types[0], types[len(types) - len(states) :]
-            for t in (types[1], *held):
-                if t.dims is not None and W.dims is not None and len(t.dims) != len(W.dims):
-                    raise ShapeError(f"{name} of {W} with {t}")
-            return tuple(t.forget() for t in (W, *held))
-
-        @made.body
-        def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...] | None:
-            if any(t is None for t in types):
-                return None
-            return written(g, trees(name, [t.dtype for t in types], attrs), xs)
-
-        return made
-
-    return define
-
-
-_DECAY: tuple[dict[str, Any], ...] = ({}, {"weight_decay": 0.1})
-
-
-@update("SGD", states=(), attrs=_DECAY)
-def sgd(e: Expressions, W: Expr, dW: Expr, rate: Expr, *, weight_decay: float = 0.0) -> tuple[Expr, ...]:
-    """Robbins and Monro 1951: against the gradient."""
-    return (W - rate * _decayed(W, dW, weight_decay),)
-
-
-def _decayed(W: Expr, dW: Expr, weight_decay: float) -> Expr:
-    """The gradient with that of weight_decay / 2 times the squared norm."""
-    return dW + W * weight_decay if weight_decay else dW
-
-
-@update("Momentum", states=("V",), attrs=[*_DECAY, {"nesterov": 1, "momentum": 0.8}])
-def momentum_(
-    e: Expressions,
-    W: Expr,
-    dW: Expr,
-    rate: Expr,
-    V: Expr,
-    *,
-    momentum: float = 0.9,
-    nesterov: int = 0,
-    weight_decay: float = 0.0,
-) -> tuple[Expr, ...]:
-    """Polyak 1964, and Nesterov 1983 as Sutskever et al. 2013 write it: the rate is outside of the velocity."""
-    return _with_velocity(W, _decayed(W, dW, weight_decay), rate, V, momentum, nesterov, None)
-
-
-@update("DampenedMomentum", states=("V",), scalars=1, attrs=[*_DECAY, {"nesterov": 1, "momentum": 0.8}])
-def dampened_momentum(
-    e: Expressions,
-    W: Expr,
-    dW: Expr,
-    rate: Expr,
-    share: Expr,
-    V: Expr,
-    *,
-    momentum: float = 0.9,
-    nesterov: int = 0,
-    weight_decay: float = 0.0,
-) -> tuple[Expr, ...]:
-    """Momentum into whose velocity only a share of the gradient goes: 1 at the first step, as in ONNX's Momentum
-    (https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Momentum.html) and in PyTorch."""
-    return _with_velocity(W, _decayed(W, dW, weight_decay), rate, V, momentum, nesterov, share)
-
-
-def _with_velocity(
-    W: Expr, slope: Expr, rate: Expr, V: Expr, momentum: float, nesterov: int, share: Expr | None
-) -> tuple[Expr, ...]:
-    v = V * momentum + (slope if share is None else slope * share)
-    return W - rate * (slope + v * momentum if nesterov else v), v
-
-
-@update("Adam", states=("M", "V"), scalars=2, attrs=[*_DECAY, {"weight_decay": 0.1, "decoupled": 1}])
-def adam(
-    e: Expressions,
-    W: Expr,
-    dW: Expr,
-    rate: Expr,
-    unbias1: Expr,
-    unbias2: Expr,
-    M: Expr,
-    V: Expr,
-    *,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
-    decoupled: int = 0,
-) -> tuple[Expr, ...]:
-    """Kingma and Ba 2014 (arXiv 1412.6980); with `decoupled` AdamW, Loshchilov and Hutter 2017 (arXiv 1711.05101).
-
-    `unbias1` and `unbias2` are 1 - beta1^t and the root of 1 - beta2^t at step t.
-    """
-    slope = dW if decoupled else _decayed(W, dW, weight_decay)
-    m = M * beta1 + slope * (1 - beta1)
-    v = V * beta2 + slope * slope * (1 - beta2)
-    moved = m * (rate / unbias1) / (e.sqrt(v) / unbias2 + epsilon)
-    kept = W - W * (rate * weight_decay) if decoupled and weight_decay else W
-    return kept - moved, m, v
-
-
-@update("Adagrad", states=("S",), attrs=_DECAY)
-def adagrad(
-    e: Expressions, W: Expr, dW: Expr, rate: Expr, S: Expr, *, epsilon: float = 1e-10, weight_decay: float = 0.0
-) -> tuple[Expr, ...]:
-    """Duchi, Hazan and Singer 2011."""
-    slope = _decayed(W, dW, weight_decay)
-    s = S + slope * slope
-    return W - rate * slope / (e.sqrt(s) + epsilon), s
-
-
-def _rms_prop(
-    e: Expressions,
-    W: Expr,
-    dW: Expr,
-    rate: Expr,
-    S: Expr,
-    A: Expr | None,
-    V: Expr | None,
-    alpha: float,
-    epsilon: float,
-    momentum: float,
-    weight_decay: float,
-) -> tuple[Expr, ...]:
-    slope = _decayed(W, dW, weight_decay)
-    s = S * alpha + slope * slope * (1 - alpha)
-    a = None if A is None else A * alpha + slope * (1 - alpha)
-    step = slope / (e.sqrt(s if a is None else s - a * a) + epsilon)
-    v = step if V is None else V * momentum + step
-    return W - rate * v, s, *((a,) if a is not None else ()), *((v,) if V is not None else ())
-
-
-@update("RMSprop", states=("S",), attrs=_DECAY)
-def rms_prop(
-    e: Expressions,
-    W: Expr,
-    dW: Expr,
-    rate: Expr,
-    S: Expr,
-    *,
-    alpha: float = 0.99,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> tuple[Expr, ...]:
-    """Tieleman and Hinton 2012."""
-    return _rms_prop(e, W, dW, rate, S, None, None, alpha, epsilon, 0, weight_decay)
-
-
-@update("CenteredRMSprop", states=("S", "A"), attrs=_DECAY)
-def centered_rms_prop(
-    e: Expressions,
-    W: Expr,
-    dW: Expr,
-    rate: Expr,
-    S: Expr,
-    A: Expr,
-    *,
-    alpha: float = 0.99,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> tuple[Expr, ...]:
-    """Graves 2013 (arXiv 1308.0850): A is the running mean of gradients."""
-    return _rms_prop(e, W, dW, rate, S, A, None, alpha, epsilon, 0, weight_decay)
-
-
-@update("RMSpropMomentum", states=("S", "V"), attrs=_DECAY)
-def rms_prop_momentum(
-    e: Expressions,
-    W: Expr,
-    dW: Expr,
-    rate: Expr,
-    S: Expr,
-    V: Expr,
-    *,
-    alpha: float = 0.99,
-    epsilon: float = 1e-8,
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-) -> tuple[Expr, ...]:
-    """RMSprop whose steps gather in a velocity."""
-    return _rms_prop(e, W, dW, rate, S, None, V, alpha, epsilon, momentum, weight_decay)
-
-
-@update("CenteredRMSpropMomentum", states=("S", "A", "V"), attrs=_DECAY)
-def centered_rms_prop_momentum(
-    e: Expressions,
-    W: Expr,
-    dW: Expr,
-    rate: Expr,
-    S: Expr,
-    A: Expr,
-    V: Expr,
-    *,
-    alpha: float = 0.99,
-    epsilon: float = 1e-8,
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-) -> tuple[Expr, ...]:
-    """Centered RMSprop whose steps gather in a velocity."""
-    return _rms_prop(e, W, dW, rate, S, A, V, alpha, epsilon, momentum, weight_decay)
-
-
-@update("Adadelta", states=("S", "D"), attrs=_DECAY)
-def adadelta(
-    e: Expressions,
-    W: Expr,
-    dW: Expr,
-    rate: Expr,
-    S: Expr,
-    D: Expr,
-    *,
-    rho: float = 0.9,
-    epsilon: float = 1e-6,
-    weight_decay: float = 0.0,
-) -> tuple[Expr, ...]:
-    """Zeiler 2012 (arXiv 1212.5701): S and D are running means of squared gradients and of squared steps."""
-    slope = _decayed(W, dW, weight_decay)
-    s = S * rho + slope * slope * (1 - rho)
-    step = e.sqrt(D + epsilon) / e.sqrt(s + epsilon) * slope
-    return W - rate * step, s, D * rho + step * step * (1 - rho)
-
-
-@update("Lion", states=("M",), attrs=_DECAY)
-def lion(
-    e: Expressions,
-    W: Expr,
-    dW: Expr,
-    rate: Expr,
-    M: Expr,
-    *,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    weight_decay: float = 0.0,
-) -> tuple[Expr, ...]:
-    """Chen et al. 2023 (arXiv 2302.06675); its weight decay is decoupled."""
-    step = e.sign(M * beta1 + dW * (1 - beta1))
-    kept = W - W * (rate * weight_decay) if weight_decay else W
-    return kept - rate * step, M * beta2 + dW * (1 - beta2)
-
-
-@op(
-    "LAMB",
-    domain="mezzo",
-    outputs=("W_new", "M_new", "V_new"),
-    samples=[
-        Sample([f32(3), f32(3), np.float32(0.1), np.float32(0.3), np.float32(0.3), _ONE, _ONE**2], a, 3) for a in _DECAY
-    ],
-)
-def lamb(
-    k: Context,
-    W: Array,
-    dW: Array,
-    rate: Array,
-    unbias1: Array,
-    unbias2: Array,
-    M: Array,
-    V: Array,
-    *,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-6,
-    weight_decay: float = 0.0,
+    k: Context, W: Array, dW: Array, rate: Array, *rest: Array, rule: str, states: int = 0, draws: int = 0
 ) -> tuple[Array, ...]:
-    """You et al. 2019 (arXiv 1904.00962): Adam's direction, as long as the tensor it moves."""
-    m = M * W.dtype.type(beta1) + dW * W.dtype.type(1 - beta1)
-    v = V * W.dtype.type(beta2) + dW * dW * W.dtype.type(1 - beta2)
-    way = m / unbias1 / (k.xp.sqrt(v) / unbias2 + W.dtype.type(epsilon)) + W * W.dtype.type(weight_decay)
-    long, short = _norm(k, W), _norm(k, way)
-    trust = k.xp.where((long > 0) & (short > 0), long / k.xp.where(short > 0, short, 1), 1).astype(W.dtype)
-    return W - way * (rate * trust), m, v
+    """A step of an optimizer: `rest` are numbers, `draws` tensors of random numbers, `states` states."""
+    xs = [W, dW, rate, *rest]
+    made = trees([DType.of(x.dtype) for x in xs], {"rule": rule, "states": states, "draws": draws})
+    return tuple(k.xp.array(expr.evaluate(t, k.xp, xs)) for t in made)
 
 
-def _norm(k: Context, x: Array) -> Array:
-    return k.xp.sqrt((x * x).sum())
+@update.infer
+def _(*types: Tensor, rule: str, states: int = 0, draws: int = 0) -> tuple[Type, ...]:
+    first = len(types) - draws - states
+    if first < 3:
+        raise ShapeError(f"an update of {states} states and {draws} draws has {len(types)} operands")
+    W = types[0]
+    for t in (types[1], *types[first:]):
+        if t.dims is not None and W.dims is not None and len(t.dims) != len(W.dims):
+            raise ShapeError(f"an update of {W} with {t}")
+    return tuple(t.forget() for t in (W, *types[len(types) - states :]))
 
 
-def _if_both(g: Builder, a: Value, b: Value, value: Value) -> Value:
-    """The value where both norms are above zero, else 1."""
-    zero = g.scalar(0, a)
-    return g.Where(g.And(g.Greater(a, zero), g.Greater(b, zero)), value, g.scalar(1, a))
-
-
-@lamb.infer
-def _(*types: Tensor, **attrs: Any) -> tuple[Type, ...]:
-    return tuple(types[i].forget() for i in (0, 5, 6))
-
-
-@lamb.body
-def _(
-    g: Builder,
-    xs: Any,
-    types: Any,
-    *,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-6,
-    weight_decay: float = 0.0,
-) -> tuple[Value, ...]:
-    W, dW, rate, unbias1, unbias2, M, V = xs
-    m = g.Add(g.Mul(M, g.scalar(beta1, W)), g.Mul(dW, g.scalar(1 - beta1, W)))
-    v = g.Add(g.Mul(V, g.scalar(beta2, W)), g.Mul(g.Mul(dW, dW), g.scalar(1 - beta2, W)))
-    way = g.Div(g.Div(m, unbias1), g.Add(g.Div(g.Sqrt(v), unbias2), g.scalar(epsilon, W)))
-    way = g.Add(way, g.Mul(W, g.scalar(weight_decay, W))) if weight_decay else way
-    long, short = g.ReduceL2(W, keepdims=0), g.ReduceL2(way, keepdims=0)
-    trust = _if_both(g, long, short, g.Div(long, short))
-    return g.Sub(W, g.Mul(way, g.Mul(rate, trust))), m, v
-
-
-@op(
-    "LARS",
-    domain="mezzo",
-    outputs=("W_new", "V_new"),
-    samples=[Sample([f32(3), f32(3), np.float32(0.1), _ONE], a, 2) for a in _DECAY],
-)
-def lars(
-    k: Context,
-    W: Array,
-    dW: Array,
-    rate: Array,
-    V: Array,
-    *,
-    momentum: float = 0.9,
-    trust: float = 0.001,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> tuple[Array, ...]:
-    """You, Gitman and Ginsburg 2017 (arXiv 1708.03888): each tensor's rate follows its norm and its gradient's."""
-    of = W.dtype.type
-    long, steep = _norm(k, W), _norm(k, dW)
-    whole = steep + of(weight_decay) * long + of(epsilon)
-    own = k.xp.where((long > 0) & (steep > 0), of(trust) * long / whole, 1).astype(W.dtype)
-    v = V * of(momentum) + (dW + W * of(weight_decay)) * (rate * own)
-    return W - v, v
-
-
-@lars.infer
-def _(*types: Tensor, **attrs: Any) -> tuple[Type, ...]:
-    return types[0].forget(), types[3].forget()
-
-
-@lars.body
-def _(
-    g: Builder,
-    xs: Any,
-    types: Any,
-    *,
-    momentum: float = 0.9,
-    trust: float = 0.001,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> tuple[Value, ...]:
-    W, dW, rate, V = xs
-    long, steep = g.ReduceL2(W, keepdims=0), g.ReduceL2(dW, keepdims=0)
-    whole = g.Add(g.Add(steep, g.Mul(long, g.scalar(weight_decay, W))), g.scalar(epsilon, W))
-    own = _if_both(g, long, steep, g.Div(g.Mul(long, g.scalar(trust, W)), whole))
-    slope = g.Add(dW, g.Mul(W, g.scalar(weight_decay, W))) if weight_decay else dW
-    v = g.Add(g.Mul(V, g.scalar(momentum, W)), g.Mul(slope, g.Mul(rate, own)))
-    return g.Sub(W, v), v
+@update.body
+def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...] | None:
+    if any(t is None for t in types):
+        return None
+    return written(g, trees([t.dtype for t in types], attrs), xs)

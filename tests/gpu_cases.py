@@ -11,6 +11,7 @@ import numpy as np
 
 from mezzo.ops import DType, Tensor
 from mezzo.ops.types import f32, i64
+from mezzo.ops.update import SHOWN
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ POINTWISE = [
     chain([f32(17), f32(17)], ("Less", (0, 1)), ("Where", (-1, 0, 1)), ("Clip", (-1, -2, 1))),
     chain([f32(9)], ("Abs", (0,)), ("mezzo::SigmoidGrad", (-1, 0))),
     # optimizers
-    Case("SGD", [f32(9), f32(9), f32()]),
+    Case("Update", [f32(9), f32(9), f32()], {"rule": SHOWN[0][0]}),
 ]
 
 

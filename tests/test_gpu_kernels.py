@@ -18,6 +18,7 @@ import pytest
 from mezzo.ops import OPS, Body, Context, DType, Op, Tensor
 from mezzo.ops.errors import MezzoError, MissingPackage
 from mezzo.ops.types import f32
+from mezzo.ops.update import SHOWN
 from mezzo.runtime.gpu import nvrtc, pointwise, reduce
 from mezzo.runtime.gpu.generated import Generated
 from mezzo.runtime.gpu.kernels import GPU_KERNELS
@@ -276,8 +277,11 @@ def test_what_may_not_lie_in_place() -> None:
 
 def test_an_update_lies_in_place_of_what_it_renews() -> None:
     """And not in that of the gradient, which has the same type."""
-    one = f32()
-    found = written("gpu.pointwise", Case("Adam", [f32(3, 5), f32(3, 5), one, one, one, f32(3, 5), f32(3, 5)], {}, 3))
+    one, rule = f32(), SHOWN[2][0]
+    found = written(
+        "gpu.pointwise",
+        Case("Update", [f32(3, 5), f32(3, 5), one, one, one, f32(3, 5), f32(3, 5)], {"rule": rule, "states": 2}, 3),
+    )
     assert [(a.output, a.input) for a in found.aliases] == [(0, 0), (1, 5), (2, 6)]
 
 

@@ -241,7 +241,7 @@ def test_gradients_leave_early_and_are_awaited_late() -> None:
         for i in emits:  # a step may make several gradients
             assert set(ops[maker[program.steps[i].node.inputs[0]] + 1 : i]) <= {"Emit"}
         assert emits[0] < first / 2 + len(emits) / 2
-        assert ops[first : first + 4] == ["Await", "Momentum"] * 2
+        assert ops[first : first + 4] == ["Await", "Update"] * 2
         assert all(program.space(program.steps[i].node.inputs[0]) is Space.EXTERN for i in emits), "nothing is copied"
         behind = steps_of(late)
         assert behind[behind.index("Emit") : behind.index("Await")] == ["Emit"] * len(emits)

@@ -31,6 +31,11 @@ OPTIMIZERS = [
     o.RMSprop(centered=True, momentum=0.5),
     o.Adadelta(),
     o.Lion(rate=MultiStep(0.01, (2, 4)), weight_decay=0.1),
+    o.NAG(weight_decay=0.01),
+    o.Nadam(groups=GROUPS),
+    o.Ftrl(weight_decay=0.1),
+    o.Signum(rate=0.003, wd_lh=0.1),
+    o.DCASGD(momentum=0.5),
 ]
 FIRST = {"a": np.linspace(-1, 1, 40_000), "b": np.linspace(1, 2, 5)}  # several blocks and a rest; a group of its own
 STEPS = 6
@@ -57,7 +62,7 @@ def trained(optimizer: o.Optimizer, dtype: DType) -> dict[str, Array]:
     return session.states
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda x: x.op)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda x: x.kind)
 @pytest.mark.parametrize("dtype", [DType.FLOAT, DType.DOUBLE], ids=str)
 def test_the_same_bits_as_a_training_program(optimizer: o.Optimizer, dtype: DType) -> None:
     expected = trained(optimizer, dtype)
@@ -78,7 +83,9 @@ def test_the_same_bits_as_a_training_program(optimizer: o.Optimizer, dtype: DTyp
             np.testing.assert_array_equal(state, expected[f"optimizer/{slot}/{name}"])
 
 
-@pytest.mark.parametrize("optimizer", [o.LAMB(weight_decay=0.1, groups=GROUPS), o.LARS()], ids=lambda x: x.op)
+@pytest.mark.parametrize(
+    "optimizer", [o.LAMB(weight_decay=0.1, groups=GROUPS), o.LARS(), o.LBFGS(rate=0.1, history=3)], ids=lambda x: x.kind
+)
 def test_what_measures_whole_tensors_steps_whole_tensors(optimizer: o.Optimizer) -> None:
     expected = trained(optimizer, DType.FLOAT)
     rule = Rule(nested(flat(optimizer.to_dict())))

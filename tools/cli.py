@@ -294,7 +294,7 @@ class _Again(click.Command):
     "--optimizer",
     default="adam",
     show_default=True,
-    help="Or sgd, adamw, lamb, lars, adagrad, rmsprop, adadelta, lion.",
+    help="Or sgd, nag, adamw, nadam, lamb, rmsprop, ...: all of mezzo.optimizer by name.",
 )
 @click.option("--rate", type=float, help="The learning rate.  [default: the optimizer's]")
 @click.option("--momentum", type=float)

@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 from ..ops.dataclasses import dataclass, fields
 from ..ops.errors import InputError
 from ..runtime import schedule
-from ..runtime.optimizer import KINDS, Optimizer
+from ..runtime.optimizer import Optimizer, named
 from ..train.checkpoint import exists
 from .curve import check_name
 from .feeds import parse_sizes
 
 T = TypeVar("T")
-OPTIMIZERS = {name.lower(): kind for name, kind in KINDS.items()}
 # Schedule, the field that the rate goes into, and the fields that follow from the count of updates.
 SCHEDULES: dict[str, tuple[type[Any], str, Mapping[str, Callable[[int], int]]]] = {
     "constant": (schedule.Constant, "value", {}),
@@ -95,7 +94,7 @@ def check_places(how: Settings) -> None:
 
 def optimizer(how: Settings, updates: int) -> Optimizer:
     """The optimizer and its schedule for so many updates."""
-    kind = _named(OPTIMIZERS, how.optimizer, "optimizer")
+    kind = named(how.optimizer)
     plan, field, usual = _named(SCHEDULES, how.schedule, "schedule")
     given = {n.replace("-", "_"): _plain(n, text) for n, text in parse_sizes(how.more).items()}
     given |= {n: v for n in ("momentum", "weight_decay") if (v := getattr(how, n)) is not None}

@@ -37,8 +37,13 @@ def soon(
     awaits = 0
     for i in sorted(movable):
         before = [place[made[n]][0] for n in nodes[i].reads() if n in made]
+        waiting = [r for o in nodes[i].outputs for r in readers.get(o, ()) if r not in movable]
+        stop = min(waiting, default=len(nodes))  # who reads what it makes stands still
         before += [
-            place[r][0] for name in overwritten.get(i, ()) for r in readers.get(name, ()) if r != i and r in place
+            place[r][0]
+            for name in overwritten.get(i, ())
+            for r in readers.get(name, ())
+            if r in place and i != r < stop
         ]
         if _is(nodes[i], AWAIT):
             before.append(len(nodes) + awaits)

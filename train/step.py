@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,13 @@ import numpy as np
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.exchange import AWAIT, DOMAIN, EMIT
+from ..ops.op import Builder, Value
 from ..ops.types import Array
 from ..runtime.autodiff import ONES, fresh, gradients
 from ..runtime.graph import Graph, Node, State
 from ..runtime.infer import infer
 from ..runtime.optimizer import Optimizer
+from ..runtime.optimizer.record import states_of
 from ..runtime.passes.prune import prune
 from ..runtime.typed import TypedBuilder
 from .order import soon
@@ -162,7 +164,8 @@ def training_step(
 
 def update_graph(params: Mapping[str, Array], step: Step, gradient: Callable[[str], str]) -> Graph:
     """The graph that updates parameters by gradients which lie in states of their own, named by `gradient`; its input
-    `scale` is what they are multiplied with first. Its states are the parameters, the gradients, and the optimizer's.
+    `scale` is what they are multiplied with first, and `rate` the rate, unless a schedule of the optimizer tells it.
+    Its states are the parameters, the gradients, and the optimizer's.
     """
     g = TypedBuilder(prefix="train/")
     made = _Build(g)
@@ -170,14 +173,27 @@ def update_graph(params: Mapping[str, Array], step: Step, gradient: Callable[[st
         made.state(p, value)
         made.state(gradient(p), np.zeros_like(value))
     count = made.state(COUNT, np.int64(0))
-    scale = g.input("scale", Tensor(DType.DOUBLE, ()))
+    scale, inputs = g.input("scale", Tensor(DType.DOUBLE, ())), ["scale"]
+    if isinstance(step.optimizer.rate, int | float):
+        inputs.append(g.input("rate", Tensor(DType.DOUBLE, ())))
+        step = replace(step, optimizer=replace(step.optimizer, rate=_Given(inputs[-1])))
     t = g.Cast(count, to=DType.DOUBLE.onnx)
     grads = {p: g.Mul(gradient(p), g.Cast(scale, to=_dtype(g, p).onnx)) for p in params}
     _update(made, step, list(params), _clipped(g, step, grads), t, None)
     states = tuple(State(n, n, after) for n, after in made.after.items())
     return prune(
-        Graph(("scale",), (), g.nodes(), {**g.constants(), **made.first}, g.types, states, name="update")
+        Graph(tuple(inputs), (), g.nodes(), {**g.constants(), **made.first}, g.types, states, name="update")
     ).verify()
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A rate that lies in a value of the graph."""
+
+    value: str
+
+    def rate(self, g: Builder, t: Value) -> Value:
+        return self.value
 
 
 def _dtype(g: TypedBuilder, name: str) -> DType:
@@ -272,7 +288,7 @@ def _update(
 ) -> None:
     """Add the optimizer's operator for each parameter."""
     g, optimizer = made.g, step.optimizer
-    rate, scalars = optimizer.rate_at(g, t), optimizer.scalars(g, t)
+    rate, *numbers = optimizer.numbers_at(g, t)
     cast: dict[tuple[str, DType], str] = {}
 
     def number(value: str, dtype: DType) -> str:
@@ -282,17 +298,17 @@ def _update(
 
     scaled = {1.0: rate}
     for p in params:
-        group, dtype = optimizer.group(p), _dtype(g, p)
-        if group.scale not in scaled:
-            scaled[group.scale] = g.Mul(rate, g.const(group.scale, DType.DOUBLE))
-        like = made.first[p]
-        slots = [made.state(f"optimizer/{s}/{p}", np.full_like(like, optimizer.first)) for s in optimizer.slots]
-        numbers = [number(v, dtype) for v in (scaled[group.scale], *scalars)]
-        attrs = {**optimizer.attrs(), "weight_decay": optimizer.decay(p)}
+        scale, dtype = optimizer.group(p).scale, _dtype(g, p)
+        if scale not in scaled:
+            scaled[scale] = g.Mul(rate, g.const(scale, DType.DOUBLE))
+        first = states_of(optimizer, made.first[p])
+        slots = [made.state(f"optimizer/{s}/{p}", value) for s, value in first.items()]
+        given = [number(v, dtype) for v in (scaled[scale], *numbers)]
         g.where = f"the update of {p!r}"
-        results = g.op(optimizer.op, p, grads[p], *numbers, *slots, domain="mezzo", outputs=1 + len(slots), **attrs)
+        draws = [g.RandomNormalLike(p) for _ in range(optimizer.draws)]
+        results = optimizer.of(p).add(g, p, grads[p], given, draws, slots)
         g.where = ""
-        for name, value in zip((p, *slots), (results,) if isinstance(results, str) else results, strict=True):
+        for name, value in zip((p, *slots), results, strict=True):
             made.after[name] = value if finite is None else g.Where(finite, value, name)
     more = g.Add(COUNT, g.const(1))
     made.after[COUNT] = more if finite is None else g.Where(finite, more, COUNT)

@@ -97,7 +97,7 @@ class HostStore:
     def _take(self, rule: Rule, saved: Saved | None = None) -> None:
         if not rule.elementwise:
             raise InputError(
-                f"{rule.optimizer.op} measures whole tensors, and each worker of this store steps a part of them",
+                f"{rule.optimizer.kind} measures whole tensors, and each worker of this store steps a part of them",
                 where=f"set_optimizer in {self.kind}, rank {self.rank}",
                 hint="update on the workers (Trainer's default), or start one server: mezzo launch -s 1",
             )

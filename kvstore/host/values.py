@@ -89,7 +89,8 @@ class Value:
             add([operand[at] for operand in operands], total)
             if rule is not None:
                 states = {name: state[at] for name, state in self.states.items()}
-                rule.step(self.name, self.updates, out[at], total, states)
+                begin = low if self.whole_part else self.part.start + low
+                rule.step(self.name, self.updates, out[at], total, states, begin)
             for target in targets:  # while it is in the cache
                 target[at] = out[at]
         self.updates += rule is not None

@@ -16,7 +16,7 @@ from ...ops.expr import Expr, inputs
 from ...ops.fused import ABSENT, PREVIOUS, links
 from ...ops.layouts import is_permutation
 from ...ops.op import Op
-from ...ops.update import RULES, trees
+from ...ops.update import trees
 from ..graph import Node
 from ..kernels.kernel import Alias, Ask, Declined
 from .generated import Generated
@@ -37,7 +37,7 @@ class Pointwise(Generated):
     def serves(self, node: Node) -> bool:
         if (node.domain, node.op) == ("mezzo", "Fused"):
             return all(_pointwise(record) for record, _, _ in links(node.attrs["chain"]))
-        return _pointwise(node.record) or (node.domain == "mezzo" and node.op in RULES)
+        return _pointwise(node.record) or (node.domain, node.op) == ("mezzo", "Update")
 
     def written(self, ask: Ask) -> Written | Declined:
         results = [t for t in ask.outputs if isinstance(t, Tensor) and t.static]
@@ -64,8 +64,8 @@ def _trees(ask: Ask) -> tuple[Expr, ...]:
     """The expressions of the results; constant numbers stand in them."""
     node, dtypes = ask.node, [t.dtype if isinstance(t, Tensor) else None for t in ask.inputs]
     leaves = [_leaf(ask, i, leaf) for i, leaf in enumerate(inputs(dtypes))]
-    if node.op in RULES and node.domain == "mezzo":
-        found = trees(node.op, [d for d in dtypes if d is not None], node.record.bind(node.attrs))
+    if (node.domain, node.op) == ("mezzo", "Update"):
+        found = trees([d for d in dtypes if d is not None], node.record.bind(node.attrs))
         return tuple(substitute(t, leaves) for t in found)
     if node.op != "Fused":
         return (tree_over(node.record, leaves, node.attrs),)
@@ -168,16 +168,16 @@ class _Kernel:
 
     def _aliases(self, named: Sequence[str]) -> Iterator[Alias]:
         """A result may lie in place of an operand of its type: each thread reads its elements before it writes. Of
-        several results each has an operand of its own: what it renews, if that is known by name (`W_new` of `W`)."""
-        names, record = self.ask.node.inputs, self.ask.node.record
-        renewed = {f"{p.name}_new": i for i, p in enumerate(record.inputs)}
+        several results each has an operand of its own: what it renews, which are the tensor and the last operands of an
+        update (ops/update.py)."""
+        names, behind = self.ask.node.inputs, len(self.operands) - len(self.results)
         free = [
             i
             for i in self.read
             if names.count(names[i]) == 1 and not self.ask.constant(i) and (not named or named[i] == self.layout)
         ]
         for o, made in enumerate(self.results):
-            own = renewed.get(record.outputs[o].name) if o < len(record.outputs) else None
+            own = behind + o if o else 0
             for i in sorted(free, key=lambda i: i != own):
                 known = self.operands[i]
                 if known is not None and (known.dtype, known.dims) == (made.dtype, made.dims):

@@ -11,11 +11,6 @@ from .movement import Movement, Take
 from .pointwise import Pointwise
 from .reference import Reference
 
-# the optimizers' operators, which kernels of several libraries serve
-UPDATES = (
-    "mezzo.Adadelta mezzo.Adagrad mezzo.Adam mezzo.CenteredRMSprop mezzo.CenteredRMSpropMomentum "
-    "mezzo.DampenedMomentum mezzo.Lion mezzo.Momentum mezzo.RMSprop mezzo.RMSpropMomentum mezzo.SGD"
-)
 _later = partial(Later, __name__)
 CPU_KERNELS: tuple[Kernel, ...] = (
     Pointwise(), MatMul(), Gemm(), Movement(), Take(),
@@ -23,7 +18,7 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     _later("numpy.places", "extremes.Places", "ArgMax ArgMin"),
     _later("numpy.pad", "pad.Pad", "Pad", True),
     _later("numpy.conv_relu_pool", "strips.ConvReluPool", "mezzo.ConvReluPool"),
-    _later("numpy.update", "update.Update", UPDATES),
+    _later("numpy.update", "update.Update", "mezzo.Update"),
     _later("numpy.cross_entropy", "losses.CrossEntropy", "SoftmaxCrossEntropyLoss mezzo.SoftmaxCrossEntropyGrad"),
     _later("numpy.scatter", "scatter.Scatter", "mezzo.GatherGrad mezzo.SliceGrad"),
     _later("exchange", "exchange.Exchanges", "mezzo.Await mezzo.Emit"),
@@ -31,6 +26,6 @@ CPU_KERNELS: tuple[Kernel, ...] = (
 )  # fmt: skip
 
 __all__ = [
-    "CPU_KERNELS", "UPDATES", "Alias", "Ask", "Call", "Choice", "Declined", "Exchange", "Kernel", "Packs", "Rebinds",
+    "CPU_KERNELS", "Alias", "Ask", "Call", "Choice", "Declined", "Exchange", "Kernel", "Packs", "Rebinds",
     "Recalls", "Target", "Work",
 ]  # fmt: skip

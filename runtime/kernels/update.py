@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ...ops import OPS, DType
+from ...ops import DType
 from ...ops.dataclasses import dataclass
 from ...ops.expr import PRIMITIVES, Expr
-from ...ops.update import RULES, STATES, trees
+from ...ops.update import trees
 from ..graph import Node
 from ..lives import aligned
 from .kernel import Alias, Ask, Call, Choice, Declined, Work, tensors
@@ -36,11 +36,11 @@ class Code:
 
 
 @lru_cache(maxsize=256)
-def _code(op: str, dtypes: tuple[DType, ...], scalars: int, attrs: tuple[tuple[str, Any], ...]) -> Code:
-    roots = trees(op, dtypes, dict(attrs))
+def _code(rule: str, dtypes: tuple[DType, ...], states: int, draws: int) -> Code:
+    roots = trees(dtypes, {"rule": rule, "states": states, "draws": draws})
     number: dict[Expr, int] = {}
     parts: list[tuple[Expr, tuple[int, ...]]] = []
-    scalar = [i in range(2, 2 + scalars) for i in range(len(dtypes))]
+    scalar = [i in range(2, len(dtypes) - draws - states) for i in range(len(dtypes))]
 
     def visit(e: Expr) -> int:
         if e.kind == "input":
@@ -53,7 +53,7 @@ def _code(op: str, dtypes: tuple[DType, ...], scalars: int, attrs: tuple[tuple[s
         return number[e]
 
     ends = tuple(map(visit, roots))
-    direct = _direct(ends, parts, len(dtypes), STATES[op])
+    direct = _direct(ends, parts, len(dtypes), states)
     last = {a: i for i, (_, args) in enumerate(parts) for a in args} | dict.fromkeys(ends, len(parts))
     free: list[tuple[int, DType]] = []
     temps: list[DType] = []
@@ -99,24 +99,24 @@ class Update:
     name = "numpy.update"
 
     def serves(self, node: Node) -> bool:
-        return node.domain == "mezzo" and node.op in RULES
+        return (node.domain, node.op) == ("mezzo", "Update")
 
     @staticmethod
     def code(node: Node, dtypes: Sequence[DType]) -> Code:
         """The code of a node whose inputs have these types."""
-        scalars = len(dtypes) - 2 - STATES[node.op]
-        return _code(node.op, tuple(dtypes), scalars, tuple(sorted(node.record.bind(node.attrs).items())))
+        return _code(node.attrs["rule"], tuple(dtypes), node.attrs.get("states", 0), node.attrs.get("draws", 0))
 
     def select(self, ask: Ask) -> Choice | Declined:
         inputs, outputs = tensors(ask.inputs), tensors(ask.outputs)
         if inputs is None or outputs is None or not all(t.static for t in (*inputs, *outputs)):
             return Declined("an operand is no tensor of known sizes")
-        whole = [0, 1, *range(len(inputs) - STATES[ask.node.op], len(inputs))]
-        if any(inputs[i].sizes != inputs[0].sizes for i in whole) or len(outputs) < len(whole) - 1:
+        states, draws = ask.node.attrs.get("states", 0), ask.node.attrs.get("draws", 0)
+        whole = [0, 1, *range(len(inputs) - draws - states, len(inputs))]
+        if any(inputs[i].sizes != inputs[0].sizes for i in whole) or len(outputs) < 1 + states:
             return Declined("the tensor, its gradient and its states differ in shape, or a result is not wanted")
         code = self.code(ask.node, [t.dtype for t in inputs])
         size = min(BLOCK, inputs[0].elements or 0)
-        aliases = tuple(Alias(o, i) for o, i in enumerate([0, *whole[2:]]))
+        aliases = tuple(Alias(o, i) for o, i in enumerate([0, *range(len(inputs) - states, len(inputs))]))
         return Choice(self.name, workspace=sum(aligned(size * d.itemsize) for d in code.temps), aliases=aliases)
 
     def prepare(self, work: Work) -> Call:
@@ -128,20 +128,18 @@ class Update:
         return Blocks(code, flat, outs, temps).run
 
 
-def update_in_place(op: str, attrs: Mapping[str, Any], xs: Sequence[Any]) -> None:
-    """One step of an optimizer now, over W and its states: `xs` are the operator's inputs (ops/update.py), where the
-    tensor, its gradient and its states are contiguous, of one size, and may be parts of larger ones.
+def update_in_place(rule: str, xs: Sequence[Any], states: int = 0, draws: int = 0) -> None:
+    """One step of an optimizer now, over W and its states: `xs` are the inputs of the operator Update (ops/update.py),
+    where the tensor, its gradient and its states are contiguous, of one size, and may be parts of larger ones.
 
     >>> W, dW = np.ones(2, np.float32), np.full(2, 2, np.float32)
-    >>> update_in_place("SGD", {}, [W, dW, np.asarray(0.25, np.float32)])
+    >>> update_in_place("mul rate dW; sub W #0 -> #1", [W, dW, np.asarray(0.25, np.float32)])
     >>> W
     array([0.5, 0.5], dtype=float32)
     """
-    scalars = len(xs) - 2 - STATES[op]
-    bound = tuple(sorted(OPS["mezzo", op].bind(attrs).items()))
-    code = _code(op, tuple(DType.of(x.dtype) for x in xs), scalars, bound)
+    code = _code(rule, tuple(DType.of(x.dtype) for x in xs), states, draws)
     flat = [x if s else x.reshape(-1) for x, s in zip(xs, code.scalar, strict=False)]
-    outs = [flat[0], *flat[2 + scalars :]]
+    outs = [flat[0], *flat[len(xs) - states :]]
     temps = [np.empty(min(BLOCK, flat[0].size), d.numpy) for d in code.temps]
     with np.errstate(all="ignore"):
         Blocks(code, flat, outs, temps).run()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..kernels import UPDATES, Kernel
+from ..kernels import Kernel
 from ..kernels.later import Later
 from .concat import Concat, Split
 from .conv import Conv, ConvTranspose
@@ -73,7 +73,7 @@ KERNELS: tuple[Kernel, ...] = (
     _later("onednn.batch_norm_grad", "norm_grads.BatchNormGrad", "mezzo.BatchNormalizationGrad", True),
     _later("onednn.layer_norm_train", "norm_grads.LayerNormTrain", "LayerNormalization", True),
     _later("onednn.layer_norm_grad", "norm_grads.LayerNormGrad", "mezzo.LayerNormalizationGrad", True),
-    _later("onednn.update", "update.ChainedUpdate", UPDATES),
+    _later("onednn.update", "update.ChainedUpdate", "mezzo.Update"),
     _later("onednn.lstm_train", "recurrent_train.lstm.TRAIN", "mezzo.LSTMTrain"),
     _later("onednn.lstm_grad", "recurrent_train.lstm.GRAD", "mezzo.LSTMGrad"),
     _later("onednn.gru_train", "recurrent_train.gru.TRAIN", "mezzo.GRUTrain"),

@@ -18,7 +18,6 @@ import numpy as np
 from ...ops import DType
 from ...ops.dataclasses import dataclass
 from ...ops.types import Array
-from ...ops.update import STATES
 from ..graph import Node
 from ..kernels.kernel import Ask, Call, Choice, Declined, Work, tensors
 from ..kernels.update import Blocks, Code, Update
@@ -129,7 +128,7 @@ class Plan:
 def plan(node: Node, dtypes: Sequence[DType], size: int) -> Plan:
     """The update that a step on tensors of `size` elements is; Refused where it is no sequence of chains."""
     code = Update.code(node, dtypes)
-    made, temporaries = chains(code, len(dtypes), STATES[node.op])
+    made, temporaries = chains(code, len(dtypes), node.attrs.get("states", 0))
     return Plan(code, made, temporaries, min(size, BLOCK))
 
 

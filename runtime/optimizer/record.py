@@ -1,0 +1,354 @@
+"""What an optimizer is: one class, which says its settings, its states and its rule. Training programs, the servers of
+a store, files and exports need nothing else.
+
+>>> from mezzo.runtime import optimizer
+>>> @optimizer.register
+... class Halfway(optimizer.Optimizer):
+...     share: float = 0.5
+...     slots = ("before",)
+...     def update(self, e, W, dW, rate, before):
+...         mixed = before * self.share + self.decayed(W, dW) * (1 - self.share)
+...         return W - rate * mixed, mixed
+>>> Halfway(rate=0.1).rule()
+'mul s0 0.5; mul dW 0.5; add #0 #1; mul rate #2; sub W #3 -> #4 #2'
+>>> optimizer.create("halfway", share=0.25) == optimizer.from_dict(Halfway(share=0.25).to_dict())
+True
+>>> del optimizer.KINDS["Halfway"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+import numpy as np
+
+from ...ops import DType
+from ...ops.dataclasses import asdict, dataclass, fields, replace
+from ...ops.errors import InputError
+from ...ops.expr import E, Expr, Expressions, inputs
+from ...ops.op import Builder, Value
+from ...ops.standard import written
+from ...ops.types import Array
+from ...ops.update import names_of, read, text_of
+from .. import schedule
+from ..schedule import Schedule
+
+COMMON = ("rate", "weight_decay", "groups")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters whose names match one of `patterns` (shell wildcards): their rate is multiplied by `scale`, and they
+    have a weight decay of their own, if one is given."""
+
+    patterns: tuple[str, ...]
+    scale: float = 1.0
+    weight_decay: float | None = None
+
+    def holds(self, name: str) -> bool:
+        return any(fnmatchcase(name, p) for p in self.patterns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """What all optimizers have: a rate (a number or a schedule), weight decay, and groups of parameters; the first
+    group that a parameter's name matches counts.
+
+    A subclass under `register` is an optimizer of its own. Its fields are settings: numbers. `slots` are the names of
+    its states, which have the shape of the tensor and begin as `first`. It says one of two:
+
+    - `update(e, W, dW, rate, *numbers, *draws, *states)`: the scalar expressions of the new tensor and the new states
+      (`e` is the builder of ops/expr.py). `numbers(e, t)` are expressions of the number of the update (float64, from
+      0), computed once for all tensors; `draws` counts tensors of standard normal numbers. Such a rule steps any part
+      of a tensor, on any server, which needs not know the class.
+    - `whole(g, W, dW, rate, *numbers, *draws, *states)`: values that `g` builds from operators, where a rule measures
+      whole tensors.
+
+    Weight decay is the rule's own matter: `self.weight_decay` is that of the tensor's group.
+    """
+
+    rate: Schedule | float = 0.01
+    weight_decay: float = 0.0
+    groups: tuple[Group, ...] = ()
+    draws: ClassVar[int] = 0
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the states that each parameter has."""
+        return ()
+
+    @property
+    def first(self) -> float:
+        """The first value of the states."""
+        return 0.0
+
+    def numbers(self, e: Expressions, t: Expr) -> Sequence[Expr]:
+        """What the rule takes behind the rate, for update `t` (float64, counted from 0)."""
+        return ()
+
+    def update(self, *given: Any) -> tuple[Expr, ...]:
+        """The rule of an optimizer that steps each element by itself."""
+        raise InputError(
+            f"{type(self).__name__} has no rule",
+            where=type(self).__name__,
+            hint="write update(self, e, W, dW, rate, *states)",
+        )
+
+    def whole(self, *given: Any) -> tuple[Value, ...]:
+        """The rule of an optimizer that looks at whole tensors."""
+        raise NotImplementedError
+
+    @property
+    def kind(self) -> str:
+        """The name under which it is registered."""
+        return type(self).__name__
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether any part of a tensor can be stepped by itself."""
+        return type(self).whole is Optimizer.whole
+
+    def decayed(self, W: Expr, dW: Expr) -> Expr:
+        """The gradient with that of weight_decay / 2 times the squared norm."""
+        return dW + W * self.weight_decay if self.weight_decay else dW
+
+    # -- what runs it -------------------------------------------------------------------------------------------------
+
+    def rule(self) -> str:
+        """The rule as the operator Update has it (ops/update.py). Raises InputError where it is none."""
+        count = len(self._numbers())
+        names = names_of(count, self.draws, len(self.slots))
+        leaves = inputs([DType.DOUBLE] * len(names))
+        made = self.update(E, *leaves)
+        if len(made) != 1 + len(self.slots):
+            raise InputError(
+                f"the rule of {self.kind} gives {len(made)} results for the tensor and {len(self.slots)} states",
+                where=self.kind,
+                hint="return the new tensor, then each new state",
+            )
+        return text_of(made, names)
+
+    def _numbers(self) -> tuple[Expr, ...]:
+        return tuple(self.numbers(E, Expr("input", (), DType.DOUBLE, 0)))
+
+    def numbers_at(self, g: Builder, t: Value) -> list[Value]:
+        """The rate and the other numbers of update `t`, float64 of rank 0."""
+        more = written(g, self._numbers(), [t])
+        assert more is not None  # their text was checked
+        return [schedule.of(self.rate).rate(g, t), *more]
+
+    def add(
+        self, g: Any, W: Value, dW: Value, numbers: Sequence[Value], draws: Sequence[Value], states: Sequence[Value]
+    ) -> tuple[Value, ...]:
+        """Add a step of one tensor to a graph: its next value, and those of its states."""
+        given = (W, dW, *numbers, *draws, *states)
+        if not self.elementwise:
+            return tuple(self.whole(g, *given))
+        counts = {"states": len(states), "draws": len(draws)}
+        attrs = {"rule": self.rule(), **{n: count for n, count in counts.items() if count}}
+        made = g.op("Update", *given, domain="mezzo", outputs=1 + len(states), **attrs)
+        return (made,) if isinstance(made, str) else tuple(made)
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    def group(self, name: str) -> Group:
+        """The group of a parameter."""
+        return next((group for group in self.groups if group.holds(name)), Group(("*",)))
+
+    def decay(self, name: str) -> float:
+        """The weight decay of a parameter."""
+        own = self.group(name).weight_decay
+        return self.weight_decay if own is None else own
+
+    def of(self, name: str) -> Optimizer:
+        """The optimizer as a parameter has it: with the weight decay of its group."""
+        decay = self.decay(name)
+        return self if decay == self.weight_decay else replace(self, weight_decay=decay)
+
+    # -- as data ------------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """The optimizer as plain data; see `from_dict`. One that is not of Mezzo tells its rules too, so that a server
+        that has no such class steps by them."""
+        rate: Any = {"kind": type(r).__name__, **_plain(r)} if not isinstance(r := self.rate, int | float) else r
+        found = {**asdict(self), "kind": self.kind, "rate": rate}
+        if self.kind not in OURS and self.elementwise:
+            found["rules"] = self.rules().to_dict()
+        return found
+
+    def rules(self) -> Rules:
+        """All that a step needs besides the rate."""
+        decays = dict.fromkeys(
+            [self.weight_decay, *(g.weight_decay for g in self.groups if g.weight_decay is not None)]
+        )
+        texts = tuple((decay, replace(self, weight_decay=decay).rule()) for decay in decays)
+        return Rules(texts, text_of(self._numbers(), ("t",)), self.slots, self.first, self.draws)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of an optimizer by weight decay, its numbers as a rule over `t`, its states, their first value, and how
+    many tensors it draws."""
+
+    texts: tuple[tuple[float, str], ...]
+    numbers: str
+    slots: tuple[str, ...]
+    first: float
+    draws: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "texts": [list(pair) for pair in self.texts], "slots": list(self.slots)}
+
+
+def _plain(rate: Any) -> dict[str, Any]:
+    found = {f.name: getattr(rate, f.name) for f in fields(rate)} if type(rate) in schedule.KINDS.values() else {}
+    return {n: {"kind": type(v).__name__, **_plain(v)} if type(v) in schedule.KINDS.values() else v
+            for n, v in found.items()}  # fmt: skip
+
+
+KINDS: dict[str, type[Optimizer]] = {}  # by name
+OURS: set[str] = set()  # those that every process of Mezzo knows
+
+Kind = TypeVar("Kind", bound=Optimizer)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def register(cls: type[Kind]) -> type[Kind]:
+    """Make a subclass of Optimizer a data class, and enter it under its name, which is compared without regard to
+    capitals: whoever has a list of optimizers has it too. A class of yours may be registered again (a cell of a
+    notebook runs twice). Raises InputError for names of Mezzo, and where neither `update` nor `whole` is written."""
+    if not issubclass(cls, Optimizer):
+        raise InputError(f"{cls!r} is no subclass of Optimizer", where="optimizer.register")
+    for name in KINDS:
+        if name.lower() == cls.__name__.lower() and (name in OURS or name != cls.__name__):
+            raise InputError(f"there is an optimizer {name!r} already", where="optimizer.register", hint="rename yours")
+    if cls.update is Optimizer.update and cls.whole is Optimizer.whole:
+        raise InputError(
+            f"{cls.__name__} has no rule",
+            where="optimizer.register",
+            hint="write update(self, e, W, dW, rate, *states)",
+        )
+    if "__dataclass_fields__" not in vars(cls):
+        cls = dataclass(frozen=True, kw_only=True)(cls)
+    KINDS[cls.__name__] = cls
+    return cls
+
+
+def named(name: str) -> type[Optimizer]:
+    """The optimizer of this name, whatever its capitals. Raises InputError that lists all names."""
+    for kind, cls in KINDS.items():
+        if kind.lower() == str(name).lower():
+            return cls
+    known = sorted(kind.lower() for kind in KINDS)
+    near = get_close_matches(str(name).lower(), known, 1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    raise InputError(f"there is no optimizer {name!r}", where="optimizer", hint=f"{meant}One of {', '.join(known)}")
+
+
+def create(given: str | Optimizer, **settings: Any) -> Optimizer:
+    """The optimizer of this name with these settings. Raises InputError for other names and settings.
+
+    >>> create("sgd", rate=0.1, momentum=0.9)  # doctest: +ELLIPSIS
+    SGD(rate=0.1, weight_decay=0.0, groups=(), momentum=0.9, dampening=0.0, nesterov=False)
+    """
+    if isinstance(given, Optimizer):
+        return replace(given, **settings) if settings else given
+    cls = named(given)
+    known = [f.name for f in fields(cls)]
+    strange = [n for n in settings if n not in known]
+    if strange:
+        hint = f"there are {', '.join(known)}"
+        raise InputError(f"{cls.__name__} has no setting {strange[0]!r}", where="optimizer", hint=hint)
+    return cls(**settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried(Optimizer):
+    """An optimizer whose class this process has not: its data, with the rules that they bring."""
+
+    data: Mapping[str, Any]
+    known: Rules
+
+    @property
+    def kind(self) -> str:
+        return str(self.data["kind"])
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return self.known.slots
+
+    @property
+    def first(self) -> float:
+        return self.known.first
+
+    @property
+    def draws(self) -> int:  # type: ignore[override]
+        return self.known.draws
+
+    def numbers(self, e: Expressions, t: Expr) -> Sequence[Expr]:
+        return read(self.known.numbers, {"t": t})
+
+    def rule(self) -> str:
+        return dict(self.known.texts)[self.weight_decay]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.data}
+
+
+def from_dict(data: Mapping[str, Any]) -> Optimizer:
+    """The optimizer that `to_dict` described; InputError for anything else.
+
+    >>> from mezzo.runtime.optimizer import Adam
+    >>> from_dict(Adam(rate=schedule.Cosine(0.1, 10)).to_dict()) == Adam(rate=schedule.Cosine(0.1, 10))
+    True
+    """
+    try:
+        given = dict(data)
+        kind, rules = given.pop("kind"), given.pop("rules", None)
+        given["rate"] = _schedule(given["rate"])
+        given["groups"] = tuple(Group(**{**one, "patterns": tuple(one["patterns"])}) for one in given["groups"])
+        if kind not in KINDS and rules is not None:
+            return _carried(data, given, rules)
+        if kind not in KINDS:
+            raise InputError(
+                f"this describes no optimizer: {kind!r} is not known here",
+                where="optimizer.from_dict",
+                hint="import the module that registers it (mz.optimizer.register)",
+            )
+        return KINDS[kind](**given)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"this describes no optimizer: {error}", where="optimizer.from_dict") from error
+
+
+def _carried(data: Mapping[str, Any], given: Mapping[str, Any], rules: Mapping[str, Any]) -> Carried:
+    """Rules of another process, which are looked at before they are believed."""
+    texts = tuple((float(decay), str(text)) for decay, text in rules["texts"])
+    slots = tuple(str(slot) for slot in rules["slots"])
+    known = Rules(texts, str(rules["numbers"]), slots, float(rules["first"]), int(rules["draws"]))
+    if not 0 <= known.draws <= 8 or len(slots) > 64:
+        raise InputError(f"{known.draws} draws and {len(slots)} states", where="optimizer.from_dict")
+    made = Carried(**{n: given[n] for n in COMMON}, data=dict(data), known=known)
+    names = names_of(len(made._numbers()), known.draws, len(slots))
+    leaves = dict(zip(names, inputs([DType.DOUBLE] * len(names)), strict=True))
+    for _, text in texts:
+        if len(read(text, {n: leaf for n, leaf in leaves.items() if leaf})) != 1 + len(slots):
+            raise InputError("a rule with other results than the tensor and its states", where="optimizer.from_dict")
+    for decay in (made.weight_decay, *(g.weight_decay for g in made.groups if g.weight_decay is not None)):
+        if decay not in dict(texts):
+            raise InputError(f"there is no rule for a weight decay of {decay}", where="optimizer.from_dict")
+    return made
+
+
+def _schedule(data: Any) -> Any:
+    if not isinstance(data, Mapping):
+        return data
+    given = {n: tuple(v) if isinstance(v, list) else _schedule(v) for n, v in data.items() if n != "kind"}
+    return schedule.KINDS[data["kind"]](**given)
+
+
+def states_of(optimizer: Optimizer, value: Array) -> dict[str, Array]:
+    """The states of a tensor, or of a part of it, before its first step."""
+    return {slot: np.full_like(value, optimizer.first) for slot in optimizer.slots}
