@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from ..ops import OPS
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import MezzoError, ModelError
 from ..ops.op import REQUIRED, Op, Param
 from ..ops.types import Array, Tensor, Type
 from ..runtime.autodiff import fresh
-from ..runtime.graph import Graph, Node
+from ..runtime.graph import Graph, Node, names_of
 from ..runtime.infer import infer
 from ..runtime.passes.expand import expand, expanded
 from .proto import kind_by_value
@@ -37,7 +38,30 @@ class Part:
     @classmethod
     def of(cls, graph: Graph) -> Part:
         """The graph with what is known of its values."""
-        return cls(graph, types_of(graph))
+        whole = _whole(graph, names_of(graph))
+        return cls(whole, types_of(whole))
+
+
+def _whole(graph: Graph, taken: set[str]) -> Graph:
+    """The graph with names for outputs that nobody reads, where ONNX asks for one; subgraphs too."""
+
+    def named(node: Node) -> Node:
+        record = OPS.get((node.domain, node.op))
+        asked = (
+            [i for i, p in enumerate(record.outputs) if not (p.optional or p.variadic)] if record is not None else []
+        )
+        outputs = [*node.outputs, *[""] * (max(asked, default=-1) + 1 - len(node.outputs))]
+        missing = [i for i in asked if not outputs[i]]
+        bodies = {a: b for a, v in node.bodies.items() if (b := _whole(v, taken)) is not v}
+        if not missing and not bodies:
+            return node
+        for i in missing:
+            outputs[i] = fresh(f"{next(filter(None, node.outputs), node.op)}.{i}", taken)
+        return replace(node, outputs=tuple(outputs), attrs={**node.attrs, **bodies})
+
+    nodes = tuple(map(named, graph.nodes))
+    same = all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
+    return graph if same else graph.but(nodes=nodes)
 
 
 @dataclass(slots=True, eq=False)

@@ -26,6 +26,7 @@ OWN = {
     "_imperative",
     "_traces",
     "_broken",
+    "_cuts",
     "_seconds",
 }
 

@@ -7,6 +7,7 @@ trace.
 
 from __future__ import annotations
 
+import random
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from typing import Any, Self
 import numpy as np
 
 from ..runtime.arrays.array import Array
+from ..runtime.arrays.running import line_of, site
+from ..runtime.engine import Variable
 from ..runtime.engine.work import OURS
 from .block import OWN, Block
 from .parameter import Parameter
@@ -30,31 +33,55 @@ class Unguarded(Exception):
     """A value that cannot be watched."""
 
 
-def snapshot(value: Any, depth: int = DEEPEST) -> Any:
-    """A value such that two snapshots are equal where the program would do the same."""
+def snapshot(value: Any, depth: int = DEEPEST, arrays: list[Array] | None = None) -> Any:
+    """A value such that two snapshots are equal where the program would do the same. Arrays inside, whose numbers are
+    read anew by each run, are noted down."""
+
+    def inner(v: Any) -> Any:
+        return snapshot(v, depth - 1, arrays)
+
     if isinstance(value, PLAIN):
         return type(value), value if value == value else "nan"
     if isinstance(value, list | tuple):
-        return type(value), tuple(snapshot(v, depth - 1) for v in value) if depth else len(value)
+        return type(value), tuple(map(inner, value)) if depth else len(value)
     if isinstance(value, dict):
-        return dict, tuple((snapshot(k, 1), snapshot(v, depth - 1)) for k, v in value.items()) if depth else len(value)
+        return dict, tuple((snapshot(k, 1), inner(v)) for k, v in value.items()) if depth else len(value)
     if isinstance(value, set | frozenset):
         return type(value), frozenset(map(snapshot, value)) if depth else len(value)
     if isinstance(value, np.ndarray):
         if value.size > LARGEST:
             raise Unguarded(f"an array of NumPy with {value.size} elements is read as a constant")
         return np.ndarray, value.shape, str(value.dtype), value.tobytes() if not value.dtype.hasobject else id(value)
+    if isinstance(value, GENERATORS):
+        return type(value), id(value)
     if isinstance(value, np.generic | np.dtype):
         return type(value), str(value)
     if isinstance(value, FunctionType):
-        return FunctionType, value.__code__
-    if isinstance(value, Array | Block | Parameter | ModuleType | type | MethodType | BuiltinFunctionType):
+        return FunctionType, value.__code__, _bound(value, inner) if depth else None
+    if isinstance(value, Array):
+        if arrays is not None:
+            arrays.append(value)
+        return Array, id(value)
+    if isinstance(value, Parameter):
+        return Parameter, id(value), snapshot(value._data, depth, arrays)
+    if isinstance(value, Block | ModuleType | type | MethodType | BuiltinFunctionType):
         return type(value), id(value)
     held = getattr(value, "__dict__", None)
     library = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
     if not depth or not isinstance(held, dict) or (library and not isinstance(value, SimpleNamespace | Namespace)):
         return type(value), id(value)
-    return type(value), id(value), tuple((k, snapshot(v, depth - 1)) for k, v in held.items())
+    return type(value), id(value), tuple((k, inner(v)) for k, v in held.items())
+
+
+def _bound(function: FunctionType, inner: Callable[[Any], Any]) -> Any:
+    """What tells functions of one code apart: defaults, and what they take from around."""
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            cells.append(inner(cell.cell_contents))
+        except ValueError:  # empty yet
+            cells.append(None)
+    return inner(function.__defaults__), inner(function.__kwdefaults__), tuple(cells)
 
 
 @dataclass(slots=True)
@@ -78,6 +105,8 @@ class Guards:
 
     reads: list[Read] = field(default_factory=list[Read])
     quick: list[tuple[Callable[[], bool], str]] = field(default_factory=list[tuple[Callable[[], bool], str]])
+    codes: set[CodeType] = field(default_factory=set[CodeType])  # whose globals and closures are watched
+    variables: dict[int, Variable] = field(default_factory=dict[int, "Variable"])  # of arrays that are watched
 
     def changed(self) -> str:
         """The name of the first value that is not as it was; empty if all are."""
@@ -91,7 +120,9 @@ class Guards:
 
     def add(self, name: str, find: Callable[[], Any]) -> None:
         """Watch a value from now on."""
-        self.reads.append(Read(find, snapshot(find()), name))
+        arrays: list[Array] = []
+        self.reads.append(Read(find, snapshot(find(), arrays=arrays), name))
+        self.variables |= {id(x._var): x._var for x in arrays}
 
 
 def of_blocks(guards: Guards, root: Block) -> None:
@@ -128,10 +159,12 @@ def attributes(block: Block) -> dict[str, Any]:
 
 
 class Watch:
-    """While it is entered, every function of the user's that is called is noted down, to be guarded afterwards."""
+    """While it is entered, every function of the user's that is called is noted down, to be guarded afterwards; and
+    whether one asks for what is another thing each time (`chance`, with its line): random numbers, the clock."""
 
     def __init__(self) -> None:
         self.seen: dict[CodeType, FrameType] = {}
+        self.chance: tuple[str, str] | None = None
         self._before: Any = None
 
     def __enter__(self) -> Self:
@@ -142,18 +175,70 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         sys.setprofile(self._before)
 
-    def _call(self, frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code not in self.seen and _of_user(frame):
-            self.seen[frame.f_code] = frame
+    def _call(self, frame: FrameType, event: str, called: Any) -> None:
+        if event == "call":
+            if frame.f_code not in self.seen and _of_user(frame):
+                self.seen[frame.f_code] = frame
+        elif event == "c_call" and self.chance is None and (what := _chance(called)) and _asked_by_user(frame):
+            self.chance = what, line_of(*site())
 
     def guard(self, guards: Guards) -> None:
-        """Watch the globals and closures that these functions name."""
+        """Watch the globals and closures that these functions name, their defaults too."""
         for code, frame in self.seen.items():
+            if code in guards.codes:
+                continue
+            guards.codes.add(code)
             for name, find in _named(code, frame.f_globals):
+                _refuse(find())
                 guards.add(f"the global {name!r} of {code.co_name}", find)
             for name, cell in _cells(code, frame):
+                _refuse(cell())
                 guards.add(f"{name!r}, which {code.co_name} takes from around", cell)
+            for function in _functions(frame):
+                if function.__defaults__ or function.__kwdefaults__:
+                    guards.add(f"the defaults of {code.co_name}", lambda f=function: (f.__defaults__, f.__kwdefaults__))  # type: ignore[misc]
         self.seen.clear()  # frames hold what they computed
+
+
+OTHERS = "random numbers are drawn by others than mz.random"
+GENERATORS = (np.random.Generator, np.random.RandomState)
+
+
+def numpys_state(root: Block) -> Any:
+    """Where NumPy's generators stand: its old one, and those in attributes of blocks. No call of theirs is seen."""
+    held = [v for _, b in root.named_blocks() for v in attributes(b).values() if isinstance(v, GENERATORS)]
+    old: Any = np.random.get_state()
+    return old[1].tobytes(), old[2:], [_state(v) for v in held]
+
+
+def _refuse(value: Any) -> None:
+    if isinstance(value, GENERATORS):
+        raise Unguarded(f"{OTHERS} ({type(value).__name__})")
+
+
+def _state(of: Any) -> str:
+    return str(of.bit_generator.state if isinstance(of, np.random.Generator) else of.get_state())
+
+
+def _chance(called: Any) -> str:
+    """What a function of C answers that is another thing each time; empty for others."""
+    of = getattr(called, "__self__", None)
+    name = called.__name__
+    if isinstance(of, random.Random) or name == "urandom":
+        return OTHERS
+    clock = getattr(called, "__module__", None) == "time" or (isinstance(of, type) and of.__module__ == "datetime")
+    return "the clock is read" if clock and name not in ("sleep", "fromisoformat", "fromtimestamp") else ""
+
+
+def _asked_by_user(frame: FrameType | None) -> bool:
+    """Whether the user's code asks, itself or through a library; our own looks at the clock, too."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(OURS):
+            return False
+        if _of_user(frame):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _of_user(frame: FrameType) -> bool:

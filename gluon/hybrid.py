@@ -16,14 +16,17 @@ from ..runtime import arrays as nd
 from ..runtime import autograd
 from ..runtime.arrays.array import Array
 from ..runtime.arrays.kinds import Kind
+from ..runtime.arrays.random import generator
 from ..runtime.arrays.recording import RECORDING
+from ..runtime.engine import Variable
 from ..runtime.session import Session
 from .block import Block
-from .guards import Guards, Unguarded, Watch, attributes, of_blocks, snapshot
+from .guards import OTHERS, Guards, Unguarded, Watch, attributes, numpys_state, of_blocks, snapshot
 from .nest import filled, flat
-from .trace import GraphBreak, Traced, call, trace
+from .recorder import READ, Cut, GraphBreak, Recorder
+from .trace import MISSING, Trace, trace
 
-MOST = 8  # traces for inputs of one kind; what changes more often is better left imperative
+MOST = 8  # traces for inputs of one kind, or ways through one; what changes more often is better left imperative
 _LOCK = threading.RLock()
 
 
@@ -33,8 +36,8 @@ class GraphBroken(UserWarning):
 
 @dataclass(slots=True)
 class Break:
-    """Why a block is not traced, where, and what to do about it; how many calls ran imperatively since, and how many
-    seconds they took."""
+    """Why a block is not traced as one graph, where, and what to do about it. `calls` ran imperatively since, and took
+    so many seconds; or, where it is `cut` there, they went on to another graph, after such a wait for the first."""
 
     block: str
     reason: str
@@ -42,9 +45,11 @@ class Break:
     remedy: str
     calls: int = 0
     seconds: float = 0.0
+    cut: bool = False
 
     def __str__(self) -> str:
-        return f"{self.block} runs imperatively: {self.reason} ({self.where}). {self.remedy}"
+        how = "goes on with another graph" if self.cut else "runs imperatively"
+        return f"{self.block} {how}: {self.reason} ({self.where}). {self.remedy}"
 
 
 class HybridBlock(Block):
@@ -67,8 +72,9 @@ class HybridBlock(Block):
         self._active = False
         self._fullgraph = False
         self._imperative = ""
-        self._traces: dict[Any, list[Traced]] = {}
+        self._traces: dict[Any, list[Trace]] = {}
         self._broken: dict[Any, Break] = {}
+        self._cuts: dict[str, Break] = {}
         self._seconds = 0.0  # spent in calls since it was hybridized
 
     def hybridize(
@@ -85,6 +91,7 @@ class HybridBlock(Block):
         self._active, self._fullgraph = active, fullgraph
         self._traces.clear()
         self._broken.clear()
+        self._cuts.clear()
         self._seconds = 0.0
         super().hybridize(active, static_alloc=static_alloc, static_shape=static_shape, fullgraph=fullgraph, **how)
         return self
@@ -96,8 +103,9 @@ class HybridBlock(Block):
 
     @property
     def breaks(self) -> list[Break]:
-        """What is not traced, in this block and below."""
-        return [b for _, block in self.named_blocks() if isinstance(block, HybridBlock) for b in block._broken.values()]
+        """Where a block is not traced, or not as one graph: this one and those below."""
+        blocks = [block for _, block in self.named_blocks() if isinstance(block, HybridBlock)]
+        return [b for block in blocks for b in (*block._broken.values(), *block._cuts.values())]
 
     def report(self) -> str:
         """The breaks as a table, with their share of the time of this block's calls."""
@@ -108,11 +116,11 @@ class HybridBlock(Block):
         return "\n".join(lines) if len(lines) > 1 else "everything is traced"
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        if RECORDING.broke is not None:  # a trace goes on
+        if RECORDING.trace is not None:
             if self._imperative:
-                RECORDING.broke(f"{type(self).__name__} is kept imperative: {self._imperative}", "")
+                RECORDING.trace.broke(f"{type(self).__name__} is kept imperative: {self._imperative}", "")
             if self._before or self._after:
-                RECORDING.broke(f"{type(self).__name__} has hooks", "remove them, or keep the block imperative")
+                RECORDING.trace.broke(f"{type(self).__name__} has hooks", "remove them, or keep the block imperative")
             return self.forward(*args, **options)
         if not self._active or self._imperative or self._before or self._after:
             return super().__call__(*args, **options)
@@ -138,56 +146,93 @@ class HybridBlock(Block):
         if broken is not None:
             return self._imperatively(broken, args, options)
         several = self._traces.setdefault(key, [])
+        known: Trace | None = None
         for i, traced in enumerate(several):
             if not traced.guards.changed() and traced.fits():
                 if i:  # the latest first
                     several.insert(0, several.pop(i))
-                return call(traced, inputs, training)
+                drawing = generator(inputs[0]._place)
+                before = drawing.state[1]
+                found = traced(inputs)
+                if found is not MISSING:
+                    return found
+                drawing.back(before, drawing.state[1])
+                known = traced
+                break
         if not inputs or not all(p.known and p._data is not None for p in self.collect_params().values()):
             return super().__call__(*args, **options)  # the first input tells the shapes
         try:
             with _LOCK:
-                traced = self._trace(inputs, others)
+                traced = self._trace(inputs, others, known)
         except GraphBreak as error:
             found = Break(type(self).__name__, error.reason, error.where, error.remedy)
             if self._fullgraph:
                 raise InputError(error.reason, where=error.where, hint=error.remedy) from None
-            self._broken[key] = found
-            if not error.reason.endswith("it was asked for"):
-                warnings.warn(str(found), GraphBroken, stacklevel=4)
-            return self._imperatively(found, args, options)
-        several.insert(0, traced)
+            return self._break(key, found, args, options)
+        if traced is not known:
+            several.insert(0, traced)
         if len(several) > MOST:
             names = ", ".join(dict.fromkeys(t.guards.changed() for t in several[1:]))
-            self._broken[key] = Break(
-                type(self).__name__, f"{names} changed in {MOST} calls", "", "pass it as an array, or keep it as it is"
-            )
-            warnings.warn(str(self._broken[key]), GraphBroken, stacklevel=4)
-            several.clear()
-        return call(traced, inputs, training)
+            reason, remedy = f"{names} changed in {MOST} calls", "pass it as an array, or keep it as it is"
+            return self._break(key, Break(type(self).__name__, reason, "", remedy), args, options)
+        found = traced(inputs) if traced.ways <= MOST else MISSING
+        if found is MISSING:
+            where = next(iter(self._cuts.values())).where
+            reason = f"the program goes more than {MOST} ways, as numbers that are read decide"
+            return self._break(key, Break(type(self).__name__, reason, where, READ), args, options)
+        return found
 
-    def _trace(self, inputs: Sequence[Array], others: Any) -> Traced:
+    def _break(self, key: Any, found: Break, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Run imperatively from now on, for inputs of this kind."""
+        self._broken[key] = found
+        self._traces.pop(key, None)
+        if not found.reason.endswith("it was asked for"):
+            warnings.warn(str(found), GraphBroken, stacklevel=4)
+        return self._imperatively(found, args, options)
+
+    def _trace(self, inputs: Sequence[Array], others: Any, known: Trace | None) -> Trace:
+        """Trace a call; `known` is what goes another way where this one begins, and takes it up."""
         guards, watch = Guards(), Watch()
         held = {path: snapshot(attributes(b)) for path, b in self.named_blocks()}
+        chance = numpys_state(self)
+        if known is not None:
+            guards = known.guards
 
         def run(*given: Array) -> Any:
             args, options = (given, {}) if others is None else filled(others, given)
             with watch:
                 return self.forward(*args, **options)
 
+        params = self.collect_params()
         try:
-            made = trace(run, inputs, self.collect_params(), guards)
+            names, way, recorder = trace(run, inputs, params, not self._fullgraph)
             for path, block in self.named_blocks():
                 if snapshot(attributes(block)) != held.get(path):
                     raise GraphBreak(
                         f"forward changes an attribute of {path.rstrip('.') or type(self).__name__}",
                         "return what it computes, or keep the block imperative",
                     )
-            of_blocks(guards, self)
+            if known is None:
+                of_blocks(guards, self)
+            if watch.chance is None and numpys_state(self) != chance:
+                watch.chance = OTHERS, "NumPy's"
+            if watch.chance is not None:
+                raise GraphBreak(watch.chance[0], "draw from mz.random, or pass it as an argument", watch.chance[1])
             watch.guard(guards)
+            _guard_outside(guards, recorder)
         except Unguarded as error:
             raise GraphBreak(str(error), "make it a Parameter with grad_req='null', or an Array") from None
+        made = known or Trace(names, params, guards)
+        made.add(way)
+        made.passed = self._passed
+        for cut in (s.part.cut for s in way if s.part.cut is not None):
+            self._cuts.setdefault(cut.where, Break(type(self).__name__, cut.reason, cut.where, READ, cut=True))
         return made
+
+    def _passed(self, cut: Cut, seconds: float) -> None:
+        told = self._cuts[cut.where]
+        told.calls += 1
+        told.seconds += seconds
 
     def _imperatively(self, broken: Break, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         begin = perf_counter()
@@ -217,9 +262,13 @@ class HybridBlock(Block):
             self(*inputs)
         with autograd.pause(train_mode=False), _LOCK:
             try:
-                traced = trace(self.forward, list(inputs), params, Guards())
+                read, way, _ = trace(self.forward, list(inputs), params, cuts=False)
             except GraphBreak as error:
                 raise InputError(error.reason, where=error.where, hint=error.remedy) from None
+        made = Trace(read, params, Guards())
+        made.add(way)
+        traced = way[0].traced
+        assert traced is not None
         graph = traced.graph
         known = {n: p.data().detach().asnumpy() for n, p in params.items() if n in graph.inputs}
         known |= {n: x.asnumpy() for n, x in traced.captured.items()}
@@ -238,6 +287,26 @@ class HybridBlock(Block):
         else:
             save_onnx(whole, path)
         return self
+
+
+def _guard_outside(guards: Guards, recorder: Recorder) -> None:
+    """See to it that each array from outside is one that is watched; watch the numbers of those that were read, and
+    whether the call was recorded if that was asked for."""
+    for name, x in recorder.outside.items():
+        if id(x._var) not in guards.variables:
+            raise GraphBreak(
+                f"an array comes from where nobody can watch it ({x._kind})",
+                "pass it as an argument, or keep it in an attribute of the block, a global or a closure",
+                recorder.lines[name],
+            )
+    for var, version in recorder.read_outside:
+        guards.quick.append((lambda v=var, n=version: _as_it_was(v, n), "the numbers of an array"))  # type: ignore[misc]
+    if recorder.asked_whether_recorded:
+        guards.quick.append((lambda on=RECORDING.on: RECORDING.on is on, "whether record() is on"))  # type: ignore[misc]
+
+
+def _as_it_was(var: Variable, version: int) -> bool:
+    return var.version == version and var._writer is None
 
 
 def _renamed(graph: Any, names: dict[str, str]) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from ..ops.errors import InputError
 from ..runtime.arrays.array import Array
 from ..runtime.arrays.place import Place, place_of
+from ..runtime.arrays.recording import RECORDING
 from ..runtime.arrays.running import as_array, assign
 from ..runtime.autograd import attach_grad
 from . import initializer
@@ -45,7 +46,6 @@ class Parameter:
         self._request = grad_req
         self._data: Array | None = None
         self._waits: tuple[Initializer, Place] | None = None  # for a shape
-        self.in_trace: Array | None = None  # what stands for it while a block is traced
 
     def __repr__(self) -> str:
         return f"Parameter({self.name}, shape={self.shape}, dtype={self.dtype})"
@@ -105,8 +105,8 @@ class Parameter:
 
     def data(self, ctx: Place | None = None) -> Array:
         """Its array. Raises InputError before it has one."""
-        if self.in_trace is not None:
-            return self.in_trace
+        if RECORDING.trace is not None and (found := RECORDING.trace.data(self)) is not None:
+            return found
         if self._data is None:
             if self._waits is not None:
                 raise InputError(
@@ -121,7 +121,7 @@ class Parameter:
 
     def grad(self) -> Array:
         """The array that its gradient goes to. Raises InputError if it has none."""
-        found = self.data().grad if self.in_trace is None else None
+        found = self.data().grad if self._data is None else self._data.grad
         if found is None:
             raise InputError(f"{self.name!r} has no gradient: grad_req is {self._request}", where="Parameter")
         return found

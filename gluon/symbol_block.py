@@ -8,13 +8,11 @@ from typing import Any, Self
 from ..importers import load_onnx
 from ..ops.errors import InputError
 from ..runtime.arrays.array import Array
-from ..runtime.arrays.recording import RECORDING
 from ..runtime.arrays.running import as_array
 from ..runtime.graph import Graph
 from ..runtime.infer import infer
 from ..train.learning import weights
 from ..train.prepare import prepared
-from .guards import Guards
 from .hybrid import HybridBlock
 from .nest import Slot
 from .parameter import Parameter
@@ -54,7 +52,7 @@ class SymbolBlock(HybridBlock):
         form = self._forms.get(key)
         if form is None or not form.fits():
             form = self._forms[key] = self._form(fed, inputs)
-        return call(form, inputs, RECORDING.training)
+        return call(form, inputs)
 
     def _form(self, fed: list[str], inputs: tuple[Array, ...]) -> Traced:
         graph = self._graph
@@ -64,10 +62,10 @@ class SymbolBlock(HybridBlock):
         whole = graph.but(inputs=(*fed, *self._learnt), initializers=constants)
         typed = infer(whole, types)
         params = {n: self._params[n] for n in self._learnt}
-        drawn = any(not n.record.deterministic for _, n in typed.walk())
+        draws = int(any(not n.record.deterministic for _, n in typed.walk()))
         count = len(graph.outputs)
         shell = Slot(0) if count == 1 else tuple(map(Slot, range(count)))
-        return Traced(typed, count, fed, params, {}, {}, shell, Guards(), drawn)
+        return Traced(typed, count, fed, params, {}, {}, shell, draws)
 
 
 __all__ = ["SymbolBlock", "as_array"]

@@ -1,54 +1,45 @@
-"""Tracing: a block runs once while its operations are remembered; what was remembered becomes a graph, which is planned
-and replayed, forwards and backwards."""
+"""Traces: what was recorded of a block as graphs, which are planned and replayed, forwards and backwards."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import attrgetter, is_
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from ..ops import Tensor
-from ..ops.types import differentiable
-from ..runtime import autograd
+from ..ops.types import Type, differentiable
 from ..runtime.arrays.array import Array
 from ..runtime.arrays.place import Place
 from ..runtime.arrays.random import generator
 from ..runtime.arrays.recording import RECORDING
-from ..runtime.arrays.running import adopt, line_of, memory, one_place, site
+from ..runtime.arrays.running import adopt, memory, one_place
 from ..runtime.arrays.runs import Runs, first
 from ..runtime.arrays.runs import states as of_arrays
 from ..runtime.autodiff import gradients
-from ..runtime.autograd.back import Walk, forward, ordered, without
-from ..runtime.autograd.tape import Fragment, Leaf, mode, note, plain, tracked
-from ..runtime.graph import Graph, State
+from ..runtime.autograd.back import without
+from ..runtime.autograd.tape import Fragment, note, plain, tracked
+from ..runtime.graph import Graph, Node, State
 from ..runtime.passes.prune import prune
 from ..runtime.session import Session
 from ..runtime.typed import TypedBuilder
 from .guards import Guards
 from .nest import Slot, filled, flat
 from .parameter import Parameter
-
-
-class GraphBreak(Exception):
-    """The program looks at what a trace does not have."""
-
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(reason)
-        self.reason, self.remedy = reason, remedy
-        self.where = line_of(*site())
+from .recorder import Cut, Part, Recorder
 
 
 @dataclass(slots=True, eq=False)
 class Traced:
-    """What a block computes for inputs of certain kinds.
+    """A graph that reads inputs (`x0`, ...), parameters (by name) and arrays from outside (`c0`, ...).
 
-    `graph` reads inputs (`x0`, ...), parameters (by name) and arrays from outside (`c0`, ...). `moved` tells which
-    parameters a run in training changes, and to which outputs behind those of the block; `shell` is what forward
-    returns, with the numbers of outputs in the places of arrays. `sessions` read the parameters' arrays, `lies`, where
-    they are.
+    `moved` tells which parameters a run changes, and to which outputs behind the first `count`; `shell` is what forward
+    returns, with the numbers of outputs in the places of arrays; `draws` is how many draws a run makes. `sessions` read
+    the parameters' arrays, `lies`, where they are.
     """
 
     graph: Graph
@@ -58,8 +49,7 @@ class Traced:
     captured: dict[str, Array]
     moved: dict[str, str]
     shell: Any
-    guards: Guards
-    random: bool = False
+    draws: int = 0
     sessions: dict[Any, Any] = field(default_factory=dict[Any, Any])
     lies: list[Any] = field(init=False)
 
@@ -70,8 +60,8 @@ class Traced:
         """Whether the parameters are of the kinds that they were; arrays that were made anew are taken up."""
         if all(map(is_, map(_array, self.params.values()), self.lies)):
             return True
-        now = [p.data() for p in self.params.values()]
-        if any(x._kind is not y._kind for x, y in zip(now, self.lies, strict=True)):
+        now = [p._data for p in self.params.values()]
+        if any(x is None or x._kind is not y._kind for x, y in zip(now, self.lies, strict=True)):
             return False
         self.lies = now
         self.sessions.clear()
@@ -81,127 +71,187 @@ class Traced:
 _array = attrgetter("_data")
 
 
-class Tracing:
-    """The state of a thread that traces: what stands for parameters, and what these become."""
-
-    def __init__(self, params: Mapping[str, Parameter]) -> None:
-        self.params = dict(params)
-        self.moved: dict[str, Array] = {}
-        self.names = {id(p): n for n, p in params.items()}
+# -- one graph after the other ----------------------------------------------------------------------------------------
 
 
-CURRENT: list[Tracing] = []  # of this thread's blocks; tracing is done by one thread at a time (HybridBlock's lock)
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a run ends with: the values that are given out, in which shape, and what parameters become."""
+
+    outputs: tuple[str, ...]
+    moved: Mapping[str, str]
+    shell: Any
+
+
+@dataclass(slots=True, eq=False)
+class Stretch:
+    """One graph of a trace: up to where the program asks for a number, and by that number the graphs that follow."""
+
+    part: Part
+    types: dict[str, Type]
+    constants: dict[str, np.ndarray[Any, Any]]
+    captured: dict[str, Array]
+    end: End | None
+    traced: Traced | None = None
+    next: dict[Any, Stretch] = field(default_factory=dict["Any", "Stretch"])
+
+    def same(self, other: Stretch) -> bool:
+        """Whether it is the same graph, whatever follows."""
+        a, b = self.part, other.part
+        return (
+            len(a.nodes) == len(b.nodes)
+            and all(map(_same_node, a.nodes, b.nodes))
+            and (a.cut and (a.cut.name, a.cut.sort)) == (b.cut and (b.cut.name, b.cut.sort))
+            and self.constants.keys() == other.constants.keys()
+            and all(_same_array(v, other.constants[n]) for n, v in self.constants.items())
+            and all(x is other.captured.get(n) for n, x in self.captured.items())
+        )
+
+
+def _same_array(a: Any, b: Any) -> bool:
+    return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
+
+
+def _same_node(a: Node, b: Node) -> bool:
+    return (a.op, a.domain, a.inputs, a.outputs) == (b.op, b.domain, b.inputs, b.outputs) and all(
+        isinstance(v, Graph) or _same_value(v, b.attrs.get(n)) for n, v in a.attrs.items()
+    )
+
+
+def _same_value(a: Any, b: Any) -> bool:
+    return _same_array(a, b) if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) else bool(a == b)
+
+
+MISSING = object()  # the answer of a trace that has not seen the number that a run has met
+
+
+class Trace:
+    """What a block computes for inputs of certain kinds, as a tree of graphs: one, where no number is asked for."""
+
+    def __init__(self, inputs: list[str], params: Mapping[str, Parameter], guards: Guards) -> None:
+        self.inputs, self.params, self.guards = inputs, dict(params), guards
+        self.root: Stretch | None = None
+        self.passed: Callable[[Cut, float], None] | None = None  # is told of each number that a run asks for
+
+    def stretches(self) -> Iterator[Stretch]:
+        todo = [] if self.root is None else [self.root]
+        while todo:
+            one = todo.pop()
+            yield one
+            todo += one.next.values()
+
+    @property
+    def ways(self) -> int:
+        """How many ways through the program it knows."""
+        return sum(not s.next for s in self.stretches())
+
+    def fits(self) -> bool:
+        """Whether the parameters are of the kinds that they were (see Traced)."""
+        return all(s.traced.fits() for s in self.stretches() if s.traced is not None)
+
+    def add(self, way: Sequence[Stretch]) -> None:
+        """Take up one more way through the program, which begins as those that are known."""
+        if self.root is None or not self.root.same(way[0]):
+            self.root = way[0]
+        at = self.root
+        for here, after in pairwise(way):
+            assert here.part.cut is not None
+            was, known = here.part.cut.was, at.next.get(here.part.cut.was)
+            at.next[was] = at = known if known is not None and known.same(after) else after
+        self._plan(self.root)
+
+    def _plan(self, at: Stretch) -> set[str]:
+        """Make the graph of a stretch, whose outputs are what the graphs behind it read; returns what has to be made
+        before."""
+        below = {n for s in at.next.values() for n in self._plan(s)}
+        made = {o for n in at.part.nodes for o in n.outputs}
+        reads = {i for n in at.part.nodes for i in n.reads()} - made
+        ends = at.end.outputs if at.end is not None else (at.part.cut.name,) if at.part.cut is not None else ()
+        moved = {} if at.end is None else dict(at.end.moved)
+        outputs = (*ends, *sorted((below & made) - {*ends}))
+        if at.traced is None or at.traced.graph.outputs[: at.traced.count] != outputs:
+            given = reads - at.constants.keys()
+            params = {n: p for n, p in self.params.items() if n in given or n in moved}
+            captured = {n: x for n, x in at.captured.items() if n in given}
+            carried = sorted(given - {*self.inputs} - params.keys() - captured.keys())
+            fed = [n for n in (*self.inputs, *carried, *params, *captured) if n in given or n in params]
+            graph = Graph(
+                tuple(fed), (*outputs, *moved.values()), tuple(at.part.nodes), at.constants, at.types, name="trace"
+            )
+            shell = tuple(map(Slot, range(len(outputs)))) if at.end is None else at.end.shell
+            at.traced = Traced(
+                prune(graph), len(outputs), [*self.inputs, *carried], params, captured, moved, shell, at.part.draws
+            )
+        return (below | reads) - made - at.constants.keys() - at.captured.keys()
+
+    def __call__(self, inputs: Sequence[Array]) -> Any:
+        """Replay it on arrays of the kinds that it was made for; MISSING where the program goes a way of which nothing
+        is known."""
+        at = self.root
+        assert at is not None
+        assert at.traced is not None
+        if at.part.cut is None:
+            return call(at.traced, inputs)
+        known = dict(zip(self.inputs, inputs, strict=True))
+        while (cut := at.part.cut) is not None:
+            assert at.traced is not None
+            outs = _outputs(at.traced, [known[n] for n in at.traced.inputs])
+            known.update(zip(at.traced.graph.outputs, outs, strict=False))
+            begin = perf_counter()
+            after = at.next.get(cut.sort(known[cut.name].item()))
+            if self.passed is not None:
+                self.passed(cut, perf_counter() - begin)
+            if after is None:
+                return MISSING
+            at = after
+        assert at.traced is not None
+        return call(at.traced, [known[n] for n in at.traced.inputs])
+
+
+def trace(
+    run: Any, inputs: Sequence[Array], params: Mapping[str, Parameter], cuts: bool
+) -> tuple[list[str], list[Stretch], Recorder]:
+    """Run a block once on stand-ins for its inputs and parameters: the names of inputs, and the graphs of what it did.
+
+    `cuts` says whether the program may ask for numbers. Raises GraphBreak where it does what no graph does.
+    """
+    place = inputs[0]._place
+    recorder, drawing = Recorder(params, place, cuts), generator(place)
+    before = drawing.state[1]
+    names = [recorder.fresh(f"x{i}") for i in range(len(inputs))]
+    given = [recorder.stand_in(x, n) for x, n in zip(inputs, names, strict=True)]
+    try:
+        with recorder.going():
+            found = run(*given)
+    finally:  # what was drawn here is drawn again by the run
+        drawing.back(before, drawing.state[1])
+    results, shell = flat(found)
+    with recorder.going():
+        outputs = tuple(map(recorder.output, results))
+        moved = {n: recorder.output(x) for n, x in recorder.moved.items()}
+    return names, _stretches(recorder, End(outputs, moved, shell)), recorder
+
+
+def _stretches(recorder: Recorder, end: End) -> list[Stretch]:
+    found: list[Stretch] = []
+    for part in recorder.parts:
+        named = {n for node in part.nodes for n in (*node.reads(), *node.outputs)}
+        types = {n: recorder.types[n] for n in named if n in recorder.types}
+        constants = {n: v for n, v in recorder.constants.items() if n in named}
+        captured = {n: x for n, x in recorder.outside.items() if n in named}
+        found.append(Stretch(part, types, constants, captured, end if part is recorder.parts[-1] else None))
+    return found
 
 
 def move(p: Parameter, value: Array) -> None:
     """Let a parameter without a gradient (running statistics) have other numbers after this run."""
-    if p.in_trace is not None and CURRENT:
-        CURRENT[-1].moved[CURRENT[-1].names[id(p)]] = value
-        p.in_trace = value
+    from ..runtime import autograd
+
+    if isinstance(RECORDING.trace, Recorder):
+        RECORDING.trace.move(p, value)
         return
     with autograd.pause():
         p.set_data(value.detach())
-
-
-def broke(reason: str, remedy: str) -> None:
-    raise GraphBreak(reason, remedy)
-
-
-def trace(run: Any, inputs: Sequence[Array], params: Mapping[str, Parameter], guards: Guards) -> Traced:
-    """Run a block once on stand-ins for its inputs and parameters, and make a graph of what it did.
-
-    Raises GraphBreak where the program looks at numbers.
-    """
-    state = Tracing(params)
-    leaves: dict[Leaf, str] = {}
-
-    def stand_in(x: Array, name: str) -> Array:
-        made = plain(x)
-        made._origin = Leaf(x, "null")
-        leaves[made._origin] = name
-        return made
-
-    names = [f"x{i}" for i in range(len(inputs))]
-    given = [stand_in(x, n) for x, n in zip(inputs, names, strict=True)]
-    before = RECORDING.broke
-    CURRENT.append(state)
-    try:
-        for name, p in params.items():
-            p.in_trace = stand_in(p.data(), name)
-        with mode(on=True, training=None):
-            RECORDING.broke = broke
-            found = run(*given)
-    finally:
-        RECORDING.broke = before
-        CURRENT.pop()
-        for p in params.values():
-            p.in_trace = None
-    results, shell = flat(found)
-    for i, y in enumerate(results):
-        if y._origin is None or isinstance(y._origin, Leaf):  # it hands on an input, or something constant
-            with mode(on=True, training=None):
-                results[i] = y + 0 if y._origin is not None else y
-    moved = state.moved
-    return _traced(results, moved, leaves, list(names), params, shell, guards)
-
-
-def _traced(
-    results: Sequence[Array],
-    moved: Mapping[str, Array],
-    leaves: Mapping[Leaf, str],
-    inputs: list[str],
-    params: Mapping[str, Parameter],
-    shell: Any,
-    guards: Guards,
-) -> Traced:
-    outs = [*results, *moved.values()]
-    roots = [y._origin[0] for y in outs if isinstance(y._origin, tuple)]
-    order = ordered(roots)
-    if any(e.fragment is None for e in order):
-        raise GraphBreak(
-            "an autograd.Function is a part of it", "keep that part imperative, or write it with operators"
-        )
-    walk = Walk(order)
-    g, nodes = forward(walk)
-    names: dict[str, str] = {}
-    captured: dict[str, Array] = {}
-    for origin, number in walk.outside.items():
-        known = leaves.get(origin) if isinstance(origin, Leaf) else None
-        name = known or f"c{len(captured)}"
-        names[f"v{number}"] = name
-        if known is None:
-            captured[name] = walk.arrays[number]
-    made = set(walk.made.values())
-    for number, value in enumerate(walk.values):
-        if number not in made and f"v{number}" not in names:
-            if isinstance(value, Array):
-                names[f"v{number}"] = name = f"c{len(captured)}"
-                captured[name] = value
-            else:
-                g.hold(f"v{number}", np.asarray(value))
-    graph = Graph(
-        tuple(names), (), tuple(nodes), g.constants(), g.types, name="trace"
-    )  # fmt: skip
-    outputs: list[str] = []
-    for y in outs:
-        if isinstance(y._origin, tuple):
-            outputs.append(f"v{walk.made[y._origin]}")
-        else:
-            raise GraphBreak("an output does not depend on the inputs", "compute it outside of the block")
-
-    def new(several: Sequence[str]) -> tuple[str, ...]:
-        return tuple(names.get(n, n) for n in several)
-
-    turned = graph.rename(names)
-    turned = turned.but(
-        inputs=new(graph.inputs),
-        nodes=tuple(replace(n, inputs=new(n.inputs)) for n in turned.nodes),
-        types={names.get(n, n): t for n, t in graph.types.items()},
-        outputs=new(outputs),
-    )
-    states = dict(zip(moved, turned.outputs[len(results) :], strict=True))
-    drawn = any(not n.record.deterministic for _, n in turned.walk())
-    return Traced(turned, len(results), inputs, dict(params), captured, states, shell, guards, drawn)
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
@@ -211,23 +261,28 @@ def _traced(
 class Ways:
     """The programs of a trace while gradients are recorded: forwards, which also gives what the way back reads, and
     backwards, from that, the inputs and the outputs' gradients (`feeds` names where each comes from), to the gradients
-    of `wrt`."""
+    of `wrt`. `reached` are the outputs that lead back to any of these, by number."""
 
     forward: Runs
     back: Runs
     feeds: tuple[str, ...]
     wrt: tuple[str, ...]
+    reached: frozenset[int]
 
 
-def call(traced: Traced, inputs: Sequence[Array], training: bool) -> Any:
-    """Replay a trace on arrays of the kinds that it was made for."""
-    given = _given(traced, inputs) if RECORDING.on else {}
-    if tracked([*given.values()]):
-        outs = _recorded(traced, given, inputs, training)
-    else:
-        outs = _plain(traced, inputs, training)
+def call(traced: Traced, inputs: Sequence[Array]) -> Any:
+    """Replay a graph on arrays of the kinds that it was made for; inside of a trace, as a part of that."""
+    outs = _outputs(traced, inputs)
     shell = traced.shell
     return outs[shell] if shell.__class__ is Slot else filled(shell, outs)
+
+
+def _outputs(traced: Traced, inputs: Sequence[Array]) -> Sequence[Array]:
+    if RECORDING.trace is not None:
+        given = [*_given(traced, inputs).values()]
+        return RECORDING.trace.graph(_fragment(traced), given, lambda: _plain(traced, inputs))
+    given = [*_given(traced, inputs).values()] if RECORDING.on else []
+    return _recorded(traced, given, inputs) if tracked(given) else _plain(traced, inputs)
 
 
 def _given(traced: Traced, inputs: Sequence[Array]) -> dict[str, Array]:
@@ -237,12 +292,23 @@ def _given(traced: Traced, inputs: Sequence[Array]) -> dict[str, Array]:
     return {n: known[n] for n in traced.graph.inputs}
 
 
-def _plain(traced: Traced, inputs: Sequence[Array], training: bool) -> list[Array]:
-    key = training, inputs[0]._place
+def _fragment(traced: Traced) -> Fragment:
+    """The graph as a piece of another one."""
+    found: Fragment | None = traced.sessions.get("fragment")
+    if found is None:
+        g = traced.graph
+        found = traced.sessions["fragment"] = Fragment(
+            g.nodes, g.inputs, g.outputs[: traced.count], dict(g.types), dict(g.initializers)
+        )
+    return found
+
+
+def _plain(traced: Traced, inputs: Sequence[Array]) -> list[Array]:
+    key = inputs[0]._place
     found = traced.sessions.get(key)
     if found is None:
         outputs = traced.graph.outputs[: traced.count]
-        runs = _runs(traced, traced.graph.but(outputs=outputs), traced.count, training, _place(traced, inputs))
+        runs = _runs(traced, traced.graph.but(outputs=outputs), traced.count, _place(traced, inputs))
         fed = [p.name for p in runs.session.inputs]
         outside = traced.captured
         # arrays, or which of the inputs
@@ -253,40 +319,40 @@ def _plain(traced: Traced, inputs: Sequence[Array], training: bool) -> list[Arra
     return _run(traced, runs, given, inputs)
 
 
-def _recorded(traced: Traced, given: dict[str, Array], inputs: Sequence[Array], training: bool) -> list[Array]:
+def _recorded(traced: Traced, arrays: Sequence[Array], inputs: Sequence[Array]) -> Sequence[Array]:
+    given = dict(zip(traced.graph.inputs, arrays, strict=True))
     wanted = tuple(n for n, x in given.items() if x._origin is not None and differentiable(x._kind.tensor))
-    key = ("recorded", training, wanted, inputs[0]._place)
+    key = "recorded", wanted, inputs[0]._place
     ways = traced.sessions.get(key)
     if ways is None:
-        ways = traced.sessions[key] = _both_ways(traced, wanted, training, _place(traced, inputs))
+        ways = traced.sessions[key] = _both_ways(traced, wanted, _place(traced, inputs))
+    if not ways.reached:  # nothing leads back
+        return _plain(traced, inputs)
     made = _run(traced, ways.forward, [given[p.name] for p in ways.forward.session.inputs], inputs)
     outs, saved = made[: traced.count], made[traced.count :]
     names, ys = list(given), [plain(y) for y in outs]
 
     def back(dys: Sequence[Array | None]) -> list[Array | None]:
-        feeds = {f"s{i}": x for i, x in enumerate(saved)} | {f"y{i}": y for i, y in enumerate(ys)}
+        feeds = {f"@s{i}": x for i, x in enumerate(saved)} | {f"@y{i}": y for i, y in enumerate(ys)}
         for i, (dy, out) in enumerate(zip(dys, ys, strict=True)):
-            feeds[f"dy{i}"] = adopt(np.zeros(out.shape, out.dtype), out._place) if dy is None else dy
+            feeds[f"@dy{i}"] = adopt(np.zeros(out.shape, out.dtype), out._place) if dy is None else dy
         feeds |= held
         found = ways.back([feeds[source] for source in ways.feeds], ys[0]._place)
         by_name = dict(zip(ways.wrt, found, strict=True))
         return [by_name.get(n) for n in names]
 
     held = {n: plain(x) for n, x in given.items()}
-    fragment = traced.sessions.get("fragment")
-    if fragment is None:
-        g = traced.graph
-        fragment = traced.sessions["fragment"] = Fragment(
-            g.nodes, g.inputs, g.outputs[: traced.count], dict(g.types), dict(g.initializers)
-        )
-    note("a hybridized block", fragment, list(given.values()), outs, back=back)
+    note("a hybridized block", _fragment(traced), arrays, outs, back=back)
+    for i, out in enumerate(outs):
+        if i not in ways.reached:
+            out._origin = None
     return outs
 
 
 def _run(traced: Traced, runs: Runs, given: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
-    """A run, which is one more draw of the device's generator if it draws."""
+    """A run, with as many draws of the device's generator as it makes."""
     place = inputs[0]._place
-    return runs(given, place, generator(place).advance() if traced.random else None)
+    return runs(given, place, generator(place).advance(traced.draws) if traced.draws else None)
 
 
 def _place(traced: Traced, inputs: Sequence[Array]) -> Place:
@@ -294,11 +360,11 @@ def _place(traced: Traced, inputs: Sequence[Array]) -> Place:
     return one_place("a hybridized block", [*inputs, *traced.lies, *traced.captured.values()])
 
 
-def _runs(traced: Traced, graph: Graph, count: int, training: bool, place: Place) -> Runs:
+def _runs(traced: Traced, graph: Graph, count: int, place: Place) -> Runs:
     """Runs of the trace's graph with these outputs, `count` of them arrays; parameters lie where they are."""
     lies = {n: x for n, x in zip(traced.params, traced.lies, strict=True) if n in graph.inputs}
     memories = {n: memory(x) for n, x in lies.items()}
-    moved = traced.moved if training else {}
+    moved = traced.moved
     states = tuple(State(n, n, moved.get(n, n)) for n in lies)
     whole = graph.but(
         inputs=tuple(i for i in graph.inputs if i not in lies),
@@ -311,7 +377,7 @@ def _runs(traced: Traced, graph: Graph, count: int, training: bool, place: Place
     return Runs(session, "block", [*lies.values()], [lies[n] for n in moved if n in lies], count)
 
 
-def _both_ways(traced: Traced, wanted: Sequence[str], training: bool, place: Place) -> Ways:
+def _both_ways(traced: Traced, wanted: Sequence[str], place: Place) -> Ways:
     """Split the graph with its gradients in two: what runs forwards, and what waits for the outputs' gradients."""
     graph = traced.graph
     g = TypedBuilder(graph.types, prefix="d/")
@@ -323,21 +389,33 @@ def _both_ways(traced: Traced, wanted: Sequence[str], training: bool, place: Pla
         known = graph.types[y]
         assert isinstance(known, Tensor)
         if differentiable(known):
-            seeds[y] = f"dy{i}"
-            g.types[f"dy{i}"] = known.forget()
+            seeds[y] = f"@dy{i}"
+            g.types[f"@dy{i}"] = known.forget()
     found = gradients(g, graph.nodes, seeds, wanted)
     wrt = tuple(n for n in wanted if n in found)
     fed = {*graph.inputs, *seeds.values()}
     backwards = without(g, {*fed, *_made_forwards(g.nodes(), seeds)}, [found[n] for n in wrt])
     saved = [n for n in backwards.inputs if n not in fed and n not in outputs]
     every = graph.but(nodes=g.nodes(), initializers=g.constants(), types=g.types)
-    ahead = prune(every.but(outputs=(*outputs, *saved, *(traced.moved.values() if training else ()))))
+    ahead = prune(every.but(outputs=(*outputs, *saved, *traced.moved.values())))
     whole = ahead.but(outputs=(*outputs, *saved))
-    forward = _runs(traced, whole, len(whole.outputs), training, place)
-    names = {n: f"s{i}" for i, n in enumerate(saved)} | {n: f"y{i}" for i, n in enumerate(outputs)}
+    forward = _runs(traced, whole, len(whole.outputs), place)
+    names = {n: f"@s{i}" for i, n in enumerate(saved)} | {n: f"@y{i}" for i, n in enumerate(outputs)}
     feeds = tuple(names.get(n, n) for n in backwards.inputs)
-    back = Runs(Session(backwards, device=place.device), "backward of a block")
-    return Ways(forward, back, feeds, wrt)
+    ports = zip(whole.outputs, forward.session.program.outputs, strict=False)
+    made = {n: p.type for n, p in ports if n in backwards.types}  # a plan knows sizes that rules do not
+    back = Runs(Session(backwards.but(types={**backwards.types, **made}), device=place.device), "backward of a block")
+    led = _led_to(graph, wanted)
+    return Ways(forward, back, feeds, wrt, frozenset(i for i, y in enumerate(outputs) if y in led))
+
+
+def _led_to(graph: Graph, wanted: Sequence[str]) -> set[str]:
+    """The values that a tape would follow back to these."""
+    led = set(wanted)
+    for node in graph.nodes:
+        if (node.domain, node.op) != ("mezzo", "StopGradient") and not led.isdisjoint(node.reads()):
+            led.update(o for o in node.outputs if o and differentiable(graph.types[o]))
+    return led
 
 
 def _made_forwards(nodes: Sequence[Any], seeds: Mapping[str, str]) -> set[str]:

@@ -40,6 +40,27 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (dys[0],)
 
 
+@op("StopGradient", domain="mezzo", outputs=("output",), samples=[Sample([f32(2, 3)]), Sample([f32()])])
+def stop_gradient(k: Context, input: Array) -> Array:
+    """The input, through which no gradient goes back: what detach() and pause() are in a graph."""
+    return input.copy()
+
+
+@stop_gradient.infer
+def _(input: Type) -> Type:
+    return input
+
+
+@stop_gradient.body
+def _(g: Builder, xs: Any, types: Any) -> Value:
+    return g.Identity(xs[0])
+
+
+@stop_gradient.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[None]:
+    return (None,)
+
+
 def _target(shape: Sequence[int], dims: Sequence[Dim], allowzero: int) -> tuple[Dim, ...]:
     """Dims that a reshape to `shape` gives to a value of these dims."""
     if shape.count(-1) > 1 or min(shape, default=0) < -1:

@@ -79,8 +79,8 @@ MODULES: dict[str, str] = {
     "ml_maps": "ai.onnx.ml::CastMap ai.onnx.ml::DictVectorizer ai.onnx.ml::ZipMap",
     "ml_trees": "ai.onnx.ml::TreeEnsembleRegressor ai.onnx.ml::TreeEnsembleClassifier ai.onnx.ml::TreeEnsemble",
     "movement": """
-        Identity Reshape Flatten Squeeze Unsqueeze Transpose Concat Split Expand Tile DepthToSpace SpaceToDepth
-        Trilu
+        Identity mezzo::StopGradient Reshape Flatten Squeeze Unsqueeze Transpose Concat Split Expand Tile DepthToSpace
+        SpaceToDepth Trilu
     """,
     "ngrams": "TfIdfVectorizer",
     "norm": """

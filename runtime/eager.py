@@ -18,7 +18,7 @@ from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass
 from ..ops.errors import BudgetError, Cancelled, DeadlineError, ExecutionError, ShapeError, UnsupportedModel
 from ..ops.types import Array, type_of
-from .graph import COPY, Graph, Node
+from .graph import COPY, DRAW, RESULT, Graph, Node
 from .infer import body_of
 from .onednn.invalid import Invalid
 
@@ -242,11 +242,15 @@ def _interpreter(
 def node_key(node: Node, key: tuple[int, ...]) -> tuple[int, ...]:
     """The random key of a node: the run's key and a 64-bit id that survives rewriting (from its output's name).
 
-    A copy draws the numbers of its original: a gradient may run a body again (`TypedBuilder.grad_of`).
+    A copy draws the numbers of its original: a gradient may run a body again (`TypedBuilder.grad_of`). A draw of a
+    trace is the draw of array code that it stands for, so many after the first of the run.
     """
     if node.record.deterministic:
         return key
     from hashlib import blake2b
 
     name = next(o for o in node.outputs if o).rpartition(COPY)[2]
+    _, _, number = name.partition(DRAW)
+    if number.isdecimal():
+        key, name = (*key[:-1], key[-1] + int(number)), RESULT
     return (*key, int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little"))

@@ -22,8 +22,8 @@ PRODUCER, DOMAIN, MODEL_VERSION, SIGNATURE = (
     f"mezzo.source.{field}" for field in ("producer", "domain", "model_version", "signature")
 )
 COPY = "@/"  # ends the prefix of a copied subgraph's names: what follows are the names of the original
-
-
+RESULT = "y"  # the first output of an operator that runs alone: by it random numbers are drawn
+DRAW = "draw@"  # begins the name of what a node of a trace draws: which draw of the run it is follows
 AGAIN = "@again"  # how the names of nodes end that compute something a second time, to keep it in memory less long
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from ...runtime.arrays import functions as nd
 from ...runtime.arrays.array import Array
-from ...runtime.arrays.kinds import known
 from ...runtime.arrays.random import generator
 from ...runtime.arrays.recording import RECORDING
 from ...runtime.arrays.running import apply
@@ -116,11 +115,8 @@ class Dropout(HybridBlock):
     def forward(self, x: Array) -> Array:
         if not RECORDING.training or not self._rate:
             return x
-        if RECORDING.broke is not None and not self._axes:  # drawn anew by each run of the graph
-            made: Array = apply("Dropout", x, known(self._rate, np.float32), known(True, np.bool_))
-            return made
-        if RECORDING.broke is not None:
-            RECORDING.broke("dropout along axes draws a mask of its own", "keep this block imperative")
+        if not self._axes:
+            return generator(x.device).dropout(x, self._rate)
         shape = tuple(1 if i in self._axes else n for i, n in enumerate(x.shape))
         kept = generator(x.device).uniform(shape=shape) >= self._rate
         return x * (kept.astype(x.dtype) * (1 / (1 - self._rate)))

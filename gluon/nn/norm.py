@@ -55,7 +55,7 @@ class BatchNorm(_Scaled):
         if not RECORDING.training or self._global:
             made: Array = apply("BatchNormalization", x, gamma, beta, *running, **attrs)
             return made
-        if RECORDING.broke is None:  # what a tape has read must not change in place, and these do
+        if RECORDING.trace is None:  # what a tape has read must not change in place, and these do
             running = running[0].copy(), running[1].copy()
         y, mean, var = apply("BatchNormalization", x, gamma, beta, *running, outputs=3, training_mode=1, **attrs)
         move(self.running_mean, mean)

@@ -165,21 +165,25 @@ class Array(Ordered):
 
     def item(self) -> Any:
         """The only element, as a number of Python. Raises ShapeError if there are several."""
-        if self._kind.size != 1:
-            raise ShapeError(f"{self._kind} is not one number", where="mezzo.nd", hint="asnumpy() or tolist()")
-        return running.read(self).item()
+        return self._number(None)
 
     asscalar = item
+
+    def _number(self, sort: type | None) -> Any:
+        """The only element; `sort` says as what it is wanted."""
+        if self._kind.size != 1:
+            raise ShapeError(f"{self._kind} is not one number", where="mezzo.nd", hint="asnumpy() or tolist()")
+        return running.read(self, sort).item()
 
     def tolist(self) -> Any:
         """The elements as numbers of Python, in lists."""
         return running.read(self).tolist()
 
     def __bool__(self) -> bool:
-        return bool(self.item())
+        return bool(self._number(bool))
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._number(int))
 
     def __float__(self) -> float:
         return float(self.item())
@@ -190,7 +194,7 @@ class Array(Ordered):
     def __index__(self) -> int:
         if self._kind.dtype.kind not in "iu" or self._kind.shape:
             raise TypeError(f"{self._kind} is no index")
-        return int(self.item())
+        return int(self._number(int))
 
     def __iter__(self) -> Iterator[Array]:
         return (self[i] for i in range(len(self)))

@@ -42,6 +42,8 @@ def view(x: Array, key: Key) -> Array:
     shape = _shape(x, key)
     out = Array(x._var, kind_of(x._kind.dtype, shape), x._place, (*x._view, key))
     out._code, out._at = site()
+    if RECORDING.trace is not None:
+        RECORDING.trace.seen_from(x, out)
     return out
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...ops import DType, Tensor
 from ...ops.types import Type
-from ..graph import GraphBuilder, Node
+from ..graph import RESULT, GraphBuilder, Node
 from ..session import Session
 from .kinds import Kind, Known
 from .place import Place
@@ -33,7 +33,6 @@ SESSIONS = 256  # that are kept, with their memory: a program that goes on makin
 
 Template = tuple["Kind | Known | None", ...]
 Key = tuple[str, str, Template, tuple[tuple[str, Any], ...], int, str]
-RESULT = "y"  # the first output of a graph of one node: by it random numbers are drawn
 
 
 def pays(domain: str, name: str, types: tuple[Type | None, ...]) -> bool:
@@ -100,4 +99,4 @@ def ran(session: Session, feeds: dict[str, Any], draw: tuple[int, ...] | None = 
     return ran_on_gpu(session, feeds, int(device.partition(":")[2]), draw)
 
 
-__all__ = ["FROM", "RESULT", "Planned", "pays", "ran"]
+__all__ = ["FROM", "Planned", "pays", "ran"]

@@ -16,11 +16,11 @@ from ...ops.errors import ShapeError, UnsupportedModel
 from ...ops.expr import EXACT, Expr, Lowered, Register, lower
 from ..eager import node_key
 from ..fresh import LEAST, counted, fresh
-from ..graph import Node
+from ..graph import RESULT, Node
 from .kinds import MOST, Kind, Known, kind_of
 from .moving import moves
 from .place import Place
-from .planned import RESULT, Planned, pays
+from .planned import Planned, pays
 
 Template = tuple["Kind | Known | None", ...]
 Call = Callable[..., Any]

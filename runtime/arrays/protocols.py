@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .array import Array
+from .recording import RECORDING
 from .running import assign
 
 # ufuncs of NumPy that the standard calls by another name
@@ -55,6 +56,8 @@ def function(given: Any, args: Any, kwargs: Any) -> Any:
 
 def dlpack(x: Array, options: dict[str, Any]) -> Any:
     """A capsule over the memory of an array, once it is computed."""
+    if RECORDING.trace is not None:
+        RECORDING.trace.read(x)
     x.wait_to_read()
     memory = x._look(x._var._value)
     return memory.__dlpack__(**{n: v for n, v in options.items() if v is not None})

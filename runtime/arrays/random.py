@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import random as python_random
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from ...ops import DType
 from ...ops.errors import InputError
 from ..manifest import Manifest, NotTheSame, read, taken
 from .array import Array
-from .kinds import dtype_of
+from .kinds import Known, dtype_of, known
 from .place import Place, cpu, place_of
+from .recording import RECORDING
 from .running import as_array, assign, cast, ready, run
 from .searching import argsort
 from .shaping import take
@@ -28,6 +29,7 @@ from .shaping import take
 Where = Place | str | None
 Shape = int | Sequence[int]
 WORD = 2.0**-24  # what the numbers of one draw are multiples of
+_LOCK = threading.Lock()
 
 
 class Generator:
@@ -45,7 +47,7 @@ class Generator:
 
     def __init__(self, *key: int, device: Where = None) -> None:
         self._key, self._place = key or (0,), None if device is None else place_of(device)
-        self._draws, self._next = 0, count()
+        self._draws = 0
 
     def __repr__(self) -> str:
         return f"<Generator {self._key}, {self._draws} draws>"
@@ -58,39 +60,56 @@ class Generator:
     @state.setter
     def state(self, state: tuple[tuple[int, ...], int]) -> None:
         self._key, self._draws = tuple(state[0]), state[1]
-        self._next = count(state[1])
 
     def child(self, number: int) -> Generator:
         """Another one, whose numbers have nothing to do with this one's: for a thread, a worker, an array."""
         return Generator(*self._key, number, device=self._place)
 
-    def advance(self) -> tuple[int, ...]:
-        """The key of one more draw, which may be made elsewhere: by a run of a graph."""
-        number = next(self._next)  # one thread at a time gets it
-        self._draws = number + 1
+    def advance(self, draws: int = 1) -> tuple[int, ...]:
+        """The key of one more draw, or the first key of several, which may be made elsewhere: by a run of a graph."""
+        if RECORDING.trace is not None:
+            RECORDING.trace.drawn(self)
+        with _LOCK:
+            number = self._draws
+            self._draws += draws
         return (*self._key, number)
 
-    def _draw(self, name: str, given: tuple[Array, ...], device: Where, attrs: dict[str, Any]) -> Array:
+    def back(self, before: int, after: int) -> None:
+        """Let the draws from `before` to `after` be made once more, if there was none since."""
+        with _LOCK:
+            if self._draws == after:
+                self._draws = before
+
+    def _draw(
+        self,
+        name: str,
+        given: tuple[Array, ...],
+        device: Where,
+        attrs: dict[str, Any],
+        *fixed: Known,
+        outputs: int = 1,
+    ) -> Any:
         key = self.advance()
-        made = ready(name, tuple([x._kind for x in given]), tuple(attrs.items()))
+        made = ready(name, (*[x._kind for x in given], *fixed), tuple(attrs.items()), outputs=outputs)
         place = place_of(device) if device is not None else self._place or cpu()
         place = given[0].device if given else place
-        result: Array = run(made, given, place, made.on(place, key))
-        return result
+        return run(made, given, place, made.on(place, key))
 
     def uniform(
         self, low: float = 0.0, high: float = 1.0, shape: Shape = (), *, dtype: Any = "float32", ctx: Where = None
     ) -> Array:
         """Floats in [low, high): `RandomUniform`."""
         attrs = {"low": float(low), "high": float(high), "shape": _shape(shape), "dtype": _float(dtype)}
-        return self._draw("RandomUniform", (), ctx, attrs)
+        made: Array = self._draw("RandomUniform", (), ctx, attrs)
+        return made
 
     def normal(
         self, shape: Shape = (), loc: float = 0.0, scale: float = 1.0, *, dtype: Any = "float32", ctx: Where = None
     ) -> Array:
         """Floats of a normal distribution: `RandomNormal`."""
         attrs = {"mean": float(loc), "scale": float(scale), "shape": _shape(shape), "dtype": _float(dtype)}
-        return self._draw("RandomNormal", (), ctx, attrs)
+        made: Array = self._draw("RandomNormal", (), ctx, attrs)
+        return made
 
     def randint(self, low: int, high: int, shape: Shape = (), *, dtype: Any = "int64", ctx: Where = None) -> Array:
         """Whole numbers in [low, high). Raises InputError for an empty range, or one beyond 2**48."""
@@ -107,8 +126,15 @@ class Generator:
     def bernoulli(self, prob: Array | float = 0.5, shape: Shape | None = None, *, ctx: Where = None) -> Array:
         """Whether something of a probability happens: `Bernoulli`, as booleans; in the shape of an array of them."""
         if isinstance(prob, Array):
-            return self._draw("Bernoulli", (prob,), None, {"dtype": DType.BOOL.onnx})
+            made: Array = self._draw("Bernoulli", (prob,), None, {"dtype": DType.BOOL.onnx})
+            return made
         return self.uniform(shape=() if shape is None else shape, ctx=ctx) < prob
+
+    def dropout(self, x: Array, rate: float) -> Array:
+        """Zeros instead of a share `rate` of the elements, and the others larger in turn: `Dropout`."""
+        training = known(rate, np.float32), known(True, np.bool_)
+        made: Array = self._draw("Dropout", (x,), None, {}, *training, outputs=2)[0]  # its gradient reads the mask
+        return made
 
     def permutation(self, n: int, *, ctx: Where = None) -> Array:
         """0 to n - 1 in random order."""

@@ -28,7 +28,6 @@ from .recording import RECORDING
 Operand = Any  # an Array, an np.ndarray without axes (a scalar that differs from call to call), a Known, or None
 A = TypeVar("A", bound=Array)
 SCALARS = (bool, int, float, complex)
-READ = "use where() for the choice, or keep this part imperative: block.keep_imperative()"
 
 
 # -- where the user is ------------------------------------------------------------------------------------------------
@@ -87,7 +86,7 @@ def ready(
 
 def run(made: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None) -> Any:
     """Run a prepared operator on arrays of its kinds, and scalars; `call` computes in its place if given."""
-    if RECORDING.on:
+    if RECORDING.noted:
         return recording.run(made, given, place, call)
     return run_unseen(made, given, place, call)
 
@@ -320,16 +319,20 @@ def adopt(value: Any, place: Place) -> Array:
     """An array over memory that is there, and that nobody else writes; on a GPU, a copy of what lies on the host."""
     if place.name != "cpu" and isinstance(value, np.ndarray):
         value = lying(value, place)
-    return _made(engine(), "array", value, kind_of_value(value), place, *site())
+    made = _made(engine(), "array", value, kind_of_value(value), place, *site())
+    if RECORDING.trace is not None:
+        RECORDING.trace.made(made)
+    return made
 
 
 # -- reading and writing ----------------------------------------------------------------------------------------------
 
 
-def read(x: Array) -> np.ndarray[Any, Any]:
-    """A copy of the elements. It is taken by a workload: in the order of the others that touch the array."""
-    if RECORDING.broke is not None and x._origin is not None:
-        RECORDING.broke(f"the numbers of an array are read ({x._kind})", READ)
+def read(x: Array, sort: type | None = None) -> np.ndarray[Any, Any]:
+    """A copy of the elements. It is taken by a workload: in the order of the others that touch the array. `sort` says
+    as what sort of number the only one is wanted."""
+    if RECORDING.trace is not None:
+        RECORDING.trace.read(x, sort)
     one = x._var._engine
     if one.only_calls() and x._var._failure is None:
         taken: np.ndarray[Any, Any] = fetched(x._look(x._var._value))
@@ -378,6 +381,10 @@ def assign(target: Array, value: Operand) -> None:
         source = as_array(source, target._place) if source.__class__ is np.ndarray else source
         source = cast(source, target._kind.dtype)
         source = source if source.shape == target.shape else apply("Expand", source, known(target.shape))
+    if RECORDING.trace is not None:
+        value = cast(as_array(source, target._place), target._kind.dtype)
+        value = value if value.shape == target.shape else apply("Expand", value, known(target.shape))
+        RECORDING.trace.write(target, value)
     write(target, _same, (source,), not target._view)
 
 
@@ -405,6 +412,8 @@ def inplace(name: str, target: A, other: Operand, floating: bool = False) -> A:
     if b.__class__ is Array and b._place is not target._place:
         raise several_places(name, (target, b))
     place = target._place
+    if RECORDING.trace is not None:
+        RECORDING.trace.write(target, run(made, (a, b)))
     write(target, made.on(place), (a, b), False, name, made.into if place.name == "cpu" else None)
     return target
 
@@ -470,8 +479,13 @@ def _put(target: Array, call: Call, given: tuple[Any, ...], into: Call | None) -
 
 def moved(x: Array, place: Place, copy: bool = False) -> Array:
     """The array on a device: itself if it is there and no copy is wanted."""
-    if x._place is place and not copy:
-        return x
+    if x._place is place:
+        if not copy:
+            return x
+        if RECORDING.trace is not None:
+            return x.copy()
+    elif RECORDING.trace is not None:
+        RECORDING.trace.broke(f"an array moves from {x._place} to {place}", "move it outside of the block")
     one = engine()
     out = Array(Variable(one, "copy", None), x._kind, place)
     call = partial(lying, place=place)

@@ -14,6 +14,7 @@ from ...ops.errors import InputError
 from ...ops.types import differentiable
 from ..arrays.array import Array
 from ..arrays.kinds import kind_of
+from ..arrays.recording import RECORDING
 from ..arrays.running import adopt, assign, inplace
 from ..arrays.runs import Runs
 from ..autodiff import gradients
@@ -70,6 +71,10 @@ def back(
     sums = Sums()
     for i, head in enumerate(heads):
         if head._origin is None:
+            if RECORDING.trace is not None:
+                RECORDING.trace.broke(
+                    "backward through what was recorded outside of the block", "record, and go back, inside of it"
+                )
             raise InputError(
                 f"{head.where} does not depend on anything that has a gradient",
                 where="autograd",
@@ -82,11 +87,24 @@ def back(
         entry.check()
     with mode(on=create, training=None):
         for piece in reversed(_pieces(order, create)):
+            if create and piece[0].back is not None:
+                _refuse_draws(piece[0])
             _through(piece, sums, create, {*wanted})
     if not retain:
         for entry in order:
             entry.release()
     return sums
+
+
+def _refuse_draws(entry: Entry) -> None:
+    """Raise InputError for a block that draws random numbers: its graph, run again to be differentiated twice, would
+    draw others."""
+    if entry.fragment is not None and any(not n.record.deterministic for n in entry.fragment.nodes):
+        raise InputError(
+            f"second derivatives through {entry.name} that draws random numbers",
+            where="autograd.grad",
+            hint="hybridize(False), or keep the block that draws imperative",
+        )
 
 
 def _ones(like: Array) -> Array:
@@ -149,7 +167,8 @@ def _through(piece: list[Entry], sums: Sums, create: bool, wanted: set[Origin]) 
             _WAYS.clear()
         way = _WAYS[key] = _planned(walk, seeds, sorted(inner), place.device)
     given = [seeds[-1 - n] if n < 0 else walk.values[n] for n in way.feeds]
-    outs = way.runs(given, place)
+    trace = RECORDING.trace
+    outs = way.runs(given, place) if trace is None else trace.graph(way.fragment, given, lambda: way.runs(given, place))
     if create:
         origins = [seeds[-1 - n] if n < 0 else walk.arrays[n] for n in way.feeds]
         note("backward", way.fragment, origins, outs)
@@ -211,7 +230,7 @@ def forward(walk: Walk) -> tuple[TypedBuilder, list[Node]]:
     for at, (entry, (fragment, *ins)) in enumerate(zip(walk.piece, walk.key, strict=True)):
         outs = [walk.made[entry, i] for i in range(len(entry.outputs))]
         given = dict(zip((*fragment.inputs, *fragment.outputs), (f"v{n}" for n in (*ins, *outs)), strict=True))
-        part = _placed(fragment, f"e{at}/", given)
+        part = placed(fragment, f"e{at}/", given)
         nodes += part.nodes
         constants |= part.initializers
         types |= part.types
@@ -240,7 +259,7 @@ def _planned(walk: Walk, seeds: dict[int, Array], inner: Sequence[int], device: 
     return Way(runs, feeds, tuple(n for n in wrt if names[n] in found), fragment)
 
 
-def _placed(fragment: Fragment, prefix: str, given: dict[str, str]) -> Graph:
+def placed(fragment: Fragment, prefix: str, given: dict[str, str]) -> Graph:
     """A fragment under names of its own, but for what it shares with the values around."""
     whole = Graph(fragment.inputs, fragment.outputs, fragment.nodes, fragment.constants, fragment.types)
     apart = prefixed(whole, prefix)

@@ -54,6 +54,10 @@ class Function:
         raise NotImplementedError
 
     def __call__(self, *inputs: Array) -> Any:
+        if RECORDING.trace is not None:
+            RECORDING.trace.broke(
+                "an autograd.Function is a part of it", "keep that part imperative, or write it with operators"
+            )
         with mode(on=False, training=None):
             found = self.forward(*inputs)
         outs = [found] if isinstance(found, Array) else list(found)

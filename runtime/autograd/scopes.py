@@ -40,7 +40,8 @@ def predict_mode() -> AbstractContextManager[None]:
 
 
 def is_recording() -> bool:
-    return RECORDING.on
+    trace = RECORDING.trace
+    return RECORDING.on if trace is None or RECORDING.inside is not None else trace.recorded()
 
 
 def is_training() -> bool:
@@ -76,7 +77,10 @@ def mark_variables(variables: Any, gradients: Any, grad_reqs: Any = "write") -> 
 
 def detach(x: Array) -> Array:
     """The same numbers, shared, through which no gradient goes back."""
-    return plain(x)
+    out = plain(x)
+    if RECORDING.trace is not None:
+        RECORDING.trace.stopped(out)
+    return out
 
 
 def backward(heads: Any, head_grads: Any = None, retain_graph: bool = False, train_mode: bool = True) -> None:

@@ -100,9 +100,10 @@ Origin = Leaf | tuple[Entry, int]
 def mode(on: bool | None, training: bool | None) -> Iterator[None]:
     """Record or not, train or not, inside; None leaves it as it is."""
     global _SCOPES
-    before = (RECORDING.on, RECORDING.training, RECORDING.scope)
+    before = (RECORDING.on, RECORDING.training, RECORDING.scope, RECORDING.inside, RECORDING.noted)
     if on is not None:
-        RECORDING.on = on
+        RECORDING.on = RECORDING.inside = on
+        RECORDING.noted = on or RECORDING.trace is not None
         if on and not before[0]:
             _SCOPES += 1
             RECORDING.scope = _SCOPES
@@ -112,7 +113,7 @@ def mode(on: bool | None, training: bool | None) -> Iterator[None]:
     try:
         yield
     finally:
-        RECORDING.on, RECORDING.training, RECORDING.scope = before
+        RECORDING.on, RECORDING.training, RECORDING.scope, RECORDING.inside, RECORDING.noted = before
 
 
 # -- recording --------------------------------------------------------------------------------------------------------
@@ -157,16 +158,14 @@ def tracked(given: Sequence[Any]) -> bool:
 
 
 def run(made: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None) -> Any:
-    """`running.run` while recording: the operator, or the twin of it that keeps what its gradient reads."""
-    if not tracked(given):
-        return running.run_unseen(made, given, place, call)
-    if RECORDING.broke is not None:  # a graph is being made of it, which is differentiated by itself
-        if None in made.outs:
-            RECORDING.broke(f"the size of what {made.name} gives is the data's choice", "keep this part imperative")
-        kept = made
-    else:
-        kept, call = _twin(made), call if _twin(made) is made else None
-    found = running.run_unseen(kept, given, place, call)
+    """`running.run` while somebody looks: the operator, or (on a tape) the twin of it that keeps what its gradient
+    reads."""
+    trace = RECORDING.trace
+    compute = running.run_unseen if trace is None else trace.run
+    if not (RECORDING.on and tracked(given)):
+        return compute(made, given, place, call)
+    kept, call = _twin(made), call if _twin(made) is made else None
+    found = compute(kept, given, place, call)
     outs = [found] if isinstance(found, Array) else list(found)
     note(made.name, fragment_of(kept), given, outs)
     return outs[0] if len(made.outs) == 1 else tuple(outs[: len(made.outs)])

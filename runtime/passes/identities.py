@@ -14,9 +14,9 @@ def _first_input(m: Match) -> Replacement:
     return Replacement({m.root.outputs[0]: m.input(0)})
 
 
-def _drops(op: str | tuple[str, ...], check: Callable[[Match], str | None]) -> Rule:
+def _drops(op: str | tuple[str, ...], check: Callable[[Match], str | None], domain: str = "") -> Rule:
     name = op if isinstance(op, str) else op[0]
-    return Rule(f"drop {name}", Pattern(op, (Leaf("x"),)), check, _first_input)
+    return Rule(f"drop {name}", Pattern(op, (Leaf("x"),), domain=domain), check, _first_input)
 
 
 def _always(m: Match) -> str | None:
@@ -90,6 +90,7 @@ def _as_cast(m: Match) -> Replacement:
 
 RULES: tuple[Rule, ...] = (
     _drops("Identity", _always),
+    _drops("StopGradient", _always, "mezzo"),
     Rule("CastLike as Cast", Pattern("CastLike", (Leaf("x"), Leaf("like"))), _known_type, _as_cast),
     _drops("Dropout", _inference),
     _drops(("Cast", "CastLike"), _same_type),

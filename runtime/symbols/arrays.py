@@ -79,7 +79,7 @@ class Arrays(Mapping[str, Array]):
             same = other._here and other._names == self._names and all(map(operator.is_, self._kinds, other._kinds))
         else:
             same = other.__class__ in (int, float)
-        return same and self._here and not RECORDING.on and all(k.dtype.kind == "f" for k in self._kinds)
+        return same and self._here and not RECORDING.noted and all(k.dtype.kind == "f" for k in self._kinds)
 
     def _made(self, op: str, other: Any, turned: bool = False) -> Arrays:
         length = 1 + self._length + getattr(other, "_length", 0)

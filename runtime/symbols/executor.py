@@ -9,6 +9,7 @@ from ...ops.errors import InputError
 from ..arrays import Place
 from ..arrays.array import Array
 from ..arrays.random import generator
+from ..arrays.recording import RECORDING
 from ..arrays.running import as_array, assign, inplace, memory, one_place
 from ..arrays.runs import Runs, first
 from ..arrays.runs import states as of_arrays
@@ -203,6 +204,8 @@ class Executor:
 
     def _run(self, way: Way, heads: Sequence[Array] = (), again: bool = False) -> list[Array]:
         """Ask the engine for a run. `again` draws the random numbers of the latest run once more."""
+        if RECORDING.trace is not None:
+            RECORDING.trace.broke("an executor runs", "make it a block (SymbolBlock), or keep this part imperative")
         runs = self._session(way)
         if not again:
             self._drawn = generator(self.place).advance() if runs.draws else None
