@@ -1,4 +1,5 @@
-"""Recurrent layers over whole sequences: `RNN`, `LSTM`, `GRU`, of several layers and both directions."""
+"""Recurrent layers over whole sequences: `RNN`, `LSTM`, `GRU`, of several layers and both directions; and the cells of
+cells.py, one step at a time."""
 
 from __future__ import annotations
 
@@ -8,6 +9,19 @@ from ..ops.errors import InputError
 from ..runtime.arrays import functions as nd
 from ..runtime.arrays.array import Array
 from ..runtime.arrays.running import apply
+from .cells import (
+    BidirectionalCell,
+    DropoutCell,
+    GRUCell,
+    HybridSequentialRNNCell,
+    LSTMCell,
+    ModifierCell,
+    RecurrentCell,
+    ResidualCell,
+    RNNCell,
+    SequentialRNNCell,
+    ZoneoutCell,
+)
 from .hybrid import HybridBlock
 from .nn.basic import Dropout
 from .parameter import Parameter
@@ -101,3 +115,9 @@ class GRU(_Recurrent):
 
     def __init__(self, hidden_size: int, num_layers: int = 1, **options: Any) -> None:
         super().__init__(hidden_size, num_layers, linear_before_reset=1, **options)
+
+
+__all__ = [
+    "GRU", "LSTM", "RNN", "BidirectionalCell", "DropoutCell", "GRUCell", "HybridSequentialRNNCell", "LSTMCell",
+    "ModifierCell", "RNNCell", "RecurrentCell", "ResidualCell", "SequentialRNNCell", "ZoneoutCell",
+]  # fmt: skip

@@ -24,7 +24,7 @@ from .types import Array, DType, Tensor, Type, f32
 LONGEST, MOST_PARTS = 1 << 14, 512  # characters and parts of a rule that is believed
 WHERE = "rule of an optimizer"
 # Which operands are truth values, of the primitives that have any.
-TRUTHS = {**{kind: (True, True) for kind in ("and", "or", "xor")}, "not": (True,), "where": (True, False, False)}
+TRUTHS = {**dict.fromkeys(("and", "or", "xor"), (True, True)), "not": (True,), "where": (True, False, False)}
 
 
 def text_of(roots: Sequence[Expr], names: Sequence[str]) -> str:

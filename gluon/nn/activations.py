@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...ops.errors import InputError
 from ...runtime.arrays.array import Array
 from ...runtime.arrays.running import apply
@@ -11,25 +13,34 @@ from ..parameter import Parameter
 
 NAMED = {
     "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softrelu": "Softplus", "softsign": "Softsign",
-    "gelu": "Gelu", "silu": "Swish", "softmax": "Softmax",
+    "gelu": "Gelu", "silu": "Swish", "softmax": "Softmax", "log_softmax": "LogSoftmax", "elu": "Elu", "selu": "Selu",
+    "leaky": "LeakyRelu", "mish": "Mish", "hard_sigmoid": "HardSigmoid", "hard_swish": "HardSwish", "erf": "Erf",
 }  # fmt: skip
 
 
 class Activation(HybridBlock):
-    """relu, sigmoid, tanh, softrelu, softsign, gelu, silu or softmax (over the last axis)."""
+    """relu, sigmoid, tanh, softrelu, softsign, gelu, silu, softmax (over the last axis) and more by name, or a function
+    of an array: wherever a layer takes an activation, it takes both.
 
-    def __init__(self, activation: str) -> None:
+    >>> from mezzo.runtime import arrays as nd
+    >>> Activation(lambda x: x * x)(nd.asarray([2.0, -3.0])).tolist()
+    [4.0, 9.0]
+    """
+
+    def __init__(self, activation: str | Callable[[Array], Array]) -> None:
         super().__init__()
-        if activation not in NAMED:
-            raise InputError(f"there is no activation {activation!r}", where="nn", hint=f"one of {', '.join(NAMED)}")
+        if not callable(activation) and activation not in NAMED:
+            hint = f"a function, or one of {', '.join(NAMED)}"
+            raise InputError(f"there is no activation {activation!r}", where="nn", hint=hint)
         self.activation = activation
 
     def forward(self, x: Array) -> Array:
-        made: Array = apply(NAMED[self.activation], x)
+        of = self.activation
+        made: Array = of(x) if callable(of) else apply(NAMED[of], x)
         return made
 
     def extra(self) -> str:
-        return self.activation
+        return self.activation if isinstance(self.activation, str) else getattr(self.activation, "__name__", "")
 
 
 class LeakyReLU(HybridBlock):

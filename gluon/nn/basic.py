@@ -73,7 +73,7 @@ class Dense(HybridBlock):
     def __init__(
         self,
         units: int,
-        activation: str | None = None,
+        activation: str | Callable[[Array], Array] | None = None,
         use_bias: bool = True,
         flatten: bool = True,
         dtype: Any = "float32",

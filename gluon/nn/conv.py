@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from ...runtime.arrays.array import Array
@@ -31,7 +31,7 @@ class _Conv(HybridBlock):
         padding: Sizes = 0,
         dilation: Sizes = 1,
         groups: int = 1,
-        activation: str | None = None,
+        activation: str | Callable[[Array], Array] | None = None,
         use_bias: bool = True,
         weight_initializer: Initializer | str | None = None,
         bias_initializer: Initializer | str | None = "zeros",

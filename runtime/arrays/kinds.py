@@ -6,6 +6,7 @@ A kind is an element type and a shape, one object for each, so that looking up w
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class Known:
 _KNOWN: dict[object, Known] = {}
 
 
-def known(value: float | tuple[int, ...] | list[int], dtype: Any = np.int64) -> Known:
+def known(value: float | Sequence[float], dtype: Any = np.int64) -> Known:
     """A scalar or a list as an operand, int64 unless said otherwise."""
     found = tuple(value) if isinstance(value, list) else value
     key = (found, type(found), dtype)

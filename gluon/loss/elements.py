@@ -1,34 +1,11 @@
-"""Losses as blocks: one number for each example; the mean over an example's other axes is taken."""
+"""Losses of the elements of one prediction."""
 
 from __future__ import annotations
 
-from ..runtime.arrays import functions as nd
-from ..runtime.arrays.array import Array
-from ..runtime.arrays.running import apply
-from .hybrid import HybridBlock
-
-
-class Loss(HybridBlock):
-    """`weight` weighs all examples, `sample_weight` (an operand) each; axis `batch_axis` counts the examples."""
-
-    def __init__(self, weight: float = 1.0, batch_axis: int = 0) -> None:
-        super().__init__()
-        self.weight, self.batch_axis = float(weight), batch_axis
-
-    def each(self, pred: Array, label: Array) -> Array:
-        """The loss of every element."""
-        raise NotImplementedError
-
-    def forward(self, pred: Array, label: Array, sample_weight: Array | None = None) -> Array:
-        return self._mean(self.each(pred, label), sample_weight)
-
-    def _mean(self, found: Array, sample_weight: Array | None) -> Array:
-        if sample_weight is not None:
-            found = found * sample_weight
-        if self.weight != 1.0:
-            found = found * self.weight
-        others = tuple(i for i in range(found.ndim) if i != self.batch_axis)
-        return nd.mean(found, axis=others) if others else found
+from ...runtime.arrays import functions as nd
+from ...runtime.arrays.array import Array
+from ...runtime.arrays.running import apply
+from .base import Loss
 
 
 class L2Loss(Loss):

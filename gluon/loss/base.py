@@ -1,0 +1,34 @@
+"""What losses have in common: one number for each example; the mean over an example's other axes is taken."""
+
+from __future__ import annotations
+
+from ...runtime.arrays import functions as nd
+from ...runtime.arrays.array import Array
+from ..hybrid import HybridBlock
+
+
+class Loss(HybridBlock):
+    """`weight` weighs all examples, `sample_weight` (an operand) each; axis `batch_axis` counts the examples."""
+
+    def __init__(self, weight: float = 1.0, batch_axis: int = 0) -> None:
+        super().__init__()
+        self.weight, self.batch_axis = float(weight), batch_axis
+
+    def each(self, pred: Array, label: Array) -> Array:
+        """The loss of every element."""
+        raise NotImplementedError
+
+    def forward(self, pred: Array, label: Array, sample_weight: Array | None = None) -> Array:
+        return weighted_mean(self.each(pred, label), self.weight, self.batch_axis, sample_weight)
+
+
+def weighted_mean(found: Array, weight: float, batch_axis: int, sample_weight: Array | None) -> Array:
+    """The mean of each example's losses, weighed. One weight for each example is taken whatever their shape is."""
+    if sample_weight is not None:
+        if sample_weight.ndim == 1 and found.ndim > 1:
+            sample_weight = nd.reshape(sample_weight, tuple(-1 if i == batch_axis else 1 for i in range(found.ndim)))
+        found = found * sample_weight
+    if weight != 1.0:
+        found = found * weight
+    others = tuple(i for i in range(found.ndim) if i != batch_axis)
+    return nd.mean(found, axis=others) if others else found

@@ -1,0 +1,101 @@
+"""Layers of transformers (Vaswani et al. 2017), as PyTorch has them with batches first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...runtime.arrays import functions as nd
+from ...runtime.arrays.array import Array
+from ..block import Block
+from ..hybrid import HybridBlock
+from .activations import Activation
+from .attention import MultiHeadAttention
+from .basic import Dense, Dropout, HybridSequential
+from .norm import LayerNorm
+
+
+class _Layer(HybridBlock):
+    """Parts with a way around each, and a normalisation behind the sum, or (`pre_norm`) before the part."""
+
+    def __init__(self, units: int, hidden_size: int, dropout: float, activation: Any, pre_norm: bool) -> None:
+        super().__init__()
+        self._pre = pre_norm
+        self.feed = HybridSequential(
+            Dense(hidden_size, flatten=False, in_units=units),
+            Activation(activation),
+            Dropout(dropout),
+            Dense(units, flatten=False, in_units=hidden_size),
+            Dropout(dropout),
+        )
+
+    def _around(self, norm: Block, part: Block, x: Array, *more: Array | None) -> Array:
+        made: Array = x + part(norm(x), *more) if self._pre else norm(x + part(x, *more))
+        return made
+
+
+class TransformerEncoderLayer(_Layer):
+    """Attention of a sequence [batch, length, units] to itself, and a network at each place. `mask` is true, or 0,
+    where a place may be looked at: [length, length], or with [batch, heads] (or 1) before."""
+
+    def __init__(
+        self,
+        units: int,
+        num_heads: int,
+        hidden_size: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Array], Array] = "relu",
+        pre_norm: bool = False,
+        epsilon: float = 1e-5,
+        causal: bool = False,
+    ) -> None:
+        super().__init__(units, hidden_size, dropout, activation, pre_norm)
+        self.attention = MultiHeadAttention(units, num_heads, dropout, causal=causal)
+        self.norm1, self.norm2 = (LayerNorm(epsilon, in_channels=units) for _ in range(2))
+
+    def forward(self, x: Array, mask: Array | None = None) -> Array:
+        x = self._around(self.norm1, self.attention, x, None, mask)
+        return self._around(self.norm2, self.feed, x)
+
+
+class TransformerDecoderLayer(_Layer):
+    """Attention of a sequence to what stands before (`causal`), to a memory [batch, other length, units], and a network
+    at each place. Masks are those of TransformerEncoderLayer."""
+
+    def __init__(
+        self,
+        units: int,
+        num_heads: int,
+        hidden_size: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Array], Array] = "relu",
+        pre_norm: bool = False,
+        epsilon: float = 1e-5,
+        causal: bool = True,
+    ) -> None:
+        super().__init__(units, hidden_size, dropout, activation, pre_norm)
+        self.attention = MultiHeadAttention(units, num_heads, dropout, causal=causal)
+        self.cross = MultiHeadAttention(units, num_heads, dropout)
+        self.norm1, self.norm2, self.norm3 = (LayerNorm(epsilon, in_channels=units) for _ in range(3))
+
+    def forward(self, x: Array, memory: Array, mask: Array | None = None, memory_mask: Array | None = None) -> Array:
+        x = self._around(self.norm1, self.attention, x, None, mask)
+        x = self._around(self.norm2, self.cross, x, memory, memory_mask)
+        return self._around(self.norm3, self.feed, x)
+
+
+class PositionalEncoding(HybridBlock):
+    """Adds sines and cosines of wavelengths from 2 pi to 10000 * 2 pi to [batch, length, units], a sine first in each
+    pair; then dropout."""
+
+    def __init__(self, units: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self._units, self.drop = units, Dropout(dropout)
+
+    def forward(self, x: Array) -> Array:
+        turns = np.arange(x.shape[1])[:, None] / 10000 ** (np.arange(0, self._units, 2) / self._units)
+        waves = np.stack([np.sin(turns), np.cos(turns)], -1).reshape(x.shape[1], -1)[:, : self._units]
+        made: Array = self.drop(x + nd.asarray(waves.astype(x.dtype), device=x.device))
+        return made
