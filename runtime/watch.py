@@ -38,6 +38,10 @@ class Watch:
         self._noisy = [
             i for i, s in enumerate(program.steps) if i not in self.losing and self._may_be_noisy(program, s)
         ]
+        self._end = len(program.steps)
+        # all others ask OpenMP for its threads when they run, whatever they were made for
+        fixed = [step.choice.implementation.startswith("brg") or target.threads == 1 for step in program.steps]
+        self._split = {i for i, alone in enumerate(fixed) if not alone}
         self._stretches = _stretches(program, self.losing, self._noisy)
         rows = _spread(program) if watches else []
         self._rows = {i: partial(_rows, arrays, name, dtype) for i, name, dtype in rows}
@@ -56,14 +60,14 @@ class Watch:
         events += [(end, 1, look) for _, end, look in self._stretches]
         shared = {i for i, call in calls if getattr(call, "threads", 1) > 1}
         final = calls[-1][0]
-        if not shared.isdisjoint(self.losing):
+        if not self.losing.isdisjoint(shared | self._split):
             last, down = self._all(calls)
             for i in shared.intersection(self._noisy):
                 events += [(i + 1, 0, down), (i, 2, last), (i, 2, lowered)]
-            events += [(final + 1, 2, last), (final + 1, 2, lowered)]
+            events += [(self._end, 2, last), (self._end, 2, lowered)]
         for at, _, call in sorted(events, key=itemgetter(0, 1), reverse=True):
-            calls.insert(bisect_left(calls, at, key=itemgetter(0)), (min(at, final), call))
-        return calls
+            calls.insert(bisect_left(calls, at, key=itemgetter(0)), (at, call))
+        return [(min(i, final), call) for i, call in calls]
 
     def _all(self, calls: list[Numbered]) -> tuple[LookAtAll, LowerAll]:
         """A look at the flags of all threads that the calls use, and what takes them down."""

@@ -139,23 +139,24 @@ def keeping(ask: Ask, link: Link) -> None:
 def loses(node: Node, results: Sequence[Type | None]) -> bool:
     """Whether a step of oneDNN may make something else of a NaN or an infinity, given the types of its results."""
     first, *others = (link.op for link in chain(node))
-    behind = {*others} - {"Relu"} if _few(results) else {*others}
+    behind = {*others} - {"Relu"} if few(results) else {*others}
     return not (LOSING | BENDING).isdisjoint({first, *behind})
 
 
 def noisy(node: Node, results: Sequence[Type | None]) -> bool:
     """Whether a step of oneDNN may raise the flag for no reason: exponentials are taken of unused lanes too."""
     _, *behind = ops = [link.op for link in chain(node)]
-    return not NOISY.isdisjoint(ops) or ("Relu" in behind and _few(results))
+    return not NOISY.isdisjoint(ops) or ("Relu" in behind and few(results))
 
 
-def _few(results: Sequence[Type | None]) -> bool:
+def few(results: Sequence[Type | None]) -> bool:
+    """Whether a step makes at most FEW elements."""
     return all(isinstance(t, Tensor) and t.static and (t.elements or 0) <= FEW for t in results)
 
 
 def eltwise(ask: Ask, link: Link) -> tuple[Algorithm, ...]:
     """The algorithms, one after the other, of an operator of one operand and constants; none if it is no such one."""
-    if link.op == "Relu" and (ask.target.nan != "watched" or _few(ask.outputs)):
+    if link.op == "Relu" and (ask.target.nan != "watched" or few(ask.outputs)):
         return EXACT_RELU
     found = applied(ask, link)
     return () if found is None else (found[1],)
