@@ -21,6 +21,7 @@ from ..runtime.arrays.recording import RECORDING
 from ..runtime.engine import Variable
 from ..runtime.session import Session
 from .block import Block
+from .export import Dynamic, exported
 from .guards import OTHERS, Guards, Unguarded, Watch, attributes, numpys_state, of_blocks, snapshot
 from .nest import filled, flat
 from .recorder import READ, Cut, GraphBreak, Recorder
@@ -253,39 +254,27 @@ class HybridBlock(Block):
             )
         return tuple(nd.zeros(k.shape, dtype=k.dtype) for k in kinds)
 
-    def export(self, path: str | os.PathLike[str], *inputs: Array) -> Self:
+    def export(
+        self, path: str | os.PathLike[str], *inputs: Array, dynamic: Dynamic | None = None, opset: int | None = None
+    ) -> Self:
         """Write what the block computes for inputs of these kinds, in prediction, to `.onnx` or `.mezzo`; without
-        inputs, for those of the latest call that was traced. Raises InputError where it cannot be traced."""
+        inputs, for those of the latest call that was traced.
+
+        `dynamic` names sizes that stay open, by axis: {0: "batch"} of the only input, or of each by its number or name
+        {0: {0: "batch", 1: "length"}, "x1": {0: "batch"}}; axes of one name have one size. The block is then traced at
+        several sizes, and what differs has to follow from them. Raises InputError where it cannot be traced, or does
+        something else at another size.
+        """
         inputs = inputs or self._latest()
         params = self.collect_params()
         if not all(p.known for p in params.values()):
             self(*inputs)
         with autograd.pause(train_mode=False), _LOCK:
-            try:
-                read, way, _ = trace(self.forward, list(inputs), params, cuts=False)
-            except GraphBreak as error:
-                raise InputError(error.reason, where=error.where, hint=error.remedy) from None
-        made = Trace(read, params, Guards())
-        made.add(way)
-        traced = way[0].traced
-        assert traced is not None
-        graph = traced.graph
-        known = {n: p.data().detach().asnumpy() for n, p in params.items() if n in graph.inputs}
-        known |= {n: x.asnumpy() for n, x in traced.captured.items()}
-        graph = graph.but(
-            inputs=tuple(i for i in graph.inputs if i not in known),
-            outputs=graph.outputs[: traced.count],
-            initializers={**graph.initializers, **known},
-            name=type(self).__name__,
-        )
-        names = {o: f"output{i}" for i, o in enumerate(graph.outputs)}
-        from ..runtime.passes.prune import prune
-
-        whole = prune(_renamed(graph, names)).verify()
+            whole = exported(self, inputs, dynamic or {})
         if str(path).endswith(".mezzo"):
             Session(whole).save(path)
         else:
-            save_onnx(whole, path)
+            save_onnx(whole, path, opset=opset)
         return self
 
 
@@ -307,12 +296,3 @@ def _guard_outside(guards: Guards, recorder: Recorder) -> None:
 
 def _as_it_was(var: Variable, version: int) -> bool:
     return var.version == version and var._writer is None
-
-
-def _renamed(graph: Any, names: dict[str, str]) -> Any:
-    """The graph with other names for its outputs."""
-    from dataclasses import replace
-
-    nodes = tuple(replace(n, outputs=tuple(names.get(o, o) for o in n.outputs)) for n in graph.rename(names).nodes)
-    types = {names.get(n, n): t for n, t in graph.types.items()}
-    return graph.but(nodes=nodes, outputs=tuple(names.get(o, o) for o in graph.outputs), types=types)

@@ -93,9 +93,14 @@ class PositionalEncoding(HybridBlock):
     def __init__(self, units: int, dropout: float = 0.0) -> None:
         super().__init__()
         self._units, self.drop = units, Dropout(dropout)
+        self._rates = 10000.0 ** (-np.arange(0, units, 2) / units)
 
     def forward(self, x: Array) -> Array:
-        turns = np.arange(x.shape[1])[:, None] / 10000 ** (np.arange(0, self._units, 2) / self._units)
-        waves = np.stack([np.sin(turns), np.cos(turns)], -1).reshape(x.shape[1], -1)[:, : self._units]
-        made: Array = self.drop(x + nd.asarray(waves.astype(x.dtype), device=x.device))
+        wide = x.astype("float64" if x.dtype == np.float64 else "float32")
+        one = nd.ones((), dtype=wide.dtype, device=x.device)
+        ones = nd.where(wide[:1, :, :1] > 0, one, one)  # as many as there are places, in files of any length too
+        places = nd.cumulative_sum(ones, axis=1) - 1
+        turns = places * nd.asarray(self._rates.astype(wide.dtype), device=x.device)
+        waves = nd.reshape(nd.stack([nd.sin(turns), nd.cos(turns)], axis=3), (1, x.shape[1], 2 * len(self._rates)))
+        made: Array = self.drop(x + waves[:, :, : self._units].astype(x.dtype))
         return made
