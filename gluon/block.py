@@ -28,6 +28,7 @@ OWN = {
     "_broken",
     "_cuts",
     "_seconds",
+    "_forms",
 }
 
 

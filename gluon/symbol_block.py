@@ -5,23 +5,29 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
+from ..exporters import save_onnx
 from ..importers import load_onnx
 from ..ops.errors import InputError
 from ..runtime.arrays.array import Array
+from ..runtime.arrays.recording import RECORDING
 from ..runtime.arrays.running import as_array
 from ..runtime.graph import Graph
 from ..runtime.infer import infer
+from ..runtime.passes.modes import training
+from ..runtime.session import Session
 from ..train.learning import weights
 from ..train.prepare import prepared
+from .export import Dynamic
 from .hybrid import HybridBlock
 from .nest import Slot
 from .parameter import Parameter
-from .trace import Traced, call
+from .trace import Traced, call, move
 
 
 class SymbolBlock(HybridBlock):
-    """A graph as a block; its weights are parameters under the names that the graph has for them. Normalisation by the
-    batch and dropout stay as the graph has them.
+    """A graph as a block; its weights are parameters under the names that the graph has for them, and so are running
+    statistics of batch normalisation, which no gradient changes. In training (`autograd.record()`) normalisation by the
+    batch and dropout are what they are in any block; `statistics=False` leaves the former to its running statistics.
 
     >>> from mezzo.models.digits import digits_model, held_out
     >>> net = SymbolBlock.imports(digits_model())
@@ -29,43 +35,74 @@ class SymbolBlock(HybridBlock):
     (2, 10)
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, statistics: bool = True) -> None:
         super().__init__()
         self._graph = prepared(graph)
-        self._learnt = weights(self._graph)
-        for name in self._learnt:
+        self._learning = training(self._graph, statistics=statistics)
+        self._moves = {s.input: s.output for s in self._learning.states if s not in self._graph.states}
+        self._learnt = tuple(n for n in weights(self._graph) if n not in self._moves)
+        for name in (*self._learnt, *self._moves):
             value = self._graph.initializers[name]
-            p = self._params[name] = Parameter(name, shape=value.shape, dtype=value.dtype)
+            request = "null" if name in self._moves else "write"
+            p = self._params[name] = Parameter(name, shape=value.shape, dtype=value.dtype, grad_req=request)
             p.set_data(value)
         self._forms: dict[Any, Traced] = {}
 
     @classmethod
-    def imports(cls, path: str | os.PathLike[str]) -> Self:
+    def imports(cls, path: str | os.PathLike[str], *, statistics: bool = True) -> Self:
         """Read an ONNX file. Raises ModelError as `mz.load` does."""
-        return cls(load_onnx(path))
+        return cls(load_onnx(path), statistics=statistics)
 
     def forward(self, *inputs: Array) -> Any:
         fed = [n for n in self._graph.inputs if n not in self._graph.initializers]
         if len(inputs) != len(fed):
             raise InputError(f"{len(inputs)} inputs for {', '.join(fed)}", where=type(self).__name__)
-        key = tuple(x._kind for x in inputs)
+        learns = RECORDING.training and self._learning is not self._graph
+        key = (*(x._kind for x in inputs), learns)
         form = self._forms.get(key)
         if form is None or not form.fits():
-            form = self._forms[key] = self._form(fed, inputs)
-        return call(form, inputs)
+            form = self._forms[key] = self._form(fed, inputs, learns)
+        if learns:  # what a tape has read must not change in place, and statistics do
+            running = [self._params[n].data() for n in self._moves]
+            inputs = (*inputs, *(running if RECORDING.trace is not None else [x.copy() for x in running]))
+        outs: tuple[Array, ...] = call(form, inputs)
+        count = len(self._graph.outputs)
+        for name, value in zip(self._moves, outs[count:], strict=False):
+            move(self._params[name], value)
+        return outs[0] if count == 1 else outs[:count]
 
-    def _form(self, fed: list[str], inputs: tuple[Array, ...]) -> Traced:
-        graph = self._graph
-        constants = {n: a for n, a in graph.initializers.items() if n not in self._learnt}
+    def _form(self, fed: list[str], inputs: tuple[Array, ...], learns: bool) -> Traced:
+        """The graph for inputs of these kinds; in training what running statistics become stands behind its outputs."""
+        graph = self._learning if learns else self._graph
+        constants = {n: a for n, a in graph.initializers.items() if n not in self._params}
         types = {n: x._kind.tensor for n, x in zip(fed, inputs, strict=True)}
-        types |= {n: self._params[n].data()._kind.tensor for n in self._learnt}
-        whole = graph.but(inputs=(*fed, *self._learnt), initializers=constants)
+        types |= {n: p.data()._kind.tensor for n, p in self._params.items()}
+        moves = self._moves if learns else {}
+        outputs = (*graph.outputs, *moves.values())
+        whole = graph.but(inputs=(*fed, *self._params), initializers=constants, outputs=outputs, states=())
         typed = infer(whole, types)
-        params = {n: self._params[n] for n in self._learnt}
+        params = {n: p for n, p in self._params.items() if n not in moves}
         draws = int(any(not n.record.deterministic for _, n in typed.walk()))
-        count = len(graph.outputs)
-        shell = Slot(0) if count == 1 else tuple(map(Slot, range(count)))
-        return Traced(typed, count, fed, params, {}, {}, shell, draws)
+        shell = tuple(map(Slot, range(len(outputs))))
+        return Traced(typed, len(outputs), [*fed, *moves], params, {}, {}, shell, draws)
+
+    def graph(self) -> Graph:
+        """The graph with what its parameters are now, for inference and export."""
+        learned = {n: p.data().detach().asnumpy() for n, p in self._params.items()}
+        return self._graph.but(initializers={**self._graph.initializers, **learned})
+
+    def export(
+        self, path: str | os.PathLike[str], *inputs: Array, dynamic: Dynamic | None = None, opset: int | None = None
+    ) -> Self:
+        """Write the graph with what it has learned, to `.onnx` or `.mezzo`: names, nodes and open sizes are those that
+        it came with. Raises InputError where inputs or open sizes are given."""
+        if inputs or dynamic:
+            raise InputError("the graph has sizes of its own", where="SymbolBlock.export", hint="give the path alone")
+        if str(path).endswith(".mezzo"):
+            Session(self.graph()).save(path)
+        else:
+            save_onnx(self.graph(), path, opset=opset)
+        return self
 
 
 __all__ = ["SymbolBlock", "as_array"]

@@ -35,7 +35,7 @@ def training(graph: Graph, *, statistics: bool = True) -> Graph:
             ratio = node.inputs[1] if len(node.inputs) > 1 and node.inputs[1] else ""
             if not ratio:
                 ratio = fresh(f"{node.outputs[0]}.ratio", taken)
-                constants[ratio] = np.float32(0.5)
+                constants[ratio] = np.array(0.5, np.float32)
             on = fresh(f"{node.outputs[0]}.on", taken)
             constants[on] = np.array(True)
             node = replace(node, inputs=(node.inputs[0], ratio, on))
