@@ -7,12 +7,22 @@ trace.
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any, Self
 
 import numpy as np
@@ -75,13 +85,8 @@ def snapshot(value: Any, depth: int = DEEPEST, arrays: list[Array] | None = None
 
 def _bound(function: FunctionType, inner: Callable[[Any], Any]) -> Any:
     """What tells functions of one code apart: defaults, and what they take from around."""
-    cells = []
-    for cell in function.__closure__ or ():
-        try:
-            cells.append(inner(cell.cell_contents))
-        except ValueError:  # empty yet
-            cells.append(None)
-    return inner(function.__defaults__), inner(function.__kwdefaults__), tuple(cells)
+    cells = tuple(inner(_inside(cell)) for cell in function.__closure__ or ())
+    return inner(function.__defaults__), inner(function.__kwdefaults__), cells
 
 
 @dataclass(slots=True)
@@ -173,7 +178,11 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.setprofile(self._before)
+        if self._before is None or callable(self._before):
+            sys.setprofile(self._before)
+        else:  # a profiler of C (cProfile), which Python's hook has put aside
+            sys.setprofile(None)
+            self._before.enable()
 
     def _call(self, frame: FrameType, event: str, called: Any) -> None:
         if event == "call":
@@ -184,20 +193,22 @@ class Watch:
 
     def guard(self, guards: Guards) -> None:
         """Watch the globals and closures that these functions name, their defaults too."""
-        for code, frame in self.seen.items():
-            if code in guards.codes:
-                continue
+        new = {code: frame for code, frame in self.seen.items() if code not in guards.codes}
+        self.seen.clear()  # frames hold what they computed
+        inside = {c for code in new for c in code.co_consts if isinstance(c, CodeType)}  # made anew by each run
+        functions = _functions([code for code in new if code not in inside])
+        for code, frame in new.items():
             guards.codes.add(code)
             for name, find in _named(code, frame.f_globals):
                 _refuse(find())
                 guards.add(f"the global {name!r} of {code.co_name}", find)
-            for name, cell in _cells(code, frame):
-                _refuse(cell())
-                guards.add(f"{name!r}, which {code.co_name} takes from around", cell)
-            for function in _functions(frame):
+            for function in functions.get(code, ()):
+                for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+                    if name != "__class__":
+                        _refuse(_inside(cell))
+                        guards.add(f"{name!r}, which {code.co_name} takes from around", lambda c=cell: _inside(c))  # type: ignore[misc]
                 if function.__defaults__ or function.__kwdefaults__:
                     guards.add(f"the defaults of {code.co_name}", lambda f=function: (f.__defaults__, f.__kwdefaults__))  # type: ignore[misc]
-        self.seen.clear()  # frames hold what they computed
 
 
 OTHERS = "random numbers are drawn by others than mz.random"
@@ -261,21 +272,17 @@ def _named(code: CodeType, namespace: dict[str, Any]) -> Iterator[tuple[str, Cal
                     yield f"{name}.{attribute}", lambda v=value, a=attribute: getattr(v, a)  # type: ignore[misc]
 
 
-def _cells(code: CodeType, frame: FrameType) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The variables that code takes from the functions around it."""
-    names = set(code.co_freevars)
-    for owner in _functions(frame):
-        if owner.__code__ is code and owner.__closure__:
-            for name, cell in zip(code.co_freevars, owner.__closure__, strict=True):
-                names.discard(name)
-                if name != "__class__":
-                    yield name, lambda c=cell: c.cell_contents  # type: ignore[misc]
+def _inside(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing yet
+        return None
 
 
-def _functions(frame: FrameType) -> Iterator[FunctionType]:
-    """The function objects that may have made a frame."""
-    import gc
-
-    for found in gc.get_referrers(frame.f_code):
-        if isinstance(found, FunctionType):
-            yield found
+def _functions(codes: Sequence[CodeType]) -> dict[CodeType, list[FunctionType]]:
+    """The functions of these codes, by one look through all that there is."""
+    found: dict[CodeType, list[FunctionType]] = {}
+    for one in gc.get_referrers(*codes) if codes else ():
+        if isinstance(one, FunctionType):
+            found.setdefault(one.__code__, []).append(one)
+    return found

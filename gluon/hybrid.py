@@ -152,6 +152,8 @@ class HybridBlock(Block):
             if not traced.guards.changed() and traced.fits():
                 if i:  # the latest first
                     several.insert(0, several.pop(i))
+                if traced.alone is not None:
+                    return traced(inputs)
                 drawing = generator(inputs[0]._place)
                 before = drawing.state[1]
                 found = traced(inputs)

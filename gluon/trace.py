@@ -131,6 +131,7 @@ class Trace:
     def __init__(self, inputs: list[str], params: Mapping[str, Parameter], guards: Guards) -> None:
         self.inputs, self.params, self.guards = inputs, dict(params), guards
         self.root: Stretch | None = None
+        self.alone: Traced | None = None  # the only graph, where no number is asked for
         self.passed: Callable[[Cut, float], None] | None = None  # is told of each number that a run asks for
 
     def stretches(self) -> Iterator[Stretch]:
@@ -147,6 +148,8 @@ class Trace:
 
     def fits(self) -> bool:
         """Whether the parameters are of the kinds that they were (see Traced)."""
+        if self.alone is not None:
+            return self.alone.fits()
         return all(s.traced.fits() for s in self.stretches() if s.traced is not None)
 
     def add(self, way: Sequence[Stretch]) -> None:
@@ -159,6 +162,7 @@ class Trace:
             was, known = here.part.cut.was, at.next.get(here.part.cut.was)
             at.next[was] = at = known if known is not None and known.same(after) else after
         self._plan(self.root)
+        self.alone = self.root.traced if self.root.part.cut is None else None
 
     def _plan(self, at: Stretch) -> set[str]:
         """Make the graph of a stretch, whose outputs are what the graphs behind it read; returns what has to be made
@@ -187,11 +191,10 @@ class Trace:
     def __call__(self, inputs: Sequence[Array]) -> Any:
         """Replay it on arrays of the kinds that it was made for; MISSING where the program goes a way of which nothing
         is known."""
+        if self.alone is not None:
+            return call(self.alone, inputs)
         at = self.root
         assert at is not None
-        assert at.traced is not None
-        if at.part.cut is None:
-            return call(at.traced, inputs)
         known = dict(zip(self.inputs, inputs, strict=True))
         while (cut := at.part.cut) is not None:
             assert at.traced is not None
