@@ -44,6 +44,36 @@ def attended(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
     return x, memory, nd.asarray(mask)
 
 
+class Unrolled(HybridBlock):
+    """A cell over a sequence."""
+
+    def __init__(self, cell: rnn.RecurrentCell) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: Array) -> Any:
+        outputs, states = self.cell.unroll(x.shape[1], x, layout="NTC", merge_outputs=True)
+        return [outputs, *states]
+
+
+def decoded(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
+    """A sequence, a memory, and masks of both."""
+    x, memory, seen = attended(rng, n)
+    mask = np.tril(np.ones((5, 5), np.bool_)) & (rng.random((n, 1, 5, 5)) > 0.3) | np.eye(5, dtype=np.bool_)
+    return x, memory, nd.asarray(mask), seen
+
+
+def spoken(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
+    """Times of classes, labels of several lengths, and how many times count."""
+    labels = rng.integers(0, 3, (n, 3))
+    labels[rng.random(n) > 0.5, 2:] = -1
+    return (
+        nd.asarray(rng.standard_normal((n, 7, 4)).astype(np.float32)),
+        nd.asarray(labels),
+        nd.asarray(rng.integers(6, 8, n)),
+    )
+
+
 INPUTS: tuple[Make, ...] = (
     floats(4), floats(4, 6), floats(4, 6, 6), floats(4, 6, 6, 6), ids, steps,
 )  # fmt: skip
@@ -67,6 +97,21 @@ BLOCKS: dict[str, tuple[Callable[[], Block], Make]] = {
     "rnn.RNN": (lambda: rnn.RNN(3, 2, dropout=0.3, bidirectional=True), steps),
     "rnn.LSTM": (lambda: rnn.LSTM(3, 2, dropout=0.3), steps),
     "rnn.GRU": (lambda: rnn.GRU(3, 2), steps),
+    "rnn.RNNCell": (lambda: Unrolled(rnn.RNNCell(4)), floats(3, 4)),
+    "rnn.LSTMCell": (lambda: Unrolled(rnn.LSTMCell(4)), floats(3, 4)),
+    "rnn.GRUCell": (lambda: Unrolled(rnn.GRUCell(4)), floats(3, 4)),
+    "rnn.SequentialRNNCell": (lambda: Unrolled(rnn.SequentialRNNCell(rnn.RNNCell(4), rnn.GRUCell(3))), floats(3, 4)),
+    "rnn.HybridSequentialRNNCell": (
+        lambda: Unrolled(rnn.HybridSequentialRNNCell(rnn.RNNCell(4), rnn.DropoutCell(0.3), rnn.GRUCell(3))),
+        floats(3, 4),
+    ),
+    "rnn.DropoutCell": (lambda: Unrolled(rnn.DropoutCell(0.4)), floats(3, 4)),
+    "rnn.ResidualCell": (lambda: Unrolled(rnn.ResidualCell(rnn.RNNCell(4))), floats(3, 4)),
+    "rnn.ZoneoutCell": (lambda: Unrolled(rnn.ZoneoutCell(rnn.RNNCell(4), 0.3, 0.2)), floats(3, 4)),
+    "rnn.BidirectionalCell": (lambda: Unrolled(rnn.BidirectionalCell(rnn.RNNCell(4), rnn.GRUCell(3))), floats(3, 4)),
+    "nn.TransformerDecoderLayer": (lambda: nn.TransformerDecoderLayer(4, 2, 6, dropout=0.2), decoded),
+    "nn.Upsample": (lambda: nn.Upsample(2, mode="linear"), floats(2, 3, 4)),
+    "nn.PixelShuffle3D": (lambda: nn.PixelShuffle3D(2), floats(8, 2, 3, 2)),
     **{f"nn.Activation of {a}": (lambda a=a: nn.Activation(a), floats(4, 6)) for a in nn.activations.NAMED},  # type: ignore[misc]
 }
 
@@ -81,7 +126,8 @@ def classes(*modules: ModuleType) -> Iterator[tuple[str, type[Block]]]:
 
 def layers() -> dict[str, type[Block] | None]:
     """All layers by name, and the recipes that are no class of their own."""
-    known = {n: c for n, c in classes(nn, rnn) if c is not Block and c is not HybridBlock}
+    bases = (Block, HybridBlock, rnn.RecurrentCell, rnn.ModifierCell)
+    known = {n: c for n, c in classes(nn, rnn) if c not in bases}
     return {**dict.fromkeys(BLOCKS), **known}
 
 
@@ -143,6 +189,7 @@ LOSSES: dict[str, Make] = {
     "SigmoidBinaryCrossEntropyLoss": labelled("any", "unit", "weights"),
     "SigmoidBCELoss": labelled("any", "unit", "weights"),
     "L2Loss": labelled("any", "any", "weights"),
+    "CTCLoss": spoken,
     "HuberLoss": labelled("any", "any", "weights"),
 }
 USUAL_LOSSES = (
