@@ -29,6 +29,7 @@ OWN = {
     "_cuts",
     "_seconds",
     "_forms",
+    "_policy",
 }
 
 

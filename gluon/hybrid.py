@@ -20,6 +20,7 @@ from ..runtime.arrays.random import generator
 from ..runtime.arrays.recording import RECORDING
 from ..runtime.engine import Variable
 from ..runtime.session import Session
+from ..train.amp import Policy, mixed, policy_named
 from .block import Block
 from .export import Dynamic, exported
 from .guards import OTHERS, Guards, Unguarded, Watch, attributes, numpys_state, of_blocks, snapshot
@@ -73,6 +74,7 @@ class HybridBlock(Block):
         self._active = False
         self._fullgraph = False
         self._imperative = ""
+        self._policy: Policy | None = None
         self._traces: dict[Any, list[Trace]] = {}
         self._broken: dict[Any, Break] = {}
         self._cuts: dict[str, Break] = {}
@@ -85,16 +87,21 @@ class HybridBlock(Block):
         static_alloc: bool = True,
         static_shape: bool = True,
         fullgraph: bool = False,
+        amp: str | Policy | None = None,
         **how: Any,
     ) -> Self:
-        """Trace from now on, or (`active=False`) no longer. Plans are always made ahead of time, for the shapes at
-        hand: `static_alloc` and `static_shape` are taken for compatibility."""
+        """Trace from now on, or (`active=False`) no longer. With `amp` ("bf16", "fp16" or a Policy of mz.amp) products
+        are computed in 16 bits, and in 32 what loses by it; parameters, inputs, outputs and gradients stay in float32.
+        Plans are always made ahead of time, for the shapes at hand: `static_alloc` and `static_shape` are taken for
+        compatibility. Raises InputError for other precisions."""
         self._active, self._fullgraph = active, fullgraph
+        self._policy = None if amp is None else policy_named(amp)
         self._traces.clear()
         self._broken.clear()
         self._cuts.clear()
         self._seconds = 0.0
-        super().hybridize(active, static_alloc=static_alloc, static_shape=static_shape, fullgraph=fullgraph, **how)
+        how |= {"static_alloc": static_alloc, "static_shape": static_shape, "fullgraph": fullgraph, "amp": amp}
+        super().hybridize(active, **how)
         return self
 
     def keep_imperative(self, why: str = "it was asked for") -> Self:
@@ -225,7 +232,7 @@ class HybridBlock(Block):
             _guard_outside(guards, recorder)
         except Unguarded as error:
             raise GraphBreak(str(error), "make it a Parameter with grad_req='null', or an Array") from None
-        made = known or Trace(names, params, guards)
+        made = known or Trace(names, params, guards, self._policy)
         made.add(way)
         made.passed = self._passed
         for cut in (s.part.cut for s in way if s.part.cut is not None):
@@ -264,7 +271,8 @@ class HybridBlock(Block):
 
         `dynamic` names sizes that stay open, by axis: {0: "batch"} of the only input, or of each by its number or name
         {0: {0: "batch", 1: "length"}, "x1": {0: "batch"}}; axes of one name have one size. The block is then traced at
-        several sizes, and what differs has to follow from them. Raises InputError where it cannot be traced, or does
+        several sizes, and what differs has to follow from them. A block that is hybridized with `amp` is written with
+        its casts. Raises InputError where it cannot be traced, or does
         something else at another size.
         """
         inputs = inputs or self._latest()
@@ -273,6 +281,8 @@ class HybridBlock(Block):
             self(*inputs)
         with autograd.pause(train_mode=False), _LOCK:
             whole = exported(self, inputs, dynamic or {})
+        if self._policy is not None:
+            whole = mixed(whole, self._policy)
         if str(path).endswith(".mezzo"):
             Session(whole).save(path)
         else:

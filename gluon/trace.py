@@ -27,6 +27,7 @@ from ..runtime.graph import Graph, Node, State
 from ..runtime.passes.prune import prune
 from ..runtime.session import Session
 from ..runtime.typed import TypedBuilder
+from ..train.amp import Policy, mixed
 from .guards import Guards
 from .nest import Slot, filled, flat
 from .parameter import Parameter
@@ -128,8 +129,10 @@ MISSING = object()  # the answer of a trace that has not seen the number that a 
 class Trace:
     """What a block computes for inputs of certain kinds, as a tree of graphs: one, where no number is asked for."""
 
-    def __init__(self, inputs: list[str], params: Mapping[str, Parameter], guards: Guards) -> None:
-        self.inputs, self.params, self.guards = inputs, dict(params), guards
+    def __init__(
+        self, inputs: list[str], params: Mapping[str, Parameter], guards: Guards, policy: Policy | None = None
+    ) -> None:
+        self.inputs, self.params, self.guards, self.policy = inputs, dict(params), guards, policy
         self.root: Stretch | None = None
         self.alone: Traced | None = None  # the only graph, where no number is asked for
         self.passed: Callable[[Cut, float], None] | None = None  # is told of each number that a run asks for
@@ -183,8 +186,11 @@ class Trace:
                 tuple(fed), (*outputs, *moved.values()), tuple(at.part.nodes), at.constants, at.types, name="trace"
             )
             shell = tuple(map(Slot, range(len(outputs)))) if at.end is None else at.end.shell
+            graph = prune(graph)
+            if self.policy is not None:
+                graph = mixed(graph, self.policy, {*params, *captured})
             at.traced = Traced(
-                prune(graph), len(outputs), [*self.inputs, *carried], params, captured, moved, shell, at.part.draws
+                graph, len(outputs), [*self.inputs, *carried], params, captured, moved, shell, at.part.draws
             )
         return (below | reads) - made - at.constants.keys() - at.captured.keys()
 

@@ -24,7 +24,7 @@ from ..runtime.optimizer import Group, Optimizer
 from ..runtime.schedule import Schedule
 from ..runtime.session import Session
 from ..train.exchange import prefix_of_next
-from ..train.step import COUNT, Shared, Step, update_graph
+from ..train.step import COUNT, SCALE, Scaling, Shared, Step, update_graph
 from .parameter import Parameter
 
 if TYPE_CHECKING:
@@ -53,8 +53,10 @@ class Trainer:
     rate and decay. With a `kvstore` the gradients of all workers are summed first, or (`update_on_kvstore`) the
     optimizer runs there. `clip_norm` bounds the norm of all gradients together, `clip_value` each of their elements,
     after the mean is taken. `gather` is how many calls of `step` make one update, by the mean over all their examples.
-    All workers begin with the numbers of the first: those of parameters whose shapes are open are
-    told after the first backward, so give `in_units` and the like, or the same seed to all.
+    `scaling` (True, or a Scaling of mz.amp) expects gradients of a loss that is multiplied by `loss_scale`, as float16
+    wants it: an update whose gradients overflow is left out. All workers begin with the numbers of the first: those of
+    parameters whose shapes are open are told after the first backward, so give `in_units` and the like, or the same
+    seed to all.
 
     >>> from mezzo.gluon import nn
     >>> from mezzo.runtime import arrays as nd, autograd
@@ -78,6 +80,7 @@ class Trainer:
         clip_norm: float | None = None,
         clip_value: float | None = None,
         gather: int = 1,
+        scaling: Scaling | bool = False,
     ) -> None:
         named = dict(params) if isinstance(params, Mapping) else {p.name: p for p in params}
         if not isinstance(params, Mapping) and len(named) < len(params):
@@ -85,7 +88,8 @@ class Trainer:
         self.params = {n: p for n, p in named.items() if p.grad_req != "null"}
         chosen = _optimizer(optimizer, optimizer_params or {})
         shared = Shared(1, on_store=True) if update_on_kvstore else None
-        self._step = Step(_weighed(chosen, self.params), clip_norm, clip_value, shared=shared)
+        scales = Scaling() if scaling is True else scaling or None
+        self._step = Step(_weighed(chosen, self.params), clip_norm, clip_value, scaling=scales, shared=shared)
         if gather < 1 or (gather > 1 and any(p.grad_req == "add" for p in self.params.values())):
             raise InputError(
                 f"gather={gather}" + " of gradients that are added" * (gather > 1),
@@ -94,7 +98,7 @@ class Trainer:
             )
         self._gather, self._calls, self._examples = gather, 0, 0
         self._gathered: dict[str, Array] = {}
-        self.updates, self._seed = 0, 0
+        self._updates, self._seed = 0, 0
         self._session: Session | None = None
         self._memory: dict[str, Any] = {}
         self._on_store, self._kv = update_on_kvstore, _store(kvstore)
@@ -125,6 +129,23 @@ class Trainer:
     def learning_rate(self, rate: float) -> None:
         self.set_learning_rate(rate)
 
+    @property
+    def updates(self) -> int:
+        """How many updates the parameters have had; those that a gradient's overflow left out do not count."""
+        return self._updates if self._step.scaling is None else int(self._state(COUNT))
+
+    @property
+    def loss_scale(self) -> float:
+        """What the loss has to be multiplied by before backward (mz.amp.scale_loss does): 1 without `scaling`."""
+        return 1.0 if self._step.scaling is None else float(self._state(SCALE))
+
+    def _state(self, name: str) -> Any:
+        """A number of the program, when all updates that were asked for are made."""
+        session, arrays = self._ready()
+        for a in arrays.values():
+            a.wait_to_read()
+        return session.states[name]
+
     def set_learning_rate(self, rate: Schedule | float) -> None:
         """Have another rate, or a schedule of them, from the next update on. Raises InputError where the optimizer runs
         on the store."""
@@ -150,7 +171,7 @@ class Trainer:
             return
         self._exchange(examples)
         if self._on_store:
-            self.updates += 1
+            self._updates += 1
         else:
             self.update(examples * self._kv.num_workers)
 
@@ -197,7 +218,7 @@ class Trainer:
         feeds = {"scale": np.float64(1 / batch_size)}
         if isinstance(self.optimizer.rate, int | float):
             feeds["rate"] = np.float64(self.optimizer.rate)
-        self.updates += 1
+        self._updates += 1
         engine().push(lambda: session.run(feeds), reads, writes, name="update")
 
     def _ready(self) -> tuple[Session, dict[str, Array]]:
@@ -213,7 +234,7 @@ class Trainer:
             if self.optimizer.draws and not self._seed:
                 self._seed = mix(generator(place).advance())[0]
             self._session, self._memory = Session(graph, states=held, device=place.device, seed=self._seed), lies
-            self._session.next_run = self.updates + 1
+            self._session.next_run = self._updates + 1
         return self._session, arrays
 
     def _join(self, kv: KVStore) -> None:
@@ -263,8 +284,8 @@ class Trainer:
             raise InputError(f"other states: {odd}", where=str(path), hint="the same optimizer and parameters")
         for n in mine:
             session.states[n][...] = stored[n].asnumpy()
-        self.updates = int(session.states[COUNT])
-        session.next_run = self.updates + 1
+        self._updates = int(session.states[COUNT])
+        session.next_run = self._updates + 1
 
 
 def _gradient(name: str) -> str:

@@ -76,6 +76,10 @@ def training(name: str) -> Any:
             from ..runtime import autograd
 
             return autograd
+        case "amp":
+            from ..gluon import amp
+
+            return amp
         case "gluon":
             return import_module("mezzo.gluon")  # `from .. import gluon` would ask here again
         case "sym":

@@ -52,9 +52,11 @@ def policy_named(amp: str | Policy) -> Policy:
     return Policy(dtype, frozenset(LOW | RECURRENT), frozenset(WIDE - RECURRENT)) if amp == "bf16" else Policy(dtype)
 
 
-def mixed(graph: Graph, policy: Policy) -> Graph:
-    """The graph with casts where the precision changes. Initialisers, inputs and outputs keep their types."""
+def mixed(graph: Graph, policy: Policy, weights: AbstractSet[str] = frozenset()) -> Graph:
+    """The graph with casts where the precision changes. Initialisers, inputs and outputs keep their types. `weights`
+    are inputs that decide of no precision, as initialisers do not."""
     graph = infer(graph)
+    still = {*graph.initializers, *weights}
     taken = set(graph.types)
     nodes: list[Node] = []
     low: set[str] = set()  # values that are in 16 bits now
@@ -79,7 +81,7 @@ def mixed(graph: Graph, policy: Policy) -> Graph:
     for node in graph.nodes:
         floats = [i for i in node.inputs if i and is_float(i)]
         known = not node.domain and not node.bodies
-        moving = [i for i in floats if i not in graph.initializers]
+        moving = [i for i in floats if i not in still]
         mixes = known and node.op in MIXED
         if known and node.op in policy.low and floats:
             narrow = True

@@ -174,12 +174,14 @@ def update_graph(params: Mapping[str, Array], step: Step, gradient: Callable[[st
         made.state(gradient(p), np.zeros_like(value))
     count = made.state(COUNT, np.int64(0))
     scale, inputs = g.input("scale", Tensor(DType.DOUBLE, ())), ["scale"]
+    loss_scale = made.state(SCALE, np.float32(step.scaling.first)) if step.scaling else None
     if isinstance(step.optimizer.rate, int | float):
         inputs.append(g.input("rate", Tensor(DType.DOUBLE, ())))
         step = replace(step, optimizer=replace(step.optimizer, rate=_Given(inputs[-1])))
     t = g.Cast(count, to=DType.DOUBLE.onnx)
     grads = {p: g.Mul(gradient(p), g.Cast(scale, to=_dtype(g, p).onnx)) for p in params}
-    _update(made, step, list(params), _clipped(g, step, grads), t, None)
+    grads, finite = _unscaled(made, step, loss_scale, grads)
+    _update(made, step, list(params), _clipped(g, step, grads), t, finite)
     states = tuple(State(n, n, after) for n, after in made.after.items())
     return prune(
         Graph(tuple(inputs), (), g.nodes(), {**g.constants(), **made.first}, g.types, states, name="update")

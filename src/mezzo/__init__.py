@@ -7,7 +7,7 @@
 (3, 10)
 
 The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`), training
-(`Trainer`, `optimizer`, `schedule`, `with_head`), the KVStore (`kv`) and what looks on (`profiler`, `viz`,
+(`Trainer`, `optimizer`, `schedule`, `with_head`, `amp`), the KVStore (`kv`) and what looks on (`profiler`, `viz`,
 `gpu_memory_info`) are imported when they are first used.
 
 >>> a = mz.nd.ones((2, 3))
@@ -73,6 +73,7 @@ __all__ = [
     "UnsupportedModel",
     "WireError",
     "__version__",
+    "amp",
     "autograd",
     "cpu",
     "gluon",
