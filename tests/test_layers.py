@@ -39,7 +39,7 @@ SKIPPING = ("importorskip", "peer", "referee")  # what skips where a referee is 
 PICKLES = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "torch.load", "torch.save"}
 LONGEST = 600
 # Tables of what is imported later: looked at by tests/test_registry.py and tests/test_later_kernels.py.
-TABLES = ("ops/registry.py", "runtime/kernels/later.py")
+TABLES = ("ops/registry.py", "runtime/kernels/later.py", "tools/lazy.py")
 
 Import = tuple[int, str]  # line, dotted name: "mezzo.ops.types" for ours, however it was written
 
@@ -166,7 +166,8 @@ def short(file: Path, text: str) -> Iterator[str]:
 
 
 def front_door(file: Path, text: str) -> Iterator[str]:
-    """src/mezzo holds imports, `__all__` and `__version__`; `__main__.py` also calls what it imports."""
+    """src/mezzo holds imports, `__all__` and `__version__`; `__main__.py` also calls what it imports, and `nd.py` is
+    another module under that name."""
     for node in parsed(text).body:
         match node:
             case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
@@ -174,6 +175,8 @@ def front_door(file: Path, text: str) -> Iterator[str]:
             case ast.Assign(targets=[ast.Name(id="__all__" | "__version__")], value=value) if literal(value):
                 pass
             case ast.If(body=[ast.Expr(value=ast.Call())], orelse=[]) if file.name == "__main__.py":
+                pass
+            case ast.Assign(value=ast.Name()) if file.name == "nd.py":
                 pass
             case _:
                 yield f"{file}:{node.lineno} {ast.unparse(node).splitlines()[0]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 
 def of_onnx(name: str) -> Any:
@@ -30,76 +30,39 @@ def names() -> list[str]:
     return sorted(sys.modules[__name__.partition(".")[0]].__all__)
 
 
+HOMES: Final = {  # of the names of `mezzo` that are imported when they are used: a module, and what it is called there
+    "Trainer": ("train.trainer", "Trainer"),
+    "amp": ("gluon.amp", ""),
+    "autograd": ("runtime.autograd", ""),
+    "cpu": ("runtime.arrays.place", "cpu"),
+    "gluon": ("gluon", ""),
+    "gpu": ("runtime.arrays.place", "gpu"),
+    "gpu_memory_info": ("runtime.gpu.memory", "gpu_memory_info"),
+    "grad": ("runtime.autodiff", "grad"),
+    "kv": ("kvstore", ""),
+    "memory": ("runtime.memory", ""),
+    "nd": ("runtime.arrays", ""),
+    "optimizer": ("runtime.optimizer", ""),
+    "profiler": ("tools.profiler", ""),
+    "random": ("runtime.arrays.random", ""),
+    "schedule": ("runtime.schedule", ""),
+    "sym": ("runtime.symbols", ""),
+    "viz": ("tools.viz", ""),
+    "with_head": ("train.head", "with_head"),
+}
+
+
 def training(name: str) -> Any:
-    """`__getattr__` of `mezzo`: arrays, training and the KVStore, which whoever only runs models does not need.
+    """`__getattr__` of `mezzo`: arrays, training and the KVStore, which whoever only runs models does not need. From
+    then on the name is an ordinary one of the module.
 
     Raises AttributeError for any other name.
     """
-    match name:
-        case "Trainer":
-            from ..train.trainer import Trainer
-
-            return Trainer
-        case "optimizer":
-            from ..runtime import optimizer
-
-            return optimizer
-        case "schedule":
-            from ..runtime import schedule
-
-            return schedule
-        case "with_head":
-            from ..train.head import with_head
-
-            return with_head
-        case "nd":
-            from ..runtime import arrays
-
-            return arrays
-        case "random":
-            from ..runtime.arrays import random
-
-            return random
-        case "cpu" | "gpu":
-            from ..runtime.arrays import place
-
-            return getattr(place, name)
-        case "profiler":
-            from . import profiler
-
-            return profiler
-        case "viz":
-            from . import viz
-
-            return viz
-        case "autograd":
-            from ..runtime import autograd
-
-            return autograd
-        case "amp":
-            from ..gluon import amp
-
-            return amp
-        case "gluon":
-            return import_module("mezzo.gluon")  # `from .. import gluon` would ask here again
-        case "sym":
-            from ..runtime import symbols
-
-            return symbols
-        case "memory":
-            from ..runtime import memory
-
-            return memory
-        case "gpu_memory_info":
-            from ..runtime.gpu.memory import gpu_memory_info
-
-            return gpu_memory_info
-        case "grad":
-            from ..runtime.autodiff import grad
-
-            return grad
-        case "kv":
-            from .. import kvstore
-
-            return kvstore
-    raise AttributeError(f"module 'mezzo' has no attribute {name!r}")
+    home = HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'mezzo' has no attribute {name!r}")
+    top = __name__.partition(".")[0]
+    module = import_module(f"{top}.{home[0]}")
+    found = getattr(module, home[1]) if home[1] else module
+    setattr(sys.modules[top], name, found)
+    return found

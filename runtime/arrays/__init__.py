@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import functions, random
+from . import functions, methods, neural, random
 from .functions import *
+from .neural import *
 from .place import Place, cpu, gpu
 
-__all__ = [*functions.__all__, "Place", "cpu", "gpu", "random"]
+__all__ = [*functions.__all__, *neural.__all__, "Place", "cpu", "gpu", "random"]
+methods.add()
 
 
 def __getattr__(name: str) -> Any:

@@ -52,7 +52,7 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
     return permute_dims(x, order)
 
 
-def expand_dims(x: Array, /, *, axis: int | Sequence[int] = 0) -> Array:
+def expand_dims(x: Array, /, axis: int | Sequence[int] = 0) -> Array:
     """More axes of size 1: `Unsqueeze`."""
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
     made: Array = apply("Unsqueeze", x, known(axes_of(axes, x.ndim + len(axes))))

@@ -1,0 +1,163 @@
+"""Functions and methods of arrays under MXNet's names, beside NumPy's formulas; imports of `mezzo.nd`."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mezzo as mz
+from mezzo.ops.errors import MezzoError
+from mezzo.runtime.arrays import methods, neural
+from mezzo.runtime.arrays.array import Array
+from mezzo.tools.lazy import HOMES
+
+nd = mz.nd
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((4, 3, 6)).astype(np.float32)
+Y = RNG.standard_normal((4, 3, 6)).astype(np.float32)
+ROWS = np.array([[0, 5, 2], [3, -4, 9], [1, 1, 1], [5, 0, 4]])
+erf = np.vectorize(math.erf)
+
+
+def shares(x: Any, axis: int = -1) -> Any:
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def smooth(x: Any, s: float) -> Any:
+    return np.where(np.abs(x) < 1 / s**2, (s * x) ** 2 / 2, np.abs(x) - 0.5 / s**2)
+
+
+def along(x: Any, numbers: Any) -> Any:
+    return np.take_along_axis(x, numbers[..., None], -1)[..., 0]
+
+
+ONES: dict[str, Any] = {  # of X: what is called, and what NumPy makes
+    "relu": (lambda x: nd.relu(x), lambda x: np.maximum(x, 0)),
+    "sigmoid": (lambda x: nd.sigmoid(x), lambda x: 1 / (1 + np.exp(-x))),
+    "hard_sigmoid": (lambda x: nd.hard_sigmoid(x, 0.3), lambda x: np.clip(0.3 * x + 0.5, 0, 1)),
+    "softsign": (lambda x: nd.softsign(x), lambda x: x / (1 + np.abs(x))),
+    "softrelu": (lambda x: nd.softrelu(x), lambda x: np.log1p(np.exp(x))),
+    "gelu": (lambda x: nd.gelu(x), lambda x: x * (1 + erf(x / np.sqrt(2))) / 2),
+    "erf": (lambda x: nd.erf(x), erf),
+    "softmax": (lambda x: nd.softmax(x), shares),
+    "softmax, axis": (lambda x: nd.softmax(x, axis=1, temperature=0.5), lambda x: shares(x / 0.5, 1)),
+    "log_softmax": (lambda x: nd.log_softmax(x, 0), lambda x: np.log(shares(x, 0))),
+    "softmin": (lambda x: nd.softmin(x), lambda x: shares(-x)),
+    "one_hot": (lambda x: nd.one_hot(nd.array(ROWS), 6, 2, -1), lambda x: 3 * (ROWS[..., None] == np.arange(6)) - 1),
+    "pick": (lambda x: nd.pick(x, nd.array(ROWS)), lambda x: along(x, ROWS.clip(0, 5))),
+    "pick, wrap": (lambda x: nd.pick(x, nd.array(ROWS), mode="wrap"), lambda x: along(x, ROWS % 6)),
+    "pick, axis": (
+        lambda x: nd.pick(x, nd.array([[[0, 1, 2, 0, 1, 2]]] * 4), axis=1, keepdims=True),
+        lambda x: np.take_along_axis(x, np.array([[[0, 1, 2, 0, 1, 2]]] * 4), 1),
+    ),
+    "topk": (lambda x: nd.topk(x, k=2), lambda x: np.argsort(-x, -1)[..., :2]),
+    "topk, value": (lambda x: nd.topk(x, 1, 2, "value"), lambda x: -np.sort(-x, 1)[:, :2]),
+    "topk, least": (lambda x: nd.topk(x, 0, 1, "both", is_ascend=True)[0], lambda x: x.min(0, keepdims=True)),
+    "topk, mask": (
+        lambda x: nd.topk(x, axis=1, k=2, ret_typ="mask"),
+        lambda x: (x >= -np.sort(-x, 1)[:, 1:2]).astype(np.float32),
+    ),
+    "split": (lambda x: nd.split(x, 3)[2], lambda x: x[:, 2:]),
+    "split, squeezed": (lambda x: nd.split(x, 4, axis=0, squeeze_axis=True)[1], lambda x: x[1]),
+    "split, one": (lambda x: nd.split(x, 1), lambda x: x),
+    "flatten": (lambda x: nd.flatten(x), lambda x: x.reshape(4, 18)),
+    "transpose": (lambda x: nd.transpose(x), lambda x: x.T),
+    "transpose, numbers": (lambda x: nd.transpose(x, 1, 0, 2), lambda x: x.transpose(1, 0, 2)),
+    "transpose, axes": (lambda x: nd.transpose(x, axes=(2, 0, 1)), lambda x: x.transpose(2, 0, 1)),
+    "swapaxes": (lambda x: nd.swapaxes(x, 0, -1), lambda x: x.swapaxes(0, -1)),
+    "slice_axis": (lambda x: nd.slice_axis(x, axis=-1, begin=1, end=-2), lambda x: x[..., 1:-2]),
+    "slice_axis, end": (lambda x: nd.slice_axis(x, 0, -2, None), lambda x: x[-2:]),
+    "gather_nd": (lambda x: nd.gather_nd(x, nd.array([[0, 3], [2, 1]])), lambda x: x[[0, 3], [2, 1]]),
+    "reverse": (lambda x: nd.reverse(x, 1), lambda x: x[:, ::-1]),
+    "batch_dot": (lambda x: nd.batch_dot(x, nd.array(Y), transpose_b=True), lambda x: x @ Y.swapaxes(1, 2)),
+    "batch_dot, first": (lambda x: nd.batch_dot(x, nd.array(Y), transpose_a=True), lambda x: x.swapaxes(1, 2) @ Y),
+    "add_n": (lambda x: nd.add_n(x, nd.array(Y), x), lambda x: x + Y + x),
+    "rsqrt": (lambda x: nd.rsqrt(nd.square(x) + 1), lambda x: (x**2 + 1) ** -0.5),
+    "smooth_l1": (lambda x: nd.smooth_l1(x, 1.5), lambda x: smooth(x, 1.5)),
+    "cumsum": (lambda x: nd.cumsum(x, axis=1), lambda x: x.cumsum(1)),
+    "cumsum, list": (lambda x: nd.cumsum(x), lambda x: x.cumsum()),
+    "broadcast_like": (lambda x: nd.broadcast_like(x[:1], x), lambda x: np.broadcast_to(x[:1], x.shape)),
+    "reshape_like": (lambda x: nd.reshape_like(x, nd.zeros((6, 12))), lambda x: x.reshape(6, 12)),
+    "expand_dims": (lambda x: nd.expand_dims(x, 1), lambda x: x[:, None]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONES)
+def test_a_function(name: str) -> None:
+    ours, numpys = ONES[name]
+    got, want = ours(nd.array(X)).asnumpy(), np.asarray(numpys(X.astype(np.float64)))
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() <= 1e-5 * max(np.abs(want).max(), 1)
+
+
+def test_all_functions_are_tried() -> None:
+    same = {n for n in neural.__all__ if n.startswith(("broadcast_", "elemwise_"))} - {"broadcast_like"}
+    assert {n.partition(",")[0] for n in ONES} | same | {"power"} >= {*neural.__all__}
+    for name in same | {"power"}:
+        assert getattr(neural, name) in vars(sys.modules["mezzo.runtime.arrays.functions"]).values()
+
+
+@pytest.mark.parametrize("name", [n for n, (ours, _) in ONES.items() if n.partition(",")[0] in methods.NEURAL])
+def test_a_method_is_the_function(name: str) -> None:
+    assert getattr(Array, name.partition(",")[0]) is getattr(nd, name.partition(",")[0])
+
+
+def test_methods() -> None:
+    x = nd.array(X)
+    assert np.array_equal(x.expand_dims(axis=1).squeeze(1).transpose(2, 1, 0).asnumpy(), X.T)
+    assert np.allclose(x.square().sum(axis=1).sqrt().asnumpy(), np.sqrt((X**2).sum(1)), rtol=1e-5)
+    assert np.allclose(x.clip(-1, 1).abs().prod(axis=-1).asnumpy(), np.abs(X.clip(-1, 1)).prod(-1), rtol=1e-5)
+    assert np.array_equal(x.topk(k=1).asnumpy()[..., 0], X.argmax(-1))
+    for name in (*methods.METHODS, *methods.NEURAL):
+        assert callable(getattr(x, name))
+
+
+WRONG: dict[str, Callable[[Any], Any]] = {
+    "does not divide into 4 parts": lambda x: nd.split(x, 4),
+    "cannot lose it": lambda x: nd.split(x, 2, axis=0, squeeze_axis=True),
+    "axis 3 is outside": lambda x: nd.softmax(x, axis=3),
+    "ret_typ 'places'": lambda x: nd.topk(x, ret_typ="places"),
+    "mode 'raise'": lambda x: nd.pick(x, nd.array(ROWS), mode="raise"),
+}
+
+
+@pytest.mark.parametrize("told", WRONG)
+def test_what_makes_no_sense_is_told(told: str) -> None:
+    with pytest.raises(MezzoError, match=told):
+        WRONG[told](nd.array(X))
+
+
+def test_gradients_go_through() -> None:
+    x = nd.array(X)
+    x.attach_grad()
+    with mz.autograd.record():
+        y = nd.pick(nd.log_softmax(x), nd.array(ROWS.clip(0, 5)))
+        loss = y.sum()
+    loss.backward()
+    marks = np.arange(6) == ROWS.clip(0, 5)[..., None]
+    assert np.abs(x.grad.asnumpy() - (marks - shares(X))).max() <= 1e-6
+
+
+def test_the_module_can_be_imported() -> None:
+    code = (
+        "import mezzo.nd as first\nfrom mezzo.nd import softmax, random\nimport mezzo as mz\n"
+        "assert mz.nd is first and 'nd' in vars(mz) and softmax is mz.nd.softmax and random is mz.random\n"
+        "assert mz.nd.ones((1,)).__array_namespace__() is mz.nd"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_names_that_come_when_they_are_used() -> None:
+    for name, (module, inside) in HOMES.items():
+        home = importlib.import_module(f"mezzo.{module}")
+        assert getattr(mz, name) is (getattr(home, inside) if inside else home)
+        assert name in mz.__all__
+        assert name in vars(mz)
