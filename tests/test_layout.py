@@ -17,7 +17,7 @@ import pytest
 import mezzo
 
 ROOT = Path(__file__).parents[1]
-NOT_PACKAGES = {"bench", "src", "tests"}
+NOT_PACKAGES = {"bench", "examples", "src", "tests"}
 SCRIPTS = {"mezzo.__main__", "mezzo.models.digits.train"}  # run, never imported
 
 
