@@ -1,5 +1,5 @@
 """`mz.gluon`: networks written in Python. Blocks (`nn`, `rnn`, `loss`), their parameters and initialisers, a Trainer;
-symbols, which compose graphs, are `mz.sym`.
+`fit`; symbols, which compose graphs, are `mz.sym`.
 
 >>> from mezzo import gluon
 >>> net = gluon.nn.HybridSequential(gluon.nn.Dense(4, "relu"), gluon.nn.Dense(2))
@@ -44,4 +44,8 @@ def __getattr__(name: str) -> Any:
             from .trainer import Trainer
 
             return Trainer
+        case "fit":
+            from .fitting import fit
+
+            return fit
     raise AttributeError(f"module 'mezzo.gluon' has no attribute {name!r}")

@@ -19,10 +19,11 @@ from ..runtime.optimizer import SGD, Adam, Optimizer
 from ..runtime.passes import modes
 from ..runtime.typed import TypedBuilder
 from ..train.head import logits_of
+from ..train.judged import TARGET
 from ..train.learning import weights as learnable
 from ..train.loss import LOSSES
 from ..train.step import Step, training_step
-from ..train.trainer import TARGET, Trainer
+from ..train.trainer import Trainer
 from .convnets import Weights, alexnet_owt, googlenet, mlp, no_weights, resnet18, vgg
 from .transformer import classifier
 from .workloads import FEATURES, GATES, HIDDEN, LENGTH, Workload, digits, pictures, recurrent, series
@@ -116,6 +117,7 @@ def with_loss(graph: Graph) -> tuple[Graph, str, list[str]]:
     scores = logits_of(graph, graph.outputs[0])
     known = g.type_of(scores)
     assert isinstance(known, Tensor)
+    assert kind.target is not None
     loss = kind.build(g, scores, g.input(TARGET, kind.target(known)))
     made = graph.but(
         inputs=(*graph.inputs, TARGET),

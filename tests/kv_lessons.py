@@ -24,6 +24,8 @@ from mezzo.runtime import arrays as nd
 from mezzo.runtime import autograd
 from mezzo.runtime.graph import Graph
 from mezzo.runtime.optimizer import SGD, Adam, Optimizer
+from mezzo.runtime.schedule import Cosine
+from mezzo.train.loss import cross_entropy
 from mezzo.train.shares import Share
 from mezzo.train.trainer import Trainer
 
@@ -107,8 +109,37 @@ def refusal(trainer: Trainer, size: int) -> str:
     return ""
 
 
+# What a worker other than rank 0 may do otherwise, and what is said of it.
+OTHERWISE: dict[str, tuple[dict[str, Any], str]] = {
+    "rate": ({"optimizer": SGD(rate=0.1, momentum=0.9)}, "the optimizer is SGD(rate=0.1"),
+    "schedule": ({"optimizer": SGD(rate=Cosine(0.02, 10), momentum=0.9)}, "the optimizer is SGD(rate=Cosine("),
+    "precision": ({"amp": "bf16"}, "the precision is Policy(dtype=DType.BFLOAT16"),
+    "gathering": ({"gather": 2}, "clipping and gathering is clip_norm=None, clip_value=None, gather=2"),
+    "weights": ({"freeze": ["*bias"]}, "what learns is 5 tensors of "),
+    "loss": ({"loss": "cross_entropy_of_others"}, "the model with its loss is "),
+}
+
+
+def otherwise(kv: KVStore, name: str) -> str:
+    """What the first step says where the workers make different ones."""
+    how = dict(OTHERWISE[name][0]) if kv.rank else {}
+    if "loss" in how:
+        how["loss"] = cross_entropy(label_smoothing=0.1)
+    trainer = Lesson().trainer(kv, **how)
+    try:
+        trainer.exchange.join(trainer.parameters, trainer.plan.optimizer, None, trainer._facts())  # type: ignore[union-attr]
+    except InputError as error:
+        return error.message
+    return ""
+
+
 def main(folder: str, *lessons: str) -> None:
     with create("dist_sync") as kv:
+        if "otherwise" in lessons:
+            said = {f"{name}:said": np.array(otherwise(kv, name)) for name in OTHERWISE}
+            kv.barrier()
+            np.savez(Path(folder) / f"{kv.rank}.npz", allow_pickle=False, **said)
+            return
         share, found = Share(kv.rank, kv.num_workers), dict[str, Array]()
         if "blocks" in lessons:
             found |= {f"blocks:{n}": a for n, a in blocks(share, kv.num_workers, kv).items()}

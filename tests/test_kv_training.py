@@ -35,7 +35,7 @@ from mezzo.train.shares import Share
 from mezzo.train.trace import traced
 from mezzo.train.trainer import Trainer
 
-from .kv_lessons import LESSONS, SIZE, Lesson, blocks
+from .kv_lessons import LESSONS, OTHERWISE, SIZE, Lesson, blocks
 from .networks import batch_for, lenet, mlp, resnet18
 
 Array = np.ndarray[Any, Any]
@@ -111,6 +111,18 @@ def test_a_job_learns_what_one_process_learns(
         the_optimizer_runs_on_the_store(learned)
     with subtests.test("random numbers"):
         each_worker_draws_its_own_random_numbers(learned)
+
+
+def test_workers_that_would_make_other_steps_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides are named, before anything is learned."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    first, second = run(tmp_path, "one-host", "otherwise")
+    for name, (_, said) in OTHERWISE.items():
+        assert str(first[name]["said"]) == "", "rank 0 is what the others are compared with"
+        assert said in (message := str(second[name]["said"])), message
+        assert "on rank 1 and" in message
+        assert message.count("on rank 0") == (2 if name in ("precision", "weights") else 1), message
 
 
 def agrees_with_one_process(learned: Results, name: str, tolerance: float) -> None:

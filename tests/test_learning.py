@@ -330,7 +330,8 @@ def test_patterns_find_what_is_left_out_only_by_its_name() -> None:
 # As in PyTorch
 
 
-NETWORKS = ("resnet", "mobilenet", "vit", "bert", "gpt", "lstm", "gru", "unet")
+NETWORKS = ("resnet", "mobilenet", "vit", "bert", "gpt", "lstm", "gru", "unet", "detector")
+DETECTION = {"classes": "cross_entropy", "boxes": (0.5, "l1"), "objects": (2.0, "binary_cross_entropy")}
 SAMPLE = {("vit", "dynamo", "AdamW"), ("lstm", "torchscript", "Adam"), ("resnet", "dynamo", "SGD")}
 OPTIMIZERS = {
     "SGD": ({"lr": 0.05, "momentum": 0.9}, {"rate": 0.05, "momentum": 0.9}),
@@ -360,21 +361,26 @@ def test_trajectories_of_pytorch(name: str, exporter: str, optimizer: str) -> No
     theirs, ours = OPTIMIZERS[optimizer]
     lesson = LESSONS[name]
     net = module(lesson)
-    trainer = Trainer(exported(lesson, net, exporter), optimizer=getattr(mz.optimizer, optimizer)(**ours))
+    several = len(lesson.outputs) > 1
+    loss = DETECTION if several else "cross_entropy"
+    targets = [f"{o}_target" for o in lesson.outputs] if several else ["target"]
+    optimized = getattr(mz.optimizer, optimizer)(**ours)
+    trainer = Trainer(exported(lesson, net, exporter), loss=loss, optimizer=optimized)
     learned = {n: p for n, p in net.named_parameters() if p.requires_grad}
     assert sum(p.size for p in trainer.parameters.values()) == sum(p.numel() for p in learned.values())
     stepper, rng = getattr(torch.optim, optimizer)(net.parameters(), **theirs), np.random.default_rng(1)
     largest = {n: torch.zeros_like(p) for n, p in learned.items()}
     for _ in range(30):
-        xs, (target,) = lesson.draw(rng, 6)
+        xs, ts = lesson.draw(rng, 6)
         stepper.zero_grad()
-        loss = lesson.loss((net(*map(torch.from_numpy, xs)),), (torch.from_numpy(target),))
-        loss.backward()
+        found = net(*map(torch.from_numpy, xs))
+        told = lesson.loss(found if several else (found,), [*map(torch.from_numpy, ts)])
+        told.backward()
         for n, p in learned.items():
             largest[n] = torch.maximum(largest[n], p.grad.abs())
         stepper.step()
-        told = trainer.step({**dict(zip(lesson.inputs, xs, strict=True)), "target": target})
-        assert told == pytest.approx(float(loss), rel=1e-9)
+        feeds = dict(zip((*lesson.inputs, *targets), (*xs, *ts), strict=True))
+        assert trainer.step(feeds) == pytest.approx(float(told.detach()), rel=1e-9)
     whole = max(float(a.max()) for a in largest.values())
     tied = {"word.weight": "head.weight"}
     for n, p in learned.items():

@@ -13,8 +13,9 @@ from ..ops.errors import ExecutionError
 from ..ops.types import Array
 from ..runtime.eager import Eager
 from ..train.head import logits_of
+from ..train.judged import TARGET
 from ..train.loss import loss_named
-from ..train.trainer import TARGET, Trainer
+from ..train.trainer import Trainer
 from .compare_export import in_onnxruntime
 from .fit import Course
 from .load import load

@@ -12,8 +12,9 @@ from typing import Any
 
 from ..ops.dataclasses import dataclass, field
 from ..ops.errors import ExecutionError, InputError
+from ..train.metrics import Metrics
 from ..train.shares import Share
-from ..train.trainer import Metrics, Trainer
+from ..train.trainer import Trainer
 from .batches import ALL, Data
 from .curve import Epoch, History
 

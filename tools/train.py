@@ -110,7 +110,8 @@ def _prepared(model: Path, data: Path, how: Settings) -> tuple[Graph, Data, Data
     notes: dict[str, Any] = {}
     if how.head is not None:
         graph = _headed(graph, how.head, how, notes)
-    asked = None if how.loss == CLASSES else loss_named(how.loss).target(_tensor(graph, name))
+    kind = None if how.loss == CLASSES else loss_named(how.loss).target
+    asked = None if kind is None else kind(_tensor(graph, name))
     inputs = {n: _tensor(graph, n) for n in graph.signature.inputs if n not in graph.signature.defaults}
     sources = {n: tuple(text.split(",")) for n, text in parse_sizes(how.inputs).items()}
     unknown = [n for n in sources if n not in inputs]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-from ..train.trainer import Metrics
+from ..train.metrics import Metrics
 from .curve import Epoch
 from .fit import Course
 

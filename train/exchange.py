@@ -19,6 +19,7 @@ from ..ops import Tensor
 from ..ops.errors import ExecutionError, InputError
 from ..ops.types import Array, type_of
 from ..runtime.optimizer import Optimizer
+from .agree import agree
 from .step import Shared
 
 if TYPE_CHECKING:
@@ -78,10 +79,16 @@ class Exchange:
         return (self.rank,) if self.workers > 1 else ()
 
     def join(
-        self, parameters: Mapping[str, Array], optimizer: Optimizer, states: PathLike[str] | str | None = None
+        self,
+        parameters: Mapping[str, Array],
+        optimizer: Optimizer,
+        states: PathLike[str] | str | None = None,
+        facts: Mapping[str, str] | None = None,
     ) -> None:
         """Give every worker the parameters of rank 0, which are named in the order in which a step reads them, and the
-        store its optimizer, with the states of a file if one is given. Every worker calls it, once."""
+        store its optimizer, with the states of a file if one is given. Every worker calls it, once. `facts` tell what
+        this worker's step is: InputError naming both sides where rank 0 makes another one."""
+        agree(self.store, self._prefix, facts or {})
         names = [*parameters]
         # gradients are made, and awaited, from the last layer to the first
         self._priorities = {name: i for i, name in enumerate(names)}

@@ -1,24 +1,47 @@
-"""Losses: what is added to a model to tell how wrong it is. Each takes the model's output and what was asked for."""
+"""`mz.loss`: what is added to a model to tell how wrong it is. Each takes an output, or several, and a target.
+
+>>> import mezzo as mz
+>>> sorted(LOSSES)
+['binary_cross_entropy', 'cross_entropy', 'huber', 'l1', 'mse']
+>>> loss = cross_entropy(ignore_index=-100, label_smoothing=0.1)
+>>> own = custom(lambda y, target: abs(y - target))
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+import numpy as np
 
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.op import Builder, Value
+from ..runtime.typed import TypedBuilder
 
-Build = Callable[[Builder, Value, Value], Value]
+Build = Callable[..., Value]
+Each = Callable[..., "tuple[Value, Value | None]"]
 Target = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """`build(g, output, target)` adds the loss, a scalar; `target` tells the type of what was asked for."""
+    """`build(g, output, target)` adds the loss, a scalar; `target` tells the type of what was asked for from that of
+    the output, None where nothing is.
+
+    `each(g, output, target)` adds the loss of each element and what each counts for in their mean (None: all alike),
+    axis 0 being the samples: what weights of samples need. A loss of `classes` has its classes on axis 1 of the output;
+    labels that are `ignored` count for nothing.
+    """
 
     build: Build
-    target: Target
+    target: Target | None
+    each: Each | None = None
+    classes: bool = False
+    ignored: int | None = None
 
 
 def _classes(output: Tensor) -> Tensor:
@@ -34,50 +57,158 @@ def _mean(g: Builder, x: Value) -> Value:
     return g.ReduceMean(x, keepdims=0)
 
 
-def _cross_entropy(g: Builder, y: Value, target: Value) -> Value:
-    """https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html"""
-    return g.SoftmaxCrossEntropyLoss(y, target)
+def _of_means(each: Callable[[Builder, Value, Value], Value]) -> Loss:
+    """The loss that is the mean of a loss of each element."""
+    return Loss(lambda g, y, t: _mean(g, each(g, y, t)), _same, lambda g, y, t: (each(g, y, t), None))
 
 
 def _squared(g: Builder, y: Value, target: Value) -> Value:
     off = g.Sub(y, target)
-    return _mean(g, g.Mul(off, off))
+    return g.Mul(off, off)
 
 
 def _absolute(g: Builder, y: Value, target: Value) -> Value:
-    return _mean(g, g.Abs(g.Sub(y, target)))
+    return g.Abs(g.Sub(y, target))
 
 
 def _huber(g: Builder, y: Value, target: Value) -> Value:
     """Huber 1964, with the turn at 1: squares near zero, lines further out."""
     off = g.Abs(g.Sub(y, target))
     near = g.Min(off, g.scalar(1, y))
-    return _mean(g, g.Mul(near, g.Sub(off, g.Mul(near, g.scalar(0.5, y)))))
+    return g.Mul(near, g.Sub(off, g.Mul(near, g.scalar(0.5, y))))
 
 
 def _binary(g: Builder, y: Value, target: Value) -> Value:
     """Cross-entropy of the sigmoid of y, in the form that does not overflow."""
-    return _mean(g, g.Sub(g.Softplus(y), g.Mul(y, target)))
+    return g.Sub(g.Softplus(y), g.Mul(y, target))
+
+
+def cross_entropy(
+    *, ignore_index: int | None = None, class_weights: Sequence[float] | None = None, label_smoothing: float = 0.0
+) -> Loss:
+    """The cross-entropy of numbers of classes with axis 1 of the output, as PyTorch's `nn.CrossEntropyLoss`.
+
+    Labels equal to `ignore_index` count for nothing; a class counts for its number of `class_weights`; a share of
+    `label_smoothing` is asked of all classes alike. Raises InputError for a share that is none.
+    """
+    if not 0 <= label_smoothing < 1:
+        raise InputError(f"label_smoothing {label_smoothing}", where="cross_entropy", hint="a share: 0 to below 1")
+    weights = None if class_weights is None else np.asarray(class_weights, np.float64)
+    if weights is not None and (weights.ndim != 1 or not np.isfinite(weights).all() or (weights < 0).any()):
+        raise InputError("class_weights are numbers from 0 on, one for each class", where="cross_entropy")
+    attrs = {} if ignore_index is None else {"ignore_index": ignore_index}
+
+    def weighing(g: Any, y: Value) -> list[Value]:
+        return [] if weights is None else [g.const(weights, g.type_of(y).dtype)]
+
+    def valid(g: Any, y: Value, target: Value) -> Value | None:
+        """1 where a label counts, 0 where it is ignored."""
+        if ignore_index is None:
+            return None
+        return g.Cast(g.Not(g.Equal(target, g.const(ignore_index))), to=g.type_of(y).dtype.onnx)
+
+    def plain(g: Any, y: Value, target: Value) -> Value:
+        return g.SoftmaxCrossEntropyLoss(y, target, *weighing(g, y), **attrs)
+
+    def each(g: Any, y: Value, target: Value) -> tuple[Value, Value | None]:
+        own = weighing(g, y)
+        made = g.SoftmaxCrossEntropyLoss(y, target, *own, reduction="none", **attrs)
+        counts = valid(g, y, target)
+        if own:
+            known = target if counts is None else g.Where(g.Equal(counts, g.scalar(0, y)), g.const(0), target)
+            of_class = g.Gather(own[0], known, axis=0)
+            counts = of_class if counts is None else g.Mul(counts, of_class)
+        if label_smoothing:
+            logs = g.LogSoftmax(y, axis=1)
+            if own:
+                rank = g.rank_of(y)
+                logs = g.Mul(logs, g.Unsqueeze(own[0], g.const([i for i in range(rank) if i != 1])))
+            rest = g.Neg(g.ReduceMean(logs, g.const([1]), keepdims=0))
+            if (mask := valid(g, y, target)) is not None:
+                rest = g.Mul(rest, mask)
+            made = g.Add(g.Mul(made, g.scalar(1 - label_smoothing, y)), g.Mul(rest, g.scalar(label_smoothing, y)))
+        return made, counts
+
+    def smoothed(g: Any, y: Value, target: Value) -> Value:
+        return mean_of(g, *each(g, y, target))
+
+    return Loss(smoothed if label_smoothing else plain, _classes, each, classes=True, ignored=ignore_index)
+
+
+def mean_of(g: Builder, losses: Value, counts: Value | None, weights: Value | None = None) -> Value:
+    """The mean of losses where each counts for something, and samples (axis 0) may have weights. Weights multiply the
+    losses alone: a weight of 2 is as good as a sample that is there twice, in a batch that is as large as before."""
+    if weights is not None:
+        more = g.rank_of(losses) - 1
+        losses = g.Mul(losses, g.Unsqueeze(weights, g.const(np.arange(1, 1 + more))) if more else weights)
+    if counts is None:
+        return _mean(g, losses)
+    return g.Div(g.ReduceSum(losses, keepdims=0), g.ReduceSum(counts, keepdims=0))
+
+
+def custom(function: Callable[..., Any], target: str | Tensor | Target | None = "same") -> Loss:
+    """A function of symbols as a loss: of the output, or several, and of the target behind them.
+
+    It is written with arithmetic and the functions of `mz.sym`, and returns the loss, or that of each sample or
+    element, whose mean counts. `target` is "same" (the type of the first output), "classes" (numbers of classes, which
+    lie on axis 1 of it), a type, or None for a function that takes none.
+    """
+    known: dict[str, Target] = {"same": _same, "classes": _classes}
+    if isinstance(target, str) and target not in known:
+        raise InputError(f"target {target!r}", where="custom", hint=f"one of {', '.join(known)}, a type, or None")
+    kind: Target | None
+    if isinstance(target, Tensor):
+        kind = partial(_always, target)
+    else:
+        kind = known[target] if isinstance(target, str) else target
+
+    def each(g: TypedBuilder, *values: str) -> tuple[Value, None]:
+        from .written import written
+
+        return written(g, function, values), None
+
+    def build(g: TypedBuilder, *values: str) -> Value:
+        made, _ = each(g, *values)
+        return _mean(g, made) if g.rank_of(made) else made
+
+    return Loss(build, kind, each)
+
+
+def _always(kind: Tensor, output: Tensor) -> Tensor:
+    return kind
 
 
 LOSSES: dict[str, Loss] = {
-    "cross_entropy": Loss(_cross_entropy, _classes),
-    "mse": Loss(_squared, _same),
-    "l1": Loss(_absolute, _same),
-    "huber": Loss(_huber, _same),
-    "binary_cross_entropy": Loss(_binary, _same),
+    "cross_entropy": cross_entropy(),
+    "mse": _of_means(_squared),
+    "l1": _of_means(_absolute),
+    "huber": _of_means(_huber),
+    "binary_cross_entropy": _of_means(_binary),
 }
+# What MXNet and PyTorch call them.
+OTHER_NAMES = {
+    "crossentropyloss": "cross_entropy", "softmaxcrossentropyloss": "cross_entropy", "ce": "cross_entropy",
+    "mseloss": "mse", "l2loss": "mse", "l2": "mse", "mse_loss": "mse", "l1loss": "l1", "l1_loss": "l1", "mae": "l1",
+    "huberloss": "huber", "smoothl1loss": "huber", "smooth_l1_loss": "huber", "huber_loss": "huber",
+    "bcewithlogitsloss": "binary_cross_entropy", "sigmoidbceloss": "binary_cross_entropy",
+    "bce": "binary_cross_entropy", "binary_cross_entropy_with_logits": "binary_cross_entropy",
+}  # fmt: skip
 
 
-def loss_named(loss: str | Loss) -> Loss:
-    """The loss of this name; InputError lists the names.
+def loss_named(loss: str | Loss | Callable[..., Any]) -> Loss:
+    """The loss of this name, or of a function (see `custom`); InputError lists the names.
 
     >>> loss_named("mse").target(Tensor(DType.FLOAT, ("n", 3)))
     Tensor(dtype=DType.FLOAT, dims=('n', 3), layout='')
     """
     if isinstance(loss, Loss):
         return loss
+    if callable(loss):
+        return custom(loss)
     found = LOSSES.get(loss)
     if found is None:
-        raise InputError(f"there is no loss {loss!r}", where="loss", hint=f"one of {', '.join(LOSSES)}, or a Loss")
+        near = get_close_matches(str(loss).lower(), LOSSES, 1)
+        meant = OTHER_NAMES.get(str(loss).lower()) or (near[0] if near else "")
+        hint = f"it is {meant!r} here" if meant else f"one of {', '.join(LOSSES)}, a Loss, or a function"
+        raise InputError(f"there is no loss {loss!r}", where="loss", hint=hint)
     return found

@@ -19,11 +19,13 @@ from ..runtime.infer import infer
 from ..runtime.optimizer import Optimizer
 from ..runtime.optimizer.record import states_of
 from ..runtime.passes.prune import prune
+from ..runtime.schedule import Schedule
 from ..runtime.typed import TypedBuilder
 from .order import soon
 from .recompute import made_again
 
-COUNT, SCALE = "optimizer/updates", "optimizer/scale"  # names of states
+COUNT, SCALE, RATE = "optimizer/updates", "optimizer/scale", "optimizer/rate"  # names of states
+NORM = "train/norm"  # name of an output
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class Step:
 
     `clip_norm` bounds the norm of all gradients together, `clip_value` each of their elements. `gather` is how many
     batches one update takes: the gradients of the others are summed in states, and their mean counts. `shared` splits
-    the step by Emit and Await, with the parameters' names as keys (see ops/exchange.py).
+    the step by Emit and Await, with the parameters' names as keys (see ops/exchange.py). `norm` makes the norm of all
+    gradients together an output.
     """
 
     optimizer: Optimizer
@@ -66,6 +69,7 @@ class Step:
     gather: int = 1
     scaling: Scaling | None = None
     shared: Shared | None = None
+    norm: bool = False
 
     def __post_init__(self) -> None:
         if self.shared is None or not self.shared.on_store:
@@ -124,6 +128,8 @@ def training_step(
     count = made.state(COUNT, np.int64(0))
     scale = made.state(SCALE, np.float32(step.scaling.first)) if step.scaling else None
     t = g.Cast(count, to=DType.DOUBLE.onnx)
+    if step.shared is None or not step.shared.on_store:
+        step = _with_rate(made, step)
     seed = ONES
     if scale is not None:
         seed = g.Cast(scale, to=_dtype(g, loss).onnx)
@@ -141,13 +147,17 @@ def training_step(
         grads = _exchanged(made, grads, found, on_store=step.shared.on_store)
     if updates and grads:
         grads, finite = _unscaled(made, step, scale, grads)
+        if step.norm:
+            g.add(Node("Cast", (_norm(g, grads),), (NORM,), {"to": DType.DOUBLE.onnx}, name=NORM))
         _update(made, step, params, _clipped(g, step, grads), t, finite)
     elif updates:
         made.after[COUNT] = g.Add(COUNT, g.const(1))
     states = [*graph.states, *(State(n, n, after) for n, after in made.after.items())]
     nodes = made_again(g.nodes(), loss, again) if again else g.nodes()
+    outputs = (*graph.outputs, *([NORM] if NORM in g.types else []))
     return prune(
         graph.but(
+            outputs=outputs,
             nodes=soon(
                 nodes,
                 {s.input: s.output for s in states},
@@ -177,7 +187,7 @@ def update_graph(params: Mapping[str, Array], step: Step, gradient: Callable[[st
     loss_scale = made.state(SCALE, np.float32(step.scaling.first)) if step.scaling else None
     if isinstance(step.optimizer.rate, int | float):
         inputs.append(g.input("rate", Tensor(DType.DOUBLE, ())))
-        step = replace(step, optimizer=replace(step.optimizer, rate=_Given(inputs[-1])))
+        step = replace(step, optimizer=replace(step.optimizer, rate=Held(inputs[-1])))
     t = g.Cast(count, to=DType.DOUBLE.onnx)
     grads = {p: g.Mul(gradient(p), g.Cast(scale, to=_dtype(g, p).onnx)) for p in params}
     grads, finite = _unscaled(made, step, loss_scale, grads)
@@ -186,16 +196,6 @@ def update_graph(params: Mapping[str, Array], step: Step, gradient: Callable[[st
     return prune(
         Graph(tuple(inputs), (), g.nodes(), {**g.constants(), **made.first}, g.types, states, name="update")
     ).verify()
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """A rate that lies in a value of the graph."""
-
-    value: str
-
-    def rate(self, g: Builder, t: Value) -> Value:
-        return self.value
 
 
 def _dtype(g: TypedBuilder, name: str) -> DType:
@@ -270,15 +270,41 @@ def _unscaled(
     return {p: g.Mul(dw, g.Cast(inverse, to=_dtype(g, dw).onnx)) for p, dw in grads.items()}, finite
 
 
+def _norm(g: TypedBuilder, grads: Mapping[str, str]) -> str:
+    """The norm of all gradients together, as of one long vector."""
+    wide = DType.DOUBLE if any(_dtype(g, dw) is DType.DOUBLE for dw in grads.values()) else DType.FLOAT
+    squares = [g.Cast(g.ReduceSumSquare(dw, keepdims=0), to=wide.onnx) for dw in grads.values()]
+    norm: str = g.Sqrt(g.Sum(*squares))
+    return norm
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A rate that lies in a value of the graph, or is a schedule's times that value."""
+
+    value: str
+    schedule: Schedule | None = None
+
+    def rate(self, g: Builder, t: Value) -> Value:
+        return self.value if self.schedule is None else g.Mul(self.schedule.rate(g, t), self.value)
+
+
+def _with_rate(made: _Build, step: Step) -> Step:
+    """The step whose rate is a state: a constant one itself, else a factor of what the schedule says."""
+    rate = step.optimizer.rate
+    first, schedule = (float(rate), None) if isinstance(rate, int | float) else (1.0, rate)
+    held = Held(made.state(RATE, np.float64(first)), schedule)
+    return replace(step, optimizer=replace(step.optimizer, rate=held))
+
+
 def _clipped(g: TypedBuilder, step: Step, grads: Mapping[str, str]) -> dict[str, str]:
     """The gradients within their bounds (Pascanu, Mikolov and Bengio 2012, arXiv 1211.5063)."""
     made = dict(grads)
     if step.clip_value is not None:
         made = {p: g.Clip(dw, g.scalar(-step.clip_value, dw), g.scalar(step.clip_value, dw)) for p, dw in made.items()}
     if step.clip_norm is not None:
-        wide = DType.DOUBLE if any(_dtype(g, dw) is DType.DOUBLE for dw in made.values()) else DType.FLOAT
-        squares = [g.Cast(g.ReduceSumSquare(dw, keepdims=0), to=wide.onnx) for dw in made.values()]
-        norm = g.Sqrt(g.Sum(*squares))
+        norm = _norm(g, made)
+        wide = _dtype(g, norm)
         share = g.Div(g.const(step.clip_norm, wide), g.Add(norm, g.const(1e-6, wide)))
         share = g.Min(share, g.const(1.0, wide))
         made = {p: g.Mul(dw, g.Cast(share, to=_dtype(g, dw).onnx)) for p, dw in made.items()}

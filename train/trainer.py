@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from ..importers import load_onnx
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
-from ..runtime.autodiff import fresh
+from ..runtime import schedule as schedules
 from ..runtime.graph import Graph, State
 from ..runtime.infer import infer
 from ..runtime.instance import Observer
@@ -27,38 +26,25 @@ from ..runtime.optimizer import Adam, Optimizer
 from ..runtime.passes import modes
 from ..runtime.seats import usual_threads
 from ..runtime.session import Session
-from ..runtime.typed import TypedBuilder
 from . import checkpoint
+from .agree import code, digest
 from .amp import Policy, mixed, policy_named
+from .callbacks import Callback, Functions, Run, follow
 from .exchange import Exchange
-from .head import logits_of, output_of
+from .judged import RIGHT, SEEN, TOTAL, Asked, Measures, judged, measures_of, terms_of
 from .learning import learning as learning_of
-from .loss import Loss, loss_named
+from .metrics import Asked as Measured
+from .metrics import Metric, Metrics, StepMetrics
+from .names import FIT, TRAINER, refuse
 from .overflow import Overflow, overflows
 from .prepare import prepared
 from .recompute import WAYS, sized, smallest
-from .step import COUNT, SCALE, Scaling, Step, training_step
+from .step import COUNT, NORM, RATE, SCALE, Scaling, Step, training_step
 
 if TYPE_CHECKING:
     from ..kvstore.store import KVStore
 
 Feeds = Mapping[str, Any]
-TARGET = "target"
-SEEN, TOTAL, RIGHT = "metrics/seen", "metrics/loss", "metrics/right"
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """Over the samples since the last `reset`: how many, their mean loss, and the share of right answers (None where
-    the loss has no classes)."""
-
-    samples: int
-    loss: float
-    accuracy: float | None
-
-    def __str__(self) -> str:
-        shown = f"loss {self.loss:.4f}"
-        return shown if self.accuracy is None else f"{shown}, accuracy {self.accuracy:.2%}"
 
 
 class Trainer:
@@ -99,13 +85,16 @@ class Trainer:
         self,
         model: Graph | str | os.PathLike[str] | bytes,
         *,
-        loss: str | Loss = "cross_entropy",
+        loss: Asked = "cross_entropy",
         optimizer: Optimizer | None = None,
         output: str | None = None,
+        sample_weights: bool = False,
+        metrics: Sequence[Measured] | Mapping[str, Sequence[Measured]] = (),
         train: Sequence[str] | None = None,
         freeze: Sequence[str] = (),
         clip_norm: float | None = None,
         clip_value: float | None = None,
+        norm: bool = False,
         gather: int = 1,
         amp: str | Policy | None = None,
         statistics: bool = True,
@@ -117,27 +106,36 @@ class Trainer:
         kvstore: KVStore | str | None = None,
         update_on_kvstore: bool | None = None,
         overlap: bool = True,
+        **others: Any,
     ) -> None:
+        refuse(others, "Trainer", TRAINER, Trainer.__init__.__annotations__)
         given = model if isinstance(model, Graph) else load_onnx(model)
         self.source = infer(prepared(given, train or ()))
         policy = None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
         self.exchange = None if kvstore is None else Exchange(kvstore, update_on_kvstore, overlap)
         shared = self.exchange.shared if self.exchange else None
-        self.plan = Step(optimizer or Adam(), clip_norm, clip_value, gather, scaling, shared)
-        self.output, self.seed = output_of(self.source, output), seed
+        self.plan = Step(
+            optimizer or Adam(), clip_norm, clip_value, gather, scaling, shared, norm or clip_norm is not None
+        )
+        self.terms, self.sample_weights, self.seed = terms_of(self.source, loss, output), sample_weights, seed
+        self.output = self.terms[0].outputs[0]
         in_training = modes.training(self.source, statistics=statistics)
         if policy is not None:
             in_training = mixed(in_training, policy)
-        self._loss, self._classes = loss_named(loss), loss == "cross_entropy"
         with_loss, value = self._judged(in_training)
-        self.loss = value
+        self.loss, self._precision = value, "float32" if policy is None else policy
+        self._measures = measures_of(self.terms, metrics)
+        self._reads = tuple(dict.fromkeys(term.outputs[0] for term, _ in self._measures))
+        with_loss = with_loss.but(outputs=(*with_loss.outputs, *self._reads))
+        self._targets = {t.target: with_loss.types[t.target] for t in self.terms if t.target}
         self.learning = learning_of(self.source, with_loss, [value], train, freeze)
         self.trained = [*self.learning.trained]
         if not self.trained:
             raise InputError("there is nothing to learn", where=self.source.name, hint="loosen train= and freeze=")
         if self.learning.warning:
             warnings.warn(self.learning.warning, stacklevel=2)
+        self._learned_by = digest(with_loss, self.trained) if self.exchange and self.exchange.workers > 1 else ""
         steps = partial(training_step, with_loss, value, self.trained, self.plan)
         self.graph_of_step, again = steps(), None
         if recompute:
@@ -154,7 +152,9 @@ class Trainer:
         self._gather: Session | None = None
         if gather > 1:
             self._gather = Session(steps(updates=False, again=again), states=self.states, **how, exchange=self.exchange)
-        self._how, self._calls = how, 0
+        self._how, self._calls, self._held = how, 0, self._rate_state()
+        self._last: tuple[int, float, Any, float] | None = None
+        self.history: list[tuple[Metrics, Metrics | None]] = []
         self._kept: Path | None = None  # the store's part of a checkpoint, until the first step
         self._evaluation: Session | None = None
         self.notes: dict[str, Any] = {}
@@ -163,44 +163,7 @@ class Trainer:
 
     def _judged(self, graph: Graph) -> tuple[Graph, str]:
         """The graph with the loss as its output, and with metrics as states; the name of the loss."""
-        graph = infer(graph)
-        value = logits_of(graph, self.output) if self._classes else self.output
-        known = graph.types[value]
-        if not isinstance(known, Tensor) or not known.dtype.floating:
-            raise InputError(f"the output {self.output!r} is {known}", where=graph.name, hint="a loss needs floats")
-        taken = set(graph.types)
-        g = TypedBuilder(graph.types, prefix=fresh("loss/", taken))
-        wide = g.Cast(value, to=DType.FLOAT.onnx) if known.dtype.narrow else value
-        if TARGET in taken:
-            raise InputError(f"the model has a value {TARGET!r} already", where=graph.name, hint="rename it")
-        target = g.input(TARGET, self._loss.target(known if wide == value else known.to(DType.FLOAT)))
-        loss = self._loss.build(g, wide, target)
-        states, first = self._metrics(g, wide, target, loss)
-        made = graph.but(
-            inputs=(*graph.inputs, TARGET),
-            outputs=(loss,),
-            nodes=(*graph.nodes, *g.nodes()),
-            initializers={**graph.initializers, **g.constants(), **first},
-            types={**{n: t for n, t in g.types.items() if n not in first}, **{n: type_of(a) for n, a in first.items()}},
-            states=(*graph.states, *states),
-        )
-        return made, loss
-
-    def _metrics(self, g: TypedBuilder, value: str, target: str, loss: str) -> tuple[list[State], dict[str, Array]]:
-        """States that gather what `metrics` tells."""
-        first: dict[str, Array] = {SEEN: np.array(0, np.int64), TOTAL: np.array(0.0, np.float64)}
-        if self._classes:
-            first[RIGHT] = np.array(0, np.int64)
-        g.types.update({n: type_of(a) for n, a in first.items()})
-        count = g.Squeeze(g.Gather(g.Shape(target), g.const([0]), axis=0))
-        total = g.Mul(g.Cast(loss, to=DType.DOUBLE.onnx), g.Cast(count, to=DType.DOUBLE.onnx))
-        states = [State(SEEN, SEEN, g.Add(SEEN, count)), State(TOTAL, TOTAL, g.Add(TOTAL, total))]
-        if self._classes:
-            right = g.Cast(g.Equal(g.ArgMax(value, axis=1, keepdims=0), target), to=DType.FLOAT.onnx)
-            share = g.ReduceMean(right, keepdims=0)  # of pixels, where each has a class
-            hits = g.Cast(g.Round(g.Mul(share, g.Cast(count, to=DType.FLOAT.onnx))), to=DType.INT64.onnx)
-            states.append(State(RIGHT, RIGHT, g.Add(RIGHT, hits)))
-        return states, first
+        return judged(graph, self.terms, self.sample_weights)
 
     def graph(self) -> Graph:
         """The model as it was given, with what it has learned: for inference and export."""
@@ -248,17 +211,76 @@ class Trainer:
         number = self._calls + 1
         session = self._update if self._gather is None or number % self.plan.gather == 0 else self._gather
         session.next_run = number
-        fed, exchange = _fed(feeds), self.exchange
+        (fed, size), exchange = self._fed(feeds), self.exchange
         if exchange is None:
-            loss = float(session.run(fed, observe=observe)[self.loss])
+            found = session.run(fed, observe=observe)
         else:
             if not exchange.joined:
-                exchange.join(self.parameters, self.plan.optimizer, self._kept)
-            sizes = exchange.sizes_begin(len(fed[TARGET]))
-            loss = float(session.run(fed, observe=observe)[self.loss])
+                exchange.join(self.parameters, self.plan.optimizer, self._kept, self._facts())
+            sizes = exchange.sizes_begin(size)
+            found = session.run(fed, observe=observe)
             exchange.sizes_end(sizes)
-        self._calls = number
+        self._calls, loss = number, float(found[self.loss])
+        self._last = number, loss, found.get(NORM), self._held
+        self._measure(self._measures, found, fed)
         return loss
+
+    def _fed(self, feeds: Feeds) -> tuple[Feeds, int]:
+        """Feeds whose classes are int64 as losses take them, and how many samples they have; InputError for none."""
+        made = dict(feeds)
+        for name, kind in self._targets.items():
+            if kind == Tensor(DType.INT64, getattr(kind, "dims", None)) and name in made:
+                target = np.asarray(made[name])
+                if target.dtype.kind in "iu" and target.dtype != np.int64:
+                    made[name] = target.astype(np.int64)
+        first = next((n for n in (*self._targets, *self.source.inputs) if n in made), None)
+        sizes = () if first is None else np.shape(made[first])
+        if sizes and not sizes[0]:
+            raise InputError(
+                "a batch without samples", where=f"feeds[{first!r}]", hint="leave it out: its mean loss is no number"
+            )
+        return made, sizes[0] if sizes else 1
+
+    @property
+    def last(self) -> StepMetrics:
+        """What the last step told: its loss, the rate of its update, the norm of its gradients."""
+        if self._last is None:
+            raise InputError("there was no step yet", where="last")
+        number, loss, norm, held = self._last
+        rate = self._rate_at(max(self.updates - 1, 0), held)
+        return StepMetrics(number, loss, rate, None if norm is None else float(norm))
+
+    @property
+    def rate(self) -> float:
+        """The rate of the next update, before groups scale it. Setting it holds from there on: a schedule goes on from
+        it in proportion. Raises InputError where the optimizer runs on a store, which has the rate."""
+        return self._rate_at(self.updates, self._held)
+
+    @rate.setter
+    def rate(self, value: float) -> None:
+        if RATE not in self.states:
+            raise InputError("the optimizer runs on the store, and so does its rate", where="rate",
+                             hint="let the workers update: update_on_kvstore=False")  # fmt: skip
+        if not (np.ndim(value) == 0 and np.isfinite(value) and value >= 0):
+            raise InputError(f"a rate of {value!r}", where="rate", hint="a number from 0 on")
+        rate, self._held = self.plan.optimizer.rate, float(value)
+        if not isinstance(rate, int | float):
+            planned = schedules.at(rate, self.updates)
+            if not planned:
+                raise InputError("the schedule says 0 here, which no factor changes", where="rate", hint="set it later")
+            self._held /= planned
+        self.states[RATE][...] = self._held
+
+    def _rate_at(self, update: int, held: float) -> float:
+        """The rate of an update, `held` being what the state of it says: the rate, or a factor of the schedule."""
+        rate = self.plan.optimizer.rate
+        return held if isinstance(rate, int | float) else schedules.at(rate, update) * held
+
+    def _rate_state(self) -> float:
+        rate = self.plan.optimizer.rate
+        if RATE in self.states:
+            return float(self.states[RATE])
+        return float(rate) if isinstance(rate, int | float) else 1.0
 
     @property
     def loss_scale(self) -> float | None:
@@ -276,67 +298,127 @@ class Trainer:
             states[SCALE][...] = loss_scale
         session = Session(self.graph_of_step, states=states, **self._how)
         session.next_run = self._calls + 1
-        return overflows(session, _fed(feeds))
+        return overflows(session, self._fed(feeds)[0])
 
     def fit(
         self,
         batches: Iterable[Feeds] | Callable[[int], Iterable[Feeds]],
         *,
         epochs: int = 1,
+        validate: Iterable[Feeds] | None = None,
+        callbacks: Sequence[Callback] = (),
         on_step: Callable[[int, float], Any] | None = None,
         on_epoch: Callable[[int, Metrics], Any] | None = None,
+        **others: Any,
     ) -> list[Metrics]:
         """Learn from all batches, `epochs` times; returns the metrics of each epoch.
 
-        `batches` is a sequence of feeds, or a function that makes them for an epoch's number. A truthy answer of
-        `on_step(number of the call, loss)` or `on_epoch(number, metrics)` ends the training.
+        `batches` is a sequence of feeds, or a function that makes them for an epoch's number. With `validate` other
+        data are evaluated after each epoch. `callbacks` (see `mz.callbacks`) are told the begin and the end of each
+        step, epoch and fit; a truthy answer of `on_step(number of the call, loss)` or `on_epoch(number, metrics)` ends
+        the training. With a store that sums, callbacks see numbers over all workers, so that all decide alike.
         """
-        found: list[Metrics] = []
-        for epoch in range(epochs):
-            self.reset_metrics()
-            for feeds in batches(epoch) if callable(batches) else batches:
-                loss = self.step(feeds)
-                if on_step is not None and on_step(self._calls, loss):
-                    return [*found, self.metrics()]
-            found.append(self.metrics())
-            if on_epoch is not None and on_epoch(epoch, found[-1]):
-                break
-        return found
+        refuse(others, "fit", FIT, Trainer.fit.__annotations__)
+        if isinstance(validate, Iterator):
+            raise InputError("batches that can be gone through once", where="validate=", hint="give a list")
+        told = [*callbacks, *([Functions(on_step, on_epoch)] if on_step or on_epoch else [])]
+        whole = (
+            bool(callbacks) and self.exchange is not None and self.exchange.workers > 1 and not self.exchange.on_store
+        )
+
+        def step(feeds: Feeds) -> StepMetrics:
+            self.step(feeds)
+            return self.last
+
+        run = follow(
+            Run(self, epochs),
+            batches if callable(batches) else lambda epoch: batches,
+            told,
+            begin=self.reset_metrics,
+            step=step,
+            ended=lambda: self.metrics(everywhere=whole),
+            validated=lambda: None if validate is None else self.evaluate(validate, everywhere=whole),
+        )
+        self.history = run.history
+        return [metrics for metrics, _ in run.history]
+
+    def snapshot(self) -> dict[str, Array]:
+        """A copy of all states: what is learned, the optimizer's numbers, running statistics."""
+        return {n: np.array(a) for n, a in self.states.items()}
+
+    def restore(self, snapshot: Mapping[str, Array]) -> None:
+        """Go back to a copy of the states."""
+        for name, array in snapshot.items():
+            self.states[name][...] = array
+        self._held = self._rate_state()
 
     def metrics(self, *, everywhere: bool = False) -> Metrics:
         """What was seen since the last reset: by this worker or, if every worker asks, `everywhere`."""
-        return self._metrics_of(self.states, everywhere)
+        return self._metrics_of(self.states, self._measures, everywhere)
 
     def reset_metrics(self) -> None:
         """Count from nothing."""
-        for name in (SEEN, TOTAL, RIGHT):
-            if name in self.states:
-                self.states[name][...] = 0
+        _zero(self.states, self._measures)
 
     def evaluate(self, batches: Iterable[Feeds], *, everywhere: bool = False) -> Metrics:
         """The metrics of the model in inference mode on other data; nothing is learned. With `everywhere` each worker
         gives batches of its own, perhaps none, and all get the metrics over all."""
         if self._evaluation is None:
             plain, _ = self._judged(modes.inference(self.source))
+            plain = plain.but(outputs=(*plain.outputs, *self._reads))
             own = [n for n in self.states if n in plain.initializers and not n.startswith("metrics/")]
             kept = tuple(State(n, n, n) for n in own)
             shared = {n: self.states[n] for n in own}
             self._evaluation = Session(plain.but(states=(*plain.states, *kept)), states=shared, **self._how)
         session = self._evaluation
-        for name in (SEEN, TOTAL, RIGHT):
-            if name in session.states:
-                session.states[name][...] = 0
+        measures = [(term, [copy(m) for m in metrics]) for term, metrics in self._measures]
+        _zero(session.states, measures)
         for feeds in batches:
-            session.run(_fed(feeds))
-        return self._metrics_of(session.states, everywhere)
+            fed, _ = self._fed(feeds)
+            self._measure(measures, session.run(fed), fed)
+        return self._metrics_of(session.states, measures, everywhere)
 
-    def _metrics_of(self, states: Mapping[str, Array], everywhere: bool) -> Metrics:
-        classes = RIGHT in states
-        numbers = [float(states[SEEN]), float(states[TOTAL]), float(states[RIGHT]) if classes else 0.0]
+    def _measure(self, measures: Measures, found: Mapping[str, Any], fed: Feeds) -> None:
+        for term, metrics in measures:
+            for metric in metrics:
+                metric.update(preds=found[term.outputs[0]], labels=fed[term.target])
+
+    def _metrics_of(self, states: Mapping[str, Array], measures: Measures, everywhere: bool) -> Metrics:
+        names = [n for n in states if n.startswith((SEEN, TOTAL, RIGHT))]
+        numbers = {n: float(states[n]) for n in names}
+        own = [m for _, metrics in measures for m in metrics]
+        totals: list[Array | None] = [m.total for m in own]
         if everywhere and self.exchange is not None:
-            numbers = self.exchange.total(numbers)
-        seen, total, right = numbers
-        return Metrics(int(seen), total / max(seen, 1), right / max(seen, 1) if classes else None)
+            numbers, totals = self._of_all(numbers, own)
+        seen = max(numbers[SEEN], 1)
+        means = {n: v / seen for n, v in numbers.items()}
+        losses = {n.removeprefix(f"{TOTAL}/"): v for n, v in means.items() if n.startswith(f"{TOTAL}/")}
+        rights = {n.removeprefix(f"{RIGHT}/"): v for n, v in means.items() if n.startswith(f"{RIGHT}/")}
+        single = [v for n, v in means.items() if n.startswith(RIGHT)]
+        values = {}
+        for term, metrics in measures:
+            for metric in metrics:
+                metric.total = totals.pop(0)
+                values[f"{term.name}/{metric.name}" if term.name else metric.name] = metric.value
+        accuracy = single[0] if len(single) == 1 else None
+        return Metrics(int(numbers[SEEN]), means[TOTAL], accuracy, losses, rights, values)
+
+    def _of_all(
+        self, numbers: Mapping[str, float], metrics: Sequence[Metric]
+    ) -> tuple[dict[str, float], list[Array | None]]:
+        """The sums of all workers. Whoever has seen no batch gives zeros, as many as the metric has."""
+        assert self.exchange is not None
+        sizes = self.exchange.total([float(0 if m.total is None else m.total.size) for m in metrics]) if metrics else []
+        had = self.exchange.total([float(m.total is not None) for m in metrics]) if metrics else []
+        many = [int(size / n) if n else 0 for size, n in zip(sizes, had, strict=True)]
+        own = [np.zeros(n) if m.total is None else m.total for m, n in zip(metrics, many, strict=True)]
+        found = self.exchange.total([*numbers.values(), *(float(x) for part in own for x in part)])
+        rest = np.array(found[len(numbers) :])
+        totals: list[Array | None] = []
+        for n in many:
+            totals.append(rest[:n] if n else None)
+            rest = rest[n:]
+        return dict(zip(numbers, found, strict=False)), totals
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -386,24 +468,27 @@ class Trainer:
                 raise InputError(f"the checkpoint has no {type_of(array)} {name!r}", where=str(folder))
         for name, array in self.states.items():
             array[...] = found.arrays[name]
-        self._calls, self.notes = found.run, dict(found.notes)
+        self._calls, self.notes, self._held = found.run, dict(found.notes), self._rate_state()
         beside = _beside(folder, self._calls)
         self._kept = beside if beside.exists() else None
         return self.notes
 
     def _digest(self) -> str:
-        """What the training step computes, as a number: its nodes, constants apart from states, and the seed."""
-        graph = self.graph_of_step
-        first = {s.input for s in graph.states}
-        made = hashlib.blake2b(f"{self.seed} {graph.inputs} {graph.outputs} {graph.states}".encode(), digest_size=16)
-        for node in graph.nodes:
-            attrs = sorted((a, str(v)) for a, v in node.attrs.items())
-            made.update(f"{node.domain} {node.op} {node.inputs} {node.outputs} {attrs}".encode())
-        for name, array in sorted(graph.initializers.items()):
-            made.update(f"{name} {type_of(array)}".encode())
-            if name not in first:
-                made.update(np.ascontiguousarray(array).tobytes() if array.dtype != object else str(array).encode())
-        return made.hexdigest()
+        """What the training step computes, as a number: its graph, its optimizer, and the seed."""
+        return digest(self.graph_of_step, (), self.seed, self.plan.optimizer.to_dict())
+
+    def _facts(self) -> dict[str, str]:
+        """What all workers of a job have in common."""
+        plan = self.plan
+        return {
+            "the optimizer": str(plan.optimizer),
+            "the precision": str(self._precision),
+            "clipping and gathering": f"clip_norm={plan.clip_norm}, clip_value={plan.clip_value}, gather={plan.gather}",
+            "what learns": f"{len(self.trained)} tensors of {sum(a.size for a in self.parameters.values())} elements "
+            f"({digest(self.source.but(nodes=()), self.source.initializers, *self.trained)})",
+            "the model with its loss": self._learned_by,
+            "the code of mezzo": code(),
+        }
 
 
 def _beside(folder: str | os.PathLike[str], run: int | str) -> Path:
@@ -411,9 +496,11 @@ def _beside(folder: str | os.PathLike[str], run: int | str) -> Path:
     return Path(folder) / f"optimizer-{run}.states"
 
 
-def _fed(feeds: Feeds) -> Feeds:
-    """Feeds whose classes, if the target is classes, are int64 as losses take them."""
-    target = np.asarray(feeds.get(TARGET, 0.0))
-    if target.dtype == np.int64 or target.dtype.kind not in "iu":
-        return feeds
-    return {**feeds, TARGET: target.astype(np.int64)}
+def _zero(states: Mapping[str, Array], measures: Measures) -> None:
+    """Count from nothing."""
+    for name, array in states.items():
+        if name.startswith((SEEN, TOTAL, RIGHT)):
+            array[...] = 0
+    for _, metrics in measures:
+        for metric in metrics:
+            metric.reset()

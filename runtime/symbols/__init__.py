@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import standard
 from .arrays import Arrays
 from .control import cond, foreach, while_loop
 from .executor import Executor
@@ -27,7 +28,9 @@ var = Variable
 
 
 def __getattr__(name: str) -> Any:
-    """Operators and layers by name."""
+    """Operators and layers by name, and the functions of arrays."""
+    if name in standard.NAMES:
+        return getattr(standard, name)
     if not name[:1].isupper():
         raise AttributeError(f"module 'mezzo.sym' has no attribute {name!r}")
     return find(name)
@@ -36,7 +39,7 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from ...ops import OPS
 
-    return sorted({*__all__, *LAYERS, *(op for domain, op in OPS if not domain)})
+    return sorted({*__all__, *LAYERS, *standard.NAMES, *(op for domain, op in OPS if not domain)})
 
 
 __all__ = [

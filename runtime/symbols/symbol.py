@@ -221,6 +221,12 @@ class Symbol:
         function = operators.find(name)
         return lambda *others, **attrs: function(self, *others, **attrs)
 
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The functions that take symbols as those of the array API standard take arrays."""
+        from . import standard
+
+        return standard
+
     def __add__(self, other: Any) -> Symbol:
         return use("Add", self, other)
 

@@ -7,8 +7,8 @@
 (3, 10)
 
 The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`), training
-(`Trainer`, `optimizer`, `schedule`, `with_head`, `amp`), the KVStore (`kv`) and what looks on (`profiler`, `viz`,
-`gpu_memory_info`) are imported when they are first used.
+(`Trainer`, `loss`, `optimizer`, `schedule`, `metrics`, `callbacks`, `with_head`, `amp`), the KVStore (`kv`) and what
+looks on (`profiler`, `viz`, `gpu_memory_info`) are imported when they are first used.
 
 >>> a = mz.nd.ones((2, 3))
 >>> (a * 2).asnumpy()
@@ -75,6 +75,7 @@ __all__ = [
     "__version__",
     "amp",
     "autograd",
+    "callbacks",
     "cpu",
     "gluon",
     "gpu",
@@ -82,7 +83,9 @@ __all__ = [
     "grad",
     "kv",
     "load",
+    "loss",
     "memory",
+    "metrics",
     "nd",
     "onnx",
     "op",

@@ -1,0 +1,146 @@
+"""`mz.gluon.fit`: the loop over batches and epochs that most programs write, with the callbacks of `mz.callbacks`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..ops.errors import InputError
+from ..runtime import autograd
+from ..runtime.arrays.array import Array
+from ..runtime.arrays.running import as_array
+from ..train.callbacks import Callback, Run, follow
+from ..train.metrics import Asked, Metric, Metrics, StepMetrics, metrics_named
+from ..train.names import FIT, refuse
+from .block import Block
+from .trainer import Trainer
+
+Batch = tuple[Any, Any]
+
+
+class _Fit:
+    """A block in training, as callbacks see it."""
+
+    def __init__(self, net: Block, trainer: Trainer) -> None:
+        self.net, self.trainer = net, trainer
+
+    @property
+    def rate(self) -> float:
+        return self.trainer.learning_rate
+
+    @rate.setter
+    def rate(self, value: float) -> None:
+        self.trainer.set_learning_rate(value)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Copies of all parameters, running statistics too."""
+        return {n: p.data().asnumpy().copy() for n, p in self.net.collect_params().items()}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        params = self.net.collect_params()
+        for name, value in snapshot.items():
+            params[name].set_data(value)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Parameters and the optimizer's states, as two files of a folder."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self.net.save_parameters(Path(folder) / "net.safetensors")
+        self.trainer.save_states(Path(folder) / "trainer.safetensors")
+
+
+class _Told:
+    """The metrics of an epoch: the loss and what was asked for."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self.metrics, self.samples, self.total = metrics, 0, 0.0
+        for metric in metrics:
+            metric.reset()
+
+    def add(self, loss: Array, found: Array, label: Array) -> float:
+        """Count a batch in; its mean loss."""
+        losses = loss.asnumpy().astype(np.float64)
+        size = len(label)
+        mean = float(losses.mean())
+        self.samples, self.total = self.samples + size, self.total + mean * size
+        if self.metrics:
+            preds, labels = found.asnumpy(), label.asnumpy()
+            for metric in self.metrics:
+                metric.update(preds=preds, labels=labels)
+        return mean
+
+    def metrics_now(self) -> Metrics:
+        values = {m.name: m.value for m in self.metrics}
+        accuracy = values.get("accuracy")
+        mean = self.total / self.samples if self.samples else float("nan")
+        return Metrics(self.samples, mean, accuracy, values=values)
+
+
+def fit(
+    net: Block,
+    loss: Callable[..., Array],
+    trainer: Trainer,
+    batches: Iterable[Batch] | Callable[[int], Iterable[Batch]],
+    *,
+    epochs: int = 1,
+    validate: Iterable[Batch] | None = None,
+    metrics: Sequence[Asked] | Asked = (),
+    callbacks: Sequence[Callback] = (),
+    **others: Any,
+) -> list[tuple[Metrics, Metrics | None]]:
+    """Learn from all batches, `epochs` times; returns the metrics of each epoch and those of `validate`.
+
+    `batches` is a sequence of pairs (data, label) of arrays, or a function that makes them for an epoch's number.
+    `loss(net(data), label)` has a number for each sample, or is one for all. Callbacks are those of `mz.callbacks`.
+    Raises InputError for a batch without samples, and for options that there are none of.
+    """
+    refuse(others, "fit", FIT, fit.__annotations__)
+    if isinstance(validate, Iterator):
+        raise InputError("batches that can be gone through once", where="validate=", hint="give a list")
+    asked = metrics_named(metrics) if metrics else []
+    told, state = [_Told(asked)], _Fit(net, trainer)
+
+    def given(batch: Batch) -> tuple[Array, Array]:
+        data, label = (as_array(x) for x in batch)
+        if not len(label):
+            raise InputError("a batch without samples", where="fit", hint="leave it out: its mean loss is no number")
+        return data, label
+
+    def begin() -> None:
+        told[0] = _Told(asked)
+
+    def step(batch: Batch) -> StepMetrics:
+        data, label = given(batch)
+        with autograd.record():
+            found = net(data)
+            made = loss(found, label)
+        made.backward()
+        rate = trainer.learning_rate
+        trainer.step(len(label) if made.ndim else 1)
+        return StepMetrics(run.step, told[0].add(made, found, label), rate)
+
+    def validated() -> Metrics | None:
+        if validate is None:
+            return None
+        other = _Told([copy(m) for m in asked])
+        for batch in validate:
+            data, label = given(batch)
+            found = net(data)
+            other.add(loss(found, label), found, label)
+        return other.metrics_now()
+
+    run = Run(state, epochs)
+    follow(
+        run,
+        batches if callable(batches) else lambda epoch: batches,
+        callbacks,
+        begin=begin,
+        step=step,
+        ended=lambda: told[0].metrics_now(),
+        validated=validated,
+    )
+    return run.history

@@ -1,0 +1,276 @@
+"""`mz.callbacks`: what happens beside training. The same objects serve `mz.Trainer.fit` and `mz.gluon.fit`.
+
+>>> class Patient(Callback):
+...     def epoch_end(self, run):
+...         if run.epoch == 2:
+...             run.stop("three epochs are enough")
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..ops.errors import InputError
+from .metrics import Metrics, StepMetrics
+
+
+class Trains(Protocol):
+    """What a callback may ask of whatever trains."""
+
+    @property
+    def rate(self) -> float: ...
+    @rate.setter
+    def rate(self, value: float) -> None: ...
+    def snapshot(self) -> Any:
+        """A copy of all that learns."""
+
+    def restore(self, snapshot: Any) -> None:
+        """Go back to a copy."""
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a checkpoint."""
+
+
+@dataclass(slots=True)
+class Run:
+    """A fit as callbacks see it. `epoch` counts from 0, `step` from 1 over the whole fit; `batch` is what is learned
+    from, `last` what the last step told; at the end of an epoch `metrics` are those of its training and `validation`
+    those of the other data, None without. `history` has a pair of both for each epoch."""
+
+    trainer: Trains
+    epochs: int
+    epoch: int = 0
+    step: int = 0
+    batch: Any = None
+    last: StepMetrics | None = None
+    metrics: Metrics | None = None
+    validation: Metrics | None = None
+    history: list[tuple[Metrics, Metrics | None]] = field(default_factory=list[tuple[Metrics, Metrics | None]])
+    reason: str = ""
+
+    def stop(self, reason: str = "asked to") -> None:
+        """End the training after this step, or this epoch."""
+        self.reason = reason or "asked to"
+
+    @property
+    def stopping(self) -> bool:
+        return bool(self.reason)
+
+    def value(self, watch: str) -> float:
+        """A number of this epoch: of the validation, if there is one. `train/` before the name asks for the other."""
+        name = watch.removeprefix("train/")
+        found = self.metrics if name != watch or self.validation is None else self.validation
+        if found is None:
+            raise InputError(f"there is no {watch!r} before an epoch has ended", where="Run.value")
+        return found.value(name)
+
+
+class Callback:
+    """Does nothing, at every point of a fit; a callback overrides what it needs."""
+
+    def fit_begin(self, run: Run) -> None: ...
+    def epoch_begin(self, run: Run) -> None: ...
+    def step_begin(self, run: Run) -> None: ...
+    def step_end(self, run: Run) -> None: ...
+    def epoch_end(self, run: Run) -> None: ...
+    def fit_end(self, run: Run) -> None: ...
+
+
+class _Watching(Callback):
+    """What looks whether a number gets better, from epoch to epoch."""
+
+    def __init__(self, watch: str, patience: int, mode: str, threshold: float, *, relative: bool) -> None:
+        if mode not in ("min", "max"):
+            raise InputError(f"mode {mode!r}", where=type(self).__name__, hint="min or max")
+        if patience < 0:
+            raise InputError(f"a patience of {patience} epochs", where=type(self).__name__)
+        self.watch, self.patience, self.mode = watch, patience, mode
+        self.threshold, self.relative = threshold, relative
+        self._begin()
+
+    def _begin(self) -> None:
+        self.best = math.inf if self.mode == "min" else -math.inf
+        self.waited = 0
+
+    def fit_begin(self, run: Run) -> None:
+        self._begin()
+
+    def _better(self, value: float) -> bool:
+        """Whether a number is the best so far, by the threshold; if so it is kept. NaN never is."""
+        by = abs(self.best) * self.threshold if self.relative and math.isfinite(self.best) else self.threshold
+        by = by if math.isfinite(self.best) else 0.0
+        better = value < self.best - by if self.mode == "min" else value > self.best + by
+        if better:
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+        return better
+
+
+class Plateau(_Watching):
+    """Multiplies the rate by `factor` when a number has not become better for more than `patience` epochs, as PyTorch's
+    ReduceLROnPlateau: `threshold` is relative, `cooldown` epochs are left out after each fall, and the rate stays above
+    `least`."""
+
+    def __init__(
+        self,
+        watch: str = "loss",
+        *,
+        factor: float = 0.1,
+        patience: int = 10,
+        mode: str = "min",
+        threshold: float = 1e-4,
+        cooldown: int = 0,
+        least: float = 0.0,
+    ) -> None:
+        if not 0 < factor < 1:
+            raise InputError(f"a factor of {factor}", where="Plateau", hint="a share between 0 and 1")
+        self.factor, self.cooldown, self.least, self._resting = factor, cooldown, least, 0
+        super().__init__(watch, patience, mode, threshold, relative=True)
+
+    def epoch_end(self, run: Run) -> None:
+        self._better(run.value(self.watch))
+        if self._resting:
+            self._resting -= 1
+            self.waited = 0
+        if self.waited > self.patience:
+            self.waited, self._resting = 0, self.cooldown
+            now = run.trainer.rate
+            after = max(now * self.factor, self.least)
+            if now - after > 1e-8:  # less than this is nothing, in PyTorch too
+                run.trainer.rate = after
+
+    def fit_begin(self, run: Run) -> None:
+        super().fit_begin(run)
+        self._resting = 0
+
+
+class EarlyStopping(_Watching):
+    """Ends the training when a number has not become better by `threshold` for `patience` epochs in a row, and goes
+    back to what was learned at its best (`restore`)."""
+
+    def __init__(
+        self, watch: str = "loss", *, patience: int = 3, mode: str = "min", threshold: float = 0.0, restore: bool = True
+    ) -> None:
+        super().__init__(watch, patience, mode, threshold, relative=False)
+        self.restore, self.epoch = restore, -1
+        self._kept: Any = None
+
+    def fit_begin(self, run: Run) -> None:
+        super().fit_begin(run)
+        self.epoch, self._kept = -1, None
+
+    def epoch_end(self, run: Run) -> None:
+        if self._better(run.value(self.watch)):
+            self.epoch = run.epoch
+            self._kept = run.trainer.snapshot() if self.restore else None
+        elif self.waited >= max(self.patience, 1):
+            run.stop(f"{self.watch} is not better than in epoch {self.epoch}: {self.best:.6g}")
+
+    def fit_end(self, run: Run) -> None:
+        if self._kept is not None:
+            run.trainer.restore(self._kept)
+            self._kept = None
+
+
+class Save(Callback):
+    """Writes a checkpoint into a folder after every `every` epochs, and at the end."""
+
+    def __init__(self, folder: str | os.PathLike[str], *, every: int = 1) -> None:
+        self.folder, self.every = folder, every
+
+    def epoch_end(self, run: Run) -> None:
+        if (run.epoch + 1) % self.every == 0:
+            run.trainer.save(self.folder)
+
+    def fit_end(self, run: Run) -> None:
+        run.trainer.save(self.folder)
+
+
+class Log(Callback):
+    """Prints a line for each epoch, and for each `every` steps."""
+
+    def __init__(self, *, every: int = 0, write: Callable[[str], Any] = print) -> None:
+        self.every, self.write = every, write
+
+    def step_end(self, run: Run) -> None:
+        if self.every and run.step % self.every == 0 and run.last is not None:
+            norm = "" if run.last.norm is None else f", norm {run.last.norm:.4g}"
+            self.write(f"step {run.step}: loss {run.last.loss:.4f}, rate {run.last.rate:.3g}{norm}")
+
+    def epoch_end(self, run: Run) -> None:
+        beside = "" if run.validation is None else f"; validation {run.validation}"
+        self.write(f"epoch {run.epoch}: {run.metrics}{beside}")
+
+
+@dataclass(frozen=True, slots=True)
+class Functions(Callback):
+    """Functions in the place of a callback; a truthy answer ends the training."""
+
+    on_step: Callable[[int, float], Any] | None
+    on_epoch: Callable[[int, Metrics], Any] | None
+
+    def step_end(self, run: Run) -> None:
+        if self.on_step is not None and run.last is not None and self.on_step(run.last.number, run.last.loss):
+            run.stop()
+
+    def epoch_end(self, run: Run) -> None:
+        if self.on_epoch is not None and run.metrics is not None and self.on_epoch(run.epoch, run.metrics):
+            run.stop()
+
+
+def follow(
+    run: Run,
+    batches: Callable[[int], Iterable[Any]],
+    callbacks: Sequence[Callback],
+    *,
+    begin: Callable[[], Any],
+    step: Callable[[Any], StepMetrics],
+    ended: Callable[[], Metrics],
+    validated: Callable[[], Metrics | None],
+) -> Run:
+    """Go through all epochs: the loop of every fit. `begin` starts the metrics of an epoch, `step` learns from a batch,
+    `ended` tells the metrics of the epoch and `validated` those of other data.
+
+    A stop in the middle of an epoch ends it there: its metrics count, `epoch_end` is not called.
+    """
+
+    def tell(what: str) -> None:
+        for callback in callbacks:
+            getattr(callback, what)(run)
+
+    tell("fit_begin")
+    try:
+        for epoch in range(run.epochs):
+            run.epoch = epoch
+            begin()
+            tell("epoch_begin")
+            for batch in _until(run, batches(epoch)):
+                run.batch = batch
+                run.step += 1
+                tell("step_begin")
+                run.last = step(run.batch)
+                tell("step_end")
+            run.metrics = ended()
+            if not run.stopping:
+                run.validation = validated()
+            run.history.append((run.metrics, run.validation))
+            if not run.stopping:
+                tell("epoch_end")
+            if run.stopping:
+                break
+    finally:
+        tell("fit_end")
+    return run
+
+
+def _until(run: Run, batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches until somebody stops the run: the next one is not fetched then."""
+    for batch in batches:
+        yield batch
+        if run.stopping:
+            return

@@ -1,0 +1,229 @@
+"""A model with its loss: which outputs are compared with what, and what is counted meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy as np
+
+from ..ops import DType, Tensor
+from ..ops.errors import InputError
+from ..ops.op import Value
+from ..ops.types import Array, type_of
+from ..runtime.autodiff import fresh
+from ..runtime.graph import Graph, State
+from ..runtime.infer import infer
+from ..runtime.typed import TypedBuilder
+from .head import logits_of, output_of
+from .loss import Loss, custom, loss_named, mean_of
+from .metrics import Asked as Measured
+from .metrics import Metric, metrics_named
+
+TARGET, WEIGHT = "target", "sample_weight"  # names of inputs
+SEEN, TOTAL, RIGHT = "metrics/seen", "metrics/loss", "metrics/right"  # names of states
+Named = str | Loss | Callable[..., Any]
+Asked = Named | Mapping[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One loss: of which outputs, of which input as its target ("": it has none), and how much it weighs. `name` is how
+    metrics call it, empty where it is the only one."""
+
+    outputs: tuple[str, ...]
+    loss: Loss
+    target: str
+    weight: float = 1.0
+    name: str = ""
+
+
+def terms_of(graph: Graph, loss: Asked, output: str | None) -> tuple[Term, ...]:
+    """What was asked for: one loss of one output, fed as `target`; or losses by output (or outputs, as a tuple), each
+    perhaps with its weight before it, fed as `OUTPUT_target`. Raises InputError for what does not fit."""
+    if not isinstance(loss, Mapping):
+        found = _loss(loss, 1)
+        return (Term((output_of(graph, output),), found, TARGET if found.target else ""),)
+    if output is not None:
+        raise InputError("an output beside losses by output", where="output=", hint="leave one of them out")
+    if not loss:
+        raise InputError("no loss", where="loss", hint="give one for an output, at least")
+    terms: list[Term] = []
+    for key, given in loss.items():
+        outputs = tuple(map(str, key)) if isinstance(key, tuple) else (str(key),)
+        for name in outputs:
+            output_of(graph, name)
+        weight, named = given if isinstance(given, tuple) else (1.0, given)
+        if not isinstance(weight, int | float) or not np.isfinite(weight):
+            raise InputError(f"the weight {weight!r}", where=f"loss of {key!r}", hint="give (weight, loss)")
+        found, label = _loss(named, len(outputs)), "_".join(outputs)
+        terms.append(Term(outputs, found, f"{label}_target" if found.target else "", float(weight), label))
+    return tuple(terms)
+
+
+def _loss(named: Named, outputs: int) -> Loss:
+    """A loss; a function that takes no more than the outputs has no target."""
+    if isinstance(named, str | Loss) or not callable(named):
+        return loss_named(named)
+    try:
+        places = signature(named).parameters.values()
+    except (TypeError, ValueError):
+        return custom(named)
+    if any(p.kind is Parameter.VAR_POSITIONAL for p in places):
+        return custom(named)
+    needed = [p for p in places if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    least = sum(p.default is Parameter.empty for p in needed)
+    if not least <= outputs + 1 or len(needed) < outputs:
+        raise InputError(
+            f"{getattr(named, '__name__', 'the function')} takes {least} operands, here are {outputs} outputs and a "
+            "target",
+            where="loss",
+            hint="give the loss by outputs: {('a', 'b'): function}",
+        )
+    return custom(named, "same" if len(needed) > outputs else None)
+
+
+def judged(graph: Graph, terms: Sequence[Term], sample_weights: bool = False) -> tuple[Graph, str]:
+    """The graph with the loss as its output, and with metrics as states; the name of the loss."""
+    graph = infer(graph)
+    taken = set(graph.types)
+    g = TypedBuilder(graph.types, prefix=fresh("loss/", taken))
+    inputs: list[str] = []
+    states: dict[str, tuple[Array, str]] = {}
+    total: str | None = None
+    weights = ""
+    for term in terms:
+        values = [_floats(graph, g, term, name) for name in term.outputs]
+        if sample_weights and not weights:
+            weights = _input(graph, g, WEIGHT, _of_samples(g, values[0]), inputs)
+        operands = list(values)
+        if term.loss.target is not None:
+            known = g.type_of(values[0])
+            assert isinstance(known, Tensor)
+            operands.append(_input(graph, g, term.target, term.loss.target(known), inputs))
+        value = _value(g, term, operands, weights)
+        count = g.Squeeze(g.Gather(g.Shape(operands[-1] if term.loss.target else values[0]), g.const([0]), axis=0))
+        _count(g, states, term, operands, value, count)
+        part = value if term.weight == 1.0 else g.Mul(value, g.scalar(term.weight, value))
+        total = part if total is None else g.Add(total, _like(g, part, total))
+    assert total is not None
+    seen = _state(g, states, SEEN, np.int64(0))
+    states[SEEN] = states[SEEN][0], g.Add(seen, count)
+    _add(g, states, TOTAL, total, count)
+    first = {n: a for n, (a, _) in states.items()}
+    types = {n: t for n, t in g.types.items() if n not in first}
+    made = graph.but(
+        inputs=(*graph.inputs, *inputs),
+        outputs=(total,),
+        nodes=(*graph.nodes, *g.nodes()),
+        initializers={**graph.initializers, **g.constants(), **first},
+        types={**types, **{n: type_of(a) for n, a in first.items()}},
+        states=(*graph.states, *(State(n, n, after) for n, (_, after) in states.items())),
+    )
+    return made, total
+
+
+def _floats(graph: Graph, g: TypedBuilder, term: Term, output: str) -> str:
+    """An output as a loss reads it: before a Softmax over classes, and in 32 bits at least."""
+    value = logits_of(graph, output) if term.loss.classes else output
+    known = graph.types[value]
+    if not isinstance(known, Tensor) or not known.dtype.floating:
+        raise InputError(f"the output {output!r} is {known}", where=graph.name, hint="a loss needs floats")
+    made: str = g.Cast(value, to=DType.FLOAT.onnx) if known.dtype.narrow else value
+    return made
+
+
+def _input(graph: Graph, g: TypedBuilder, name: str, kind: Tensor, inputs: list[str]) -> str:
+    if name in graph.types or name in inputs:
+        raise InputError(f"the model has a value {name!r} already", where=graph.name, hint="rename it")
+    inputs.append(name)
+    return g.input(name, kind)
+
+
+def _of_samples(g: TypedBuilder, value: str) -> Tensor:
+    known = g.type_of(value)
+    assert isinstance(known, Tensor)
+    return Tensor(known.dtype, None if known.dims is None else known.dims[:1])
+
+
+def _value(g: TypedBuilder, term: Term, operands: Sequence[str], weights: str) -> str:
+    if not weights:
+        value: str = term.loss.build(g, *operands)
+    elif term.loss.each is None:
+        raise InputError("this loss has no weights of samples", where="Trainer", hint="give Loss(..., each=)")
+    else:
+        losses, counts = term.loss.each(g, *operands)
+        if not g.rank_of(losses):
+            raise InputError(
+                "the loss is one number: samples cannot weigh in it", where="sample_weights=True",
+                hint="return the loss of each sample",
+            )  # fmt: skip
+        value = mean_of(g, losses, counts, _like(g, weights, losses))
+    if g.rank_of(value):
+        raise InputError(f"the loss is {g.type_of(value)}", where="loss", hint="a loss is one number")
+    return value
+
+
+def _like(g: TypedBuilder, x: str, model: str) -> str:
+    one, other = g.type_of(x), g.type_of(model)
+    assert isinstance(one, Tensor)
+    assert isinstance(other, Tensor)
+    return x if one.dtype is other.dtype else g.Cast(x, to=other.dtype.onnx)
+
+
+States = dict[str, tuple[Array, str]]
+
+
+def _state(g: TypedBuilder, states: States, name: str, first: Any) -> str:
+    states[name] = np.asarray(first), name
+    g.types[name] = type_of(states[name][0])
+    return name
+
+
+def _add(g: TypedBuilder, states: States, name: str, value: Value, count: Value) -> None:
+    """A state that adds up a mean over samples, times their count."""
+    held = _state(g, states, name, np.float64(0))
+    wide = [g.Cast(v, to=DType.DOUBLE.onnx) for v in (value, count)]
+    states[name] = states[name][0], g.Add(held, g.Mul(*wide))
+
+
+def _count(g: TypedBuilder, states: States, term: Term, operands: Sequence[str], value: Value, count: Value) -> None:
+    """States that gather what metrics tell of one term."""
+    if term.name:
+        _add(g, states, f"{TOTAL}/{term.name}", value, count)
+    if not term.loss.classes:
+        return
+    right: Value = g.Cast(g.Equal(g.ArgMax(operands[0], axis=1, keepdims=0), operands[-1]), to=DType.FLOAT.onnx)
+    if term.loss.ignored is None:
+        share = g.ReduceMean(right, keepdims=0)  # of pixels, where each has a class
+    else:
+        ours = g.Cast(g.Not(g.Equal(operands[-1], g.const(term.loss.ignored))), to=DType.FLOAT.onnx)
+        many = g.Max(g.ReduceSum(ours, keepdims=0), g.const(1.0, DType.FLOAT))
+        share = g.Div(g.ReduceSum(g.Mul(right, ours), keepdims=0), many)
+    name = f"{RIGHT}/{term.name}" if term.name else RIGHT
+    held = _state(g, states, name, np.int64(0))
+    hits = g.Cast(g.Round(g.Mul(share, g.Cast(count, to=DType.FLOAT.onnx))), to=DType.INT64.onnx)
+    states[name] = states[name][0], g.Add(held, hits)
+
+
+Measures = Sequence[tuple[Term, list[Metric]]]
+
+
+def measures_of(terms: Sequence[Term], asked: Sequence[Measured] | Mapping[str, Sequence[Measured]]) -> Measures:
+    """Which metrics compare the output of which loss with its target. Raises InputError for what does not fit."""
+    if not asked:
+        return ()
+    if not isinstance(asked, Mapping):
+        if len(terms) > 1:
+            raise InputError("of which output?", where="metrics=", hint='give {"output": ["accuracy"]}')
+        asked = {terms[0].name: asked}
+    by_name = {t.name: t for t in terms}
+    found: list[tuple[Term, list[Metric]]] = []
+    for name, metrics in asked.items():
+        term = by_name.get(name) or next((t for t in terms if name in t.outputs), None)
+        if term is None or not term.target:
+            raise InputError(f"no loss compares {name!r} with a target", where="metrics=")
+        found.append((term, metrics_named(metrics)))
+    return found
