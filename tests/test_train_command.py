@@ -495,7 +495,7 @@ def test_ctrl_c_keeps_the_training_and_exit_codes_tell(place: Path) -> None:
     assert Path("kept/checkpoint.json").exists()
     done = subprocess.run([*command, "--optimizer", "magic"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "hint: one of sgd" in done.stderr
+    assert "hint: One of adadelta" in done.stderr
 
 
 def test_an_epoch_has_every_sample_once() -> None:
