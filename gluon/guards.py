@@ -169,6 +169,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.seen: dict[CodeType, FrameType] = {}
+        self.others: set[CodeType] = set()  # of libraries
         self.chance: tuple[str, str] | None = None
         self._before: Any = None
 
@@ -186,10 +187,18 @@ class Watch:
 
     def _call(self, frame: FrameType, event: str, called: Any) -> None:
         if event == "call":
-            if frame.f_code not in self.seen and _of_user(frame):
-                self.seen[frame.f_code] = frame
+            code = frame.f_code
+            if code not in self.seen and code not in self.others:
+                if _of_user(frame):
+                    self.seen[code] = frame
+                elif not code.co_filename.startswith(OURS):
+                    self.others.add(code)
         elif event == "c_call" and self.chance is None and (what := _chance(called)) and _asked_by_user(frame):
             self.chance = what, line_of(*site())
+
+    def may_draw_by_numpy(self) -> bool:
+        """Whether any of these functions, or of libraries that were called, names what draws from NumPy."""
+        return any(not NUMPYS.isdisjoint(code.co_names) for code in (*self.seen, *self.others))
 
     def guard(self, guards: Guards) -> None:
         """Watch the globals and closures that these functions name, their defaults too."""
@@ -213,6 +222,9 @@ class Watch:
 
 OTHERS = "random numbers are drawn by others than mz.random"
 GENERATORS = (np.random.Generator, np.random.RandomState)
+
+
+NUMPYS = {"random", *(n for n in dir(np.random) if n[:1].islower())}
 
 
 def numpys_state(root: Block) -> Any:

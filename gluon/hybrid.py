@@ -224,7 +224,7 @@ class HybridBlock(Block):
                     )
             if known is None:
                 of_blocks(guards, self)
-            if watch.chance is None and numpys_state(self) != chance:
+            if watch.chance is None and watch.may_draw_by_numpy() and numpys_state(self) != chance:
                 watch.chance = OTHERS, "NumPy's"
             if watch.chance is not None:
                 raise GraphBreak(watch.chance[0], "draw from mz.random, or pass it as an argument", watch.chance[1])

@@ -135,6 +135,7 @@ class Trace:
         self.inputs, self.params, self.guards, self.policy = inputs, dict(params), guards, policy
         self.root: Stretch | None = None
         self.alone: Traced | None = None  # the only graph, where no number is asked for
+        self.dropped = 0  # ways that began otherwise when they were gone again
         self.passed: Callable[[Cut, float], None] | None = None  # is told of each number that a run asks for
 
     def stretches(self) -> Iterator[Stretch]:
@@ -146,8 +147,8 @@ class Trace:
 
     @property
     def ways(self) -> int:
-        """How many ways through the program it knows."""
-        return sum(not s.next for s in self.stretches())
+        """How many ways through the program it knows, and has known."""
+        return self.dropped + sum(not s.next for s in self.stretches())
 
     def fits(self) -> bool:
         """Whether the parameters are of the kinds that they were (see Traced)."""
@@ -158,7 +159,7 @@ class Trace:
     def add(self, way: Sequence[Stretch]) -> None:
         """Take up one more way through the program, which begins as those that are known."""
         if self.root is None or not self.root.same(way[0]):
-            self.root = way[0]
+            self.dropped, self.root = self.ways, way[0]
         at = self.root
         for here, after in pairwise(way):
             assert here.part.cut is not None

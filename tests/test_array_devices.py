@@ -15,6 +15,7 @@ import pytest
 
 import mezzo as mz
 from mezzo.gluon import nn
+from mezzo.gluon.hybrid import HybridBlock
 from mezzo.ops import DType
 from mezzo.runtime.arrays import planned
 from mezzo.runtime.autograd import back
@@ -269,3 +270,33 @@ def test_symbols_are_bound_there(standin: Standin) -> None:
 
     for got, want in zip(both_ways(mz.gpu(0)), both_ways(mz.cpu()), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+class Traced(HybridBlock):
+    """What a trace has to follow: whole numbers, a stop, a write in place, a draw, and a branch on numbers."""
+
+    def forward(self, x: Any) -> Any:
+        y = nd.where(x > 0, x, 0.1 * x) * x.detach()
+        made = nd.zeros_like(x)
+        made[0] = y[1]
+        made += mz.random.uniform(shape=x.shape, ctx=x.device)
+        places = nd.argmax(y, axis=1)
+        if nd.sum(x) > 0:
+            made = made * nd.expand_dims(places.astype("float32"), axis=1)
+        return made + y
+
+
+def test_a_trace_follows_values_on_the_device(standin: Standin) -> None:
+    found: dict[tuple[str, bool], list[Any]] = {}
+    for device in ("cpu", "gpu:0"):
+        for hybrid in (False, True):
+            net = Traced()
+            net.hybridize(hybrid)
+            mz.random.seed(3)
+            several = [nd.asarray(s * numbers(3, 4) + s, device=device) for s in (1.0, -1.0, 0.5, -0.5)]
+            found[device, hybrid] = [net(x).asnumpy() for x in several]
+            assert not net._broken
+    expected = found["cpu", False]
+    for each in found.values():
+        for a, b in zip(each, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import random as python_random
 import threading
 import warnings
@@ -327,6 +328,46 @@ def test_arrays_from_outside_are_read_anew() -> None:
         assert deep.hybridize()(x).tolist() == [3, 3]
     net.deep[0][0][0][0] = nd.asarray(4.0)
     assert deep(x).tolist() == [4, 4]
+
+
+def test_other_threads_may_draw_by_numpy() -> None:
+    loader, before = threading.Thread(target=np.random.rand), np.random.get_state()[2]  # type: ignore[index]
+
+    def slow(x: Array) -> Array:
+        loader.start()
+        loader.join()
+        return x * 2
+
+    x = nd.ones(2)
+    assert Of(slow).hybridize(fullgraph=True)(x).tolist() == [2, 2]
+    assert np.random.get_state()[2] != before  # type: ignore[index]
+
+
+def test_a_profiler_of_c_is_there_again() -> None:
+    with cProfile.Profile() as profile:
+        Of(lambda x: x * 2).hybridize(fullgraph=True)(nd.ones(2))
+        noisy(nd.ones(3))
+    profile.create_stats()
+    assert any("noisy" in name for _, _, name in profile.stats)
+
+
+CALLS = [0]
+
+
+def other(x: Array) -> Array:
+    CALLS[0] += 1
+    return x + float(CALLS[0]) if x[0] > 0 else x * float(CALLS[0])
+
+
+def test_a_program_that_begins_otherwise_each_time_ends_imperatively() -> None:
+    net = Of(other).hybridize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GraphBroken)
+        for i in range(24):
+            net(nd.ones(2) * (-1.0) ** i)
+    before = CALLS[0]
+    assert net(nd.ones(2)).tolist() == [before + 2.0] * 2
+    assert net.breaks
 
 
 def test_one_array_given_twice_is_two_inputs() -> None:
