@@ -79,7 +79,8 @@ def packed(root: Path) -> list[str]:
 def twice(root: Path, modules: Mapping[str, ModuleType]) -> list[str]:
     """Files of ours that several modules were made from, as when `runtime` is imported beside `mezzo.runtime`."""
     ours = [root / name for name in (*folders(root), *NOT_PACKAGES)]
-    files = [Path(f).resolve() for module in modules.values() if (f := getattr(module, "__file__", None))]
+    different = {id(module): module for module in modules.values()}  # one may have two names, as mezzo.nd
+    files = [Path(f).resolve() for module in different.values() if (f := getattr(module, "__file__", None))]
     counts = Counter(f for f in files if any(f.is_relative_to(folder) for folder in ours))
     return [f"{file.relative_to(root)} was imported {n} times" for file, n in sorted(counts.items()) if n > 1]
 
