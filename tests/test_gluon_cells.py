@@ -158,13 +158,17 @@ def test_eager_hybridized_and_exported_are_one(kind: str, tmp_path: Path) -> Non
             close(b, c, 1e-5)
 
 
-def test_zoneout_keeps_a_share_of_what_was() -> None:
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_zoneout_keeps_a_share_of_what_was(hybrid: bool) -> None:
     base = rnn.RNNCell(400, input_size=3).initialize("xavier")
     cell = rnn.ZoneoutCell(base, zoneout_outputs=0.25, zoneout_states=0.5)
     x, states = nd.asarray(numbers(2, 3).astype(np.float32)), [nd.full((2, 400), 5.0), nd.full((2, 400), 7.0)]
     new = base(x, states[:1])[0].asnumpy()
+    cell.hybridize(hybrid)
     with autograd.record():
+        other = cell(x, states)[0].asnumpy()
         y, (h, answered) = cell(x, states)
+    assert not np.array_equal(other == 7, y.asnumpy() == 7), "drawn anew"
     close(answered.asnumpy(), y.asnumpy())
     for found, old, share in ((y.asnumpy(), 7.0, 0.25), (h.asnumpy(), 5.0, 0.5)):
         stays = found == old
@@ -173,6 +177,22 @@ def test_zoneout_keeps_a_share_of_what_was() -> None:
     y, after = cell(x, states)
     close(y.asnumpy(), new)
     close(after[0].asnumpy(), new)
+
+
+def test_the_same_draws_eager_and_hybridized() -> None:
+    """Dropout and zoneout in training, and the gradients behind them."""
+    net, x, found = Unrolled(stacked()), nd.asarray(numbers(3, 4, 2)), []
+    net(x)
+    for hybrid in (False, True):
+        net.hybridize(hybrid)
+        random.seed(9)
+        with autograd.record():
+            y, *_ = net(x)
+            loss = (y * y).sum()
+        loss.backward()
+        found.append([y.asnumpy(), *(p.grad().asnumpy() for p in net.collect_params().values())])
+    for a, b in zip(*found, strict=True):
+        close(b, a, 1e-9)
 
 
 def test_what_cells_refuse() -> None:

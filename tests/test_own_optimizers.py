@@ -231,6 +231,15 @@ def test_rules_of_others_are_looked_at(signed: Any, change: dict[str, Any], said
         from_dict({**data, "rules": {**data["rules"], **change}})
 
 
+def test_another_rule_under_the_same_name_is_told(signed: Any) -> None:
+    data = signed().to_dict()
+    space: dict[str, Any] = {}
+    exec(MODULE.replace("gain + 1.0", "gain + 2.0"), space)
+    with pytest.raises(InputError, match="'Signed' has another rule here"):
+        from_dict(data)
+    assert from_dict(space["Signed"]().to_dict()) == space["Signed"]()
+
+
 def test_names_and_settings() -> None:
     assert create("NADAM", beta1=0.8) == mz.optimizer.Nadam(beta1=0.8)
     with pytest.raises(InputError, match=r"did you mean 'adagrad'"):

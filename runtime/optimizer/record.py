@@ -318,18 +318,31 @@ def from_dict(data: Mapping[str, Any]) -> Optimizer:
                 where="optimizer.from_dict",
                 hint="import the module that registers it (mz.optimizer.register)",
             )
-        return KINDS[kind](**given)
+        made = KINDS[kind](**given)
+        if rules is not None and made.rules() != _rules(rules):
+            raise InputError(
+                f"{kind!r} has another rule here than where this was written",
+                where="optimizer.from_dict",
+                hint="have the same class in all processes; give another rule another name",
+            )
+        return made
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"this describes no optimizer: {error}", where="optimizer.from_dict") from error
 
 
-def _carried(data: Mapping[str, Any], given: Mapping[str, Any], rules: Mapping[str, Any]) -> Carried:
-    """Rules of another process, which are looked at before they are believed."""
+def _rules(rules: Mapping[str, Any]) -> Rules:
     texts = tuple((float(decay), str(text)) for decay, text in rules["texts"])
     slots = tuple(str(slot) for slot in rules["slots"])
     known = Rules(texts, str(rules["numbers"]), slots, float(rules["first"]), int(rules["draws"]))
     if not 0 <= known.draws <= 8 or len(slots) > 64:
         raise InputError(f"{known.draws} draws and {len(slots)} states", where="optimizer.from_dict")
+    return known
+
+
+def _carried(data: Mapping[str, Any], given: Mapping[str, Any], rules: Mapping[str, Any]) -> Carried:
+    """Rules of another process, which are looked at before they are believed."""
+    known = _rules(rules)
+    texts, slots = known.texts, known.slots
     made = Carried(**{n: given[n] for n in COMMON}, data=dict(data), known=known)
     names = names_of(len(made._numbers()), known.draws, len(slots))
     leaves = dict(zip(names, inputs([DType.DOUBLE] * len(names)), strict=True))
