@@ -110,7 +110,7 @@ class Instance:
         for slot in program.plan.slots:
             life, known = slot.life, program.types.get(slot.life.value)
             if life.space is Space.WEIGHT:
-                self.arrays[life.value] = self.around.weights[life.value]
+                self.arrays[life.value] = _contiguous(self.around.weights[life.value])
             elif life.space is Space.EXTERN:
                 self.arrays[life.value] = self.around.buffer(life.name, known)
             elif life.space is Space.ARENA and isinstance(known, Tensor):

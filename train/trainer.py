@@ -152,7 +152,8 @@ class Trainer:
         self._gather: Session | None = None
         if gather > 1:
             self._gather = Session(steps(updates=False, again=again), states=self.states, **how, exchange=self.exchange)
-        self._how, self._calls, self._held = how, 0, self._rate_state()
+        begun = self.graph_of_step.initializers.get(RATE)  # nothing is read from a device for it
+        self._how, self._calls, self._held = how, 0, self._rate_state() if begun is None else float(begun)
         self._last: tuple[int, float, Any, float] | None = None
         self.history: list[tuple[Metrics, Metrics | None]] = []
         self._kept: Path | None = None  # the store's part of a checkpoint, until the first step

@@ -115,7 +115,8 @@ def one_hot(
     """A new last axis of `depth` numbers, `on_value` at each index and `off_value` elsewhere; an index that is below 0,
     or not below `depth`, has no place on it.
 
-    >>> one_hot(array([0, 2], dtype="int32"), 3).tolist()
+    >>> from mezzo import nd
+    >>> nd.one_hot(nd.array([0, 2], dtype="int32"), 3).tolist()
     [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     """
     element = np.dtype(dtype_of(dtype))

@@ -368,10 +368,10 @@ def checked_bytes(described: int, array: Array, place: Place) -> int:
     """The bytes from the beginning of an array that a primitive touches; PlanError where it does not have so many. It
     may be a part of a larger array, so that its rows lie apart."""
     needed, held = nbytes(described), int(array.nbytes)
+    if array.size and not array.flags.c_contiguous:  # also one whose elements are all at one place
+        held = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)) + array.itemsize
     if needed > held:
         needed = extent(described)
-        if not array.flags.c_contiguous and min(array.strides) > 0:
-            held = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)) + array.itemsize
         if needed > held:
             raise too_short(place, array, needed)
     return needed
