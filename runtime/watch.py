@@ -40,7 +40,7 @@ class Watch:
         ]
         self._end = len(program.steps)
         # all others ask OpenMP for its threads when they run, whatever they were made for
-        fixed = [step.choice.implementation.startswith("brg") or target.threads == 1 for step in program.steps]
+        fixed = (step.choice.implementation.startswith("brg") for step in program.steps)
         self._split = {i for i, alone in enumerate(fixed) if not alone}
         self._stretches = _stretches(program, self.losing, self._noisy)
         rows = _spread(program) if watches else []
@@ -58,9 +58,9 @@ class Watch:
         events: list[tuple[int, int, Callable[[], Any]]] = [(i + 1, 0, rows) for i, rows in self._rows.items()]
         events += [(begin, 3, lowered) for begin, _, _ in self._stretches]
         events += [(end, 1, look) for _, end, look in self._stretches]
-        shared = {i for i, call in calls if getattr(call, "threads", 1) > 1}
+        shared = self._split | {i for i, call in calls if getattr(call, "threads", 1) > 1}
         final = calls[-1][0]
-        if not self.losing.isdisjoint(shared | self._split):
+        if not self.losing.isdisjoint(shared):
             last, down = self._all(calls)
             for i in shared.intersection(self._noisy):
                 events += [(i + 1, 0, down), (i, 2, last), (i, 2, lowered)]

@@ -42,6 +42,16 @@ def test_nan_became_a_number(op: str, constants: Any, attrs: Any, onednn: bool) 
     assert np.isfinite(y[1, :3]).all()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("op", ["Relu", "Exp"])
+def test_a_nan_that_a_worker_met_was_not_seen(op: str, threads: int) -> None:
+    """Elementwise primitives are split among OpenMP's threads, also in sessions of one."""
+    for place in (0, -1):
+        x = np.ones((2, 16, 20, 20), np.float32)
+        x.reshape(-1)[place] = NAN
+        assert np.isnan(Session(single(op, x.shape), threads=threads)(x)).sum() == 1
+
+
 def test_a_window_of_minus_infinity_became_the_smallest_number() -> None:
     x = np.full((1, 16, 8, 8), -np.inf, np.float32)
     assert (Session(single("MaxPool", x.shape, kernel_shape=[2, 2]))(x) == -np.inf).all()
