@@ -160,10 +160,8 @@ class RNNCell(_GatedCell):
         return h, [h]
 
 
-class LSTMCell(_GatedCell):
-    """Long short-term memory (Hochreiter and Schmidhuber 1997): states are the output and the memory."""
-
-    gates, states = 4, 2
+class _TwoActivations(_GatedCell):
+    """A cell with an activation of its own for the gates."""
 
     def __init__(
         self,
@@ -175,6 +173,12 @@ class LSTMCell(_GatedCell):
     ) -> None:
         super().__init__(hidden_size, *args, **options)
         self.act, self.gate = Activation(activation), Activation(recurrent_activation)
+
+
+class LSTMCell(_TwoActivations):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997): states are the output and the memory."""
+
+    gates, states = 4, 2
 
     def forward(self, x: Array, states: States) -> tuple[Array, States]:
         a, b = self._products(x, states[0])
@@ -184,21 +188,10 @@ class LSTMCell(_GatedCell):
         return h, [h, c]
 
 
-class GRUCell(_GatedCell):
+class GRUCell(_TwoActivations):
     """Gated recurrent units (Cho et al. 2014), with the reset after the product, as in cuDNN."""
 
     gates = 3
-
-    def __init__(
-        self,
-        hidden_size: int,
-        *args: Any,
-        activation: Function = "tanh",
-        recurrent_activation: Function = "sigmoid",
-        **options: Any,
-    ) -> None:
-        super().__init__(hidden_size, *args, **options)
-        self.act, self.gate = Activation(activation), Activation(recurrent_activation)
 
     def forward(self, x: Array, states: States) -> tuple[Array, States]:
         h = states[0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from ..ops import Type
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass, field
@@ -103,7 +105,9 @@ def _bound(graph: Graph, compiled: Compiled) -> Bound:
     constants = {n: a for n, a in packed.items() if n in wanted}
 
     def collect(part: Graph) -> None:
-        constants.update((n, a) for n, a in part.initializers.items() if n in wanted)
+        for n, a in part.initializers.items():
+            if n in wanted:  # kernels read its elements side by side; those of a broadcast one may be at one place
+                constants[n] = a if a.flags.c_contiguous else np.ascontiguousarray(a)
         for node in part.nodes:
             for body in node.bodies.values():
                 collect(body)

@@ -19,7 +19,7 @@ from .eager import Meter, blaming, node_key
 from .graph import Node
 from .infer import check_size
 from .kernels import Ask, Exchange, Rebinds
-from .kernels.kernel import Scratch, Work, failed, nothing
+from .kernels.kernel import Scratch, Work, failed
 from .lives import Space, aligned
 from .pool import Pool
 from .program import Program, Step, body_bytes
@@ -92,6 +92,7 @@ class Instance:
             else:
                 self.calls.append(self._prepared(i))
         self._watch = Watch(program, self.arrays)
+        self._order: list[tuple[int, Callable[[], Any] | None]] | None = None  # of calls and looks, once all are bound
         self.fixed = None if self._moving else self._working()
         self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
 
@@ -110,7 +111,7 @@ class Instance:
         for slot in program.plan.slots:
             life, known = slot.life, program.types.get(slot.life.value)
             if life.space is Space.WEIGHT:
-                self.arrays[life.value] = _contiguous(self.around.weights[life.value])
+                self.arrays[life.value] = self.around.weights[life.value]
             elif life.space is Space.EXTERN:
                 self.arrays[life.value] = self.around.buffer(life.name, known)
             elif life.space is Space.ARENA and isinstance(known, Tensor):
@@ -131,7 +132,9 @@ class Instance:
 
     def _working(self) -> list[tuple[int, Callable[[], Any]]]:
         """The calls that do something, with the numbers of their steps."""
-        return self._watch.between([(i, call) for i, call in enumerate(self.calls) if call is not nothing])
+        if self._order is None:
+            self._order = self._watch.order(self.calls)
+        return [(i, look or self.calls[i]) for i, look in self._order]
 
     def _scratch(self, step: Step) -> Scratch:
         """Hand out the step's workspace piece by piece."""
@@ -270,9 +273,8 @@ class Instance:
                     if status.__class__ is int and status:
                         raise failed(status)
             else:
-                calls = list(enumerate(self.calls))
-                for i in range(len(calls)):
-                    call = self._watch.around(i, calls)
+                for i in range(len(self.calls)):
+                    call = self._watch.around(i, self.calls)
                     meter.check()
                     if observe:
                         observe("before", i, program.steps[i], self)

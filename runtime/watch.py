@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from ..ops import Tensor
+from .kernels.kernel import nothing
 from .onednn.invalid import Look, LookAtAll, LowerAll, lowered, met
+from .onednn.looked import has_nan
 from .onednn.postops import ROWS, chain, loses, noisy
 from .program import Program, Step
-
-Numbered = tuple[int, Callable[[], Any]]  # a call, and the number of its step
 
 
 class Watch:
     """Where a program looks at the flag: behind `losing`, the steps that may have made another number of a NaN.
 
     NumPy takes the flag of its thread down before it computes, and leaves it up after a NaN: so it is taken down before
-    each stretch of the library's calls with such a step, and looked at behind it. NumPy computes in no other thread:
-    the workers of OpenMP are asked once, at the end, if such a step was shared among them. Stretches end before steps
-    that may raise the flag for no reason (`noisy`); those that workers share are asked before, and lowered after.
+    each stretch of the library's calls with such a step, and looked at behind it. Stretches end before steps that may
+    raise the flag for no reason (`noisy`). NumPy computes in no other thread: the workers of OpenMP are asked once, at
+    the end, if such a step was shared among them; or before noisy steps that they share, and lowered behind these.
 
     A Softmax leaves at least one NaN of a row that has one, and should make all of them NaN: its result is looked at
     itself, unless only products along the rows read it, which make NaN of the whole row in any case.
@@ -51,34 +49,45 @@ class Watch:
         results = [program.types.get(o) for o in step.node.outputs]
         return bool(self.losing and step.choice.implementation) and noisy(step.node, results)
 
-    def between(self, calls: list[Numbered]) -> list[Numbered]:
-        """The calls with the looks in between."""
-        if not self.losing and not self._rows:
-            return calls
-        events: list[tuple[int, int, Callable[[], Any]]] = [(i + 1, 0, rows) for i, rows in self._rows.items()]
+    def order(self, calls: Sequence[Callable[[], Any]]) -> list[tuple[int, Callable[[], Any] | None]]:
+        """The numbers of the steps whose calls do something, each with None, and the looks in between: each with the
+        number of the step that it stands before."""
+        steps = [(i, 9, None) for i, call in enumerate(calls) if call is not nothing]
+        events: list[tuple[int, int, Callable[[], Any] | None]] = [(i + 1, 0, rows) for i, rows in self._rows.items()]
         events += [(begin, 3, lowered) for begin, _, _ in self._stretches]
         events += [(end, 1, look) for _, end, look in self._stretches]
-        shared = self._split | {i for i, call in calls if getattr(call, "threads", 1) > 1}
-        final = calls[-1][0]
+        shared = self._split | {i for i, call in enumerate(calls) if getattr(call, "threads", 1) > 1}
         if not self.losing.isdisjoint(shared):
-            last, down = self._all(calls)
-            for i in shared.intersection(self._noisy):
-                events += [(i + 1, 0, down), (i, 2, last), (i, 2, lowered)]
-            events += [(self._end, 2, last), (self._end, 2, lowered)]
-        for at, _, call in sorted(events, key=itemgetter(0, 1), reverse=True):
-            calls.insert(bisect_left(calls, at, key=itemgetter(0)), (at, call))
-        return [(min(i, final), call) for i, call in calls]
+            events += self._of_workers(shared, calls)
+        final = steps[-1][0] if steps else 0
+        return [(min(i, final), call) for i, _, call in sorted([*steps, *events], key=itemgetter(0, 1))]
 
-    def _all(self, calls: list[Numbered]) -> tuple[LookAtAll, LowerAll]:
+    def _of_workers(self, shared: set[int], calls: Sequence[Any]) -> list[tuple[int, int, Callable[[], Any]]]:
+        """Looks at the workers' flags behind each group of losing steps with no noise between them. The first expects
+        them down, as the last leaves them: another program's noise costs a second run, and no number."""
+        last, down = self._all(calls)
+        events: list[tuple[int, int, Callable[[], Any]]] = []
+        losing, noise = sorted(self.losing & shared), [i for i in self._noisy if i in shared]
+        begin, up = 0, False
+        for i in [*noise, self._end]:
+            if bisect_left(losing, begin) < bisect_left(losing, i):
+                if up:
+                    events.append((begin, 0, down))
+                events.append((i, 2, last))
+                up = False
+            up, begin = up or i < self._end, i + 1
+        return [*events, (self._end, 0, down)] if up else events
+
+    def _all(self, calls: Sequence[Any]) -> tuple[LookAtAll, LowerAll]:
         """A look at the flags of all threads that the calls use, and what takes them down."""
         if self._ends is None:
-            threads = max(getattr(call, "threads", 1) for _, call in calls)
+            threads = max(getattr(call, "threads", 1) for call in calls)
             self._ends = LookAtAll(threads), LowerAll(threads)
         return self._ends
 
-    def around(self, i: int, calls: list[Numbered]) -> Callable[[], Any]:
+    def around(self, i: int, calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
         """The call of step `i` with looks around it, for runs that are observed: others compute between the steps."""
-        call = calls[i][1]
+        call = calls[i]
         behind: Callable[[], Any] | None = self._rows.get(i)
         before: Callable[[], Any] | None = None
         if i in self.losing:
@@ -115,21 +124,23 @@ def _stretches(program: Program, losing: frozenset[int], noise: list[int]) -> li
 def _spread(program: Program) -> list[tuple[int, str, Any]]:
     """The steps with a Softmax whose rows may be read one element at a time; their results, with the type of NumPy."""
     found = []
+    readers: dict[str, list[Step]] = {}
+    for step in program.steps:
+        for name in step.reads():
+            readers.setdefault(name, []).append(step)
     for i, step in enumerate(program.steps):
         name = step.node.outputs[0]
         known = program.types.get(name)
         rows = step.choice.implementation and any(link.op in ROWS for link in chain(step.node))
         if not rows or not isinstance(known, Tensor):
             continue
-        if name in program.results or not all(_along_rows(s, step, name, known.rank) for s in program.steps):
+        if name in program.results or not all(_along_rows(s, step, name, known.rank) for s in readers.get(name, ())):
             found.append((i, name, known.dtype.numpy))
     return found
 
 
 def _along_rows(reader: Step, step: Step, name: str, rank: int) -> bool:
-    """Whether a step does not read the rows of a Softmax, or multiplies whole rows of them alone."""
-    if name not in reader.reads():
-        return True
+    """Whether a step that reads the result of a Softmax multiplies whole rows of it alone."""
     product, rows = chain(reader.node)[0], chain(step.node)[0]
     first = product.operands[0]
     by_rows = first >= 0 and reader.node.inputs[first] == name and reader.node.inputs.count(name) == 1
@@ -141,12 +152,7 @@ def _rows(arrays: Mapping[str, Any], name: str, dtype: Any) -> None:
     found = arrays.get(name)
     if found is None:
         return  # of a size that was not planned for, and already given back
-    flat = found.reshape(-1).view(dtype)
-    if flat.dtype == np.float32:
-        total = flat.dot(flat)  # the quickest that a NaN goes through
-        if total != total:
-            met()
-    elif np.isnan(flat).any():
+    if has_nan(found.reshape(-1).view(dtype)):
         met()
 
 

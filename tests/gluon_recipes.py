@@ -13,10 +13,12 @@ import numpy as np
 from mezzo.gluon import loss, nn, rnn
 from mezzo.gluon.block import Block
 from mezzo.gluon.hybrid import HybridBlock
+from mezzo.ops.errors import MezzoError
 from mezzo.runtime import arrays as nd
 from mezzo.runtime.arrays import linalg
 from mezzo.runtime.arrays.array import Array
 
+UNFIT = (MezzoError, TypeError, ValueError)  # what calls with other arguments than are meant end with
 BATCHES = (4, 5, 4)  # of the inputs that are given one after the other
 Make = Callable[[np.random.Generator, int], tuple[Any, ...]]  # inputs with so many examples
 
@@ -154,7 +156,7 @@ def layer(name: str) -> tuple[Callable[[], Block], Make]:
     for inputs in (floats(4, *[6] * axes),) if axes else INPUTS:
         try:
             [y.asnumpy() for y in arrays_of(make().initialize()(*inputs(np.random.default_rng(0), 2)))]
-        except Exception:  # it takes another input
+        except UNFIT:  # it takes another input
             continue
         return make, inputs
     raise LookupError(f"{name} takes none of the usual inputs: give it a recipe in tests/gluon_recipes.py")
@@ -205,7 +207,7 @@ def measured(name: str) -> tuple[Callable[[], Block], Make]:
     for inputs in (LOSSES[short],) if short in LOSSES else USUAL_LOSSES:
         try:
             kind()(*inputs(np.random.default_rng(0), 2)).asnumpy()
-        except Exception:  # it takes other labels
+        except UNFIT:  # it takes other labels
             continue
         return kind, inputs
     raise LookupError(f"{name} takes none of the usual labels: give it a recipe in tests/gluon_recipes.py")
@@ -332,7 +334,7 @@ def function(name: str) -> Recipe:
                 try:
                     if [y.asnumpy() for y in arrays_of(call(*make(np.random.default_rng(0), 2)))]:
                         return call, make
-                except Exception:  # it takes other operands
+                except UNFIT:  # it takes other operands
                     continue
     raise LookupError(f"mz.nd.{name} takes none of the usual operands: give it a recipe in tests/gluon_recipes.py")
 

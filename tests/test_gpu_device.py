@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,22 +26,11 @@ from mezzo.runtime.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.kernels import Ask, Call, Choice, Declined, Work
 from mezzo.tools.explain import explain
 
-from .cuda_shim import missing
 from .cupy_standin import Standin
 from .gpu_checks import steady
 from .networks import batch_for, mlp
 
 Array = np.ndarray[Any, Any]
-
-
-@pytest.fixture
-def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
-    if missing():
-        pytest.skip(missing())
-    made = Standin(computes=True)
-    made.install(monkeypatch)
-    yield made
-    assert made.races == []
 
 
 def close(got: dict[Any, Any], want: dict[Any, Any], tolerance: float = 1e-5) -> None:

@@ -7,30 +7,15 @@ from importlib import import_module
 from typing import Any, Final
 
 
-def of_onnx(name: str) -> Any:
-    """`__getattr__` of `mezzo.onnx` (PEP 562): `Backend` imports onnx, which `import mezzo` does not need, and
-    `coverage` the tools that run samples.
-
-    Raises AttributeError for any other name.
-    """
-    match name:
-        case "Backend":
-            from .backend import Backend
-
-            return Backend
-        case "coverage":
-            from .coverage import coverage
-
-            return coverage
-    raise AttributeError(f"module 'mezzo.onnx' has no attribute {name!r}")
-
-
 def names() -> list[str]:
     """`__dir__` of `mezzo`: all its names, those that are not imported yet too."""
     return sorted(sys.modules[__name__.partition(".")[0]].__all__)
 
 
-HOMES: Final = {  # of the names of `mezzo` that are imported when they are used: a module, and what it is called there
+Homes = dict[
+    str, tuple[str, str]
+]  # of names that are imported when they are used: a module, and what it is called there
+HOMES: Final[Homes] = {  # of `mezzo`
     "Trainer": ("train.trainer", "Trainer"),
     "amp": ("gluon.amp", ""),
     "autograd": ("runtime.autograd", ""),
@@ -55,17 +40,36 @@ HOMES: Final = {  # of the names of `mezzo` that are imported when they are used
 }
 
 
+ONNX: Final[Homes] = {  # of `mezzo.onnx`
+    "Backend": ("tools.backend", "Backend"),
+    "coverage": ("tools.coverage", "coverage"),
+}
+
+
 def training(name: str) -> Any:
-    """`__getattr__` of `mezzo`: arrays, training and the KVStore, which whoever only runs models does not need. From
-    then on the name is an ordinary one of the module.
+    """`__getattr__` of `mezzo`: arrays, training and the KVStore, which whoever only runs models does not need.
 
     Raises AttributeError for any other name.
     """
-    home = HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'mezzo' has no attribute {name!r}")
+    return _brought("", HOMES, name)
+
+
+def of_onnx(name: str) -> Any:
+    """`__getattr__` of `mezzo.onnx` (PEP 562): `Backend` imports onnx, which `import mezzo` does not need, and
+    `coverage` the tools that run samples.
+
+    Raises AttributeError for any other name.
+    """
+    return _brought(".onnx", ONNX, name)
+
+
+def _brought(within: str, homes: Homes, name: str) -> Any:
+    """What has this name; from then on it is an ordinary one of the module."""
     top = __name__.partition(".")[0]
+    home = homes.get(name)
+    if home is None:
+        raise AttributeError(f"module {top + within!r} has no attribute {name!r}")
     module = import_module(f"{top}.{home[0]}")
     found = getattr(module, home[1]) if home[1] else module
-    setattr(sys.modules[top], name, found)
+    setattr(sys.modules[top + within], name, found)
     return found

@@ -94,14 +94,18 @@ def erf(x: Array, /) -> Array:
 
 def softmax(x: Array, /, axis: int = -1, temperature: float | None = None) -> Array:
     """Shares that add up to 1 along an axis: `Softmax` of x, divided by the temperature where there is one."""
-    made: Array = apply("Softmax", x if temperature is None else divide(x, temperature), axis=axis_of(axis, x.ndim))
+    made: Array = apply("Softmax", _tempered(x, temperature), axis=axis_of(axis, x.ndim))
     return made
 
 
 def log_softmax(x: Array, /, axis: int = -1, temperature: float | None = None) -> Array:
     """The logarithm of `softmax`: `LogSoftmax`."""
-    made: Array = apply("LogSoftmax", x if temperature is None else divide(x, temperature), axis=axis_of(axis, x.ndim))
+    made: Array = apply("LogSoftmax", _tempered(x, temperature), axis=axis_of(axis, x.ndim))
     return made
+
+
+def _tempered(x: Array, temperature: float | None) -> Array:
+    return x if temperature is None else divide(x, temperature)
 
 
 def softmin(x: Array, /, axis: int = -1, temperature: float | None = None) -> Array:
@@ -170,7 +174,8 @@ def topk(
 
 
 def split(x: Array, /, num_outputs: int, axis: int = 1, squeeze_axis: bool = False) -> Any:
-    """Equal parts along an axis, without it where `squeeze_axis` and each has size 1; one array for one part: `Split`.
+    """Equal parts along an axis, views of it, without it where `squeeze_axis` and each has size 1; one array for one
+    part.
 
     Raises ShapeError where the axis does not divide.
     """
@@ -188,7 +193,8 @@ def split(x: Array, /, num_outputs: int, axis: int = 1, squeeze_axis: bool = Fal
 
 def flatten(x: Array, /) -> Array:
     """A matrix whose rows are the first axis: `Flatten`."""
-    return reshape(x, (x.shape[0], -1) if x.size else (x.shape[0], int(np.prod(x.shape[1:]))))
+    made: Array = apply("Flatten", x, axis=1)
+    return made
 
 
 def transpose(x: Array, /, *order: Any, axes: Sequence[int] | None = None) -> Array:

@@ -33,6 +33,14 @@ def test_a_number_of_higher_rank_in_front(op: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("op", ARITHMETIC)
+def test_a_constant_whose_elements_are_all_at_one_place(op: str) -> None:
+    """It was read behind its bytes."""
+    g = GraphBuilder()
+    c = np.broadcast_to(np.float32(2), (8, 64))
+    check(g.graph([g.op(op, g.Abs(g.input("x", f32(8, 64))), c), g.MatMul(g.input("y", f32(3, 8)), c)]))
+
+
+@pytest.mark.parametrize("op", ARITHMETIC)
 def test_a_number_of_higher_rank_behind_an_operator(op: str) -> None:
     g = GraphBuilder()
     check(g.graph([g.Relu(g.op(op, g.Abs(g.input("x", f32(3))), two(1, 1)))]))

@@ -108,3 +108,48 @@ def test_bfloat16_elsewhere_is_as_narrow_as_before() -> None:
         return g.Add(y, g.Round(g.Conv(g.Relu(y), weights(32, 32, 1, 1))))
 
     assert 1e-4 < narrow(build, 2, 16, 12, 12) < 0.05
+
+
+def test_the_derivative_of_a_determinant_of_infinities_had_no_end() -> None:
+    g = GraphBuilder()
+    x = np.eye(4, dtype=np.float32)
+    x[0, 0], x[1, 2] = np.inf, np.inf
+    y = Session(g.graph([g.op("Cofactors", g.input("x", f32(2, 4, 4)), domain="mezzo")]))(
+        np.stack([x, np.eye(4, dtype=np.float32)])
+    )
+    assert np.isnan(y[0]).all()
+    np.testing.assert_allclose(y[1], np.eye(4), atol=1e-6)
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_a_nan_in_a_row_of_softmax_left_numbers(stateful: bool) -> None:
+    x = np.ones((3, 33), np.float32)
+    x[1, 7] = NAN
+    for op in ("Softmax", "LogSoftmax"):
+        g = GraphBuilder()
+        y = g.Mul(g.op(op, g.input("x", f32(3, 33)), axis=-1), g.const(np.float32(2)))
+        if stateful:  # what a second run would need is overwritten
+            g.update(g.state("count", np.float32(0)), g.Add("count", g.const(np.float32(1))))
+        found = Session(g.graph([y]))(x)
+        assert np.isnan(found[1]).all()
+        assert np.isfinite(found[[0, 2]]).all()
+
+
+def test_the_gradient_of_log_softmax_made_a_number_of_nan() -> None:
+    g = GraphBuilder()
+    inputs = g.input("dy", f32(2, 32)), g.input("y", f32(2, 32))
+    graph = g.graph([g.op("LogSoftmaxGrad", *inputs, axis=1, domain="mezzo")])
+    y = np.full((2, 32), np.log(np.float32(1 / 32)))
+    y[1, 3] = NAN
+    found = Session(graph)(np.ones((2, 32), np.float32), y)
+    assert np.isnan(found[1, 3])
+    assert np.isfinite(found[0]).all()
+
+
+def test_attention_hid_a_score_of_infinity() -> None:
+    """A mask of numbers has -inf where a place hides the key, and is added: a score of +inf there is NaN."""
+    g, big = GraphBuilder(), np.full((1, 1, 2, 4), 3e38, np.float32)
+    q, k, v = (g.input(n, f32(1, 1, 2, 4)) for n in "qkv")
+    y = g.op("Attention", q, k, v, g.const(np.zeros((2, 2), np.float32)), is_causal=1)
+    found = Session(g.graph([y]))(big, big, np.ones_like(big))
+    assert np.isnan(found[0, 0, 0]).all()
