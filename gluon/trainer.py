@@ -40,7 +40,6 @@ ELSEWHERE = {
     "clip_gradient": "Trainer(..., clip_value=) bounds each element of the gradients",
     "rescale_grad": "step(batch_size) divides by the batch",
     "betas": "give beta1= and beta2=",
-    "lazy_update": "it is not needed: leave it out",
     "multi_precision": "parameters stay in float32 under mz.amp",
     "begin_num_update": "load_states goes on from the update that was reached",
 }

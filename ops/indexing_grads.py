@@ -1,4 +1,5 @@
-"""What gradients of indexing operators are made of: a small tensor added into zeros at given places."""
+"""What gradients of indexing operators are made of: a small tensor added into zeros at given places, whole or as the
+rows that there are."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from .errors import ShapeError
 from .op import Builder, Context, Sample, Value, op
-from .rules import axis_of, ints, narrow, sliced, widen
+from .rules import axis_of, in_table, ints, narrow, sliced, widen
 from .types import Array, DType, Tensor, f32, i64
 
 
@@ -97,6 +98,63 @@ def _(g: Builder, xs: Any, types: Any, *, axis: int = 0) -> Value | None:
 @gather_grad.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = 0) -> tuple[Value | None, ...]:
     return g.Gather(dys[0], xs[1], axis=axis), None, None
+
+
+@op(
+    "GatherGradRows",
+    domain="mezzo",
+    outputs=("ids", "rows"),
+    samples=[
+        Sample([f32(2, 2, 3), np.array([[0, -1], [2, 2]]), _list(6, 3)], {}, 2),
+        Sample([f32(4, 2), np.array([1, 3, 1, -1], np.int32), _list(3, 2)], {}, 2),
+        Sample([f32(2), np.array([2, 0]), _list(4)], {}, 2),
+        Sample([f32(0, 3), i64(0), _list(4, 3)], {}, 2),
+        Sample([f32(3), np.array(-1), _list(4, 3)], {}, 2),
+    ],
+)
+def gather_grad_rows(k: Context, dY: Array, indices: Array, shape: Array) -> tuple[Array, ...]:
+    """The rows of `GatherGrad` along axis 0 that indices show: their numbers, ascending, and the sums of the slices of
+    dY that show them, in the order of the indices. There are as many as indices, or as the table has, if that is less:
+    behind the last row stand the number of rows of the table, which is no row, and zeros. As an index it counts for
+    nothing, so that what this operator has made may be summed by it."""
+    size, *rest = ints(shape)
+    places = indices.ravel()
+    in_table(places, -size, size)
+    places = k.xp.where(places < 0, places + size, places)
+    kept = places < size
+    found, order = k.xp.unique(places[kept], return_inverse=True)
+    sums = untaken(k.xp, dY.reshape(indices.size, *rest)[kept], order, len(found), 0)
+    ids = k.xp.full(min(indices.size, size), size, np.int64)
+    rows = k.xp.zeros((len(ids), *rest), dY.dtype)
+    ids[: len(found)], rows[: len(found)] = found, sums
+    return ids, rows
+
+
+@gather_grad_rows.infer
+def _(dY: Tensor, indices: Tensor, shape: Tensor) -> tuple[Tensor, ...]:
+    dims = shaped(dY, shape).dims
+    count, size = indices.elements, dims[0] if dims else None
+    many = min(count, size) if count is not None and isinstance(size, int) else None
+    return Tensor(DType.INT64, (many,)), dY.of(None if dims is None else (many, *dims[1:]))
+
+
+@gather_grad_rows.body
+def _(g: Builder, xs: Any, types: Any) -> tuple[Value, ...] | None:
+    dY, indices, shape = xs
+    if types[2].dims is None:
+        return None
+    one = g.const([1])
+    size, rest = g.Gather(shape, g.const([0])), g.Slice(shape, one, g.const([2**31 - 1]))
+    places = g.Reshape(g.Cast(indices, to=DType.INT64.onnx), g.const([-1]))
+    places = g.Where(g.Less(places, g.const(0)), g.Add(places, size), places)
+    kept = g.Less(places, size)
+    ids, _, order, _ = g.op("Unique", g.Compress(places, kept, axis=0), outputs=4)
+    count = g.Reshape(g.Size(indices), one)
+    many = g.Min(count, size)
+    slices = g.Compress(g.Reshape(dY, g.Concat(count, rest, axis=0), allowzero=1), kept, axis=0)
+    zeros = g.Expand(g.scalar(0, dY), g.Concat(many, rest, axis=0))
+    rows = g.ScatterND(zeros, g.Unsqueeze(order, g.const([-1])), slices, reduction="add")
+    return g.Concat(ids, g.Expand(size, g.Sub(many, g.Reshape(g.Size(ids), one))), axis=0), rows
 
 
 @op(

@@ -48,7 +48,7 @@ MODULES: dict[str, str] = {
     "grid": "AffineGrid GridSample mezzo::GridSampleGrad",
     "image": "ImageDecoder",
     "indexing": "Slice Gather GatherElements GatherND ScatterND ScatterElements",
-    "indexing_grads": "mezzo::GatherGrad mezzo::SliceGrad",
+    "indexing_grads": "mezzo::GatherGrad mezzo::GatherGradRows mezzo::SliceGrad",
     "linear": "MatMul Gemm",
     "microsoft": """
         com.microsoft::Gelu com.microsoft::BiasGelu com.microsoft::FastGelu com.microsoft::QuickGelu
@@ -126,7 +126,7 @@ MODULES: dict[str, str] = {
         mezzo::AtanGrad Sinh mezzo::SinhGrad Cosh mezzo::CoshGrad Tanh mezzo::TanhGrad Asinh mezzo::AsinhGrad
         Acosh mezzo::AcoshGrad Atanh mezzo::AtanhGrad
     """,
-    "update": "mezzo::Update",
+    "update": "mezzo::Update mezzo::UpdateRows",
     "upgrade.legacy": """
         mezzo::SoftmaxFlattened mezzo::LogSoftmaxFlattened mezzo::HardmaxFlattened mezzo::PReluPerChannel
         mezzo::BatchNormalizationPerElement mezzo::GroupNormalizationPerGroup mezzo::ScanRows

@@ -126,6 +126,12 @@ def narrow(x: Array, dtype: Any) -> Array:
     return x.astype(dtype, copy=False)
 
 
+def in_table(places: Array, lowest: int, size: int) -> None:
+    """Raise ShapeError for numbers of rows that a table of this size has not; `size` itself says that there is none."""
+    if places.size and not (lowest <= places.min() and places.max() <= size):
+        raise ShapeError(f"an index is outside an axis of {size}", hint=f"indices run from {lowest} to {size - 1}")
+
+
 def mean_of(x: Array, axes: Any, *, keepdims: bool = False) -> Array:
     """The mean over axes: NaN over no elements, without numpy's warning about it."""
     count = math.prod(x.shape[a] for a in ((axes,) if isinstance(axes, int) else axes))

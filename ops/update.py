@@ -1,6 +1,7 @@
-"""One operator for all optimizers: a step of one tensor by a rule, which is data.
+"""One operator for all optimizers: a step of one tensor by a rule, which is data; and the same for some rows of one.
 
-`(W, dW, rate, numbers..., draws..., states...) -> (W, states...)`. The rule tells the scalar expressions of the new
+`(W, dW, rate, numbers..., draws..., states...) -> (W, states...)`. Behind W, `UpdateRows` has the numbers of the rows
+that dW and the draws are of; it leaves the others alone. The rule tells the scalar expressions of the new
 tensor and the new states; it is a text, so that it lies in files and travels to servers where no code does. Rates and
 other numbers have rank 0 and the element type of W. Reference, inference, standard form and kernels come from the
 expressions. runtime/optimizer/ has the optimizers that Mezzo knows.
@@ -15,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from . import expr
+from .dataclasses import replace
 from .errors import InputError, ShapeError
 from .expr import PRIMITIVES, Expr
 from .op import Builder, Context, Sample, Value, op
+from .rules import in_table
 from .standard import STANDARD, written
 from .types import Array, DType, Tensor, Type, f32
 
@@ -100,6 +103,41 @@ def names_of(numbers: int, draws: int, states: int) -> tuple[str, ...]:
     return ("W", "dW", "rate", *(f"{letter}{i}" for letter, count in several for i in range(count)))
 
 
+def still(rule: str, numbers: int, draws: int, states: int) -> bool:
+    """Whether a rule leaves an element whose gradient is zero as it is, and its states too, whatever finite numbers
+    they are: this follows from the rule by what is known of zero, without a look at any number.
+
+    >>> descent, adam = SHOWN[0], SHOWN[2]
+    >>> still(*descent), still(*adam)
+    (True, False)
+    """
+    names = names_of(numbers, draws, states)
+    leaves = dict(zip(names, expr.inputs([DType.DOUBLE] * len(names)), strict=True))
+    known = {n: leaf for n, leaf in leaves.items() if leaf is not None}
+    zero = Expr("const", (), DType.DOUBLE, 0.0)
+    done: dict[Expr, Expr] = {}
+
+    def simple(e: Expr) -> Expr:
+        if e not in done:
+            done[e] = simplified(replace(e, args=tuple(map(simple, e.args))))
+        return done[e]
+
+    def simplified(e: Expr) -> Expr:
+        none = [a.kind == "const" and a.value == 0 for a in e.args]
+        if (e.kind == "mul" and any(none)) or (e.kind in ("div", "sqrt", "sign", "abs", "neg") and none[0]):
+            return zero
+        if e.kind == "sub" and e.args[0] == e.args[1]:
+            return zero
+        if e.kind in ("add", "sub") and none[1]:
+            return e.args[0]
+        if e.kind == "add" and none[0]:
+            return e.args[1]
+        return e.args[1] if e.kind == "where" and e.args[1] == e.args[2] else e
+
+    made = [simple(e) for e in read(rule, {**known, "dW": zero})]
+    return made == [known["W"], *(known[f"s{i}"] for i in range(states))]
+
+
 def trees(dtypes: Sequence[DType], attrs: Mapping[str, Any]) -> tuple[Expr, ...]:
     """The expressions of an update's outputs for these element types. Narrow floats are computed in float32."""
     states, draws = attrs.get("states", 0), attrs.get("draws", 0)
@@ -163,3 +201,67 @@ def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...] | None
     if any(t is None for t in types):
         return None
     return written(g, trees([t.dtype for t in types], attrs), xs)
+
+
+def _samples_of_rows() -> list[Sample]:
+    """Of four rows the second and the last, and one that is none."""
+    made = []
+    for rule, numbers, draws, states in SHOWN:
+        given: list[Any] = [f32(4, 2), np.array([1, 3, 4]), f32(3, 2), _RATE, *[_HALF] * numbers, *[f32(3, 2)] * draws]
+        made.append(
+            Sample([*given, *[_TABLE**2] * states], {"rule": rule, "states": states, "draws": draws}, 1 + states)
+        )
+    return made
+
+
+_TABLE = np.linspace(-2, 2, 8, dtype=np.float32).reshape(4, 2)
+
+
+@op("UpdateRows", domain="mezzo", outputs=("W_new", "states_new*"), samples=_samples_of_rows())
+def update_rows(
+    k: Context, W: Array, ids: Array, dW: Array, rate: Array, *rest: Array, rule: str, states: int = 0, draws: int = 0
+) -> tuple[Array, ...]:
+    """A step of the rows `ids` of W and of its states, each at most once; the number of rows of W is no row. `dW` and
+    the draws have a row for each of them."""
+    in_table(ids, 0, len(W))
+    kept = ids < len(W)
+    at, first = ids[kept], len(rest) - states
+    drawn = [z[kept] for z in rest[first - draws : first]]
+    given = [W[at], dW[kept], rate, *rest[: first - draws], *drawn, *(s[at] for s in rest[first:])]
+    made = trees([DType.of(x.dtype) for x in given], {"rule": rule, "states": states, "draws": draws})
+    news = [k.xp.array(x) for x in (W, *rest[first:])]
+    for new, tree in zip(news, made, strict=True):
+        new[at] = expr.evaluate(tree, k.xp, given)
+    return tuple(news)
+
+
+@update_rows.infer
+def _(W: Tensor, ids: Tensor, *types: Tensor, rule: str, states: int = 0, draws: int = 0) -> tuple[Type, ...]:
+    first = len(types) - draws - states
+    if first < 2:
+        raise ShapeError(f"an update of {states} states and {draws} draws has {len(types) + 2} operands")
+    if W.dims is not None and ids.dims is not None and (not W.dims or len(ids.dims) != 1):
+        raise ShapeError(f"rows {ids} of {W}")
+    for t in (types[0], *types[first:]):
+        if t.dims is not None and W.dims is not None and len(t.dims) != len(W.dims):
+            raise ShapeError(f"an update of {W} with {t}")
+    return tuple(t.forget() for t in (W, *types[len(types) - states :]))
+
+
+@update_rows.body
+def _(g: Builder, xs: Any, types: Any, *, rule: str, states: int = 0, draws: int = 0) -> tuple[Value, ...] | None:
+    """Over tables with a row more, which is what is no row."""
+    if any(t is None for t in types):
+        return None
+    W, ids, *rest = xs
+    first, one = len(rest) - states, g.const([1])
+    size = g.Slice(g.shape_of(W), g.const([0]), one)
+    row = g.Concat(one, g.Slice(g.shape_of(W), one, g.const([2**31 - 1])), axis=0)
+    tables = [g.Concat(x, g.Expand(g.scalar(0, x), row), axis=0) for x in (W, *rest[first:])]
+    held, *slots = (g.Gather(x, ids) for x in tables)
+    dtypes = [types[0].dtype, *(t.dtype for t in types[2:])]
+    made = written(g, trees(dtypes, {"rule": rule, "states": states, "draws": draws}), [held, *rest[:first], *slots])
+    if made is None:
+        return None
+    places = g.Unsqueeze(ids, g.const([-1]))
+    return tuple(g.Slice(g.ScatterND(x, places, new), g.const([0]), size) for x, new in zip(tables, made, strict=True))

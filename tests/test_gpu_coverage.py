@@ -16,11 +16,11 @@ from mezzo.runtime.graph import GraphBuilder
 from .graphs import hosted
 
 # whose results have sizes that data decide (where they are constants, such a result is one too and takes no step), or
-# are no tensors of numbers; those with bodies
+# are no tensors of numbers; those with bodies; rows, whose numbers are sorted
 HOST_ALONE = """
     BlackmanWindow Compress HammingWindow HannWindow If ImageDecoder Loop MelWeightMatrix NonMaxSuppression NonZero
     OptionalGetElement Range RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer Unique
-    com.microsoft::Tokenizer mezzo::ScanRows
+    com.microsoft::Tokenizer mezzo::GatherGradRows mezzo::ScanRows
 """
 LACKING = """
     com.microsoft::DynamicQuantizeLSTM

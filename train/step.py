@@ -19,6 +19,7 @@ from ..runtime.infer import infer
 from ..runtime.optimizer import Optimizer
 from ..runtime.optimizer.record import states_of
 from ..runtime.passes.prune import prune
+from ..runtime.rows import as_rows, reads_of
 from ..runtime.schedule import Schedule
 from ..runtime.typed import TypedBuilder
 from .order import soon
@@ -26,6 +27,7 @@ from .recompute import made_again
 
 COUNT, SCALE, RATE = "optimizer/updates", "optimizer/scale", "optimizer/rate"  # names of states
 NORM = "train/norm"  # name of an output
+MANY = 1024  # rows: a smaller table is stepped whole as fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class Step:
     `clip_norm` bounds the norm of all gradients together, `clip_value` each of their elements. `gather` is how many
     batches one update takes: the gradients of the others are summed in states, and their mean counts. `shared` splits
     the step by Emit and Await, with the parameters' names as keys (see ops/exchange.py). `norm` makes the norm of all
-    gradients together an output.
+    gradients together an output. A large table that only Gather reads is stepped at the rows that were read, where that
+    is the same (`rows`: where the device has kernels for it) or the optimizer is lazy.
     """
 
     optimizer: Optimizer
@@ -70,8 +73,21 @@ class Step:
     scaling: Scaling | None = None
     shared: Shared | None = None
     norm: bool = False
+    rows: bool = True
 
     def __post_init__(self) -> None:
+        if self.optimizer.lazy_update and not self.optimizer.elementwise:
+            raise InputError(
+                f"{self.optimizer.kind} measures whole tensors, of which lazy_update steps some rows",
+                where="optimizer",
+                hint="leave out lazy_update",
+            )
+        if self.optimizer.lazy_update and self.shared is not None:
+            raise InputError(
+                "lazy_update with a store, which sums whole tables: which rows the others have read nobody knows",
+                where="optimizer",
+                hint="leave out lazy_update",
+            )
         if self.shared is None or not self.shared.on_store:
             return
         whole = {"clip_norm": self.clip_norm, "clip_value": self.clip_value, "float16 (loss scaling)": self.scaling}
@@ -142,6 +158,7 @@ def training_step(
         raise InputError(
             f"the loss does not depend on {', '.join(lost)}", where=graph.name, hint="freeze these parameters"
         )
+    found, ids = _in_rows(made, step, found, updates)
     grads = _gathered(made, step, params, found, updates)
     if updates and step.shared is not None:
         grads = _exchanged(made, grads, found, on_store=step.shared.on_store)
@@ -149,7 +166,7 @@ def training_step(
         grads, finite = _unscaled(made, step, scale, grads)
         if step.norm:
             g.add(Node("Cast", (_norm(g, grads),), (NORM,), {"to": DType.DOUBLE.onnx}, name=NORM))
-        _update(made, step, params, _clipped(g, step, grads), t, finite)
+        _update(made, step, params, _clipped(g, step, grads), t, finite, ids)
     elif updates:
         made.after[COUNT] = g.Add(COUNT, g.const(1))
     states = [*graph.states, *(State(n, n, after) for n, after in made.after.items())]
@@ -191,7 +208,7 @@ def update_graph(params: Mapping[str, Array], step: Step, gradient: Callable[[st
     t = g.Cast(count, to=DType.DOUBLE.onnx)
     grads = {p: g.Mul(gradient(p), g.Cast(scale, to=_dtype(g, p).onnx)) for p in params}
     grads, finite = _unscaled(made, step, loss_scale, grads)
-    _update(made, step, list(params), _clipped(g, step, grads), t, finite)
+    _update(made, step, list(params), _clipped(g, step, grads), t, finite, {})
     states = tuple(State(n, n, after) for n, after in made.after.items())
     return prune(
         Graph(tuple(inputs), (), g.nodes(), {**g.constants(), **made.first}, g.types, states, name="update")
@@ -219,6 +236,40 @@ def _with_parameters(graph: Graph, loss: str, params: Sequence[str]) -> Graph:
     if not isinstance(known, Tensor) or not known.dtype.floating:
         raise InputError(f"the loss {loss!r} is {known}", where=graph.name, hint="a loss is a floating number")
     return typed.but(states=graph.states)
+
+
+def _in_rows(
+    made: _Build, step: Step, found: Mapping[str, str], updates: bool
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The gradients, of which some are rows now: those of tables that are stepped at the rows that were read; and the
+    numbers of these rows, by parameter. Behind the last one they are zeros, which change no norm.
+
+    Gradients that are gathered over several batches are sums of whole tables, and states tell which rows were read.
+    """
+    g, grads, ids = made.g, dict(found), dict[str, str]()
+    for p, dw in found.items():
+        reads = reads_of(g, dw)
+        if reads is None:
+            continue
+        optimizer, size = step.optimizer.of(p), len(made.first[p])
+        if optimizer.lazy_update and step.gather > 1:
+            touched = made.state(f"optimizer/touched/{p}", np.zeros(size, np.bool_))
+            now = touched
+            for node in reads:
+                places = g.Unsqueeze(node.inputs[1], g.const([-1]))
+                now = g.ScatterND(now, places, g.Expand(g.const(True), g.shape_of(node.inputs[1])))
+            made.after[touched] = g.Expand(g.const(False), g.const([size])) if updates else now
+            ids[p] = g.Where(now, g.const(np.arange(size)), g.const(size))
+        elif optimizer.lazy_update or (
+            step.rows and step.gather == 1 and step.shared is None and size >= MANY and optimizer.still
+        ):
+            ids[p], grads[p] = as_rows(g, dw, reads)
+    return grads, ids
+
+
+def _alone(step: Step) -> bool:
+    """Whether a gradient goes from the backward part to its update, and no sum of whole tables is in between."""
+    return step.gather == 1 and step.shared is None
 
 
 def _gathered(
@@ -312,9 +363,15 @@ def _clipped(g: TypedBuilder, step: Step, grads: Mapping[str, str]) -> dict[str,
 
 
 def _update(
-    made: _Build, step: Step, params: Sequence[str], grads: Mapping[str, str], t: str, finite: str | None
+    made: _Build,
+    step: Step,
+    params: Sequence[str],
+    grads: Mapping[str, str],
+    t: str,
+    finite: str | None,
+    ids: Mapping[str, str],
 ) -> None:
-    """Add the optimizer's operator for each parameter."""
+    """Add the optimizer's operator for each parameter; `ids` tell which rows the gradients of some are of."""
     g, optimizer = made.g, step.optimizer
     rate, *numbers = optimizer.numbers_at(g, t)
     cast: dict[tuple[str, DType], str] = {}
@@ -333,10 +390,13 @@ def _update(
         slots = [made.state(f"optimizer/{s}/{p}", value) for s, value in first.items()]
         given = [number(v, dtype) for v in (scaled[scale], *numbers)]
         g.where = f"the update of {p!r}"
-        draws = [g.RandomNormalLike(p) for _ in range(optimizer.draws)]
-        results = optimizer.of(p).add(g, p, grads[p], given, draws, slots)
+        draws = [g.RandomNormalLike(grads[p]) for _ in range(optimizer.draws)]
+        rows = ids.get(p)
+        if rows is not None and finite is not None:  # no row is stepped by what is not finite
+            rows = g.Where(finite, rows, g.const(len(made.first[p])))
+        results = optimizer.of(p).add(g, p, grads[p], given, draws, slots, rows)
         g.where = ""
         for name, value in zip((p, *slots), results, strict=True):
-            made.after[name] = value if finite is None else g.Where(finite, value, name)
+            made.after[name] = value if finite is None or rows is not None else g.Where(finite, value, name)
     more = g.Add(COUNT, g.const(1))
     made.after[COUNT] = more if finite is None else g.Where(finite, more, COUNT)

@@ -116,7 +116,9 @@ class Trainer:
         self.exchange = None if kvstore is None else Exchange(kvstore, update_on_kvstore, overlap)
         shared = self.exchange.shared if self.exchange else None
         self.plan = Step(
-            optimizer or Adam(), clip_norm, clip_value, gather, scaling, shared, norm or clip_norm is not None
+            *(optimizer or Adam(), clip_norm, clip_value, gather, scaling, shared),
+            norm=norm or clip_norm is not None,
+            rows=device == "cpu",
         )
         self.terms, self.sample_weights, self.seed = terms_of(self.source, loss, output), sample_weights, seed
         self.output = self.terms[0].outputs[0]

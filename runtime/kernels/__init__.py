@@ -21,6 +21,8 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     _later("numpy.update", "update.Update", "mezzo.Update"),
     _later("numpy.cross_entropy", "losses.CrossEntropy", "SoftmaxCrossEntropyLoss mezzo.SoftmaxCrossEntropyGrad"),
     _later("numpy.scatter", "scatter.Scatter", "mezzo.GatherGrad mezzo.SliceGrad"),
+    _later("numpy.gather_rows", "rows.GatherGradRows", "mezzo.GatherGradRows"),
+    _later("numpy.update_rows", "rows.UpdateRows", "mezzo.UpdateRows"),
     _later("exchange", "exchange.Exchanges", "mezzo.Await mezzo.Emit"),
     Reference(),
 )  # fmt: skip

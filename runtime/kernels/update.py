@@ -79,6 +79,11 @@ def _code(rule: str, dtypes: tuple[DType, ...], states: int, draws: int) -> Code
     return Code(tuple(parts), tuple(scalar), tuple(registers), tuple(temps), ends)
 
 
+def code_of(node: Node, dtypes: Sequence[DType]) -> Code:
+    """The code of a node, whose operands beside numbers of rows have these types."""
+    return _code(node.attrs["rule"], tuple(dtypes), node.attrs.get("states", 0), node.attrs.get("draws", 0))
+
+
 def _direct(
     ends: tuple[int, ...], parts: list[tuple[Expr, tuple[int, ...]]], inputs: int, states: int
 ) -> dict[int, int]:
@@ -101,11 +106,6 @@ class Update:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", "Update")
 
-    @staticmethod
-    def code(node: Node, dtypes: Sequence[DType]) -> Code:
-        """The code of a node whose inputs have these types."""
-        return _code(node.attrs["rule"], tuple(dtypes), node.attrs.get("states", 0), node.attrs.get("draws", 0))
-
     def select(self, ask: Ask) -> Choice | Declined:
         inputs, outputs = tensors(ask.inputs), tensors(ask.outputs)
         if inputs is None or outputs is None or not all(t.static for t in (*inputs, *outputs)):
@@ -114,7 +114,7 @@ class Update:
         whole = [0, 1, *range(len(inputs) - draws - states, len(inputs))]
         if any(inputs[i].sizes != inputs[0].sizes for i in whole) or len(outputs) < 1 + states:
             return Declined("the tensor, its gradient and its states differ in shape, or a result is not wanted")
-        code = self.code(ask.node, [t.dtype for t in inputs])
+        code = code_of(ask.node, [t.dtype for t in inputs])
         size = min(BLOCK, inputs[0].elements or 0)
         aliases = tuple(Alias(o, i) for o, i in enumerate([0, *range(len(inputs) - states, len(inputs))]))
         return Choice(self.name, workspace=sum(aligned(size * d.itemsize) for d in code.temps), aliases=aliases)
@@ -122,7 +122,7 @@ class Update:
     def prepare(self, work: Work) -> Call:
         xs = [x for x in work.inputs if x is not None]
         outs = [y.reshape(-1) for y in work.outputs if y is not None]
-        code = self.code(work.node, [DType.of(x.dtype) for x in xs])
+        code = code_of(work.node, [DType.of(x.dtype) for x in xs])
         temps = [work.scratch(d, (min(BLOCK, xs[0].size),)) for d in code.temps]
         flat = [x if s else x.reshape(-1) for x, s in zip(xs, code.scalar, strict=False)]
         return Blocks(code, flat, outs, temps).run

@@ -20,7 +20,7 @@ from ...ops.dataclasses import dataclass
 from ...ops.types import Array
 from ..graph import Node
 from ..kernels.kernel import Ask, Call, Choice, Declined, Work, tensors
-from ..kernels.update import Blocks, Code, Update
+from ..kernels.update import Blocks, Code, Update, code_of
 from ..lives import aligned
 from . import api
 from .kernel import REFERENCE, chosen, unavailable
@@ -127,7 +127,7 @@ class Plan:
 
 def plan(node: Node, dtypes: Sequence[DType], size: int) -> Plan:
     """The update that a step on tensors of `size` elements is; Refused where it is no sequence of chains."""
-    code = Update.code(node, dtypes)
+    code = code_of(node, dtypes)
     made, temporaries = chains(code, len(dtypes), node.attrs.get("states", 0))
     return Plan(code, made, temporaries, min(size, BLOCK))
 

@@ -32,11 +32,11 @@ from ...ops.expr import E, Expr, Expressions, inputs
 from ...ops.op import Builder, Value
 from ...ops.standard import written
 from ...ops.types import Array
-from ...ops.update import names_of, read, text_of
+from ...ops.update import names_of, read, still, text_of
 from .. import schedule
 from ..schedule import Schedule
 
-COMMON = ("rate", "weight_decay", "groups")
+COMMON = ("rate", "weight_decay", "groups", "lazy_update")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,9 @@ class Group:
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
     """What all optimizers have: a rate (a number or a schedule), weight decay, and groups of parameters; the first
-    group that a parameter's name matches counts.
+    group that a parameter's name matches counts. With `lazy_update` a table whose gradient is rows is stepped at these
+    rows alone, states and decay included, as MXNet's lazy updates and PyTorch's SparseAdam do; without it a step is
+    always that of the whole table.
 
     A subclass under `register` is an optimizer of its own. Its fields are settings: numbers. `slots` are the names of
     its states, which have the shape of the tensor and begin as `first`. It says one of two:
@@ -73,6 +75,7 @@ class Optimizer:
     rate: Schedule | float = 0.01
     weight_decay: float = 0.0
     groups: tuple[Group, ...] = ()
+    lazy_update: bool = False
     draws: ClassVar[int] = 0
 
     @property
@@ -111,6 +114,17 @@ class Optimizer:
         """Whether any part of a tensor can be stepped by itself."""
         return type(self).whole is Optimizer.whole
 
+    @property
+    def still(self) -> bool:
+        """Whether an element whose gradient is zero stays as it is, and its states too: a step of the others is then
+        the whole step. It follows from the rule.
+
+        >>> from mezzo.runtime.optimizer import SGD, Adagrad, Adam
+        >>> SGD().still, Adagrad().still, SGD(weight_decay=0.1).still, Adam().still
+        (True, True, False, False)
+        """
+        return self.elementwise and still(self.rule(), len(self._numbers()), self.draws, len(self.slots))
+
     def decayed(self, W: Expr, dW: Expr) -> Expr:
         """The gradient with that of weight_decay / 2 times the squared norm."""
         return dW + W * self.weight_decay if self.weight_decay else dW
@@ -141,15 +155,24 @@ class Optimizer:
         return [schedule.of(self.rate).rate(g, t), *more]
 
     def add(
-        self, g: Any, W: Value, dW: Value, numbers: Sequence[Value], draws: Sequence[Value], states: Sequence[Value]
+        self,
+        g: Any,
+        W: Value,
+        dW: Value,
+        numbers: Sequence[Value],
+        draws: Sequence[Value],
+        states: Sequence[Value],
+        ids: Value | None = None,
     ) -> tuple[Value, ...]:
-        """Add a step of one tensor to a graph: its next value, and those of its states."""
+        """Add a step of one tensor to a graph: its next value, and those of its states. With `ids`, the gradient and
+        the draws are of these rows, and no other one is stepped."""
         given = (W, dW, *numbers, *draws, *states)
         if not self.elementwise:
             return tuple(self.whole(g, *given))
         counts = {"states": len(states), "draws": len(draws)}
         attrs = {"rule": self.rule(), **{n: count for n, count in counts.items() if count}}
-        made = g.op("Update", *given, domain="mezzo", outputs=1 + len(states), **attrs)
+        name, given = ("Update", given) if ids is None else ("UpdateRows", (W, ids, *given[1:]))
+        made = g.op(name, *given, domain="mezzo", outputs=1 + len(states), **attrs)
         return (made,) if isinstance(made, str) else tuple(made)
 
     # -- groups -------------------------------------------------------------------------------------------------------
@@ -175,6 +198,8 @@ class Optimizer:
         that has no such class steps by them."""
         rate: Any = {"kind": type(r).__name__, **_plain(r)} if not isinstance(r := self.rate, int | float) else r
         found = {**asdict(self), "kind": self.kind, "rate": rate}
+        if not self.lazy_update:  # what was written before there was such a thing says the same
+            del found["lazy_update"]
         if self.kind not in OURS and self.elementwise:
             found["rules"] = self.rules().to_dict()
         return found
@@ -252,7 +277,7 @@ def create(given: str | Optimizer, **settings: Any) -> Optimizer:
     """The optimizer of this name with these settings. Raises InputError for other names and settings.
 
     >>> create("sgd", rate=0.1, momentum=0.9)  # doctest: +ELLIPSIS
-    SGD(rate=0.1, weight_decay=0.0, groups=(), momentum=0.9, dampening=0.0, nesterov=False)
+    SGD(rate=0.1, weight_decay=0.0, groups=(), lazy_update=False, momentum=0.9, dampening=0.0, nesterov=False)
     """
     if isinstance(given, Optimizer):
         return replace(given, **settings) if settings else given
@@ -343,7 +368,7 @@ def _carried(data: Mapping[str, Any], given: Mapping[str, Any], rules: Mapping[s
     """Rules of another process, which are looked at before they are believed."""
     known = _rules(rules)
     texts, slots = known.texts, known.slots
-    made = Carried(**{n: given[n] for n in COMMON}, data=dict(data), known=known)
+    made = Carried(**{n: given[n] for n in COMMON if n in given}, data=dict(data), known=known)
     names = names_of(len(made._numbers()), known.draws, len(slots))
     leaves = dict(zip(names, inputs([DType.DOUBLE] * len(names)), strict=True))
     for _, text in texts:
