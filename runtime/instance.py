@@ -21,6 +21,7 @@ from .infer import check_size
 from .kernels import Ask, Exchange, Rebinds
 from .kernels.kernel import Scratch, Work, failed
 from .lives import Space, aligned
+from .onednn.teams import Order, Team, alone, placed
 from .pool import Pool
 from .program import Program, Step, body_bytes
 from .watch import Watch
@@ -92,7 +93,7 @@ class Instance:
             else:
                 self.calls.append(self._prepared(i))
         self._watch = Watch(program, self.arrays)
-        self._order: list[tuple[int, Callable[[], Any] | None]] | None = None  # of calls and looks, once all are bound
+        self._order: Order | None = None  # of calls and what stands between them, once all are bound
         self.fixed = None if self._moving else self._working()
         self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
 
@@ -101,7 +102,7 @@ class Instance:
         if arena.nbytes < program.arena_bytes:
             raise PlanError(f"an arena of {arena.nbytes} bytes for a program of {program.arena_bytes}")
         self.program, self.arena, self.around = program, arena, around
-        self._constant = frozenset(program.weights)
+        self._constant, self.team = frozenset(program.weights), Team()
         # kernels look at a few numbers among the constants (an exponent, a bound, axes, the scales of an image)
         small = [n for n in program.weights if around.weights[n].size <= 16 and around.weights[n].dtype != np.uint8]
         self._known = {n: type_of(around.weights[n], known=True) for n in small}
@@ -133,7 +134,8 @@ class Instance:
     def _working(self) -> list[tuple[int, Callable[[], Any]]]:
         """The calls that do something, with the numbers of their steps."""
         if self._order is None:
-            self._order = self._watch.order(self.calls)
+            lonely = list(map(alone, self.program.steps, self.calls))
+            self._order = placed(self._watch.order(self.calls, lonely), lonely.__getitem__, self.team)
         return [(i, look or self.calls[i]) for i, look in self._order]
 
     def _scratch(self, step: Step) -> Scratch:
@@ -283,8 +285,11 @@ class Instance:
                         raise failed(status)
                     if observe:
                         observe("after", i, program.steps[i], self)
-        except Exception as error:
+        except BaseException as error:
+            self.team.together()
             self._let_go()
+            if not isinstance(error, Exception):
+                raise
             with blaming(program.steps[i].node.place):
                 raise
             raise AssertionError from error  # not reached: blaming raises

@@ -134,11 +134,15 @@ class Known:
                     return None
                 if place is not None:
                     place[...] = array  # half as long as np.copyto, for small arrays
-            for call in calls:
-                status = call()
-                if status:
-                    i = next(i for i, c in working if c is call)
-                    raise failed(status).at(program.steps[i].node.place)
+            try:
+                for call in calls:
+                    status = call()
+                    if status:
+                        i = next(i for i, c in working if c is call)
+                        raise failed(status).at(program.steps[i].node.place)
+            except BaseException:
+                instance.team.together()
+                raise
             made = {}
             for name, place in results:
                 made[name] = place.copy()

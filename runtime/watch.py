@@ -13,6 +13,7 @@ from .kernels.kernel import nothing
 from .onednn.invalid import Look, LookAtAll, LowerAll, lowered, met
 from .onednn.looked import has_nan
 from .onednn.postops import ROWS, chain, loses, noisy
+from .onednn.teams import Order
 from .program import Program, Step
 
 
@@ -37,9 +38,6 @@ class Watch:
             i for i, s in enumerate(program.steps) if i not in self.losing and self._may_be_noisy(program, s)
         ]
         self._end = len(program.steps)
-        # all others ask OpenMP for its threads when they run, whatever they were made for
-        fixed = (step.choice.implementation.startswith("brg") for step in program.steps)
-        self._split = {i for i, alone in enumerate(fixed) if not alone}
         self._stretches = _stretches(program, self.losing, self._noisy)
         rows = _spread(program) if watches else []
         self._rows = {i: partial(_rows, arrays, name, dtype) for i, name, dtype in rows}
@@ -49,14 +47,14 @@ class Watch:
         results = [program.types.get(o) for o in step.node.outputs]
         return bool(self.losing and step.choice.implementation) and noisy(step.node, results)
 
-    def order(self, calls: Sequence[Callable[[], Any]]) -> list[tuple[int, Callable[[], Any] | None]]:
+    def order(self, calls: Sequence[Callable[[], Any]], alone: Sequence[bool | None]) -> Order:
         """The numbers of the steps whose calls do something, each with None, and the looks in between: each with the
-        number of the step that it stands before."""
+        number of the step that it stands before. `alone` tells of each call how `teams.alone` answers."""
         steps = [(i, 9, None) for i, call in enumerate(calls) if call is not nothing]
         events: list[tuple[int, int, Callable[[], Any] | None]] = [(i + 1, 0, rows) for i, rows in self._rows.items()]
         events += [(begin, 3, lowered) for begin, _, _ in self._stretches]
         events += [(end, 1, look) for _, end, look in self._stretches]
-        shared = self._split | {i for i, call in enumerate(calls) if getattr(call, "threads", 1) > 1}
+        shared = {i for i, call in enumerate(calls) if alone[i] is False or getattr(call, "threads", 1) > 1}
         if not self.losing.isdisjoint(shared):
             events += self._of_workers(shared, calls)
         final = steps[-1][0] if steps else 0

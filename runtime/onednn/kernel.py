@@ -224,6 +224,7 @@ class Calls:
     def __init__(self, calls: Sequence[Any]) -> None:
         self._calls = tuple(calls)
         self.threads = max(getattr(call, "threads", 1) for call in calls)
+        self.asks = any(getattr(call, "asks", False) for call in calls)
 
     def __call__(self) -> int:
         for call in self._calls:

@@ -138,8 +138,8 @@ def set_threads(count: int) -> int | None:
 def threads(count: int) -> Iterator[None]:
     """Primitives that are made inside are split for so many threads.
 
-    OpenMP keeps the number for each thread of the process, and oneDNN reads it when a primitive is made, not when it
-    runs.
+    OpenMP keeps the number for each thread of the process, and oneDNN reads it when a primitive is made; most that are
+    no products read it again when they run (teams.py).
     """
     before = set_threads(count)
     try:

@@ -319,6 +319,7 @@ class Execution(partial[int]):
     memories: Mapping[Place, Sequence[Handle]]
     needed: Mapping[Place, int]
     threads: int = 1
+    asks: bool = True  # OpenMP for its threads when it runs, whatever it was made for
     kept: tuple[Any, ...]
 
     def rebind(self, place: Place, array: Array) -> None:
@@ -425,7 +426,7 @@ def bind(
     table = (api.Argument * len(rows))(*(api.Argument(*row) for row in rows))
     call = Execution(*api.execution(primitive.value, len(rows), ctypes.addressof(table), descriptor.short))
     call.memories, call.needed, call.kept = memories, needed, (primitive, table, descriptor, given)
-    call.threads = descriptor.threads
+    call.threads, call.asks = descriptor.threads, draft.kind not in PRODUCTS
     summed = draft.summed
     if summed is not None and address(arrays[summed]) != address(arrays["out", 0]):
         return Summing(call, summed, arrays)
