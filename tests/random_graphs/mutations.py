@@ -104,7 +104,7 @@ MUTATIONS = (
     Mutation("a sum is written over an operand that others read later", "runtime/passes/chains.py",
              "and last[name] == i:", "and last[name] >= i:", "convolutions"),
     Mutation("a mean over another axis makes a layer norm", "runtime/passes/canonical.py",
-             'return "scale and bias are no rows of the last axis"', "pass", "norms"),
+             'return "the mean is not over the last axis"', "pass", "norms"),
     Mutation("gelu of any number in place of one half", "runtime/passes/canonical.py",
              "return numbers(half=0.5, one=1.0, **root)(m)", "return numbers(one=1.0, **root)(m)", "elementwise"),
     # the planner and what sessions remember
