@@ -80,7 +80,9 @@ class Chosen:
         if not self._lacking:
             return
         never = self._asked is None or any(not self._ways[id(n)] for n in self._lacking)
-        other = "replace these operators by standard ones before the export"
+        other = (
+            "replace these operators by standard ones before the export, or write a .mezzo file, which holds them all"
+        )
         asked = f"opset {self._asked}"
         lowest = "leave out opset= to get the lowest that can"
         parts = [

@@ -182,7 +182,7 @@ def cofactors(k: Context, X: Array) -> Array:
     u, s, vt = k.xp.linalg.svd(k.xp.where(finite, wide, 0))
     others = k.xp.where(k.xp.eye(n, dtype=bool), 1, s[..., None, :]).prod(-1)  # for each value the product of the rest
     sign = k.xp.linalg.det(u) * k.xp.linalg.det(vt)
-    y = k.xp.matmul(u * (others * sign[..., None])[..., None, :], vt)
+    y = k.xp.matmul(k.xp.conj(u) * (others * sign[..., None])[..., None, :], k.xp.conj(vt))
     y = k.xp.where(finite, y, math.nan) if n > 1 else y
     return k.xp.array(narrow(y.astype(wide.dtype, copy=False), X.dtype), order="C")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .complexes import is_complex, real_part
 from .errors import ShapeError
 from .op import Builder, Context, Sample, Value, op
 from .types import Array, DType, Tensor, f32, i64
@@ -112,7 +113,13 @@ def _(input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> T
 
 @cast.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value, ...]:
-    return (g.CastLike(dys[0], xs[0]),)  # as if the narrower element type did not round
+    return (_cast_back(g, dys[0], xs[0]),)
+
+
+def _cast_back(g: Builder, dy: Value, x: Value) -> Value:
+    """The gradient in the element type that the numbers had: as if the narrower type did not round."""
+    lost = is_complex(g.type_of(dy)) and not is_complex(g.type_of(x))
+    return g.CastLike(real_part(g, dy) if lost else dy, x)
 
 
 @op("CastLike", since=25, outputs=("output",), samples=[
@@ -134,4 +141,4 @@ def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> Value:
 
 @cast_like.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | None, ...]:
-    return g.CastLike(dys[0], xs[0]), None
+    return _cast_back(g, dys[0], xs[0]), None

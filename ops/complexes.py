@@ -1,16 +1,17 @@
 """Which operators take complex numbers: those that move elements, as https://onnx.ai/onnx/operators has it in their
-types, pointwise ones, and some sums and products. Others are refused by type, before an imaginary part is lost."""
+types, pointwise ones, and some sums and products. Others are refused by type, before an imaginary part is lost. And
+which have derivatives there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import ShapeError
 from .types import DType, Tensor, Type
 
 if TYPE_CHECKING:
-    from .op import Op
+    from .op import Builder, Op, Value
 
 COMPLEX = frozenset((DType.COMPLEX64, DType.COMPLEX128))
 # An operator of somebody else's domain says for itself what it takes.
@@ -22,17 +23,38 @@ TAKING = frozenset(
     Resize ReverseSequence Scatter ScatterElements ScatterND SequenceAt SequenceConstruct SequenceErase SequenceInsert
     Slice SpaceToDepth Split SplitToSequence Squeeze TensorScatter Tile Transpose Trilu Unique Unsqueeze Where
     Await Emit GatherGrad PadGrad Reorder ReshapeTo SliceGrad
-    Cast CastLike CumProd CumSum Det Fused MatMul ReduceMean ReduceProd ReduceSum SumTo
+    Cast CastLike Cofactors Conj CumProd CumSum Det Fused Gemm MatMul ReduceMean ReduceProd ReduceSum SumTo
     """.split()
 )
 ALONE = {"GridSample": 0, "OneHot": 2, "Resize": 0}  # the only input that may be complex
 # What these return has a type of its own, and loses nothing.
 MEASURING = frozenset(
     """
-    BitCast If Loop NonZero OptionalHasElement RandomNormalLike RandomUniformLike Scan ScanRows SequenceLength
+    BitCast If Loop NonZero OptionalHasElement RandomNormalLike RandomUniformLike RealImag Scan ScanRows SequenceLength
     SequenceMap Shape Size
     """.split()
 )
+# Gradients of complex numbers z are dL/dRe z + 1j * dL/dIm z. Rules that give these as they stand: sums, moved
+# elements, and those that are written for it.
+STRAIGHT = frozenset(
+    """
+    Add Cast CastLike Complex Concat Conj CumSum DepthToSpace Expand Flatten Gather GatherElements GatherGrad GatherND
+    Identity Mean Neg Pad PadGrad RealImag ReduceMean ReduceSum Reshape ScatterElements ScatterND Slice SliceGrad
+    SpaceToDepth Split Squeeze StopGradient Sub Sum SumTo Tile Transpose Trilu Unsqueeze Where
+    """.split()
+)
+# Functions with a complex derivative: the gradient is the conjugate of what the rule makes of the conjugate.
+HOLOMORPHIC = frozenset(
+    """
+    Acos Acosh Asin Asinh Atan Atanh Cos Cosh Det Div Exp Expm1 Log Log10 Log1p Log2 MatMul Mul Pow Reciprocal Sin Sinh
+    Sqrt Tan Tanh
+    """.split()
+)
+
+
+def is_complex(type: Type | None) -> bool:
+    """Whether a type is that of complex numbers."""
+    return isinstance(type, Tensor) and type.dtype in COMPLEX
 
 
 def check_complex(op: Op, inputs: Sequence[Type | None], made: Sequence[Type]) -> None:
@@ -50,3 +72,24 @@ def check_complex(op: Op, inputs: Sequence[Type | None], made: Sequence[Type]) -
         f"{op.name} takes no complex numbers there, and is given ({shown})",
         hint="feed real and imaginary parts as two values",
     )
+
+
+def derived(
+    record: Op,
+    g: Builder,
+    dys: Sequence[Value | None],
+    ys: Sequence[Value | None],
+    xs: Sequence[Value | None],
+    **attrs: Any,
+) -> Sequence[Value | None]:
+    """The gradients that a record's rule gives (see Op.grad), of complex numbers too: see STRAIGHT and HOLOMORPHIC."""
+    assert record.grad_rule is not None
+    if record.name not in HOLOMORPHIC or not any(y is not None and is_complex(g.type_of(y)) for y in ys):
+        return record.grad_rule(g, dys, ys, xs, **attrs)
+    turned = [dy if dy is None else g.Conj(dy, domain="mezzo") for dy in dys]
+    return [dx if dx is None else g.Conj(dx, domain="mezzo") for dx in record.grad_rule(g, turned, ys, xs, **attrs)]
+
+
+def real_part(g: Builder, x: Value) -> Value:
+    """The real parts of complex numbers."""
+    return g.Gather(g.RealImag(x, domain="mezzo"), g.const(0), axis=-1)

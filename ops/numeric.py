@@ -102,7 +102,8 @@ def hypot(e: Expressions, A: Expr, B: Expr) -> Expr:
 
 @hypot.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
-    part = g.Div(dys[0], ys[0])
+    zero = g.scalar(0, ys[0])  # at the tip of the cone the slope is nothing, as PyTorch's of the length of a complex 0
+    part = g.Where(g.Equal(ys[0], zero), zero, g.Div(dys[0], ys[0]))
     return g.Mul(part, xs[0]), g.Mul(part, xs[1])
 
 

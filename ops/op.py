@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import expr
-from .complexes import COMPLEX, check_complex
+from .complexes import COMPLEX, HOLOMORPHIC, STRAIGHT, check_complex, is_complex
 from .dataclasses import dataclass, field
 from .errors import InputError, MezzoError, ShapeError
 from .registry import Operators
@@ -226,6 +226,12 @@ class Op:
         """
         self.grad_rule = rule
         return rule
+
+    def derives(self, types: Sequence[Type | None]) -> bool:
+        """Whether there is a gradient rule, and it holds for inputs of these types."""
+        return self.grad_rule is not None and (
+            self.name in STRAIGHT or self.name in HOLOMORPHIC or not any(map(is_complex, types))
+        )
 
     def twin(self, rule: TwinRule) -> TwinRule:
         """Set the rule `(types, wanted, **attrs) -> Twin or None`: what takes the place of a node that a gradient

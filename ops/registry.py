@@ -94,6 +94,7 @@ MODULES: dict[str, str] = {
     "optimizers": "ai.onnx.preview.training::Adagrad ai.onnx.preview.training::Adam ai.onnx.preview.training::Momentum",
     "optional": "Optional OptionalGetElement OptionalHasElement",
     "pad": "Pad mezzo::PadGrad",
+    "pairs": "mezzo::RealImag mezzo::Complex mezzo::Conj",
     "pool": "MaxPool AveragePool LpPool MaxUnpool GlobalAveragePool GlobalMaxPool GlobalLpPool",
     "pool_grads": "mezzo::MaxPoolTrain mezzo::MaxPoolGrad mezzo::AveragePoolGrad",
     "quantize": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",

@@ -30,6 +30,11 @@ def function(name: str, since: int, primitive: str, samples: list[Sample], slope
     return made
 
 
+def _beside_one(e: Expressions, x: Expr) -> Expr:
+    """The root of x*x - 1; of complex numbers the one on the side that the principal value of acosh is on."""
+    return e.sqrt(x * x - 1) if x.dtype.floating else e.sqrt(x - 1) * e.sqrt(x + 1)
+
+
 sin = function("Sin", 22, "sin", ANYWHERE, lambda e, dY, X: dY * e.cos(X))
 cos = function("Cos", 22, "cos", ANYWHERE, lambda e, dY, X: -(dY * e.sin(X)))
 tan = function("Tan", 22, "tan", UNIT, lambda e, dY, Y: dY * (Y * Y + 1))
@@ -40,5 +45,5 @@ sinh = function("Sinh", 22, "sinh", ANYWHERE, lambda e, dY, X: dY * e.cosh(X))
 cosh = function("Cosh", 22, "cosh", ANYWHERE, lambda e, dY, X: dY * e.sinh(X))
 tanh = function("Tanh", 13, "tanh", ANYWHERE, lambda e, dY, Y: dY * (1 - Y * Y))
 asinh = function("Asinh", 22, "asinh", ANYWHERE, lambda e, dY, X: dY / e.sqrt(X * X + 1))
-acosh = function("Acosh", 22, "acosh", FROM_ONE, lambda e, dY, X: dY / e.sqrt(X * X - 1))
+acosh = function("Acosh", 22, "acosh", FROM_ONE, lambda e, dY, X: dY / _beside_one(e, X))
 atanh = function("Atanh", 22, "atanh", UNIT[:1], lambda e, dY, X: dY / (1 - X * X))

@@ -284,10 +284,13 @@ def type_of(value: Any, *, known: bool = False) -> Type:
 
 
 def differentiable(type: Type) -> bool:
-    """Whether values of a type have gradients: floats, and lists of them."""
+    """Whether values of a type have gradients: floats, complex numbers, and lists of them."""
     if isinstance(type, Sequence | Optional):
         return differentiable(type.element)
-    return isinstance(type, Tensor) and type.dtype.floating
+    return isinstance(type, Tensor) and (type.dtype.floating or type.dtype in _COMPLEX)
+
+
+_COMPLEX = (DType.COMPLEX64, DType.COMPLEX128)
 
 
 def join(a: Type, b: Type) -> Type:

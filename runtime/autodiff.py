@@ -12,6 +12,7 @@ from typing import Any
 
 from ..ops import OPS, DType, Op, Tensor, Type
 from ..ops.broadcast import zeros_like
+from ..ops.complexes import derived
 from ..ops.errors import InputError, MezzoError, UnsupportedModel
 from ..ops.types import differentiable
 from .graph import Graph, Node
@@ -118,10 +119,10 @@ def gradients(g: TypedBuilder, nodes: Sequence[Node], seeds: Mapping[str, str], 
 def has_derivative(node: Node, types: Mapping[str, Type]) -> bool:
     """Whether gradients pass through a node whose values have these types: by a rule, a twin, or a standard form."""
     OPS.load()
-    if node.record.grad_rule is not None:
-        return True
     near = {n: types[n] for n in (*node.reads(), *node.outputs) if n in types}
-    return _prepared(TypedBuilder(near), node, set(node.reads())) is not None
+    return node.record.derives([near.get(i) for i in node.inputs]) or (
+        _prepared(TypedBuilder(near), node, set(node.reads())) is not None
+    )
 
 
 def _known(g: TypedBuilder, node: Node) -> list[Type] | None:
@@ -176,7 +177,7 @@ def _prepared(g: TypedBuilder, node: Node, depends: set[str]) -> list[Node] | No
             g.add(node)
             return [node]
         record = node.record
-    if record.grad_rule is not None:
+    if record.derives(types):
         g.add(node, _known(g, node))
         return [node]
     body = expanded(node, g.types)
@@ -210,9 +211,8 @@ def _backward(g: TypedBuilder, node: Node, dys: Sequence[str | None], depends: s
     wants = tuple(x in depends and differentiable(g.types[x]) if x else False for x in xs)
     kept, g.captured, g.wants = (g.captured, g.where), captured, wants
     g.where = g.where or f"the gradient of {node.place}"
-    assert record.grad_rule is not None
     try:
-        dxs = record.grad_rule(g, _filled(record, dys), _filled(record, ys), xs, **_bound(g, node))
+        dxs = derived(record, g, _filled(record, dys), _filled(record, ys), xs, **_bound(g, node))
     except MezzoError as error:
         raise error.at(f"the gradient of {node.place}") from error.__cause__
     finally:

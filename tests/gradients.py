@@ -10,6 +10,7 @@ import numpy as np
 
 from mezzo.ops import DType, Op, Sample, Tensor, Type
 from mezzo.ops.budget import Budget
+from mezzo.ops.complexes import derived
 from mezzo.ops.types import differentiable, type_of
 from mezzo.runtime.autodiff import padded
 from mezzo.runtime.eager import Eager, evaluate, node_key
@@ -169,7 +170,7 @@ def by_tape(c: Case) -> dict[str, Any]:
         captured = tuple(n for n, t in inside.items() if differentiable(t))
         g = Eager(wants, around=values, captured=captured)
         missing = 0 if any(p.variadic for p in record.outputs) else len(record.outputs) - len(ys)
-        dxs = record.grad_rule(g, [*dys, *[None] * missing], [*ys, *[None] * missing], xs, **_bound(node, inside))
+        dxs = derived(record, g, [*dys, *[None] * missing], [*ys, *[None] * missing], xs, **_bound(node, inside))
         given, wanted = [*zip(names, xs, strict=True)], [*wants, *[True] * len(captured)]
         given += [(n, values[n]) for n in captured]
         for (name, x), dx, needed in zip(given, dxs, wanted, strict=True):

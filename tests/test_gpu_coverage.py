@@ -24,6 +24,7 @@ HOST_ALONE = """
 """
 LACKING = """
     com.microsoft::DynamicQuantizeLSTM
+    mezzo::Complex mezzo::Conj mezzo::RealImag
 """
 
 

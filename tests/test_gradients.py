@@ -106,7 +106,7 @@ def test_planned_in_float32(o: Op, sample: Sample) -> None:
         return
     exact = check.by_graph(c, c.graph)
     made, feeds = check.in_float32(o, sample, c)
-    bits = min(DType.of(x.dtype).bits for v in feeds.values() for x in check.leaves(v) if x.dtype.kind in "fV")
+    bits = min(DType.of(x.dtype).bits for v in feeds.values() for x in check.leaves(v) if x.dtype.kind in "fcV")
     near = {16: 1e-2, 8: 0.2, 4: 0.5}.get(bits, 1e-4)
     for onednn in (True, False):
         found = Session(made, onednn=onednn).run(feeds)

@@ -49,6 +49,8 @@ def retyped(type: Type, to: DType) -> Type:
     """Another element type in place of float32 and what is narrower."""
     if isinstance(type, Sequence | Optional):
         return replace(type, element=retyped(type.element, to))
+    if to is DType.DOUBLE and isinstance(type, Tensor) and type.dtype is DType.COMPLEX64:
+        return type.to(DType.COMPLEX128)
     return type.to(to) if isinstance(type, Tensor) and type.dtype in SINGLE else type
 
 
@@ -58,6 +60,8 @@ def doubles(value: Any) -> Any:
         return [doubles(v) for v in value]
     if value is None:
         return None
+    if value.dtype == np.complex64:
+        return np.array(value, np.complex128)
     return np.array(value, np.float64 if DType.of(value.dtype) in SINGLE else None)
 
 
@@ -92,6 +96,8 @@ def case_of(graph: Graph, feeds: Mapping[str, Any], seed: int = 0) -> Case | Non
 def random_like(rng: Any, value: Any) -> Any:
     if isinstance(value, list):
         return [random_like(rng, v) for v in value]
+    if value.dtype.kind == "c":
+        return np.asarray(random_like(rng, value.real) + 1j * random_like(rng, value.imag), value.dtype)
     return np.asarray(rng.uniform(0.5, 1.5, value.shape) * rng.choice([-1, 1], value.shape), value.dtype)
 
 
@@ -134,7 +140,8 @@ def leaves(value: Any) -> list[Any]:
 def numeric(
     graph: Graph, feeds: Mapping[str, Any], dys: Mapping[str, Any], name: str, most: int = MOST
 ) -> list[tuple[Any, Any]]:
-    """For each array of an input: the gradient by central differences and where it is known.
+    """For each array of an input: the gradient by central differences and where it is known. Of complex numbers it is
+    the slope along the real parts plus 1j times that along the imaginary parts.
 
     Elements at a kink, where the slopes to both sides differ, are marked as not known.
     """
@@ -144,9 +151,9 @@ def numeric(
         ys = evaluate(graph, feeds)
         pairs = [(a, b) for o, dy in dys.items() for a, b in zip(leaves(ys[o]), leaves(dy), strict=True)]
         with np.errstate(invalid="ignore"):  # of infinite results no difference is known
-            return float(sum(np.sum(np.asarray(y, np.float64) * dy) for y, dy in pairs))
+            return float(sum(np.sum((_wide(y) * np.conj(dy)).real) for y, dy in pairs))
 
-    def around(array: Any, index: Any, h: float) -> tuple[float, float]:
+    def around(array: Any, index: Any, h: complex) -> tuple[float, float]:
         kept = array[index].copy()
         array[index] = kept + h
         up = loss()
@@ -155,23 +162,35 @@ def numeric(
         array[index] = kept
         return up, down
 
+    def slope_along(array: Any, index: Any, way: complex, middle: float) -> tuple[float, bool]:
+        h = 1e-5 * max(1.0, float(abs(array[index])))
+        up, down = around(array, index, h * way)
+        right, left = (up - middle) / h, (middle - down) / h
+        slope = (up - down) / (2 * h)
+        known = abs(right - left) <= 1e-3 * max(1.0, abs(right), abs(left)) and np.isfinite(slope)
+        if known and abs(slope) > 1e3:  # a jump, if half the step finds it twice as steep
+            up, down = around(array, index, h / 2 * way)
+            known = abs((up - down) / h - slope) <= 1e-3 * abs(slope)
+        return slope, bool(known)
+
     found = []
     for array in leaves(feeds[name]):
-        slope, known = np.zeros(array.shape), np.zeros(array.shape, bool)
-        places = rng.permutation(np.flatnonzero(np.isfinite(np.asarray(array, np.float64))))[:most]
+        ways = (1, 1j) if array.dtype.kind == "c" else (1,)
+        slope, known = np.zeros(array.shape, _wide(array).dtype), np.zeros(array.shape, bool)
+        places = rng.permutation(np.flatnonzero(np.isfinite(_wide(array))))[:most]
         middle = loss()
         for at in places:
             index = np.unravel_index(at, array.shape)
-            h = 1e-5 * max(1.0, abs(float(array[index])))
-            up, down = around(array, index, h)
-            right, left = (up - middle) / h, (middle - down) / h
-            slope[index] = (up - down) / (2 * h)
-            known[index] = abs(right - left) <= 1e-3 * max(1.0, abs(right), abs(left)) and np.isfinite(slope[index])
-            if known[index] and abs(slope[index]) > 1e3:  # a jump, if half the step finds it twice as steep
-                up, down = around(array, index, h / 2)
-                known[index] = abs((up - down) / h - slope[index]) <= 1e-3 * abs(slope[index])
+            several = [(way, *slope_along(array, index, way, middle)) for way in ways]
+            slope[index] = sum(way * s for way, s, _ in several)
+            known[index] = all(k for _, _, k in several)
         found.append((slope, known))
     return found
+
+
+def _wide(x: Any) -> Any:
+    """The numbers in 64 bits, or complex in twice that."""
+    return np.asarray(x, np.complex128 if x.dtype.kind == "c" else np.float64)
 
 
 def disagreement(c: Case, grads: Mapping[str, Any], name: str, differences: list[tuple[Any, Any]]) -> str:
@@ -182,7 +201,7 @@ def disagreement(c: Case, grads: Mapping[str, Any], name: str, differences: list
         if dx.shape != x.shape:
             return f"the gradient of {name} has shape {dx.shape}, its value {x.shape}"
         scale = max(1.0, float(np.abs(slope[known]).max(initial=0)))
-        off = np.abs(np.asarray(dx, np.float64) - slope)[known]
+        off = np.abs(_wide(dx) - slope)[known]
         if not (off <= 1e-4 * scale).all():  # not: NaN must fail
             return f"gradient of {name}:\n{dx}\nby differences:\n{slope}\nknown:\n{known}"
     return ""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...ops import DType
-from ...ops.errors import InputError, ShapeError
+from ...ops.errors import ShapeError
 from .array import Array
 from .running import SCALARS, alike, apply, as_array, binary, cast, pair, run, scalar, unary
 
@@ -94,15 +94,18 @@ def not_equal(x1: Any, x2: Any, /) -> Array:
 
 
 def abs(x: Any, /) -> Array:
-    """`Abs`. Raises InputError for complex numbers."""
-    return unary("Abs", real_only("abs", as_array(x)))
+    """`Abs`; of complex numbers the length, as real numbers: `mezzo.Hypot` of their parts."""
+    one = as_array(x)
+    if one.dtype.kind != "c":
+        return unary("Abs", one)
+    pairs = _pairs(one)
+    return hypot(pairs[..., 0], pairs[..., 1])
 
 
-def real_only(name: str, x: Array) -> Array:
-    """The array, if its numbers are real. Raises InputError otherwise."""
-    if x.dtype.kind == "c":
-        raise InputError(f"{name} of {x.where}", where="mezzo.nd", hint="no operator takes complex numbers apart")
-    return x
+def _pairs(x: Array) -> Array:
+    """Real and imaginary parts on a last axis of two: `mezzo.RealImag`."""
+    made: Array = apply("RealImag", x, domain="mezzo")
+    return made
 
 
 def positive(x: Any, /) -> Array:
@@ -200,17 +203,25 @@ def _limit(v: Any, like: Array) -> Any:
     return cast(as_array(v, like.device), like.dtype)
 
 
-def _parts(name: str) -> Callable[[Any], Array]:
-    def function(x: Any, /) -> Array:
-        one = real_only(name, as_array(x))
-        return binary("Mul", one, 0) if name == "imag" else one.copy()
+def conj(x: Any, /) -> Array:
+    """Complex conjugates; of real numbers a copy."""
+    one = as_array(x)
+    made: Array = apply("Conj", one, domain="mezzo") if one.dtype.kind == "c" else one.copy()
+    return made
 
-    return _called(function, name, "A copy; the imaginary parts are zeros. Raises InputError for complex numbers.")
+
+def real(x: Any, /) -> Array:
+    """The real parts; of real numbers a copy."""
+    one = as_array(x)
+    return _pairs(one)[..., 0] if one.dtype.kind == "c" else one.copy()
 
 
-conj = _parts("conj")
-imag = _parts("imag")
-real = _parts("real")
+def imag(x: Any, /) -> Array:
+    """The imaginary parts; of real numbers zeros."""
+    from .creation import zeros_like
+
+    one = as_array(x)
+    return _pairs(one)[..., 1] if one.dtype.kind == "c" else zeros_like(one)
 
 
 # -- logic and bits ---------------------------------------------------------------------------------------------------

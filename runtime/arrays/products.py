@@ -14,7 +14,8 @@ import numpy as np
 from ...ops.errors import InputError, ShapeError
 from ...ops.rules import axes_of, axis_of
 from .array import Array
-from .elementwise import floats, real_only
+from .elementwise import abs as absolute
+from .elementwise import conj, floats
 from .kinds import known
 from .reducing import Axis, reduced
 from .running import alike, apply, as_array, binary, cast, unary
@@ -32,13 +33,13 @@ dot = matmul
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     """The sum of products along an axis, of complex numbers with the first conjugated. Raises ShapeError."""
     a, b = alike(x1, x2)
-    real_only("vecdot", a)
     if not -min(a.ndim, b.ndim) <= axis < min(a.ndim, b.ndim):
         raise ShapeError(f"axis {axis} of {a.where}, and {b.where}", where="mezzo.nd.vecdot")
     if a.shape[axis] != b.shape[axis]:
         raise ShapeError(f"sizes of axis {axis} differ: {a.where}, and {b.where}", where="mezzo.nd.vecdot")
     a, b = (moveaxis(x, axis, -1) for x in (a, b))
     a, b = broadcast_arrays(a, b)
+    a = conj(a) if a.dtype.kind == "c" else a
     made = apply("MatMul", apply("Unsqueeze", a, known([a.ndim - 1])), apply("Unsqueeze", b, known([b.ndim])))
     return reshape(made, a.shape[:-1])
 
@@ -122,7 +123,7 @@ def matrix_power(x: Array, n: int, /) -> Array:
 
 def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: float | str | None = "fro") -> Array:
     """The norm of each matrix: `fro`, 1, -1, inf or -inf. Raises InputError for those that need singular values."""
-    one = real_only("matrix_norm", floats(x))
+    one = _sizes(x)
     if ord == "fro":
         return reduced("ReduceL2", one, (-2, -1), keepdims)
     if ord not in (1, -1, math.inf, -math.inf):
@@ -133,9 +134,15 @@ def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: float | str | None 
     return made if keepdims else reshape(made, one.shape[:-2])
 
 
+def _sizes(x: Array) -> Array:
+    """Floats whose norm is that of the array: for complex numbers how long they are."""
+    one = floats(x)
+    return absolute(one) if one.dtype.kind == "c" else one
+
+
 def vector_norm(x: Array, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Array:
     """The norm of vectors: of any order, inf and -inf."""
-    one = real_only("vector_norm", floats(x))
+    one = _sizes(x)
     match ord:
         case 2:
             return reduced("ReduceL2", one, axis, keepdims)

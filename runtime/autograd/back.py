@@ -81,6 +81,12 @@ def back(
                 hint="attach_grad() before, and compute it under autograd.record()",
             )
         given = None if head_grads is None else head_grads[i]
+        if given is None and head._kind.dtype.kind == "c":
+            raise InputError(
+                f"{head.where} is complex: which way is its gradient to go?",
+                where="autograd",
+                hint="go back from real numbers, such as nd.abs(y).sum(), or give the gradient: y.backward(dy)",
+            )
         sums.add(head._origin, _ones(head) if given is None else given)
     order = ordered([h._origin[0] for h in heads if isinstance(h._origin, tuple)])
     for entry in order:

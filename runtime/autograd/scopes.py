@@ -50,7 +50,8 @@ def is_training() -> bool:
 
 def attach_grad(x: Array, grad_req: str = "write", grad: Array | None = None) -> None:
     """Let an array have a gradient, in `x.grad`: each backward writes it anew (`write`), adds to it (`add`), or there
-    is none (`null`). How the array came to be is forgotten. Raises InputError for whole numbers and unknown requests.
+    is none (`null`). The gradient of a complex number is dL/dRe + 1j * dL/dIm. How the array came to be is forgotten.
+    Raises InputError for whole numbers and unknown requests.
     """
     if grad_req not in REQUESTS:
         raise InputError(f"grad_req {grad_req!r} is none of {', '.join(REQUESTS)}", where="attach_grad")
