@@ -13,6 +13,10 @@ from .errors import ShapeError
 from .types import Array, Dim, DType, Tensor
 
 
+class NoSuchPlace(ShapeError, IndexError):
+    """An axis or an index that an array does not have: an IndexError too, as Python's protocols ask."""
+
+
 def axis_of(axis: int, rank: int) -> int:
     """The axis counted from the front; ShapeError where the rank has no such axis.
 
@@ -20,7 +24,7 @@ def axis_of(axis: int, rank: int) -> int:
     2
     """
     if not -rank <= axis < rank:
-        raise ShapeError(f"axis {axis} is outside rank {rank}", hint=f"axes run from {-rank} to {rank - 1}")
+        raise NoSuchPlace(f"axis {axis} is outside rank {rank}", hint=f"axes run from {-rank} to {rank - 1}")
     return int(axis) % rank
 
 

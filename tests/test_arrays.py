@@ -194,11 +194,90 @@ def test_arrays_as_indices(mode: str) -> None:
         y[key] = np.array(value)
         b = nd.array(x)
         b[_ours(key)] = nd.array(value) if isinstance(value, list) else value
-        if isinstance(value, np.ndarray | int | list):
-            np.testing.assert_array_equal(b.asnumpy(), y)
-    np.testing.assert_array_equal(a[:, nd.array(j)].asnumpy(), x[:, j])
-    with pytest.raises(mz.InputError, match="moveaxis"):
-        a[1:, nd.array(j)]
+        np.testing.assert_array_equal(b.asnumpy(), y)
+
+
+# What stands for an axis of a size beside others: NumPy's advanced indices with all that may be around them.
+IJ, M3, M34 = np.array([[0, 1], [1, -1]]), np.array([True, False, True]), np.arange(12).reshape(3, 4) % 3 == 0
+MIXED = [
+    *((M3, 1), (M3, 1, 0), (slice(None), slice(None), np.arange(4) > 1), (1, M3), (slice(None), M34[0][:2])[:1]),
+    *(
+        (IJ, None, 1),
+        (IJ, slice(None), 1),
+        (IJ, slice(1, None), IJ),
+        (slice(1, None), IJ),
+        (slice(None, None, -1), IJ, 1),
+    ),
+    *(
+        (1, slice(None), IJ),
+        (..., IJ),
+        (IJ, ..., IJ),
+        (slice(None), IJ, ..., IJ),
+        (None, IJ),
+        (IJ, None),
+        (0, None, IJ),
+    ),
+    *((M34,), (M34, 2), (M34, slice(1, None)), (slice(None), M34.T[:3]), (M3, None, IJ[0]), (M3, slice(None), IJ[0])),
+    *((True,), (False,), (True, IJ), (..., True), (1, True), (np.bool_(True), slice(None), IJ), ([],), ([], 1)),
+    *(([True, False, True], slice(None), [0, 3]), ([0, 2],), (M3, IJ[:1, :1]), (np.array(1), IJ), (np.array(2),)),
+]
+
+
+@pytest.mark.parametrize("key", MIXED, ids=lambda key: str(key).replace("\n", ""))
+@pytest.mark.parametrize("shape", [(3, 3, 4), (3, 4, 5)], ids=str)
+def test_arrays_beside_other_indices_are_numpys(key: Any, shape: tuple[int, ...], mode: str) -> None:
+    x = np.arange(float(np.prod(shape))).reshape(shape)
+    a = nd.array(x)
+    try:
+        expected = x[key]
+    except IndexError:
+        with pytest.raises(IndexError):
+            a[_ours(key)].asnumpy()
+        return
+    found = a[_ours(key)].asnumpy()
+    np.testing.assert_array_equal(found, expected)
+    values: list[Any] = [7, np.float64(8), np.arange(expected.size).reshape(expected.shape) - 50.0, np.array([[[5.0]]])]
+    values += [np.arange(float(expected.shape[-1]))] if expected.ndim else []
+    for value in values:
+        y, b = x.copy(), nd.array(x)
+        y[key] = value
+        b[_ours(key)] = nd.array(value) if isinstance(value, np.ndarray) else value
+        np.testing.assert_array_equal(b.asnumpy(), y)
+
+
+def test_arrays_as_indices_that_do_not_fit() -> None:
+    a = nd.ones((3, 4))
+    wrong: list[Any] = [
+        (nd.array([True, False]),), (slice(None), nd.array(M3)), (nd.array(M3), 0, 0), (nd.array([0.5]),),
+        (..., IJ, ...), (nd.array([0, 1]), nd.array([0, 1, 2])),
+    ]  # fmt: skip
+    for key in wrong:
+        with pytest.raises(mz.ShapeError):
+            a[key]
+    with pytest.raises(mz.ShapeError, match="does not broadcast"):
+        a[nd.array(M3)] = nd.ones((3, 4))
+
+
+def test_a_number_where_a_mask_is_true_is_traced() -> None:
+    """No size depends on the mask, so that it is one graph."""
+    from mezzo.gluon.hybrid import HybridBlock
+
+    class Cut(HybridBlock):
+        def forward(self, x: Any, rows: Any, columns: Any) -> Any:
+            y = x * 1
+            y[rows, 1] = 5
+            y[:, columns] = 0
+            y[rows] = 7
+            return y
+
+    net = Cut().hybridize(fullgraph=True)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        x, rows, columns = rng.normal(size=(3, 4)), rng.random(3) > 0.5, rng.random(4) > 0.5
+        expected = x.copy()
+        expected[rows, 1], expected[:, columns], expected[rows] = 5, 0, 7
+        np.testing.assert_array_equal(net(*map(nd.array, (x, rows, columns))).asnumpy(), expected)
+    assert net.report() == "everything is traced"
 
 
 def _ours(key: Any) -> Any:
@@ -396,6 +475,89 @@ def test_dlpack_both_ways(mode: str) -> None:
     assert x.tolist() == [2, 2, 2]
     with pytest.raises(mz.InputError, match="without a copy"):
         nd.asarray(x, dtype="float32", copy=False)
+
+
+def test_dlpack_as_the_standard_has_it(mode: str) -> None:
+    a = nd.arange(6, dtype="float32").reshape(2, 3)
+
+    class Asks:
+        """A consumer that asks with options of its own."""
+
+        def __init__(self, **options: Any) -> None:
+            self.options = options
+
+        def __dlpack__(self, **given: Any) -> Any:
+            return a.__dlpack__(**{**given, **self.options})
+
+        def __dlpack_device__(self) -> Any:
+            return a.__dlpack_device__()
+
+    same: list[dict[str, Any]] = [
+        {},
+        {"copy": None},
+        {"copy": False},
+        {"dl_device": (1, 0)},
+        {"max_version": (1, 0)},
+        {"stream": None},
+    ]
+    for options in same:
+        assert np.shares_memory(np.from_dlpack(Asks(**options)), np.from_dlpack(a)), options
+    copies: list[dict[str, Any]] = [{"copy": True}, {"copy": True, "dl_device": (1, 0), "max_version": (1, 1)}]
+    for options in copies:
+        copied = np.from_dlpack(Asks(**options))
+        assert not np.shares_memory(copied, np.from_dlpack(a))
+        np.testing.assert_array_equal(copied, a.asnumpy())
+    for view in (a[1], a[:, ::2], a[::-1], nd.zeros((0, 2)), nd.asarray(2.5), nd.asarray([True]), nd.asarray([1j])):
+        np.testing.assert_array_equal(np.from_dlpack(view), view.asnumpy())
+    refused: list[dict[str, Any]] = [{"dl_device": (2, 0)}, {"stream": 1}, {"stream": 0}]
+    for wrong in refused:
+        with pytest.raises(BufferError):
+            a.__dlpack__(**wrong)
+    with pytest.raises(TypeError):
+        a.__dlpack__(1)
+    with pytest.raises(BufferError):
+        nd.asarray([1, 2], dtype="bfloat16").__dlpack__()
+
+
+def test_from_dlpack_as_the_standard_has_it() -> None:
+    x = np.arange(3.0)
+    assert nd.from_dlpack(x, copy=False).tolist() == [0, 1, 2]
+    over, apart = nd.from_dlpack(x), nd.from_dlpack(x, copy=True)
+    x += 1
+    assert (over.tolist(), apart.tolist()) == ([1, 2, 3], [0, 1, 2])
+    elsewhere = nd.from_dlpack(x, device=mz.cpu(1))
+    assert elsewhere.device is mz.cpu(1)
+    kinds: list[type[Exception]] = [BufferError, ValueError, mz.InputError]
+    for kind in kinds:
+        with pytest.raises(kind, match="without a copy"):
+            nd.from_dlpack(x, device=mz.cpu(1), copy=False)
+    kinds = [AttributeError, mz.InputError]
+    for kind in kinds:
+        with pytest.raises(kind, match="list shares no memory"):
+            nd.from_dlpack([1, 2])
+    with pytest.raises(BufferError, match="shares no memory"):
+        nd.from_dlpack(np.array(["a"]))
+
+
+def test_axes_that_there_are_not() -> None:
+    a = nd.ones((2, 3))
+    assert [nd.expand_dims(a, i).shape for i in (0, 1, -1, 2, -3)] == [
+        (1, 2, 3),
+        (2, 1, 3),
+        (2, 3, 1),
+        (2, 3, 1),
+        (1, 2, 3),
+    ]
+    assert nd.expand_dims(a, axis=(0, -1)).shape == (1, 2, 3, 1)
+    for wrong in (3, -4):
+        with pytest.raises(IndexError, match=f"axis {wrong} is outside rank 3"):
+            nd.expand_dims(a, wrong)
+    with pytest.raises(mz.ShapeError, match="name one axis twice"):
+        nd.expand_dims(a, (0, 0))
+    with pytest.raises(ValueError, match="axis 1 of float32.*has 3"):
+        nd.squeeze(a, 1)
+    with pytest.raises(IndexError, match="axis 2 is outside rank 2"):
+        nd.squeeze(a, 2)
 
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors"])

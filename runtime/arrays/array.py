@@ -277,10 +277,19 @@ class Array(Ordered):
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return protocols.function(function, args, kwargs)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """What DLPack hands over, once it is computed: the memory itself. Who writes it later is not ordered with the
-        operations on this array."""
-        return protocols.dlpack(self, options)
+    def __dlpack__(
+        self,
+        /,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """What DLPack hands over, once it is computed: the memory itself, unless `copy` or another device (`dl_device`:
+        the host) asks for a copy. Who writes it later is not ordered with the operations on this array. Raises
+        BufferError for what cannot be handed over so."""
+        return protocols.dlpack(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0) if self._place.name == "cpu" else (2, self._place.index)

@@ -22,6 +22,14 @@ Where = Place | str | None
 ON_GPU = (2, 13)  # DLPack's numbers of CUDA's device memory and of managed memory
 
 
+class NotShared(InputError, BufferError, ValueError):
+    """Memory that cannot be shared as it was asked for: what the standard has BufferError and ValueError for."""
+
+
+class NoDLPack(NotShared, AttributeError):
+    """An object that does not speak DLPack."""
+
+
 def array(obj: Any, dtype: Any = None, device: Where = None, ctx: Where = None) -> Array:
     """An array of its own of whatever NumPy takes for one."""
     return asarray(obj, dtype=dtype, device=device or ctx, copy=True)
@@ -37,15 +45,15 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Where = None, copy: bool 
     if isinstance(obj, Array):
         made = obj if device is None else moved(obj, place_of(device))
         if copy is False and (made is not obj or wanted not in (None, obj.dtype)):
-            raise InputError(f"{obj.where}, cannot be {wanted or device} without a copy", where="asarray")
+            raise NotShared(f"{obj.where}, cannot be {wanted or device} without a copy", where="asarray")
         made = made if wanted is None else cast(made, wanted)
         return made.copy() if copy and made is obj else made
     if copy is False:
         shared, place = (obj, cpu()) if isinstance(obj, np.ndarray) else _of_dlpack(obj)
         if wanted not in (None, shared.dtype):
-            raise InputError(f"{shared.dtype} cannot be {wanted} without a copy", where="asarray")
+            raise NotShared(f"{shared.dtype} cannot be {wanted} without a copy", where="asarray")
         if device is not None and place_of(device) is not place:
-            raise InputError(f"what lies on {place} cannot be on {device} without a copy", where="asarray")
+            raise NotShared(f"what lies on {place} cannot be on {device} without a copy", where="asarray")
         return adopt(shared, place)
     if wanted is not None and not isinstance(obj, np.ndarray) and not hasattr(obj, "__dlpack__"):
         try:
@@ -63,6 +71,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Where = None, copy: bool 
 
 def _of_dlpack(obj: Any) -> tuple[Any, Place]:
     """The memory that DLPack hands over, as an array of NumPy or CuPy, and where it lies."""
+    if not hasattr(obj, "__dlpack__") or not hasattr(obj, "__dlpack_device__"):
+        raise NoDLPack(f"a {type(obj).__name__} shares no memory", where="from_dlpack", hint="nd.asarray copies it")
     try:
         sort, index = obj.__dlpack_device__()
         if sort in ON_GPU:
@@ -70,18 +80,19 @@ def _of_dlpack(obj: Any) -> tuple[Any, Place]:
 
             return shared(obj), gpu(index)
         return np.from_dlpack(obj), cpu()
-    except (AttributeError, TypeError, BufferError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"a {type(obj).__name__} shares no memory: {error}", where="asarray", hint="copy=True"
+    except (TypeError, BufferError, RuntimeError, ValueError) as error:
+        raise NotShared(
+            f"a {type(obj).__name__} shares no memory: {error}", where="from_dlpack", hint="nd.asarray copies it"
         ) from error
 
 
 def from_dlpack(x: Any, /, *, device: Where = None, copy: bool | None = None) -> Array:
-    """An array over the memory that DLPack hands over; a copy if that is asked for."""
+    """An array over the memory that DLPack hands over; a copy if that is asked for. Raises NotShared, which is
+    InputError, BufferError and ValueError, where that cannot be."""
     memory, place = _of_dlpack(x)
     wanted = place if device is None else place_of(device)
     if copy is False and wanted is not place:
-        raise InputError(f"what lies on {place} cannot be on {wanted} without a copy", where="from_dlpack")
+        raise NotShared(f"what lies on {place} cannot be on {wanted} without a copy", where="from_dlpack")
     found = adopt(memory, place)
     return moved(found, wanted, copy=True).wait_to_read() if copy else moved(found, wanted)
 

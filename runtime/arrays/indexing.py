@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.errors import InputError, ShapeError
+from ...ops.rules import NoSuchPlace
 from .array import Array, Key
 from .kinds import kind_of, known
 from .recording import RECORDING
@@ -65,7 +65,7 @@ def as_operators(x: Array, key: Key) -> Array:
 
 
 def _is_array(part: Any) -> bool:
-    return isinstance(part, Array | np.ndarray | list) or part is True or part is False
+    return isinstance(part, Array | np.ndarray | np.bool_ | list | bool)
 
 
 def _basic(x: Array, given: tuple[Any, ...]) -> Key:
@@ -85,7 +85,7 @@ def _basic(x: Array, given: tuple[Any, ...]) -> Key:
 
 
 def _shape(x: Array, key: Key) -> tuple[int, ...]:
-    """The shape of a view. Raises an ShapeError that is an IndexError for places that the array lacks."""
+    """The shape of a view. Raises NoSuchPlace for what the array lacks."""
     sizes = x._kind.shape
     between = len(sizes) - sum([p is not None for p in key]) + 1  # axes that `...` stands for
     if between < 0 or key.count(Ellipsis) > 1:
@@ -111,104 +111,149 @@ def _shape(x: Array, key: Key) -> tuple[int, ...]:
     return tuple(shape)
 
 
-class _IndexError(ShapeError, IndexError):
-    """An index that an array does not have: an IndexError too, as Python's protocols ask."""
+def _wrong(x: Array, key: Index, why: str) -> NoSuchPlace:
+    return NoSuchPlace(f"{x._kind} has no {list(key)}: {why}", where=f"an index at {line_of(*site())}")
 
 
-def _wrong(x: Array, key: Index, why: str) -> _IndexError:
-    return _IndexError(f"{x._kind} has no {list(key)}: {why}", where=f"an index at {line_of(*site())}")
+class _Indices:
+    """An index with arrays in it, taken apart as NumPy does: a basic one first, then indices for some axes of that.
+
+    `basic` has whole axes where the arrays stand, `axes` says which these are in what it shows, `found` is a list of
+    places for each. A mask stands for the places where it is true, a number beside arrays for an array of it, True and
+    False for an axis of one element or none. `at` is where the axes of the indices are in the result: in their place if
+    they stand beside each other, else first.
+    """
+
+    def __init__(self, x: Array, given: tuple[Any, ...]) -> None:
+        self.found: list[Array] = []
+        axes: list[int] = []
+        basic: list[Any] = []
+        shown = axis = 0  # axes of what the basic index shows, and of x
+        runs, before = 0, False  # of parts that are arrays or numbers
+        for part in _filled(x, given):
+            advanced = not (part is None or part is Ellipsis or isinstance(part, slice))
+            runs += advanced and not before
+            before = advanced
+            if not advanced:
+                if part is not Ellipsis:
+                    basic.append(part)
+                    shown += 1
+                    axis += part is not None
+                continue
+            places, width = _places_of(x, part, axis, given)
+            basic += [slice(None)] * width if width else [None]
+            axis += width
+            axes += range(shown, shown + len(places))
+            shown += len(places)
+            self.found += places
+        if axis > x.ndim:
+            raise _wrong(x, given, f"{axis} indices for {x.ndim} axes")
+        self.basic, self.axes = _basic(x, tuple(basic)), tuple(axes)
+        self.whole = all(p is Ellipsis or p == slice(None) for p in basic if p is not None) and None not in basic
+        self.at = self.axes[0] if runs == 1 else 0
+
+    def to_front(self, x: Array) -> Array:
+        """The axes that are indexed first."""
+        count = len(self.axes)
+        return x if self.axes == (*range(count),) else _moved(x, self.axes, tuple(range(count)))
+
+    def places(self) -> Array:
+        """Indices beside each other: [..., axes]."""
+        from .shaping import broadcast_arrays, stack
+
+        return stack(broadcast_arrays(*self.found), axis=-1)
 
 
-def _index_arrays(x: Array, given: tuple[Any, ...]) -> tuple[int, list[Array], tuple[Any, ...]]:
-    """How many whole axes come first, then arrays of indices, and the basic part behind them. A mask stands for the
-    places where it is true, a number beside arrays for an array of it."""
-    if any(g is Ellipsis for g in given):
-        at = next(i for i, g in enumerate(given) if g is Ellipsis)
-        used = sum(_axes_of(g) for g in given if g is not Ellipsis)
-        given = (*given[:at], *(slice(None),) * (x.ndim - used), *given[at + 1 :])
-    lead = next(i for i, g in enumerate(given) if not (isinstance(g, slice) and g == slice(None)))
-    found: list[Array] = []
-    rest: list[Any] = []
-    for part in given[lead:]:
-        if rest or part is None or isinstance(part, slice):
-            rest.append(part)
-            continue
-        one = as_array(part, x._place)
-        if one.dtype.kind == "b":
-            _check_mask(x, one, lead + len(found))
-            places = apply("NonZero", one)
-            found += [view(places, (i, Ellipsis)) for i in range(one.ndim)]
-        elif one.dtype.kind in "iu":
-            found.append(cast(one, np.dtype(np.int64)))
-        else:
-            raise _wrong(x, given, f"an index of {one.dtype}")
-    if any(map(_is_array, rest)) or not found:
-        raise InputError(
-            "arrays of indices that are not beside each other, or behind a part of an axis",
-            where=f"an index at {line_of(*site())}",
-            hint="move their axes together first: mz.nd.moveaxis, or take(x, indices, axis=...)",
-        )
-    if lead + len(found) > x.ndim:
-        raise _wrong(x, given, f"{lead + len(found)} indices for {x.ndim} axes")
-    return lead, found, tuple(rest)
+def _filled(x: Array, given: tuple[Any, ...]) -> list[Any]:
+    """The index with whole axes for `...`, and behind it: an Ellipsis stays, since it stands between arrays."""
+    dots = [i for i, g in enumerate(given) if g is Ellipsis]
+    if len(dots) > 1:
+        raise _wrong(x, given, "several ellipses")
+    at = dots[0] if dots else len(given)
+    rest = [slice(None)] * (x.ndim - sum(_axes_of(g) for g in given if g is not Ellipsis))
+    return [*given[:at], Ellipsis, *rest, *given[at + 1 :]]
+
+
+def _places_of(x: Array, part: Any, axis: int, given: tuple[Any, ...]) -> tuple[list[Array], int]:
+    """The indices that a part of an index stands for, and how many axes of `x` it takes."""
+    one = as_array(np.zeros(0, np.int64) if isinstance(part, list) and not part else part, x._place)
+    if one.dtype.kind in "iu":
+        return [cast(one, np.dtype(np.int64))], 1
+    if one.dtype.kind != "b":
+        raise _wrong(x, given, f"an index of {one.dtype}")
+    if one.shape != x.shape[axis : axis + one.ndim]:
+        raise _wrong(x, (one._kind,), f"the mask is {one._kind}")
+    places = apply("NonZero", one if one.ndim else apply("Reshape", one, known((1,))))
+    return [view(places, (i, Ellipsis)) for i in range(max(one.ndim, 1))], one.ndim
 
 
 def _axes_of(part: Any) -> int:
-    if part is None:
+    """How many axes a part of an index takes."""
+    if part is None or isinstance(part, bool):
         return 0
-    dtype, ndim = getattr(part, "dtype", None), getattr(part, "ndim", 0)
-    return ndim if dtype is not None and dtype.kind == "b" else 1
+    if isinstance(part, list):
+        part = np.asarray(part)
+    dtype = getattr(part, "dtype", None)
+    return part.ndim if dtype is not None and dtype.kind == "b" else 1
 
 
-def _check_mask(x: Array, mask: Array, first: int) -> None:
-    if mask.shape != x.shape[first : first + mask.ndim]:
-        raise _wrong(x, (mask._kind,), f"the mask is {mask._kind}")
+def _moved(x: Array, source: tuple[int, ...], destination: tuple[int, ...]) -> Array:
+    from .shaping import moveaxis
 
-
-def _places(found: list[Array]) -> Array:
-    """Indices beside each other: [..., axes]."""
-    from .shaping import broadcast_arrays, stack
-
-    return stack(broadcast_arrays(*found), axis=-1)
+    return x if source == destination else moveaxis(x, source, destination)
 
 
 def _gather(x: Array, given: tuple[Any, ...]) -> Array:
-    from .shaping import moveaxis
-
-    lead, found, rest = _index_arrays(x, given)
-    if len(found) == 1:
-        made: Array = apply("Gather", x, found[0], axis=lead)
-        width = found[0].ndim
-    else:
-        places = _places(found)
-        width, count = places.ndim - 1, len(found)
-        front = moveaxis(x, tuple(range(lead, lead + count)), tuple(range(count))) if lead else x
-        made = apply("GatherND", front, places)
-        if lead:
-            made = moveaxis(made, tuple(range(width)), tuple(range(lead, lead + width)))
-    if all(isinstance(r, slice) and r == slice(None) for r in rest):
+    how = _Indices(x, given)
+    shown = x if how.whole else get(x, how.basic)
+    if len(how.found) == 1:
+        made: Array = apply("Gather", shown, how.found[0], axis=how.axes[0])
         return made
-    return get(made, (*(slice(None),) * (lead + width), *rest))
+    places = how.places()
+    width = places.ndim - 1
+    made = apply("GatherND", how.to_front(shown), places)
+    return _moved(made, tuple(range(width)), tuple(range(how.at, how.at + width)))
 
 
 def _scatter(x: Array, given: tuple[Any, ...], value: Any) -> None:
-    from .functions import where
-    from .shaping import broadcast_to
+    from .shaping import broadcast_to, reshape
 
-    if len(given) == 1 and getattr(given[0], "dtype", None) == np.bool_ and isinstance(value, (Array, *SCALARS)):
-        mask = as_array(given[0], x._place)
-        if mask.shape == x.shape and (not isinstance(value, Array) or not value.ndim):
-            number = value if isinstance(value, Array) else as_array(value, x._place)
-            assign(x, where(mask, cast(number, x.dtype), x))
-            return
-    lead, found, rest = _index_arrays(x, given)
-    if rest or lead:
-        raise InputError(
-            "assignment to arrays of indices together with slices",
-            where=f"an index at {line_of(*site())}",
-            hint="index the leading axes with arrays alone",
-        )
-    places = _places(found)
-    shape = (*places.shape[:-1], *x.shape[len(found) :])
-    news = broadcast_to(cast(as_array(value, x._place), x.dtype), shape)
-    assign(x, apply("ScatterND", x, places, news))
+    number = isinstance(value, (*SCALARS, np.generic)) or (isinstance(value, Array | np.ndarray) and value.size == 1)
+    if number and _where_true(x, given, value):
+        return
+    how = _Indices(x, given)
+    target = x if how.whole else view(x, how.basic)
+    front, places = how.to_front(target), how.places()
+    width, count = places.ndim - 1, len(how.axes)
+    rest = front.shape[count:]
+    shape = (*rest[: how.at], *places.shape[:-1], *rest[how.at :])
+    news = cast(as_array(value, x._place), x.dtype)
+    if news.ndim > len(shape) and set(news.shape[: news.ndim - len(shape)]) == {1}:
+        news = reshape(news, news.shape[news.ndim - len(shape) :])
+    news = _moved(broadcast_to(news, shape), tuple(range(how.at, how.at + width)), tuple(range(width)))
+    made = apply("ScatterND", front, places, news)
+    assign(target, _moved(made, tuple(range(count)), how.axes))
+
+
+def _where_true(x: Array, given: tuple[Any, ...], value: Any) -> bool:
+    """Write one number where a mask is true, beside basic indices alone; whether that was it. No size depends on the
+    elements of the mask then."""
+    from .functions import where
+    from .shaping import reshape
+
+    parts = _filled(x, given)
+    several = [i for i, p in enumerate(parts) if _is_array(p)]
+    if len(several) != 1 or _axes_of(parts[several[0]]) == 0:
+        return False
+    mask = as_array(parts[several[0]], x._place)
+    axis = sum(_axes_of(p) for p in parts[: several[0]] if p is not Ellipsis)
+    if mask.dtype.kind != "b" or mask.shape != x.shape[axis : axis + mask.ndim]:
+        return False
+    behind = parts[several[0] + 1 :]
+    parts[several[0] : several[0] + 1] = [slice(None)] * mask.ndim
+    target = view(x, _basic(x, tuple(parts)))
+    after = sum(p is None or isinstance(p, slice) for p in behind)
+    beside = reshape(mask, (*mask.shape, *(1,) * after)) if after else mask
+    one = cast(as_array(value, x._place), x.dtype)
+    assign(target, where(beside, reshape(one, ()) if one.ndim else one, target))
+    return True

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .array import Array
 from .recording import RECORDING
-from .running import assign
+from .running import assign, fetched
 
 # ufuncs of NumPy that the standard calls by another name
 UFUNCS = {
@@ -54,10 +56,34 @@ def function(given: Any, args: Any, kwargs: Any) -> Any:
         return NotImplemented
 
 
-def dlpack(x: Array, options: dict[str, Any]) -> Any:
-    """A capsule over the memory of an array, once it is computed."""
+NEWER = np.lib.NumpyVersion(np.__version__) >= "2.1.0"  # knows the options of DLPack 1.0
+HOST = (1, 0)  # DLPack's number of the memory of the host
+
+
+def dlpack(
+    x: Array,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[Any, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """A capsule over the memory of an array, once it is computed, or over a copy on the host.
+
+    Raises BufferError where a copy is needed and `copy` forbids it, for other devices, and for a stream on the host.
+    """
+    own = x.__dlpack_device__()
+    wanted = own if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+    if wanted not in (own, HOST):
+        raise BufferError(f"{x.where}: DLPack hands it over there, or on the host, not on device {wanted}")
+    if wanted != own and copy is False:
+        raise BufferError(f"{x.where}: its memory is not the host's, and copy=False forbids a copy")
+    if wanted == HOST and stream is not None:
+        raise BufferError(f"stream={stream!r} of memory on the host, which has none: leave it out")
     if RECORDING.trace is not None:
         RECORDING.trace.read(x)
     x.wait_to_read()
     memory = x._look(x._var._value)
-    return memory.__dlpack__(**{n: v for n, v in options.items() if v is not None})
+    if wanted != own or (copy and not NEWER):
+        memory, copy = fetched(memory), None
+    options = {"stream": stream, "max_version": max_version if NEWER else None, "copy": copy if NEWER else None}
+    return memory.__dlpack__(**{name: value for name, value in options.items() if value is not None})

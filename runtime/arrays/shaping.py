@@ -16,6 +16,10 @@ from .kinds import known
 from .running import apply, as_array, as_arrays, cast, common
 
 
+class WrongSize(ShapeError, ValueError):
+    """An axis of another size than is asked for: a ValueError too, as the standard has it."""
+
+
 def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> Array:
     """The same elements in another shape; one entry may be -1: `Reshape`. Raises ShapeError, also for `copy=False`."""
     if copy is False:
@@ -60,8 +64,12 @@ def expand_dims(x: Array, /, axis: int | Sequence[int] = 0) -> Array:
 
 
 def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
-    """Fewer axes of size 1: `Squeeze`. Raises ShapeError for one of another size."""
-    made: Array = apply("Squeeze", x, known(axes_of((axis,) if isinstance(axis, int) else axis, x.ndim)))
+    """Fewer axes of size 1: `Squeeze`. Raises WrongSize for one of another size."""
+    axes = axes_of((axis,) if isinstance(axis, int) else axis, x.ndim)
+    wrong = next((a for a in axes if x.shape[a] != 1), None)
+    if wrong is not None:
+        raise WrongSize(f"axis {wrong} of {x.where}, has {x.shape[wrong]} elements", where="mezzo.nd.squeeze")
+    made: Array = apply("Squeeze", x, known(axes))
     return made
 
 
