@@ -128,17 +128,59 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     ],
 )
 def floor_div(e: Expressions, A: Expr, B: Expr) -> Expr:
-    """The quotient rounded down."""
-    return e.floor_div(A, B)
+    """The quotient rounded down; at infinities floor(A / B), where NumPy's goes with the remainder."""
+    if not A.dtype.floating:
+        return e.floor_div(A, B)
+    return e.where(e.or_(e.isinf(A), e.isinf(B)), e.floor(A / B), e.floor_div(A, B))
 
 
 @floor_div.body
 def _(g: Builder, xs: Any, types: Any) -> tuple[Value, ...] | None:
-    if types[0] is None:
+    """Of floats: less the remainder, divided, rounded; A / B itself may round up to the next whole number."""
+    if types[0] is None or types[1] is None:
         return None
-    if types[0].dtype.floating:
-        return (g.Floor(g.Div(*xs)),)
-    return (g.Div(g.Sub(xs[0], g.Mod(*xs)), xs[1]),)
+    A, B = xs
+    if not types[0].dtype.floating:
+        return (g.Div(g.Sub(A, g.Mod(A, B)), B),)
+    ratio = g.Div(A, B)
+    whole = g.Round(g.Div(g.Sub(A, _remainder(g, A, B)), B))
+    whole = g.Where(g.Equal(whole, g.scalar(0, A)), g.Mul(ratio, g.scalar(0, A)), whole)  # with the sign of the ratio
+    return (g.Where(g.Or(g.IsInf(ratio), g.IsInf(B)), g.Floor(ratio), whole),)
 
 
 flat(floor_div)
+
+
+@pointwise(
+    "Remainder",
+    domain="mezzo",
+    jumps=True,
+    samples=[
+        Sample([np.array([5.5, -5.5, 5.5, -5.5, 6, -6], np.float32), np.array([2, 2, -2, -2, 3, -3], np.float32)]),
+        Sample([np.array([[7], [-7]]), np.array([3, -3])]),
+    ],
+)
+def remainder(e: Expressions, A: Expr, B: Expr) -> Expr:
+    """What is left of A when it is divided by B, with the sign of B, as Python's `%` has it: of floats too, for which
+    ONNX's Mod has the sign of A."""
+    return e.mod(A, B)
+
+
+@remainder.body
+def _(g: Builder, xs: Any, types: Any) -> tuple[Value, ...] | None:
+    if types[0] is None:
+        return None
+    return (_remainder(g, *xs) if types[0].dtype.floating else g.Mod(*xs),)
+
+
+@remainder.grad
+def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
+    (dY,), (Y,), (A, B) = dys, ys, xs
+    return dY, g.Mul(dY, g.Div(g.Sub(Y, A), B)) if g.wants[1] else None
+
+
+def _remainder(g: Builder, A: Value, B: Value) -> Value:
+    """That of floats by Mod of the sign of A: B more where the signs differ, and zeros of the sign of B."""
+    rest, zero = g.Mod(A, B, fmod=1), g.scalar(0, A)
+    turned = g.Where(g.Xor(g.Less(rest, zero), g.Less(B, zero)), g.Add(rest, B), rest)
+    return g.Where(g.Equal(rest, zero), g.Mul(g.Sign(B), zero), turned)

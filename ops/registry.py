@@ -90,6 +90,7 @@ MODULES: dict[str, str] = {
     "norm_grads": "mezzo::BatchNormalizationTrain mezzo::BatchNormalizationGrad mezzo::LayerNormalizationGrad",
     "numeric": """
         mezzo::Expm1 mezzo::Log1p mezzo::Log2 mezzo::Log10 mezzo::Atan2 mezzo::Hypot mezzo::LogAddExp mezzo::FloorDiv
+        mezzo::Remainder
     """,
     "optimizers": "ai.onnx.preview.training::Adagrad ai.onnx.preview.training::Adam ai.onnx.preview.training::Momentum",
     "optional": "Optional OptionalGetElement OptionalHasElement",

@@ -90,6 +90,7 @@ def like(name: str, *args: Any) -> Case:
 def small_floor_divide(xp: Any, a: Callable[..., Any], t: str) -> Any:
     x, y = numbers(t), numbers(t, seed=1, special=False)
     y = np.where(y == 0, np.ones_like(y), y)
+    x = np.where(np.isinf(x), y, x)  # NumPy differs from the standard there: tests/test_array_special_values.py
     return xp.floor_divide(a(x), a(y)), xp.remainder(a(x), a(y))
 
 

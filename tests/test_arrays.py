@@ -554,7 +554,7 @@ def test_axes_that_there_are_not() -> None:
             nd.expand_dims(a, wrong)
     with pytest.raises(mz.ShapeError, match="name one axis twice"):
         nd.expand_dims(a, (0, 0))
-    with pytest.raises(ValueError, match="axis 1 of float32.*has 3"):
+    with pytest.raises(ValueError, match=r"axis 1 of float32.*has 3"):
         nd.squeeze(a, 1)
     with pytest.raises(IndexError, match="axis 2 is outside rank 2"):
         nd.squeeze(a, 2)

@@ -243,11 +243,8 @@ def test_functions_thoroughly(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", TRACED)
-def test_exported_functions_in_onnx_runtime(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_exported_functions_in_onnx_runtime(name: str, tmp_path: Path) -> None:
     referee()
-    if name == "remainder":
-        why = "the remainder of floats is Mod with fmod=0, which ONNX has for whole numbers alone"
-        request.applymarker(pytest.mark.xfail(reason=why, strict=True))
     call, several = functional(name)
     elsewhere(Of(call), several, tmp_path / "net.onnx", in_onnx_runtime)
 

@@ -342,13 +342,14 @@ class Array(Ordered):
         return self._become(functions.floor_divide(self, other))
 
     def __mod__(self, other: Operand) -> Array:
-        return running.binary("Mod", self, other)
+        return functions.remainder(self, other)
 
     def __rmod__(self, other: Operand) -> Array:
-        return running.binary("Mod", other, self)
+        return functions.remainder(other, self)
 
     def __imod__(self, other: Operand) -> Self:
-        return running.inplace("Mod", self, other)
+        whole = self._kind.dtype.kind in "iu"
+        return running.inplace("Mod" if whole else "Remainder", self, other, domain="" if whole else "mezzo")
 
     def __pow__(self, other: Operand) -> Array:
         return running.binary("Pow", self, other)

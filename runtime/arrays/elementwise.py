@@ -5,6 +5,7 @@ https://data-apis.org/array-api/2024.12/API_specification/elementwise_functions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -69,7 +70,6 @@ sin = _real("sin", "Sin")
 sinh = _real("sinh", "Sinh")
 sqrt = _real("sqrt", "Sqrt")
 tan = _real("tan", "Tan")
-tanh = _real("tanh", "Tanh")
 
 negative = _any("negative", "Neg")
 sign = _any("sign", "Sign")
@@ -78,7 +78,6 @@ add = _pair("add", "Add")
 subtract = _pair("subtract", "Sub")
 multiply = _pair("multiply", "Mul")
 pow = _pair("pow", "Pow")
-remainder = _pair("remainder", "Mod")
 equal = _pair("equal", "Equal")
 less = _pair("less", "Less")
 less_equal = _pair("less_equal", "LessOrEqual")
@@ -98,8 +97,7 @@ def abs(x: Any, /) -> Array:
     one = as_array(x)
     if one.dtype.kind != "c":
         return unary("Abs", one)
-    pairs = _pairs(one)
-    return hypot(pairs[..., 0], pairs[..., 1])
+    return hypot(*_real_imag(one))
 
 
 def _pairs(x: Array) -> Array:
@@ -127,6 +125,14 @@ def floor_divide(x1: Any, x2: Any, /) -> Array:
     if _dtype(a).kind == "b":
         raise ShapeError("floor_divide of booleans", where="mezzo.nd", hint="cast them to integers")
     made: Array = run(pair("FloorDiv", a, b, domain="mezzo"), (a, b))
+    return made
+
+
+def remainder(x1: Any, x2: Any, /) -> Array:
+    """What division leaves, with the sign of `x2`: `Mod` of whole numbers, `mezzo.Remainder` of floats."""
+    a, b = alike(x1, x2)
+    whole = _dtype(a).kind in "iu"
+    made: Array = run(pair("Mod", a, b) if whole else pair("Remainder", a, b, domain="mezzo"), (a, b))
     return made
 
 
@@ -346,10 +352,53 @@ def _ours(name: str, record: str, operands: int) -> Callable[..., Array]:
     return _called(chosen, name, f"`mezzo.{record}`, an operator of ours.")
 
 
-expm1 = _ours("expm1", "Expm1", 1)
+_real_expm1 = _ours("expm1", "Expm1", 1)
 log1p = _ours("log1p", "Log1p", 1)
 log2 = _ours("log2", "Log2", 1)
 log10 = _ours("log10", "Log10", 1)
 atan2 = _ours("atan2", "Atan2", 2)
 hypot = _ours("hypot", "Hypot", 2)
 logaddexp = _ours("logaddexp", "LogAddExp", 2)
+
+
+# -- complex numbers at special values, which the standard has otherwise than C ----------------------------------------
+
+
+def tanh(x: Any, /) -> Array:
+    """`Tanh` of ONNX; whole numbers become float64. Of complex numbers at infinity the imaginary part is a zero with
+    the sign that it had."""
+    made = unary("Tanh", floats(x))
+    if made.dtype.kind != "c":
+        return made
+    a, b = _real_imag(floats(x))
+    ends = binary("And", isinf(a), isfinite(b))
+    re, im = _real_imag(made)
+    return _complex(where(ends, sign(a), re), where(ends, copysign(0.0, b), im))
+
+
+def expm1(x: Any, /) -> Array:
+    """`mezzo.Expm1`, an operator of ours; whole numbers become float64. Of complex numbers by sine, cosine and
+    exponential of their parts, exact near 0 as well."""
+    one = floats(x)
+    if one.dtype.kind != "c":
+        return _real_expm1(one)
+    a, b = _real_imag(one)
+    half, endless = sin(b * 0.5), isinf(a)
+    lost = binary("And", endless, unary("Not", isfinite(b)))  # where the angle says nothing
+    low = binary("And", endless, a < 0)
+    re = where(low, -1.0, where(lost, math.inf, _real_expm1(a) * cos(b) - half * half * 2.0))
+    im = where(binary("Equal", b, 0), b, where(binary("And", low, lost), 0.0, exp(a) * sin(b)))
+    return _complex(re, im)
+
+
+def _real_imag(x: Array) -> tuple[Array, Array]:
+    pairs = _pairs(x)
+    return pairs[..., 0], pairs[..., 1]
+
+
+def _complex(re: Array, im: Array) -> Array:
+    """Complex numbers of their parts: `mezzo.Complex`."""
+    from .shaping import stack
+
+    made: Array = apply("Complex", stack([re, im], axis=-1), domain="mezzo")
+    return made

@@ -399,10 +399,10 @@ def _same(x: Any) -> Any:
     return x
 
 
-def inplace(name: str, target: A, other: Operand, floating: bool = False) -> A:
+def inplace(name: str, target: A, other: Operand, floating: bool = False, domain: str = "") -> A:
     """`target = name(target, other)` in the memory of the target. Raises ShapeError if the result has another kind."""
     a, b = alike(target, other, floating=floating)
-    made = pair(name, a, b)
+    made = pair(name, a, b, domain=domain)
     if made.outs[0] is not target._kind:
         raise ShapeError(
             f"{made.outs[0]} does not fit in place of {target._kind}",
