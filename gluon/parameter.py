@@ -12,6 +12,7 @@ from ..runtime.arrays.array import Array
 from ..runtime.arrays.place import Place, place_of
 from ..runtime.arrays.recording import RECORDING
 from ..runtime.arrays.running import as_array, assign
+from ..runtime.arrays.sparse import RowSparse
 from ..runtime.autograd import attach_grad
 from . import initializer
 from .initializer import Initializer
@@ -21,7 +22,7 @@ class Parameter:
     """An array that is learnt (`grad_req` write or add), or is a state that only runs change (`null`).
 
     Sizes of 0 in `shape` are open until the first input tells them. `lr_mult` and `wd_mult` weigh the optimizer's rate
-    and decay.
+    and decay. With the `grad_stype` row_sparse its gradient is a RowSparse (see mz.autograd.attach_grad).
 
     >>> p = Parameter("weight", shape=(2, 3), init="ones")
     >>> p.initialize()
@@ -39,10 +40,11 @@ class Parameter:
         grad_req: str = "write",
         lr_mult: float = 1.0,
         wd_mult: float = 1.0,
+        grad_stype: str = "default",
     ) -> None:
         self.name, self.dtype, self.init = name, np.dtype(dtype), init
         self.shape = None if shape is None else tuple(int(n) for n in shape)
-        self.lr_mult, self.wd_mult = lr_mult, wd_mult
+        self.lr_mult, self.wd_mult, self.grad_stype = lr_mult, wd_mult, grad_stype
         self._request = grad_req
         self._data: Array | None = None
         self._waits: tuple[Initializer, Place] | None = None  # for a shape
@@ -59,7 +61,7 @@ class Parameter:
     def grad_req(self, request: str) -> None:
         self._request = request
         if self._data is not None:
-            attach_grad(self._data, request)
+            attach_grad(self._data, request, stype=self.grad_stype)
 
     @property
     def known(self) -> bool:
@@ -101,7 +103,7 @@ class Parameter:
     def _hold(self, data: Array) -> None:
         self._data, self._waits = data, None
         if self._request != "null":
-            attach_grad(data, self._request)
+            attach_grad(data, self._request, stype=self.grad_stype)
 
     def data(self, ctx: Place | None = None) -> Array:
         """Its array. Raises InputError before it has one."""
@@ -119,20 +121,28 @@ class Parameter:
     def list_data(self) -> list[Array]:
         return [self.data()]
 
-    def grad(self) -> Array:
-        """The array that its gradient goes to. Raises InputError if it has none."""
+    def grad(self) -> Any:
+        """What its gradient goes to: an Array, or a RowSparse. Raises InputError if it has none."""
         found = self.data().grad if self._data is None else self._data.grad
         if found is None:
             raise InputError(f"{self.name!r} has no gradient: grad_req is {self._request}", where="Parameter")
         return found
 
-    def list_grad(self) -> list[Array]:
+    def list_grad(self) -> list[Any]:
         return [self.grad()]
 
     def zero_grad(self) -> None:
         """Set its gradient to zero."""
         if self._request != "null":
-            assign(self.grad(), 0)
+            self.set_grad(0)
+
+    def set_grad(self, value: Any) -> None:
+        """Write its gradient."""
+        found = self.grad()
+        if isinstance(found, RowSparse):
+            found.assign(value)
+        else:
+            assign(found, value)
 
     def set_data(self, data: Any) -> None:
         """Take other numbers, in the memory that it has. Raises InputError for another shape."""

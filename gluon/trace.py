@@ -20,9 +20,10 @@ from ..runtime.arrays.recording import RECORDING
 from ..runtime.arrays.running import adopt, memory, one_place
 from ..runtime.arrays.runs import Runs, first
 from ..runtime.arrays.runs import states as of_arrays
+from ..runtime.arrays.sparse import RowSparse
 from ..runtime.autodiff import gradients
-from ..runtime.autograd.back import without
-from ..runtime.autograd.tape import Fragment, note, plain, tracked
+from ..runtime.autograd.back import as_ends, without
+from ..runtime.autograd.tape import Fragment, Leaf, note, plain, tracked
 from ..runtime.graph import Graph, Node, State
 from ..runtime.passes.prune import prune
 from ..runtime.session import Session
@@ -271,12 +272,13 @@ def move(p: Parameter, value: Array) -> None:
 class Ways:
     """The programs of a trace while gradients are recorded: forwards, which also gives what the way back reads, and
     backwards, from that, the inputs and the outputs' gradients (`feeds` names where each comes from), to the gradients
-    of `wrt`. `reached` are the outputs that lead back to any of these, by number."""
+    of `wrt`, those of `rows` as rows. `reached` are the outputs that lead back to any of these, by number."""
 
     forward: Runs
     back: Runs
     feeds: tuple[str, ...]
     wrt: tuple[str, ...]
+    rows: frozenset[str]
     reached: frozenset[int]
 
 
@@ -332,23 +334,27 @@ def _plain(traced: Traced, inputs: Sequence[Array]) -> list[Array]:
 def _recorded(traced: Traced, arrays: Sequence[Array], inputs: Sequence[Array]) -> Sequence[Array]:
     given = dict(zip(traced.graph.inputs, arrays, strict=True))
     wanted = tuple(n for n, x in given.items() if x._origin is not None and differentiable(x._kind.tensor))
-    key = "recorded", wanted, inputs[0]._place
+    rows = frozenset(n for n in wanted if isinstance(leaf := given[n]._origin, Leaf) and leaf.rows)
+    key = "recorded", wanted, rows, inputs[0]._place
     ways = traced.sessions.get(key)
     if ways is None:
-        ways = traced.sessions[key] = _both_ways(traced, wanted, _place(traced, inputs))
+        ways = traced.sessions[key] = _both_ways(traced, wanted, rows, _place(traced, inputs))
     if not ways.reached:  # nothing leads back
         return _plain(traced, inputs)
     made = _run(traced, ways.forward, [given[p.name] for p in ways.forward.session.inputs], inputs)
     outs, saved = made[: traced.count], made[traced.count :]
     names, ys = list(given), [plain(y) for y in outs]
 
-    def back(dys: Sequence[Array | None]) -> list[Array | None]:
+    def back(dys: Sequence[Array | None]) -> list[Array | RowSparse | None]:
         feeds = {f"@s{i}": x for i, x in enumerate(saved)} | {f"@y{i}": y for i, y in enumerate(ys)}
         for i, (dy, out) in enumerate(zip(dys, ys, strict=True)):
             feeds[f"@dy{i}"] = adopt(np.zeros(out.shape, out.dtype), out._place) if dy is None else dy
         feeds |= held
-        found = ways.back([feeds[source] for source in ways.feeds], ys[0]._place)
-        by_name = dict(zip(ways.wrt, found, strict=True))
+        found = iter(ways.back([feeds[source] for source in ways.feeds], ys[0]._place))
+        by_name: dict[str, Array | RowSparse] = {}
+        for n in ways.wrt:
+            dx = next(found)
+            by_name[n] = RowSparse(dx, next(found), held[n].shape) if n in ways.rows else dx
         return [by_name.get(n) for n in names]
 
     held = {n: plain(x) for n, x in given.items()}
@@ -387,7 +393,7 @@ def _runs(traced: Traced, graph: Graph, count: int, place: Place) -> Runs:
     return Runs(session, "block", [*lies.values()], [lies[n] for n in moved if n in lies], count)
 
 
-def _both_ways(traced: Traced, wanted: Sequence[str], place: Place) -> Ways:
+def _both_ways(traced: Traced, wanted: Sequence[str], rows: frozenset[str], place: Place) -> Ways:
     """Split the graph with its gradients in two: what runs forwards, and what waits for the outputs' gradients."""
     graph = traced.graph
     g = TypedBuilder(graph.types, prefix="d/")
@@ -404,7 +410,9 @@ def _both_ways(traced: Traced, wanted: Sequence[str], place: Place) -> Ways:
     found = gradients(g, graph.nodes, seeds, wanted)
     wrt = tuple(n for n in wanted if n in found)
     fed = {*graph.inputs, *seeds.values()}
-    backwards = without(g, {*fed, *_made_forwards(g.nodes(), seeds)}, [found[n] for n in wrt])
+    ends = {n: as_ends(g, found[n], n in rows) for n in wrt}
+    before = {*fed, *_made_forwards(g.nodes(), seeds)}
+    backwards = without(g, before, [end for several in ends.values() for end in several])
     saved = [n for n in backwards.inputs if n not in fed and n not in outputs]
     every = graph.but(nodes=g.nodes(), initializers=g.constants(), types=g.types)
     ahead = prune(every.but(outputs=(*outputs, *saved, *traced.moved.values())))
@@ -416,7 +424,8 @@ def _both_ways(traced: Traced, wanted: Sequence[str], place: Place) -> Ways:
     made = {n: p.type for n, p in ports if n in backwards.types}  # a plan knows sizes that rules do not
     back = Runs(Session(backwards.but(types={**backwards.types, **made}), device=place.device), "backward of a block")
     led = _led_to(graph, wanted)
-    return Ways(forward, back, feeds, wrt, frozenset(i for i, y in enumerate(outputs) if y in led))
+    in_rows = frozenset(n for n in wrt if len(ends[n]) > 1)
+    return Ways(forward, back, feeds, wrt, in_rows, frozenset(i for i, y in enumerate(outputs) if y in led))
 
 
 def _led_to(graph: Graph, wanted: Sequence[str]) -> set[str]:

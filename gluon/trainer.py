@@ -16,15 +16,16 @@ from ..runtime import optimizer as optimizers
 from ..runtime import schedule
 from ..runtime.arrays.array import Array
 from ..runtime.arrays.random import generator
-from ..runtime.arrays.running import assign, memory, one_place
+from ..runtime.arrays.running import memory, one_place
 from ..runtime.arrays.runs import first
 from ..runtime.arrays.runs import states as of_arrays
+from ..runtime.arrays.sparse import RowSparse
 from ..runtime.engine import engine
 from ..runtime.optimizer import Group, Optimizer
 from ..runtime.schedule import Schedule
 from ..runtime.session import Session
 from ..train.exchange import prefix_of_next
-from ..train.step import COUNT, SCALE, Scaling, Shared, Step, update_graph
+from ..train.step import COUNT, SCALE, Scaling, Shared, Step, ids_of, update_graph
 from .parameter import Parameter
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Trainer:
                 hint="a number above 0; with grad_req='add' call step() when an update is due",
             )
         self._gather, self._calls, self._examples = gather, 0, 0
-        self._gathered: dict[str, Array] = {}
+        self._gathered: dict[str, Any] = {}
         self._updates, self._seed = 0, 0
         self._session: Session | None = None
         self._memory: dict[str, Any] = {}
@@ -189,7 +190,7 @@ class Trainer:
                 held = self._gathered[name]
                 held += p.grad()
             if due:
-                assign(p.grad(), self._gathered[name])
+                p.set_grad(self._gathered[name])
         if not due:
             return 0
         examples, self._examples = self._examples, 0
@@ -210,22 +211,28 @@ class Trainer:
         if self._on_store:
             raise InputError("the optimizer runs on the store", where="Trainer.update", hint="call step()")
         session, arrays = self._ready()
-        reads = [a._var for a in arrays.values()]
+        rows = {
+            n: a for n, p in self.params.items() if p.grad_stype != "default" for n, a in _rows(n, p.grad()).items()
+        }
+        reads = [a._var for a in (*arrays.values(), *rows.values())]
         writes = [p.data()._var for p in self.params.values()]
         for p in self.params.values():
             p.data()._var.edition += 1
-        feeds = {"scale": np.float64(1 / batch_size)}
+        feeds: dict[str, Any] = {"scale": np.float64(1 / batch_size)}
         if isinstance(self.optimizer.rate, int | float):
             feeds["rate"] = np.float64(self.optimizer.rate)
         self._updates += 1
-        engine().push(lambda: session.run(feeds), reads, writes, name="update")
+        engine().push(
+            lambda: session.run({**feeds, **{n: a.lying for n, a in rows.items()}}), reads, writes, name="update"
+        )
 
     def _ready(self) -> tuple[Session, dict[str, Array]]:
         arrays = {n: p.data() for n, p in self.params.items()}
-        arrays |= {_gradient(n): p.grad() for n, p in self.params.items()}
+        arrays |= {_gradient(n): p.grad() for n, p in self.params.items() if p.grad_stype == "default"}
         lies = {n: memory(a) for n, a in arrays.items()}
         if self._session is None or any(self._memory.get(n) is not m for n, m in lies.items()):
-            graph = update_graph({n: first(lies[n]) for n in self.params}, self._step, _gradient)
+            sparse = [n for n, p in self.params.items() if p.grad_stype != "default"]
+            graph = update_graph({n: first(lies[n]) for n in self.params}, self._step, _gradient, sparse)
             kept = {} if self._session is None else self._session.states
             states = {s.input: kept.get(s.input, np.array(graph.initializers[s.input])) for s in graph.states}
             place = one_place("Trainer", [*arrays.values()])
@@ -289,6 +296,11 @@ class Trainer:
 
 def _gradient(name: str) -> str:
     return f"{name}@gradient"
+
+
+def _rows(name: str, gradient: RowSparse) -> dict[str, Array]:
+    """A gradient of rows as the update's program is fed with it."""
+    return {ids_of(_gradient(name)): gradient._ids, _gradient(name): gradient._rows}
 
 
 def _optimizer(given: Optimizer | str, params: Mapping[str, Any]) -> Optimizer:

@@ -16,7 +16,7 @@ def reads_of(g: TypedBuilder, gradient: str) -> list[Node] | None:
     """The GatherGrads along axis 0 that a gradient is the sum of; None where anything else is in it, as of a table that
     a MatMul reads too."""
     known = g.type_of(gradient)
-    if not isinstance(known, Tensor) or not known.dims or not known.static:
+    if not isinstance(known, Tensor) or not known.dims or not known.static or not known.dtype.floating:
         return None
     made = {o: n for n in g.nodes() for o in n.outputs}
     found: list[Node] = []

@@ -189,18 +189,32 @@ def training_step(
     ).verify()
 
 
-def update_graph(params: Mapping[str, Array], step: Step, gradient: Callable[[str], str]) -> Graph:
+def ids_of(gradient: str) -> str:
+    """The name of the numbers of rows of a gradient."""
+    return f"{gradient}:ids"
+
+
+def update_graph(
+    params: Mapping[str, Array], step: Step, gradient: Callable[[str], str], sparse: Sequence[str] = ()
+) -> Graph:
     """The graph that updates parameters by gradients which lie in states of their own, named by `gradient`; its input
     `scale` is what they are multiplied with first, and `rate` the rate, unless a schedule of the optimizer tells it.
-    Its states are the parameters, the gradients, and the optimizer's.
+    Its states are the parameters, the gradients, and the optimizer's. The gradients of `sparse` are rows, and inputs
+    with their numbers (`ids_of`), of any number. They are stepped alone where that is the same, or asked for.
     """
     g = TypedBuilder(prefix="train/")
     made = _Build(g)
-    for p, value in params.items():
+    ids: dict[str, str] = {}
+    for i, (p, value) in enumerate(params.items()):
         made.state(p, value)
-        made.state(gradient(p), np.zeros_like(value))
+        if p in sparse:
+            known = f"rows {i}"
+            ids[p] = g.input(ids_of(gradient(p)), Tensor(DType.INT64, (known,)))
+            g.input(gradient(p), Tensor(DType.of(value.dtype), (known, *value.shape[1:])))
+        else:
+            made.state(gradient(p), np.zeros_like(value))
     count = made.state(COUNT, np.int64(0))
-    scale, inputs = g.input("scale", Tensor(DType.DOUBLE, ())), ["scale"]
+    scale, inputs = g.input("scale", Tensor(DType.DOUBLE, ())), ["scale", *ids.values(), *map(gradient, ids)]
     loss_scale = made.state(SCALE, np.float32(step.scaling.first)) if step.scaling else None
     if isinstance(step.optimizer.rate, int | float):
         inputs.append(g.input("rate", Tensor(DType.DOUBLE, ())))
@@ -208,11 +222,27 @@ def update_graph(params: Mapping[str, Array], step: Step, gradient: Callable[[st
     t = g.Cast(count, to=DType.DOUBLE.onnx)
     grads = {p: g.Mul(gradient(p), g.Cast(scale, to=_dtype(g, p).onnx)) for p in params}
     grads, finite = _unscaled(made, step, loss_scale, grads)
-    _update(made, step, list(params), _clipped(g, step, grads), t, finite, {})
+    grads = _clipped(g, step, grads)
+    for p in [*ids]:
+        optimizer = step.optimizer.of(p)
+        if not (optimizer.lazy_update or optimizer.still):
+            grads[p] = _whole(g, p, ids.pop(p), grads[p])
+    _update(made, step, list(params), grads, t, finite, ids)
     states = tuple(State(n, n, after) for n, after in made.after.items())
     return prune(
         Graph(tuple(inputs), (), g.nodes(), {**g.constants(), **made.first}, g.types, states, name="update")
     ).verify()
+
+
+def _whole(g: TypedBuilder, p: str, ids: str, rows: str) -> str:
+    """The table of which these are rows; behind its last one comes what is no row."""
+    known = g.type_of(p)
+    assert isinstance(known, Tensor)
+    size, *rest = known.sizes
+    zeros = g.Expand(g.scalar(0, p), g.const([size + 1, *rest]))
+    table = g.ScatterND(zeros, g.Unsqueeze(ids, g.const([-1])), rows)
+    whole: str = g.Slice(table, g.const([0]), g.const([size]), g.const([0]))
+    return whole
 
 
 def _dtype(g: TypedBuilder, name: str) -> DType:

@@ -126,7 +126,17 @@ class Dropout(HybridBlock):
 
 
 class Embedding(HybridBlock):
-    """Rows of a table by their numbers."""
+    """Rows of a table by their numbers. With `sparse_grad` the gradient of the table is a RowSparse: the rows that were
+    read. What an optimizer makes of it does not change by that (see `lazy_update` of optimizers).
+
+    >>> from mezzo.runtime import arrays as nd, autograd
+    >>> words = Embedding(1000, 2, sparse_grad=True).initialize()
+    >>> with autograd.record():
+    ...     y = words(nd.array([[7, 3, 7]])).sum()
+    >>> y.backward()
+    >>> words.weight.grad().indices.tolist(), words.weight.grad().data.tolist()
+    ([3, 7], [[1.0, 1.0], [2.0, 2.0]])
+    """
 
     def __init__(
         self,
@@ -134,9 +144,16 @@ class Embedding(HybridBlock):
         output_dim: int,
         dtype: Any = "float32",
         weight_initializer: Initializer | str | None = None,
+        sparse_grad: bool = False,
     ) -> None:
         super().__init__()
-        self.weight = Parameter("weight", shape=(input_dim, output_dim), dtype=dtype, init=weight_initializer)
+        self.weight = Parameter(
+            "weight",
+            shape=(input_dim, output_dim),
+            dtype=dtype,
+            init=weight_initializer,
+            grad_stype="row_sparse" if sparse_grad else "default",
+        )
 
     def forward(self, x: Array) -> Array:
         index = x if x.dtype.kind in "iu" else x.astype("int64")

@@ -18,8 +18,9 @@ from . import functions, methods, neural, random
 from .functions import *
 from .neural import *
 from .place import Place, cpu, gpu
+from .sparse import RowSparse, row_sparse_array
 
-__all__ = [*functions.__all__, *neural.__all__, "Place", "cpu", "gpu", "random"]
+__all__ = [*functions.__all__, *neural.__all__, "Place", "RowSparse", "cpu", "gpu", "random", "row_sparse_array"]
 methods.add()
 
 

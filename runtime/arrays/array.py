@@ -119,15 +119,15 @@ class Array(Ordered):
         return f"{self._kind} on {self._place}, made at {running.line_of(self._code, self._at)}"
 
     @property
-    def grad(self) -> Array | None:
-        """Where its gradient goes, after `attach_grad`; None before."""
+    def grad(self) -> Any:
+        """Where its gradient goes, after `attach_grad`: an Array, or a RowSparse if that was asked for; None before."""
         return getattr(self._origin, "grad", None)
 
-    def attach_grad(self, grad_req: str = "write") -> None:
+    def attach_grad(self, grad_req: str = "write", stype: str = "default") -> None:
         """Let backward write its gradient (`add`: add it) to `grad`: see `mz.autograd`."""
         from ..autograd import attach_grad
 
-        attach_grad(self, grad_req)
+        attach_grad(self, grad_req, stype=stype)
 
     def backward(self, out_grad: Operand = None, retain_graph: bool = False) -> None:
         """The gradients of (the sum of) this array: see `mz.autograd.backward`."""

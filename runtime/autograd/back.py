@@ -17,9 +17,11 @@ from ..arrays.kinds import kind_of
 from ..arrays.recording import RECORDING
 from ..arrays.running import adopt, assign, inplace
 from ..arrays.runs import Runs
+from ..arrays.sparse import RowSparse
 from ..autodiff import gradients
 from ..graph import Graph, Node
 from ..passes.prune import prune
+from ..rows import as_rows, reads_of
 from ..session import Session
 from ..typed import TypedBuilder, prefixed
 from .tape import Entry, Fragment, Leaf, Origin, mode, note
@@ -30,11 +32,13 @@ Key = Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Way:
-    """A planned piece of the way back: which values it is fed, and which it gives gradients of, by number."""
+    """A planned piece of the way back: which values it is fed, and which it gives gradients of, by number; those of
+    `rows` as rows."""
 
     runs: Runs
     feeds: tuple[int, ...]
     wrt: tuple[int, ...]
+    rows: frozenset[int]
     fragment: Fragment
 
 
@@ -46,14 +50,18 @@ class Sums:
     """Gradients that have arrived, by where their value came from."""
 
     def __init__(self) -> None:
-        self.of: dict[Origin, Array] = {}
+        self.of: dict[Origin, Any] = {}
 
-    def add(self, origin: Origin, gradient: Array) -> None:
+    def add(self, origin: Origin, gradient: Array | RowSparse) -> None:
         before = self.of.get(origin)
-        self.of[origin] = gradient if before is None else before + gradient
+        if before is None:
+            self.of[origin] = gradient
+        else:  # rows know how to be added to an array
+            self.of[origin] = gradient + before if isinstance(gradient, RowSparse) else before + gradient
 
     def take(self, origin: Origin) -> Array | None:
-        return self.of.pop(origin, None)
+        found: Array | None = self.of.pop(origin, None)
+        return found
 
 
 def back(
@@ -166,12 +174,14 @@ def _through(piece: list[Entry], sums: Sums, create: bool, wanted: set[Origin]) 
         return
     inner = {walk.made[v] for v in wanted if isinstance(v, tuple) and v in walk.made}
     place = next(x._place for x in (*seeds.values(), *walk.values) if isinstance(x, Array))
-    key = (place.device, tuple(walk.key), tuple(seeds), tuple(walk.outside.values()), tuple(sorted(inner)))
+    dense = create or bool(wanted) or RECORDING.trace is not None
+    rows = frozenset(n for o, n in walk.outside.items() if isinstance(o, Leaf) and o.rows and not dense)
+    key = (place.device, tuple(walk.key), tuple(seeds), tuple(walk.outside.values()), tuple(sorted(inner)), rows)
     way = _WAYS.get(key)
     if way is None:
         if len(_WAYS) >= MOST:
             _WAYS.clear()
-        way = _WAYS[key] = _planned(walk, seeds, sorted(inner), place.device)
+        way = _WAYS[key] = _planned(walk, seeds, sorted(inner), place.device, rows)
     given = [seeds[-1 - n] if n < 0 else walk.values[n] for n in way.feeds]
     trace = RECORDING.trace
     outs = way.runs(given, place) if trace is None else trace.graph(way.fragment, given, lambda: way.runs(given, place))
@@ -183,7 +193,11 @@ def _through(piece: list[Entry], sums: Sums, create: bool, wanted: set[Origin]) 
         by_number.setdefault(number, []).append(origin)
     for origin, number in walk.made.items():
         by_number.setdefault(number, []).append(origin)
-    for number, out in zip(way.wrt, outs, strict=True):
+    made = iter(outs)
+    for number in way.wrt:
+        out: Any = next(made)
+        if number in way.rows:
+            out = RowSparse(out, next(made), walk.values[number].shape)
         for origin in by_number[number]:
             sums.add(origin, out)
 
@@ -247,7 +261,7 @@ def forward(walk: Walk) -> tuple[TypedBuilder, list[Node]]:
     return g, nodes
 
 
-def _planned(walk: Walk, seeds: dict[int, Array], inner: Sequence[int], device: str) -> Way:
+def _planned(walk: Walk, seeds: dict[int, Array], inner: Sequence[int], device: str, rows: frozenset[int]) -> Way:
     """The graph of a piece with its gradients, without what was computed on the way forward."""
     g, nodes = forward(walk)
     types, names = g.types, {n: f"v{n}" for n in range(len(walk.values))}
@@ -256,13 +270,21 @@ def _planned(walk: Walk, seeds: dict[int, Array], inner: Sequence[int], device: 
     wrt = [n for n in (*dict.fromkeys(walk.outside.values()), *inner) if differentiable(types[names[n]])]
     found = gradients(g, nodes, starts, [names[n] for n in wrt])
     fed = {names[n] for n in range(len(walk.values))}
-    graph = without(g, fed | {*starts.values()}, [found[names[n]] for n in wrt if names[n] in found])
+    arrived = [n for n in wrt if names[n] in found]
+    ends = {n: as_ends(g, found[names[n]], n in rows) for n in arrived}
+    graph = without(g, fed | {*starts.values()}, [end for several in ends.values() for end in several])
     numbers = {name: n for n, name in names.items()}
     numbers |= {dy: -1 - n for n, dy in zip(seeds, starts.values(), strict=True)}
     feeds = tuple(numbers[i] for i in graph.inputs)
     fragment = Fragment(graph.nodes, graph.inputs, graph.outputs, dict(graph.types), dict(graph.initializers))
     runs = Runs(Session(graph, device=device), "backward")
-    return Way(runs, feeds, tuple(n for n in wrt if names[n] in found), fragment)
+    return Way(runs, feeds, tuple(arrived), frozenset(n for n in arrived if len(ends[n]) > 1), fragment)
+
+
+def as_ends(g: TypedBuilder, gradient: str, rows: bool) -> tuple[str, ...]:
+    """A gradient as the end of a graph or, where `rows` are wanted and it is made of some, their numbers and they."""
+    reads = reads_of(g, gradient) if rows else None
+    return (gradient,) if reads is None else as_rows(g, gradient, reads)
 
 
 def placed(fragment: Fragment, prefix: str, given: dict[str, str]) -> Graph:
@@ -314,7 +336,9 @@ def into_leaves(sums: Sums) -> None:
     """Write, or add, the gradients of leaves where they belong."""
     for origin, gradient in sums.of.items():
         if isinstance(origin, Leaf):
-            if origin.request == "add":
+            if isinstance(origin.grad, RowSparse):
+                origin.grad.assign(origin.grad + gradient if origin.request == "add" else gradient)
+            elif origin.request == "add":
                 inplace("Add", origin.grad, gradient)
             else:
                 assign(origin.grad, gradient)

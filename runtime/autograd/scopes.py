@@ -13,10 +13,12 @@ from ...ops.types import differentiable
 from ..arrays.array import Array
 from ..arrays.recording import RECORDING
 from ..arrays.running import adopt, as_array, cast
+from ..arrays.sparse import no_rows
 from .back import back, into_leaves
 from .tape import Leaf, mode, plain
 
 REQUESTS = ("write", "add", "null")
+STYPES = ("default", "row_sparse")
 
 
 def record(train_mode: bool = True) -> AbstractContextManager[None]:
@@ -48,17 +50,23 @@ def is_training() -> bool:
     return RECORDING.training
 
 
-def attach_grad(x: Array, grad_req: str = "write", grad: Array | None = None) -> None:
+def attach_grad(x: Array, grad_req: str = "write", grad: Array | None = None, stype: str = "default") -> None:
     """Let an array have a gradient, in `x.grad`: each backward writes it anew (`write`), adds to it (`add`), or there
-    is none (`null`). The gradient of a complex number is dL/dRe + 1j * dL/dIm. How the array came to be is forgotten.
-    Raises InputError for whole numbers and unknown requests.
+    is none (`null`). With the `stype` row_sparse it is a RowSparse: of what Gather has read along the first axis the
+    rows, of anything else all of them. The gradient of a complex number is dL/dRe + 1j * dL/dIm. How the array came to
+    be is forgotten. Raises InputError for whole numbers, unknown requests and stypes, and rows of a single number.
     """
+    if stype not in STYPES or (stype != "default" and (grad is not None or not x.shape)):
+        raise InputError(f"a gradient of stype {stype!r} for {x.where}", where="attach_grad", hint=" or ".join(STYPES))
     if grad_req not in REQUESTS:
         raise InputError(f"grad_req {grad_req!r} is none of {', '.join(REQUESTS)}", where="attach_grad")
     if not differentiable(x._kind.tensor):
         raise InputError(f"{x.where}: only floats have gradients", where="attach_grad", hint="astype('float32')")
     if grad_req == "null":
         x._origin = None
+        return
+    if stype != "default":
+        x._origin = Leaf(no_rows(x), grad_req)
         return
     if grad is None:
         grad = adopt(np.zeros(x.shape, x.dtype), x._place)

@@ -23,6 +23,7 @@ from ..arrays.kinds import Kind, Known
 from ..arrays.place import Place
 from ..arrays.prepared import Call, Prepared, prepared
 from ..arrays.recording import RECORDING
+from ..arrays.sparse import RowSparse
 from ..graph import Node
 
 _SCOPES = 0
@@ -40,12 +41,17 @@ class Fragment:
 
 
 class Leaf:
-    """An array that wants its gradient: where that goes, and how (`write`, `add`)."""
+    """An array that wants its gradient: where that goes, as an array or as rows, and how (`write`, `add`)."""
 
     __slots__ = ("__weakref__", "grad", "request")
 
-    def __init__(self, grad: Array, request: str) -> None:
+    def __init__(self, grad: Array | RowSparse, request: str) -> None:
         self.grad, self.request = grad, request
+
+    @property
+    def rows(self) -> bool:
+        """Whether rows of its gradient are all that is wanted."""
+        return isinstance(self.grad, RowSparse)
 
 
 class Entry:
