@@ -1,5 +1,5 @@
 """`mz.gluon`: networks written in Python. Blocks (`nn`, `rnn`, `loss`), their parameters and initialisers, a Trainer;
-`fit`; symbols, which compose graphs, are `mz.sym`.
+`fit`, `quantize`; symbols, which compose graphs, are `mz.sym`.
 
 >>> from mezzo import gluon
 >>> net = gluon.nn.HybridSequential(gluon.nn.Dense(4, "relu"), gluon.nn.Dense(2))
@@ -48,4 +48,8 @@ def __getattr__(name: str) -> Any:
             from .fitting import fit
 
             return fit
+        case "quantize":
+            from .quantized import quantize
+
+            return quantize
     raise AttributeError(f"module 'mezzo.gluon' has no attribute {name!r}")

@@ -19,6 +19,7 @@ from ..runtime.arrays.kinds import Kind
 from ..runtime.arrays.random import generator
 from ..runtime.arrays.recording import RECORDING
 from ..runtime.engine import Variable
+from ..runtime.graph import Graph
 from ..runtime.session import Session
 from ..train.amp import Policy, mixed, policy_named
 from .block import Block
@@ -275,12 +276,7 @@ class HybridBlock(Block):
         its casts. Raises InputError where it cannot be traced, or does
         something else at another size.
         """
-        inputs = inputs or self._latest()
-        params = self.collect_params()
-        if not all(p.known for p in params.values()):
-            self(*inputs)
-        with autograd.pause(train_mode=False), _LOCK:
-            whole = exported(self, inputs, dynamic or {})
+        whole = self._whole(inputs or self._latest(), dynamic or {})
         if self._policy is not None:
             whole = mixed(whole, self._policy)
         if str(path).endswith(".mezzo"):
@@ -288,6 +284,14 @@ class HybridBlock(Block):
         else:
             save_onnx(whole, path, opset=opset)
         return self
+
+    def _whole(self, inputs: Sequence[Array], dynamic: Dynamic) -> Graph:
+        """What the block computes in prediction as a graph, for inputs of these kinds."""
+        params = self.collect_params()
+        if not all(p.known for p in params.values()):
+            self(*inputs)
+        with autograd.pause(train_mode=False), _LOCK:
+            return exported(self, inputs, dynamic)
 
 
 def _guard_outside(guards: Guards, recorder: Recorder) -> None:

@@ -14,9 +14,12 @@ from ..runtime.arrays.running import as_array
 from ..runtime.graph import Graph
 from ..runtime.infer import infer
 from ..runtime.passes.modes import training
+from ..runtime.passes.straight_through import straight_through
 from ..runtime.session import Session
+from ..train.integers import with_integer_weights
 from ..train.learning import weights
 from ..train.prepare import prepared
+from ..train.quantize import shares
 from .export import Dynamic
 from .hybrid import HybridBlock
 from .nest import Slot
@@ -28,6 +31,7 @@ class SymbolBlock(HybridBlock):
     """A graph as a block; its weights are parameters under the names that the graph has for them, and so are running
     statistics of batch normalisation, which no gradient changes. In training (`autograd.record()`) normalisation by the
     batch and dropout are what they are in any block; `statistics=False` leaves the former to its running statistics.
+    A quantised graph learns through its steps (docs/training.md), and with `learn_scales` its scales learn.
 
     >>> from mezzo.models.digits import digits_model, held_out
     >>> net = SymbolBlock.imports(digits_model())
@@ -35,29 +39,34 @@ class SymbolBlock(HybridBlock):
     (2, 10)
     """
 
-    def __init__(self, graph: Graph, *, statistics: bool = True) -> None:
+    def __init__(self, graph: Graph, *, statistics: bool = True, learn_scales: bool = False) -> None:
         super().__init__()
         self._graph = prepared(graph)
+        self._predicting = straight_through(self._graph)
         self._learning = training(self._graph, statistics=statistics)
         self._moves = {s.input: s.output for s in self._learning.states if s not in self._graph.states}
-        self._learnt = tuple(n for n in weights(self._graph) if n not in self._moves)
+        self._learnt = tuple(n for n in weights(self._graph, scales=learn_scales) if n not in self._moves)
+        shared = shares(self._learning, self._learnt)
         for name in (*self._learnt, *self._moves):
             value = self._graph.initializers[name]
             request = "null" if name in self._moves else "write"
-            p = self._params[name] = Parameter(name, shape=value.shape, dtype=value.dtype, grad_req=request)
+            rate, decay = (shared[name], 0.0) if name in shared else (1.0, 1.0)
+            p = self._params[name] = Parameter(
+                name, shape=value.shape, dtype=value.dtype, grad_req=request, lr_mult=rate, wd_mult=decay
+            )
             p.set_data(value)
         self._forms: dict[Any, Traced] = {}
 
     @classmethod
-    def imports(cls, path: str | os.PathLike[str], *, statistics: bool = True) -> Self:
+    def imports(cls, path: str | os.PathLike[str], *, statistics: bool = True, learn_scales: bool = False) -> Self:
         """Read an ONNX file. Raises ModelError as `mz.load` does."""
-        return cls(load_onnx(path), statistics=statistics)
+        return cls(load_onnx(path), statistics=statistics, learn_scales=learn_scales)
 
     def forward(self, *inputs: Array) -> Any:
         fed = [n for n in self._graph.inputs if n not in self._graph.initializers]
         if len(inputs) != len(fed):
             raise InputError(f"{len(inputs)} inputs for {', '.join(fed)}", where=type(self).__name__)
-        learns = RECORDING.training and self._learning is not self._graph
+        learns = RECORDING.training
         key = (*(x._kind for x in inputs), learns)
         form = self._forms.get(key)
         if form is None or not form.fits():
@@ -73,7 +82,7 @@ class SymbolBlock(HybridBlock):
 
     def _form(self, fed: list[str], inputs: tuple[Array, ...], learns: bool) -> Traced:
         """The graph for inputs of these kinds; in training what running statistics become stands behind its outputs."""
-        graph = self._learning if learns else self._graph
+        graph = self._learning if learns else self._predicting
         constants = {n: a for n, a in graph.initializers.items() if n not in self._params}
         types = {n: x._kind.tensor for n, x in zip(fed, inputs, strict=True)}
         types |= {n: p.data()._kind.tensor for n, p in self._params.items()}
@@ -89,7 +98,7 @@ class SymbolBlock(HybridBlock):
     def graph(self) -> Graph:
         """The graph with what its parameters are now, for inference and export."""
         learned = {n: p.data().detach().asnumpy() for n, p in self._params.items()}
-        return self._graph.but(initializers={**self._graph.initializers, **learned})
+        return with_integer_weights(self._graph.but(initializers={**self._graph.initializers, **learned}))
 
     def export(
         self, path: str | os.PathLike[str], *inputs: Array, dynamic: Dynamic | None = None, opset: int | None = None

@@ -42,6 +42,7 @@ MODULES: dict[str, str] = {
         Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not Where IsNaN IsInf
     """,
     "exchange": "mezzo::Emit mezzo::Await",
+    "fake_quantize": "mezzo::FakeQuantize mezzo::FakeQuantizeGrad mezzo::FakeQuantizeScaleGrad",
     "fused": "mezzo::ConvReluPool mezzo::Reorder mezzo::Fused",
     "generate": "Constant ConstantOfShape Range Shape Size NonZero OneHot EyeLike",
     "gradient": "ai.onnx.preview.training::Gradient",

@@ -22,8 +22,8 @@ from mezzo.runtime.kernels.kernel import nothing
 from mezzo.runtime.onednn.library import library
 from mezzo.runtime.program import Program, Step
 from mezzo.runtime.session import Session
-from mezzo.tools.calibrate import calibrate
 from mezzo.tools.explain import operators
+from mezzo.train.quantize import quantize
 
 from .models import REAL
 
@@ -43,7 +43,7 @@ def model(name: str) -> tuple[Graph, dict[str, Any]]:
     if name == "resnet50-int8":
         workload = WORKLOADS["resnet50"]
         graph, feeds = workload.build(1, small=True), workload.feeds(1, small=True)
-        return calibrate(graph, [feeds]), feeds
+        return quantize(graph, [feeds]), feeds
     if name in WORKLOADS:
         return WORKLOADS[name].build(1, no_weights), WORKLOADS[name].feeds(1)
     stem, sizes = MODELS[name]

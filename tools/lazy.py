@@ -32,6 +32,7 @@ HOMES: Final[Homes] = {  # of `mezzo`
     "nd": ("runtime.arrays", ""),
     "optimizer": ("runtime.optimizer", ""),
     "profiler": ("tools.profiler", ""),
+    "quantize": ("train.quantize", "quantize"),
     "random": ("runtime.arrays.random", ""),
     "schedule": ("runtime.schedule", ""),
     "sym": ("runtime.symbols", ""),

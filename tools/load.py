@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ..importers import load_onnx
 from ..ops.budget import Budget
@@ -13,7 +14,9 @@ from ..runtime.file import is_mezzo, open_file
 from ..runtime.graph import Graph
 from ..runtime.plan import Strategy
 from ..runtime.session import Session
-from .ranges import Feeds
+
+if TYPE_CHECKING:
+    from ..train.ranges import Feeds
 
 
 def load(
@@ -37,7 +40,7 @@ def load(
 
     `source` is the path of an ONNX or a `.mezzo` file (told apart by how they begin), or its bytes. `budget` limits
     what the model may ask for; see Session for the rest. `precision="int8"` quantises a float model by what its
-    activations are on `calibration` (see tools/calibrate.py). A model whose input sizes are all known is planned here,
+    activations are on `calibration` (see train/quantize.py). A model whose input sizes are all known is planned here,
     so that the first run only replays; the programs in a `.mezzo` file are taken where they were made for such a
     machine.
 
@@ -53,9 +56,9 @@ def load(
     if precision == "int8":
         if calibration is None:
             raise InputError("precision 'int8' needs data", where="load", hint="give calibration=[inputs, ...]")
-        from .calibrate import calibrate
+        from ..train.quantize import quantize
 
-        model = calibrate(model if isinstance(model, Graph) else model.graph, calibration)
+        model = quantize(model if isinstance(model, Graph) else model.graph, calibration)
     return Session(
         model,
         device=device,

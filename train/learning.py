@@ -20,6 +20,7 @@ from ..runtime.autodiff import ONES, fresh, gradients, has_derivative
 from ..runtime.graph import PRODUCER, SIGNATURE, Graph, Node
 from ..runtime.infer import infer
 from ..runtime.passes.modes import statistics_of
+from ..runtime.passes.straight_through import straight_through
 from ..runtime.typed import TypedBuilder
 
 # How PyTorch's newer exporter says of each tensor of a module what it is.
@@ -66,11 +67,13 @@ def specs(graph: Graph) -> dict[str, str]:
     return {name: kind for kind, name in _SPEC.findall(graph.metadata.get(SIGNATURE, ""))}
 
 
-def weights(graph: Graph) -> list[str]:
-    """The initialisers of a graph that may learn, and from which floats lead to one of its outputs."""
+def weights(graph: Graph, *, scales: bool = False) -> list[str]:
+    """The initialisers of a graph that may learn, and from which floats lead to one of its outputs; with `scales` those
+    of quantised numbers too."""
     graph = infer(graph)
-    found, _ = _candidates(graph)
-    leads = _leading(graph, [o for o in graph.outputs if differentiable(graph.types[o])])
+    found, _ = _candidates(graph, scales)
+    through = infer(straight_through(graph))
+    leads = _leading(through, [o for o in graph.outputs if differentiable(graph.types[o])])
     return [n for n in found if n in leads]
 
 
@@ -80,14 +83,16 @@ def learning(
     losses: Sequence[str],
     train: Sequence[str] | None = None,
     freeze: Sequence[str] = (),
+    scales: bool = False,
 ) -> Learning:
-    """What of a typed graph learns by the gradients of `losses`: floats of the typed graph `judged`, made of it.
+    """What of a typed graph learns by the gradients of `losses`: floats of the typed graph `judged`, made of it; with
+    `scales` those of quantised numbers too.
 
     `train` and `freeze` are patterns of names. A name that is written out in `train` learns whatever it is, and nothing
     is left out then without a gradient telling so later. Raises InputError for a pattern that fits nothing, and
     UnsupportedModel listing the operators between weights and losses that have no derivative.
     """
-    found, frozen = _candidates(graph)
+    found, frozen = _candidates(graph, scales)
     guessed = {n for n, reason in frozen.items() if reason == INPUT or _looks(graph, n, reason)}
     if train is not None:
         asked = _named(graph, train, found, frozen)
@@ -134,7 +139,7 @@ def _fits(graph: Graph, pattern: str, names: Sequence[str]) -> None:
 # -- what initialisers are by their place in the graph ----------------------------------------------------------------
 
 
-def _candidates(graph: Graph) -> tuple[list[str], dict[str, str]]:
+def _candidates(graph: Graph, scales: bool) -> tuple[list[str], dict[str, str]]:
     """The floating initialisers that may learn, in their order, and why the others may not."""
     uses = _uses(graph)
     statistics = {i for _, n in graph.walk() for i in statistics_of(n)}
@@ -155,6 +160,9 @@ def _candidates(graph: Graph) -> tuple[list[str], dict[str, str]]:
         elif name in inputs:
             reason = INPUT
         elif _scales(graph, name, uses):
+            if scales:
+                found.append(name)
+                continue
             reason = SCALE
         elif not _moves_floats(graph, name, uses):
             reason = INTEGERS
@@ -209,10 +217,12 @@ def _dtype(graph: Graph, name: str) -> DType | None:
 
 
 def _scales(graph: Graph, name: str, uses: Uses) -> bool:
-    """Whether all that reads a value has to do with quantised numbers: integers of 8 bits and fewer."""
+    """Whether all that reads a value has to do with quantised numbers: integers of 8 bits and fewer, or what ONNX's
+    own two operators make and take."""
 
     def quantised(node: Node) -> bool:
-        return any(_quantised(_dtype(graph, n)) for n in (*node.inputs, *node.outputs) if n)
+        own = not node.domain and node.op in ("QuantizeLinear", "DequantizeLinear")
+        return own or any(_quantised(_dtype(graph, n)) for n in (*node.inputs, *node.outputs) if n)
 
     return all(i > 0 and quantised(node) for node, i in uses[name])
 

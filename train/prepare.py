@@ -15,6 +15,7 @@ from ..runtime.graph import PRODUCER, SIGNATURE, Graph, Node
 from ..runtime.passes.modes import statistics_of
 from ..runtime.passes.prune import prune
 from ..runtime.session import Session
+from .integers import with_float_weights
 
 
 def prepared(graph: Graph, asked: Sequence[str] = ()) -> Graph:
@@ -24,7 +25,8 @@ def prepared(graph: Graph, asked: Sequence[str] = ()) -> Graph:
     these become initialisers, and so do those that match a pattern of `asked`; else they are part of the program. The
     older exporter of PyTorch writes weights that happen to be equal once, and reads the others through Identity: each
     gets its own array again (what is tied in the module is one weight there without). Statistics of batch normalisation
-    become initialisers that nothing else reads, if they are computed from constants or shared.
+    become initialisers that nothing else reads, if they are computed from constants or shared. Weights that are
+    integers become floats, which are quantised on their way (see integers.py).
     """
     constants = _constants(graph)
     inside = sum(a.size for a in graph.initializers.values() if a.size > 1 and DType.of(a.dtype).floating)
@@ -32,7 +34,7 @@ def prepared(graph: Graph, asked: Sequence[str] = ()) -> Graph:
         graph = hoisted(graph)
     elif any(fnmatchcase(n, p) for n in constants for p in asked):
         graph = hoisted(graph, lambda name: any(fnmatchcase(name, p) for p in asked))
-    return _own_statistics(_untied(_out_of_bodies(graph)))
+    return with_float_weights(_own_statistics(_untied(_out_of_bodies(graph))))
 
 
 def _constants(graph: Graph) -> dict[str, Array]:

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from ..runtime.instance import Observer
 from ..runtime.lower import Options
 from ..runtime.optimizer import Adam, Optimizer
 from ..runtime.passes import modes
+from ..runtime.passes.straight_through import straight_through
 from ..runtime.seats import usual_threads
 from ..runtime.session import Session
 from . import checkpoint
@@ -31,6 +33,7 @@ from .agree import code, digest
 from .amp import Policy, mixed, policy_named
 from .callbacks import Callback, Functions, Run, follow
 from .exchange import Exchange
+from .integers import with_integer_weights
 from .judged import RIGHT, SEEN, TOTAL, Asked, Measures, judged, measures_of, terms_of
 from .learning import learning as learning_of
 from .metrics import Asked as Measured
@@ -38,6 +41,7 @@ from .metrics import Metric, Metrics, StepMetrics
 from .names import FIT, TRAINER, refuse
 from .overflow import Overflow, overflows
 from .prepare import prepared
+from .quantize import shares, with_scales
 from .recompute import WAYS, sized, smallest
 from .step import COUNT, NORM, RATE, SCALE, Scaling, Step, training_step
 
@@ -55,8 +59,9 @@ class Trainer:
     `freeze` are patterns of weights' names (shell wildcards); by default all learn that lead to the output. `gather` is
     how many calls of `step` make one update. `amp` is "bf16", "fp16" (with dynamic loss scaling) or a Policy.
     `statistics=False` leaves batch normalisation to its running statistics. Dropout and batch normalisation are in
-    training mode here, and in inference mode in `graph()` and `export`. `device`, `threads` and `onednn` are those
-    of Session.
+    training mode here, and in inference mode in `graph()` and `export`. A quantised model learns through its steps: its
+    weights are floats here, and integers in `graph()` and `export`; with `learn_scales` its scales learn too. `device`,
+    `threads` and `onednn` are those of Session.
 
     `kvstore` (a store of `mezzo.kv.create`, or the kind of one) trains together with the other workers of a job. Each
     gives `step` its share of the batch, as many samples as the others (`train.shares.Share`); gradients are means over
@@ -98,6 +103,7 @@ class Trainer:
         gather: int = 1,
         amp: str | Policy | None = None,
         statistics: bool = True,
+        learn_scales: bool = False,
         recompute: bool | Mapping[str, Sequence[int]] = False,
         seed: int = 0,
         device: str = "cpu",
@@ -131,8 +137,10 @@ class Trainer:
         self._reads = tuple(dict.fromkeys(term.outputs[0] for term, _ in self._measures))
         with_loss = with_loss.but(outputs=(*with_loss.outputs, *self._reads))
         self._targets = {t.target: with_loss.types[t.target] for t in self.terms if t.target}
-        self.learning = learning_of(self.source, with_loss, [value], train, freeze)
+        self.learning = learning_of(self.source, with_loss, [value], train, freeze, learn_scales)
         self.trained = [*self.learning.trained]
+        optimizer = with_scales(self.plan.optimizer, shares(in_training, self.trained))
+        self.plan = replace(self.plan, optimizer=optimizer)
         if not self.trained:
             raise InputError("there is nothing to learn", where=self.source.name, hint="loosen train= and freeze=")
         if self.learning.warning:
@@ -172,7 +180,7 @@ class Trainer:
         """The model as it was given, with what it has learned: for inference and export."""
         own = self.source.initializers
         learned = {n: np.array(a) for n, a in self.states.items() if n in own}
-        return modes.inference(self.source.but(initializers={**own, **learned}))
+        return with_integer_weights(modes.inference(self.source.but(initializers={**own, **learned})))
 
     def export(self, path: str | os.PathLike[str], *, opset: int | None = None) -> None:
         """Write the model as ONNX, with what it has learned."""
@@ -367,7 +375,7 @@ class Trainer:
         """The metrics of the model in inference mode on other data; nothing is learned. With `everywhere` each worker
         gives batches of its own, perhaps none, and all get the metrics over all."""
         if self._evaluation is None:
-            plain, _ = self._judged(modes.inference(self.source))
+            plain, _ = self._judged(modes.inference(straight_through(self.source)))
             plain = plain.but(outputs=(*plain.outputs, *self._reads))
             own = [n for n in self.states if n in plain.initializers and not n.startswith("metrics/")]
             kept = tuple(State(n, n, n) for n in own)

@@ -1,4 +1,5 @@
-"""A model in training mode and back: BatchNormalization keeps running statistics, Dropout drops."""
+"""A model in training mode and back: BatchNormalization keeps running statistics, Dropout drops, and gradients go
+straight through pairs of QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from ..autodiff import fresh
 from ..graph import Graph, Node, State
+from .straight_through import straight_through
 
 
 def statistics_of(node: Node) -> tuple[str, ...]:
@@ -18,11 +20,13 @@ def statistics_of(node: Node) -> tuple[str, ...]:
 
 
 def training(graph: Graph, *, statistics: bool = True) -> Graph:
-    """BatchNormalization by the statistics of the batch, its running ones becoming states; Dropout drops.
+    """BatchNormalization by the statistics of the batch, its running ones becoming states; Dropout drops; pairs of
+    QuantizeLinear and DequantizeLinear become one operator that has a gradient.
 
     With `statistics=False` batch normalisation stays as it is, by its running statistics; so does one whose statistics
     are computed from the inputs.
     """
+    graph = straight_through(graph)
     nodes: list[Node] = []
     constants, states = dict(graph.initializers), list(graph.states)
     taken = {o for n in graph.nodes for o in n.outputs} | set(constants) | set(graph.inputs)

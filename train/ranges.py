@@ -18,7 +18,6 @@ Method = Literal["minmax", "percentile", "entropy"]
 Range = tuple[float, float]
 
 BINS: Final = 8192
-LEVELS: Final = 256
 SHARES: Final = np.linspace(0.2, 1.0, 81)  # of the whole range, that entropy chooses among
 
 
@@ -38,23 +37,25 @@ class Histogram:
         width = (self.high - self.low) / BINS
         return self.low + first * width, self.low + min(last + 1, BINS) * width
 
-    def entropy(self) -> Range:
-        """The range whose 256 steps tell most of the distribution: least divergence of the cut one from the stepped."""
+    def entropy(self, levels: int = 256) -> Range:
+        """The range whose steps, so many, tell most of the distribution: least divergence of the cut one from the
+        stepped."""
         width = (self.high - self.low) / BINS
         best: tuple[float, Range] | None = None
         for share in SHARES:
             first = round(max((self.low * share - self.low) / width, 0))
             last = round(min((self.high * share - self.low) / width, BINS))
-            if last - first < LEVELS:
+            if last - first < levels:
                 continue
-            found = divergence(self.counts, first, last)
+            found = divergence(self.counts, first, last, levels)
             if best is None or found < best[0]:
                 best = found, (self.low + first * width, self.low + last * width)
         return best[1] if best else (self.low, self.high)
 
 
-def divergence(counts: Array, first: int, last: int) -> float:
-    """What is lost when the bins from `first` to `last` are told as 256 steps and the others fall on the outer ones.
+def divergence(counts: Array, first: int, last: int, levels: int = 256) -> float:
+    """What is lost when the bins from `first` to `last` are told as so many steps and the others fall on the outer
+    ones.
 
     >>> round(divergence(np.ones(512), 0, 512), 6)
     0.0
@@ -63,7 +64,7 @@ def divergence(counts: Array, first: int, last: int) -> float:
     cut = kept.copy()
     cut[0] += counts[:first].sum()
     cut[-1] += counts[last:].sum()
-    edges = np.arange(LEVELS) * (last - first) // LEVELS
+    edges = np.arange(levels) * (last - first) // levels
     there = (kept > 0).astype(np.float64)
     filled = np.add.reduceat(there, edges)
     each = np.add.reduceat(kept, edges) / np.maximum(filled, 1)
@@ -78,9 +79,15 @@ def divergence(counts: Array, first: int, last: int) -> float:
 
 
 def ranges(
-    graph: Graph, values: Sequence[str], data: Sequence[Feeds], method: Method = "minmax", percentile: float = 99.99
+    graph: Graph,
+    values: Sequence[str],
+    data: Sequence[Feeds],
+    method: Method = "minmax",
+    percentile: float = 99.99,
+    levels: int = 256,
 ) -> dict[str, Range]:
-    """The range of each value over the data, 0 always within it; InputError if there is none, or no such method."""
+    """The range of each value over the data, 0 always within it, for so many steps; InputError if there is none, or no
+    such method."""
     if method not in ("minmax", "percentile", "entropy"):
         raise InputError(f"method={method!r} is unknown", hint="give minmax, percentile or entropy")
     if not 50 < percentile <= 100:
@@ -112,7 +119,7 @@ def ranges(
     made = {}
     for value, (low, high) in bounds.items():
         found = Histogram(low, high, counts[value])
-        cut = found.entropy() if method == "entropy" else found.percentile(percentile)
+        cut = found.entropy(levels) if method == "entropy" else found.percentile(percentile)
         made[value] = (min(cut[0], 0.0), max(cut[1], 0.0)) if high > low else (low, high)
     return made
 

@@ -18,8 +18,8 @@ from mezzo.ops.types import f32
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.infer import infer
 from mezzo.runtime.session import Session
-from mezzo.tools.calibrate import calibrate
-from mezzo.tools.ranges import Histogram, Method, ranges
+from mezzo.train.quantize import quantize
+from mezzo.train.ranges import Histogram, Method, ranges
 
 from .models import ort_run, referee
 from .test_quantised_kernels import VNNI
@@ -40,7 +40,7 @@ both = pytest.mark.parametrize("activations", ["uint8", "int8"])
 
 def digits_in_8_bits(method: Method, activations: Any) -> Graph:
     data = np.split(held_out().inputs[:64], 8)
-    return calibrate(load_onnx(digits_model()), data, method=method, activations=activations)
+    return quantize(load_onnx(digits_model()), data, method=method, activations=activations)
 
 
 @methods
@@ -103,7 +103,7 @@ def cut(graph: Graph) -> tuple[Graph, dict[str, str]]:
 def test_every_layer_of_resnet50_is_equal_in_onnx_runtime_to_one_step(activations: Any, tmp_path: Path) -> None:
     referee()
     image = np.random.default_rng(1).standard_normal((1, 3, 224, 224)).astype(F32)
-    graph = calibrate(resnet50(1, random_weights()), [image], activations=activations)
+    graph = quantize(resnet50(1, random_weights()), [image], activations=activations)
     assert len([n for n in graph.nodes if n.op == "QuantizeLinear"]) > 70
     layers, given = cut(graph)
     path = graph.but(outputs=tuple(given))
@@ -142,7 +142,7 @@ def operands_of_every_kind() -> tuple[Graph, list[dict[str, Array]]]:
 
 def test_operands_of_every_kind() -> None:
     graph, data = operands_of_every_kind()
-    made = calibrate(graph, data)
+    made = quantize(graph, data)
     assert made.outputs == graph.outputs
     counted = {n.outputs[0] for n in made.nodes if n.op == "QuantizeLinear"}
     assert len(counted) >= 12
@@ -154,7 +154,7 @@ def test_operands_of_every_kind() -> None:
 def test_operands_of_every_kind_in_onnx_runtime(tmp_path: Path) -> None:
     referee()
     graph, data = operands_of_every_kind()
-    made = calibrate(graph, data)
+    made = quantize(graph, data)
     found, theirs = Session(made, threads=1).run(data[0]), in_onnx_runtime(made, tmp_path / "made.onnx", data[0])
     for name in graph.outputs:
         assert np.abs(found[name] - theirs[name]).max() < 0.02 * np.abs(theirs[name]).max()
@@ -166,9 +166,9 @@ def test_what_is_skipped_stays_as_it_was() -> None:
     graph = g.graph([g.Add(g.MatMul(x, g.const(np.eye(3, dtype=F32))), g.Mul(x, x))])
     x_data = [np.arange(6, dtype=F32).reshape(2, 3)]
     assert "MatMul_1" in {n.name for n in graph.nodes}
-    made = calibrate(graph, x_data, skip=["MatMul", "Add", "Mul"])
+    made = quantize(graph, x_data, skip=["MatMul", "Add", "Mul"])
     assert [n.op for n in made.nodes] == ["MatMul", "Mul", "Add"]
-    by_name = calibrate(graph, x_data, skip=[n.name for n in graph.nodes if n.op != "MatMul"])
+    by_name = quantize(graph, x_data, skip=[n.name for n in graph.nodes if n.op != "MatMul"])
     real = {n.op: n.inputs for n in by_name.nodes}
     assert real["Add"][0] == next(n.outputs[0] for n in by_name.nodes if n.op == "DequantizeLinear" and
                                   n.inputs[0].startswith("MatMul"))  # fmt: skip
@@ -181,7 +181,7 @@ def test_scales_leave_room_for_the_bias() -> None:
     w = np.array([1, 1e-12], F32).reshape(2, 1, 1, 1)
     graph = g.graph([g.Conv(x, g.const(w), g.const(np.array([0, 1000], F32)))])
     image = np.linspace(0, 1, 16, dtype=F32).reshape(1, 1, 4, 4)
-    made = calibrate(graph, [image])
+    made = quantize(graph, [image])
     assert np.abs(Session(made, threads=1)(image) - Session(graph, threads=1)(image)).max() <= 1000 / 255
 
 
@@ -206,7 +206,8 @@ def test_ranges() -> None:
     [
         ({"data": []}, "there is no data"),
         ({"method": "mean"}, "'mean' is unknown"),
-        ({"activations": "int4"}, "'int4' is unknown"),
+        ({"activations": "int5"}, "'int5' is unknown"),
+        ({"weights": "uint8"}, "'uint8' is unknown"),
         ({"method": "percentile", "percentile": 3}, "percentile=3"),
         ({"data": [np.array([np.nan, 1], F32)]}, "is not finite on the data"),
         ({"data": [[np.ones(2, F32)] * 3]}, "3 arrays for 1 inputs"),
@@ -216,4 +217,4 @@ def test_what_cannot_be_calibrated_is_refused(given: dict[str, Any], message: st
     g = GraphBuilder()
     x = g.input("x", Tensor(DType.FLOAT, ("n",)))
     with pytest.raises(InputError, match=message):
-        calibrate(g.graph([g.Mul(x, x)]), **{"data": [np.ones(2, F32)], **given})
+        quantize(g.graph([g.Mul(x, x)]), **{"data": [np.ones(2, F32)], **given})

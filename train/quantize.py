@@ -1,17 +1,20 @@
-"""Post-training quantisation: a float graph and some data to a graph with QuantizeLinear and DequantizeLinear.
+"""Quantisation: a float graph and some data to a graph with QuantizeLinear and DequantizeLinear, to run or to train.
 
-Weights get signed 8-bit steps around zero, one scale for each filter or column; activations 8-bit steps over the range
-that they take on the data. The result means what its nodes say and can be saved as ONNX; sessions run it on whole
-numbers where they have kernels (see runtime/passes/qdq.py).
+Weights get signed steps around zero, one scale for each filter or column; activations steps over the range that they
+take on the data. The result means what its nodes say and can be saved as ONNX; sessions run it on whole numbers where
+they have kernels (see runtime/passes/qdq.py), and a Trainer trains it through the steps (ops/fake_quantize.py).
 """
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
+from ..importers import load_onnx
 from ..ops import DType, Tensor
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError
@@ -19,9 +22,11 @@ from ..ops.quantize import int_range
 from ..ops.types import Array
 from ..runtime.graph import Graph, Node
 from ..runtime.infer import infer
+from ..runtime.optimizer import Group, Optimizer
 from ..runtime.passes import rewrite, simplify
 from ..runtime.passes.batchnorm import BATCHNORM
 from ..runtime.passes.prune import prune
+from .integers import STEPS, with_integer_weights
 from .ranges import Feeds, Method, Range, ranges
 
 PRODUCTS: Final = ("Conv", "Gemm", "MatMul")
@@ -29,47 +34,59 @@ POINTWISE: Final = ("Add", "Mul", "Sigmoid", "GlobalAveragePool", "AveragePool")
 # their results are counted as their operands are
 MOVES: Final = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Concat")
 BEHIND: Final = ("Relu", "Clip")  # quantised with what they follow
-ACTIVATIONS: Final = {"uint8": DType.UINT8, "int8": DType.INT8}
+ACTIVATIONS: Final = {str(t): t for t in (DType.UINT8, DType.INT8, DType.UINT16, DType.INT16, DType.UINT4, DType.INT4)}
+WEIGHTS: Final = {str(t): t for t in (DType.INT8, DType.INT16, DType.INT4, DType.INT2)}
 # those that stay alone would become a product and a sum of constants, which lose more in 8 bits
 FOLDED: Final = tuple(r for r in BATCHNORM if r.name != "BatchNormalization as scale and shift")
 OLDEST: Final = 13  # the opset since which there are scales by axis
+OTHERS: Final = 21  # and since which there are other integers than those of 8 bits
 
 
-def calibrate(
-    graph: Graph,
+def quantize(
+    model: Graph | str | os.PathLike[str] | bytes,
     data: Iterable[Feeds | Array | Sequence[Array]],
     *,
+    weights: Literal["int8", "int16", "int4", "int2"] = "int8",
+    activations: Literal["uint8", "int8", "uint16", "int16", "uint4", "int4"] = "uint8",
+    per_channel: bool = True,
     method: Method = "minmax",
     percentile: float = 99.99,
-    activations: Literal["uint8", "int8"] = "uint8",
-    per_channel: bool = True,
     skip: Iterable[str] = (),
+    train: bool = False,
 ) -> Graph:
-    """The graph in 8 bits, calibrated on `data`.
+    """A graph, or an ONNX file, in few bits, calibrated on `data`: its weights are integers. With `train=True` they are
+    floats that are quantised on their way, which a Trainer learns; what it exports has integers.
 
-    Each item of `data` is one run: a dict by input name, an array, or arrays in the order of the inputs. `method` is
-    how ranges are found: "minmax" keeps all that was seen, "percentile" cuts the rarest extremes (`percentile` of the
+    Each item of `data` is one run: a dict by input name, an array, or arrays in the order of the inputs. `weights` and
+    `activations` are types of integers; `per_channel` gives each filter or column a scale of its own. `method` is how
+    ranges are found: "minmax" keeps all that was seen, "percentile" cuts the rarest extremes (`percentile` of the
     numbers stay), "entropy" the range that tells most of the distribution. `skip` names nodes or operators that stay
-    in floats. Batch normalisation goes into convolutions first.
+    in floats. Batch normalisation goes into convolutions first, so that what is quantised, and learns, are the
+    convolution's weights and bias with it.
 
     Raises InputError for data that the graph does not take, ShapeError where operands do not fit.
 
-    >>> from mezzo.importers import load_onnx
     >>> from mezzo.models.digits import digits_model, held_out
-    >>> made = calibrate(load_onnx(digits_model()), [held_out().inputs[:64]])
+    >>> made = quantize(digits_model(), [held_out().inputs[:64]])
     >>> sorted({n.op for n in made.nodes} & {"BatchNormalization", "QuantizeLinear", "DequantizeLinear"})
     ['DequantizeLinear', 'QuantizeLinear']
     """
-    if activations not in ACTIVATIONS:
-        raise InputError(f"activations={activations!r} is unknown", hint="give uint8 or int8")
+    for what, given, known in (("activations", activations, ACTIVATIONS), ("weights", weights, WEIGHTS)):
+        if given not in known:
+            raise InputError(f"{what}={given!r} is unknown", hint=f"give one of {', '.join(known)}")
+    graph = model if isinstance(model, Graph) else load_onnx(model)
     plain = prune(rewrite(simplify(infer(graph)), FOLDED))
     typed = infer(prune(plain))
-    made = Insertion(typed, ACTIVATIONS[activations], per_channel, frozenset(skip))
+    made = Insertion(typed, ACTIVATIONS[activations], WEIGHTS[weights], per_channel, frozenset(skip))
     values = made.choose()
     if not values:
         return typed
-    found = ranges(typed, values, [_feeds(typed, item) for item in data], method, percentile)
-    return made.graph(found)
+    levels = 1 << ACTIVATIONS[activations].bits
+    whole = made.graph(ranges(typed, values, [_feeds(typed, item) for item in data], method, percentile, levels))
+    whole = whole if train else with_integer_weights(whole)
+    names = {o: name for o, name in zip(whole.outputs, graph.outputs, strict=True) if o != name}
+    nodes = (Node("Identity", (o,), (name,), name=name) for o, name in names.items())  # simplification renames results
+    return infer(whole.but(nodes=(*whole.nodes, *nodes), outputs=graph.outputs))
 
 
 def _feeds(graph: Graph, item: Feeds | Array | Sequence[Array]) -> Feeds:
@@ -81,12 +98,16 @@ def _feeds(graph: Graph, item: Feeds | Array | Sequence[Array]) -> Feeds:
     return dict(zip(graph.inputs, arrays, strict=False))
 
 
+Steps = tuple[Array, Array]  # scale and zero point
+
+
 @dataclass(slots=True)
 class Insertion:
     """Chooses the values that are quantised, and puts the nodes around them."""
 
     source: Graph
-    dtype: DType
+    dtype: DType  # of activations
+    weight: DType
     per_channel: bool
     skip: frozenset[str]
     group: dict[str, str] = field(default_factory=dict[str, str])  # values that are counted alike, by one of them
@@ -94,6 +115,7 @@ class Insertion:
     nodes: list[Node] = field(default_factory=list[Node])
     constants: dict[str, Array] = field(default_factory=dict[str, Array])
     weights: dict[tuple[str, int | None], str] = field(default_factory=dict[tuple[str, int | None], str])
+    named: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     taken: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
@@ -175,7 +197,7 @@ class Insertion:
     # the nodes
 
     def graph(self, found: Mapping[str, Range]) -> Graph:
-        """The graph with the nodes around the values whose ranges are given."""
+        """The graph with the nodes around the values whose ranges are given; its weights are floats."""
         joint: dict[str, Range] = {}
         for name, (low, high) in found.items():
             known = joint.get(self._first(name), (0.0, 0.0))
@@ -184,7 +206,7 @@ class Insertion:
         by_node = {id(n): result for result, n in self.chosen.items()}
         renamed = {n: self._fresh(f"{n}:real") for n in found if n in self.source.inputs}
         for name, to in renamed.items():
-            self._through(name, name, to, steps[name])
+            self._through(name, name, to, self._named(self._first(name), steps[name]))
         source = self.source.rename(renamed)
         for before, node in zip(self.source.nodes, source.nodes, strict=True):
             made = node
@@ -194,17 +216,18 @@ class Insertion:
             self.nodes.append(made if outputs == made.outputs else replace(made, outputs=outputs))
             for inner, o in zip(outputs, made.outputs, strict=True):
                 if inner != o:
-                    self._through(o, inner, o, steps[o])
+                    self._through(o, inner, o, self._named(self._first(o), steps[o]))
         opsets = dict(source.opsets)
-        if 0 < opsets.get("", 0) < OLDEST:
-            opsets[""] = OLDEST
+        oldest = OLDEST if {self.dtype.bits, self.weight.bits} == {8} else OTHERS
+        if 0 < opsets.get("", 0) < oldest:
+            opsets[""] = oldest
         whole = source.but(
             nodes=tuple(self.nodes), initializers={**source.initializers, **self.constants}, opsets=opsets
         )
         # outputs that are inputs themselves keep their names
-        return infer(prune(whole.but(outputs=self.source.outputs)).verify())
+        return prune(whole.but(outputs=self.source.outputs)).verify()
 
-    def _steps(self, low: float, high: float) -> tuple[Array, Array]:
+    def _steps(self, low: float, high: float) -> Steps:
         """Scale and zero point of a range."""
         least, most = int_range(self.dtype)
         scale = np.float32((high - low) / (most - least)) if high > low else np.float32(1)
@@ -218,26 +241,30 @@ class Insertion:
         self.constants[name] = value
         return name
 
-    def _through(self, name: str, source: str, to: str, steps: tuple[Array, Array]) -> None:
-        scale, zero = self._const(f"{name}:scale", steps[0]), self._const(f"{name}:zero", steps[1])
-        counted = self._fresh(f"{name}:steps")
+    def _named(self, name: str, steps: Steps) -> tuple[str, str]:
+        """The names of a scale and a zero point, which values that are counted alike share."""
+        if name not in self.named:
+            self.named[name] = self._const(f"{name}:scale", steps[0]), self._const(f"{name}:zero", steps[1])
+        return self.named[name]
+
+    def _through(self, name: str, source: str, to: str, steps: tuple[str, str], axis: int | None = None) -> None:
+        """A value and back: what is read as `to` is `source` in these steps, named after `name`."""
+        counted, attrs = self._fresh(f"{name}{STEPS}"), {} if axis is None else {"axis": axis}
         self.nodes += [
-            Node("QuantizeLinear", (source, scale, zero), (counted,), name=f"{name}:quantize", origin=(name,)),
-            Node("DequantizeLinear", (counted, scale, zero), (to,), name=f"{name}:dequantize", origin=(name,)),
+            Node("QuantizeLinear", (source, *steps), (counted,), attrs, name=f"{name}:quantize", origin=(name,)),
+            Node("DequantizeLinear", (counted, *steps), (to,), attrs, name=f"{name}:dequantize", origin=(name,)),
         ]
 
-    def _quantised(self, before: Node, node: Node, steps: Mapping[str, tuple[Array, Array]]) -> Node:
+    def _quantised(self, before: Node, node: Node, steps: Mapping[str, Steps]) -> Node:
         """The node with its constants in steps."""
         inputs = list(node.inputs)
         if before.op in PRODUCTS:
-            at = _axis(before, len(self._array(before.inputs[1]).shape)) if self._known(before.inputs[1]) else None
-            factor = self._weights(before, inputs, at, steps) if self._known(before.inputs[1]) else None
+            if self._known(before.inputs[1]):
+                inputs[1] = self._weights(before, steps)
             if before.op == "MatMul" and self._known(before.inputs[0]):
-                inputs[0] = self._constant(before.inputs[0])
-            if factor is not None and len(inputs) > 2 and inputs[2] and before.inputs[0] in steps:
-                inputs[2] = self._bias(before, factor * steps[before.inputs[0]][0])
+                inputs[0] = self._operand(before.inputs[0])
         elif before.op in ("Add", "Mul"):
-            inputs = [self._constant(n) if self._known(n) else i for n, i in zip(before.inputs, inputs, strict=True)]
+            inputs = [self._operand(n) if self._known(n) else i for n, i in zip(before.inputs, inputs, strict=True)]
         return replace(node, inputs=tuple(inputs))
 
     def _array(self, name: str) -> Array:
@@ -245,41 +272,35 @@ class Insertion:
         assert isinstance(found, Tensor)
         return np.asarray(found.value)
 
-    def _constant(self, name: str) -> str:
+    def _constant(self, name: str, steps: Steps, axis: int | None) -> str:
+        """A constant in these steps."""
+        key = f"{name}:{steps[0].tobytes()!r}:{steps[1].dtype}", axis
+        if key not in self.weights:
+            self.weights[key] = self._fresh(f"{name}:real")
+            source = name if name in self.source.initializers else self._const(name, self._array(name))
+            own = self._const(f"{name}:scale", steps[0]), self._const(f"{name}:zero", steps[1])
+            self._through(name, source, self.weights[key], own, axis)
+        return self.weights[key]
+
+    def _operand(self, name: str) -> str:
         """A constant operand in the steps of activations, which its partner has."""
         real = self._array(name)
-        made = self.weights.get((name, None))
-        if made is None:
-            made = self.weights[name, None] = self._fresh(f"{name}:real")
-            least, most = int_range(self.dtype)
-            scale, zero = self._steps(min(float(real.min()), 0.0), max(float(real.max()), 0.0))
-            counted = np.clip(np.rint(real / scale) + zero.astype(np.float32), least, most).astype(zero.dtype)
-            self._dequantise(name, made, counted, scale, zero, None)
-        return made
+        return self._constant(name, self._steps(min(float(real.min()), 0.0), max(float(real.max()), 0.0)), None)
 
-    def _weights(
-        self, node: Node, inputs: list[str], axis: int | None, steps: Mapping[str, tuple[Array, Array]]
-    ) -> Array:
-        """Put steps in place of the weights; returns their scales."""
+    def _weights(self, node: Node, steps: Mapping[str, Steps]) -> str:
+        """The weights of a product in steps of their own."""
         name = node.inputs[1]
         real = self._array(name)
+        axis = _axis(node, real.ndim)
         axis = axis if self.per_channel and axis is not None and real.shape[axis] > 1 else None
-        others = tuple(i for i in range(real.ndim) if i != axis)
-        scale = np.maximum(np.abs(real).max(others if axis is not None else None), np.float32(1e-30)) / np.float32(127)
-        scale = self._room_for_bias(node, np.asarray(scale, np.float32), axis, steps)
-        key = (f"{name}:{scale.tobytes()!r}", axis)
-        made = self.weights.get(key)
-        if made is None:
-            made = self.weights[key] = self._fresh(f"{name}:real")
-            each = scale if axis is None else scale.reshape([-1 if i == axis else 1 for i in range(real.ndim)])
-            counted = np.clip(np.rint(real / each), -127, 127).astype(np.int8)
-            self._dequantise(made, made, counted, scale, np.zeros(scale.shape, np.int8), axis)
-        inputs[1] = made
-        return scale
+        others = None if axis is None else tuple(i for i in range(real.ndim) if i != axis)
+        most = np.float32(int_range(self.weight)[1])
+        scale = np.asarray(np.maximum(np.abs(real).max(others), np.float32(1e-30)) / most, np.float32)
+        if self.weight.bits == self.dtype.bits == 8:
+            scale = self._room_for_bias(node, scale, axis, steps)
+        return self._constant(name, (scale, np.zeros(scale.shape, self.weight.numpy)), axis)
 
-    def _room_for_bias(
-        self, node: Node, scale: Array, axis: int | None, steps: Mapping[str, tuple[Array, Array]]
-    ) -> Array:
+    def _room_for_bias(self, node: Node, scale: Array, axis: int | None, steps: Mapping[str, Steps]) -> Array:
         """Scales that are large enough for the bias to be counted in 32 bits."""
         if len(node.inputs) < 3 or not node.inputs[2] or node.inputs[0] not in steps:
             return scale
@@ -287,25 +308,6 @@ class Insertion:
         least = bias / (2.0**30 * float(steps[node.inputs[0]][0]))
         wanted = least.max() if axis is None else np.broadcast_to(least, scale.shape)
         return np.maximum(scale, wanted).astype(np.float32)
-
-    def _bias(self, node: Node, unit: Array) -> str:
-        name = node.inputs[2]
-        real = self._array(name)
-        alpha = np.float32(node.attrs.get("alpha", 1.0))
-        scale = np.asarray(unit * alpha, np.float32)
-        counted = np.rint(real.reshape(-1).astype(np.float64) / scale.astype(np.float64)).astype(np.int32)
-        made = self._fresh(f"{node.outputs[0]}:bias")
-        self._dequantise(made, made, counted, scale, None, 0 if scale.ndim else None)
-        return made
-
-    def _dequantise(
-        self, name: str, made: str, counted: Array, scale: Array, zero: Array | None, axis: int | None
-    ) -> None:
-        parts = [self._const(f"{name}:counted", counted), self._const(f"{name}:scale", np.asarray(scale, np.float32))]
-        if zero is not None:
-            parts.append(self._const(f"{name}:zero", zero))
-        attrs: dict[str, Any] = {} if axis is None else {"axis": axis}
-        self.nodes.append(Node("DequantizeLinear", tuple(parts), (made,), attrs, name=f"{made}:dequantize"))
 
 
 def _axis(node: Node, rank: int) -> int | None:
@@ -315,3 +317,29 @@ def _axis(node: Node, rank: int) -> int | None:
     if node.op == "Gemm":
         return 0 if node.attrs.get("transB", 0) else 1
     return 1 if rank == 2 else None
+
+
+# -- scales that learn ------------------------------------------------------------------------------------------------
+
+
+def shares(graph: Graph, learned: Iterable[str]) -> dict[str, float]:
+    """What the rates of the scales among `learned` are multiplied by: one by the number of steps that `graph`, in
+    training, has above and below each.
+
+    By so much a range is larger than a step: an optimizer that makes steps of the size of its rate, as Adam does, moves
+    a range as far as a weight. For the others it is a part of the factor of LSQ (see ops/fake_quantize.py).
+    """
+    makers, asked, found = graph.producers(), {*learned}, dict[str, float]()
+    for node in graph.nodes:
+        if (node.domain, node.op) == ("mezzo", "FakeQuantize"):
+            maker = makers.get(node.inputs[1])
+            name = maker.inputs[0] if maker is not None and maker.op == "Reshape" else node.inputs[1]
+            if name in asked:
+                found[name] = 1 / (node.attrs["high"] - node.attrs["low"])
+    return found
+
+
+def with_scales(optimizer: Optimizer, found: Mapping[str, float]) -> Optimizer:
+    """The optimizer with a group for each scale: its share of the rate, and no decay."""
+    groups = [Group((glob.escape(n),), optimizer.group(n).scale * share, 0.0) for n, share in found.items()]
+    return replace(optimizer, groups=(*groups, *optimizer.groups)) if groups else optimizer
