@@ -24,6 +24,7 @@ from ..runtime.engine import engine
 from ..runtime.optimizer import Group, Optimizer
 from ..runtime.schedule import Schedule
 from ..runtime.session import Session
+from ..train.agree import agree, code
 from ..train.exchange import prefix_of_next
 from ..train.step import COUNT, SCALE, Scaling, Shared, Step, ids_of, update_graph
 from .parameter import Parameter
@@ -243,7 +244,19 @@ class Trainer:
             self._session.next_run = self._updates + 1
         return self._session, arrays
 
+    def _facts(self) -> dict[str, str]:
+        """What all workers of a job have in common."""
+        step = self._step
+        return {
+            "the optimizer": f"{step.optimizer}" + " on the store" * self._on_store,
+            "clipping and gathering": f"clip_norm={step.clip_norm}, clip_value={step.clip_value}, "
+            f"gather={self._gather}, scaling={step.scaling}",
+            "what learns": ", ".join(f"{n} {p.dtype}{list(p.shape or ())}" for n, p in self.params.items()),
+            "the code of mezzo": code(),
+        }
+
     def _join(self, kv: KVStore) -> None:
+        agree(kv, self._prefix, self._facts())
         data = {self._prefix + n: p.data() for n, p in self.params.items()}
         kv.init(data)
         if self._on_store:

@@ -117,6 +117,8 @@ OTHERWISE: dict[str, tuple[dict[str, Any], str]] = {
     "gathering": ({"gather": 2}, "clipping and gathering is clip_norm=None, clip_value=None, gather=2"),
     "weights": ({"freeze": ["*bias"]}, "what learns is 5 tensors of "),
     "loss": ({"loss": "cross_entropy_of_others"}, "the model with its loss is "),
+    "code": ({}, "the code of mezzo is 0.0.0 (of another checkout)"),
+    "blocks": ({"clip_norm": 1.0}, "clipping and gathering is clip_norm=1.0"),
 }
 
 
@@ -125,9 +127,19 @@ def otherwise(kv: KVStore, name: str) -> str:
     how = dict(OTHERWISE[name][0]) if kv.rank else {}
     if "loss" in how:
         how["loss"] = cross_entropy(label_smoothing=0.1)
+    if name == "blocks":
+        net = nn.Dense(2, in_units=3).initialize("xavier")
+        try:
+            gluon.Trainer(net.collect_params(), kvstore=kv, **how)
+        except InputError as error:
+            return error.message
+        return ""
     trainer = Lesson().trainer(kv, **how)
     try:
-        trainer.exchange.join(trainer.parameters, trainer.plan.optimizer, None, trainer._facts())  # type: ignore[union-attr]
+        facts = trainer._facts()
+        if name == "code" and kv.rank:
+            facts["the code of mezzo"] = "0.0.0 (of another checkout)"
+        trainer.exchange.join(trainer.parameters, trainer.plan.optimizer, None, facts)  # type: ignore[union-attr]
     except InputError as error:
         return error.message
     return ""

@@ -33,6 +33,7 @@ from mezzo.tools.cli import cli
 from mezzo.tools.curve import MOST, Epoch, History, curve
 from mezzo.tools.fit import Course, Every
 from mezzo.tools.load import load
+from mezzo.train.loss import LOSSES, register
 
 from .networks import Layers, mlp
 
@@ -564,3 +565,35 @@ def test_a_long_history_stays_short() -> None:
     assert len(history.points) < MOST
     assert history.points[0] == pytest.approx((8.5, 8.5, 0.085))
     assert History.from_dict(json.loads(json.dumps(history.to_dict()))) == history
+
+
+def test_what_a_module_of_ones_own_registers(place: Path) -> None:
+    """An optimizer and a loss, known by name once their module is imported."""
+    (place / "of_mine.py").write_text(
+        "import mezzo as mz\n"
+        "@mz.loss.register\n"
+        "def squares(y, target):\n"
+        "    return (y - target) ** 2\n"
+        "@mz.optimizer.register\n"
+        "class Slow(mz.optimizer.SGD):\n"
+        "    pass\n"
+    )
+    np.savez("rows.npz", x=X, target=np.eye(5, dtype=np.float32)[LABELS])
+    how = ("mlp.onnx", "rows.npz", "--epochs", "1", "--rate", "0.01", "--set", "momentum=0.9")
+    with pytest.raises(InputError, match="squares"):
+        trained(*how, "--loss", "squares", "--optimizer", "sgd")
+    try:
+        trained(*how, "--import", "of_mine", "--loss", "squares", "--optimizer", "slow", out="a.onnx")
+        trained(*how, "--loss", "mse", "--optimizer", "sgd", out="b.onnx")
+        assert Path("a.onnx").read_bytes() == Path("b.onnx").read_bytes()
+    finally:
+        LOSSES.pop("squares", None)
+        KINDS.pop("Slow", None)
+    with pytest.raises(InputError, match="of_yours cannot be imported"):
+        trained(*how, "--import", "of_yours")
+    with pytest.raises(InputError, match="a name of Mezzo"):
+        register(mse)
+
+
+def mse() -> None:
+    """A name that is taken."""

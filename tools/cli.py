@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from ..ops.errors import Cancelled, MezzoError
+from ..ops.errors import Cancelled, InputError, MezzoError
 from . import feeds as inputs
 from .cli_check import check, convert, coverage
 from .fills import given_arrays
@@ -266,6 +269,9 @@ class _Again(click.Command):
 @model_argument
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The ONNX file to write.")
+@click.option(
+    "--import", "modules", multiple=True, metavar="MODULE", help="Import it first: what it registers has a name here."
+)
 @click.option("--loss", default="cross_entropy", show_default=True, help="Or mse, l1, huber, binary_cross_entropy.")
 @click.option("--predict", metavar="NAME", help="The output that learns, of a model with several.")
 @click.option("--train", multiple=True, metavar="PATTERN", help="Train these weights alone (classifier.*).")
@@ -351,6 +357,7 @@ def train(
     quiet: bool,
     into: str | None,
     workers: int | None,
+    modules: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Fine-tune MODEL on DATA: an .npz, a .csv, or a folder with a folder of images for each class.
@@ -362,6 +369,7 @@ def train(
     from .train import train as report
     from .watch import Watch, interruptible
 
+    _imported(modules)
     how, kvstore = Settings(**options), None
     if workers is not None:
         if not present():  # before this process has run anything: the workers do the same again, as a job
@@ -381,6 +389,17 @@ def train(
     if into and into != "-":
         Path(into).write_text(made.json_text() + "\n", "utf8")
     show(made if into == "-" else Report(made.title, made.facts, made.tables[:1]), as_json=into == "-")
+
+
+def _imported(modules: Sequence[str]) -> None:
+    """Import modules of the user's, from the folder of the call too, as `python -m` does."""
+    if modules and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in modules:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise InputError(f"{name} cannot be imported: {error}", where="--import") from error
 
 
 def _write(path: Path, results: dict[str, Any]) -> None:

@@ -5,6 +5,8 @@
 ['binary_cross_entropy', 'cross_entropy', 'huber', 'l1', 'mse']
 >>> loss = cross_entropy(ignore_index=-100, label_smoothing=0.1)
 >>> own = custom(lambda y, target: abs(y - target))
+
+`register` gives a function a name.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -178,6 +180,29 @@ def _always(kind: Tensor, output: Tensor) -> Tensor:
     return kind
 
 
+Own = TypeVar("Own", bound=Callable[..., Any])
+
+
+def register(function: Own | None = None, *, target: str | Tensor | Target | None = "same") -> Any:
+    """Let a function of symbols (see `custom`) be a loss under its name, wherever a loss is named: in Trainer, and in
+    `mezzo train --import MODULE --loss NAME`. A decorator; one that is written again takes the place of the former.
+    Raises InputError for the names of Mezzo.
+
+    >>> @register
+    ... def log_cosh(y, target):
+    ...     return (y - target).cosh().log()
+    >>> loss_named("log_cosh") is LOSSES.pop("log_cosh")
+    True
+    """
+    if function is None:
+        return partial(register, target=target)
+    name = function.__name__
+    if name in OURS:
+        raise InputError(f"{name} is a name of Mezzo", where="loss.register", hint="rename yours")
+    LOSSES[name] = custom(function, target)
+    return function
+
+
 LOSSES: dict[str, Loss] = {
     "cross_entropy": cross_entropy(),
     "mse": _of_means(_squared),
@@ -185,6 +210,7 @@ LOSSES: dict[str, Loss] = {
     "huber": _of_means(_huber),
     "binary_cross_entropy": _of_means(_binary),
 }
+OURS = frozenset(LOSSES)
 # What MXNet and PyTorch call them.
 OTHER_NAMES = {
     "crossentropyloss": "cross_entropy", "softmaxcrossentropyloss": "cross_entropy", "ce": "cross_entropy",
