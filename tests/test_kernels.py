@@ -127,3 +127,16 @@ def test_a_value_may_live_in_a_buffer_from_outside() -> None:
     Instance(bound.program, aligned_empty(bound.program.arena_bytes), around).run([fed], [out])
     np.testing.assert_array_equal(shared, np.exp(fed))
     np.testing.assert_array_equal(out, -np.exp(fed))
+
+
+@pytest.mark.parametrize("channels", [16, 10])
+def test_squares_are_added_up_as_they_lie(channels: int) -> None:
+    """In blocks of channels too, where no bytes lie between them; in another order than the reference's, from more
+    blocks than one."""
+    rng, g = np.random.default_rng(0), GraphBuilder()
+    x = g.input("x", f32(2, channels, 20, 20))
+    y = g.Relu(g.Conv(x, g.const(rng.standard_normal((channels, channels, 3, 3)).astype(np.float32))))
+    session = Session(g.graph([y, g.ReduceSumSquare(y, keepdims=0)]))
+    y, found = session(rng.standard_normal((2, channels, 20, 20)).astype(np.float32))
+    assert "numpy.sum_squares" in {s.choice.kernel for s in session.program.steps}
+    np.testing.assert_allclose(found, np.square(y.astype(np.float64)).sum(), rtol=1e-6)

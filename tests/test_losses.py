@@ -58,7 +58,7 @@ LOSSES: dict[Any, Any] = {"kind": "cross_entropy", "where": (0.5, "l1"), "there"
 def test_several_losses_with_weights_are_those_of_pytorch(tmp_path: Path) -> None:
     torch = peer("torch")
     functions = torch.nn.functional
-    trainer = Trainer(heads(), loss=LOSSES, optimizer=SGD(rate=0.1, momentum=0.9), norm=True)
+    trainer = Trainer(heads(), loss=LOSSES, optimizer=SGD(rate=0.1, momentum=0.9))
     mine = {n: torch.tensor(a, requires_grad=True) for n, a in trainer.parameters.items()}
     stepper = torch.optim.SGD(mine.values(), lr=0.1, momentum=0.9)
     for number in range(6):
@@ -260,7 +260,7 @@ def test_a_schedule_goes_on_from_the_rate_that_is_set(tmp_path: Path) -> None:
 def test_each_step_tells_the_norm_of_its_gradients() -> None:
     graph = mlp(DType.DOUBLE)
     feeds = batch_for(graph, 0)
-    trainer = Trainer(graph, optimizer=SGD(rate=1.0), norm=True)
+    trainer = Trainer(graph, optimizer=SGD(rate=1.0))
     before = {n: a.copy() for n, a in trainer.parameters.items()}
     trainer.step(feeds)
     norm = np.sqrt(sum(((before[n] - a) ** 2).sum() for n, a in trainer.parameters.items()))
@@ -268,16 +268,16 @@ def test_each_step_tells_the_norm_of_its_gradients() -> None:
     clipped = Trainer(graph, optimizer=SGD(rate=1.0), clip_norm=0.01)
     clipped.step(feeds)
     assert clipped.last.norm == pytest.approx(norm, rel=1e-9), "before clipping"
-    scaled = Trainer(mlp(), optimizer=SGD(rate=1.0), amp="fp16", norm=True)
+    scaled = Trainer(mlp(), optimizer=SGD(rate=1.0), amp="fp16")
     scaled.step({**feeds, "x": feeds["x"].astype(np.float32)})
     assert scaled.last.norm == pytest.approx(norm, rel=2e-2), "without the loss scale"
-    halves = Trainer(graph, optimizer=SGD(rate=1.0), gather=2, norm=True)
+    halves = Trainer(graph, optimizer=SGD(rate=1.0), gather=2)
     halves.step(feeds)
     assert halves.last.norm is None, "no update was made"
     halves.step(feeds)
     assert halves.last.norm == pytest.approx(norm, rel=1e-9)
     assert RATE in halves.states
-    quiet = Trainer(graph)
+    quiet = Trainer(graph, norm=False)
     quiet.step(feeds)
     assert quiet.last.norm is None
 

@@ -99,7 +99,7 @@ class Trainer:
         freeze: Sequence[str] = (),
         clip_norm: float | None = None,
         clip_value: float | None = None,
-        norm: bool = False,
+        norm: bool = True,
         gather: int = 1,
         amp: str | Policy | None = None,
         statistics: bool = True,

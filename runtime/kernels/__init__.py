@@ -16,6 +16,7 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     Pointwise(), MatMul(), Gemm(), Movement(), Take(),
     _later("numpy.extremes", "extremes.Extremes", "GlobalMaxPool ReduceMax ReduceMin"),
     _later("numpy.places", "extremes.Places", "ArgMax ArgMin"),
+    _later("numpy.sum_squares", "squares.SumSquares", "ReduceSumSquare"),
     _later("numpy.pad", "pad.Pad", "Pad", True),
     _later("numpy.conv_relu_pool", "strips.ConvReluPool", "mezzo.ConvReluPool"),
     _later("numpy.update", "update.Update", "mezzo.Update"),

@@ -28,7 +28,7 @@ class Extremes:
         x = found[0]
         if x.dtype.numpy.isbuiltin != 1:
             return Declined(f"{x.dtype} is not one of NumPy's own types")
-        axes = _axes(ask, x)
+        axes = axes_of(ask, x)
         return Declined("the axes are not known") if axes is None else Choice(self.name, {"axes": axes})
 
     def prepare(self, work: Work) -> Call:
@@ -68,7 +68,7 @@ class Places:
         return lambda: place(x, axis, out=kept)
 
 
-def _axes(ask: Ask, x: Tensor) -> tuple[int, ...] | None:
+def axes_of(ask: Ask, x: Tensor) -> tuple[int, ...] | None:
     """The axes to go, in order; None where they are not known before the run."""
     if ask.node.op == "GlobalMaxPool":
         return tuple(range(2, x.rank))
