@@ -39,7 +39,7 @@ SKIPPING = ("importorskip", "peer", "referee")  # what skips where a referee is 
 PICKLES = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "torch.load", "torch.save"}
 LONGEST = 600
 # Tables of what is imported later: looked at by tests/test_registry.py and tests/test_later_kernels.py.
-TABLES = ("ops/registry.py", "runtime/kernels/later.py", "tools/lazy.py")
+TABLES = ("ops/registry.py", "runtime/kernels/later.py", "tools/lazy.py", "tools/cli.py")  # the last: modules of users
 
 Import = tuple[int, str]  # line, dotted name: "mezzo.ops.types" for ours, however it was written
 
