@@ -94,6 +94,27 @@ class Local:
                 np.take(self._values[key].stored, rows, 0, out=out)
         return ENDED
 
+    def push_rows(self, key: str, ids: Array, rows: Array) -> Ended:
+        """An optimizer that leaves alone what has no gradient, or is lazy, steps these rows; any other one, an updater,
+        and a value that is replaced get the whole table."""
+        with self._lock:
+            held, rule = self._values[key], self._rule
+            own = None if rule is None else rule.optimizer.of(key)
+            if rule is None or own is None or not (own.lazy_update or own.still):
+                whole = np.zeros_like(held.stored)
+                whole[ids] = rows
+                return self.push(key, (whole,), 0)
+            self._pushes += 1
+            tables = {"": held.stored, **self._states(key, held)}
+            parts = {name: table[ids] for name, table in tables.items()}
+            flat = {name: part.reshape(-1) for name, part in parts.items()}
+            value = flat.pop("")
+            rule.step(key, held.updates, value, np.ascontiguousarray(rows).reshape(-1), flat)
+            held.updates += 1
+            for name, table in tables.items():
+                table[ids] = parts[name]
+        return ENDED
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         return np.zeros(shape, dtype)
 

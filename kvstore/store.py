@@ -20,6 +20,7 @@ from ..ops.errors import InputError, ShapeError
 from ..ops.types import Array
 from ..runtime.engine import Ordered, Variable, engine
 from .later import Handle, Later
+from .rows import Rows, RowSums, are_rows, rows_of
 from .states import Saved, read_states, write_states
 
 Key = str | int
@@ -106,6 +107,11 @@ class Backend(Protocol):
 
     def pushpull(self, key: str, values: Sequence[Array], outs: Sequence[Array], priority: int) -> Ticket:
         """A push and a pull; an array of `outs` may be one of `values`."""
+        ...
+
+    def push_rows(self, key: str, ids: Array, rows: Array) -> Ticket:
+        """Push a value of which these rows (int64, ascending, checked) are given, and the others are zeros. Raises
+        InputError where values do not lie whole in this process."""
         ...
 
     def pull_rows(self, key: str, rows: Array, outs: Sequence[Array], priority: int) -> Ticket:
@@ -197,6 +203,8 @@ class KVStore:
         self._backend, self.consistency = backend, consistency
         self._declared: dict[Key, Declared] = {}
         self._names: dict[str, Key] = {}
+        self._sums = RowSums(self)
+        self._steps = False  # an optimizer or an updater says what a push does
         self._closed = False
 
     # -- who
@@ -231,12 +239,17 @@ class KVStore:
         self, key: Keys, value: Values | None = None, *, priority: int = 0, wait: bool | None = None
     ) -> Handle | None:
         """Push arrays. Returns when they have been taken: the caller may write into them again, except into those from
-        `empty`, which are read in place until the round has ended. With `wait=False` a handle, at once."""
+        `empty`, which are read in place until the round has ended. With `wait=False` a handle, at once.
+
+        A RowSparse of `mz.nd` is a value whose other rows are zeros; an optimizer steps its rows alone where that is
+        the same, or it is lazy. Values have to lie in this process for that (InputError else)."""
         key, value = _spread(key, value)
-        calls: list[Call] = [
-            (declared, (declared.name, self._arrays(declared, given, "push"), priority), ())
-            for declared, given in self._each("push", key, value)
-        ]
+        calls: list[Call] = []
+        for declared, given in self._each("push", key, value):
+            if are_rows(given):
+                self._push_rows(declared, rows_of(given))
+            else:
+                calls.append((declared, (declared.name, self._arrays(declared, given, "push"), priority), ()))
         return self._ended(self._started(self._backend.push, calls, wait), wait)
 
     def pull(self, key: Keys, out: Values | None = None, *, priority: int = 0, wait: bool | None = None) -> Any:
@@ -259,10 +272,14 @@ class KVStore:
         wait: bool | None = None,
     ) -> Any:
         """A push and a pull as one, which is faster; `out` may be `value`, and is for a mapping that comes alone. See
-        both for what is returned."""
+        both for what is returned. Of a RowSparse, without an optimizer, `out` (a RowSparse too) becomes the sum over
+        all workers, when this returns, and the stored value stays as it is: see `sum_rows`."""
         key, value, out = _spread(key, value, out)
         calls: list[Call] = []
         for declared, given, into in self._each("pushpull", key, value, out):
+            if are_rows(given):
+                self._pushpull_rows(declared, rows_of(given), into, priority)
+                continue
             arrays = self._arrays(declared, given, "pushpull")
             targets = self._arrays(declared, into, "pushpull", writable=True)
             calls.append((declared, (declared.name, arrays, targets, priority), targets))
@@ -277,14 +294,45 @@ class KVStore:
         self, key: Keys, out: Values, row_ids: Any, *, priority: int = 0, wait: bool | None = None
     ) -> Handle | None:
         """Copy some rows of values: `out` has the shape (len(row_ids), *shape of a row), in the order of `row_ids`
-        (integers, each below the number of rows; a row may be asked for twice)."""
+        (integers, each below the number of rows; a row may be asked for twice). A RowSparse has these rows then, each
+        once, when this returns."""
         calls: list[Call] = []
         for declared, into, asked in self._each("row_sparse_pull", key, out, row_ids):
             rows = self._rows(declared, asked)
+            if are_rows(into):
+                ids = np.unique(rows)
+                found = np.empty((len(ids), *declared.shape[1:]), declared.dtype)
+                self._start(
+                    declared, self._backend.pull_rows, (declared.name, ids, (found,), priority), (), True
+                ).wait()
+                self._fill(declared, into, (ids, found), "row_sparse_pull")
+                continue
             shape = (len(rows), *declared.shape[1:])
             outs = self._arrays(declared, into, "row_sparse_pull", writable=True, shape=shape)
             calls.append((declared, (declared.name, rows, outs, priority), outs))
         return self._ended(self._started(self._backend.pull_rows, calls, wait), wait)
+
+    def sum_rows(self, key: Key, ids: Array, rows: Array, *, priority: int = 0) -> Rows:
+        """The sum over all workers of a value of which each gives some rows: the numbers of those that anybody gave,
+        ascending, and their sums, with the bits of a dense sum. `ids` are integers, ascending and each once, `rows` has
+        a row for each. Every worker calls it for the same keys in the same order; what is stored stays as it is.
+
+        Only rows travel. Raises InputError in a store that does not sum, or has an optimizer, which would step them.
+
+        >>> import numpy as np
+        >>> from mezzo.kvstore.create import create
+        >>> with create("local") as kv:
+        ...     kv.init("words", np.zeros((1000, 2)))
+        ...     kv.sum_rows("words", np.array([3, 7]), np.ones((2, 2)))
+        (array([3, 7]), array([[1., 1.],
+               [1., 1.]]))
+        """
+        declared = self._of(key, "sum_rows")
+        ids, rows = self._rows_given(declared, (ids, rows), "sum_rows")
+        if self._steps or set(self.consistency) != {"sequential"}:
+            why = "has an optimizer" if self._steps else "does not sum over workers"
+            raise InputError(f"the store {why}", where=self._here("sum_rows"), hint="let the workers update")
+        return (ids, rows) if self.num_workers == 1 else self._sums.sum(declared.name, ids, rows, priority)
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
         """An array whose pushes and pulls need no copy, where the kind of store has such memory (shared between the
@@ -301,12 +349,14 @@ class KVStore:
         `mezzo.optimizer`, or its `to_dict()`. It travels as data. Every worker calls it."""
         data = optimizer if isinstance(optimizer, Mapping) else optimizer.to_dict()
         self._backend.set_optimizer(data)
+        self._steps = True
 
     def set_updater(self, updater: Updater) -> None:
         """From now on `updater(key, received, stored)` says what a push does; it changes `stored` in place. Raises
         InputError in the dist kinds, whose values live in other processes: code does not travel."""
         names = self._names
         self._backend.set_updater(lambda name, received, stored: updater(names[str(name)], received, stored))
+        self._steps = True
 
     def save_optimizer_states(self, path: str | PathLike[str]) -> None:
         """Write the optimizer and its states to a file (safetensors), which is replaced as a whole. Every worker calls
@@ -319,6 +369,7 @@ class KVStore:
     def load_optimizer_states(self, path: str | PathLike[str]) -> None:
         """Take optimizer and states from such a file. Every worker calls it. Raises ModelError for another file."""
         self._backend.load_states(read_states(path))
+        self._steps = True
 
     # -- all together
 
@@ -425,9 +476,9 @@ class KVStore:
                 raise InputError(f"key {declared.key!r}: the array to fill is read-only", where=self._here(verb))
         return arrays
 
-    def _rows(self, declared: Declared, given: Any) -> Array:
+    def _rows(self, declared: Declared, given: Any, verb: str = "row_sparse_pull") -> Array:
         rows = np.asarray(given)
-        where = self._here("row_sparse_pull")
+        where = self._here(verb)
         if not declared.shape:
             raise ShapeError(f"key {declared.key!r} has no rows", where=where)
         if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
@@ -438,6 +489,51 @@ class KVStore:
                 where=where,
             )
         return rows.astype(np.int64)
+
+    # -- rows
+
+    def _rows_given(self, declared: Declared, given: Rows, verb: str) -> Rows:
+        """Some rows of a value, checked."""
+        ids, rows = self._rows(declared, given[0], verb), given[1]
+        shape = (len(ids), *declared.shape[1:])
+        if rows.shape != shape or rows.dtype != declared.dtype:
+            raise ShapeError(
+                f"key {declared.key!r}: {rows.dtype}{list(rows.shape)} for {len(ids)} rows of {declared.dtype}"
+                f"{list(declared.shape)}",
+                where=self._here(verb),
+            )
+        if not (ids[1:] > ids[:-1]).all():
+            raise InputError(f"key {declared.key!r}: rows are given twice, or in another order than their numbers",
+                             where=self._here(verb))  # fmt: skip
+        return ids, rows
+
+    def _push_rows(self, declared: Declared, given: Rows) -> None:
+        ids, rows = self._rows_given(declared, given, "push")
+        self._start(declared, self._backend.push_rows, (declared.name, ids, rows), (), True).wait()
+
+    def _pushpull_rows(self, declared: Declared, given: Rows, out: Any, priority: int) -> None:
+        if not self._steps:
+            self._fill(declared, out, self.sum_rows(declared.key, *given, priority=priority), "pushpull")
+            return
+        self._push_rows(declared, given)
+        if are_rows(out):
+            self.row_sparse_pull(declared.key, out, given[0], priority=priority)
+        else:
+            self.pull(declared.key, out, priority=priority)
+
+    def _fill(self, declared: Declared, out: Any, found: Rows, verb: str) -> None:
+        """Give each RowSparse these rows."""
+        if not are_rows(out):
+            raise InputError(
+                f"key {declared.key!r}: rows go to a RowSparse", where=self._here(verb), hint="give it as out="
+            )
+        for one in out if isinstance(out, list | tuple) else (out,):
+            if (one.shape, one.dtype) != (declared.shape, declared.dtype):
+                raise ShapeError(
+                    f"key {declared.key!r} is {declared.dtype}{list(declared.shape)}, and {one!r} is to be filled",
+                    where=self._here(verb),
+                )
+            one.fill(*found)
 
     # -- what a caller gets
 

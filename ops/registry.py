@@ -41,7 +41,7 @@ MODULES: dict[str, str] = {
         mezzo::ReciprocalGrad Floor Ceil Round Sign Mod Clip mezzo::ClipGrad Max Min mezzo::ExtremeGrad Sum Mean
         Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not Where IsNaN IsInf
     """,
-    "exchange": "mezzo::Emit mezzo::Await",
+    "exchange": "mezzo::Emit mezzo::Await mezzo::SumRows",
     "fake_quantize": "mezzo::FakeQuantize mezzo::FakeQuantizeGrad mezzo::FakeQuantizeScaleGrad",
     "fused": "mezzo::ConvReluPool mezzo::Reorder mezzo::Fused",
     "generate": "Constant ConstantOfShape Range Shape Size NonZero OneHot EyeLike",

@@ -132,6 +132,10 @@ class Exchange:
         (answer,) = self._handles.pop(key).wait()
         return answer if self.on_store else self._buffers[key]
 
+    def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
+        """The sum over all workers of the rows that each has of a gradient: their numbers, and they."""
+        return self.store.sum_rows(self._prefix + key, ids, rows, priority=self._priorities[key])
+
     # -- numbers ----------------------------------------------------------------------------------------------------
 
     @cached_property

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
-from ..ops.exchange import AWAIT, DOMAIN, EMIT
+from ..ops.exchange import AWAIT, DOMAIN, EMIT, SUM_ROWS
 from ..ops.op import Builder, Value
 from ..ops.types import Array
 from ..runtime.autodiff import ONES, fresh, gradients
@@ -79,12 +79,6 @@ class Step:
         if self.optimizer.lazy_update and not self.optimizer.elementwise:
             raise InputError(
                 f"{self.optimizer.kind} measures whole tensors, of which lazy_update steps some rows",
-                where="optimizer",
-                hint="leave out lazy_update",
-            )
-        if self.optimizer.lazy_update and self.shared is not None:
-            raise InputError(
-                "lazy_update with a store, which sums whole tables: which rows the others have read nobody knows",
                 where="optimizer",
                 hint="leave out lazy_update",
             )
@@ -161,7 +155,7 @@ def training_step(
     found, ids = _in_rows(made, step, found, updates)
     grads = _gathered(made, step, params, found, updates)
     if updates and step.shared is not None:
-        grads = _exchanged(made, grads, found, on_store=step.shared.on_store)
+        grads, ids = _exchanged(made, step.shared, grads, found, ids)
     if updates and grads:
         grads, finite = _unscaled(made, step, scale, grads)
         if step.norm:
@@ -276,6 +270,12 @@ def _in_rows(
 
     Gradients that are gathered over several batches are sums of whole tables, and states tell which rows were read.
     """
+    if step.optimizer.lazy_update and step.shared is not None and step.shared.on_store:
+        raise InputError(
+            "rows are summed by the store, and stepped by workers",
+            where="update_on_kvstore=True",
+            hint="leave lazy_update out, or let the workers update: update_on_kvstore=False",
+        )
     g, grads, ids = made.g, dict(found), dict[str, str]()
     for p, dw in found.items():
         reads = reads_of(g, dw)
@@ -317,18 +317,25 @@ def _gathered(
     return grads
 
 
-def _exchanged(made: _Build, grads: Mapping[str, str], found: Mapping[str, str], *, on_store: bool) -> dict[str, str]:
-    """The gradients of all workers together; none where the store updates the parameters. They are awaited in the order
-    in which they are emitted."""
+def _exchanged(
+    made: _Build, shared: Shared, grads: Mapping[str, str], found: Mapping[str, str], ids: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The gradients of all workers together, and the numbers of the rows of some; none where the store updates the
+    parameters. They are awaited in the order in which they are emitted, and rows behind them."""
     g = made.g
     order = {o: i for i, n in enumerate(g.nodes()) for o in n.outputs}
-    first = sorted(grads, key=lambda p: order[found[p]])
+    first = sorted((p for p in grads if p not in ids), key=lambda p: order[found[p]])
     sent = {p: g.op(EMIT, grads[p], domain=DOMAIN, key=p) for p in first}
-    if not on_store:
-        return {p: g.op(AWAIT, sent[p], domain=DOMAIN, key=p) for p in first}
-    for p in first:
-        made.after[p] = g.op(AWAIT, p, sent[p], domain=DOMAIN, key=p)
-    return {}
+    if shared.on_store:
+        for p in first:
+            made.after[p] = g.op(AWAIT, p, sent[p], domain=DOMAIN, key=p)
+        return {}, {}
+    whole = {p: g.op(AWAIT, sent[p], domain=DOMAIN, key=p) for p in first}
+    numbers: dict[str, str] = {}
+    for p, rows in ids.items():
+        about = {"key": p, "size": len(made.first[p]), "workers": shared.workers}
+        numbers[p], whole[p] = g.op(SUM_ROWS, rows, grads[p], domain=DOMAIN, outputs=2, **about)
+    return {p: whole[p] for p in grads}, numbers
 
 
 def _unscaled(

@@ -55,6 +55,13 @@ class HostStore:
         self._pulls += 1
         return self.group.start(self.operation(self.group, self._values[key], (), outs, True, priority, rows))
 
+    def push_rows(self, key: str, ids: Array, rows: Array) -> Operation:
+        raise InputError(
+            "rows can be summed here, and not be stored or stepped: values lie in parts, or on servers",
+            where=f"push in {self.kind}, rank {self.rank}",
+            hint="pushpull(key, rows, out=rows), and let the workers update: update_on_kvstore=False",
+        )
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         return self.group.empty(shape, dtype)
 

@@ -96,6 +96,10 @@ class RowSparse:
         else:
             raise InputError("rows are assigned rows, a whole table, or 0", where="assign")
 
+    def fill(self, ids: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> None:
+        """Have copies of these rows, whose numbers are int64, ascending and each there once."""
+        self._ids, self._rows = as_array(ids, self.device), as_array(rows, self.device)
+
     def __add__(self, other: Any) -> Any:
         if isinstance(other, Array):
             return self.tostype("default") + other

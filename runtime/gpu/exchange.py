@@ -89,6 +89,9 @@ class Carried:
     def wait(self, key: str) -> Array:
         return self._store.wait(key)
 
+    def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
+        return self._store.sum_rows(key, ids, rows)
+
     def sending(self, key: str, x: Any, known: Tensor) -> Call:
         """What sends a value of the device on its way."""
         mirror, buffer = self._mirror(key, known), self._store.buffer(key, known)

@@ -25,6 +25,7 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     _later("numpy.gather_rows", "rows.GatherGradRows", "mezzo.GatherGradRows"),
     _later("numpy.update_rows", "rows.UpdateRows", "mezzo.UpdateRows"),
     _later("exchange", "exchange.Exchanges", "mezzo.Await mezzo.Emit"),
+    _later("exchange.rows", "exchange.SumRows", "mezzo.SumRows"),
     Reference(),
 )  # fmt: skip
 

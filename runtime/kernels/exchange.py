@@ -1,4 +1,4 @@
-"""Emit and Await: a value in a buffer of the store is handed over there, and taken back when others have added theirs.
+"""Emit, Await and SumRows: what is handed over to a store, and taken back when others have added theirs.
 
 Without a store both are the identity, which costs nothing where operand and result share their bytes.
 """
@@ -10,7 +10,8 @@ from functools import partial
 import numpy as np
 
 from ...ops import DType, Tensor
-from ...ops.exchange import AWAIT, DOMAIN, EMIT
+from ...ops.errors import InputError
+from ...ops.exchange import AWAIT, DOMAIN, EMIT, SUM_ROWS
 from ...ops.types import Array
 from ..graph import Node
 from .kernel import Alias, Ask, Call, Choice, Declined, Exchange, Work, nothing
@@ -47,6 +48,42 @@ class Exchanges:
                 np.copyto(out, answer)
 
         return taken
+
+
+class SumRows:
+    """Rows go to the store and come back in one step."""
+
+    name = "exchange.rows"
+
+    def serves(self, node: Node) -> bool:
+        return node.domain == DOMAIN and node.op == SUM_ROWS
+
+    def select(self, ask: Ask) -> Choice | Declined:
+        if not all(isinstance(t, Tensor) and t.static for t in (*ask.inputs, *ask.outputs)):
+            return Declined("sizes are not known")
+        return Choice(self.name, capturable=False)
+
+    def prepare(self, work: Work) -> Call:
+        (ids, rows), (numbers, sums), exchange = work.inputs, work.outputs, work.exchange
+        assert ids is not None and rows is not None and numbers is not None and sums is not None
+        key, size = str(work.node.attrs["key"]), int(work.node.attrs["size"])
+
+        def run() -> None:
+            kept = ids < size
+            found = ids[kept], rows[kept]
+            if exchange is not None:
+                found = exchange.sum_rows(key, *found)
+            count = len(found[0])
+            if count > len(numbers):
+                raise InputError(
+                    f"the workers have read {count} rows together, and there is room for {len(numbers)}",
+                    where=f"key {key!r}",
+                    hint="give every worker as many indices: pad what is shorter",
+                )
+            numbers[:count], numbers[count:] = found[0], size
+            sums[:count], sums[count:] = found[1], 0
+
+        return run
 
 
 def _emit(exchange: Exchange, key: str, x: Array, buffer: Array, out: Array) -> Call:

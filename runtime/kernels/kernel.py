@@ -124,6 +124,11 @@ class Exchange(Protocol):
         """What the store answers, once it does: the buffer, or an array that is valid until the next `emit`."""
         ...
 
+    def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
+        """The rows that any process has of a value, summed: their numbers, ascending, and they. Waits for the others;
+        valid until the next sum of the key."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Work:

@@ -1,0 +1,99 @@
+"""Rows of tables over several workers: first who has which, then those that any worker has, as one dense value.
+
+Both are rounds of the store as it is: the sums have the order, and the bits, of dense ones in every layout. What
+travels is the numbers of all workers' rows, and of the table the rows that anybody has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..ops.types import Array
+
+if TYPE_CHECKING:
+    from .store import KVStore
+
+FIRST = 256  # rows of a worker that the first round has room for
+Rows = tuple[Array, Array]  # their numbers, ascending and each once; and they
+
+
+def room_for(count: int) -> int:
+    """At least as many, and at most a quarter more, of few kinds: a store has a key for each.
+
+    >>> [room_for(n) for n in (0, 1, 5, 9, 100, 257)]
+    [1, 1, 5, 10, 112, 320]
+    """
+    step = 1 << max(0, (max(1, count) - 1).bit_length() - 3)
+    return -(-max(1, count) // step) * step
+
+
+def are_rows(given: Any) -> bool:
+    """Whether a value is a RowSparse of `mz.nd`, or a list of them, one per device."""
+    several = given if isinstance(given, list | tuple) else (given,)
+    return bool(several) and all(getattr(x, "stype", "") == "row_sparse" for x in several)
+
+
+def rows_of(given: Any) -> Rows:
+    """The sum of such values, when they are computed."""
+    several = given if isinstance(given, list | tuple) else (given,)
+    parts = [(x.indices.asnumpy(), x.data.asnumpy()) for x in several]
+    return parts[0] if len(parts) == 1 else union(parts)
+
+
+def union(parts: Sequence[Rows]) -> Rows:
+    """The sum of several, in their order."""
+    ids = np.unique(np.concatenate([ids for ids, _ in parts]))
+    first = parts[0][1]
+    total = np.zeros((len(ids), *first.shape[1:]), first.dtype)
+    for own, rows in parts:
+        total[np.searchsorted(ids, own)] += rows
+    return ids, total
+
+
+class RowSums:
+    """Sums of rows by the rounds of a store that sums. Every worker calls for the same keys in the same order."""
+
+    def __init__(self, store: KVStore) -> None:
+        self._store = store
+        self._room: dict[str, int] = {}
+        self._places: dict[str, Array] = {}
+
+    def sum(self, key: str, ids: Array, rows: Array, priority: int) -> Rows:
+        """The rows that any worker has, summed over all. They are valid until the next sum of the key."""
+        shown = self._shown(key, ids, priority)
+        many = room_for(len(shown))
+        name = f"{key}/rows/{many}"
+        place = self._place(name, (many, *rows.shape[1:]), rows.dtype)
+        place[...] = 0
+        place[np.searchsorted(shown, ids)] = rows
+        self._store.pushpull(name, place, place, priority=priority, wait=True)
+        return shown, place[: len(shown)]
+
+    def _shown(self, key: str, ids: Array, priority: int) -> Array:
+        """The numbers of the rows that any worker has. Whoever has more of them than there was room for makes all of
+        them ask again: all see how many there are."""
+        store = self._store
+        while True:
+            room = self._room.setdefault(key, FIRST)
+            name = f"{key}/ids/{room}"
+            place = self._place(name, (store.num_workers, 1 + room), np.dtype(np.int64))
+            place[...] = 0
+            mine = place[store.rank]
+            mine[0] = len(ids)
+            mine[1 : 1 + len(ids)] = ids[:room]
+            store.pushpull(name, place, place, priority=priority, wait=True)
+            most = int(place[:, 0].max())
+            if most <= room:
+                return np.unique(np.concatenate([row[1 : 1 + row[0]] for row in place]))
+            self._room[key] = room_for(most)
+
+    def _place(self, name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+        """Memory of the store for a round of this size, whose key is declared with it."""
+        found = self._places.get(name)
+        if found is None:
+            self._store.init(name, np.zeros(shape, dtype))
+            found = self._places[name] = self._store.empty(shape, dtype)
+        return found
