@@ -32,8 +32,11 @@ class Rowwise(OneDnn):
     inplace = True
 
     def _aliases(self, ask: Ask, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
-        first = chain(ask.node)[0].operands[0]
-        return (a for a in super()._aliases(ask, found, layouts) if a.input == first)
+        first, *rest = chain(ask.node)
+        again = {at for link in rest for at in link.operands}
+        return (
+            a for a in super()._aliases(ask, found, layouts) if a.input == first.operands[0] and a.input not in again
+        )
 
 
 class Softmax(Rowwise):

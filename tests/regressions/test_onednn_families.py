@@ -130,3 +130,16 @@ def test_one_result_of_several(wanted: int) -> None:
     g = GraphBuilder()
     made = g.op("LayerNormalization", g.input("x", f32(3, 5)), numbers(5), outputs=3, axis=-1)
     check(g.graph([made[wanted]]))
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "LayerNormalization"])
+@pytest.mark.parametrize("then", ["Add", "Mul"])
+@pytest.mark.parametrize("dims", [(1, 1, 1, 1), (2, 3, 1)])
+def test_rows_beside_what_they_were_made_of(dims: tuple[int, ...], then: str, op: str) -> None:
+    """The result was written over the operand of its post-op, which is what the rows were made of."""
+    for axis in range(len(dims)) if op != "LayerNormalization" else [len(dims) - 1]:
+        g = GraphBuilder()
+        x = g.Exp(g.input("x", f32(*dims)))
+        rows = g.op(op, x, *(() if "Soft" in op else (np.ones(dims[-1], np.float32),)), axis=axis)
+        y = g.Tanh(g.op(then, x, rows))
+        check(g.graph([g.MatMul(y, np.eye(dims[-1], dtype=np.float32))]))
