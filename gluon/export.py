@@ -16,7 +16,10 @@ from ..runtime.arrays.array import Array
 from ..runtime.autodiff import fresh
 from ..runtime.graph import Graph, Node
 from ..runtime.infer import infer
+from ..runtime.passes.expand import expand
+from ..runtime.passes.identities import PAIRS
 from ..runtime.passes.prune import prune
+from ..runtime.passes.rewrite import rewrite
 from ..runtime.typed import TypedBuilder
 from .guards import Guards
 from .recorder import GraphBreak
@@ -57,7 +60,13 @@ def _plain(block: HybridBlock, inputs: Sequence[Array]) -> Graph:
         initializers={**graph.initializers, **known},
         name=type(block).__name__,
     )
-    return prune(_renamed(graph, {o: f"output{i}" for i, o in enumerate(graph.outputs)})).verify()
+    return prune(_apart(_renamed(graph, {o: f"output{i}" for i, o in enumerate(graph.outputs)}))).verify()
+
+
+def _apart(graph: Graph) -> Graph:
+    """The graph without complex numbers that are put together and taken apart again: ONNX has hardly any."""
+    written = expand(graph, lambda n: (n.domain, n.op) == ("mezzo", "Conj"), graph.types)
+    return rewrite(graph if written is graph else infer(written), PAIRS)
 
 
 def _renamed(graph: Graph, names: dict[str, str]) -> Graph:

@@ -29,7 +29,7 @@ def _taken(part: Any, arrays: list[Array]) -> Any:
         arrays.append(part)
         return Slot(len(arrays) - 1)
     if isinstance(part, list | tuple):
-        return type(part)(_taken(v, arrays) for v in part)
+        return _like(part, [_taken(v, arrays) for v in part])
     if isinstance(part, dict):
         return {k: _taken(v, arrays) for k, v in part.items()}
     return part
@@ -40,7 +40,13 @@ def filled(shell: Any, arrays: Sequence[Any]) -> Any:
     if isinstance(shell, Slot):
         return arrays[shell]
     if isinstance(shell, list | tuple):
-        return type(shell)(filled(v, arrays) for v in shell)
+        return _like(shell, [filled(v, arrays) for v in shell])
     if isinstance(shell, dict):
         return {k: filled(v, arrays) for k, v in shell.items()}
     return shell
+
+
+def _like(several: Any, values: list[Any]) -> Any:
+    """A list or a tuple of other values; one with names for its places too."""
+    kind = type(several)
+    return kind(*values) if hasattr(kind, "_fields") else kind(values)

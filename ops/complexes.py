@@ -23,24 +23,26 @@ TAKING = frozenset(
     Resize ReverseSequence Scatter ScatterElements ScatterND SequenceAt SequenceConstruct SequenceErase SequenceInsert
     Slice SpaceToDepth Split SplitToSequence Squeeze TensorScatter Tile Transpose Trilu Unique Unsqueeze Where
     Await Emit GatherGrad PadGrad Reorder ReshapeTo SliceGrad
-    Cast CastLike Cofactors Conj CumProd CumSum Det Fused Gemm MatMul ReduceMean ReduceProd ReduceSum SumTo
+    Cast CastLike Cholesky Cofactors Conj CumProd CumSum Det Fused Gemm MatMul PInv QR ReduceMean ReduceProd ReduceSum
+    Solve SumTo
     """.split()
 )
 ALONE = {"GridSample": 0, "OneHot": 2, "Resize": 0}  # the only input that may be complex
 # What these return has a type of its own, and loses nothing.
 MEASURING = frozenset(
     """
-    BitCast If Loop NonZero OptionalHasElement RandomNormalLike RandomUniformLike RealImag Scan ScanRows SequenceLength
-    SequenceMap Shape Size
+    BitCast Eigh If Loop NonZero OptionalHasElement RandomNormalLike RandomUniformLike RealImag SVD Scan ScanRows
+    SequenceLength SequenceMap Shape Size SlogDet
     """.split()
 )
 # Gradients of complex numbers z are dL/dRe z + 1j * dL/dIm z. Rules that give these as they stand: sums, moved
 # elements, and those that are written for it.
 STRAIGHT = frozenset(
     """
-    Add Cast CastLike Complex Concat Conj CumSum DepthToSpace Expand Flatten Gather GatherElements GatherGrad GatherND
-    Identity Mean Neg Pad PadGrad RealImag ReduceMean ReduceSum Reshape ScatterElements ScatterND Slice SliceGrad
-    SpaceToDepth Split Squeeze StopGradient Sub Sum SumTo Tile Transpose Trilu Unsqueeze Where
+    Add Cast CastLike Cholesky Complex Concat Conj CumSum DepthToSpace Eigh Expand Flatten Gather GatherElements
+    GatherGrad GatherND Identity Mean Neg PInv Pad PadGrad QR RealImag ReduceMean ReduceSum Reshape SVD ScatterElements
+    ScatterND Slice SliceGrad SlogDet Solve SpaceToDepth Split Squeeze StopGradient Sub Sum SumTo Tile Transpose Trilu
+    Unsqueeze Where
     """.split()
 )
 # Functions with a complex derivative: the gradient is the conjugate of what the rule makes of the conjugate.
@@ -90,6 +92,11 @@ def derived(
     return [dx if dx is None else g.Conj(dx, domain="mezzo") for dx in record.grad_rule(g, turned, ys, xs, **attrs)]
 
 
+def part_of(g: Builder, x: Value, which: int) -> Value:
+    """The real (0) or imaginary (1) parts of complex numbers."""
+    return g.Gather(g.RealImag(x, domain="mezzo"), g.const(which), axis=-1)
+
+
 def real_part(g: Builder, x: Value) -> Value:
     """The real parts of complex numbers."""
-    return g.Gather(g.RealImag(x, domain="mezzo"), g.const(0), axis=-1)
+    return part_of(g, x, 0)

@@ -34,6 +34,7 @@ MODULES: dict[str, str] = {
     "conv": "Conv ConvTranspose",
     "conv_grads": "mezzo::ConvGradInput mezzo::ConvGradWeights",
     "decoding": "RotaryEmbedding TensorScatter CausalConvWithState LinearAttention",
+    "decompositions": "mezzo::Solve mezzo::PInv mezzo::SlogDet mezzo::Cholesky mezzo::Eigh mezzo::SVD mezzo::QR",
     "deform": "DeformConv mezzo::DeformConvGrad Col2Im",
     "detection": "NonMaxSuppression",
     "elementwise": """

@@ -70,8 +70,9 @@ def dft(
     points = count if count is not None else 2 * (along - 1) if inverse and onesided else along
     if points < 1 and (points < 0 or count is not None or (onesided and not inverse)):
         raise ShapeError(f"a transform of {points} points", hint="give it at least one")
-    if not points:  # nothing comes of nothing, where the result has no elements
-        shape = [0 if a == at else n for a, n in enumerate(input.shape[:-1])]
+    if not points or not along:  # nothing comes of nothing, zeros of as many points; NumPy's would be what lay there
+        bins = points // 2 + 1 if onesided and not inverse else points
+        shape = [bins if a == at else n for a, n in enumerate(input.shape[:-1])]
         return k.xp.zeros((*shape, 1 if inverse and onesided else 2), input.dtype)
     if inverse and onesided:
         return fft.irfft(x, count, at)[..., None].astype(input.dtype)

@@ -15,7 +15,7 @@ from mezzo.gluon.block import Block
 from mezzo.gluon.hybrid import HybridBlock
 from mezzo.ops.errors import MezzoError
 from mezzo.runtime import arrays as nd
-from mezzo.runtime.arrays import linalg
+from mezzo.runtime.arrays import fft, linalg
 from mezzo.runtime.arrays.array import Array
 
 UNFIT = (MezzoError, TypeError, ValueError)  # what calls with other arguments than are meant end with
@@ -310,6 +310,45 @@ FUNCTIONS: dict[str, Recipe] = {
     "bitwise_left_shift": _of(nd.bitwise_left_shift, whole, whole),
     "bitwise_right_shift": _of(nd.bitwise_right_shift, whole, whole),
 }
+# Functions that no operators of ONNX make up: graphs with them are kept in .mezzo files.
+WITHOUT_ONNX = {
+    "cholesky", "eigh", "eigvalsh", "inv", "matrix_rank", "pinv", "qr", "slogdet", "solve", "svd", "svdvals",
+}  # fmt: skip
+
+
+def _stacked(call: Call) -> Recipe:
+    """A function of stacks of matrices with an inverse."""
+    steep = np.diag([3.0, 2.0, 1.0]).astype(np.float32)
+    return lambda x, *more: call(x + nd.asarray(steep), *more), lambda rng, n: (unit(rng, n, 3, 3),)
+
+
+FUNCTIONS |= {
+    "cholesky": _stacked(lambda x: nd.linalg.cholesky(x @ x.mT + nd.eye(3))),
+    "eigh": _stacked(lambda x: tuple(nd.linalg.eigh(x))),
+    "eigvalsh": _stacked(nd.linalg.eigvalsh),
+    "inv": _stacked(nd.linalg.inv),
+    "matrix_rank": _stacked(nd.linalg.matrix_rank),
+    "pinv": _stacked(lambda x: nd.linalg.pinv(x[:, 1:])),
+    "qr": _stacked(lambda x: tuple(nd.linalg.qr(x[..., 1:]))),
+    "slogdet": _stacked(lambda x: tuple(nd.linalg.slogdet(x))),
+    "solve": (nd.linalg.solve, lambda rng, n: (nd.eye(3) * 2 + unit(rng, n, 3, 3), unit(rng, n, 3, 2))),
+    "svd": _stacked(lambda x: tuple(nd.linalg.svd(x[:, :2], full_matrices=False))),
+    "svdvals": _stacked(nd.linalg.svdvals),
+}
+FUNCTIONS |= {  # complex numbers on the way, real ones at both ends
+    "fft": _of(lambda x, y: abs(nd.fft.fft(x)) * y, unit, unit),
+    "ifft": _of(lambda x: nd.imag(nd.fft.ifft(x, n=6, norm="ortho")), unit),
+    "fftn": _of(lambda x: nd.real(nd.fft.fftn(x, axes=(1, 2))), unit, shape=(3, 4)),
+    "ifftn": _of(lambda x: nd.real(nd.fft.ifftn(x, axes=(1, 2))), unit, shape=(3, 4)),
+    "rfft": _of(lambda x: abs(nd.conj(nd.fft.rfft(x))), unit),
+    "irfft": _of(lambda x: nd.fft.irfft(nd.fft.rfft(x), n=5), unit),
+    "rfftn": _of(lambda x: nd.imag(nd.fft.rfftn(x, axes=(1, 2))), unit, shape=(3, 4)),
+    "irfftn": _of(lambda x: nd.fft.irfftn(nd.fft.rfftn(x, axes=(1, 2)), axes=(1, 2)), unit, shape=(3, 4)),
+    "hfft": _of(lambda x: nd.fft.hfft(nd.fft.fft(x, n=3)), unit),
+    "ihfft": _of(lambda x: nd.imag(nd.fft.ihfft(x)), unit),
+    "fftfreq": _of(lambda x: x * nd.fft.fftfreq(4), unit),
+    "rfftfreq": _of(lambda x: x[..., :3] * nd.fft.rfftfreq(4), unit),
+}
 SORTS = (unit, whole, flags)
 
 
@@ -317,6 +356,7 @@ def functions() -> dict[str, Call]:
     """All functions of `mz.nd` that compute, those of its extensions too."""
     found = {n: getattr(nd, n) for n in nd.__all__ if n not in NO_FUNCTIONS}
     found |= {n: getattr(linalg, n) for n in linalg.__all__ if n not in found}
+    found |= {n: getattr(fft, n) for n in fft.__all__ if n not in found}
     return found
 
 

@@ -276,7 +276,8 @@ def functions() -> dict[str, Case]:
         else:
             raise AssertionError(f"no case for linalg.{name}")
     for name in strict.fft.__all__:
-        numbered: Case = lambda xp, a, t, name=name: getattr(xp, name)(5)  # type: ignore[misc]  # noqa: E731
+        # numbers are float32 where no element type is given, NumPy's float64
+        numbered: Case = lambda xp, a, t, name=name: np.asarray(getattr(xp, name)(5)).astype("float32")  # type: ignore[misc]  # noqa: E731
         found[f"fft.{name}"] = _inside("fft", numbered if "freq" in name else one(name, special=False))
     return found
 

@@ -16,7 +16,7 @@ from mezzo.gluon import Trainer, loss, nn
 from mezzo.gluon.block import Block
 from mezzo.gluon.hybrid import GraphBroken, HybridBlock
 from mezzo.ops import OPS, Tensor
-from mezzo.ops.errors import MezzoError
+from mezzo.ops.errors import MezzoError, UnsupportedModel
 from mezzo.runtime import arrays as nd
 from mezzo.runtime import autograd
 from mezzo.runtime.arrays import random
@@ -214,9 +214,24 @@ TRACED = [n for n in recipes.functions() if n not in recipes.DECIDED]
 
 @pytest.mark.parametrize("names", parts(TRACED), ids=lambda names: f"{names[0]} to {names[-1]}")
 def test_functions(names: list[str], tmp_path: Path) -> None:
-    net, several = together([functional(n) for n in names])
-    check(net, several)
-    elsewhere(net, [several[0], several[2]], tmp_path / "net.onnx", in_mezzo)
+    for some_names, file in of_formats(names):
+        net, several = together([functional(n) for n in some_names])
+        check(net, several)
+        elsewhere(net, [several[0], several[2]], tmp_path / file, in_mezzo)
+
+
+def of_formats(names: Sequence[str]) -> list[tuple[list[str], str]]:
+    """Functions that ONNX has operators for, and others, with the files that they are exported to."""
+    inside = [n for n in names if n not in recipes.WITHOUT_ONNX]
+    others = [n for n in names if n in recipes.WITHOUT_ONNX]
+    return [(some, file) for some, file in ((inside, "net.onnx"), (others, "net.mezzo")) if some]
+
+
+@pytest.mark.parametrize("name", sorted(recipes.WITHOUT_ONNX))
+def test_functions_that_onnx_has_no_operators_for(name: str, tmp_path: Path) -> None:
+    call, several = functional(name)
+    with pytest.raises(UnsupportedModel, match=r"is no operator of ONNX(.|\n)*\.mezzo"):
+        Of(call).export(tmp_path / "net.onnx", *several[0])
 
 
 @pytest.mark.parametrize("name", sorted(recipes.DECIDED))
@@ -238,11 +253,12 @@ def test_functions_whose_size_the_numbers_decide(name: str) -> None:
 def test_functions_thoroughly(name: str, tmp_path: Path) -> None:
     call, several = functional(name)
     check(Of(call), several, thorough=True)
-    elsewhere(Of(call), several, tmp_path / "net.onnx", in_mezzo)
+    ((_, file),) = of_formats([name])
+    elsewhere(Of(call), several, tmp_path / file, in_mezzo)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", TRACED)
+@pytest.mark.parametrize("name", [n for n in TRACED if n not in recipes.WITHOUT_ONNX])
 def test_exported_functions_in_onnx_runtime(name: str, tmp_path: Path) -> None:
     referee()
     call, several = functional(name)

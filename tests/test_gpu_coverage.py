@@ -25,6 +25,7 @@ HOST_ALONE = """
 LACKING = """
     com.microsoft::DynamicQuantizeLSTM
     mezzo::Complex mezzo::Conj mezzo::RealImag
+    mezzo::Cholesky mezzo::Eigh mezzo::PInv mezzo::QR mezzo::SVD mezzo::SlogDet mezzo::Solve
 """
 
 

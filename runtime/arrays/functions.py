@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ...ops.errors import InputError
-from . import linalg
+from . import fft, linalg
 from .array import Array
 from .creation import (
     arange,
@@ -250,6 +250,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "fft",
     "finfo",
     "flip",
     "float16",

@@ -1,18 +1,33 @@
-"""`mz.nd.linalg`: what of the standard's extension the operators carry. The rest is listed with its reason in
-tests/array_api_gaps.txt.
+"""`mz.nd.linalg`: the extension of the array API standard, whole.
 
 >>> from mezzo.runtime import arrays as nd
->>> float(nd.linalg.det(nd.asarray([[2.0, 1.0], [1.0, 3.0]])))
+>>> x = nd.asarray([[2.0, 1.0], [1.0, 3.0]])
+>>> float(nd.linalg.det(x))
 5.0
+>>> nd.linalg.solve(x, nd.asarray([3.0, 4.0])).tolist()
+[1.0, 1.0]
 """
 
+from .matrices import (
+    cholesky,
+    eigh,
+    eigvalsh,
+    inv,
+    matrix_norm,
+    matrix_power,
+    matrix_rank,
+    pinv,
+    qr,
+    slogdet,
+    solve,
+    svd,
+    svdvals,
+)
 from .products import (
     cross,
     det,
     diagonal,
     matmul,
-    matrix_norm,
-    matrix_power,
     matrix_transpose,
     outer,
     tensordot,
@@ -22,14 +37,25 @@ from .products import (
 )
 
 __all__ = [
+    "cholesky",
     "cross",
     "det",
     "diagonal",
+    "eigh",
+    "eigvalsh",
+    "inv",
     "matmul",
     "matrix_norm",
     "matrix_power",
+    "matrix_rank",
     "matrix_transpose",
     "outer",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+    "svdvals",
     "tensordot",
     "trace",
     "vecdot",

@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, and what of the extension `linalg` the operators carry.
+"""Products of matrices and vectors, and of the extension `linalg` what needs no decomposition.
 
 https://data-apis.org/array-api/2024.12/API_specification/linear_algebra_functions.html
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.errors import InputError, ShapeError
+from ...ops.errors import ShapeError
 from ...ops.rules import axes_of, axis_of
 from .array import Array
 from .elementwise import abs as absolute
@@ -105,35 +105,6 @@ def det(x: Array, /) -> Array:
     return made
 
 
-def matrix_power(x: Array, n: int, /) -> Array:
-    """A matrix times itself. Raises InputError for negative powers: no operator inverts."""
-    from .creation import eye
-    from .shaping import broadcast_to
-
-    if n < 0:
-        raise InputError(f"power {n}", where="mezzo.nd.linalg.matrix_power", hint="no operator inverts a matrix")
-    if n == 0:
-        return broadcast_to(eye(x.shape[-1], dtype=x.dtype, device=x.device), x.shape).copy()
-    half = matrix_power(x, n // 2) if n > 1 else None
-    if half is None:
-        return x.copy()
-    whole = matmul(half, half)
-    return matmul(whole, x) if n % 2 else whole
-
-
-def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: float | str | None = "fro") -> Array:
-    """The norm of each matrix: `fro`, 1, -1, inf or -inf. Raises InputError for those that need singular values."""
-    one = _sizes(x)
-    if ord == "fro":
-        return reduced("ReduceL2", one, (-2, -1), keepdims)
-    if ord not in (1, -1, math.inf, -math.inf):
-        raise InputError(f"ord={ord!r}", where="mezzo.nd.linalg.matrix_norm", hint="no operator has singular values")
-    inner, outer_axis = (-2, -1) if ord in (1, -1) else (-1, -2)
-    sums = reduced("ReduceL1", one, inner, True)
-    made = reduced("ReduceMax" if ord > 0 else "ReduceMin", sums, outer_axis, True)
-    return made if keepdims else reshape(made, one.shape[:-2])
-
-
 def _sizes(x: Array) -> Array:
     """Floats whose norm is that of the array: for complex numbers how long they are."""
     one = floats(x)
@@ -160,6 +131,6 @@ def vector_norm(x: Array, /, *, axis: Axis = None, keepdims: bool = False, ord: 
 
 
 __all__ = [
-    "cross", "det", "diagonal", "dot", "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "outer",
-    "tensordot", "trace", "vecdot", "vector_norm",
+    "cross", "det", "diagonal", "dot", "matmul", "matrix_transpose", "outer", "tensordot", "trace", "vecdot",
+    "vector_norm",
 ]  # fmt: skip

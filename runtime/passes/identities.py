@@ -88,7 +88,25 @@ def _as_cast(m: Match) -> Replacement:
     return Replacement({}, (made,))
 
 
+def _other_way(op: str, after: str) -> Rule:
+    """What puts complex numbers together behind what takes them apart, and the other way round."""
+    inner = Pattern(after, (Leaf("x"),), domain="mezzo")
+
+    def back(m: Match) -> str | None:
+        before, made = m.tensor(m.values["x"]), m.tensor(m.root.outputs[0])
+        return (
+            None if before is not None and made is not None and before.dtype is made.dtype else "element types differ"
+        )
+
+    return Rule(
+        f"{op} of {after}", Pattern(op, (inner,), domain="mezzo"), back,
+        lambda m: Replacement({m.root.outputs[0]: m.values["x"]}),
+    )  # fmt: skip
+
+
+PAIRS: tuple[Rule, ...] = (_other_way("RealImag", "Complex"), _other_way("Complex", "RealImag"))
 RULES: tuple[Rule, ...] = (
+    *PAIRS,
     _drops("Identity", _always),
     _drops("StopGradient", _always, "mezzo"),
     Rule("CastLike as Cast", Pattern("CastLike", (Leaf("x"), Leaf("like"))), _known_type, _as_cast),
