@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Self
 
+import numpy as np
+
 from ..exporters import save_onnx
 from ..ops.errors import InputError
 from ..runtime import arrays as nd
@@ -18,6 +20,7 @@ from ..runtime.arrays.array import Array
 from ..runtime.arrays.kinds import Kind
 from ..runtime.arrays.random import generator
 from ..runtime.arrays.recording import RECORDING
+from ..runtime.arrays.running import as_arrays
 from ..runtime.engine import Variable
 from ..runtime.graph import Graph
 from ..runtime.session import Session
@@ -25,7 +28,7 @@ from ..train.amp import Policy, mixed, policy_named
 from .block import Block
 from .export import Dynamic, exported
 from .guards import OTHERS, Guards, Unguarded, Watch, attributes, numpys_state, of_blocks, snapshot
-from .nest import filled, flat
+from .nest import filled, flat, numbers
 from .recorder import READ, Cut, GraphBreak, Recorder
 from .trace import MISSING, Trace, trace
 
@@ -145,8 +148,12 @@ class HybridBlock(Block):
         if not options and all(x.__class__ is Array for x in args):
             inputs, others = args, None
             key: Any = (*[x._kind for x in args], training)
+        elif not options and all(x.__class__ is Array or numbers(x) for x in args):
+            inputs, others = as_arrays(args), None
+            key = (*[x._kind for x in inputs], training)
         else:
-            inputs, others = flat((list(args), options))
+            inputs, others = flat((list(args), options), numpys=True)
+            inputs = as_arrays(inputs)
             try:
                 key = (tuple(x._kind for x in inputs), snapshot(others), training)
             except Unguarded:
@@ -174,7 +181,7 @@ class HybridBlock(Block):
             return super().__call__(*args, **options)  # the first input tells the shapes
         try:
             with _LOCK:
-                traced = self._trace(inputs, others, known)
+                traced = self._trace(inputs, others, known, _numpys_among(args, options))
         except GraphBreak as error:
             found = Break(type(self).__name__, error.reason, error.where, error.remedy)
             if self._fullgraph:
@@ -201,8 +208,9 @@ class HybridBlock(Block):
             warnings.warn(str(found), GraphBroken, stacklevel=4)
         return self._imperatively(found, args, options)
 
-    def _trace(self, inputs: Sequence[Array], others: Any, known: Trace | None) -> Trace:
-        """Trace a call; `known` is what goes another way where this one begins, and takes it up."""
+    def _trace(self, inputs: Sequence[Array], others: Any, known: Trace | None, numpys: bool) -> Trace:
+        """Trace a call; `known` is what goes another way where this one begins, and takes it up. `numpys` says that
+        some of the inputs were given as arrays of NumPy."""
         guards, watch = Guards(), Watch()
         held = {path: snapshot(attributes(b)) for path, b in self.named_blocks()}
         chance = numpys_state(self)
@@ -214,9 +222,17 @@ class HybridBlock(Block):
             with watch:
                 return self.forward(*args, **options)
 
+        def as_numpys_too(*given: Array) -> Any:
+            """Inputs that were arrays of NumPy are ours in a trace, which cannot do all that NumPy's can."""
+            try:
+                return run(*given)
+            except (AttributeError, TypeError) as error:
+                why = f"an argument is an array of NumPy, and is used as only these are: {error}"
+                raise GraphBreak(why, "give nd.asarray(x), or keep the block imperative") from error
+
         params = self.collect_params()
         try:
-            names, way, recorder = trace(run, inputs, params, not self._fullgraph)
+            names, way, recorder = trace(as_numpys_too if numpys else run, inputs, params, not self._fullgraph)
             for path, block in self.named_blocks():
                 if snapshot(attributes(block)) != held.get(path):
                     raise GraphBreak(
@@ -276,7 +292,7 @@ class HybridBlock(Block):
         its casts. Raises InputError where it cannot be traced, or does
         something else at another size.
         """
-        whole = self._whole(inputs or self._latest(), dynamic or {})
+        whole = self._whole(as_arrays(inputs) or self._latest(), dynamic or {})
         if self._policy is not None:
             whole = mixed(whole, self._policy)
         if str(path).endswith(".mezzo"):
@@ -292,6 +308,10 @@ class HybridBlock(Block):
             self(*inputs)
         with autograd.pause(train_mode=False), _LOCK:
             return exported(self, inputs, dynamic)
+
+
+def _numpys_among(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    return any(isinstance(x, np.ndarray) for x in flat((list(args), options), numpys=True)[0])
 
 
 def _guard_outside(guards: Guards, recorder: Recorder) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..runtime.arrays.array import Array
 
 
@@ -12,27 +14,32 @@ class Slot(int):
     """The place of an array, by its number."""
 
 
-def flat(value: Any) -> tuple[list[Array], Any]:
-    """The arrays in a value, and the value with a Slot for each.
+def numbers(value: Any) -> bool:
+    """Whether a value is an array of NumPy that ours can be made of."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
+
+
+def flat(value: Any, *, numpys: bool = False) -> tuple[list[Any], Any]:
+    """The arrays in a value (with `numpys` those of NumPy too), and the value with a Slot for each.
 
     >>> from mezzo.runtime import arrays as nd
     >>> arrays, shell = flat((nd.ones(2), [nd.zeros(1), "text"]))
     >>> len(arrays), shell
     (2, (0, [1, 'text']))
     """
-    arrays: list[Array] = []
-    return arrays, _taken(value, arrays)
+    arrays: list[Any] = []
 
+    def taken(part: Any) -> Any:
+        if isinstance(part, Array) or (numpys and numbers(part)):
+            arrays.append(part)
+            return Slot(len(arrays) - 1)
+        if isinstance(part, list | tuple):
+            return _like(part, [taken(v) for v in part])
+        if isinstance(part, dict):
+            return {k: taken(v) for k, v in part.items()}
+        return part
 
-def _taken(part: Any, arrays: list[Array]) -> Any:
-    if isinstance(part, Array):
-        arrays.append(part)
-        return Slot(len(arrays) - 1)
-    if isinstance(part, list | tuple):
-        return _like(part, [_taken(v, arrays) for v in part])
-    if isinstance(part, dict):
-        return {k: _taken(v, arrays) for k, v in part.items()}
-    return part
+    return arrays, taken(value)
 
 
 def filled(shell: Any, arrays: Sequence[Any]) -> Any:

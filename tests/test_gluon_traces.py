@@ -508,3 +508,80 @@ def test_mezzo_says_it_is_recording() -> None:
         assert net(x).tolist() == [1]
         with autograd.record():
             assert net(x).tolist() == [2]
+
+
+# -- arrays of NumPy as arguments --------------------------------------------------------------------------------------
+
+
+class Scaled(HybridBlock):
+    """A block that takes arrays of NumPy in several places, and has something to learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(3, in_units=4)
+
+    def forward(self, x: Any, scale: Any, *, masks: Any = ()) -> Any:
+        y = self.dense(nd.asarray(x)) * scale
+        for mask in masks:
+            y = nd.where(mask, y, 0.0)
+        return y
+
+
+def test_arrays_of_numpy_are_inputs() -> None:
+    """One trace, whatever they hold."""
+    net = Scaled().initialize("xavier")
+    rng = np.random.default_rng(0)
+    calls = []
+    for _ in range(12):
+        x, scale = rng.normal(size=(2, 4)).astype(np.float32), rng.normal(size=3).astype(np.float32)
+        calls.append((x, scale, [rng.random(3) > 0.5, rng.random((2, 1)) > 0.5]))
+    expected = [net(x, scale, masks=masks).asnumpy() for x, scale, masks in calls]
+    plain = [net(nd.asarray(x), scale).asnumpy() for x, scale, _ in calls]
+    net.hybridize(fullgraph=True)
+    for (x, scale, masks), y, z in zip(calls, expected, plain, strict=True):
+        close(net(x, scale, masks=masks).asnumpy(), y)
+        close(net(x, scale).asnumpy(), z)
+        close(net(nd.asarray(x), scale).asnumpy(), z)
+    assert [len(traces) for traces in net._traces.values()] == [1, 1]
+    assert net.report() == "everything is traced"
+
+
+def test_large_arrays_of_numpy_are_inputs_too() -> None:
+    net = Of(lambda x: x * 2).hybridize(fullgraph=True)
+    for i in range(3):
+        x = np.full((100, 100), i, np.float32)
+        close(net(x).asnumpy(), x * 2)
+        x += 1  # it was copied
+    assert [len(traces) for traces in net._traces.values()] == [1]
+
+
+def test_gradients_with_arrays_of_numpy() -> None:
+    net, x, scale = Scaled().initialize("xavier"), np.ones((2, 4), np.float32), np.arange(3, dtype=np.float32)
+    found = []
+    for hybrid in (False, True):
+        net.hybridize(hybrid, fullgraph=True)
+        net.zero_grad()
+        with autograd.record():
+            y = net(x, scale).sum()
+        y.backward()
+        found.append(net.dense.weight.grad().asnumpy())
+    close(found[1], found[0])
+    assert found[0].any()
+
+
+def test_what_only_numpy_does_with_them_is_told() -> None:
+    net = Of(lambda x, y: y * float(np.ptp(x.ravel()))).hybridize()
+    x, y = np.array([1.0, 4.0]), nd.ones(2)
+    with pytest.warns(GraphBroken, match="an array of NumPy, and is used as only these are"):
+        assert net(x, y).tolist() == [3, 3]
+    assert net(np.array([1.0, 7.0]), y).tolist() == [6, 6]
+    texts = Of(lambda x, y: y * len(x)).hybridize(fullgraph=True)
+    assert texts(np.array(["a", "b"]), y).tolist() == [2, 2]
+    with pytest.raises(InputError, match="as only these are"):
+        net.hybridize(fullgraph=True)(x, y)
+
+
+def test_an_export_takes_them_as_well(tmp_path: Path) -> None:
+    x = np.arange(3, dtype=np.float32)
+    Of(lambda x: x + 1).export(tmp_path / "net.onnx", x)
+    close(load(tmp_path / "net.onnx")(x), x + 1)
