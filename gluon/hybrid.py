@@ -281,7 +281,11 @@ class HybridBlock(Block):
         return tuple(nd.zeros(k.shape, dtype=k.dtype) for k in kinds)
 
     def export(
-        self, path: str | os.PathLike[str], *inputs: Array, dynamic: Dynamic | None = None, opset: int | None = None
+        self,
+        path: str | os.PathLike[str],
+        *inputs: Array | np.ndarray[Any, Any],
+        dynamic: Dynamic | None = None,
+        opset: int | None = None,
     ) -> Self:
         """Write what the block computes for inputs of these kinds, in prediction, to `.onnx` or `.mezzo`; without
         inputs, for those of the latest call that was traced.

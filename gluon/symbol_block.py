@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
+import numpy as np
+
 from ..exporters import save_onnx
 from ..importers import load_onnx
 from ..ops.errors import InputError
@@ -101,7 +103,11 @@ class SymbolBlock(HybridBlock):
         return with_integer_weights(self._graph.but(initializers={**self._graph.initializers, **learned}))
 
     def export(
-        self, path: str | os.PathLike[str], *inputs: Array, dynamic: Dynamic | None = None, opset: int | None = None
+        self,
+        path: str | os.PathLike[str],
+        *inputs: Array | np.ndarray[Any, Any],
+        dynamic: Dynamic | None = None,
+        opset: int | None = None,
     ) -> Self:
         """Write the graph with what it has learned, to `.onnx` or `.mezzo`: names, nodes and open sizes are those that
         it came with. Raises InputError where inputs or open sizes are given."""

@@ -256,6 +256,8 @@ def test_arrays_as_indices_that_do_not_fit() -> None:
             a[key]
     with pytest.raises(mz.ShapeError, match="does not broadcast"):
         a[nd.array(M3)] = nd.ones((3, 4))
+    assert a[nd.zeros((0, 4), dtype="bool")].shape == (0,)
+    assert a[:, nd.zeros((0,), dtype="bool")].shape == (3, 0)
 
 
 def test_a_number_where_a_mask_is_true_is_traced() -> None:

@@ -112,7 +112,8 @@ def _shape(x: Array, key: Key) -> tuple[int, ...]:
 
 
 def _wrong(x: Array, key: Index, why: str) -> NoSuchPlace:
-    return NoSuchPlace(f"{x._kind} has no {list(key)}: {why}", where=f"an index at {line_of(*site())}")
+    shown = ", ".join(str(p._kind) if isinstance(p, Array) else repr(p) for p in key)
+    return NoSuchPlace(f"{x._kind} has no [{shown}]: {why}", where=f"an index at {line_of(*site())}")
 
 
 class _Indices:
@@ -181,8 +182,9 @@ def _places_of(x: Array, part: Any, axis: int, given: tuple[Any, ...]) -> tuple[
         return [cast(one, np.dtype(np.int64))], 1
     if one.dtype.kind != "b":
         raise _wrong(x, given, f"an index of {one.dtype}")
-    if one.shape != x.shape[axis : axis + one.ndim]:
-        raise _wrong(x, (one._kind,), f"the mask is {one._kind}")
+    sizes = x.shape[axis : axis + one.ndim]
+    if len(sizes) < one.ndim or any(m not in (n, 0) for m, n in zip(one.shape, sizes, strict=True)):
+        raise _wrong(x, given, f"the mask is {one._kind}")  # of no size it may be, as the standard has it
     places = apply("NonZero", one if one.ndim else apply("Reshape", one, known((1,))))
     return [view(places, (i, Ellipsis)) for i in range(max(one.ndim, 1))], one.ndim
 
