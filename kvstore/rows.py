@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..ops.errors import InputError, ShapeError
 from ..ops.types import Array
 
 if TYPE_CHECKING:
-    from .store import KVStore
+    from .store import Declared, KVStore
 
 FIRST = 256  # rows of a worker that the first round has room for
 Rows = tuple[Array, Array]  # their numbers, ascending and each once; and they
@@ -41,6 +42,33 @@ def rows_of(given: Any) -> Rows:
     several = given if isinstance(given, list | tuple) else (given,)
     parts = [(x.indices.asnumpy(), x.data.asnumpy()) for x in several]
     return parts[0] if len(parts) == 1 else union(parts)
+
+
+def check_rows(declared: Declared, ids: Array, rows: Array, where: str) -> None:
+    """Raise ShapeError for rows that do not fit their numbers or the value, InputError for numbers out of order."""
+    if rows.shape != (len(ids), *declared.shape[1:]) or rows.dtype != declared.dtype:
+        raise ShapeError(
+            f"key {declared.key!r}: {rows.dtype}{list(rows.shape)} for {len(ids)} rows of {declared.dtype}"
+            f"{list(declared.shape)}",
+            where=where,
+        )
+    if not (ids[1:] > ids[:-1]).all():
+        raise InputError(
+            f"key {declared.key!r}: rows are given twice, or in another order than their numbers", where=where
+        )
+
+
+def fill(declared: Declared, out: Any, found: Rows, where: str) -> None:
+    """Give each RowSparse these rows."""
+    if not are_rows(out):
+        raise InputError(f"key {declared.key!r}: rows go to a RowSparse", where=where, hint="give it as out=")
+    for one in out if isinstance(out, list | tuple) else (out,):
+        if (one.shape, one.dtype) != (declared.shape, declared.dtype):
+            raise ShapeError(
+                f"key {declared.key!r} is {declared.dtype}{list(declared.shape)}, and {one!r} is to be filled",
+                where=where,
+            )
+        one.fill(*found)
 
 
 def union(parts: Sequence[Rows]) -> Rows:

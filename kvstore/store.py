@@ -20,7 +20,7 @@ from ..ops.errors import InputError, ShapeError
 from ..ops.types import Array
 from ..runtime.engine import Ordered, Variable, engine
 from .later import Handle, Later
-from .rows import Rows, RowSums, are_rows, rows_of
+from .rows import Rows, RowSums, are_rows, check_rows, fill, rows_of
 from .states import Saved, read_states, write_states
 
 Key = str | int
@@ -305,7 +305,7 @@ class KVStore:
                 self._start(
                     declared, self._backend.pull_rows, (declared.name, ids, (found,), priority), (), True
                 ).wait()
-                self._fill(declared, into, (ids, found), "row_sparse_pull")
+                fill(declared, into, (ids, found), self._here("row_sparse_pull"))
                 continue
             shape = (len(rows), *declared.shape[1:])
             outs = self._arrays(declared, into, "row_sparse_pull", writable=True, shape=shape)
@@ -494,18 +494,9 @@ class KVStore:
 
     def _rows_given(self, declared: Declared, given: Rows, verb: str) -> Rows:
         """Some rows of a value, checked."""
-        ids, rows = self._rows(declared, given[0], verb), given[1]
-        shape = (len(ids), *declared.shape[1:])
-        if rows.shape != shape or rows.dtype != declared.dtype:
-            raise ShapeError(
-                f"key {declared.key!r}: {rows.dtype}{list(rows.shape)} for {len(ids)} rows of {declared.dtype}"
-                f"{list(declared.shape)}",
-                where=self._here(verb),
-            )
-        if not (ids[1:] > ids[:-1]).all():
-            raise InputError(f"key {declared.key!r}: rows are given twice, or in another order than their numbers",
-                             where=self._here(verb))  # fmt: skip
-        return ids, rows
+        ids = self._rows(declared, given[0], verb)
+        check_rows(declared, ids, given[1], self._here(verb))
+        return ids, given[1]
 
     def _push_rows(self, declared: Declared, given: Rows) -> None:
         ids, rows = self._rows_given(declared, given, "push")
@@ -513,27 +504,13 @@ class KVStore:
 
     def _pushpull_rows(self, declared: Declared, given: Rows, out: Any, priority: int) -> None:
         if not self._steps:
-            self._fill(declared, out, self.sum_rows(declared.key, *given, priority=priority), "pushpull")
+            fill(declared, out, self.sum_rows(declared.key, *given, priority=priority), self._here("pushpull"))
             return
         self._push_rows(declared, given)
         if are_rows(out):
             self.row_sparse_pull(declared.key, out, given[0], priority=priority)
         else:
             self.pull(declared.key, out, priority=priority)
-
-    def _fill(self, declared: Declared, out: Any, found: Rows, verb: str) -> None:
-        """Give each RowSparse these rows."""
-        if not are_rows(out):
-            raise InputError(
-                f"key {declared.key!r}: rows go to a RowSparse", where=self._here(verb), hint="give it as out="
-            )
-        for one in out if isinstance(out, list | tuple) else (out,):
-            if (one.shape, one.dtype) != (declared.shape, declared.dtype):
-                raise ShapeError(
-                    f"key {declared.key!r} is {declared.dtype}{list(declared.shape)}, and {one!r} is to be filled",
-                    where=self._here(verb),
-                )
-            one.fill(*found)
 
     # -- what a caller gets
 

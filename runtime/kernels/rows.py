@@ -40,23 +40,28 @@ class GatherGradRows:
         assert dy is not None and indices is not None and shape is not None and ids is not None and rows is not None
         size, width = int(shape[0]), math.prod(rows.shape[1:])
         places = work.scratch(DType.INT64, dy.shape).reshape(indices.size, width)
-        columns, flat, news, sums = np.arange(width), places.reshape(-1), dy.reshape(-1), rows.reshape(-1)
+        columns, sums = np.arange(width), rows.reshape(-1)
+        slices, into = dy.reshape(indices.size, width), rows.reshape(len(ids), width)
 
         def run() -> None:
             at = indices.reshape(-1)
             in_table(at, -size, size)
-            found, order = np.unique(np.where(at < 0, at + size, at), return_inverse=True)
-            sums.fill(0)
+            found, first, order = np.unique(np.where(at < 0, at + size, at), return_index=True, return_inverse=True)
             if found.size and found[-1] == size:  # which is no row
-                kept = order < found.size - 1
-                found = found[:-1]
-                np.add.at(
-                    sums, (order[kept, None] * width + columns).ravel(), news.reshape(at.size, width)[kept].ravel()
-                )
-            else:
-                np.add((order * width)[:, None], columns, out=places)
-                np.add.at(sums, flat, news)  # in one dimension it is many times as fast
-            ids[: found.size], ids[found.size :] = found, size
+                found, first = found[:-1], first[:-1]
+            count = found.size
+            ids[:count], ids[count:] = found, size
+            np.take(slices, first, 0, out=into[:count], mode="clip")
+            into[:count] += 0  # as the sum with zero is
+            into[count:] = 0
+            if count == at.size:
+                return
+            again = order < count
+            again[first] = False
+            more = np.flatnonzero(again)  # in their order
+            later = places[: len(more)]
+            np.add((order[more] * width)[:, None], columns, out=later)
+            np.add.at(sums, later.reshape(-1), slices[more].reshape(-1))
 
         return run
 
