@@ -22,7 +22,7 @@ from .random_graphs.switches import every, sample
 Record = Callable[[str, object], None]
 GRAPHS, PARTS = 3000, 12  # of a suite run, half of them at AVX2
 SOAKED, WHOLE = 100_000, 2000  # graphs of the soak: with a sample of the switches, and with their full product
-SOAK_PARTS = range(*map(int, os.environ.get("MEZZO_SOAK_PARTS", "0:100").split(":")))  # which hundredths of them
+SOAK_PARTS = range(*map(int, os.environ.get("SOAK_PARTS", "0:100").split(":")))  # which hundredths of them
 
 
 def told(report: Report, record: Record) -> None:

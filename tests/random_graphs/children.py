@@ -88,9 +88,9 @@ def run(
 
 
 def _one(
-    part: Part, isa: str, report: Report, lock: threading.Lock, told: Callable[[str], None], root: Path
+    part: Part, isa: str, report: Report, lock: threading.Lock, told: Callable[[str], None], root: Path, said: str = ""
 ) -> Part:  # fmt: skip
-    """One process; returns what is left to do of the part."""
+    """One process; returns what is left to do of the part. `said` is what one that died before wrote last."""
     path = os.pathsep.join(str(p) for p in (root / "src", ROOT))
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     if isa:
@@ -122,15 +122,16 @@ def _one(
         drain.join()
     if done:
         return Part(part.first, 0)
+    last = errors[0][-2000:]
     if part.died:
         with lock:
-            report.failures.append(f"    # seed {at}: the process died with {child.returncode}\n{errors[0][-2000:]}")
+            report.failures.append(f"    # seed {at}: the process died with {child.returncode}\n{last}\n{said}")
             report.kinds["died"] += 1
         told(report.failures[-1])
         return Part(at, 0)
     with lock:
         report.graphs += at - part.first
-    _one(Part(**{**asdict(part), "first": at, "count": 1, "died": True}), isa, report, lock, told, root)
+    _one(Part(**{**asdict(part), "first": at, "count": 1, "died": True}), isa, report, lock, told, root, last)
     left = 0 if part.stops else part.first + part.count - at - 1
     return Part(**{**asdict(part), "first": at + 1, "count": left})
 
