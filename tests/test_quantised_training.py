@@ -268,6 +268,63 @@ def test_a_quantised_file_trains_as_it_is(tmp_path: Path) -> None:
     assert right(tuned) == trainer.evaluate(OTHERS).accuracy
 
 
+def test_a_file_of_pytorchs_fake_quantisation_trains_as_in_pytorch(tmp_path: Path) -> None:
+    """In float32: where a number falls on the other side of a tie, the runs part by a step of it."""
+    torch = peer("torch")
+    from .torch_lessons import FewBits, Lesson, exported, images
+
+    torch.manual_seed(0)
+    net, lesson = FewBits().train(), Lesson(FewBits, ("x",), ("y",), images(5))
+    (tmp_path / "few.onnx").write_bytes(exported(lesson, net, "torchscript"))
+    trainer = mz.Trainer(tmp_path / "few.onnx", optimizer=mz.optimizer.SGD(rate=0.05))
+    assert set(trainer.trained) == {n for n, _ in net.named_parameters()}
+    optimizer, rng = torch.optim.SGD(net.parameters(), lr=0.05), np.random.default_rng(1)
+    for _ in range(10):
+        (x,), (target,) = lesson.draw(rng, 8)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(torch.tensor(x, dtype=torch.float32)), torch.tensor(target))
+        loss.backward()
+        optimizer.step()
+        ours = trainer.step({"x": x.astype(np.float32), "target": target})
+        assert ours == pytest.approx(loss.item(), rel=1e-3)
+    for name, p in net.named_parameters():
+        theirs = p.detach().numpy()
+        assert np.abs(trainer.parameters[name] - theirs).max() <= 1e-3 * np.abs(theirs).max(), name
+    trainer.export(tmp_path / "tuned.onnx")
+    found = [i for i in onnx.load(tmp_path / "tuned.onnx").graph.initializer if len(i.dims) > 1]
+    assert [i.data_type for i in found] == [onnx.TensorProto.INT8] * 2
+    referee()
+    feeds = {"x": lesson.draw(rng, 8)[0][0].astype(np.float32)}
+    ours, theirs = mz.load(tmp_path / "tuned.onnx").run(feeds)["y"], ort_run(tmp_path / "tuned.onnx", feeds)["y"]
+    assert np.abs(ours - theirs).max() <= 0.01 * np.abs(theirs).max()
+
+
+def test_a_file_that_onnx_runtime_quantised_trains(tmp_path: Path) -> None:
+    tools = peer("onnxruntime.quantization")
+
+    class Reader(tools.CalibrationDataReader):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.left = [FIRST]
+
+        def get_next(self) -> Any:
+            return {"image": self.left.pop()} if self.left else None
+
+    made = tmp_path / "whole.onnx"
+    tools.quantize_static(digits_model(), made, Reader(), weight_type=tools.QuantType.QInt8, per_channel=True)
+    before = right(mz.onnx.load(made))
+    trainer = mz.Trainer(made, optimizer=mz.optimizer.Adam(rate=0.002), learn_scales=True, threads=1)
+    assert trainer.evaluate(OTHERS).accuracy == before
+    assert len([n for n in trainer.trained if n.endswith("scale")]) == 9
+    found = trainer.fit(digits(), epochs=2)
+    assert found[1].loss < found[0].loss
+    trainer.export(tmp_path / "tuned.onnx")
+    kinds = [sorted(n.op_type for n in onnx.load(f).graph.node) for f in (made, tmp_path / "tuned.onnx")]
+    assert kinds[0] == kinds[1]
+    image = {"image": OTHERS[0]["image"]}
+    ours, theirs = mz.load(tmp_path / "tuned.onnx").run(image)["logits"], ort_run(tmp_path / "tuned.onnx", image)
+    assert np.abs(ours - theirs["logits"]).max() <= 1.01 * float(trainer.parameters["logits_scale"])
+
+
 def test_a_pair_with_a_clip_between_and_scales_of_its_own() -> None:
     """PyTorch writes a range of 7 bits as a Clip; some exporters write each scale twice."""
     g = GraphBuilder()
@@ -307,6 +364,18 @@ def test_bfloat16_trains_between_the_steps() -> None:
     assert any(typed[n.outputs[0]].dtype is DType.BFLOAT16 for n in trainer.graph_of_step.nodes if n.op == "Conv")
     found = trainer.fit(digits(), epochs=2)
     assert found[-1].loss < found[0].loss
+
+
+def test_the_step_itself_leaves_as_standard_operators(tmp_path: Path) -> None:
+    graph = quantize(digits_model(), [FIRST], train=True)
+    trainer = mz.Trainer(graph, optimizer=mz.optimizer.SGD(rate=0.01), learn_scales=True, threads=1)
+    trainer.export_step(tmp_path / "step.onnx")
+    assert {n.domain for n in onnx.load(tmp_path / "step.onnx").graph.node} == {""}
+    batch = {**digits()[0], "target": digits()[0]["target"].astype(np.int64)}
+    loss = trainer.step(batch)
+    referee()
+    theirs = ort_run(tmp_path / "step.onnx", batch)
+    assert theirs[trainer.loss] == pytest.approx(loss, rel=1e-4)
 
 
 def test_scales_have_a_rate_of_their_own() -> None:

@@ -185,6 +185,35 @@ class Lesson:
     loss: Callable[[Any, Any], Any] = lambda ys, ts: nn.functional.cross_entropy(ys[0], ts[0])
 
 
+class FakeQuantized(nn.Module):  # type: ignore[misc]
+    """What PyTorch's own training in few bits puts around operators: for all, or by channel; 7 and 8 bits."""
+
+    def __init__(self, scale: float, sizes: tuple[int, ...] = (), low: int = -128, high: int = 127, zero: int = 0):
+        super().__init__()
+        self.low, self.high = low, high
+        self.register_buffer("scale", torch.full(sizes, scale))
+        self.register_buffer("zero", torch.full(sizes, zero, dtype=torch.int32))
+
+    def forward(self, x: Any) -> Any:
+        if self.scale.ndim:
+            return torch.fake_quantize_per_channel_affine(x, self.scale, self.zero, 0, self.low, self.high)
+        return torch.fake_quantize_per_tensor_affine(x, float(self.scale), int(self.zero), self.low, self.high)
+
+
+class FewBits(nn.Module):  # type: ignore[misc]
+    """A convolution and a linear layer with quantised weights, between quantised activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.line = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(256, 5)
+        self.x, self.w = FakeQuantized(0.03, (), 0, 127, 60), FakeQuantized(0.003, (4,))
+        self.h, self.v = FakeQuantized(0.01, (), 0, 255), FakeQuantized(0.001, (5,))
+
+    def forward(self, x: Any) -> Any:
+        y = nn.functional.conv2d(self.x(x), self.w(self.conv.weight), self.conv.bias, padding=1)
+        return nn.functional.linear(self.h(torch.relu(y)).flatten(1), self.v(self.line.weight), self.line.bias)
+
+
 def images(classes: int, side: int = 8) -> Any:
     return lambda rng, n: ([rng.standard_normal((n, 3, side, side))], [rng.integers(0, classes, n)])
 

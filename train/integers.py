@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import Context, DType
+from ..ops import Context, DType, Tensor, Type
 from ..ops.fake_quantize import LEAST
 from ..ops.rules import axis_of
 from ..ops.types import Array
 from ..runtime.autodiff import fresh
 from ..runtime.graph import Graph, Node
+from ..runtime.infer import infer
 from ..runtime.passes.prune import prune
 
 STEPS = ":steps"  # how the name of a value ends that is counted in steps
@@ -54,6 +55,7 @@ def with_integer_weights(graph: Graph) -> Graph:
     if not any(_is(node, "QuantizeLinear") for node in graph.nodes):
         return graph
     edit = _Edit(graph)
+    edit.values = _computed(edit)
     for node in graph.nodes:
         if not _is(node, "QuantizeLinear"):
             edit.nodes.append(node)
@@ -61,12 +63,21 @@ def with_integer_weights(graph: Graph) -> Graph:
         scale = edit.constant(node.inputs[1])
         if scale is not None and scale.dtype == np.float32:  # as it counts: see ops/fake_quantize.py
             edit.constants[node.inputs[1]] = np.maximum(scale, np.float32(LEAST))
-        known = [edit.constant(i) if i else None for i in node.inputs]
+        known = [edit.value(i) if i else None for i in node.inputs]
         if node.outputs[0] in graph.outputs or any(i and a is None for i, a in zip(node.inputs, known, strict=True)):
             edit.nodes.append(node)
         else:
             (edit.constants[node.outputs[0]],) = node.record.run(Context(), known, node.attrs)
     return _with_integer_biases(edit.graph())
+
+
+def _computed(edit: _Edit) -> Mapping[str, Type]:
+    """The types, with their elements, of scales and zero points that are computed of others, as by a Cast."""
+    graph = edit.source
+    names = {i for n in graph.nodes if _is(n, "QuantizeLinear") for i in n.inputs[1:] if i}
+    inner = tuple(n for n in names if n not in edit.constants and n not in edit.varies)
+    typed = infer(prune(graph.but(outputs=inner))).types if inner else {}
+    return {n: typed[n] for n in inner}
 
 
 def _is(node: Node, op: str) -> bool:
@@ -80,10 +91,16 @@ class _Edit:
         self.source, self.nodes, self.constants = graph, list[Node](), dict(graph.initializers)
         self.varies = {*graph.inputs, *(s.input for s in graph.states)}
         self.taken = set(graph.types) | graph.defined()
+        self.values: Mapping[str, Type] = {}
 
     def constant(self, name: str) -> Array | None:
         """An initialiser that nobody changes."""
         return None if name in self.varies else self.constants.get(name)
+
+    def value(self, name: str) -> Array | None:
+        """The elements of a value that follows from such initialisers."""
+        known = self.values.get(name)
+        return self.constant(name) if not isinstance(known, Tensor) else known.value
 
     def hold(self, name: str, array: Array) -> str:
         name = fresh(name, self.taken)
