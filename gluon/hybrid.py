@@ -25,6 +25,7 @@ from ..runtime.engine import Variable
 from ..runtime.graph import Graph
 from ..runtime.session import Session
 from ..train.amp import Policy, mixed, policy_named
+from ..train.integers import with_integer_weights
 from .block import Block
 from .export import Dynamic, exported
 from .guards import OTHERS, Guards, Unguarded, Watch, attributes, numpys_state, of_blocks, snapshot
@@ -299,6 +300,7 @@ class HybridBlock(Block):
         whole = self._whole(as_arrays(inputs) or self._latest(), dynamic or {})
         if self._policy is not None:
             whole = mixed(whole, self._policy)
+        whole = with_integer_weights(whole)
         if str(path).endswith(".mezzo"):
             Session(whole).save(path)
         else:

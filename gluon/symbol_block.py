@@ -16,7 +16,6 @@ from ..runtime.arrays.running import as_array
 from ..runtime.graph import Graph
 from ..runtime.infer import infer
 from ..runtime.passes.modes import training
-from ..runtime.passes.straight_through import straight_through
 from ..runtime.session import Session
 from ..train.integers import with_integer_weights
 from ..train.learning import weights
@@ -44,7 +43,6 @@ class SymbolBlock(HybridBlock):
     def __init__(self, graph: Graph, *, statistics: bool = True, learn_scales: bool = False) -> None:
         super().__init__()
         self._graph = prepared(graph)
-        self._predicting = straight_through(self._graph)
         self._learning = training(self._graph, statistics=statistics)
         self._moves = {s.input: s.output for s in self._learning.states if s not in self._graph.states}
         self._learnt = tuple(n for n in weights(self._graph, scales=learn_scales) if n not in self._moves)
@@ -84,7 +82,7 @@ class SymbolBlock(HybridBlock):
 
     def _form(self, fed: list[str], inputs: tuple[Array, ...], learns: bool) -> Traced:
         """The graph for inputs of these kinds; in training what running statistics become stands behind its outputs."""
-        graph = self._learning if learns else self._predicting
+        graph = self._learning if learns else self._graph
         constants = {n: a for n, a in graph.initializers.items() if n not in self._params}
         types = {n: x._kind.tensor for n, x in zip(fed, inputs, strict=True)}
         types |= {n: p.data()._kind.tensor for n, p in self._params.items()}

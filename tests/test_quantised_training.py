@@ -3,6 +3,7 @@ what it brings."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from mezzo.runtime.autodiff import grad
 from mezzo.runtime.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.passes.straight_through import straight_through
 from mezzo.runtime.typed import TypedBuilder
+from mezzo.tools.cli import cli
 from mezzo.train.integers import with_float_weights, with_integer_weights
 from mezzo.train.learning import SCALE
 from mezzo.train.quantize import quantize
@@ -325,6 +327,25 @@ def test_a_file_that_onnx_runtime_quantised_trains(tmp_path: Path) -> None:
     assert np.abs(ours - theirs["logits"]).max() <= 1.01 * float(trainer.parameters["logits_scale"])
 
 
+def test_the_command_trains_a_quantised_file_and_compares_by_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of two classes want a new head, which is a float one."""
+    monkeypatch.chdir(tmp_path)
+    mz.onnx.save(quantize(digits_model(), [FIRST]), "whole.onnx")
+    held = held_out()
+    np.savez("digits.npz", image=held.inputs, target=held.labels)
+    np.savez("kinds.npz", image=held.inputs, target=np.array(["even", "odd"])[held.labels % 2])
+    for data in ("digits.npz", "kinds.npz"):
+        how = ["--epochs", "2", "--rate", "0.002", "--json", "told.json", "--quiet"]
+        cli.main(["train", "whole.onnx", data, "-o", "out.onnx", *how], standalone_mode=False)
+        told = json.loads(Path("told.json").read_text())
+        assert ("head" in told) is (data == "kinds.npz")
+        assert told["epochs"][-1]["loss"] < told["epochs"][0]["loss"]
+        assert "differs by" in told["loaded_again"]
+        assert {a.dtype for a in mz.onnx.load("out.onnx").initializers.values()} >= {np.dtype(np.int8)}
+
+
 def test_a_pair_with_a_clip_between_and_scales_of_its_own() -> None:
     """PyTorch writes a range of 7 bits as a Clip; some exporters write each scale twice."""
     g = GraphBuilder()
@@ -343,6 +364,22 @@ def test_a_pair_with_a_clip_between_and_scales_of_its_own() -> None:
     trainer.step({**feeds, "target": np.ones((4, 2), np.float32)})
     (q, clip, dq, _) = trainer.graph().nodes
     assert (q.inputs[1], dq.inputs[1], clip.op) == (scales[0], scales[0], "Clip")
+
+
+def test_heads_and_probabilities_behind_steps() -> None:
+    """A new head reads what the last quantised layer reads; a Softmax whose result is rounded is left out of a loss."""
+    whole = quantize(digits_model(), [FIRST])
+    graph = mz.with_head(whole, 2)
+    assert graph.types["logits"].dims[1] == 2
+    assert sum(n.op == "Gemm" for n in graph.nodes) == 0
+    g = GraphBuilder()
+    x = g.input("x", f32("n", 3))
+    rows = g.Softmax(g.MatMul(x, g.const(np.eye(3, dtype=np.float32))), axis=1)
+    step, zero = g.const(np.float32(1 / 255)), g.const(np.uint8(0))
+    plain = g.graph([g.DequantizeLinear(g.QuantizeLinear(rows, step, zero), step, zero)])
+    feeds = {"x": np.array([[3, 0, 0], [0, 1, 0]], np.float32), "target": np.array([0, 2])}
+    want = [float(np.log(np.exp(v).sum()) - v[t]) for v, t in zip(feeds["x"], feeds["target"], strict=True)]
+    assert mz.Trainer(plain).step(feeds) == pytest.approx(sum(want) / 2, rel=1e-5)
 
 
 def test_a_scale_for_each_block_is_no_pair() -> None:
@@ -504,3 +541,33 @@ def test_a_block_with_normalisation_trains_on_in_few_bits(tmp_path: Path) -> Non
     last = [n for n in learned.nodes if n.op == "DequantizeLinear"][-1]
     step = 1.01 * float(learned.initializers[last.inputs[1]])
     assert np.abs(mz.load(tmp_path / "few.onnx")(held.inputs[256:]) - few(others).asnumpy()).max() <= step
+
+
+def test_a_quantised_block_within_another(tmp_path: Path) -> None:
+    """It learns there, hybridized, and leaves with it as integers."""
+    nn = mz.gluon.nn
+    mz.random.seed(0)
+    x = mz.nd.asarray(np.random.default_rng(0).standard_normal((16, 6)).astype(np.float32))
+    body = nn.HybridSequential(nn.Dense(8, "relu"), nn.Dense(8, "relu")).initialize("xavier")
+    few = mz.gluon.quantize(body, [x], learn_scales=True)
+    whole = nn.HybridSequential(few, nn.Dense(1)).initialize("xavier").hybridize()
+    params = whole.collect_params()
+    trainer, loss = mz.gluon.Trainer(params, "adam", {"learning_rate": 0.01}), mz.gluon.loss.L2Loss()
+    whole(x)
+    before = {n: p.data().asnumpy().copy() for n, p in params.items()}
+    losses = []
+    for _ in range(20):
+        with mz.autograd.record():
+            found = loss(whole(x), x[:, :1])
+        found.backward()
+        trainer.step(16)
+        losses.append(float(found.mean().asnumpy()))
+    assert losses[-1] < 0.5 * losses[0]
+    assert all(not np.array_equal(p.data().asnumpy(), before[n]) for n, p in params.items())
+    whole.export(tmp_path / "whole.onnx", x)
+    proto = onnx.load(tmp_path / "whole.onnx")
+    assert {n.domain for n in proto.graph.node} == {""}
+    kinds = [i.data_type for i in proto.graph.initializer if len(i.dims) == 2]
+    assert sorted(kinds) == [onnx.TensorProto.FLOAT, *[onnx.TensorProto.INT8] * 2]
+    want, ours = whole(x).asnumpy(), mz.load(tmp_path / "whole.onnx")(x.asnumpy())
+    assert np.abs(ours - want).max() <= 0.02 * np.abs(want).max()

@@ -18,7 +18,8 @@ from .prepare import hoisted
 
 LAST = {"Gemm", "MatMul"}  # what a head is made of
 AFTER = {"Add", "Softmax", "LogSoftmax", "Sigmoid", "Identity", "Reshape", "Flatten", "Squeeze", "Cast",
-         "SoftmaxFlattened", "LogSoftmaxFlattened"}  # fmt: skip
+         "SoftmaxFlattened", "LogSoftmaxFlattened", "QuantizeLinear", "DequantizeLinear"}  # fmt: skip
+SAME = {("", "Identity"), ("", "QuantizeLinear"), ("", "DequantizeLinear"), ("mezzo", "FakeQuantize")}  # but for steps
 
 
 def with_head(graph: Graph, size: int, *, output: str | None = None, at: str | None = None, seed: int = 0) -> Graph:
@@ -76,10 +77,19 @@ def output_of(graph: Graph, output: str | None) -> str:
 def _features(graph: Graph, output: str) -> tuple[str, Dim]:
     """What the last linear layer before an output reads, and how many features that are."""
     makers, value = graph.producers(), output
+
+    def fixed(name: str) -> bool:
+        """Whether a value is an initialiser, perhaps in steps."""
+        while (maker := makers.get(name)) is not None and (maker.domain, maker.op) in SAME:
+            name = maker.inputs[0]
+        return name in graph.initializers
+
     while (node := makers.get(value)) is not None and node.domain in ("", "mezzo"):
-        moving = [i for i in node.inputs if i and i not in graph.initializers]
+        moving = [i for i in node.inputs if i and not fixed(i)]
         if node.op in LAST and moving == [node.inputs[0]]:
-            return moving[0], graph.initializers[node.inputs[1]].shape[1 if node.attrs.get("transB") else -2]
+            weights = graph.types[node.inputs[1]]
+            assert isinstance(weights, Tensor)
+            return moving[0], weights.shape[1 if node.attrs.get("transB") else -2]
         if node.op not in AFTER or not moving:
             break
         value = moving[0]
@@ -102,7 +112,7 @@ def logits_of(graph: Graph, output: str) -> str:
     """The value before the Softmax over the classes (axis 1) that makes an output of a typed graph; the output itself
     where none does."""
     makers, value = graph.producers(), output
-    while (node := makers.get(value)) is not None and (node.op, node.domain) == ("Identity", ""):
+    while (node := makers.get(value)) is not None and (node.domain, node.op) in SAME:
         value = node.inputs[0]
     return node.inputs[0] if node is not None and _over_classes(node, graph.types[value]) else output
 
