@@ -38,8 +38,11 @@ def as_rows(g: TypedBuilder, gradient: str, reads: Sequence[Node]) -> tuple[str,
     """Add the gradient as rows: their numbers, and the rows (`mezzo.GatherGradRows`)."""
     known = g.type_of(gradient)
     assert isinstance(known, Tensor)
-    dys, indices = [n.inputs[0] for n in reads], [n.inputs[1] for n in reads]
-    if len(reads) > 1:
+    by: dict[str, list[str]] = {}  # what arrives for equal indices has equal places
+    for node in reads:
+        by.setdefault(node.inputs[1], []).append(node.inputs[0])
+    dys, indices = [g.total(parts) for parts in by.values()], [*by]
+    if len(by) > 1:
         flat = g.const([-1])
         dys = [g.Reshape(dy, g.const([-1, *known.sizes[1:]])) for dy in dys]
         indices = [g.Reshape(g.Cast(i, to=DType.INT64.onnx), flat) for i in indices]

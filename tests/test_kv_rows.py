@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mezzo.gluon import Trainer as Blocks
 from mezzo.gluon import nn
 from mezzo.kvstore.create import create
+from mezzo.kvstore.local import Local
 from mezzo.kvstore.rows import FIRST, room_for, union
 from mezzo.kvstore.store import KVStore
 from mezzo.ops import DType, Tensor
@@ -200,6 +201,10 @@ def test_what_is_refused() -> None:
         kv.push("w", nd.row_sparse_array((np.zeros((1, 3)), [1]), (6, 3)))
     with pytest.raises(InputError, match="reach from 7 to 7"):
         kv.sum_rows("w", np.array([7]), np.zeros((1, 2)))
+    apart = KVStore(Local(), ("eventual", "eventual"))
+    apart.init("w", np.zeros((6, 2)))
+    with pytest.raises(InputError, match="does not sum over workers"):
+        apart.sum_rows("w", np.array([1]), np.zeros((1, 2)))
     kv.set_optimizer(SGD())
     with pytest.raises(InputError, match="has an optimizer"):
         kv.sum_rows("w", np.array([1]), np.zeros((1, 2)))

@@ -15,6 +15,8 @@ from ..lives import aligned
 from .kernel import Alias, Ask, Call, Choice, Declined, Work, tensors
 from .update import BLOCK, Blocks, code_of
 
+SCARCE = 16  # times fewer indices than rows: beyond, sorting them is faster than going over the table
+
 
 class GatherGradRows:
     """Sums in the order of the indices, as `numpy.scatter` takes them: the rows have the same bits."""
@@ -40,13 +42,22 @@ class GatherGradRows:
         assert dy is not None and indices is not None and shape is not None and ids is not None and rows is not None
         size, width = int(shape[0]), math.prod(rows.shape[1:])
         places = work.scratch(DType.INT64, dy.shape).reshape(indices.size, width)
-        columns, sums = np.arange(width), rows.reshape(-1)
+        columns, sums, news = np.arange(width), rows.reshape(-1), dy.reshape(-1)
         slices, into = dy.reshape(indices.size, width), rows.reshape(len(ids), width)
+        marked = np.empty(size, np.intp) if indices.size * SCARCE > size else None
 
         def run() -> None:
             at = indices.reshape(-1)
             in_table(at, -size, size)
-            found, first, order = np.unique(np.where(at < 0, at + size, at), return_index=True, return_inverse=True)
+            at = np.where(at < 0, at + size, at)
+            if marked is not None and not (at == size).any():
+                found, order = _by_marks(at, marked)
+                sums.fill(0)
+                np.add((order * width)[:, None], columns, out=places)
+                np.add.at(sums, places.reshape(-1), news)  # in one dimension it is many times as fast
+                ids[: len(found)], ids[len(found) :] = found, size
+                return
+            found, first, order = np.unique(at, return_index=True, return_inverse=True)
             if found.size and found[-1] == size:  # which is no row
                 found, first = found[:-1], first[:-1]
             count = found.size
@@ -64,6 +75,15 @@ class GatherGradRows:
             np.add.at(sums, later.reshape(-1), slices[more].reshape(-1))
 
         return run
+
+
+def _by_marks(at: Array, marked: Array) -> tuple[Array, Array]:
+    """The numbers that are there, ascending, and of each one of `at` its place among them: without sorting."""
+    marked.fill(0)
+    marked[at] = 1
+    found = np.flatnonzero(marked)
+    marked[found] = np.arange(len(found))
+    return found, marked[at]
 
 
 class UpdateRows:
