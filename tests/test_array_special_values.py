@@ -143,6 +143,7 @@ def test_complex_functions(name: str, table: list[tuple[complex, complex]], dtyp
         for part in ("real", "imag"):
             np.testing.assert_array_equal(getattr(found, part), getattr(expected, part), err_msg=part)
         np.testing.assert_array_equal(np.signbit(found.imag[given.imag == 0]), False)
+        np.testing.assert_array_equal(np.signbit(found.real[given == 0]), False)
     rng = np.random.default_rng(0)
     z = np.concatenate([rng.normal(0, 3, 40) + 1j * rng.normal(0, 3, 40), 1e-9 * rng.normal(size=9) * (1 + 1j)])
     z = z.astype(dtype)

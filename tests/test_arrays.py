@@ -245,6 +245,25 @@ def test_arrays_beside_other_indices_are_numpys(key: Any, shape: tuple[int, ...]
         np.testing.assert_array_equal(b.asnumpy(), y)
 
 
+def test_numbers_of_python_are_written_as_they_are(mode: str) -> None:
+    """Not by way of float32, which is what an array of them would be."""
+    fine = 16777217.1
+    keys: list[Any] = [slice(None), 1, nd.array([0, 1]), nd.array([True, True]), (nd.array([True, True]), None)]
+    for key in keys:
+        a = nd.zeros(2, dtype="float64")
+        a[key] = fine
+        assert fine in a.tolist()
+    for key in keys[:1] + keys[2:4]:
+        a = nd.zeros(2, dtype="float64")
+        a[key] = [fine, 0.1]
+        assert a.tolist() == [fine, 0.1]
+    number = nd.asarray(0.0, dtype="float64")
+    number[nd.asarray(True)] = fine
+    assert number.item() == fine
+    with pytest.raises(mz.InputError, match="no int64"):
+        nd.arange(2)[...] = [1j, 2]
+
+
 def test_arrays_as_indices_that_do_not_fit() -> None:
     a = nd.ones((3, 4))
     wrong: list[Any] = [

@@ -386,7 +386,8 @@ def expm1(x: Any, /) -> Array:
     half, endless = sin(b * 0.5), isinf(a)
     lost = binary("And", endless, unary("Not", isfinite(b)))  # where the angle says nothing
     low = binary("And", endless, a < 0)
-    re = where(low, -1.0, where(lost, math.inf, _real_expm1(a) * cos(b) - half * half * 2.0))
+    near = _real_expm1(a) * cos(b) - half * half * 2.0 + 0.0  # of zeros the one above
+    re = where(low, -1.0, where(lost, math.inf, near))
     im = where(binary("Equal", b, 0), b, where(binary("And", low, lost), 0.0, exp(a) * sin(b)))
     return _complex(re, im)
 

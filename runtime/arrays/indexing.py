@@ -11,7 +11,7 @@ from ...ops.rules import NoSuchPlace
 from .array import Array, Key
 from .kinds import kind_of, known
 from .recording import RECORDING
-from .running import SCALARS, apply, as_array, assign, cast, line_of, refuse_recorded, site
+from .running import SCALARS, apply, as_array, assign, cast, line_of, numbers_for, refuse_recorded, site
 
 Index = Any
 
@@ -229,7 +229,7 @@ def _scatter(x: Array, given: tuple[Any, ...], value: Any) -> None:
     width, count = places.ndim - 1, len(how.axes)
     rest = front.shape[count:]
     shape = (*rest[: how.at], *places.shape[:-1], *rest[how.at :])
-    news = cast(as_array(value, x._place), x.dtype)
+    news = numbers_for(x, value)
     if news.ndim > len(shape) and set(news.shape[: news.ndim - len(shape)]) == {1}:
         news = reshape(news, news.shape[news.ndim - len(shape) :])
     news = _moved(broadcast_to(news, shape), tuple(range(how.at, how.at + width)), tuple(range(width)))
@@ -256,6 +256,6 @@ def _where_true(x: Array, given: tuple[Any, ...], value: Any) -> bool:
     target = view(x, _basic(x, tuple(parts)))
     after = sum(p is None or isinstance(p, slice) for p in behind)
     beside = reshape(mask, (*mask.shape, *(1,) * after)) if after else mask
-    one = cast(as_array(value, x._place), x.dtype)
+    one = numbers_for(x, value)
     assign(target, where(beside, reshape(one, ()) if one.ndim else one, target))
     return True

@@ -370,7 +370,7 @@ def assign(target: Array, value: Operand) -> None:
     if isinstance(value, SCALARS):
         source: Any = scalar(value, target._kind.dtype)
     else:
-        source = as_array(value, target._place)
+        source = numbers_for(target, value) if isinstance(value, list | tuple) else as_array(value, target._place)
         if source._place is not target._place:
             raise several_places("assignment", (target, source))
         if source.shape != target.shape and _stretched(source.shape, target.shape) != target.shape:
@@ -386,6 +386,19 @@ def assign(target: Array, value: Operand) -> None:
         value = value if value.shape == target.shape else apply("Expand", value, known(target.shape))
         RECORDING.trace.write(target, value)
     write(target, _same, (source,), not target._view)
+
+
+def numbers_for(target: Array, value: Operand) -> Array:
+    """An array of what is to be written into another one, in its element type: numbers of Python are not rounded to
+    float32 on the way. Raises InputError."""
+    if isinstance(value, SCALARS):
+        return adopt(scalar(value, target._kind.dtype), target._place)
+    if isinstance(value, list | tuple) and not _holds_numpy(value):
+        try:
+            return adopt(np.array(value, target._kind.dtype), target._place)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise InputError(f"no {target._kind.dtype}: {error}", where=f"assignment at {line_of(*site())}") from error
+    return cast(as_array(value, target._place), target._kind.dtype)
 
 
 def _stretched(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
