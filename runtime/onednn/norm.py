@@ -145,13 +145,16 @@ class LocalNorm(OneDnn):
     ops = frozenset({"LRN"})
 
     def drafts(self, ask: Ask, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the input first."""
+        """In the layout of the input first. Not row-major: there oneDNN adds to one sum, and takes away from it, while
+        its window moves, so that all channels behind a large number lose digits, and behind an infinity are NaN."""
         link, y = links[0], result(ask)
         (x,) = floats(ask, link.operands)
+        if x.elements == x.sizes[0] * x.sizes[1]:
+            raise Refused("channels of one pixel lie row-major")
         if len(links) > 1 or not link.attr("size") % 2:
             raise Refused("a window of an even size, whose longer side is another")
         settings = ("lrn_across_channels", link.attr("size"), *map(link.attr, ("alpha", "beta", "bias")))
-        for layout in images(x.sizes, x.layout, "", channels_last(len(x.sizes))):
+        for layout in filter(None, images(x.sizes, x.layout, channels_last(len(x.sizes)))):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             yield Draft("lrn_forward", (source, target), settings)

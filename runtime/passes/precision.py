@@ -72,6 +72,11 @@ class _Narrowing:
         known = self.types.get(name)
         return isinstance(known, Tensor) and known.dtype is DType.FLOAT and known.static
 
+    def may_be_float(self, name: str) -> bool:
+        """Whether a value is, or may become, a float32 tensor."""
+        known = self.types.get(name)
+        return not isinstance(known, Tensor) or known.dtype is DType.FLOAT
+
 
 def narrowed(graph: Graph, takes: Takes, to: DType = DType.BFLOAT16) -> Graph:
     """The graph in a narrow type where `takes` says that a kernel computes a node so (None), else as it is.
@@ -107,6 +112,8 @@ def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], arou
     floats = [n for n in node.inputs if n and made.is_float(n)]
     if not floats or not all(made.is_float(o) for o in node.outputs if o) or not made.steep.isdisjoint(node.outputs):
         return None
+    if any(made.may_be_float(n) for n in node.inputs if n and n not in floats):
+        return None  # one of unknown sizes stays as it is, and operands have one type
     moving = [n for n in floats if n not in constants]
     if node.op not in HEAVY and not any(n in made.narrow for n in moving):
         return None

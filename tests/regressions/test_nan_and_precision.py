@@ -153,3 +153,26 @@ def test_attention_hid_a_score_of_infinity() -> None:
     y = g.op("Attention", q, k, v, g.const(np.zeros((2, 2), np.float32)), is_causal=1)
     found = Session(g.graph([y]))(big, big, np.ones_like(big))
     assert np.isnan(found[0, 0, 0]).all()
+
+
+@pytest.mark.parametrize("dims", [(2, 16, 4, 4), (2, 16, 2, 1), (2, 16, 1, 1), (1, 8, 3, 3)])
+@pytest.mark.parametrize("odd", [1e4, np.inf, NAN])
+def test_local_normalisation_behind_a_large_number(dims: tuple[int, ...], odd: float) -> None:
+    """Channels out of its window keep their digits; the window's sum was one that moved along."""
+    graph = single("LRN", dims, size=5, alpha=1.0)
+    x = np.random.default_rng(0).random(dims, np.float32)
+    x[0, 1] = odd
+    found, plain = Session(graph)(x), Session(graph, onednn=False)(x)
+    np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-7)
+    assert np.isfinite(found[0, 4:]).all()
+
+
+def test_bfloat16_beside_values_of_unknown_sizes() -> None:
+    """An operand became narrow and the other, joined of a sequence, did not: the model was refused."""
+    g = GraphBuilder()
+    joined = g.ConcatFromSequence(g.SplitToSequence(g.input("x", f32(2, 1, 2)), axis=2), axis=2)
+    product = g.MatMul(g.input("y", f32(2, 1, 1)), g.const(np.ones((1, 2), np.float32)))
+    found = Session(g.graph([g.Add(joined, product)]), precision="bf16")(
+        np.ones((2, 1, 2), np.float32), np.ones((2, 1, 1), np.float32)
+    )
+    np.testing.assert_array_equal(found, np.full((2, 1, 2), 2, np.float32))
