@@ -206,6 +206,9 @@ def _moved(x: Array, source: tuple[int, ...], destination: tuple[int, ...]) -> A
 
 
 def _gather(x: Array, given: tuple[Any, ...]) -> Array:
+    if len(given) == 1 and x.ndim and isinstance(given[0], Array) and given[0].dtype.kind in "iu":  # the common case
+        rows: Array = apply("Gather", x, cast(given[0], np.dtype(np.int64)), axis=0)
+        return rows
     how = _Indices(x, given)
     shown = x if how.whole else get(x, how.basic)
     if len(how.found) == 1:

@@ -25,7 +25,7 @@ class RowSparse:
     >>> x.indices.tolist(), x.data.tolist()
     ([0, 2], [[3.0, 4.0], [6.0, 8.0]])
     >>> (x + x / 2).asnumpy()[2]
-    array([ 9., 12.])
+    array([ 9., 12.], dtype=float32)
     """
 
     __slots__ = ("_ids", "_rows", "shape")
