@@ -61,12 +61,15 @@ def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...]:
     return (g.Identity(xs[0]),)
 
 
+_ROWS = np.array([[0.5, -1], [2, 0.25], [0, 0]], np.float32)  # no row has the number 4
+
+
 @op(
     SUM_ROWS,
     domain=DOMAIN,
     outputs=("ids_sum", "rows_sum"),
     samples=[
-        Sample([np.array([1, 3, 4]), f32(3, 2)], {"key": "table", "size": 4, "workers": 2}, 2),
+        Sample([np.array([1, 3, 4]), _ROWS], {"key": "table", "size": 4, "workers": 2}, 2),
         Sample([np.array([0, 2]), f32(2)], {"key": "table", "size": 9, "workers": 3}, 2),
     ],
 )

@@ -42,6 +42,9 @@ def cases() -> list[Any]:
         if o.body_rule is not None and (not o.domain or is_composed(Node(o.name, (), (), domain=o.domain)))
         for i, s in enumerate(o.samples)
         if not hosted(o, s)
+        and not any(
+            isinstance(x, np.ndarray) and x.dtype.kind == "c" for x in s.inputs
+        )  # no operator of ONNX takes these apart
     ]
 
 

@@ -268,10 +268,16 @@ def test_a_training_step_both_ways(name: str) -> None:
         np.testing.assert_allclose(theirs[n], want, rtol=1e-4, atol=1e-5, err_msg=n)
 
 
+def complex_(o: Op) -> bool:
+    return any(isinstance(x, np.ndarray) and x.dtype.kind == "c" for x in o.samples[0].inputs)
+
+
 def composed() -> list[Any]:
     """The first sample of each operator that ONNX never had."""
     found = [o for o in OPS.values() if o.body_rule and is_composed(Node(o.name, (), (), domain=o.domain))]
-    return [pytest.param(o, id=o.name) for o in found if o.domain == "mezzo" and not hosted(o, o.samples[0])]
+    ours = [o for o in found if o.domain == "mezzo" and not hosted(o, o.samples[0])]
+    # no operator of ONNX takes complex numbers apart
+    return [pytest.param(o, id=o.name) for o in ours if not complex_(o)]
 
 
 @pytest.mark.parametrize("o", composed())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mezzo as mz
-from mezzo.ops import DType
+from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import InputError
 from mezzo.ops.types import f32
 from mezzo.runtime.graph import Graph, GraphBuilder
@@ -255,6 +255,29 @@ def test_a_schedule_goes_on_from_the_rate_that_is_set(tmp_path: Path) -> None:
     assert other.step(feeds) == trainer.step(feeds)
     adagrad = Trainer(graph, optimizer=Adagrad(rate=0.5, rate_decay=0.1))
     assert adagrad.rate == 0.5
+
+
+def test_a_batch_of_ignored_labels_moves_nothing() -> None:
+    """As in PyTorch: its loss is NaN, its gradient is not."""
+    for smooth in (0.0, 0.1):
+        trainer = Trainer(mlp(), loss=cross_entropy(ignore_index=-1, label_smoothing=smooth), optimizer=SGD(rate=0.1))
+        before = {n: a.copy() for n, a in trainer.parameters.items()}
+        feeds = batch_for(trainer.source, 0)
+        assert np.isnan(trainer.step({**feeds, "target": np.full_like(feeds["target"], -1)}))
+        for n, a in trainer.parameters.items():
+            np.testing.assert_array_equal(a, before[n])
+        assert np.isfinite(trainer.step(feeds))
+
+
+def test_accuracy_counts_parts_of_samples() -> None:
+    """Of each sample's places a share is right; it was rounded to whole samples in each batch."""
+    g = GraphBuilder()
+    y = g.Mul(g.input("x", Tensor(DType.FLOAT, ("n", 2, 100))), g.const(np.ones((1, 2, 1), np.float32)))
+    trainer = Trainer(g.graph([y]), optimizer=SGD(rate=0.0))
+    x, target = np.zeros((1, 2, 100), np.float32), np.zeros((1, 100), np.int64)
+    x[:, 0], target[:, :40] = 1, 1
+    trainer.fit([{"x": x, "target": target}] * 3)
+    assert trainer.history[-1][0].accuracy == pytest.approx(0.6)
 
 
 def test_each_step_tells_the_norm_of_its_gradients() -> None:

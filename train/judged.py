@@ -195,17 +195,14 @@ def _count(g: TypedBuilder, states: States, term: Term, operands: Sequence[str],
         _add(g, states, f"{TOTAL}/{term.name}", value, count)
     if not term.loss.classes:
         return
-    right: Value = g.Cast(g.Equal(g.ArgMax(operands[0], axis=1, keepdims=0), operands[-1]), to=DType.FLOAT.onnx)
+    right: Value = g.Cast(g.Equal(g.ArgMax(operands[0], axis=1, keepdims=0), operands[-1]), to=DType.DOUBLE.onnx)
     if term.loss.ignored is None:
         share = g.ReduceMean(right, keepdims=0)  # of pixels, where each has a class
     else:
-        ours = g.Cast(g.Not(g.Equal(operands[-1], g.const(term.loss.ignored))), to=DType.FLOAT.onnx)
-        many = g.Max(g.ReduceSum(ours, keepdims=0), g.const(1.0, DType.FLOAT))
+        ours = g.Cast(g.Not(g.Equal(operands[-1], g.const(term.loss.ignored))), to=DType.DOUBLE.onnx)
+        many = g.Max(g.ReduceSum(ours, keepdims=0), g.const(1.0, DType.DOUBLE))
         share = g.Div(g.ReduceSum(g.Mul(right, ours), keepdims=0), many)
-    name = f"{RIGHT}/{term.name}" if term.name else RIGHT
-    held = _state(g, states, name, np.int64(0))
-    hits = g.Cast(g.Round(g.Mul(share, g.Cast(count, to=DType.FLOAT.onnx))), to=DType.INT64.onnx)
-    states[name] = states[name][0], g.Add(held, hits)
+    _add(g, states, f"{RIGHT}/{term.name}" if term.name else RIGHT, share, count)
 
 
 Measures = Sequence[tuple[Term, list[Metric]]]

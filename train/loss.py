@@ -134,7 +134,8 @@ def cross_entropy(
     def smoothed(g: Any, y: Value, target: Value) -> Value:
         return mean_of(g, *each(g, y, target))
 
-    return Loss(smoothed if label_smoothing else plain, _classes, each, classes=True, ignored=ignore_index)
+    whole = not label_smoothing and ignore_index is None
+    return Loss(plain if whole else smoothed, _classes, each, classes=True, ignored=ignore_index)
 
 
 def mean_of(g: Builder, losses: Value, counts: Value | None, weights: Value | None = None) -> Value:
@@ -145,7 +146,10 @@ def mean_of(g: Builder, losses: Value, counts: Value | None, weights: Value | No
         losses = g.Mul(losses, g.Unsqueeze(weights, g.const(np.arange(1, 1 + more))) if more else weights)
     if counts is None:
         return _mean(g, losses)
-    return g.Div(g.ReduceSum(losses, keepdims=0), g.ReduceSum(counts, keepdims=0))
+    many = g.ReduceSum(counts, keepdims=0)
+    nothing = g.Equal(many, g.scalar(0, many))  # counts: the mean is NaN then, but its gradient is none
+    mean = g.Div(g.ReduceSum(losses, keepdims=0), g.Where(nothing, g.scalar(1, many), many))
+    return g.Where(nothing, g.scalar(np.nan, many), mean)
 
 
 def custom(function: Callable[..., Any], target: str | Tensor | Target | None = "same") -> Loss:
