@@ -202,8 +202,8 @@ class Watch:
 
     def guard(self, guards: Guards) -> None:
         """Watch the globals and closures that these functions name, their defaults too."""
-        new = {code: frame for code, frame in self.seen.items() if code not in guards.codes}
-        self.seen.clear()  # frames hold what they computed
+        seen, self.seen = self.seen, {}  # frames hold what they computed; a finalizer may be noted down meanwhile
+        new = {code: frame for code, frame in seen.items() if code not in guards.codes}
         inside = {c for code in new for c in code.co_consts if isinstance(c, CodeType)}  # made anew by each run
         functions = _functions([code for code in new if code not in inside])
         for code, frame in new.items():

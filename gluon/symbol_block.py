@@ -15,7 +15,7 @@ from ..runtime.arrays.recording import RECORDING
 from ..runtime.arrays.running import as_array
 from ..runtime.graph import Graph
 from ..runtime.infer import infer
-from ..runtime.passes.modes import training
+from ..runtime.passes.modes import inference, training
 from ..runtime.session import Session
 from ..train.integers import with_integer_weights
 from ..train.learning import weights
@@ -31,7 +31,8 @@ from .trace import Traced, call, move
 class SymbolBlock(HybridBlock):
     """A graph as a block; its weights are parameters under the names that the graph has for them, and so are running
     statistics of batch normalisation, which no gradient changes. In training (`autograd.record()`) normalisation by the
-    batch and dropout are what they are in any block; `statistics=False` leaves the former to its running statistics.
+    batch and dropout are what they are in any block, else by running statistics and without effect, whatever mode the
+    file says; `statistics=False` leaves the former to its running statistics.
     A quantised graph learns through its steps (docs/training.md), and with `learn_scales` its scales learn.
 
     >>> from mezzo.models.digits import digits_model, held_out
@@ -42,8 +43,8 @@ class SymbolBlock(HybridBlock):
 
     def __init__(self, graph: Graph, *, statistics: bool = True, learn_scales: bool = False) -> None:
         super().__init__()
-        self._graph = prepared(graph)
-        self._learning = training(self._graph, statistics=statistics)
+        whole = prepared(graph)
+        self._graph, self._learning = inference(whole), training(whole, statistics=statistics)
         self._moves = {s.input: s.output for s in self._learning.states if s not in self._graph.states}
         self._learnt = tuple(n for n in weights(self._graph, scales=learn_scales) if n not in self._moves)
         shared = shares(self._learning, self._learnt)

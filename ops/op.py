@@ -227,6 +227,13 @@ class Op:
         self.grad_rule = rule
         return rule
 
+    def results(self, operands: Sequence[Any], attrs: Mapping[str, Any]) -> int:
+        """How many outputs a call asks for that does not say it: all that are always there; of one that divides its
+        operand (Split) as many as `num_outputs` says, or its list of sizes has."""
+        if "num_outputs" in self.attrs:
+            return int(attrs.get("num_outputs") or (np.size(operands[1]) if len(operands) > 1 else 1))
+        return max(sum(not (p.optional or p.variadic) for p in self.outputs), 1)
+
     def derives(self, types: Sequence[Type | None]) -> bool:
         """Whether there is a gradient rule, and it holds for inputs of these types."""
         return self.grad_rule is not None and (

@@ -102,3 +102,18 @@ def test_gradients_and_symbols_agree() -> None:
     net.backward(nd.ones(()))
     close(net.outputs[0].asnumpy(), y.asnumpy())
     close(net.grad_dict["x"].asnumpy(), x.grad.asnumpy())
+
+
+@pytest.mark.parametrize("given", [((), {"num_outputs": 3}), (([1, 2, 3],), {}), ((np.array([1, 2, 3]),), {})])
+def test_split_says_itself_how_many_parts_there_are(given: Any) -> None:
+    sizes, attrs = given
+    x = np.arange(12, dtype=np.float32).reshape(6, 2)
+    wanted = np.split(x, [1, 3] if sizes else 3)
+    for found in (
+        nd.Split(nd.asarray(x), *sizes, axis=0, **attrs),
+        mz.sym.Split(mz.sym.Variable("x"), *sizes, **attrs),
+    ):
+        parts = found if isinstance(found, tuple) else found.eval(x=x)
+        assert len(parts) == 3
+        for part, want in zip(parts, wanted, strict=True):
+            np.testing.assert_array_equal(part.asnumpy() if hasattr(part, "asnumpy") else part, want)

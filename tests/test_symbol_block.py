@@ -12,9 +12,11 @@ from mezzo.gluon import Trainer, loss, nn
 from mezzo.gluon.symbol_block import SymbolBlock
 from mezzo.importers import load_onnx
 from mezzo.ops.errors import InputError
+from mezzo.ops.types import f32
 from mezzo.runtime import arrays as nd
 from mezzo.runtime import autograd
 from mezzo.runtime.arrays import random
+from mezzo.runtime.graph import GraphBuilder
 from mezzo.tools.load import load
 
 from .models import ort_run, referee
@@ -105,6 +107,22 @@ def test_dropout_drops_and_statistics_may_stay(statistics: bool, tmp_path: Path)
     assert (plain != 0).all()
     names = {n.rpartition(".")[2] for n, p in block.collect_params().items() if p.grad_req == "null"}
     assert names == ({"running_mean", "running_var"} if statistics else set())
+
+
+def test_a_file_in_training_mode_answers_for_inference(tmp_path: Path) -> None:
+    """As PyTorch writes it for training: mode 1, statistics as outputs, Dropout on."""
+    g = GraphBuilder()
+    one = [g.const(np.full(3, v, np.float32)) for v in (2, 1, 5, 4)]
+    y, *_ = g.op("BatchNormalization", g.input("x", f32("n", 3)), *one, training_mode=1, epsilon=0.0, outputs=3)
+    y = g.Dropout(y, g.const(np.float32(0.5)), g.const(np.array(True)))
+    block = SymbolBlock(g.graph([y]))
+    x = nd.asarray(np.array([[5, 7, 3]], np.float32))
+    np.testing.assert_allclose(block(x).asnumpy(), [[1, 3, -1]], rtol=1e-6)
+    block.export(tmp_path / "out.onnx")
+    assert load_onnx(tmp_path / "out.onnx").nodes[0].attrs.get("training_mode", 0) == 0
+    np.testing.assert_allclose(load(tmp_path / "out.onnx")(x.asnumpy()), [[1, 3, -1]], rtol=1e-6)
+    with autograd.record():
+        assert not np.array_equal(block(x).asnumpy(), [[1, 3, -1]])
 
 
 def dropping(folder: Path, net: Any, x: Any) -> Any:

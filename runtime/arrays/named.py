@@ -55,7 +55,6 @@ def attributes(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _call(name: str, *operands: Any, **attrs: Any) -> Any:
     record = OPS["", name]
-    needed = sum(not (p.optional or p.variadic) for p in record.outputs)
     like = next((x for x in operands if isinstance(x, Array)), None)
     given = [x if x is None or isinstance(x, Array) else _operand(name, x, like) for x in operands]
     if not record.deterministic and not _known_to_repeat(name, given):
@@ -71,7 +70,8 @@ def _call(name: str, *operands: Any, **attrs: Any) -> Any:
             where=f"called at {line_of(*site())}",
             hint="nd.asarray and nd.full make arrays",
         )
-    return apply(name, *given, outputs=attrs.pop("outputs", max(needed, 1)), **attributes(attrs))
+    outputs = attrs.pop("outputs", None) or record.results(operands, attrs)
+    return apply(name, *given, outputs=outputs, **attributes(attrs))
 
 
 def _known_to_repeat(name: str, given: list[Any]) -> bool:

@@ -37,9 +37,8 @@ def find(name: str) -> Function:
 
 def _of_onnx(op: str, *operands: Any, **attrs: Any) -> Symbol:
     """An operator of ONNX; how many outputs it has is told by `outputs`, or by what it has at least."""
-    record = OPS["", op]
-    needed = sum(not (p.optional or p.variadic) for p in record.outputs)
-    return use(op, *operands, outputs=attrs.pop("outputs", max(needed, 1)), **attrs)
+    outputs = attrs.pop("outputs", None) or OPS["", op].results(operands, attrs)
+    return use(op, *operands, outputs=outputs, **attrs)
 
 
 def variable(
