@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 import numpy as np
 
@@ -85,7 +86,7 @@ class RowSums:
     """Sums of rows by the rounds of a store that sums. Every worker calls for the same keys in the same order."""
 
     def __init__(self, store: KVStore) -> None:
-        self._store = store
+        self._store: KVStore = proxy(store)  # which holds this: a circle would keep its memory until it is searched for
         self._room: dict[str, int] = {}
         self._places: dict[str, Array] = {}
 

@@ -380,7 +380,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, mode: str = "reduced") -> tuple
             "a complete QR has no gradient: some columns of Q are any that fit", hint="mode='reduced'"
         )
     (dQ, dR), (Q, R), (X,) = dys, ys, xs
-    if not (Q and R):  # one of them is not wanted
+    if Q is None or R is None:  # one of them is not wanted
         Q, R = g.QR(X, domain="mezzo", outputs=2, mode=mode)
     dQ = zeros_like(g, Q) if dQ is None else dQ
     dR = zeros_like(g, R) if dR is None else dR

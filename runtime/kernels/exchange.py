@@ -15,6 +15,7 @@ from ...ops.exchange import AWAIT, DOMAIN, EMIT, SUM_ROWS
 from ...ops.types import Array
 from ..graph import Node
 from .kernel import Alias, Ask, Call, Choice, Declined, Exchange, Work, nothing
+from .rows import both
 
 
 class Exchanges:
@@ -64,8 +65,9 @@ class SumRows:
         return Choice(self.name, capturable=False)
 
     def prepare(self, work: Work) -> Call:
-        (ids, rows), (numbers, sums), exchange = work.inputs, work.outputs, work.exchange
-        assert ids is not None and rows is not None and numbers is not None and sums is not None
+        (ids, rows), exchange = work.inputs, work.exchange
+        assert ids is not None and rows is not None
+        numbers, sums = both(work.outputs, rows.shape[1:], rows.dtype)
         key, size = str(work.node.attrs["key"]), int(work.node.attrs["size"])
 
         def run() -> None:

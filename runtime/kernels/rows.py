@@ -4,6 +4,8 @@ has read, not from the table."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +18,15 @@ from .kernel import Alias, Ask, Call, Choice, Declined, Work, tensors
 from .update import BLOCK, Blocks, code_of
 
 SCARCE = 16  # times fewer indices than rows: beyond, sorting them is faster than going over the table
+
+
+def both(outputs: Sequence[Array | None], width: Sequence[int], dtype: Any) -> tuple[Array, Array]:
+    """Numbers of rows, and these rows; where one of them is not wanted an array of its own."""
+    ids, rows = (*outputs, None)[:2]
+    if ids is None:
+        assert rows is not None
+        return np.empty(len(rows), np.int64), rows
+    return ids, np.empty((len(ids), *width), dtype) if rows is None else rows
 
 
 class GatherGradRows:
@@ -38,8 +49,8 @@ class GatherGradRows:
 
     def prepare(self, work: Work) -> Call:
         dy, indices, shape = work.inputs
-        ids, rows = work.outputs
-        assert dy is not None and indices is not None and shape is not None and ids is not None and rows is not None
+        assert dy is not None and indices is not None and shape is not None
+        ids, rows = both(work.outputs, [int(n) for n in shape[1:]], dy.dtype)
         size, width = int(shape[0]), math.prod(rows.shape[1:])
         places = work.scratch(DType.INT64, dy.shape).reshape(indices.size, width)
         columns, sums, news = np.arange(width), rows.reshape(-1), dy.reshape(-1)

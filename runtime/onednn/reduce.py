@@ -20,7 +20,6 @@ from ...ops import DType, Tensor
 from ...ops.fused import ABSENT
 from ...ops.layouts import channels_last, is_permutation, parse, row_major, usual
 from ..kernels.kernel import Ask
-from ..kernels.squares import declined
 from .api import DST, SRC, WEIGHTS, Refused
 from .frames import Frame, flat
 from .kernel import WORK, OneDnn, floats, result
@@ -54,8 +53,11 @@ class Reduce(OneDnn):
         links = chain(ask.node)
         (x,) = floats(ask, links[0].operands[:1])
         axes = _axes(ask, links[0], x)
-        if ask.node.op == "ReduceSumSquare" and not declined(ask):
-            raise Refused("a dot product reads the operand once")
+        if ask.node.op == "ReduceSumSquare":
+            from ..kernels.squares import declined  # imported where it is asked: see runtime/kernels/later.py
+
+            if not declined(ask):
+                raise Refused("a dot product reads the operand once")
         if not x.elements:
             raise Refused("there are no elements")
         if all(x.sizes[a] == 1 for a in axes):
