@@ -254,9 +254,11 @@ def _chance(called: Any) -> str:
 
 
 def _asked_by_user(frame: FrameType | None) -> bool:
-    """Whether the user's code asks, itself or through a library; our own looks at the clock, too."""
+    """Whether the user's code asks, itself or through a library; our own looks at the clock, too, and so does what is
+    told of Python's garbage collection, which comes between any two lines."""
+    collecting = {getattr(getattr(c, "__func__", c), "__code__", None) for c in gc.callbacks}
     while frame is not None:
-        if frame.f_code.co_filename.startswith(OURS):
+        if frame.f_code.co_filename.startswith(OURS) or frame.f_code in collecting:
             return False
         if _of_user(frame):
             return True

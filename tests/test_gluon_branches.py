@@ -3,7 +3,9 @@ a graph ends, and fullgraph=True is an error there."""
 
 from __future__ import annotations
 
+import gc
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -280,3 +282,19 @@ def test_forms_follow_the_numbers_of_every_call(name: str) -> None:
 def test_there_are_thirty_forms() -> None:
     assert len(FORMS) >= 30
     assert set(FORMS) >= FOLLOWED
+
+
+def test_a_clock_that_garbage_collection_reads_is_nobodys() -> None:
+    def told(phase: str, info: dict[str, int]) -> None:
+        time.perf_counter()
+
+    def collecting(x: Any) -> Any:
+        gc.collect()  # as it may begin by itself between any two lines
+        return x * 2
+
+    gc.callbacks.append(told)
+    try:
+        net = Of(collecting).hybridize(fullgraph=True)
+        assert net(nd.ones((2,))).tolist() == [2, 2]
+    finally:
+        gc.callbacks.remove(told)
