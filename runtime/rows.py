@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..ops import DType, Tensor
 from ..ops.rules import axis_of
@@ -12,17 +12,21 @@ from .typed import TypedBuilder
 SUMS = {"Add", "Sum", "Identity"}
 
 
-def reads_of(g: TypedBuilder, gradient: str) -> list[Node] | None:
+def makers_of(g: TypedBuilder) -> dict[str, Node]:
+    """The node that makes each value."""
+    return {o: n for n in g.nodes() for o in n.outputs}
+
+
+def reads_of(g: TypedBuilder, gradient: str, makers: Mapping[str, Node]) -> list[Node] | None:
     """The GatherGrads along axis 0 that a gradient is the sum of; None where anything else is in it, as of a table that
-    a MatMul reads too."""
+    a MatMul reads too. `makers` are those of `makers_of`, once for all gradients."""
     known = g.type_of(gradient)
     if not isinstance(known, Tensor) or not known.dims or not known.static or not known.dtype.floating:
         return None
-    made = {o: n for n in g.nodes() for o in n.outputs}
     found: list[Node] = []
     todo = [gradient]
     while todo:
-        node = made.get(todo.pop())
+        node = makers.get(todo.pop())
         if node is None:
             return None
         if not node.domain and node.op in SUMS:

@@ -19,7 +19,7 @@ from ..runtime.infer import infer
 from ..runtime.optimizer import Optimizer
 from ..runtime.optimizer.record import states_of
 from ..runtime.passes.prune import prune
-from ..runtime.rows import as_rows, reads_of
+from ..runtime.rows import as_rows, makers_of, reads_of
 from ..runtime.schedule import Schedule
 from ..runtime.typed import TypedBuilder
 from .order import soon
@@ -277,8 +277,9 @@ def _in_rows(
             hint="leave lazy_update out, or let the workers update: update_on_kvstore=False",
         )
     g, grads, ids = made.g, dict(found), dict[str, str]()
+    makers = makers_of(g)
     for p, dw in found.items():
-        reads = reads_of(g, dw)
+        reads = reads_of(g, dw, makers)
         if reads is None:
             continue
         optimizer, size = step.optimizer.of(p), len(made.first[p])

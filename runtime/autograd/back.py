@@ -21,7 +21,7 @@ from ..arrays.sparse import RowSparse
 from ..autodiff import gradients
 from ..graph import Graph, Node
 from ..passes.prune import prune
-from ..rows import as_rows, reads_of
+from ..rows import as_rows, makers_of, reads_of
 from ..session import Session
 from ..typed import TypedBuilder, prefixed
 from .tape import Entry, Fragment, Leaf, Origin, mode, note
@@ -283,7 +283,7 @@ def _planned(walk: Walk, seeds: dict[int, Array], inner: Sequence[int], device: 
 
 def as_ends(g: TypedBuilder, gradient: str, rows: bool) -> tuple[str, ...]:
     """A gradient as the end of a graph or, where `rows` are wanted and it is made of some, their numbers and they."""
-    reads = reads_of(g, gradient) if rows else None
+    reads = reads_of(g, gradient, makers_of(g)) if rows else None
     return (gradient,) if reads is None else as_rows(g, gradient, reads)
 
 
