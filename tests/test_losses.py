@@ -16,6 +16,7 @@ from mezzo.runtime.graph import Graph, GraphBuilder
 from mezzo.runtime.optimizer import SGD, Adagrad, Adam
 from mezzo.runtime.schedule import Step
 from mezzo.train.loss import OTHER_NAMES, cross_entropy, custom, loss_named
+from mezzo.train.metrics import LossOf
 from mezzo.train.names import FIT, TRAINER
 from mezzo.train.step import RATE
 from mezzo.train.trainer import Trainer
@@ -267,6 +268,53 @@ def test_a_batch_of_ignored_labels_moves_nothing() -> None:
         for n, a in trainer.parameters.items():
             np.testing.assert_array_equal(a, before[n])
         assert np.isfinite(trainer.step(feeds))
+
+
+@pytest.mark.parametrize("pixels", [False, True], ids=["labels", "pixels"])
+@pytest.mark.parametrize(
+    "how",
+    [{"ignore_index": -100}, {"class_weights": [0.5, 1.0, 7.0]},
+     {"ignore_index": -100, "class_weights": [0.5, 1.0, 7.0], "label_smoothing": 0.1}],
+    ids=["ignored", "weights", "both"],
+)  # fmt: skip
+def test_the_loss_of_an_epoch_is_that_of_its_data(how: dict[str, Any], *, pixels: bool) -> None:
+    """However labels that count lie in batches: one loss, or two whose weights add up."""
+    rng, more = np.random.default_rng(5), (4,) if pixels else ()
+    x = rng.standard_normal((12, 3, *more)).astype(np.float32)
+    target = rng.integers(0, 3, (12, *more))
+    if "ignore_index" in how:
+        target[0:2], target[2, ..., None], target[4:8] = -100, -100, -100  # the second batch has none that counts
+    parts = [slice(0, 4), slice(4, 8), slice(8, 12)]
+    g = GraphBuilder()
+    read = g.input("x", Tensor(DType.FLOAT, ("n", 3, *more)))
+    weights = (np.ones((1, 3, *(1 for _ in more)), np.float32) * k for k in (2, -1))
+    a, b = (g.Mul(read, g.const(w)) for w in weights)
+    one = Trainer(g.graph([a]), loss=cross_entropy(**how), optimizer=SGD(rate=0.0))
+    two = Trainer(
+        g.graph([a, b]), loss={a: (0.5, cross_entropy(**how)), b: (2.0, "cross_entropy")}, optimizer=SGD(rate=0.0)
+    )
+    known = np.maximum(target, 0)
+    whole = [{"x": x, "target": target}], [{"x": x, f"{a}_target": target, f"{b}_target": known}]
+    apart = ([{n: v[part] for n, v in feeds[0].items()} for part in parts] for feeds in whole)
+    for trainer, all_, batches in zip((one, two), whole, apart, strict=True):
+        expected = trainer.step(all_[0])
+        assert np.isfinite(expected)
+        once = trainer.evaluate(all_)
+        found = [once, trainer.evaluate(batches), trainer.fit(batches)[0], trainer.fit(batches, validate=batches)[0]]
+        for metrics in found:
+            assert metrics.samples == 12
+            assert metrics.loss == pytest.approx(expected, rel=1e-5)
+            assert metrics.losses == pytest.approx(once.losses, rel=1e-5)
+            assert metrics.accuracies == pytest.approx(once.accuracies, rel=1e-5)
+            assert metrics.accuracy == (None if trainer is two else pytest.approx(once.accuracy, rel=1e-5))
+        metric = LossOf(cross_entropy(**how))
+        for part in parts:
+            metric.update(preds=2 * x[part], labels=target[part])
+        assert trainer is two or metric.value == pytest.approx(expected, rel=1e-5)
+    kept = target != -100
+    assert one.evaluate(whole[0]).accuracy == pytest.approx((x.argmax(1) == target)[kept].mean())
+    if "ignore_index" in how:
+        assert np.isnan(one.evaluate([{"x": x[4:8], "target": target[4:8]}]).loss)
 
 
 def test_accuracy_counts_parts_of_samples() -> None:

@@ -23,7 +23,9 @@ from .metrics import Asked as Measured
 from .metrics import Metric, metrics_named
 
 TARGET, WEIGHT = "target", "sample_weight"  # names of inputs
+METRICS = "metrics/"
 SEEN, TOTAL, RIGHT = "metrics/seen", "metrics/loss", "metrics/right"  # names of states
+COUNTED = "metrics/counted"  # by the name of a sum: what it is a mean over, where that is not the samples
 Named = str | Loss | Callable[..., Any]
 Asked = Named | Mapping[Any, Any]
 
@@ -111,7 +113,6 @@ def judged(graph: Graph, terms: Sequence[Term], sample_weights: bool = False) ->
     assert total is not None
     seen = _state(g, states, SEEN, np.int64(0))
     states[SEEN] = states[SEEN][0], g.Add(seen, count)
-    _add(g, states, TOTAL, total, count)
     first = {n: a for n, (a, _) in states.items()}
     types = {n: t for n, t in g.types.items() if n not in first}
     made = graph.but(
@@ -182,27 +183,67 @@ def _state(g: TypedBuilder, states: States, name: str, first: Any) -> str:
     return name
 
 
-def _add(g: TypedBuilder, states: States, name: str, value: Value, count: Value) -> None:
-    """A state that adds up a mean over samples, times their count."""
+def _add(g: TypedBuilder, states: States, name: str, value: Value, count: Value, counted: Value | None) -> None:
+    """A state that adds up means of batches: times the samples of each or, with a state of its own, times what was
+    counted in it. A batch in which nothing counts has no mean, and adds nothing."""
     held = _state(g, states, name, np.float64(0))
-    wide = [g.Cast(v, to=DType.DOUBLE.onnx) for v in (value, count)]
-    states[name] = states[name][0], g.Add(held, g.Mul(*wide))
+    wide = [g.Cast(v, to=DType.DOUBLE.onnx) for v in (value, count if counted is None else counted)]
+    part = g.Mul(*wide)
+    if counted is not None:
+        part = g.Where(g.Equal(wide[1], g.const(0.0, DType.DOUBLE)), g.const(0.0, DType.DOUBLE), part)
+        beside = _state(g, states, _counted(name), np.float64(0))
+        states[beside] = states[beside][0], g.Add(beside, wide[1])
+    states[name] = states[name][0], g.Add(held, part)
+
+
+def _counted(name: str) -> str:
+    return COUNTED + name.removeprefix(METRICS.rstrip("/"))
 
 
 def _count(g: TypedBuilder, states: States, term: Term, operands: Sequence[str], value: Value, count: Value) -> None:
     """States that gather what metrics tell of one term."""
-    if term.name:
-        _add(g, states, f"{TOTAL}/{term.name}", value, count)
-    if not term.loss.classes:
+    loss = term.loss
+    _add(g, states, _of(TOTAL, term), value, count, loss.counts(g, *operands) if loss.counts else None)
+    if not loss.classes:
         return
     right: Value = g.Cast(g.Equal(g.ArgMax(operands[0], axis=1, keepdims=0), operands[-1]), to=DType.DOUBLE.onnx)
-    if term.loss.ignored is None:
+    many: Value | None = None
+    if loss.ignored is None:
         share = g.ReduceMean(right, keepdims=0)  # of pixels, where each has a class
     else:
-        ours = g.Cast(g.Not(g.Equal(operands[-1], g.const(term.loss.ignored))), to=DType.DOUBLE.onnx)
-        many = g.Max(g.ReduceSum(ours, keepdims=0), g.const(1.0, DType.DOUBLE))
-        share = g.Div(g.ReduceSum(g.Mul(right, ours), keepdims=0), many)
-    _add(g, states, f"{RIGHT}/{term.name}" if term.name else RIGHT, share, count)
+        ours = g.Cast(g.Not(g.Equal(operands[-1], g.const(loss.ignored))), to=DType.DOUBLE.onnx)
+        many = g.ReduceSum(ours, keepdims=0)
+        share = g.Div(g.ReduceSum(g.Mul(right, ours), keepdims=0), g.Max(many, g.const(1.0, DType.DOUBLE)))
+    _add(g, states, _of(RIGHT, term), share, count, many)
+
+
+def _of(sum_: str, term: Term) -> str:
+    return f"{sum_}/{term.name}" if term.name else sum_
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the states of metrics say: samples, the loss of all terms with their weights, and by the name of a term its
+    own loss and its share of right answers."""
+
+    samples: int
+    loss: float
+    losses: Mapping[str, float]
+    rights: Mapping[str, float]
+
+
+def means(states: Mapping[str, float], terms: Sequence[Term]) -> Means:
+    """The means over all batches that the states have gathered: of labels that count, weighted as their loss weighs
+    them, however they lie in batches. NaN where samples were seen and none counts."""
+    seen = states[SEEN]
+
+    def mean(name: str) -> float:
+        many = states.get(_counted(name), seen)
+        return states[name] / many if many else float("nan") if seen else 0.0
+
+    losses = {t.name: mean(_of(TOTAL, t)) for t in terms}
+    rights = {t.name: mean(_of(RIGHT, t)) for t in terms if t.loss.classes}
+    return Means(int(seen), sum(t.weight * losses[t.name] for t in terms), losses, rights)
 
 
 Measures = Sequence[tuple[Term, list[Metric]]]

@@ -35,8 +35,9 @@ class Loss:
     the output, None where nothing is.
 
     `each(g, output, target)` adds the loss of each element and what each counts for in their mean (None: all alike),
-    axis 0 being the samples: what weights of samples need. A loss of `classes` has its classes on axis 1 of the output;
-    labels that are `ignored` count for nothing.
+    axis 0 being the samples: what weights of samples need. `counts(g, output, target)` adds what the loss of a batch
+    counts for beside other batches', where that is not the number of its samples. A loss of `classes` has its classes
+    on axis 1 of the output; labels that are `ignored` count for nothing.
     """
 
     build: Build
@@ -44,6 +45,7 @@ class Loss:
     each: Each | None = None
     classes: bool = False
     ignored: int | None = None
+    counts: Build | None = None
 
 
 def _classes(output: Tensor) -> Tensor:
@@ -112,14 +114,21 @@ def cross_entropy(
     def plain(g: Any, y: Value, target: Value) -> Value:
         return g.SoftmaxCrossEntropyLoss(y, target, *weighing(g, y), **attrs)
 
+    def counting(g: Any, y: Value, target: Value) -> Value | None:
+        """What each label counts for; None: all alike."""
+        own, counts = weighing(g, y), valid(g, y, target)
+        if not own:
+            return counts
+        known = target if counts is None else g.Where(g.Equal(counts, g.scalar(0, y)), g.const(0), target)
+        of_class = g.Gather(own[0], known, axis=0)
+        return of_class if counts is None else g.Mul(counts, of_class)
+
+    def summed(g: Any, y: Value, target: Value) -> Value:
+        return g.ReduceSum(counting(g, y, target), keepdims=0)
+
     def each(g: Any, y: Value, target: Value) -> tuple[Value, Value | None]:
         own = weighing(g, y)
         made = g.SoftmaxCrossEntropyLoss(y, target, *own, reduction="none", **attrs)
-        counts = valid(g, y, target)
-        if own:
-            known = target if counts is None else g.Where(g.Equal(counts, g.scalar(0, y)), g.const(0), target)
-            of_class = g.Gather(own[0], known, axis=0)
-            counts = of_class if counts is None else g.Mul(counts, of_class)
         if label_smoothing:
             logs = g.LogSoftmax(y, axis=1)
             if own:
@@ -129,13 +138,14 @@ def cross_entropy(
             if (mask := valid(g, y, target)) is not None:
                 rest = g.Mul(rest, mask)
             made = g.Add(g.Mul(made, g.scalar(1 - label_smoothing, y)), g.Mul(rest, g.scalar(label_smoothing, y)))
-        return made, counts
+        return made, counting(g, y, target)
 
     def smoothed(g: Any, y: Value, target: Value) -> Value:
         return mean_of(g, *each(g, y, target))
 
     whole = not label_smoothing and ignore_index is None
-    return Loss(plain if whole else smoothed, _classes, each, classes=True, ignored=ignore_index)
+    counts = None if weights is None and ignore_index is None else summed
+    return Loss(plain if whole else smoothed, _classes, each, classes=True, ignored=ignore_index, counts=counts)
 
 
 def mean_of(g: Builder, losses: Value, counts: Value | None, weights: Value | None = None) -> Value:

@@ -291,7 +291,7 @@ class Correlation(Metric):
 
 
 class LossOf(Metric):
-    """The mean of a loss over samples: one of `mz.loss` by its name, or a Loss."""
+    """The mean of a loss over samples, or over the labels that count: one of `mz.loss` by its name, or a Loss."""
 
     def __init__(self, loss: str | Loss) -> None:
         super().__init__()
@@ -301,7 +301,9 @@ class LossOf(Metric):
 
     def sums(self, preds: Array, labels: Array) -> Array:
         labels = labels.astype(np.int64) if self.loss.classes else labels.astype(preds.dtype)
-        return np.array([float(self.loss.build(Eager(), preds, labels)) * len(labels), len(labels)])
+        g, counts = Eager(), self.loss.counts
+        many = float(len(labels) if counts is None else counts(g, preds, labels))
+        return np.array([float(self.loss.build(g, preds, labels)) * many if many else 0.0, many])
 
     def of(self, total: Array) -> Value:
         return total[0] / total[1]

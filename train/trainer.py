@@ -34,7 +34,7 @@ from .amp import Policy, mixed, policy_named
 from .callbacks import Callback, Functions, Run, follow
 from .exchange import Exchange
 from .integers import with_integer_weights
-from .judged import RIGHT, SEEN, TOTAL, Asked, Measures, judged, measures_of, terms_of
+from .judged import METRICS, Asked, Measures, judged, means, measures_of, terms_of
 from .learning import learning as learning_of
 from .metrics import Asked as Measured
 from .metrics import Metric, Metrics, StepMetrics
@@ -377,7 +377,7 @@ class Trainer:
         if self._evaluation is None:
             plain, _ = self._judged(modes.inference(straight_through(self.source)))
             plain = plain.but(outputs=(*plain.outputs, *self._reads))
-            own = [n for n in self.states if n in plain.initializers and not n.startswith("metrics/")]
+            own = [n for n in self.states if n in plain.initializers and not n.startswith(METRICS)]
             kept = tuple(State(n, n, n) for n in own)
             shared = {n: self.states[n] for n in own}
             self._evaluation = Session(plain.but(states=(*plain.states, *kept)), states=shared, **self._how)
@@ -395,24 +395,21 @@ class Trainer:
                 metric.update(preds=found[term.outputs[0]], labels=fed[term.target])
 
     def _metrics_of(self, states: Mapping[str, Array], measures: Measures, everywhere: bool) -> Metrics:
-        names = [n for n in states if n.startswith((SEEN, TOTAL, RIGHT))]
+        names = [n for n in states if n.startswith(METRICS)]
         numbers = {n: float(states[n]) for n in names}
         own = [m for _, metrics in measures for m in metrics]
         totals: list[Array | None] = [m.total for m in own]
         if everywhere and self.exchange is not None:
             numbers, totals = self._of_all(numbers, own)
-        seen = max(numbers[SEEN], 1)
-        means = {n: v / seen for n, v in numbers.items()}
-        losses = {n.removeprefix(f"{TOTAL}/"): v for n, v in means.items() if n.startswith(f"{TOTAL}/")}
-        rights = {n.removeprefix(f"{RIGHT}/"): v for n, v in means.items() if n.startswith(f"{RIGHT}/")}
-        single = [v for n, v in means.items() if n.startswith(RIGHT)]
+        found = means(numbers, self.terms)
         values = {}
         for term, metrics in measures:
             for metric in metrics:
                 metric.total = totals.pop(0)
                 values[f"{term.name}/{metric.name}" if term.name else metric.name] = metric.value
-        accuracy = single[0] if len(single) == 1 else None
-        return Metrics(int(numbers[SEEN]), means[TOTAL], accuracy, losses, rights, values)
+        accuracy = next(iter(found.rights.values())) if len(found.rights) == 1 else None
+        losses, rights = ({n: v for n, v in by_name.items() if n} for by_name in (found.losses, found.rights))
+        return Metrics(found.samples, found.loss, accuracy, losses, rights, values)
 
     def _of_all(
         self, numbers: Mapping[str, float], metrics: Sequence[Metric]
@@ -510,7 +507,7 @@ def _beside(folder: str | os.PathLike[str], run: int | str) -> Path:
 def _zero(states: Mapping[str, Array], measures: Measures) -> None:
     """Count from nothing."""
     for name, array in states.items():
-        if name.startswith((SEEN, TOTAL, RIGHT)):
+        if name.startswith(METRICS):
             array[...] = 0
     for _, metrics in measures:
         for metric in metrics:
