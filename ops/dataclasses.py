@@ -49,6 +49,8 @@ def _dataclass(
     for name in ("__init__", "__repr__", "__eq__")[: 3 if eq else 2]:
         if name not in own:
             setattr(made, name, _FIRST[name])
+            if name == "__init__":
+                made.__signature__ = _SIGNATURE
     if frozen:
         made.__setattr__, made.__delattr__ = _set_attribute, _delete_attribute
         if slots and "__getstate__" not in own:
@@ -75,6 +77,26 @@ def _first(name: str, make: Callable[[Any], Any]) -> Any:
         return made(self, *args, **kwargs)
 
     return first
+
+
+class _Signature:
+    """What `inspect.signature` and editors ask a class for, before its method is compiled."""
+
+    def __get__(self, instance: object, cls: Any) -> Any:
+        if "__dataclass_fields__" not in vars(cls):  # a subclass that is no data class has a method of its own
+            raise AttributeError("__signature__")
+        from inspect import Parameter, Signature
+
+        found = []
+        for f in fields(cls):
+            default = f.default if f.default_factory is MISSING else f.default_factory
+            kind = Parameter.KEYWORD_ONLY if f.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+            default = Parameter.empty if default is MISSING else default
+            found += [Parameter(f.name, kind, default=default, annotation=f.type)] if f.init else []
+        return Signature(sorted(found, key=lambda p: p.kind))
+
+
+_SIGNATURE = _Signature()
 
 
 def _slotted(cls: type) -> type:

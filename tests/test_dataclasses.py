@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from typing import Any
 
 import pytest
@@ -57,6 +58,9 @@ def test_as_the_standard_library(flags: dict[str, bool]) -> None:
     pairs = zip(made(dataclasses.dataclass, flags), made(quick.dataclass, flags), strict=True)
     for theirs, ours in pairs:
         seen: list[list[Any]] = []
+        shown = [str(inspect.signature(kind)).removesuffix(" -> None") for kind in (ours, theirs, ours)]
+        assert shown[0].replace("<class 'list'>", "<factory>") == shown[1]
+        assert shown[2] == shown[0]
         for kind in (theirs, ours):
             x, y, z = kind(a=1), kind(a=1, d=6), kind(a=2, b=(3,), c=[4])
             changed = told(lambda x=x: setattr(x, "a", 7))
