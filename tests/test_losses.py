@@ -294,8 +294,9 @@ def test_the_loss_of_an_epoch_is_that_of_its_data(how: dict[str, Any], *, pixels
         g.graph([a, b]), loss={a: (0.5, cross_entropy(**how)), b: (2.0, "cross_entropy")}, optimizer=SGD(rate=0.0)
     )
     known = np.maximum(target, 0)
-    whole = [{"x": x, "target": target}], [{"x": x, f"{a}_target": target, f"{b}_target": known}]
-    apart = ([{n: v[part] for n, v in feeds[0].items()} for part in parts] for feeds in whole)
+    feeds: dict[str, Array] = {"x": x, f"{a}_target": target, f"{b}_target": known}
+    whole: tuple[list[dict[str, Array]], ...] = [{"x": x, "target": target}], [feeds]
+    apart = ([{n: v[part] for n, v in fed[0].items()} for part in parts] for fed in whole)
     for trainer, all_, batches in zip((one, two), whole, apart, strict=True):
         expected = trainer.step(all_[0])
         assert np.isfinite(expected)
