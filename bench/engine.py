@@ -99,7 +99,7 @@ def of_engine(mode: str, count: int) -> Taken:
 
 def of_futures(count: int) -> Taken:
     """The executor of the standard library; its queue is emptied as often as ours is full."""
-    from mezzo.runtime.seats import processors
+    from mezzo.runtime.environment import processors
 
     with ThreadPoolExecutor(processors()) as pool:
         under_way: deque[Future[None]] = deque()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from mezzo.ops import Tensor
-from mezzo.runtime.graph import Graph, Node
-from mezzo.runtime.infer import infer
+from mezzo.runtime.ir.graph import Graph, Node
+from mezzo.runtime.ir.infer import infer
 
 BANDWIDTH = 4.3e12  # bytes a second, read and written
 RATES = {"fp32": 60e12, "tf32": 400e12, "fp16": 790e12, "bf16": 790e12}  # operations a second

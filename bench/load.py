@@ -60,7 +60,7 @@ def models(folder: Path) -> dict[str, tuple[Path, Path, Path]]:
     from mezzo.exporters import save_onnx
     from mezzo.importers import load_onnx
     from mezzo.models.convnets import mlp, random_weights, resnet50
-    from mezzo.runtime.session import Session
+    from mezzo.runtime.execution.session import Session
 
     rng, found = np.random.default_rng(0), {}
     sources = {"resnet50": folder / "resnet50.onnx", "mlp": folder / "mlp.onnx"}

@@ -17,11 +17,11 @@ from rows import Row, arguments, show
 from mezzo.models.convnets import NETS
 from mezzo.models.training import forward_and_backward, whole_step
 from mezzo.ops import Tensor
-from mezzo.runtime.compile import compile_graph, specialise
-from mezzo.runtime.graph import Graph
-from mezzo.runtime.lives import Life, Sharing
+from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.ir.graph import Graph
+from mezzo.runtime.memory.liveness import Life, Sharing
+from mezzo.runtime.memory.plan import Strategy, plan
 from mezzo.runtime.optimizer import SGD
-from mezzo.runtime.plan import Strategy, plan
 
 # Measured, by what is planned and batch.
 MXNET: dict[tuple[str, int], dict[str, float]] = {
@@ -92,7 +92,7 @@ def time_rows(quick: bool) -> list[Row]:
     for nodes in (100, 1000, 10_000, 100_000):
         for strategy in (Strategy.LINEAR, Strategy.BOTH):
             if strategy is Strategy.BOTH and nodes > 1000:
-                continue  # above runtime/offsets.py's limit both modes are the linear one
+                continue  # above runtime/memory/offsets.py's limit both modes are the linear one
             lives, offers = chain(nodes)
             times = []
             for _ in range(1 if quick else 3):

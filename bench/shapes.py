@@ -47,7 +47,7 @@ OURS = (
     + """
 import mezzo as mz
 from mezzo.models.transformer import encoder
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
 ceiling = 64 << 20
 free = Session(encoder())
 session = Session(encoder(), max_memory=ceiling, max_programs=16)

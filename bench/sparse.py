@@ -21,9 +21,9 @@ from rows import Row, arguments, machine, show
 
 import mezzo as mz
 from mezzo.ops import DType, Tensor
-from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.optimizer import SGD, Adagrad, Adam, Optimizer
-from mezzo.runtime.session import Session
 from mezzo.train.step import Step, training_step
 
 WORDS, WIDTH, BATCH, NEGATIVE = 50_000, 64, 100, 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from ..runtime.graph import Graph
+from ..runtime.ir.graph import Graph
 
 if TYPE_CHECKING:
     import onnx
@@ -31,7 +31,7 @@ def to_onnx(
 
     Raises UnsupportedModel naming every node that the opset cannot express, or what an `ir_version` cannot hold.
 
-    >>> from mezzo.runtime.graph import GraphBuilder
+    >>> from mezzo.runtime.ir.graph import GraphBuilder
     >>> from mezzo.ops.types import f32
     >>> g = GraphBuilder()
     >>> model = to_onnx(g.graph([g.Relu(g.input("x", f32(2)))]))

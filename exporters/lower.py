@@ -17,8 +17,8 @@ import onnx.helper
 from ..ops import OPSETS, upgrade
 from ..ops.dataclasses import dataclass, field
 from ..ops.types import Array, Map, Optional, Sequence, Tensor, Type
-from ..ops.upgrade import Declined, Form
-from ..runtime.graph import Node
+from ..ops.upgrade import Form, UpgradeDeclined
+from ..runtime.ir.graph import Node
 
 LOWEST = 7  # below, operators had broadcast flags and test modes of their own
 FREE = 2**31  # a domain that onnx does not know has the version that its user gave it
@@ -71,7 +71,7 @@ class Context:
     def take(self, name: str) -> Array:
         found = self.value(name)
         if found is None:
-            raise Declined(f"{name!r} would have to be a constant")
+            raise UpgradeDeclined(f"{name!r} would have to be a constant")
         self.taken.add(name)
         return np.asarray(found)
 
@@ -140,7 +140,7 @@ def ways(node: Node, around: Context, limit: int | None) -> tuple[list[Way], str
             return found, "the types of its operands are not known"
         try:
             older = change.down(_plain(form, schema, since) if change.same else form, around)
-        except Declined as declined:
+        except UpgradeDeclined as declined:
             return found, str(declined)
         if older is not form and (limit is None or since <= limit):
             return found, f"{form.op} was written otherwise before opset {since}"

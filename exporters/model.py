@@ -7,7 +7,7 @@ import onnx
 
 from ..ops import DType
 from ..ops.types import Array
-from ..runtime.graph import DOMAIN, MODEL_VERSION, Graph
+from ..runtime.ir.graph import DOMAIN, MODEL_VERSION, Graph
 from ..runtime.version import __version__
 from .lower import SCHEMATA, is_composed
 from .parts import Part, Parts

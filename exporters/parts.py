@@ -18,9 +18,9 @@ from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import MezzoError, ModelError
 from ..ops.op import REQUIRED, Op, Param
 from ..ops.types import Array, Tensor, Type
-from ..runtime.autodiff import fresh
-from ..runtime.graph import Graph, Node, names_of
-from ..runtime.infer import infer
+from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.graph import Graph, Node, names_of
+from ..runtime.ir.infer import infer
 from ..runtime.passes.expand import expand, expanded
 from .proto import kind_by_value
 

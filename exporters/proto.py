@@ -10,7 +10,7 @@ import onnx
 
 from ..ops.errors import ModelError
 from ..ops.types import Array, DType, Map, Optional, Sequence, Tensor, Type, type_of
-from ..runtime.graph import Graph
+from ..runtime.ir.graph import Graph
 
 AttributeKind = onnx.AttributeProto
 

@@ -18,7 +18,7 @@ from ..ops import DType
 from ..ops.errors import ModelError
 from ..ops.types import Array
 from ..runtime.files import put_in_place, sync, temporary_beside
-from ..runtime.graph import Graph
+from ..runtime.ir.graph import Graph
 from .model import to_model
 from .proto import payload, stored_bytes, tensor
 

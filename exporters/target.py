@@ -11,7 +11,7 @@ import onnx.helper
 from ..ops import OPSETS, DType
 from ..ops.errors import UnsupportedModel
 from ..ops.upgrade import Form
-from ..runtime.graph import Graph, Node
+from ..runtime.ir.graph import Graph, Node
 from .lower import FREE, LOWEST, SCHEMATA, Context, Way, ways
 from .parts import Part, Parts, constants_of, graphs_of
 from .proto import IR_OF_TYPES

@@ -11,7 +11,7 @@ import onnx.helper
 from ..ops.errors import MezzoError, ModelError
 from ..ops.types import Array, type_of
 from ..ops.upgrade import Form
-from ..runtime.graph import Graph, Node
+from ..runtime.ir.graph import Graph, Node
 from .lower import kind_of, schema_of
 from .parts import Function, Part, graphs_of
 from .proto import attribute, kind_by_value, tensor, value_info

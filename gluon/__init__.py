@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
         case "initializer":
             return import_module("mezzo.gluon.initializer")
         case "symbols":
-            return import_module("mezzo.runtime.symbols")
+            return import_module("mezzo.sym")
         case "Block":
             from .block import Block
 

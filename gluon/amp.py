@@ -4,7 +4,7 @@ by it (Micikevicius et al. 2017, arXiv 1710.03740); a Policy says otherwise whic
 In float16 gradients are too small or too large without a scale: `Trainer(..., scaling=True)` and `scale_loss`.
 
 >>> from mezzo.gluon import Trainer, nn
->>> from mezzo.runtime import arrays as nd, autograd
+>>> from mezzo import autograd, nd
 >>> net = nn.Dense(1, in_units=2).initialize().hybridize(amp="fp16")
 >>> trainer = Trainer(net.collect_params(), "sgd", scaling=True)
 >>> with autograd.record():
@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..nd.array import Array
 from ..ops.errors import InputError
-from ..runtime.arrays.array import Array
 from ..train.amp import LOW, RECURRENT, WIDE, Policy, mixed, policy_named
 from ..train.step import Scaling
 from .trainer import Trainer

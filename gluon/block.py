@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
+from .. import nd
+from ..nd.array import Array
+from ..nd.place import Place
 from ..ops.errors import InputError
-from ..runtime import arrays as nd
-from ..runtime.arrays.array import Array
-from ..runtime.arrays.place import Place
 from .initializer import Initializer
 from .parameter import Parameter
 

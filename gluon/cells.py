@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..nd import functions as nd
+from ..nd.array import Array
+from ..nd.recording import RECORDING
+from ..nd.running import apply
 from ..ops.errors import InputError
-from ..runtime.arrays import functions as nd
-from ..runtime.arrays.array import Array
-from ..runtime.arrays.recording import RECORDING
-from ..runtime.arrays.running import apply
 from .block import Block
 from .hybrid import HybridBlock
 from .initializer import Initializer

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import nd
+from ..nd.array import Array
 from ..ops import DType, Tensor
 from ..ops.errors import InputError, MezzoError
-from ..runtime import arrays as nd
-from ..runtime.arrays.array import Array
-from ..runtime.autodiff import fresh
-from ..runtime.graph import Graph, Node
-from ..runtime.infer import infer
+from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.graph import Graph, Node
+from ..runtime.ir.infer import infer
+from ..runtime.ir.typed import TypedBuilder
 from ..runtime.passes.expand import expand
 from ..runtime.passes.identities import PAIRS
 from ..runtime.passes.prune import prune
 from ..runtime.passes.rewrite import rewrite
-from ..runtime.typed import TypedBuilder
 from .guards import Guards
 from .recorder import GraphBreak
 from .trace import Trace, trace

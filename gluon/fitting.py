@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ..nd import autograd
+from ..nd.array import Array
+from ..nd.running import as_array
 from ..ops.errors import InputError
-from ..runtime import autograd
-from ..runtime.arrays.array import Array
-from ..runtime.arrays.running import as_array
 from ..train.callbacks import Callback, Run, follow
 from ..train.metrics import Asked, Metric, Metrics, StepMetrics, metrics_named
 from ..train.names import FIT, refuse

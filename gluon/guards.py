@@ -27,8 +27,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..runtime.arrays.array import Array
-from ..runtime.arrays.running import line_of, site
+from ..nd.array import Array
+from ..nd.running import line_of, site
 from ..runtime.engine import Variable
 from ..runtime.engine.work import OURS
 from .block import OWN, Block

@@ -12,18 +12,18 @@ from typing import Any, Self
 
 import numpy as np
 
+from .. import nd
 from ..exporters import save_onnx
+from ..nd import autograd
+from ..nd.array import Array
+from ..nd.random import generator
+from ..nd.recording import RECORDING
+from ..nd.running import as_arrays
+from ..nd.specs import TensorSpec
 from ..ops.errors import InputError
-from ..runtime import arrays as nd
-from ..runtime import autograd
-from ..runtime.arrays.array import Array
-from ..runtime.arrays.kinds import Kind
-from ..runtime.arrays.random import generator
-from ..runtime.arrays.recording import RECORDING
-from ..runtime.arrays.running import as_arrays
 from ..runtime.engine import Variable
-from ..runtime.graph import Graph
-from ..runtime.session import Session
+from ..runtime.execution.session import Session
+from ..runtime.ir.graph import Graph
 from ..train.amp import Policy, mixed, policy_named
 from ..train.integers import with_integer_weights
 from .block import Block
@@ -68,7 +68,7 @@ class HybridBlock(Block):
     and a remedy, and runs imperatively (`fullgraph=True`: InputError); blocks below are then traced by themselves.
 
     >>> from mezzo.gluon import nn
-    >>> from mezzo.runtime import arrays as nd
+    >>> from mezzo import nd
     >>> net = nn.Dense(2, in_units=3).initialize("ones").hybridize()
     >>> net(nd.ones((1, 3))).asnumpy()
     array([[3., 3.]], dtype=float32)
@@ -273,7 +273,7 @@ class HybridBlock(Block):
     def _latest(self) -> tuple[Array, ...]:
         """Arrays as the latest call that was traced had them, if it had nothing else."""
         kinds = next(reversed(self._traces), ())[:-1]
-        if not kinds or not all(isinstance(k, Kind) for k in kinds):
+        if not kinds or not all(isinstance(k, TensorSpec) for k in kinds):
             raise InputError(
                 "for which inputs?",
                 where=f"{type(self).__name__}.export",

@@ -14,12 +14,12 @@ from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
 
+from .. import nd
+from ..nd.array import Array
+from ..nd.place import Place
+from ..nd.random import generator
+from ..nd.running import apply
 from ..ops.errors import InputError
-from ..runtime import arrays as nd
-from ..runtime.arrays.array import Array
-from ..runtime.arrays.place import Place
-from ..runtime.arrays.random import generator
-from ..runtime.arrays.running import apply
 
 LOG = logging.getLogger("mezzo.gluon")
 Shape = tuple[int, ...]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.arrays.array import Array
+from ..nd.array import Array
 
 
 class Slot(int):
@@ -22,7 +22,7 @@ def numbers(value: Any) -> bool:
 def flat(value: Any, *, numpys: bool = False) -> tuple[list[Any], Any]:
     """The arrays in a value (with `numpys` those of NumPy too), and the value with a Slot for each.
 
-    >>> from mezzo.runtime import arrays as nd
+    >>> from mezzo import nd
     >>> arrays, shell = flat((nd.ones(2), [nd.zeros(1), "text"]))
     >>> len(arrays), shell
     (2, (0, [1, 'text']))

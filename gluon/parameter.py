@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from ..nd.array import Array
+from ..nd.autograd import attach_grad
+from ..nd.place import Place, place_of
+from ..nd.recording import RECORDING
+from ..nd.running import as_array, assign
+from ..nd.sparse import RowSparse
 from ..ops.errors import InputError
-from ..runtime.arrays.array import Array
-from ..runtime.arrays.place import Place, place_of
-from ..runtime.arrays.recording import RECORDING
-from ..runtime.arrays.running import as_array, assign
-from ..runtime.arrays.sparse import RowSparse
-from ..runtime.autograd import attach_grad
 from . import initializer
 from .initializer import Initializer
 

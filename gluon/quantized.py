@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ..nd.running import as_array
 from ..ops.errors import InputError
-from ..runtime.arrays.running import as_array
 from ..train import quantize as graphs
 from .export import Dynamic
 from .hybrid import HybridBlock
@@ -30,7 +30,7 @@ def quantize(
     export: by default the first axis of each input stays open. Raises InputError where the block cannot be traced.
 
     >>> from mezzo.gluon import nn
-    >>> from mezzo.runtime import arrays as nd
+    >>> from mezzo import nd
     >>> net = nn.HybridSequential(nn.Dense(4, "relu"), nn.Dense(2)).initialize()
     >>> quantize(net, [nd.ones((3, 5))])(nd.ones((7, 5))).shape
     (7, 2)

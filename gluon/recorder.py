@@ -14,20 +14,20 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..nd import running
+from ..nd.array import Array, kind_of_value
+from ..nd.autograd.back import placed
+from ..nd.autograd.tape import Fragment, plain
+from ..nd.indexing import as_operators
+from ..nd.place import Place
+from ..nd.prepared import Call, Prepared
+from ..nd.random import Generator, generator
+from ..nd.recording import RECORDING
+from ..nd.running import adopt, apply, line_of, memory, site
+from ..nd.specs import Constant, TensorSpec, known
 from ..ops.types import Type, differentiable
-from ..runtime.arrays import running
-from ..runtime.arrays.array import Array, kind_of_value
-from ..runtime.arrays.indexing import as_operators
-from ..runtime.arrays.kinds import Kind, Known, known
-from ..runtime.arrays.place import Place
-from ..runtime.arrays.prepared import Call, Prepared
-from ..runtime.arrays.random import Generator, generator
-from ..runtime.arrays.recording import RECORDING
-from ..runtime.arrays.running import adopt, apply, line_of, memory, site
-from ..runtime.autograd.back import placed
-from ..runtime.autograd.tape import Fragment, plain
 from ..runtime.engine import Variable
-from ..runtime.graph import DRAW, Node
+from ..runtime.ir.graph import DRAW, Node
 from .parameter import Parameter
 
 READ = "use where() for the choice, or keep this part imperative: block.keep_imperative()"
@@ -70,7 +70,7 @@ class Value:
 
     var: Variable
     name: str
-    kind: Kind
+    kind: TensorSpec
 
 
 class Recorder:
@@ -273,7 +273,7 @@ class Recorder:
     def _operand(self, t: Any, read: Iterator[str]) -> str:
         if t is None:
             return ""
-        if not isinstance(t, Known):
+        if not isinstance(t, Constant):
             return next(read)
         if id(t) not in self._known:
             self._known[id(t)] = self._constant(t.value), t

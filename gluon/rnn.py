@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ..nd import functions as nd
+from ..nd.array import Array
+from ..nd.running import apply
 from ..ops.errors import InputError
-from ..runtime.arrays import functions as nd
-from ..runtime.arrays.array import Array
-from ..runtime.arrays.running import apply
 from .cells import (
     BidirectionalCell,
     DropoutCell,

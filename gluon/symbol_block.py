@@ -9,14 +9,14 @@ import numpy as np
 
 from ..exporters import save_onnx
 from ..importers import load_onnx
+from ..nd.array import Array
+from ..nd.recording import RECORDING
+from ..nd.running import as_array
 from ..ops.errors import InputError
-from ..runtime.arrays.array import Array
-from ..runtime.arrays.recording import RECORDING
-from ..runtime.arrays.running import as_array
-from ..runtime.graph import Graph
-from ..runtime.infer import infer
+from ..runtime.execution.session import Session
+from ..runtime.ir.graph import Graph
+from ..runtime.ir.infer import infer
 from ..runtime.passes.modes import inference, training
-from ..runtime.session import Session
 from ..train.integers import with_integer_weights
 from ..train.learning import weights
 from ..train.prepare import prepared

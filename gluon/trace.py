@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 
+from ..nd.array import Array
+from ..nd.autograd.back import as_ends, without
+from ..nd.autograd.tape import Fragment, Leaf, note, plain, tracked
+from ..nd.place import Place
+from ..nd.random import generator
+from ..nd.recording import RECORDING
+from ..nd.running import adopt, memory, one_place
+from ..nd.runs import Runs, first
+from ..nd.runs import states as of_arrays
+from ..nd.sparse import RowSparse
 from ..ops import Tensor
 from ..ops.types import Type, differentiable
-from ..runtime.arrays.array import Array
-from ..runtime.arrays.place import Place
-from ..runtime.arrays.random import generator
-from ..runtime.arrays.recording import RECORDING
-from ..runtime.arrays.running import adopt, memory, one_place
-from ..runtime.arrays.runs import Runs, first
-from ..runtime.arrays.runs import states as of_arrays
-from ..runtime.arrays.sparse import RowSparse
-from ..runtime.autodiff import gradients
-from ..runtime.autograd.back import as_ends, without
-from ..runtime.autograd.tape import Fragment, Leaf, note, plain, tracked
-from ..runtime.graph import Graph, Node, State
+from ..runtime.execution.session import Session
+from ..runtime.ir.autodiff import gradients
+from ..runtime.ir.graph import Graph, Node, State
+from ..runtime.ir.typed import TypedBuilder
 from ..runtime.passes.prune import prune
-from ..runtime.session import Session
-from ..runtime.typed import TypedBuilder
 from ..train.amp import Policy, mixed
 from .guards import Guards
 from .nest import Slot, filled, flat
@@ -256,7 +256,7 @@ def _stretches(recorder: Recorder, end: End) -> list[Stretch]:
 
 def move(p: Parameter, value: Array) -> None:
     """Let a parameter without a gradient (running statistics) have other numbers after this run."""
-    from ..runtime import autograd
+    from ..nd import autograd
 
     if isinstance(RECORDING.trace, Recorder):
         RECORDING.trace.move(p, value)

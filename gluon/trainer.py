@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import nd
+from ..nd.array import Array
+from ..nd.random import generator
+from ..nd.running import memory, one_place
+from ..nd.runs import first
+from ..nd.runs import states as of_arrays
+from ..nd.sparse import RowSparse
 from ..ops.errors import InputError
-from ..ops.random import mix
-from ..runtime import arrays as nd
+from ..ops.math.random import mix
 from ..runtime import optimizer as optimizers
-from ..runtime import schedule
-from ..runtime.arrays.array import Array
-from ..runtime.arrays.random import generator
-from ..runtime.arrays.running import memory, one_place
-from ..runtime.arrays.runs import first
-from ..runtime.arrays.runs import states as of_arrays
-from ..runtime.arrays.sparse import RowSparse
 from ..runtime.engine import engine
-from ..runtime.optimizer import Group, Optimizer
-from ..runtime.schedule import Schedule
-from ..runtime.session import Session
+from ..runtime.execution.session import Session
+from ..runtime.optimizer import Group, Optimizer, schedule
+from ..runtime.optimizer.schedule import Schedule
 from ..train.agree import agree, code
 from ..train.exchange import prefix_of_next
 from ..train.step import COUNT, SCALE, Scaling, Shared, Step, ids_of, update_graph
@@ -60,7 +59,7 @@ class Trainer:
     seed to all.
 
     >>> from mezzo.gluon import nn
-    >>> from mezzo.runtime import arrays as nd, autograd
+    >>> from mezzo import autograd, nd
     >>> net = nn.Dense(1, use_bias=False, in_units=2).initialize("ones")
     >>> trainer = Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5})
     >>> with autograd.record():

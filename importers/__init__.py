@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ..ops.budget import Budget
-from ..runtime.graph import Graph
+from ..runtime.ir.graph import Graph
 from .uses import OperatorUse
 
 if TYPE_CHECKING:

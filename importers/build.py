@@ -13,8 +13,8 @@ from ..ops import upgrade
 from ..ops.dataclasses import dataclass, field
 from ..ops.errors import ModelError
 from ..ops.types import Array, Tensor, Type, type_of
-from ..ops.upgrade import Declined, Form
-from ..runtime.graph import DOMAIN, MODEL_VERSION, PRODUCER, SIGNATURE, Graph, Node
+from ..ops.upgrade import Form, UpgradeDeclined
+from ..runtime.ir.graph import DOMAIN, MODEL_VERSION, PRODUCER, SIGNATURE, Graph, Node
 from .tensors import TensorReader
 from .types import type_from
 from .walk import differentiated, domain_of, functions_of, key_of, label, names_read, operator_of, opsets_of
@@ -181,8 +181,8 @@ class Build:
         outputs = tuple(self._define(o, scope, top=top) for o in proto.output)
         form = Form(operator_of(domain, proto.op_type), inputs, outputs, attrs, domain)
         try:
-            form = upgrade.upgrade(form, around.opsets[domain], Surroundings(self, around))
-        except Declined as reason:
+            form = upgrade.upgrade(form, around.opsets[domain], ImportContext(self, around))
+        except UpgradeDeclined as reason:
             self.declined.append((where, str(reason)))
         name = f"{around.call}/{proto.name}" if around.call and proto.name else proto.name
         made = Node(form.op, form.inputs, form.outputs, form.attrs, form.domain, name, where)
@@ -294,7 +294,7 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ImportContext:
     """`upgrade.Scope` for one node of a file."""
 
     build: Build
@@ -311,7 +311,7 @@ class Surroundings:
         return self.build.constant(name)
 
     def take(self, name: str) -> Array:
-        raise Declined("an import takes nothing away")
+        raise UpgradeDeclined("an import takes nothing away")
 
     def type(self, name: str) -> Tensor | None:
         return self.build.type_of(name, self.around.frame)

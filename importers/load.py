@@ -9,7 +9,7 @@ import onnx
 
 from ..ops.budget import Budget
 from ..ops.errors import ModelError, ShapeError
-from ..runtime.graph import Graph
+from ..runtime.ir.graph import Graph
 from .build import Build
 from .check import check, inferred_types
 from .operators import operator_uses

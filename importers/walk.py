@@ -9,7 +9,7 @@ import onnx
 from ..ops import OPS
 from ..ops.dataclasses import dataclass
 from ..ops.op import REQUIRED
-from ..ops.optimizers import DOMAIN
+from ..ops.training.optimizers import DOMAIN
 
 OURS = "mezzo"
 # Operators that ONNX Runtime's optimiser writes into ai.onnx whatever the opset, and what the standard calls them.

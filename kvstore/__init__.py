@@ -1,7 +1,7 @@
 """The KVStore: values of many workers, joined by key (decision 6). `mezzo.kv` is this package."""
 
+from .async_handle import Handle
 from .create import KINDS, create
-from .later import Handle
 from .store import KVStore, Stats
 
 __all__ = ["KINDS", "Handle", "KVStore", "Stats", "create"]

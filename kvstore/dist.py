@@ -20,7 +20,7 @@ from .environment import Environment
 from .host.backend import HostStore
 from .host.group import Group
 from .host.mesh import join
-from .host.values import Value
+from .host.values import HostValue
 from .levels import Levels, host_of
 from .link import Link
 from .loop import Loop
@@ -31,7 +31,7 @@ from .protocol.keys import Shard, element, place
 from .shards import UPDATES, Described
 from .states import Saved, check_states
 from .store import Stats
-from .updater import Rule, flat
+from .updater import UpdateRule, flat
 from .wire import FRAME
 
 PATIENCE = 1.25  # a worker waits longer than servers do, which know who is missing
@@ -45,7 +45,7 @@ class DistStore(HostStore):
         self.rank, self.num_workers = member.welcome.rank, member.welcome.num_workers
         self._link, self._member, self._loop, self._pid = link, member, loop, pid
         self._closed = False
-        self._rule: Rule | None = None
+        self._rule: UpdateRule | None = None
 
     # -- all together
 
@@ -70,11 +70,11 @@ class DistStore(HostStore):
     # -- optimizers
 
     def set_optimizer(self, optimizer: Mapping[str, Any]) -> None:
-        rule = Rule(optimizer)
+        rule = UpdateRule(optimizer)
         self._agree("set_optimizer", flat(rule.data))
         self._configure(rule)
 
-    def _configure(self, rule: Rule) -> None:
+    def _configure(self, rule: UpdateRule) -> None:
         self._stand("set_optimizer")  # no round is open
         scalars = flat(rule.data)
         kind = str(scalars.pop("kind"))
@@ -107,7 +107,7 @@ class DistStore(HostStore):
         return Saved(self._rule.data, states, updates)
 
     def load_states(self, saved: Saved) -> None:
-        rule = Rule(saved.optimizer)
+        rule = UpdateRule(saved.optimizer)
         check_states(saved, rule.optimizer.slots, {key: value.stored for key, value in self._values.items()})
         self._agree("load_optimizer_states", flat(rule.data))
         self._configure(rule)
@@ -120,7 +120,7 @@ class DistStore(HostStore):
                 self._give(server, self._number(server, shard), about, b"".join(a.tobytes() for a in arrays.values()))
         self._stand("load_optimizer_states")
 
-    def _shards(self, value: Value) -> dict[int, Shard]:
+    def _shards(self, value: HostValue) -> dict[int, Shard]:
         return place(value.name, str(DType.of(value.dtype)), value.shape, self._link.uplink.servers)
 
     def _answers(
@@ -185,8 +185,8 @@ class DistStore(HostStore):
         if self._pid is not None:
             between += sum(self.group.count())
         staleness: Counter[int] = Counter()
-        for answer in self._request(m.Stats()):
-            assert isinstance(answer, m.Stats)
+        for answer in self._request(m.ServerStats()):
+            assert isinstance(answer, m.ServerStats)
             for name, count in answer.counts.items():
                 what, _, number = name.partition(" ")
                 if what == "staleness":

@@ -79,7 +79,7 @@ class Gate:
                 return
             caller.broke(f"it has not proven the job's key within {self._patience:g} s")
 
-    def ended(self, caller: _Caller, end: h.Open | h.Refuse) -> None:
+    def ended(self, caller: _Caller, end: h.Open | h.HandshakeRefuse) -> None:
         """The handshake of a connection has ended."""
         del self._waiting[caller]
         self._loop.forget(caller.sock)
@@ -121,7 +121,7 @@ class _Caller:
         except OSError as error:
             self.broke(str(error))
             return
-        self._handle(h.Came(data) if data else h.Broke(_CLOSED))
+        self._handle(h.HandshakeReceived(data) if data else h.Broke(_CLOSED))
 
     def writable(self) -> None: ...
 
@@ -135,7 +135,7 @@ class _Caller:
             except OSError:
                 sent = 0
             if sent < len(instruction.data):  # a few bytes always find room in a connection that is new
-                self._gate.ended(self, h.Refuse(_CLOSED))
+                self._gate.ended(self, h.HandshakeRefuse(_CLOSED))
                 return
 
 
@@ -168,14 +168,14 @@ def _prove(sock: socket.socket, machine: h.Handshake, end: float) -> None:
                 match instruction:
                     case h.Open():
                         return
-                    case h.Refuse(reason, hint):
+                    case h.HandshakeRefuse(reason, hint):
                         raise PeerError(reason, hint=hint)
                     case h.Say(data):
                         sock.settimeout(max(0.001, end - time.monotonic()))
                         sock.sendall(data)
             sock.settimeout(max(0.001, end - time.monotonic()))
             data = sock.recv(machine.wanted)
-            event = h.Came(data) if data else h.Broke(_CLOSED)
+            event = h.HandshakeReceived(data) if data else h.Broke(_CLOSED)
         except TimeoutError:
             raise
         except OSError as error:

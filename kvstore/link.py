@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..ops.errors import MezzoError
 from ..ops.types import Array
 from .environment import Environment
-from .host.above import Ended
-from .host.values import Value
+from .host.upper_tier import Ended
+from .host.values import HostValue
 from .levels import Levels
 from .loop import Loop
 from .member import Member
@@ -43,14 +43,14 @@ class Link:
             return 0
         return self._members if nbytes > (SMALL if self._members > 1 else ALONE) else number % self._members
 
-    def declare(self, value: Value, ended: Ended) -> None:
+    def declare(self, value: HostValue, ended: Ended) -> None:
         self.uplink.declare(value.name, value.stored, ended)
 
-    def lift(self, value: Value, given: Array | None, pull: bool, priority: int, ended: Ended) -> None:
+    def lift(self, value: HostValue, given: Array | None, pull: bool, priority: int, ended: Ended) -> None:
         source = None if given is None else value.data if given is value.stored else bytes_of(given)
         self.uplink.start(value.name, source, value.data if pull else None, ended, priority)
 
-    def fetch(self, value: Value, rows: Array, out: Array, ended: Ended) -> None:
+    def fetch(self, value: HostValue, rows: Array, out: Array, ended: Ended) -> None:
         self.uplink.fetch(value.name, rows, out, ended)
 
     def counts(self) -> tuple[int, int]:

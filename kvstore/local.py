@@ -13,7 +13,7 @@ from ..ops.errors import InputError
 from ..ops.types import Array
 from .states import Saved, check_states
 from .store import ENDED, Ended, Stats, Updater
-from .updater import Rule
+from .updater import UpdateRule
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Local:
     def __init__(self, kind: str = "local") -> None:
         self.kind = kind
         self._values: dict[str, _Value] = {}
-        self._rule: Rule | None = None
+        self._rule: UpdateRule | None = None
         self._updater: Updater | None = None
         self._pushes = self._pulls = 0
         self._lock = RLock()  # an updater may look at other keys
@@ -119,7 +119,7 @@ class Local:
         return np.zeros(shape, dtype)
 
     def set_optimizer(self, optimizer: Mapping[str, Any]) -> None:
-        rule = Rule(optimizer)
+        rule = UpdateRule(optimizer)
         with self._lock:
             self._rule, self._updater = rule, None
             for held in self._values.values():
@@ -140,7 +140,7 @@ class Local:
             return Saved(self._rule.data, states, {key: held.updates for key, held in self._values.items()})
 
     def load_states(self, saved: Saved) -> None:
-        rule = Rule(saved.optimizer)
+        rule = UpdateRule(saved.optimizer)
         check_states(saved, rule.optimizer.slots, {key: held.stored for key, held in self._values.items()})
         with self._lock:
             self._rule, self._updater = rule, None

@@ -78,7 +78,7 @@ class Scheduler:
             self._handle(machine.Closed(number, reason))
 
     def _tick(self) -> None:
-        self._handle(machine.Ticked(time.monotonic()))
+        self._handle(machine.MemberTicked(time.monotonic()))
         self._loop.after(0.25, self._tick)
 
     # --- what the machine wants
@@ -88,7 +88,7 @@ class Scheduler:
             return
         for instruction in self._members.handle(event):
             match instruction:
-                case machine.Tell(peer, message):
+                case machine.MemberTell(peer, message):
                     if peer in self._streams:
                         self._streams[peer].send(wire.encode(message))
                 case machine.Close(peer):

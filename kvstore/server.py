@@ -29,7 +29,7 @@ from .protocol.keys import Keys
 from .protocol.rounds import Rounds
 from .shards import Budget, Shards
 from .stream import Frame, Stream
-from .updater import Rule, nested
+from .updater import UpdateRule, nested
 
 
 class Peer:
@@ -39,7 +39,7 @@ class Peer:
         self.stream = stream
         self.rank, self.lane, self.name = m.NOBODY, 0, stream.name
         self.said_bye = False
-        self.receiving: s.Receive | None = None  # what the machine said about the push that is arriving
+        self.receiving: s.ServerReceive | None = None  # what the machine said about the push that is arriving
         self.loading = bytearray()  # states that are arriving
 
 
@@ -107,7 +107,7 @@ class Server:
         self._loop.close()
 
     def _ticked(self) -> None:
-        self._handle(s.Ticked(time.monotonic()))
+        self._handle(s.ServerTicked(time.monotonic()))
         self._loop.after(self._tick, self._ticked)
 
     def _opened(self, sock: socket.socket) -> None:
@@ -162,7 +162,7 @@ class Server:
         self._handle(s.Pushed(push.rank, push.key, push.step, header.length, push.pull, peer.lane))
         self._payload = None
 
-    def _announced(self, peer: Peer, frame: Frame) -> s.Receive:
+    def _announced(self, peer: Peer, frame: Frame) -> s.ServerReceive:
         """Tell the machine of a push, and keep what it says about the payload."""
         push = frame.message
         assert isinstance(push, m.Push)
@@ -172,7 +172,7 @@ class Server:
         self._announcing = peer
         self._handle(s.Opened(push.rank, push.key, push.step, push.offset, hi, push.pull, peer.lane))
         if peer.receiving is None:  # the job has failed
-            peer.receiving = s.Receive(push.rank, push.key, push.step, push.offset, hi, "nothing")
+            peer.receiving = s.ServerReceive(push.rank, push.key, push.step, push.offset, hi, "nothing")
         return peer.receiving
 
     def _target(self, peer: Peer) -> memoryview:
@@ -221,8 +221,8 @@ class Server:
                 self._states(peer, frame, message, payload)
             case m.Slices():
                 self._slices(peer, frame, message, payload)
-            case m.Stats():
-                self._tell(peer, m.Stats(self._rounds.stats()))
+            case m.ServerStats():
+                self._tell(peer, m.ServerStats(self._rounds.stats()))
             case m.Bye(_, code, reason):
                 peer.said_bye = code == 0
                 if code:
@@ -270,7 +270,7 @@ class Server:
             self._tell(peer, m.Refused(error.message[:4000], error.hint, rank=init.rank))
             return
         shard = held.shard
-        declared = s.Declared(key, shard.nbytes, shard.name, shard.whole, held.step, init.rank, peer.lane)
+        declared = s.KeyDeclared(key, shard.nbytes, shard.name, shard.whole, held.step, init.rank, peer.lane)
         if not self._handle(declared):
             step = self._rounds.counted(init.rank, key)
             self._tell(peer, m.Init(init.name, init.dtype, init.shape, init.lo, init.hi, init.rank, key, step))
@@ -280,7 +280,7 @@ class Server:
         given = m.SetOptimizer(message.name, message.scalars)
         if given != self._optimizer:
             try:
-                rule = Rule({"kind": message.name, **nested(message.scalars)})
+                rule = UpdateRule({"kind": message.name, **nested(message.scalars)})
             except MezzoError as error:
                 self._tell(peer, m.Refused(error.message[:4000], error.hint, rank=peer.rank))
                 return
@@ -354,7 +354,7 @@ class Server:
     def _do(self, instructions: Iterable[s.Instruction]) -> bool:
         refused = False
         for i in instructions:  # matching by pattern costs microseconds
-            if isinstance(i, s.Receive):
+            if isinstance(i, s.ServerReceive):
                 self._receive(i)
             elif isinstance(i, s.Send):
                 self._send(i)
@@ -376,12 +376,12 @@ class Server:
             case s.Refuse(rank, key, step, reason, hint, lane):
                 self._tell(self._speakers.get((rank, lane)), m.Refused(reason, hint, key, step, rank))
                 return True
-            case s.Fail(ranks, reason):
+            case s.ServerFail(ranks, reason):
                 self._member.say(m.Failed(ranks, reason))
                 self._member.fail(PeerError(reason, where=self._member.name))
         return False
 
-    def _receive(self, i: s.Receive) -> None:
+    def _receive(self, i: s.ServerReceive) -> None:
         peer, payload, self._payload = self._announcing, self._payload, None
         assert peer is not None
         if payload is None:

@@ -16,7 +16,7 @@ import numpy as np
 from ..ops.errors import BudgetError, ModelError, WireError
 from ..ops.types import Array, DType
 from .protocol.keys import Keys, Shard, element
-from .updater import Rule
+from .updater import UpdateRule
 from .wire import FRAME
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -105,7 +105,7 @@ class Shards:
 
     def __init__(self, keys: Keys, budget: Budget) -> None:
         self.keys, self.budget = keys, budget
-        self._rule: Rule | None = None
+        self._rule: UpdateRule | None = None
         self._blocks = Blocks(budget)
         self._held: dict[int, Held] = {}
         self._nothing = memoryview(bytearray(FRAME))
@@ -241,7 +241,7 @@ class Shards:
 
     # --- optimizers
 
-    def set_rule(self, rule: Rule) -> None:
+    def set_rule(self, rule: UpdateRule) -> None:
         """Another optimizer, whose states begin anew."""
         self._rule = rule
         for held in self._held.values():

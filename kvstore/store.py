@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike
 from ..ops.errors import InputError, ShapeError
 from ..ops.types import Array
 from ..runtime.engine import Ordered, Variable, engine
-from .later import Handle, Later
+from .async_handle import AsyncHandle, Handle
 from .rows import Rows, RowSums, are_rows, check_rows, fill, rows_of
 from .states import Saved, read_states, write_states
 
@@ -164,7 +164,7 @@ class Declared:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     variable: Variable | None = None  # of the engine, for operations that it starts
-    later: Later | None = None  # the last of them
+    later: AsyncHandle | None = None  # the last of them
 
 
 Call = tuple[Declared, tuple[Any, ...], tuple[Any, ...]]  # of a verb: what for, with what, and the arrays to fill
@@ -516,7 +516,7 @@ class KVStore:
 
     def _started(
         self, start: Callable[..., Ticket], calls: Sequence[Call], wait: bool | None
-    ) -> Sequence[Ticket | Later]:
+    ) -> Sequence[Ticket | AsyncHandle]:
         """All operations of a call, started; what the caller gave has been checked."""
         return [self._start(declared, start, args, outs, wait) for declared, args, outs in calls]
 
@@ -527,7 +527,7 @@ class KVStore:
         args: tuple[Any, ...],
         outs: tuple[Any, ...],
         wait: bool | None,
-    ) -> Ticket | Later:
+    ) -> Ticket | AsyncHandle:
         """Have an operation started: now, or by the engine when those before it on its key, and on arrays of the
         engine, have ended."""
         later = declared.later
@@ -541,18 +541,18 @@ class KVStore:
             return start(*args)
         if declared.variable is None:
             declared.variable = engine().variable(f"key {declared.key!r}")
-        declared.later = later = Later(start, args, declared.variable, args[-1], outs)
+        declared.later = later = AsyncHandle(start, args, declared.variable, args[-1], outs)
         return later
 
-    def _ended(self, tickets: Sequence[Ticket | Later], wait: bool | None) -> Handle | None:
+    def _ended(self, tickets: Sequence[Ticket | AsyncHandle], wait: bool | None) -> Handle | None:
         if wait is False:
             return Handle(tickets)
         for ticket in tickets:
-            if wait or not isinstance(ticket, Later):
+            if wait or not isinstance(ticket, AsyncHandle):
                 ticket.wait()
         return None
 
-    def _pulled(self, tickets: Sequence[Ticket | Later], key: Keys, out: Any, wait: bool | None) -> Any:
+    def _pulled(self, tickets: Sequence[Ticket | AsyncHandle], key: Keys, out: Any, wait: bool | None) -> Any:
         if wait is False:
             return Handle(tickets)
         if out is not None:

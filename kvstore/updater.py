@@ -2,8 +2,8 @@
 
 An optimizer is what its `to_dict` says (runtime/optimizer.py): a registered name, numbers and texts. Over the wire it
 goes as that name and a flat table (`flat`, `nested`); no code travels. Whoever owns a value, or a part of it, keeps
-the states and steps them in place, with the expressions and blocks that a training program runs (ops/update.py), so
-that the numbers are the same bit for bit.
+the states and steps them in place, with the expressions and blocks that a training program runs
+(ops/training/update.py), so that the numbers are the same bit for bit.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 
 from ..ops import DType
 from ..ops.errors import InputError, ShapeError
-from ..ops.random import mix, normal_from
+from ..ops.math.random import mix, normal_from
 from ..ops.types import Array, Tensor, type_of
-from ..runtime.graph import Graph, GraphBuilder
-from ..runtime.kernels.update import update_in_place
+from ..runtime.backends.cpu.update import update_in_place
+from ..runtime.execution.session import Session
+from ..runtime.ir.graph import Graph, GraphBuilder
+from ..runtime.ir.typed import TypedBuilder
 from ..runtime.optimizer import Group, from_dict
 from ..runtime.optimizer.record import states_of
-from ..runtime.session import Session
-from ..runtime.typed import TypedBuilder
 
 Scalar = bool | int | float | str
 
 
-class Rule:
+class UpdateRule:
     """An optimizer that steps values by name. It holds no states: their owner does.
 
     >>> rule = Rule({"kind": "SGD", "rate": 0.5, "weight_decay": 0.0, "groups": [], "momentum": 0.0, "dampening": 0.0,

@@ -180,7 +180,7 @@ KINDS: dict[int, Kind] = dict(
                 payload=True,
             ),
             Kind(m.Barrier, ("rank",), {"name": _text()}),
-            Kind(m.Stats, (), {"counts": _map(_count)}),
+            Kind(m.ServerStats, (), {"counts": _map(_count)}),
             Kind(m.Refused, _STEP, {"reason": _reason, "hint": _reason}),
             Kind(m.Failed, (), {"ranks": _ranks, "reason": _reason, "role": _role}),
             Kind(m.Heartbeat),

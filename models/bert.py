@@ -7,7 +7,7 @@ import numpy as np
 
 from ..ops import DType
 from ..ops.types import Tensor
-from ..runtime.graph import Graph, GraphBuilder
+from ..runtime.ir.graph import Graph, GraphBuilder
 from .convnets import Weights, no_weights
 
 

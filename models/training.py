@@ -12,12 +12,12 @@ import numpy as np
 
 from ..ops import Tensor
 from ..ops.types import Array, f32, type_of
-from ..runtime.autodiff import grad
-from ..runtime.graph import Graph, GraphBuilder
-from ..runtime.infer import infer
+from ..runtime.ir.autodiff import grad
+from ..runtime.ir.graph import Graph, GraphBuilder
+from ..runtime.ir.infer import infer
+from ..runtime.ir.typed import TypedBuilder
 from ..runtime.optimizer import SGD, Adam, Optimizer
 from ..runtime.passes import modes
-from ..runtime.typed import TypedBuilder
 from ..train.head import logits_of
 from ..train.judged import TARGET
 from ..train.learning import weights as learnable

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ..ops import DType
 from ..ops.types import f32
-from ..runtime.graph import Graph, GraphBuilder
+from ..runtime.ir.graph import Graph, GraphBuilder
 from .convnets import Weights, no_weights
 
 

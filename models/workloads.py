@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.types import Array, f32
-from ..runtime.graph import Graph, GraphBuilder
+from ..runtime.ir.graph import Graph, GraphBuilder
 from .bert import bert
 from .convnets import Weights, mlp, mobilenetv2, no_weights, random_weights, resnet50
 

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from . import expr
-from .complexes import COMPLEX, HOLOMORPHIC, STRAIGHT, check_complex, is_complex
+from .core import expr
+from .core.complexes import COMPLEX, HOLOMORPHIC, STRAIGHT, check_complex, is_complex
+from .core.standard import written
 from .dataclasses import dataclass, field
 from .errors import InputError, MezzoError, ShapeError
 from .registry import Operators
-from .standard import written
 from .types import Array, Dim, DType, Tensor, Type, UnknownRank
 
 Value = Any  # an array, or the name of a graph's value: gradient rules cannot tell, and need not
@@ -422,9 +422,9 @@ def pointwise(
 ) -> Callable[[Callable[..., expr.Expr]], Op]:
     """Define an operator that is one scalar expression over its broadcast inputs.
 
-    The rule gets the expression builder `e` (see ops/expr.py), one expression per input (None where absent) and the
-    attributes; it may look at element types. Reference, inference, the allocation-free kernels and, outside of ONNX's
-    own domains, the body are generated. Raises InputError as `op` does.
+    The rule gets the expression builder `e` (see ops/core/expr.py), one expression per input (None where absent) and
+    the attributes; it may look at element types. Reference, inference, the allocation-free kernels and, outside of
+    ONNX's own domains, the body are generated. Raises InputError as `op` does.
 
     >>> @pointwise("SquaredRelu", domain="org.example")
     ... def squared_relu(e, x):

@@ -18,119 +18,123 @@ Key = tuple[str, str]  # domain, name
 
 # Names of other domains than ONNX's own are written domain::name. tests/test_registry.py compares this with what is.
 MODULES: dict[str, str] = {
-    "activations": """
+    "nn.activations": """
         Sigmoid mezzo::SigmoidGrad Relu mezzo::ReluGrad LeakyRelu mezzo::LeakyReluGrad PRelu ThresholdedRelu
         mezzo::ThresholdedReluGrad Elu mezzo::EluGrad Selu mezzo::SeluGrad Celu mezzo::CeluGrad HardSigmoid
         mezzo::HardSigmoidGrad HardSwish mezzo::HardSwishGrad Swish mezzo::SwishGrad SwiGLU Softplus
         mezzo::SoftplusGrad Softsign mezzo::SoftsignGrad Mish mezzo::MishGrad Erf mezzo::ErfGrad Gelu
         mezzo::GeluGrad Shrink mezzo::ShrinkGrad
     """,
-    "algebra": "Einsum Det mezzo::Cofactors",
-    "attention": "Attention ai.onnx.preview::FlexAttention",
-    "bitwise": "BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitShift BitCast",
-    "broadcast": "mezzo::SumTo",
-    "cast": "Cast CastLike",
-    "control": "If mezzo::Raise Loop Scan",
-    "conv": "Conv ConvTranspose",
-    "conv_grads": "mezzo::ConvGradInput mezzo::ConvGradWeights",
-    "decoding": "RotaryEmbedding TensorScatter CausalConvWithState LinearAttention",
-    "decompositions": "mezzo::Solve mezzo::PInv mezzo::SlogDet mezzo::Cholesky mezzo::Eigh mezzo::SVD mezzo::QR",
-    "deform": "DeformConv mezzo::DeformConvGrad Col2Im",
-    "detection": "NonMaxSuppression",
-    "elementwise": """
+    "math.algebra": "Einsum Det mezzo::Cofactors",
+    "nn.attention": "Attention ai.onnx.preview::FlexAttention",
+    "math.bitwise": "BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitShift BitCast",
+    "core.broadcast": "mezzo::SumTo",
+    "tensor.cast": "Cast CastLike",
+    "tensor.control": "If mezzo::Raise Loop Scan",
+    "nn.conv": "Conv ConvTranspose",
+    "nn.conv_grads": "mezzo::ConvGradInput mezzo::ConvGradWeights",
+    "nn.decoding": "RotaryEmbedding TensorScatter CausalConvWithState LinearAttention",
+    "math.decompositions": "mezzo::Solve mezzo::PInv mezzo::SlogDet mezzo::Cholesky mezzo::Eigh mezzo::SVD mezzo::QR",
+    "nn.deform": "DeformConv mezzo::DeformConvGrad Col2Im",
+    "nn.detection": "NonMaxSuppression",
+    "math.elementwise": """
         Add Sub Mul Div Pow mezzo::PowGrad mezzo::PowExponentGrad Neg Abs Exp Log Sqrt Reciprocal
         mezzo::ReciprocalGrad Floor Ceil Round Sign Mod Clip mezzo::ClipGrad Max Min mezzo::ExtremeGrad Sum Mean
         Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not Where IsNaN IsInf
     """,
-    "exchange": "mezzo::Emit mezzo::Await mezzo::SumRows",
-    "fake_quantize": "mezzo::FakeQuantize mezzo::FakeQuantizeGrad mezzo::FakeQuantizeScaleGrad",
-    "fused": "mezzo::ConvReluPool mezzo::Reorder mezzo::Fused",
-    "generate": "Constant ConstantOfShape Range Shape Size NonZero OneHot EyeLike",
-    "gradient": "ai.onnx.preview.training::Gradient",
-    "grid": "AffineGrid GridSample mezzo::GridSampleGrad",
-    "image": "ImageDecoder",
-    "indexing": "Slice Gather GatherElements GatherND ScatterND ScatterElements",
-    "indexing_grads": "mezzo::GatherGrad mezzo::GatherGradRows mezzo::SliceGrad",
-    "linear": "MatMul Gemm",
-    "microsoft": """
+    "training.exchange": "mezzo::Emit mezzo::Await mezzo::SumRows",
+    "quantization.fake_quantize": "mezzo::FakeQuantize mezzo::FakeQuantizeGrad mezzo::FakeQuantizeScaleGrad",
+    "core.fused": "mezzo::ConvReluPool mezzo::Reorder mezzo::Fused",
+    "tensor.generate": "Constant ConstantOfShape Range Shape Size NonZero OneHot EyeLike",
+    "training.gradient": "ai.onnx.preview.training::Gradient",
+    "nn.grid": "AffineGrid GridSample mezzo::GridSampleGrad",
+    "nn.image": "ImageDecoder",
+    "tensor.indexing": "Slice Gather GatherElements GatherND ScatterND ScatterElements",
+    "tensor.indexing_grads": "mezzo::GatherGrad mezzo::GatherGradRows mezzo::SliceGrad",
+    "math.linear": "MatMul Gemm",
+    "contrib.fused": """
         com.microsoft::Gelu com.microsoft::BiasGelu com.microsoft::FastGelu com.microsoft::QuickGelu
         com.microsoft::FusedConv com.microsoft::FusedMatMul com.microsoft::SkipLayerNormalization
     """,
-    "microsoft_attention": """
+    "contrib.attention": """
         com.microsoft::EmbedLayerNormalization com.microsoft::Attention com.microsoft::MultiHeadAttention
     """,
-    "microsoft_dynamic": "com.microsoft::DynamicQuantizeMatMul",
-    "microsoft_gemm": "com.microsoft::FusedGemm",
-    "microsoft_norm": "com.microsoft::SkipSimplifiedLayerNormalization",
-    "microsoft_quantized": """
+    "contrib.dynamic": "com.microsoft::DynamicQuantizeMatMul",
+    "contrib.gemm": "com.microsoft::FusedGemm",
+    "contrib.norm": "com.microsoft::SkipSimplifiedLayerNormalization",
+    "contrib.quantized": """
         com.microsoft::QLinearAdd com.microsoft::QLinearMul com.microsoft::QLinearSigmoid
         com.microsoft::QLinearAveragePool com.microsoft::QLinearGlobalAveragePool com.microsoft::QLinearConcat
         com.microsoft::QGemm
     """,
-    "microsoft_text": "com.microsoft::Tokenizer",
-    "microsoft_weights": "com.microsoft::MatMulNBits com.microsoft::DynamicQuantizeLSTM",
-    "ml_features": """
+    "contrib.text": "com.microsoft::Tokenizer",
+    "contrib.weights": "com.microsoft::MatMulNBits com.microsoft::DynamicQuantizeLSTM",
+    "ml.features": """
         ai.onnx.ml::ArrayFeatureExtractor ai.onnx.ml::Binarizer ai.onnx.ml::Scaler ai.onnx.ml::Normalizer
         ai.onnx.ml::Imputer ai.onnx.ml::FeatureVectorizer ai.onnx.ml::OneHotEncoder ai.onnx.ml::CategoryMapper
         ai.onnx.ml::LabelEncoder
     """,
-    "ml_linear": """
+    "ml.linear": """
         ai.onnx.ml::LinearClassifier ai.onnx.ml::LinearRegressor ai.onnx.ml::SVMRegressor
         ai.onnx.ml::SVMClassifier
     """,
-    "ml_maps": "ai.onnx.ml::CastMap ai.onnx.ml::DictVectorizer ai.onnx.ml::ZipMap",
-    "ml_trees": "ai.onnx.ml::TreeEnsembleRegressor ai.onnx.ml::TreeEnsembleClassifier ai.onnx.ml::TreeEnsemble",
-    "movement": """
+    "ml.maps": "ai.onnx.ml::CastMap ai.onnx.ml::DictVectorizer ai.onnx.ml::ZipMap",
+    "ml.trees": "ai.onnx.ml::TreeEnsembleRegressor ai.onnx.ml::TreeEnsembleClassifier ai.onnx.ml::TreeEnsemble",
+    "tensor.movement": """
         Identity mezzo::StopGradient Reshape Flatten Squeeze Unsqueeze Transpose Concat Split Expand Tile DepthToSpace
         SpaceToDepth Trilu
     """,
-    "ngrams": "TfIdfVectorizer",
-    "norm": """
+    "tensor.ngrams": "TfIdfVectorizer",
+    "nn.norm": """
         BatchNormalization InstanceNormalization LayerNormalization GroupNormalization RMSNormalization
         MeanVarianceNormalization LpNormalization LRN Dropout
     """,
-    "norm_grads": "mezzo::BatchNormalizationTrain mezzo::BatchNormalizationGrad mezzo::LayerNormalizationGrad",
-    "numeric": """
+    "nn.norm_grads": "mezzo::BatchNormalizationTrain mezzo::BatchNormalizationGrad mezzo::LayerNormalizationGrad",
+    "math.numeric": """
         mezzo::Expm1 mezzo::Log1p mezzo::Log2 mezzo::Log10 mezzo::Atan2 mezzo::Hypot mezzo::LogAddExp mezzo::FloorDiv
         mezzo::Remainder
     """,
-    "optimizers": "ai.onnx.preview.training::Adagrad ai.onnx.preview.training::Adam ai.onnx.preview.training::Momentum",
-    "optional": "Optional OptionalGetElement OptionalHasElement",
-    "pad": "Pad mezzo::PadGrad",
-    "pairs": "mezzo::RealImag mezzo::Complex mezzo::Conj",
-    "pool": "MaxPool AveragePool LpPool MaxUnpool GlobalAveragePool GlobalMaxPool GlobalLpPool",
-    "pool_grads": "mezzo::MaxPoolTrain mezzo::MaxPoolGrad mezzo::AveragePoolGrad",
-    "quantize": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
-    "quantized": "MatMulInteger QLinearMatMul ConvInteger QLinearConv",
-    "recurrence": "mezzo::Recurrence",
-    "recurrent": "RNN GRU LSTM",
-    "recurrent_grads": "mezzo::RNNTrain mezzo::RNNGrad mezzo::GRUTrain mezzo::GRUGrad mezzo::LSTMTrain mezzo::LSTMGrad",
-    "reduce": """
+    "training.optimizers": """
+        ai.onnx.preview.training::Adagrad ai.onnx.preview.training::Adam ai.onnx.preview.training::Momentum
+    """,
+    "tensor.optional": "Optional OptionalGetElement OptionalHasElement",
+    "tensor.pad": "Pad mezzo::PadGrad",
+    "math.pairs": "mezzo::RealImag mezzo::Complex mezzo::Conj",
+    "nn.pool": "MaxPool AveragePool LpPool MaxUnpool GlobalAveragePool GlobalMaxPool GlobalLpPool",
+    "nn.pool_grads": "mezzo::MaxPoolTrain mezzo::MaxPoolGrad mezzo::AveragePoolGrad",
+    "quantization.quantize": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
+    "quantization.quantized": "MatMulInteger QLinearMatMul ConvInteger QLinearConv",
+    "recurrent.recurrence": "mezzo::Recurrence",
+    "recurrent.recurrent": "RNN GRU LSTM",
+    "recurrent.recurrent_grads": """
+        mezzo::RNNTrain mezzo::RNNGrad mezzo::GRUTrain mezzo::GRUGrad mezzo::LSTMTrain mezzo::LSTMGrad
+    """,
+    "math.reduce": """
         ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
         ReduceSumSquare ArgMax ArgMin CumSum CumProd TopK
     """,
-    "regions": "MaxRoiPool RoiAlign",
-    "regions_grads": "mezzo::MaxRoiPoolGrad mezzo::RoiAlignGrad",
-    "resize": "Resize",
-    "resize_grads": "mezzo::ResizeGrad",
-    "sampling": "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial",
-    "selection": "Compress ReverseSequence Unique CenterCropPad",
-    "sequence": """
+    "nn.regions": "MaxRoiPool RoiAlign",
+    "nn.regions_grads": "mezzo::MaxRoiPoolGrad mezzo::RoiAlignGrad",
+    "nn.resize": "Resize",
+    "nn.resize_grads": "mezzo::ResizeGrad",
+    "math.sampling": "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial",
+    "tensor.selection": "Compress ReverseSequence Unique CenterCropPad",
+    "tensor.sequence": """
         SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap
         ConcatFromSequence SplitToSequence
     """,
-    "signal": "DFT STFT MelWeightMatrix HannWindow HammingWindow BlackmanWindow",
-    "softmax": """
+    "math.signal": "DFT STFT MelWeightMatrix HannWindow HammingWindow BlackmanWindow",
+    "nn.softmax": """
         Softmax LogSoftmax mezzo::SoftmaxGrad mezzo::LogSoftmaxGrad Hardmax NegativeLogLikelihoodLoss
         SoftmaxCrossEntropyLoss mezzo::SoftmaxCrossEntropyGrad
     """,
-    "strings": "StringConcat StringNormalizer StringSplit RegexFullMatch",
-    "trigonometry": """
+    "tensor.strings": "StringConcat StringNormalizer StringSplit RegexFullMatch",
+    "math.trigonometry": """
         Sin mezzo::SinGrad Cos mezzo::CosGrad Tan mezzo::TanGrad Asin mezzo::AsinGrad Acos mezzo::AcosGrad Atan
         mezzo::AtanGrad Sinh mezzo::SinhGrad Cosh mezzo::CoshGrad Tanh mezzo::TanhGrad Asinh mezzo::AsinhGrad
         Acosh mezzo::AcoshGrad Atanh mezzo::AtanhGrad
     """,
-    "update": "mezzo::Update mezzo::UpdateRows",
+    "training.update": "mezzo::Update mezzo::UpdateRows",
     "upgrade.legacy": """
         mezzo::SoftmaxFlattened mezzo::LogSoftmaxFlattened mezzo::HardmaxFlattened mezzo::PReluPerChannel
         mezzo::BatchNormalizationPerElement mezzo::GroupNormalizationPerGroup mezzo::ScanRows

@@ -1,6 +1,8 @@
-"""Graph, passes, plan, program, devices; engine, arrays, autograd."""
+"""The runtime: intermediate representation, passes, compilation, memory, execution, kernels by library, engine."""
 
 from typing import Any
+
+from . import renamed  # noqa: F401 (it answers to former names)
 
 
 def __getattr__(name: str) -> Any:

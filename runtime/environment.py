@@ -45,3 +45,14 @@ def switch(name: str) -> str:
             hint = f"did you mean {PREFIX}{near[0]}?" if near else f"there are {', '.join(SWITCHES)}"
             raise InputError(f"{given} is unknown", where="environment", hint=hint)
     return os.environ.get(name, "")
+
+
+def processors() -> int:
+    """How many processors this process may use, which in a container is fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def usual_threads() -> int:
+    """How many threads a step uses when nothing is said: OMP_NUM_THREADS, else one for each processor."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return min(int(wanted), processors()) if wanted.isdecimal() and int(wanted) else processors()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..ops.dataclasses import dataclass
-from .gpu.present import gpus, libraries
-from .onednn.library import find, library
+from .backends.cuda.present import gpus, libraries
+from .backends.onednn.library import find, library
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from ..ops.errors import InputError, ModelError
+from .backends.onednn.library import library
 from .digests import blake2b
-from .environment import PREFIX
+from .environment import PREFIX, usual_threads
 from .files import replace_file
-from .graph import Graph
-from .onednn.library import library
-from .seats import usual_threads
+from .ir.graph import Graph
 from .version import __version__
 
 FORMAT = 1

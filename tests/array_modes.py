@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mezzo.runtime.arrays import lazy
+from mezzo.nd import lazy
 from mezzo.runtime.engine import Engine, process, scheduler
 from mezzo.runtime.engine.engine import BOUND
 

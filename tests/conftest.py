@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import mezzo
-from mezzo.runtime.arrays import random
+from mezzo.nd import random
 
 from . import two_runs
 from .cuda_shim import missing

@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mezzo.runtime.gpu.cublaslt import kernel, library
+from mezzo.runtime.backends.cuda.cublaslt import kernel, library
 
 from .cupy_standin import Standin
 

@@ -1,4 +1,4 @@
-// What kernels of runtime/gpu ask of CUDA, for g++: their source runs on the processor, a block at a time, every thread
+// What kernels of runtime/backends/cuda ask of CUDA, for g++: their source runs on the processor, a block at a time, every thread
 // of a block a coroutine, in a fixed order. tests/cuda_shim.py says what is checked. No data race that needs two threads
 // at once is seen; one that the order of threads shows, is: every launch runs forwards and backwards.
 #pragma once

@@ -1,4 +1,5 @@
-"""Kernels that are written as CUDA C++ (runtime/gpu) run here on the processor: compiled by g++ with cuda_shim.hpp.
+"""Kernels that are written as CUDA C++ (runtime/backends/cuda) run here on the processor: compiled by g++ with
+cuda_shim.hpp.
 
     case = ask("ReduceSum", [x, axes], {"keepdims": 0})     # an Ask; arrays in place of types are known elements
     (y,) = run_kernel(Reduce(), case, [x, axes])            # as `select` and `prepare` would run it
@@ -43,12 +44,12 @@ import numpy as np
 
 from mezzo.ops import OPS, Context, Tensor
 from mezzo.ops.layouts import parse
-from mezzo.ops.random import words_of
+from mezzo.ops.math.random import words_of
 from mezzo.ops.types import Type, type_of
-from mezzo.runtime.gpu.generated import Generated
-from mezzo.runtime.gpu.launch import In, Key, Launch, Out, Scratch, Source, Written
-from mezzo.runtime.graph import Node
-from mezzo.runtime.kernels import Ask, Declined
+from mezzo.runtime.backends.cuda.generated import Generated
+from mezzo.runtime.backends.cuda.launch import In, Launch, LaunchKey, Out, Scratch, Source, Written
+from mezzo.runtime.compile.kernel import Declined, KernelRequest
+from mezzo.runtime.ir.graph import Node
 
 Array = np.ndarray[Any, Any]
 STRICT = False
@@ -64,7 +65,7 @@ class Run:
     """Launches with what they were asked for and the arrays that they are given."""
 
     written: Written
-    ask: Ask
+    ask: KernelRequest
     inputs: Sequence[Any]
 
 
@@ -84,7 +85,7 @@ def ask(
     outputs: int = 1,
     layouts: Sequence[str] = (),
     known: Sequence[bool] | None = None,
-) -> Ask:
+) -> KernelRequest:
     """What a device is asked for one node: inputs are arrays (whose elements inference knows, unless `known` says
     otherwise), types, or None. `layouts` are those of the inputs, then of the outputs."""
     domain = ("" if ("", op) in OPS else "mezzo") if domain is None else domain
@@ -99,10 +100,10 @@ def ask(
     found = OPS[domain, op].infer_types(types, node.attrs, (True,) * outputs)
     laid = [*layouts, *[""] * (len(types) + outputs - len(layouts))]
     constants = [k and isinstance(t, Tensor) and t.value is not None for k, t in zip(known, types, strict=True)]
-    return relaid(Ask(node, types, found, constants), laid)
+    return relaid(KernelRequest(node, types, found, constants), laid)
 
 
-def relaid(asked: Ask, layouts: Sequence[str]) -> Ask:
+def relaid(asked: KernelRequest, layouts: Sequence[str]) -> KernelRequest:
     """The same question with these layouts of inputs and outputs; none of them for row-major throughout."""
     count = len(asked.inputs)
     layouts = layouts or ("",) * (count + len(asked.outputs))
@@ -115,12 +116,12 @@ def relaid(asked: Ask, layouts: Sequence[str]) -> Ask:
     return replace(asked, inputs=ins, outputs=outs)
 
 
-def run_kernel(kernel: Generated, asked: Ask, inputs: Sequence[Any]) -> list[Array]:
+def run_kernel(kernel: Generated, asked: KernelRequest, inputs: Sequence[Any]) -> list[Array]:
     """The outputs of a family's launches; AssertionError where it declines."""
     return run_all([written_by(kernel, asked, inputs)])[0]
 
 
-def written_by(kernel: Generated, asked: Ask, inputs: Sequence[Any]) -> Run:
+def written_by(kernel: Generated, asked: KernelRequest, inputs: Sequence[Any]) -> Run:
     """What a family runs: chosen by one question, prepared by another, in which types have the chosen layouts."""
     assert kernel.serves(asked.node), f"{kernel.name} does not serve {asked.node.op}"
     found = kernel.written(asked)
@@ -130,7 +131,7 @@ def written_by(kernel: Generated, asked: Ask, inputs: Sequence[Any]) -> Run:
     return Run(found, chosen, inputs)
 
 
-def run_written(written: Written, asked: Ask, inputs: Sequence[Any]) -> list[Array]:
+def run_written(written: Written, asked: KernelRequest, inputs: Sequence[Any]) -> list[Array]:
     """The outputs of these launches; types have the layouts of `written`."""
     return run_all([Run(written, relaid(asked, written.layouts), inputs)])[0]
 
@@ -369,7 +370,7 @@ def _launch(
             case Scratch(offset):
                 assert offset in range(0, len(scratch.bytes), 64), f"{what}: workspace at {offset}"
                 address = scratch.address + offset
-            case Key():
+            case LaunchKey():
                 address = key.address
         held.append(ctypes.c_void_p(address))
     pointers = (ctypes.c_void_p * max(1, len(held)))(*(ctypes.addressof(h) for h in held))

@@ -92,8 +92,8 @@ def convolution(which: Convolution, dtype: Any, math: str) -> Any:
 
     from mezzo.ops import OPS, Tensor
     from mezzo.ops.types import type_of
-    from mezzo.runtime.graph import Node
-    from mezzo.runtime.kernels import Ask, Target
+    from mezzo.runtime.compile.kernel import KernelRequest, Target
+    from mezzo.runtime.ir.graph import Node
 
     image, filters, stride, pad, group, behind = which
     x, w, b = Tensor(dtype, image), Tensor(dtype, filters), Tensor(dtype, filters[:1])
@@ -112,14 +112,14 @@ def convolution(which: Convolution, dtype: Any, math: str) -> Any:
             links.append(("", "Relu", (-1,), ()))
     node = Node("Fused", tuple(f"x{i}" for i in range(len(inputs))), ("y",), {"chain": tuple(links)}, "mezzo")
     constants = [0 < i < 3 or t.value is not None for i, t in enumerate(inputs)]
-    return Ask(node, inputs, [y], constants, Target("gpu:0@sm_90", 1, True, math, 90))
+    return KernelRequest(node, inputs, [y], constants, Target("gpu:0@sm_90", 1, True, math, 90))
 
 
 def attention(dtype: Any) -> Iterator[tuple[str, Any]]:
     """Questions for attention."""
     from mezzo.ops import OPS, Tensor
-    from mezzo.runtime.graph import Node
-    from mezzo.runtime.kernels import Ask, Target
+    from mezzo.runtime.compile.kernel import KernelRequest, Target
+    from mezzo.runtime.ir.graph import Node
 
     def heads(*dims: int) -> Tensor:
         return Tensor(dtype, dims)
@@ -134,15 +134,20 @@ def attention(dtype: Any) -> Iterator[tuple[str, Any]]:
     ):
         node = Node("Attention", tuple(f"x{i}" for i in range(len(shapes))), ("y",), attrs)
         outputs = OPS["", "Attention"].infer_types(shapes, attrs, (True,))
-        yield name, Ask(node, shapes, outputs[:1], [False] * len(shapes), Target("gpu:0@sm_90", 1, True, "strict", 90))
+        yield (
+            name,
+            KernelRequest(
+                node, shapes, outputs[:1], [False] * len(shapes), Target("gpu:0@sm_90", 1, True, "strict", 90)
+            ),
+        )
 
 
 def main(which: str) -> None:
     from mezzo.ops import DType
-    from mezzo.runtime.gpu.cudnn import KERNELS
-    from mezzo.runtime.gpu.cudnn import kernel as asking
-    from mezzo.runtime.gpu.cudnn.library import find
-    from mezzo.runtime.kernels import Choice
+    from mezzo.runtime.backends.cuda.cudnn import KERNELS
+    from mezzo.runtime.backends.cuda.cudnn import kernel as asking
+    from mezzo.runtime.backends.cuda.cudnn.library import find
+    from mezzo.runtime.compile.kernel import Choice
 
     math = "tf32" if which == "tf32" else "strict"
     if which == "attention":

@@ -28,7 +28,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mezzo.runtime.gpu.cudnn import library, plans
+from mezzo.runtime.backends.cuda.cudnn import library, plans
 
 from .cupy_standin import Standin
 
@@ -60,8 +60,8 @@ class CudnnStandin:
         monkeypatch.setattr(library, "DRIVER", ctypes.util.find_library("c"))  # one that is there
         monkeypatch.setitem(sys.modules, "cudnn", self.module())
         monkeypatch.setattr(plans, "PLANS", plans.Plans())
-        monkeypatch.setattr("mezzo.runtime.gpu.cudnn.kernel.PLANS", plans.PLANS)
-        monkeypatch.setattr(library, "_HANDLES", library._Handles())
+        monkeypatch.setattr("mezzo.runtime.backends.cuda.cudnn.kernel.PLANS", plans.PLANS)
+        monkeypatch.setattr(library, "_HANDLES", library._CudnnHandles())
         forget()
 
     def module(self) -> types.ModuleType:

@@ -30,8 +30,8 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from mezzo.runtime.gpu import driver
-from mezzo.runtime.gpu.launch import Source
+from mezzo.runtime.backends.cuda import driver
+from mezzo.runtime.backends.cuda.launch import Source
 
 from .stream_order import Order, Span, written_by
 
@@ -105,13 +105,13 @@ class Standin:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let `import cupy` find this, and forget it when the test ends."""
-        from mezzo.runtime import device as devices
+        from mezzo.runtime.execution import device as devices
 
         for name, module in self.modules().items():
             monkeypatch.setitem(sys.modules, name, module)
         monkeypatch.setattr(devices, "DEVICES", {n: d for n, d in devices.DEVICES.items() if not n.startswith("gpu")})
         monkeypatch.setattr(driver, "LOADED", driver._Loaded())
-        monkeypatch.setattr("mezzo.runtime.gpu.instance.LOADED", driver.LOADED)
+        monkeypatch.setattr("mezzo.runtime.backends.cuda.instance.LOADED", driver.LOADED)
         monkeypatch.setattr(driver, "compiled", self._compiled)
 
     @property

@@ -9,8 +9,8 @@ import numpy as np
 
 from mezzo.ops import DType, Held, MezzoError, Op, Sample
 from mezzo.ops.types import Type, type_of
-from mezzo.runtime.infer import infer
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.infer import infer
 from mezzo.tools.retype import (
     BODIES,
     BY_NAME,

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from mezzo import nd
 from mezzo.gluon import loss, nn, rnn
 from mezzo.gluon.block import Block
 from mezzo.gluon.hybrid import HybridBlock
+from mezzo.nd import fft, linalg
+from mezzo.nd.array import Array
 from mezzo.ops.errors import MezzoError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime.arrays import fft, linalg
-from mezzo.runtime.arrays.array import Array
 
 UNFIT = (MezzoError, TypeError, ValueError)  # what calls with other arguments than are meant end with
 BATCHES = (4, 5, 4)  # of the inputs that are given one after the other

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mezzo.ops import DType, Tensor
+from mezzo.ops.training.update import SHOWN
 from mezzo.ops.types import f32, i64
-from mezzo.ops.update import SHOWN
 
 
 @dataclass(frozen=True)

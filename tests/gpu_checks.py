@@ -55,8 +55,8 @@ def close(got: Any, want: Any, tolerance: float) -> float:
 def samples(device: str) -> Iterator[Check]:
     """Every sample of every operator against the reference, in float64 where it computes in it."""
     from mezzo.ops import OPS
-    from mezzo.runtime.eager import evaluate
-    from mezzo.runtime.session import Session
+    from mezzo.runtime.execution.session import Session
+    from mezzo.runtime.ir.interpreter import evaluate
     from mezzo.tools.numbers import draws
 
     from .graphs import hosted, in_float64, sample_graph, wide
@@ -106,7 +106,7 @@ def models(device: str) -> Iterator[Check]:
     """Models inside packages and the networks of mezzo.models against the same on the CPU."""
     from mezzo.importers import load_onnx
     from mezzo.models.workloads import WORKLOADS
-    from mezzo.runtime.session import Session
+    from mezzo.runtime.execution.session import Session
 
     def compared(graph: Any, feeds: dict[str, Any], precision: str) -> str:
         how: dict[str, Any] = {} if precision == "fp32" or device == "cpu" else {"precision": precision}
@@ -132,7 +132,7 @@ def models(device: str) -> Iterator[Check]:
 def steady(device: str) -> Iterator[Check]:
     """Replays take no device memory, and the host waits once for each."""
     from mezzo.models.workloads import WORKLOADS
-    from mezzo.runtime.session import Session
+    from mezzo.runtime.execution.session import Session
 
     def check(name: str) -> str:
         if device == "cpu":

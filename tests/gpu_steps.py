@@ -10,8 +10,8 @@ import numpy as np
 
 from mezzo.ops import OPS, Context, DType, Tensor
 from mezzo.ops.layouts import parse
-from mezzo.runtime.gpu.generated import laid
-from mezzo.runtime.kernels import Ask, Choice, Declined, Kernel, Target, Work
+from mezzo.runtime.backends.cuda.generated import laid
+from mezzo.runtime.compile.kernel import Choice, Declined, Kernel, KernelArgs, KernelRequest, Target
 
 from .cuda_shim import relaid
 from .cupy_standin import Standin
@@ -19,12 +19,14 @@ from .cupy_standin import Standin
 Array = np.ndarray[Any, Any]
 
 
-def on(asked: Ask, math: str = "strict", device: str = "gpu:0", *, trial: bool = False) -> Ask:
+def on(asked: KernelRequest, math: str = "strict", device: str = "gpu:0", *, trial: bool = False) -> KernelRequest:
     """The question as a GPU is asked it."""
     return replace(asked, target=Target(device, 1, True, math, 90), trial=trial)
 
 
-def run_step(standin: Standin, kernel: Kernel, asked: Ask, inputs: Sequence[Any]) -> tuple[Choice, Array] | Declined:
+def run_step(
+    standin: Standin, kernel: Kernel, asked: KernelRequest, inputs: Sequence[Any]
+) -> tuple[Choice, Array] | Declined:
     """The choice and its result, row-major; workspace and result begin as NaN."""
     choice = kernel.select(asked)
     if isinstance(choice, Declined):
@@ -46,7 +48,7 @@ def run_step(standin: Standin, kernel: Kernel, asked: Ask, inputs: Sequence[Any]
 
     given = [h for h in held if h is not None]
     before = [h.host.copy() for h in given]
-    call = kernel.prepare(Work(chosen, choice, held, [out], scratch))
+    call = kernel.prepare(KernelArgs(chosen, choice, held, [out], scratch))
     allocated = standin.count("alloc")
     call()
     assert standin.count("alloc") == allocated, "a prepared call allocates"
@@ -69,7 +71,7 @@ def _back(raw: Array, type: Tensor) -> Array:
     return np.transpose(turned, np.argsort(order))
 
 
-def reference(asked: Ask, inputs: Sequence[Any]) -> Array:
+def reference(asked: KernelRequest, inputs: Sequence[Any]) -> Array:
     """What the operator's own body answers, in float64."""
     record = OPS[asked.node.domain, asked.node.op]
     wide = [None if x is None else _wide(x) for x in inputs]

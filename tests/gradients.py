@@ -10,12 +10,12 @@ import numpy as np
 
 from mezzo.ops import DType, Op, Sample, Tensor, Type
 from mezzo.ops.budget import Budget
-from mezzo.ops.complexes import derived
+from mezzo.ops.core.complexes import derived
 from mezzo.ops.types import differentiable, type_of
-from mezzo.runtime.autodiff import padded
-from mezzo.runtime.eager import Eager, evaluate, node_key
-from mezzo.runtime.graph import Graph, Node
-from mezzo.runtime.infer import body_of, infer
+from mezzo.runtime.ir.autodiff import padded
+from mezzo.runtime.ir.graph import Graph, Node
+from mezzo.runtime.ir.infer import body_of, infer
+from mezzo.runtime.ir.interpreter import Eager, evaluate, node_key
 from mezzo.tools.finite import (
     NOT_TO,
     Case,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mezzo.runtime.optimizer import Adam
-from mezzo.runtime.schedule import Cosine
+from mezzo.runtime.optimizer.schedule import Cosine
 from mezzo.train import checkpoint
 from mezzo.train.trainer import Trainer
 

@@ -13,18 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from mezzo import gluon
+from mezzo import gluon, nd
 from mezzo.gluon import nn
 from mezzo.gluon.loss import SoftmaxCrossEntropyLoss
 from mezzo.kvstore.create import create
 from mezzo.kvstore.store import KVStore
+from mezzo.nd import autograd
 from mezzo.ops import DType
 from mezzo.ops.errors import InputError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import autograd
-from mezzo.runtime.graph import Graph
+from mezzo.runtime.ir.graph import Graph
 from mezzo.runtime.optimizer import SGD, Adam, Optimizer
-from mezzo.runtime.schedule import Cosine
+from mezzo.runtime.optimizer.schedule import Cosine
 from mezzo.train.loss import cross_entropy
 from mezzo.train.shares import Share
 from mezzo.train.trainer import Trainer

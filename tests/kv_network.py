@@ -76,7 +76,7 @@ class Link:
     down: deque[tuple[bytes, bytes]] = field(default_factory=deque)
     leaving: deque[tuple[m.Message, tuple[int, int, int] | None]] = field(default_factory=deque)  # with (key, lo, hi)
     transmit: c.Transmit | None = None
-    receive: s.Receive | None = None  # of the payload that arrives at the server
+    receive: s.ServerReceive | None = None  # of the payload that arrives at the server
     payload: bytes = b""
     held: bool = False  # an early payload that waits for Due
     dead: bool = False  # which the server may not know yet
@@ -94,7 +94,7 @@ class Server:
         self.sum: dict[int, Array] = {}
         self.staging: dict[tuple[int, int], Array] = {}
         self.applied: list[s.Apply] = []
-        self.failure: s.Fail | None = None
+        self.failure: s.ServerFail | None = None
         self.refused: list[s.Refuse] = []
 
     def do(self, event: s.Event) -> None:
@@ -103,7 +103,7 @@ class Server:
 
     def execute(self, instruction: s.Instruction) -> None:
         match instruction:
-            case s.Receive():
+            case s.ServerReceive():
                 self.links[instruction.rank].receive = instruction
                 self.links[instruction.rank].held = instruction.early
             case s.Due(rank, key, step):
@@ -126,7 +126,7 @@ class Server:
             case s.Refuse(rank, key, step, reason, hint):
                 self.refused.append(instruction)
                 self.links[rank].leaving.append((m.Refused(reason, hint, key, step, rank), None))
-            case s.Fail(ranks, reason):
+            case s.ServerFail(ranks, reason):
                 self.failure = instruction
                 for link in self.links.values():
                     link.leaving.append((m.Failed(ranks, reason), None))
@@ -149,7 +149,7 @@ class Server:
     def _pushed(self, event: s.Pushed, payload: bytes) -> None:
         """A first frame of a push has come with its payload."""
         for instruction in self.machine.handle(event):
-            if isinstance(instruction, s.Receive):
+            if isinstance(instruction, s.ServerReceive):
                 e = instruction
                 if e.into != "nothing" and e.keep < e.hi:
                     target = {"sum": self.sum, "value": self.value}.get(e.into)
@@ -170,7 +170,7 @@ class Server:
                 shard = self.keys[key]
                 if key not in self.value:
                     self.value[key], self.sum[key] = (np.full(shard.nbytes, GARBAGE, np.uint8) for _ in range(2))
-                self.do(s.Declared(key, shard.nbytes, shard.name, shard.whole, rank=rank))
+                self.do(s.KeyDeclared(key, shard.nbytes, shard.name, shard.whole, rank=rank))
                 given = {f: getattr(message, f) for f in ("name", "dtype", "shape", "lo", "hi", "rank")}
                 link.leaving.append((m.Init(**given, key=key, step=self.machine.counted(rank, key)), None))
             case m.Push(key, step, _, offset, pull):

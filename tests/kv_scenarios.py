@@ -17,10 +17,10 @@ import numpy as np
 
 from mezzo.kvstore.create import create
 from mezzo.kvstore.store import KVStore
-from mezzo.kvstore.updater import Rule
+from mezzo.kvstore.updater import UpdateRule
 from mezzo.ops.errors import MezzoError
 from mezzo.runtime.optimizer import LARS, SGD, Adam
-from mezzo.runtime.schedule import Cosine
+from mezzo.runtime.optimizer.schedule import Cosine
 
 Result = dict[str, Any]
 LARGE = 400_000  # elements: more than a megabyte, so that two servers share them
@@ -161,7 +161,7 @@ def rows(kv: KVStore) -> Result:
 
 def whole(kv: KVStore) -> Result:
     """An optimizer that measures whole tensors, on one server."""
-    rule, step = Rule(LARS(rate=0.1).to_dict()), 0
+    rule, step = UpdateRule(LARS(rate=0.1).to_dict()), 0
     kv.set_optimizer(LARS(rate=0.1))
     for key, size in TENSORS.items():
         value = np.linspace(-1, 1, size, dtype=np.float32)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from mezzo.ops import DType, Tensor
-from mezzo.runtime.graph import Graph
-from mezzo.runtime.infer import infer
-from mezzo.runtime.typed import TypedBuilder
+from mezzo.runtime.ir.graph import Graph
+from mezzo.runtime.ir.infer import infer
+from mezzo.runtime.ir.typed import TypedBuilder
 
 Array = np.ndarray[Any, Any]
 

@@ -14,9 +14,9 @@ import numpy as np
 from mezzo.ops.dataclasses import dataclass
 from mezzo.ops.layouts import parse, row_major
 from mezzo.ops.types import f32
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.interpreter import evaluate
 
 from .graphs import in_float64, wide
 

@@ -21,6 +21,7 @@ from mezzo import ops
 from mezzo.exporters import to_onnx
 from mezzo.exporters.proto import type_proto
 from mezzo.ops import OPS, OPSETS, Body, DType, Held, MezzoError, Op, Sample, Tensor
+from mezzo.ops.registry import MODULES
 
 from .graphs import sample_graph
 
@@ -91,8 +92,8 @@ def modules() -> dict[str, list[Op]]:
     for o in OPS.values():
         if o.domain not in OWN and o.samples:
             rule = inspect.getclosurevars(o.tree).nonlocals.get("rule", o.tree) if o.tree else o.reference
-            found.setdefault(rule.__module__.rpartition(".")[2], []).append(o)
-    assert all(hasattr(ops, name) or name == "ops" for name in found)
+            found.setdefault(rule.__module__.partition("ops.")[2], []).append(o)
+    assert found.keys() <= {*MODULES, "op"}
     return found
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo.nd import autograd
 from mezzo.ops.errors import InputError, UnsupportedModel
-from mezzo.runtime import autograd
 
 from .array_modes import every_mode  # noqa: F401 (a fixture)
 from .peers import peer

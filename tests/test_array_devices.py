@@ -16,12 +16,12 @@ import pytest
 import mezzo as mz
 from mezzo.gluon import nn
 from mezzo.gluon.hybrid import HybridBlock
+from mezzo.nd import planned
+from mezzo.nd.autograd import back
 from mezzo.ops import DType
-from mezzo.runtime.arrays import planned
-from mezzo.runtime.autograd import back
-from mezzo.runtime.gpu.host import HostSteps
-from mezzo.runtime.gpu.instance import GpuInstance
-from mezzo.runtime.symbols.arrays import Arrays
+from mezzo.runtime.backends.cuda.host import HostSteps
+from mezzo.runtime.backends.cuda.instance import GpuInstance
+from mezzo.sym.arrays import Arrays
 
 from .array_modes import Using, line_after
 from .cuda_shim import missing

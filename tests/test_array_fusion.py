@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo.nd import lazy, prepared
+from mezzo.nd.planned import FROM, Planned
+from mezzo.nd.running import apply
+from mezzo.nd.specs import known
 from mezzo.ops import OPS, Context, Sample, Tensor
-from mezzo.runtime.arrays import lazy, prepared
-from mezzo.runtime.arrays.kinds import known
-from mezzo.runtime.arrays.planned import FROM, Planned
-from mezzo.runtime.arrays.running import apply
-from mezzo.runtime.onednn.library import library
+from mezzo.runtime.backends.onednn.library import library
 
 from .array_modes import Using, every_mode, line_after  # noqa: F401 (a fixture)
 from .test_ops import fill

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo.nd import methods, neural
+from mezzo.nd.array import Array
 from mezzo.ops.errors import MezzoError
-from mezzo.runtime.arrays import methods, neural
-from mezzo.runtime.arrays.array import Array
 from mezzo.tools.lazy import HOMES
 
 nd = mz.nd
@@ -102,7 +102,7 @@ def test_all_functions_are_tried() -> None:
     same = {n for n in neural.__all__ if n.startswith(("broadcast_", "elemwise_"))} - {"broadcast_like"}
     assert {n.partition(",")[0] for n in ONES} | same | {"power"} >= {*neural.__all__}
     for name in same | {"power"}:
-        assert getattr(neural, name) in vars(sys.modules["mezzo.runtime.arrays.functions"]).values()
+        assert getattr(neural, name) in vars(sys.modules["mezzo.nd.functions"]).values()
 
 
 @pytest.mark.parametrize("name", [n for n, (ours, _) in ONES.items() if n.partition(",")[0] in methods.NEURAL])

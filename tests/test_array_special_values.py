@@ -13,9 +13,9 @@ import mezzo as mz
 from mezzo.exporters import to_onnx
 from mezzo.importers import load_onnx
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.infer import infer
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder
+from mezzo.runtime.ir.infer import infer
 
 from .models import ort_run, referee
 from .peers import peer

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mezzo as mz
-from mezzo.runtime.arrays.indexing import _basic, as_operators
-from mezzo.runtime.arrays.place import Place
+from mezzo.nd.indexing import _basic, as_operators
+from mezzo.nd.place import Place
 
 from .array_modes import MODES, Using, every_mode, line_after  # noqa: F401 (a fixture)
 from .peers import peer

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mezzo as mz
+from mezzo import nd
+from mezzo.nd import autograd
+from mezzo.nd.array import Array
+from mezzo.nd.autograd import HeldTape, record
+from mezzo.nd.autograd.tape import PATIENCE, Entry
+from mezzo.nd.running import apply
 from mezzo.ops.errors import InputError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import autograd
-from mezzo.runtime.arrays.array import Array
-from mezzo.runtime.arrays.running import apply
-from mezzo.runtime.autograd import HeldTape, record
-from mezzo.runtime.autograd.tape import PATIENCE, Entry
 from mezzo.runtime.engine import process
 
 from .models import referee

@@ -20,7 +20,7 @@ from mezzo.importers import load_onnx
 from mezzo.ops import OPS
 from mezzo.ops.budget import Budget
 from mezzo.ops.errors import BudgetError, MezzoError, ModelError, PlanError, UnsupportedModel
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
 
 from .models import BOOL, FLOAT, model, node, subgraph, value
 

@@ -14,8 +14,8 @@ import pytest
 from mezzo.exporters import save_onnx
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.tools import compare
 from mezzo.tools.compare import Agreement, Contestant, EngineFailed, Measured, command, error, lined_up, race, ratios
 

@@ -11,9 +11,9 @@ from mezzo.exporters import to_onnx
 from mezzo.exporters.lower import is_composed
 from mezzo.importers import load_onnx
 from mezzo.ops import OPS, DType, Op
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Node
-from mezzo.runtime.infer import infer
+from mezzo.runtime.ir.graph import Node
+from mezzo.runtime.ir.infer import infer
+from mezzo.runtime.ir.interpreter import evaluate
 from mezzo.runtime.passes.expand import expand
 
 from .gradients import ranks_only

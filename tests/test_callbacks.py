@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import mezzo as mz
-from mezzo import gluon
+from mezzo import gluon, nd
 from mezzo.gluon import nn
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops.errors import InputError
-from mezzo.runtime import arrays as nd
 from mezzo.runtime.optimizer import SGD, Adam
 from mezzo.train.callbacks import Callback, EarlyStopping, Log, Plateau, Run, Save
 from mezzo.train.metrics import (

@@ -21,10 +21,10 @@ from mezzo.exporters import save_onnx
 from mezzo.models.digits import digits_model
 from mezzo.ops import DType
 from mezzo.ops.types import f32, i64
-from mezzo.runtime.device import DEVICES
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.infer import infer
-from mezzo.runtime.kernels.matmul import MatMul
+from mezzo.runtime.backends.cpu.matmul import MatMul
+from mezzo.runtime.execution.device import DEVICES
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.infer import infer
 from mezzo.tools import locate
 from mezzo.tools.check import Options, check
 from mezzo.tools.check_files import check_files
@@ -210,7 +210,7 @@ def test_where_rounding_decides_real_inputs_are_asked_for() -> None:
 
 def wrong_sigmoid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a wrong result behind whatever kernel computes Sigmoid."""
-    from mezzo.runtime import instance
+    from mezzo.runtime.execution import instance
 
     prepared = instance.Instance._prepared
 

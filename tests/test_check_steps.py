@@ -16,12 +16,12 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import Body, DType, Tensor
 from mezzo.ops.layouts import nbytes, padded, parse
 from mezzo.ops.types import f32, i64
-from mezzo.runtime import instance
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
-from mezzo.runtime.onednn import postops
-from mezzo.runtime.onednn.library import library
+from mezzo.runtime.backends.onednn import postops
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.execution import instance
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.passes import simplify
-from mezzo.runtime.session import Session
 from mezzo.tools.check import Options, check
 from mezzo.tools.steps import Checked, Wrong, check_steps, in_order
 from mezzo.tools.verdict import DIFFERENT, GOOD
@@ -146,7 +146,7 @@ def test_a_wrong_post_op_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("onednn")
 def test_a_weight_that_is_packed_wrongly_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mezzo.runtime.onednn.conv import Conv
+    from mezzo.runtime.backends.onednn.conv import Conv
 
     pack = Conv.pack
 
@@ -199,7 +199,7 @@ def test_a_wrong_pass_is_told_from_a_wrong_kernel(monkeypatch: pytest.MonkeyPatc
         made = simplify(graph, *args, **options)
         return made.but(nodes=tuple(_as(n, "Cosh") if n.op == "Sinh" else n for n in made.nodes))
 
-    monkeypatch.setattr("mezzo.runtime.compile.simplify", wrong)
+    monkeypatch.setattr("mezzo.runtime.compile.specialize.simplify", wrong)
     g = GraphBuilder("rewritten")
     graph = g.graph([g.Softmax(g.Sinh(g.Softmax(g.input("x", f32(5, 7)))))])
     (wrong_step,) = checked(graph).wrong

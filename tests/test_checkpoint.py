@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from mezzo.models.digits import digits_model
 from mezzo.ops.errors import InputError, MezzoError, ModelError
 from mezzo.runtime.optimizer import SGD, Adam, from_dict
-from mezzo.runtime.schedule import Cosine
+from mezzo.runtime.optimizer.schedule import Cosine
 from mezzo.train import checkpoint
 from mezzo.train.checkpoint import MANIFEST, Checkpoint
 from mezzo.train.trainer import Trainer

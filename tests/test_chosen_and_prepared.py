@@ -15,16 +15,16 @@ from mezzo.ops import Tensor
 from mezzo.ops.dataclasses import replace
 from mezzo.ops.errors import PlanError
 from mezzo.ops.types import f32
-from mezzo.runtime.device import DEVICES
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.kernels.defects import DEFECTS, KernelDefect
-from mezzo.runtime.onednn.conv import Conv
-from mezzo.runtime.onednn.elementwise import Eltwise
-from mezzo.runtime.onednn.kernel import _ANSWERS, OneDnn
-from mezzo.runtime.onednn.library import library
-from mezzo.runtime.onednn.matmul import MatMul
-from mezzo.runtime.onednn.primitive import Draft
-from mezzo.runtime.session import Session
+from mezzo.runtime.backends.onednn.conv import Conv
+from mezzo.runtime.backends.onednn.elementwise import Eltwise
+from mezzo.runtime.backends.onednn.kernel import _ANSWERS, OneDnn
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.backends.onednn.matmul import MatMul
+from mezzo.runtime.backends.onednn.primitive import Draft
+from mezzo.runtime.compile.defects import DEFECTS, KernelDefect
+from mezzo.runtime.execution.device import DEVICES
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.tools.explain import explain
 
 needs_onednn = pytest.mark.skipif(library() is None, reason="oneDNN is not installed")
@@ -186,7 +186,7 @@ def test_a_defect_while_preparing_is_planned_around(monkeypatch: pytest.MonkeyPa
 
 def test_no_kernel_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every kernel fails, the error blames nobody's operands."""
-    from mezzo.runtime.kernels.reference import Reference
+    from mezzo.runtime.backends.cpu.reference import Reference
 
     def broken(self: Any, work: Any) -> Any:
         raise IndexError("a slip")

@@ -13,7 +13,7 @@ import pytest
 
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops.errors import BudgetError
-from mezzo.runtime.onednn.library import library
+from mezzo.runtime.backends.onednn.library import library
 from mezzo.tools.load import load
 
 from .models import LIGHT, model, node, value

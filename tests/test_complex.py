@@ -10,8 +10,8 @@ import pytest
 
 from mezzo.ops import OPS, DType, MezzoError, Op, Tensor
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.tools.retype import BODIES
 
 from .graphs import sample_graph

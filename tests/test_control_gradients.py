@@ -12,11 +12,11 @@ from mezzo.exporters import to_onnx
 from mezzo.ops import Body, DType, Tensor
 from mezzo.ops.errors import UnsupportedModel
 from mezzo.ops.types import Sequence, differentiable, f32, i64
-from mezzo.runtime.autodiff import grad
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.infer import infer
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.autodiff import grad
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.infer import infer
+from mezzo.runtime.ir.interpreter import evaluate
 
 from . import gradients as check
 from .models import ort_run

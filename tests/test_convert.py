@@ -15,7 +15,7 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import DType
 from mezzo.ops.errors import InputError, UnsupportedModel
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.tools.check import Options, check
 from mezzo.tools.convert import convert
 from mezzo.tools.halve import policy

@@ -17,10 +17,10 @@ import mezzo as mz
 from mezzo.exporters import to_onnx
 from mezzo.ops import OPS
 from mezzo.ops.errors import InputError
-from mezzo.runtime.device import DEVICES, device
-from mezzo.runtime.kernels import CPU_KERNELS
-from mezzo.runtime.onednn.library import library
-from mezzo.runtime.session import Session
+from mezzo.runtime.backends.cpu import CPU_KERNELS
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.execution.device import DEVICES, device_named
+from mezzo.runtime.execution.session import Session
 from mezzo.tools import coverage_page as page
 from mezzo.tools.attributes import ENTRIES, FLAGS, VALUES, documented
 from mezzo.tools.cells import digest
@@ -132,7 +132,7 @@ def test_a_wrong_reference_is_told_by_the_referees(monkeypatch: pytest.MonkeyPat
     referee()
     neg = OPS["", "Neg"]
     monkeypatch.setattr(neg, "reference", lambda k, X: X.copy())
-    monkeypatch.setattr("mezzo.runtime.device.DEVICES", {"cpu": references_only()})
+    monkeypatch.setattr("mezzo.runtime.execution.device.DEVICES", {"cpu": references_only()})
     found = coverage("Neg")["Neg"]
     assert found.count("run")[0] < found.count("run")[1]
     assert any("ONNX Runtime says otherwise" in text for text in found.problems())
@@ -180,7 +180,7 @@ def test_a_device_that_is_not_there_was_not_run() -> None:
 
 
 def test_a_device_that_appears_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    device("gpu:0@sm_90")  # for which programs are planned, and do not run
+    device_named("gpu:0@sm_90")  # for which programs are planned, and do not run
     monkeypatch.setitem(DEVICES, "gpu", replace(DEVICES["cpu"], name="gpu"))
     found = coverage("Relu")
     assert found["Relu"].count("run", "gpu") == (18, 18)

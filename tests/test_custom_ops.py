@@ -16,7 +16,7 @@ from mezzo.exporters import to_onnx
 from mezzo.importers import load_onnx, operators_of
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import InputError, ShapeError, UnsupportedModel
-from mezzo.runtime.eager import Eager
+from mezzo.runtime.ir.interpreter import Eager
 
 from .models import BOOL, model, node, ort_run, subgraph, value
 

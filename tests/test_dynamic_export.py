@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mezzo import nd
 from mezzo.gluon import nn, rnn
 from mezzo.gluon.hybrid import HybridBlock
+from mezzo.nd.array import Array
 from mezzo.ops.errors import InputError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime.arrays.array import Array
 from mezzo.tools.load import load
 
 from .models import ort_run, referee

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import mezzo as mz
-from mezzo.runtime import rest
+from mezzo.runtime import idle
 from mezzo.runtime.engine import RESOURCES, Engine, process
 from mezzo.runtime.engine.future import ahead, submit
 from mezzo.runtime.engine.process import from_environment
@@ -220,8 +220,8 @@ def test_threads_that_have_nothing_to_do_give_back_what_libraries_keep_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: queue.Queue[str] = queue.Queue()
-    monkeypatch.setattr(rest, "CALLS", [lambda: calls.put(threading.current_thread().name)])
-    monkeypatch.setattr(rest, "AFTER", 0.01)
+    monkeypatch.setattr(idle, "CALLS", [lambda: calls.put(threading.current_thread().name)])
+    monkeypatch.setattr(idle, "AFTER", 0.01)
     with Engine(threads={"compute": 1}) as engine:
         for _ in range(2):  # and work again
             ran = threading.Event()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mezzo as mz
-from mezzo.runtime.engine import RESOURCES, Engine, Variable, Work
+from mezzo.runtime.engine import RESOURCES, Engine, Variable, Workload
 
 LONG = 60.0  # seconds after which a test takes it that something hangs
 MODES = ("threaded", "naive")
@@ -77,7 +77,7 @@ class Run:
         self.values: list[int] = list(range(VARIABLES))
         self.variables = [engine.variable(f"v{i}") for i in range(VARIABLES)]
         self.extra = [0] * len(program.ops)  # what a workload pushed by another one leaves
-        self.works: list[Work] = []
+        self.works: list[Workload] = []
         self.cancelled: set[int] = set()
         self.clashes: list[str] = []
         self._inside: list[tuple[int, Op]] = []

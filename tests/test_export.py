@@ -22,8 +22,8 @@ from mezzo.importers.types import type_from
 from mezzo.ops import OPS, Body, DType, Op, Sample, Tensor
 from mezzo.ops.errors import ModelError, UnsupportedModel
 from mezzo.ops.types import f32, i64
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import PRODUCER, SIGNATURE, Graph, GraphBuilder, Node
+from mezzo.runtime.ir.graph import PRODUCER, SIGNATURE, Graph, GraphBuilder, Node
+from mezzo.runtime.ir.interpreter import evaluate
 
 from .graphs import sample_graph
 from .models import LIGHT, Real, model, node, ort_run, real_models, value
@@ -326,7 +326,7 @@ import numpy as np
 from mezzo.exporters import save_onnx
 from mezzo.importers import load_onnx
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.ir.graph import GraphBuilder
 
 def held():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

@@ -19,10 +19,10 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import OPS, DType, Op, Tensor
 from mezzo.ops.errors import UnsupportedModel
 from mezzo.ops.types import f32
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.ir.interpreter import evaluate
 from mezzo.runtime.optimizer import SGD, Adam
-from mezzo.runtime.session import Session
 
 from .graphs import hosted, sample_graph
 from .models import ort_run

@@ -12,8 +12,8 @@ import pytest
 from mezzo.importers import load_onnx
 from mezzo.ops import DType
 from mezzo.ops.errors import UnsupportedModel
+from mezzo.runtime.execution.session import Session
 from mezzo.runtime.optimizer import SGD, Adam
-from mezzo.runtime.session import Session
 from mezzo.train.trainer import Trainer
 
 from .networks import NETWORKS, WIDE, batch_for, encoder, mlp

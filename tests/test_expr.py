@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mezzo.ops import OPS, DType, Op, Sample
+from mezzo.ops.core.expr import E, Expr, Lowered, Register, evaluate, inputs, lower
 from mezzo.ops.errors import ShapeError
-from mezzo.ops.expr import E, Expr, Lowered, Register, evaluate, inputs, lower
-from mezzo.ops.special import erf
+from mezzo.ops.math.special import erf
 
 from .test_ops import cases, fill
 

@@ -23,10 +23,10 @@ from mezzo.ops.budget import Budget
 from mezzo.ops.errors import BudgetError, ModelError, UnsupportedModel
 from mezzo.ops.registry import INDEX
 from mezzo.ops.types import f32
-from mezzo.runtime.file import Key, Opened, encode, open_file, opsets, store
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.file import Opened, VariantKey, encode, open_file, opsets, store
 from mezzo.runtime.file.layout import FORMAT, TABLES
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
-from mezzo.runtime.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 from mezzo.tools.doctor import doctor_file
 
 from .graphs import sample_graph
@@ -314,7 +314,7 @@ def test_a_process_may_fork_while_the_library_is_loaded(tmp_path: Path) -> None:
     code = f"""if True:
         import os, sys
         import mezzo as mz
-        from mezzo.runtime.onednn import library
+        from mezzo.runtime.backends.onednn import library
         model = mz.load({str(path)!r})
         assert not library._fetched.locked()  # with the first run, so that loading does not wait for it
         library.fetch()
@@ -526,7 +526,7 @@ def test_the_compile_command(tmp_path: Path) -> None:
     mezzo("compile", model, "-o", output, "--shape", "batch=1", "--shape", "batch=4")
     opened = open_file(output)
     assert len(opened.variants) == 2
-    assert all(isinstance(k, Key) for k in opened.variants)
+    assert all(isinstance(k, VariantKey) for k in opened.variants)
     assert opened.about.source == "digits.onnx"
     assert "pytorch" in opened.about.producer
     mezzo("compile", output, "-o", output, "--shape", "batch=1", "--portable")

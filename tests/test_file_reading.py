@@ -10,11 +10,11 @@ import pytest
 
 from mezzo.ops.errors import ModelError
 from mezzo.ops.types import f32
-from mezzo.runtime.compile import compile_graph, specialise
+from mezzo.runtime.compile.lower import Options
+from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.execution.session import Session
 from mezzo.runtime.file import Opened, encode, key_here, variants
-from mezzo.runtime.graph import GraphBuilder, State
-from mezzo.runtime.lower import Options
-from mezzo.runtime.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder, State
 from mezzo.runtime.version import __version__
 
 from .test_file import ROOT, from_file, same

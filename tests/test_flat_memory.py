@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mezzo import nd
 from mezzo.gluon import Trainer, loss, nn
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import autograd, memory
+from mezzo.nd import autograd
+from mezzo.runtime.memory import usage as memory
 
 from .array_modes import Using
 

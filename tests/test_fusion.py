@@ -7,13 +7,13 @@ import pytest
 
 from mezzo.models.convnets import alexnet_owt, random_weights, vgg
 from mezzo.ops.types import f32
-from mezzo.runtime.compile import compile_graph, specialise
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.infer import infer
-from mezzo.runtime.lower import Options
+from mezzo.runtime.compile.lower import Options
+from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder
+from mezzo.runtime.ir.infer import infer
 from mezzo.runtime.passes.fusions import FUSIONS
-from mezzo.runtime.passes.rewrite import Declined, rewrite
-from mezzo.runtime.session import Session
+from mezzo.runtime.passes.rewrite import RewriteDeclined, rewrite
 
 MIB = 1 << 20
 
@@ -52,7 +52,7 @@ def test_what_the_kernel_lacks_is_declined(change: dict[str, object], reason: st
     w = g.const(np.zeros((4, 4 // (2 if "group" in change else 1), 3, 3), np.float32))
     pool = {"ceil_mode": change.pop("ceil_mode", 0), "pads": change.pop("pool_pads", (0, 0, 0, 0))}
     graph = infer(g.graph([g.MaxPool(g.Relu(g.Conv(x, w, **change)), kernel_shape=(2, 2), **pool)]))
-    declined: list[Declined] = []
+    declined: list[RewriteDeclined] = []
     assert rewrite(graph, FUSIONS, declined) is graph
     assert reason in declined[0].reason
 

@@ -15,10 +15,10 @@ from mezzo.importers import load_onnx
 from mezzo.ops import Body, DType, MezzoError, Tensor
 from mezzo.ops.budget import Budget
 from mezzo.ops.types import f32
+from mezzo.runtime.execution.session import Session
 from mezzo.runtime.file import Opened, encode
 from mezzo.runtime.file.store import BEGIN, PREAMBLE, _digest
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
-from mezzo.runtime.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 
 from .test_bad_input import WHOLE
 

@@ -20,8 +20,8 @@ from mezzo.exporters import to_onnx
 from mezzo.importers import load_onnx
 from mezzo.ops import OPS, DType, MezzoError, Tensor
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 
 from .damage import damaged
 from .graphs import sample_graph

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mezzo import nd
 from mezzo.gluon import nn
 from mezzo.gluon.block import Block
 from mezzo.gluon.hybrid import GraphBroken, HybridBlock
 from mezzo.gluon.parameter import Parameter
+from mezzo.nd import autograd, random
+from mezzo.nd.array import Array
 from mezzo.ops.errors import InputError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import autograd
-from mezzo.runtime.arrays import random
-from mezzo.runtime.arrays.array import Array
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
 from mezzo.tools.load import load
 
 from .models import ort_run, referee

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo import nd
 from mezzo.gluon import Trainer, loss, nn
 from mezzo.importers import load_onnx
+from mezzo.nd import autograd, random
 from mezzo.ops import DType
 from mezzo.ops.errors import InputError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import autograd
-from mezzo.runtime.arrays import random
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
 
 from .models import ort_run, referee
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mezzo import nd
+from mezzo.nd.array import Array
 from mezzo.ops.errors import InputError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime.arrays.array import Array
 
 from .test_gluon_traces import Of, close, with_gradients
 

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mezzo import nd
 from mezzo.gluon import rnn
 from mezzo.gluon.hybrid import HybridBlock
+from mezzo.nd import autograd, random
+from mezzo.nd.array import Array
 from mezzo.ops.errors import InputError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import autograd
-from mezzo.runtime.arrays import random
-from mezzo.runtime.arrays.array import Array
 from mezzo.tools.load import load
 
 from .models import ort_run, referee

@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mezzo import nd
 from mezzo.gluon import Trainer, loss, nn
 from mezzo.gluon.block import Block
 from mezzo.gluon.hybrid import GraphBroken, HybridBlock
+from mezzo.nd import autograd, random
+from mezzo.nd.array import Array
+from mezzo.nd.named import attributes
+from mezzo.nd.running import apply
+from mezzo.nd.specs import known
 from mezzo.ops import OPS, Tensor
 from mezzo.ops.errors import MezzoError, UnsupportedModel
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import autograd
-from mezzo.runtime.arrays import random
-from mezzo.runtime.arrays.array import Array
-from mezzo.runtime.arrays.kinds import known
-from mezzo.runtime.arrays.named import attributes
-from mezzo.runtime.arrays.running import apply
-from mezzo.runtime.graph import Graph
+from mezzo.runtime.ir.graph import Graph
 from mezzo.runtime.optimizer.record import OURS
 from mezzo.tools.load import load
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo import nd
 from mezzo.gluon import Trainer, loss, nn
 from mezzo.gluon.hybrid import HybridBlock
+from mezzo.nd import autograd
+from mezzo.nd.array import Array
+from mezzo.nd.sparse import RowSparse
 from mezzo.ops.errors import InputError, MezzoError, ShapeError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import autograd
-from mezzo.runtime.arrays.array import Array
-from mezzo.runtime.arrays.sparse import RowSparse
 from mezzo.runtime.optimizer import SGD, Adagrad, Adam, Optimizer
 
 from .peers import peer

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo import nd
 from mezzo.gluon import Trainer, loss, nn, rnn
 from mezzo.gluon.symbol_block import SymbolBlock
 from mezzo.models.digits import digits_model, held_out
+from mezzo.nd import autograd, random
+from mezzo.nd.array import Array
 from mezzo.ops.errors import InputError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import autograd
-from mezzo.runtime.arrays import random
-from mezzo.runtime.arrays.array import Array
 from mezzo.runtime.optimizer import SGD, Adam
 
 from .models import referee

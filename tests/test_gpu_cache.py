@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mezzo as mz
-from mezzo.runtime.gpu import cache
+from mezzo.runtime.backends.cuda import cache
 
 MIB = 1 << 20
 
@@ -72,7 +72,7 @@ def test_a_limit_that_is_no_number(given: str, monkeypatch: pytest.MonkeyPatch) 
 
 WRITER = """
 import sys
-from mezzo.runtime.gpu import cache
+from mezzo.runtime.backends.cuda import cache
 for i in range(150):
     content = f"{sys.argv[1]} {i}".encode() * 3000
     key = cache.key_of(sys.argv[1], str(i))

@@ -11,7 +11,7 @@ import numpy as np
 import mezzo as mz
 from mezzo.ops import OPS, DType, Op, Sample, Tensor
 from mezzo.ops.errors import PlanError
-from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.ir.graph import GraphBuilder
 
 from .graphs import hosted
 

@@ -18,12 +18,12 @@ import pytest
 import mezzo as mz
 from mezzo.ops import OPS, Tensor
 from mezzo.ops.types import f32
-from mezzo.runtime.gpu.cublaslt import kernel as kernel_module
-from mezzo.runtime.gpu.cublaslt.kernel import Products
-from mezzo.runtime.gpu.cublaslt.product import Refused
-from mezzo.runtime.gpu.cublaslt.written import written
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.kernels import Ask, Choice, Declined
+from mezzo.runtime.backends.cuda.cublaslt import kernel as kernel_module
+from mezzo.runtime.backends.cuda.cublaslt.kernel import Products
+from mezzo.runtime.backends.cuda.cublaslt.product import LtRefused
+from mezzo.runtime.backends.cuda.cublaslt.written import written
+from mezzo.runtime.compile.kernel import Choice, Declined, KernelRequest
+from mezzo.runtime.ir.graph import GraphBuilder
 
 from .cublaslt_standin import LtStandin, forget
 from .cuda_shim import ask
@@ -98,7 +98,7 @@ def arrays(case: Case, kind: Any) -> list[Any]:
     return [None if x is None else array(x) for x in case.inputs]
 
 
-def question(case: Case, held: Sequence[Any], math: str = "strict", **how: Any) -> Ask:
+def question(case: Case, held: Sequence[Any], math: str = "strict", **how: Any) -> KernelRequest:
     known = [not isinstance(x, Tensor) for x in case.inputs]
     domain, _, op = case.op.rpartition("::")
     asked = ask(op, held, case.attrs, known=known, layouts=case.layouts, domain=domain or None)
@@ -182,7 +182,7 @@ def test_algorithms_are_timed_once(lt: LtStandin) -> None:
         kernel_module.ALGORITHMS.forget()
         kernel.recall(question(case, held), step)
         assert kernel.select(question(case, held)) == step
-        with pytest.raises(Refused):
+        with pytest.raises(LtRefused):
             kernel.recall(question(case, held), replace(step, params={}))
 
 
@@ -245,8 +245,8 @@ from cudnn_plans import stand_in_for_the_driver
 
 with tempfile.TemporaryDirectory() as made:
     stand_in_for_the_driver(Path(made))
-from mezzo.runtime.gpu.cublaslt.library import Descriptors, Library
-from mezzo.runtime.gpu.cublaslt.product import Matrix, Product
+from mezzo.runtime.backends.cuda.cublaslt.library import Descriptors, Library
+from mezzo.runtime.backends.cuda.cublaslt.product import Matrix, Product
 from mezzo.ops import DType
 from nvmath import CudaDataType
 from nvmath.bindings import cublas, cublasLt

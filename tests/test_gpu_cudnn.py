@@ -20,12 +20,12 @@ import pytest
 import mezzo as mz
 from mezzo.ops import OPS, DType, Tensor
 from mezzo.ops.types import f32
-from mezzo.runtime.gpu.cudnn import KERNELS
-from mezzo.runtime.gpu.cudnn import plans as plans_module
-from mezzo.runtime.gpu.cudnn.draft import Draft, Operand, Refused
-from mezzo.runtime.gpu.cudnn.plans import Plan, nbytes
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.kernels import Ask, Choice, Declined
+from mezzo.runtime.backends.cuda.cudnn import KERNELS
+from mezzo.runtime.backends.cuda.cudnn import plans as plans_module
+from mezzo.runtime.backends.cuda.cudnn.draft import GraphDraft, GraphRefused, GraphTensor
+from mezzo.runtime.backends.cuda.cudnn.plans import CudnnPlan, nbytes
+from mezzo.runtime.compile.kernel import Choice, Declined, KernelRequest
+from mezzo.runtime.ir.graph import GraphBuilder
 
 from .cuda_shim import ask, missing
 from .cudnn_standin import CudnnStandin, forget
@@ -108,12 +108,12 @@ def arrays(case: Case, kind: Any, seed: int = 0) -> list[Any]:
     return made
 
 
-def question(case: Case, held: Sequence[Any]) -> Ask:
+def question(case: Case, held: Sequence[Any]) -> KernelRequest:
     known = [not isinstance(x, Tensor) for x in case.inputs]
     return ask(case.op, held, case.attrs, known=known)
 
 
-def serving(asked: Ask) -> Any:
+def serving(asked: KernelRequest) -> Any:
     return next(k for k in KERNELS if k.serves(asked.node))
 
 
@@ -214,14 +214,14 @@ def test_every_draft_means_the_same(cudnn: CudnnStandin) -> None:
     assert {"0 of 2", "1 of 2", "3 of 4"} <= seen
 
 
-def drafts(asked: Ask) -> Iterator[Draft]:
-    from mezzo.runtime.onednn.postops import chain as links_of
+def drafts(asked: KernelRequest) -> Iterator[GraphDraft]:
+    from mezzo.runtime.backends.onednn.postops import chain as links_of
 
-    found: Iterator[Draft] = serving(asked).drafts(asked, links_of(asked.node))
+    found: Iterator[GraphDraft] = serving(asked).drafts(asked, links_of(asked.node))
     return found
 
 
-def conv_ask(dtype: Any = np.float32, math: str = "strict", **how: Any) -> Ask:
+def conv_ask(dtype: Any = np.float32, math: str = "strict", **how: Any) -> KernelRequest:
     return on(question(CHAINS[0], arrays(CHAINS[0], dtype)), math, **how)
 
 
@@ -291,9 +291,9 @@ def test_a_stored_choice_is_taken_again(cudnn: CudnnStandin) -> None:
         cudnn.times = {"eng0": 1.0, "eng1": 3.0, "eng2": 3.0}
         kernel.recall(conv_ask(), stored)  # type: ignore[attr-defined]
         assert kernel.select(conv_ask()) == stored
-        with pytest.raises(Refused, match="eng9"):
+        with pytest.raises(GraphRefused, match="eng9"):
             kernel.recall(conv_ask(), replace(stored, params={**stored.params, "plan": "eng9"}))  # type: ignore[attr-defined]
-        with pytest.raises(Refused):
+        with pytest.raises(GraphRefused):
             kernel.recall(conv_ask(), replace(stored, params={}))  # type: ignore[attr-defined]
 
 
@@ -327,9 +327,9 @@ def test_without_cudnn() -> None:
 
 def test_bytes_of_an_operand() -> None:
     """Up to the end of the last element."""
-    assert nbytes(Operand(("in", 0), (1, 3, 2, 2), (12, 1, 6, 3), DType.FLOAT16)) == 24
-    assert nbytes(Operand(("in", 0), (1, 4, 1, 1), (4, 1, 4, 4), DType.FLOAT)) == 16
-    assert "data" not in repr(Plan("eng0", 0, b"123"))
+    assert nbytes(GraphTensor(("in", 0), (1, 3, 2, 2), (12, 1, 6, 3), DType.FLOAT16)) == 24
+    assert nbytes(GraphTensor(("in", 0), (1, 4, 1, 1), (4, 1, 4, 4), DType.FLOAT)) == 16
+    assert "data" not in repr(CudnnPlan("eng0", 0, b"123"))
 
 
 def test_a_network(cudnn: CudnnStandin) -> None:

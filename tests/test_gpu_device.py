@@ -14,16 +14,16 @@ import mezzo as mz
 from mezzo.models.digits import digits_model, held_out
 from mezzo.models.workloads import WORKLOADS
 from mezzo.ops.types import DType, Tensor, f32
-from mezzo.runtime import device as devices
-from mezzo.runtime.device import device
-from mezzo.runtime.feeds import checked
-from mezzo.runtime.gpu import uploads
-from mezzo.runtime.gpu.host import HostSteps, aside
-from mezzo.runtime.gpu.instance import GpuInstance
-from mezzo.runtime.gpu.kernels import GPU_KERNELS
-from mezzo.runtime.gpu.memory import Resident
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
-from mezzo.runtime.kernels import Ask, Call, Choice, Declined, Work
+from mezzo.runtime.backends.cuda import uploads
+from mezzo.runtime.backends.cuda.host import HostSteps, aside
+from mezzo.runtime.backends.cuda.instance import GpuInstance
+from mezzo.runtime.backends.cuda.kernels import GPU_KERNELS
+from mezzo.runtime.backends.cuda.memory import Resident
+from mezzo.runtime.compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
+from mezzo.runtime.execution import device as devices
+from mezzo.runtime.execution.device import device_named
+from mezzo.runtime.execution.feeds import checked
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 from mezzo.tools.explain import explain
 
 from .cupy_standin import Standin
@@ -152,7 +152,7 @@ def test_runs_of_the_same_kind_go_straight(standin: Standin, monkeypatch: pytest
         checks.append(given)
         return checked(*given)
 
-    monkeypatch.setattr("mezzo.runtime.session.checked", counted)
+    monkeypatch.setattr("mezzo.runtime.execution.session.checked", counted)
     for seed in range(4):
         run(seed)
     assert len(checks) == 2  # the first of each session
@@ -196,7 +196,7 @@ class Without:
 
 def without(monkeypatch: pytest.MonkeyPatch, *ops: str) -> None:
     """Take operators from all kernels of the GPU."""
-    monkeypatch.setattr("mezzo.runtime.gpu.device.GPU_KERNELS", tuple(Without(k, *ops) for k in GPU_KERNELS))
+    monkeypatch.setattr("mezzo.runtime.backends.cuda.device.GPU_KERNELS", tuple(Without(k, *ops) for k in GPU_KERNELS))
 
 
 def test_a_step_without_a_kernel(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,10 +227,10 @@ class Spoils:
     def serves(self, node: Node) -> bool:
         return node.op == self._op
 
-    def select(self, ask: Ask) -> Choice | Declined:
+    def select(self, ask: KernelRequest) -> Choice | Declined:
         return Choice(self.name)
 
-    def prepare(self, work: Work) -> Call:
+    def prepare(self, work: KernelArgs) -> Call:
         cupy: Any = import_module("cupy")
         x: Any = work.inputs[0]
         y: Any = work.outputs[0]
@@ -260,7 +260,7 @@ SPOILT = ["get", "synchronising", "allocating", "cuBLAS", "the default stream"]
 def test_what_cannot_be_captured_is_found_by_trying(
     standin: Standin, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr("mezzo.runtime.gpu.device.GPU_KERNELS", (Spoils(what), *GPU_KERNELS))
+    monkeypatch.setattr("mezzo.runtime.backends.cuda.device.GPU_KERNELS", (Spoils(what), *GPU_KERNELS))
     g = GraphBuilder()
     x = g.input("x", f32(3, 5))
     session = mz.Session(g.graph([g.Relu(g.Softmax(g.Neg(x)))]), device="gpu:0")
@@ -385,10 +385,10 @@ def test_observers_see_each_step(standin: Standin) -> None:
 
 def test_without_cupy_and_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(mz.MissingPackage, match=r"CuPy|CUDA") as raised:
-        device("gpu:0")
+        device_named("gpu:0")
     assert "pip install" in raised.value.hint or "doctor" in raised.value.hint
     with pytest.raises(mz.InputError):
-        device("gpu:first")
+        device_named("gpu:first")
     session = mz.Session(pointwise(), device="gpu:0@sm_80")
     assert session.program.target.sm == 80
     with pytest.raises(mz.MissingPackage, match="plan") as raised:
@@ -399,7 +399,7 @@ def test_without_cupy_and_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_no_device_at_all(standin: Standin) -> None:
     with pytest.raises(mz.MissingPackage, match="shows 1 GPU"):
-        device("gpu:1")
+        device_named("gpu:1")
 
 
 def test_a_file_keeps_the_program(standin: Standin, tmp_path: Path) -> None:

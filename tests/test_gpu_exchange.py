@@ -9,7 +9,7 @@ import pytest
 
 import mezzo as mz
 from mezzo.ops.errors import ExecutionError
-from mezzo.runtime.gpu.host import aside
+from mezzo.runtime.backends.cuda.host import aside
 
 from .cupy_standin import Standin
 from .networks import batch_for, mlp

@@ -16,9 +16,9 @@ from mezzo.exporters import save_onnx
 from mezzo.models.training import LESSONS
 from mezzo.models.workloads import WORKLOADS
 from mezzo.ops.types import f32
-from mezzo.runtime import device as devices
-from mezzo.runtime.gpu.kernels import GPU_KERNELS
-from mezzo.runtime.graph import GraphBuilder, Node
+from mezzo.runtime.backends.cuda.kernels import GPU_KERNELS
+from mezzo.runtime.execution import device as devices
+from mezzo.runtime.ir.graph import GraphBuilder, Node
 from mezzo.tools.check import Options, check
 from mezzo.tools.explain import explain
 
@@ -132,7 +132,9 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Takes an operator from all kernels of GPUs."""
 
     def take(op: str) -> None:
-        monkeypatch.setattr("mezzo.runtime.gpu.device.GPU_KERNELS", tuple(Without(k, op) for k in GPU_KERNELS))
+        monkeypatch.setattr(
+            "mezzo.runtime.backends.cuda.device.GPU_KERNELS", tuple(Without(k, op) for k in GPU_KERNELS)
+        )
         monkeypatch.setattr(devices, "DEVICES", {"cpu": devices.DEVICES["cpu"]})
 
     return take

@@ -9,9 +9,9 @@ import pytest
 
 import mezzo as mz
 from mezzo.ops import OPS
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.gpu.host import HostSteps
-from mezzo.runtime.session import Session
+from mezzo.runtime.backends.cuda.host import HostSteps
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.interpreter import evaluate
 
 from .cupy_standin import Standin
 from .graphs import sample_graph
@@ -20,7 +20,7 @@ from .test_program import assert_same
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
-    monkeypatch.setattr("mezzo.runtime.gpu.device.GPU_KERNELS", ())
+    monkeypatch.setattr("mezzo.runtime.backends.cuda.device.GPU_KERNELS", ())
     made = Standin(computes=True)
     made.install(monkeypatch)
     yield made

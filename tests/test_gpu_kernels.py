@@ -17,15 +17,15 @@ import pytest
 
 from mezzo.ops import OPS, Body, Context, DType, Op, Tensor
 from mezzo.ops.errors import MezzoError, MissingPackage
+from mezzo.ops.training.update import SHOWN
 from mezzo.ops.types import f32
-from mezzo.ops.update import SHOWN
-from mezzo.runtime.gpu import nvrtc, pointwise, reduce
-from mezzo.runtime.gpu.generated import Generated
-from mezzo.runtime.gpu.kernels import GPU_KERNELS
-from mezzo.runtime.gpu.launch import Source, Written
-from mezzo.runtime.gpu.source import element_of
-from mezzo.runtime.graph import Node
-from mezzo.runtime.kernels import Ask, Declined
+from mezzo.runtime.backends.cuda import nvrtc, pointwise, reduce
+from mezzo.runtime.backends.cuda.generated import Generated
+from mezzo.runtime.backends.cuda.kernels import GPU_KERNELS
+from mezzo.runtime.backends.cuda.launch import Source, Written
+from mezzo.runtime.backends.cuda.source import element_of
+from mezzo.runtime.compile.kernel import Declined, KernelRequest
+from mezzo.runtime.ir.graph import Node
 
 from .cuda_shim import Run, ask, missing, run_all, written_by
 from .gpu_cases import CASES as COMPUTED
@@ -112,7 +112,7 @@ def domain_of(case: Case) -> str:
     return next(d for d, name in OPS if name == case.op) if usual is None else usual
 
 
-def question(case: Case, seed: int = 0) -> tuple[Ask, list[Any]]:
+def question(case: Case, seed: int = 0) -> tuple[KernelRequest, list[Any]]:
     """What the device is asked, and arrays for it. What a case gives as an array is constant."""
     xs = [filled(x, np.random.default_rng([seed, i])) for i, x in enumerate(case.inputs)]
     layouts = [*case.layouts, *[""] * (len(xs) + case.outputs - len(case.layouts))]

@@ -13,11 +13,11 @@ import pytest
 import mezzo as mz
 from mezzo.ops import OPS, Context, DType, Tensor
 from mezzo.ops.types import f32
-from mezzo.runtime.gpu.host import HostSteps, on_host
-from mezzo.runtime.gpu.nvrtc import OPTIONS, headers, joined
-from mezzo.runtime.gpu.nvrtc import _binding as nvrtc_binding
-from mezzo.runtime.gpu.random import WRITERS, Random
-from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.backends.cuda.host import HostSteps, on_host
+from mezzo.runtime.backends.cuda.nvrtc import OPTIONS, headers, joined
+from mezzo.runtime.backends.cuda.nvrtc import _binding as nvrtc_binding
+from mezzo.runtime.backends.cuda.random import WRITERS, Random
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
 from .cuda_shim import missing, run_all
 from .cupy_standin import Standin

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from mezzo.ops import DType, Tensor
+from mezzo.ops.core.expr import PRIMITIVES, E, Expr, evaluate, inputs
 from mezzo.ops.errors import ExecutionError
-from mezzo.ops.expr import PRIMITIVES, E, Expr, evaluate, inputs
-from mezzo.runtime.gpu import cache, nvrtc
-from mezzo.runtime.gpu.launch import In, Launch, Operand, Out, Source, Written
-from mezzo.runtime.gpu.source import Unwritten, element_of, rounded, write
-from mezzo.runtime.kernels import Ask
+from mezzo.runtime.backends.cuda import cache, nvrtc
+from mezzo.runtime.backends.cuda.launch import In, Launch, Operand, Out, Source, Written
+from mezzo.runtime.backends.cuda.source import Unwritten, element_of, rounded, write
+from mezzo.runtime.compile.kernel import KernelRequest
 
 from .cuda_shim import Run, ask, load, run_all
 from .test_gpu_kernels import FLOATS, WHOLE, by_nvrtc, on_the_processor
@@ -44,7 +44,7 @@ def edges(dtype: DType) -> tuple[Any, Any]:
     return np.repeat(one, len(one)), np.tile(one, len(one))
 
 
-def elementwise(trees: Sequence[Expr], xs: Sequence[Any], name: str) -> tuple[Written, Ask]:
+def elementwise(trees: Sequence[Expr], xs: Sequence[Any], name: str) -> tuple[Written, KernelRequest]:
     """One kernel for all of these trees, each to an output of its own."""
     read = [element_of(DType.of(x.dtype)) for x in xs]
     made = [element_of(t.dtype) for t in trees]
@@ -67,7 +67,7 @@ def elementwise(trees: Sequence[Expr], xs: Sequence[Any], name: str) -> tuple[Wr
     node = replace(
         like.node, inputs=tuple(f"x{i}" for i in range(len(xs))), outputs=tuple(f"y{i}" for i in range(len(made)))
     )
-    return Written((launch,)), Ask(node, types, [Tensor(t.dtype, xs[0].shape) for t in trees])
+    return Written((launch,)), KernelRequest(node, types, [Tensor(t.dtype, xs[0].shape) for t in trees])
 
 
 def primitives(dtype: DType) -> Iterator[Expr]:

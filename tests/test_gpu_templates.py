@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from mezzo.ops.types import f32
-from mezzo.runtime.gpu import pool
-from mezzo.runtime.gpu.generated import Generated
-from mezzo.runtime.gpu.indexing import Gather
-from mezzo.runtime.gpu.launch import Written
-from mezzo.runtime.gpu.movement import Movement
-from mezzo.runtime.gpu.topk import TopK
+from mezzo.runtime.backends.cuda import pool
+from mezzo.runtime.backends.cuda.generated import Generated
+from mezzo.runtime.backends.cuda.indexing import Gather
+from mezzo.runtime.backends.cuda.launch import Written
+from mezzo.runtime.backends.cuda.movement import CudaMovement
+from mezzo.runtime.backends.cuda.topk import TopK
 
 from .cuda_shim import ask, missing, run_all, written_by
 
@@ -33,16 +33,16 @@ def written(kernel: Generated, op: str, inputs: list[Any], **attrs: Any) -> Writ
 
 
 VIEWS: list[tuple[Generated, str, list[Any], dict[str, Any], list[tuple[str, int, int, int]]]] = [
-    (Movement(), "Reshape", [f32(4, 6), whole(24)], {}, [("view", 0, 0, 0)]),
-    (Movement(), "Transpose", [f32(2, 3, 4, 5)], {"perm": (0, 2, 3, 1)}, [("view", 0, 0, 0)]),
-    (Movement(), "Squeeze", [f32(2, 8, 1, 5), whole(2)], {"layouts": [NHWC]}, [("view", 0, 0, 0)]),
-    (Movement(), "Expand", [f32(3, 4), whole(1, 3, 4)], {}, [("view", 0, 0, 0)]),
-    (Movement(), "Concat", [f32(16, 4), f32(2, 4)], {"axis": 0}, [("part", 0, 0, 0), ("part", 0, 1, 256)]),
-    (Movement(), "Split", [f32(48, 4)], {"num_outputs": 3, "outputs": 3},
+    (CudaMovement(), "Reshape", [f32(4, 6), whole(24)], {}, [("view", 0, 0, 0)]),
+    (CudaMovement(), "Transpose", [f32(2, 3, 4, 5)], {"perm": (0, 2, 3, 1)}, [("view", 0, 0, 0)]),
+    (CudaMovement(), "Squeeze", [f32(2, 8, 1, 5), whole(2)], {"layouts": [NHWC]}, [("view", 0, 0, 0)]),
+    (CudaMovement(), "Expand", [f32(3, 4), whole(1, 3, 4)], {}, [("view", 0, 0, 0)]),
+    (CudaMovement(), "Concat", [f32(16, 4), f32(2, 4)], {"axis": 0}, [("part", 0, 0, 0), ("part", 0, 1, 256)]),
+    (CudaMovement(), "Split", [f32(48, 4)], {"num_outputs": 3, "outputs": 3},
      [("view", 0, 0, 0), ("view", 1, 0, 256), ("view", 2, 0, 512)]),
-    (Movement(), "Slice", [f32(1, 9, 16), whole(2), whole(5), whole(1)], {}, [("view", 0, 0, 128)]),
-    (Movement(), "Slice", [f32(9, 3), whole(1), whole(5), whole(0)], {}, []),  # 12 bytes from the beginning
-    (Movement(), "Concat", [f32(2, 4), f32(2, 4)], {"axis": 1}, []),
+    (CudaMovement(), "Slice", [f32(1, 9, 16), whole(2), whole(5), whole(1)], {}, [("view", 0, 0, 128)]),
+    (CudaMovement(), "Slice", [f32(9, 3), whole(1), whole(5), whole(0)], {}, []),  # 12 bytes from the beginning
+    (CudaMovement(), "Concat", [f32(2, 4), f32(2, 4)], {"axis": 1}, []),
     (Gather(), "Gather", [f32(8, 64), np.array(-2)], {}, [("view", 0, 0, 1536)]),
 ]  # fmt: skip
 
@@ -76,7 +76,7 @@ def test_pools_of_several_channels(channels: int, monkeypatch: pytest.MonkeyPatc
     attrs, found = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}, []
     for busy in (1, 1 << 30):
         monkeypatch.setattr(pool, "BUSY", busy)
-        found.append(written_by(pool.Pool(), ask("MaxPool", [x], attrs, layouts=[NHWC, NHWC]), [x]))
+        found.append(written_by(pool.CudaPool(), ask("MaxPool", [x], attrs, layouts=[NHWC, NHWC]), [x]))
     many, one = found
     assert (many.written == one.written) == (channels % 2 == 1)
     (first,), (second,) = run_all(found)

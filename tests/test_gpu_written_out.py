@@ -10,8 +10,8 @@ import pytest
 
 import mezzo as mz
 from mezzo.ops import OPS, DType
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.gpu.host import aside
+from mezzo.runtime.backends.cuda.host import aside
+from mezzo.runtime.ir.interpreter import evaluate
 
 from .cupy_standin import Standin
 from .graphs import sample_graph

@@ -16,8 +16,8 @@ from mezzo.ops import OPS, op
 from mezzo.ops.budget import Budget
 from mezzo.ops.errors import InputError, ModelError, ShapeError, UnsupportedModel
 from mezzo.ops.types import f32, i64
-from mezzo.runtime.autodiff import grad
-from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.ir.autodiff import grad
+from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.runtime.passes.gradient import write_gradients
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "ai.onnx.preview.training" : 1, "here" : 1]>\n'

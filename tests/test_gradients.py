@@ -12,9 +12,9 @@ import pytest
 from mezzo.ops import OPS, Body, DType, Op, Sample, Tensor
 from mezzo.ops.errors import UnsupportedModel
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import GraphBuilder, Node
-from mezzo.runtime.infer import infer
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder, Node
+from mezzo.runtime.ir.infer import infer
 
 from . import gradients as check
 from .peers import peer

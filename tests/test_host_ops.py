@@ -24,10 +24,10 @@ from mezzo.ops import (
     Type,
 )
 from mezzo.ops.errors import InputError
-from mezzo.ops.regex import compiled
+from mezzo.ops.tensor.regex import compiled
 from mezzo.ops.types import f32, i64, type_of
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder
 
 from .graphs import arrays, hosted
 from .peers import peer

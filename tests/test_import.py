@@ -22,8 +22,8 @@ from mezzo.importers.types import type_from
 from mezzo.ops import OPS, OPSETS, DType, Map, Optional, Sequence, Tensor, op
 from mezzo.ops.budget import Budget
 from mezzo.ops.errors import BudgetError, ModelError, UnsupportedModel
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Graph
+from mezzo.runtime.ir.graph import Graph
+from mezzo.runtime.ir.interpreter import evaluate
 
 from .models import BOOL, FLOAT, INT64, Real, model, node, ort_run, real_models, referee, subgraph, value
 

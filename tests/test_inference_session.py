@@ -16,7 +16,7 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import Body, DType, Tensor
 from mezzo.ops.errors import ArgumentError
 from mezzo.ops.types import f32, i64
-from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.tools.providers import CPU, CUDA, KNOWN
 from mezzo.tools.session_options import RunOptions, SessionOptions
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo import nd
 from mezzo.gluon import initializer, nn, rnn
 from mezzo.gluon.initializer import KINDS, Bilinear, Initializer, LSTMBias, TruncatedNormal, create, register
 from mezzo.gluon.parameter import Parameter
+from mezzo.nd import random
 from mezzo.ops.errors import InputError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime.arrays import random
 
 from .peers import peer
 

@@ -11,17 +11,17 @@ import pytest
 from mezzo.ops import OPS, DType, Op, Tensor
 from mezzo.ops.budget import Budget
 from mezzo.ops.types import f32, i64
-from mezzo.runtime.compile import compile_graph, specialise
-from mezzo.runtime.device import DEVICES
-from mezzo.runtime.eager import Meter, evaluate
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.instance import Instance, Surroundings
-from mezzo.runtime.lower import Options
-from mezzo.runtime.onednn.library import library
-from mezzo.runtime.plan import Space
-from mezzo.runtime.pool import Pool, aligned_empty
-from mezzo.runtime.program import Step
-from mezzo.runtime.session import Session
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.compile.lower import Options
+from mezzo.runtime.compile.program import Step
+from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.execution.device import DEVICES
+from mezzo.runtime.execution.instance import ExecutionContext, Instance
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.interpreter import Meter, evaluate
+from mezzo.runtime.memory.plan import Space
+from mezzo.runtime.memory.pool import Pool, aligned_empty
 
 ROWS, COLUMNS = 512, 1024
 BUFFERED = 300_000  # bytes: numpy casts through blocks of 8192 elements; one of our arrays has seven times as many
@@ -122,7 +122,7 @@ def test_a_value_may_live_in_a_buffer_from_outside() -> None:
     assert bound.program.plan.size == 0
     shared, out = np.zeros(4, np.float32), np.empty(4, np.float32)
     budget = Budget()
-    around = Surroundings(bound.constants, budget, Pool(1 << 20), Meter(budget.steps), extern={"shared": shared})
+    around = ExecutionContext(bound.constants, budget, Pool(1 << 20), Meter(budget.steps), extern={"shared": shared})
     fed = np.arange(4, dtype=np.float32)
     Instance(bound.program, aligned_empty(bound.program.arena_bytes), around).run([fed], [out])
     np.testing.assert_array_equal(shared, np.exp(fed))

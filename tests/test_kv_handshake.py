@@ -54,16 +54,16 @@ def talk(one: h.Handshake, other: h.Handshake) -> Ends:
             words, data[number] = data[number], b""
             while words and machine.wanted:
                 part, words = words[: machine.wanted], words[machine.wanted :]
-                made = machine.handle(h.Came(part))
+                made = machine.handle(h.HandshakeReceived(part))
                 data[1 - number] += said(made)
                 found[1 - number].extend(ends(made))
             assert not words, "bytes that nobody wants"
     return found
 
 
-def refusal(made: Any) -> h.Refuse:
+def refusal(made: Any) -> h.HandshakeRefuse:
     (end,) = made
-    assert isinstance(end, h.Refuse)
+    assert isinstance(end, h.HandshakeRefuse)
     return end
 
 
@@ -103,42 +103,44 @@ def test_who_listens_without_the_key_is_found_out() -> None:
     for forged in (bytes(h.NONCE), None):
         one = caller()
         one.handle(h.Began())
-        proof = said(one.handle(h.Came(said(_greeted(listener(OTHER))))))
+        proof = said(one.handle(h.HandshakeReceived(said(_greeted(listener(OTHER))))))
         body = proof[-h.NONCE :] if forged is None else forged
         answer = h._LAYOUT.pack(h.MAGIC, h.VERSION, h.PROOF, 1, 1, body)
-        assert refusal(one.handle(h.Came(answer))).reason == h.KEYS_DIFFER
+        assert refusal(one.handle(h.HandshakeReceived(answer))).reason == h.KEYS_DIFFER
 
 
 def test_what_a_process_says_proves_nothing_when_it_is_sent_back() -> None:
     for machine in (caller(), listener()):
-        mine = said(machine.handle(h.Began())) or said(listener(b"").handle(h.Came(said(caller().handle(h.Began())))))
-        assert "sends back" in refusal(ends(machine.handle(h.Came(mine)))).reason
+        mine = said(machine.handle(h.Began())) or said(
+            listener(b"").handle(h.HandshakeReceived(said(caller().handle(h.Began()))))
+        )
+        assert "sends back" in refusal(ends(machine.handle(h.HandshakeReceived(mine)))).reason
     # the same nonce under the other side's name
     one = caller()
     one.handle(h.Began())
-    assert "sends back" in refusal(one.handle(h.Came(said(_greeted(listener(nonce=b"c")))))).reason
+    assert "sends back" in refusal(one.handle(h.HandshakeReceived(said(_greeted(listener(nonce=b"c")))))).reason
     # the proof itself, under the other side's name
     two = caller()
     two.handle(h.Began())
-    proof = bytearray(said(two.handle(h.Came(said(_greeted(listener()))))))
+    proof = bytearray(said(two.handle(h.HandshakeReceived(said(_greeted(listener()))))))
     assert proof[5] == h.PROOF
     proof[6] = 1  # the side
-    assert refusal(two.handle(h.Came(bytes(proof)))).reason == h.KEYS_DIFFER
+    assert refusal(two.handle(h.HandshakeReceived(bytes(proof)))).reason == h.KEYS_DIFFER
 
 
 def _greeted(machine: h.Handshake) -> tuple[h.Instruction, ...]:
     """What a listener answers to a greeting of the right key."""
-    return machine.handle(h.Came(said(caller(nonce=b"x").handle(h.Began()))))
+    return machine.handle(h.HandshakeReceived(said(caller(nonce=b"x").handle(h.Began()))))
 
 
 def test_what_was_recorded_is_worth_nothing_later() -> None:
     one, first = caller(), listener()
     greeting = said(one.handle(h.Began()))
-    proof = said(one.handle(h.Came(said(first.handle(h.Came(greeting))))))
-    assert ends(first.handle(h.Came(proof))) == [h.Open()]
+    proof = said(one.handle(h.HandshakeReceived(said(first.handle(h.HandshakeReceived(greeting))))))
+    assert ends(first.handle(h.HandshakeReceived(proof))) == [h.Open()]
     later = listener(nonce=b"m")
-    later.handle(h.Came(greeting))
-    made = later.handle(h.Came(proof))
+    later.handle(h.HandshakeReceived(greeting))
+    made = later.handle(h.HandshakeReceived(proof))
     assert refusal(ends(made)).reason == h.KEYS_DIFFER
     assert said(made)[5] == h.REFUSAL
 
@@ -146,8 +148,8 @@ def test_what_was_recorded_is_worth_nothing_later() -> None:
 def test_messages_have_an_order() -> None:
     one, other = caller(), listener()
     greeting = said(one.handle(h.Began()))
-    answer = said(other.handle(h.Came(greeting)))
-    proof = said(one.handle(h.Came(answer)))
+    answer = said(other.handle(h.HandshakeReceived(greeting)))
+    proof = said(one.handle(h.HandshakeReceived(answer)))
     for machine, data in [
         (listener(), proof),
         (caller(), h._LAYOUT.pack(h.MAGIC, h.VERSION, h.PROOF, 1, 1, bytes(h.NONCE))),
@@ -155,14 +157,14 @@ def test_messages_have_an_order() -> None:
         (other, greeting),
         (one, answer),
     ]:
-        assert "does not follow" in refusal(ends(machine.handle(h.Came(data)))).reason
-        assert machine.handle(h.Came(proof)) == machine.handle(h.Began()) == ()
+        assert "does not follow" in refusal(ends(machine.handle(h.HandshakeReceived(data)))).reason
+        assert machine.handle(h.HandshakeReceived(proof)) == machine.handle(h.Began()) == ()
 
 
 def test_another_version_is_told_to_both() -> None:
     newer = bytearray(said(caller().handle(h.Began())))
     newer[4] = 2
-    made = listener().handle(h.Came(bytes(newer)))
+    made = listener().handle(h.HandshakeReceived(bytes(newer)))
     assert "has version 2" in refusal(ends(made)).reason
     assert said(made)[4] == h.VERSION
 
@@ -175,22 +177,22 @@ def test_nothing_that_a_stranger_says_opens(noise: bytes, side: h.Side, data: An
     made = machine.handle(h.Began())
     if data.draw(st.booleans(), "begins as it should"):
         stranger = listener(OTHER, b"s") if side == "caller" else caller(OTHER, b"s")
-        words = said(stranger.handle(h.Began())) or said(stranger.handle(h.Came(said(made))))
+        words = said(stranger.handle(h.Began())) or said(stranger.handle(h.HandshakeReceived(said(made))))
         at = data.draw(st.integers(0, 2 * h.SIZE), "the byte that is changed")
         noise = words[:at] + noise[:1] + words[at + 1 :] + noise
     while noise and machine.wanted:
         assert machine.wanted <= h.SIZE
         count = data.draw(st.integers(1, machine.wanted), "bytes at a time")
-        made, noise = machine.handle(h.Came(noise[:count])), noise[count:]
+        made, noise = machine.handle(h.HandshakeReceived(noise[:count])), noise[count:]
         assert h.Open() not in made
         assert len(machine._got) < h.SIZE
     made = machine.handle(h.Broke("it is gone"))
     assert machine.over
-    assert made in ((), (h.Refuse("it is gone", "is this the right port, and the same Mezzo on every host?"),))
+    assert made in ((), (h.HandshakeRefuse("it is gone", "is this the right port, and the same Mezzo on every host?"),))
 
 
 def test_more_than_is_wanted_is_refused() -> None:
-    assert "were wanted" in refusal(listener().handle(h.Came(bytes(h.SIZE + 1)))).reason
+    assert "were wanted" in refusal(listener().handle(h.HandshakeReceived(bytes(h.SIZE + 1)))).reason
 
 
 # --------------------------------------------------------------------------------------------------- real sockets

@@ -22,25 +22,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mezzo.kvstore.host import memory
-from mezzo.kvstore.host.above import Ended
 from mezzo.kvstore.host.backend import HostStore
 from mezzo.kvstore.host.group import Group
 from mezzo.kvstore.host.mesh import Mesh
-from mezzo.kvstore.host.values import BLOCK, Value, add
+from mezzo.kvstore.host.upper_tier import Ended
+from mezzo.kvstore.host.values import BLOCK, HostValue, add
 from mezzo.kvstore.loop import Loop
 from mezzo.kvstore.protocol.host import (
     Complete,
-    Done,
     Event,
-    Fail,
     Final,
     Hopeless,
     Host,
-    Left,
+    HostDone,
+    HostFail,
+    HostLeft,
+    HostReduce,
+    HostTell,
     Lift,
     Ready,
-    Reduce,
-    Tell,
 )
 from mezzo.ops.errors import BudgetError, InputError, MezzoError
 from mezzo.runtime.optimizer import LARS
@@ -71,17 +71,17 @@ class Members:
         """A member's machine hears of something; its instructions are carried out, work is kept for later."""
         for said in self.hosts[me].handle(event):
             match said:
-                case Tell(event=passed, to=to):
+                case HostTell(event=passed, to=to):
                     assert me not in to
                     for other in to:
                         self.channels.setdefault((me, other), deque()).append(passed)
-                case Reduce(key, step):
+                case HostReduce(key, step):
                     assert all(self.begun[m, key] >= step for m in range(self.count)), "an operand was not ready"
                     if self.keys[key][0] is None:  # each member has two places for its operands
                         assert all(self.begun[m, key] <= step + 1 for m in range(self.count)), "an operand had changed"
                     else:
                         assert all(self.complete[m, key] < step for m in range(self.count)), "an operand had changed"
-                    self.todo.append((me, Done(me, key, step)))
+                    self.todo.append((me, HostDone(me, key, step)))
                 case Lift(key, step):
                     assert self.keys[key][1] == me
                     self.todo.append((me, Final(me, key, step)))
@@ -90,7 +90,7 @@ class Members:
                         assert self.complete[me, key] == step - 1
                         assert self.begun[me, key] == step
                         self.complete[me, key] = step
-                case Fail(key, step, members):
+                case HostFail(key, step, members):
                     assert self.begun[me, key] == step
                     assert self.complete[me, key] == step - 1
                     assert set(members) <= self.left
@@ -128,7 +128,7 @@ class Members:
         self.left.add(me)
         for other in range(len(self.hosts)):
             if other != me:
-                self.channels.setdefault((me, other), deque()).append(Left(me))
+                self.channels.setdefault((me, other), deque()).append(HostLeft(me))
 
 
 @st.composite
@@ -170,10 +170,10 @@ IMPOSSIBLE: list[tuple[str, list[Event]]] = [
     ("two rounds ahead", [Ready(1, 7, 3)]),
     ("a former round", [Ready(1, 7, 0)]),
     ("mine is ahead", [Ready(0, 7, 2)]),
-    ("done twice", [Done(1, 7, 1), Done(1, 7, 1)]),
-    ("done ahead", [Done(1, 7, 2)]),
-    ("mine is done before all are ready", [Done(0, 7, 1)]),
-    ("done by who reduces nothing", [Done(2, 7, 1)]),
+    ("done twice", [HostDone(1, 7, 1), HostDone(1, 7, 1)]),
+    ("done ahead", [HostDone(1, 7, 2)]),
+    ("mine is done before all are ready", [HostDone(0, 7, 1)]),
+    ("done by who reduces nothing", [HostDone(2, 7, 1)]),
     ("final of who lifts nothing", [Final(1, 7, 1)]),
 ]
 
@@ -198,11 +198,11 @@ def test_who_is_missing() -> None:
     host.handle(Ready(2, 7, 1))
     assert host.missing(7) == (1,)
     host.handle(Ready(1, 7, 1))
-    host.handle(Done(0, 7, 1))
+    host.handle(HostDone(0, 7, 1))
     assert host.missing(7) == (1,)
     assert host.handle(Hopeless(1, 7, 1, 0b100)) == (
-        Tell(Hopeless(0, 7, 1, 0b100), (1, 2)),
-        Fail(7, 1, (2,)),
+        HostTell(Hopeless(0, 7, 1, 0b100), (1, 2)),
+        HostFail(7, 1, (2,)),
     )
 
 
@@ -227,7 +227,7 @@ def test_too_much_memory_is_refused() -> None:
 
 
 def test_an_address_that_is_given_again_is_another_array() -> None:
-    places, again = memory.Places(), 0
+    places, again = memory.SharedPlaces(), 0
     for number in range(1, 30):
         fd = memory.create(1 << 20)
         segment = memory.attach(number, fd)
@@ -293,14 +293,14 @@ class Lifting:
     def lifter(self, number: int, nbytes: int) -> int:
         return 1
 
-    def declare(self, value: Value, ended: Ended) -> None:
+    def declare(self, value: HostValue, ended: Ended) -> None:
         ended(None)
 
-    def lift(self, value: Value, given: object, pull: bool, priority: int, ended: Ended) -> None:
+    def lift(self, value: HostValue, given: object, pull: bool, priority: int, ended: Ended) -> None:
         self.priorities.append(priority)
         ended(None)
 
-    def fetch(self, value: Value, rows: object, out: object, ended: Ended) -> None:
+    def fetch(self, value: HostValue, rows: object, out: object, ended: Ended) -> None:
         raise AssertionError("a sequential store has all rows at hand")
 
     def counts(self) -> tuple[int, int]:

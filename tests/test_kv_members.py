@@ -23,12 +23,14 @@ def gathered(workers: list[str], servers: int = 0, **given: Any) -> s.Membership
         assert job.handle(s.Said(100 + peer, m.Hello("server", "s", address=f"10.0.0.{peer}:1"))) == ()
     for peer, host in enumerate(workers):
         made = job.handle(s.Said(peer, m.Hello("worker", host)))
-    assert [type(told.message) for told in made if isinstance(told, s.Tell)] == [m.Welcome] * (len(workers) + servers)
+    assert [type(told.message) for told in made if isinstance(told, s.MemberTell)] == [m.Welcome] * (
+        len(workers) + servers
+    )
     return job
 
 
 def told(made: tuple[s.Instruction, ...]) -> dict[int, m.Message]:
-    return {e.peer: e.message for e in made if isinstance(e, s.Tell)}
+    return {e.peer: e.message for e in made if isinstance(e, s.MemberTell)}
 
 
 def failure(made: tuple[s.Instruction, ...], peers: set[int]) -> m.Failed:
@@ -41,7 +43,7 @@ def failure(made: tuple[s.Instruction, ...], peers: set[int]) -> m.Failed:
 
 
 def ticks(job: s.Membership) -> tuple[s.Instruction, ...]:
-    return next(made for now in range(0, 1000, 5) if (made := job.handle(s.Ticked(float(now)))))
+    return next(made for now in range(0, 1000, 5) if (made := job.handle(s.MemberTicked(float(now)))))
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1, max_size=6), st.randoms())
@@ -78,7 +80,7 @@ def test_everybody_gets_a_rank_in_any_order(processes: list[tuple[str, bool]], c
 def test_one_too_many_is_sent_away_and_nobody_hangs() -> None:
     job = gathered(["a", "b"])
     refused, closed = job.handle(s.Said(9, m.Hello("worker", "c")))
-    assert isinstance(refused, s.Tell)
+    assert isinstance(refused, s.MemberTell)
     assert isinstance(refused.message, m.Refused)
     assert refused.message.reason == "this job has 2 workers, and all have come: 1 on host 'a', 1 on host 'b'"
     assert closed == s.Close(9)
@@ -118,7 +120,7 @@ def test_who_cannot_be(hello: m.Hello, reason: str) -> None:
     job = s.Membership(2)
     job.handle(s.Said(0, m.Hello("worker", "a", 0)))
     (refused, closed) = job.handle(s.Said(1, hello))
-    assert isinstance(refused, s.Tell)
+    assert isinstance(refused, s.MemberTell)
     assert isinstance(refused.message, m.Refused)
     assert (refused.message.reason, closed) == (reason, s.Close(1))
 
@@ -202,10 +204,10 @@ def test_silence() -> None:
     job = gathered(["a", "b"], timeout=30.0)
     job.handle(s.Said(1, m.Heartbeat()))
     for now in range(0, 100, 10):
-        assert job.handle(s.Ticked(float(now))) == ()
+        assert job.handle(s.MemberTicked(float(now))) == ()
         assert job.handle(s.Said(1, m.Heartbeat())) == ()
-    assert job.handle(s.Ticked(100.0)) == job.handle(s.Ticked(130.0)) == ()
-    assert failure(job.handle(s.Ticked(131.0)), {0, 1}).reason == "worker 1 on host 'b' is silent for 31 s"
+    assert job.handle(s.MemberTicked(100.0)) == job.handle(s.MemberTicked(130.0)) == ()
+    assert failure(job.handle(s.MemberTicked(131.0)), {0, 1}).reason == "worker 1 on host 'b' is silent for 31 s"
 
 
 # -------------------------------------------------------------------------------------------------------- a client
@@ -331,7 +333,7 @@ def test_answers_that_nobody_waits_for(heard: c.Heard) -> None:
     assert isinstance(failed, c.Fail)
     assert isinstance(failed.error, WireError)
     assert machine.handle(c.Start("w")) == (c.Finish("w", 0, failed.error),)
-    assert machine.handle(c.Request(1, m.Stats())) == (c.Answered(1, (), failed.error),)
+    assert machine.handle(c.Request(1, m.ServerStats())) == (c.Answered(1, (), failed.error),)
 
 
 def failed(made: tuple[c.Instruction, ...]) -> MezzoError:

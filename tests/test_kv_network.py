@@ -19,7 +19,7 @@ import pytest
 
 from mezzo.kvstore.environment import Environment, Role
 from mezzo.kvstore.states import read_states
-from mezzo.kvstore.updater import Rule, flat
+from mezzo.kvstore.updater import UpdateRule, flat
 
 from .kv_scenarios import KEYS, LARGE, TENSORS, _digest, gradient, optimizer
 
@@ -173,7 +173,7 @@ def test_only_the_rows_that_are_asked_for_travel(tmp_path: Path) -> None:
 def test_an_optimizer_on_the_servers(tmp_path: Path) -> None:
     hosts = ("a", "a", "b")
     results = finished(tmp_path, "learn", hosts, 2)
-    rule = Rule(optimizer().to_dict())
+    rule = UpdateRule(optimizer().to_dict())
     values = {key: np.linspace(-1, 1, size, dtype=np.float32) for key, size in TENSORS.items()}
     states = {key: rule.states(key, value) for key, value in values.items()}
     for step in range(1, 6):

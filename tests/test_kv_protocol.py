@@ -164,7 +164,7 @@ def histogram(machine: Rounds) -> dict[int, int]:
 def server(ranks: int, consistency: Consistency | None = None, nbytes: int = 4, **given: Any) -> Rounds:
     """A server's machine with key 1 of so many bytes, and everybody there."""
     machine = Rounds(range(ranks), consistency or Sequential(), **given)
-    begun: list[s.Event] = [s.Declared(1, nbytes, "w", step=0), *(s.Joined(rank) for rank in range(ranks))]
+    begun: list[s.Event] = [s.KeyDeclared(1, nbytes, "w", step=0), *(s.Joined(rank) for rank in range(ranks))]
     for event in begun:
         assert machine.handle(event) == ()
     return machine
@@ -184,7 +184,7 @@ def test_one_sum_in_any_order(order: tuple[int, ...]) -> None:
     for rank in order:
         for done in push(machine, rank, 1):
             match done:
-                case s.Receive(into="sum"):
+                case s.ServerReceive(into="sum"):
                     total = given[rank].copy()
                 case s.Add(rank=adds):
                     total += staged.pop(adds)
@@ -204,7 +204,7 @@ def refusal(made: tuple[s.Instruction, ...]) -> str:
     """Why it was refused; a payload on its way is dropped."""
     refused = [e for e in made if isinstance(e, s.Refuse)]
     assert len(refused) == 1
-    assert all(isinstance(e, s.Refuse) or (isinstance(e, s.Receive) and e.into == "nothing") for e in made)
+    assert all(isinstance(e, s.Refuse) or (isinstance(e, s.ServerReceive) and e.into == "nothing") for e in made)
     return refused[0].reason
 
 
@@ -228,7 +228,7 @@ def test_what_is_refused() -> None:
     }
     for event, reason in says.items():
         assert refusal(machine.handle(event)) == reason
-    assert [type(e) for e in push(machine, 1, 1)] == [s.Receive, s.Add, s.Apply, s.Send, s.Send]
+    assert [type(e) for e in push(machine, 1, 1)] == [s.ServerReceive, s.Add, s.Apply, s.Send, s.Send]
     assert machine.stats()["refused"] == len(says)
 
 
@@ -242,29 +242,29 @@ def test_a_repeated_push_is_answered_again_and_counts_once() -> None:
     machine = server(1)
     assert push(machine, 0, 1)[-1] == s.Send(0, 1, 1, 0, 4)
     machine.handle(s.Joined(0))
-    assert push(machine, 0, 1) == [s.Receive(0, 1, 1, 0, 4, "nothing", keep=4), s.Send(0, 1, 1, 0, 4)]
+    assert push(machine, 0, 1) == [s.ServerReceive(0, 1, 1, 0, 4, "nothing", keep=4), s.Send(0, 1, 1, 0, 4)]
     assert machine.stats() == {"pushes": 1, "rounds": 1, "repeats": 1, "staleness 0": 2}
 
 
 def test_an_optimizer_of_whole_arrays_needs_whole_keys() -> None:
     machine = Rounds([0])
-    assert machine.handle(s.Declared(1, 64, "half", whole=False)) == ()
+    assert machine.handle(s.KeyDeclared(1, 64, "half", whole=False)) == ()
     assert "key 'half' is split" in refusal(machine.handle(s.Configured(elementwise=False)))
     machine = Rounds([0])
     assert machine.handle(s.Configured(elementwise=False)) == ()
-    assert "key 'half' is split" in refusal(machine.handle(s.Declared(1, 64, "half", whole=False)))
+    assert "key 'half' is split" in refusal(machine.handle(s.KeyDeclared(1, 64, "half", whole=False)))
 
 
 # -------------------------------------------------------------------------------------- nobody waits for ever
 
 
-def late(machine: Rounds) -> s.Fail:
+def late(machine: Rounds) -> s.ServerFail:
     """Ticks until something fails."""
     for now in range(0, 1000, 10):
-        made = machine.handle(s.Ticked(float(now)))
+        made = machine.handle(s.ServerTicked(float(now)))
         if made:
             (failed,) = made
-            assert isinstance(failed, s.Fail)
+            assert isinstance(failed, s.ServerFail)
             assert machine.failure == failed
             return failed
     raise AssertionError("nobody is missed")
@@ -273,7 +273,7 @@ def late(machine: Rounds) -> s.Fail:
 def test_a_round_names_who_is_missing() -> None:
     machine = server(4)
     push(machine, 1, 1)
-    assert late(machine) == s.Fail((0, 2, 3), "step 1 of key 'w' waits for ranks 0, 2, 3; nothing came for 120 s")
+    assert late(machine) == s.ServerFail((0, 2, 3), "step 1 of key 'w' waits for ranks 0, 2, 3; nothing came for 120 s")
     assert machine.handle(s.Opened(2, 1, 1, 0, 4)) == ()
 
 
@@ -287,7 +287,7 @@ def test_a_push_that_stopped_names_its_rank() -> None:
 
 def test_the_initial_value_that_never_comes() -> None:
     machine = Rounds(range(3))
-    machine.handle(s.Declared(1, 4, "w"))
+    machine.handle(s.KeyDeclared(1, 4, "w"))
     machine.handle(s.Joined(2))
     assert machine.handle(s.Asked(2, 1, 0)) == ()
     assert late(machine).ranks == (0,)
@@ -305,19 +305,19 @@ def test_progress_moves_the_deadline() -> None:
     machine.handle(s.Opened(0, 1, 1, 0, 1 << 20))
     for second in range(0, 1000, 50):
         machine.handle(s.Arrived(0, 1, 1, (second + 50) * 64))
-        assert machine.handle(s.Ticked(float(second))) == ()
+        assert machine.handle(s.ServerTicked(float(second))) == ()
 
 
 def test_a_lost_connection_is_a_failure_at_once() -> None:
-    assert server(2).handle(s.Left(1)) == (s.Fail((1,), "rank 1 is lost: its connection was closed"),)
+    assert server(2).handle(s.Left(1)) == (s.ServerFail((1,), "rank 1 is lost: its connection was closed"),)
 
 
 def test_a_lost_connection_may_come_back() -> None:
     machine = server(2, grace=30.0)
     assert machine.handle(s.Left(1)) == ()
-    assert [machine.handle(s.Ticked(now)) for now in (0.0, 20.0)] == [(), ()]
+    assert [machine.handle(s.ServerTicked(now)) for now in (0.0, 20.0)] == [(), ()]
     assert machine.handle(s.Joined(1)) == ()
-    assert machine.handle(s.Ticked(100.0)) == ()
+    assert machine.handle(s.ServerTicked(100.0)) == ()
     assert machine.handle(s.Left(1)) == ()
     assert late(machine).ranks == (1,)
 
@@ -326,7 +326,7 @@ def test_leaving_in_the_middle_of_a_push_is_a_failure() -> None:
     machine = server(2, nbytes=128)
     machine.handle(s.Opened(1, 1, 1, 0, 64))
     (failed,) = machine.handle(s.Left(1, orderly=True))
-    assert isinstance(failed, s.Fail)
+    assert isinstance(failed, s.ServerFail)
     assert "in the middle of a push of key 'w'" in failed.reason
 
 
@@ -339,7 +339,7 @@ def test_who_comes_back_takes_part_in_the_rounds_after() -> None:
     assert machine.counted(1, 1) == 2
     assert machine.handle(s.Asked(1, 1, 2)) == ()  # the value is being overwritten
     assert machine.handle(s.Arrived(0, 1, 2, 4))[1:] == (s.Send(0, 1, 2, 0, 4), s.Send(1, 1, 2, 0, 4))
-    assert [type(e) for e in push(machine, 0, 3)] == [s.Receive]
+    assert [type(e) for e in push(machine, 0, 3)] == [s.ServerReceive]
     assert [e.rank for e in push(machine, 1, 3) if isinstance(e, s.Send)] == [0, 1]
 
 
@@ -356,14 +356,14 @@ def test_what_was_pushed_counts_after_its_rank_has_left() -> None:
 
 def test_early_bytes_are_due_when_those_before_are_there() -> None:
     machine = server(3, nbytes=128)
-    assert machine.handle(s.Opened(2, 1, 1, 0, 64)) == (s.Receive(2, 1, 1, 0, 64, "staging", early=True),)
-    assert machine.handle(s.Opened(1, 1, 1, 0, 128)) == (s.Receive(1, 1, 1, 0, 128, "staging", early=True),)
-    assert machine.handle(s.Opened(0, 1, 1, 0, 128)) == (s.Receive(0, 1, 1, 0, 128, "sum"),)
+    assert machine.handle(s.Opened(2, 1, 1, 0, 64)) == (s.ServerReceive(2, 1, 1, 0, 64, "staging", early=True),)
+    assert machine.handle(s.Opened(1, 1, 1, 0, 128)) == (s.ServerReceive(1, 1, 1, 0, 128, "staging", early=True),)
+    assert machine.handle(s.Opened(0, 1, 1, 0, 128)) == (s.ServerReceive(0, 1, 1, 0, 128, "sum"),)
     assert machine.handle(s.Arrived(0, 1, 1, 64)) == ()
     assert machine.handle(s.Arrived(0, 1, 1, 128)) == (s.Due(1, 1, 1),)
     assert machine.handle(s.Arrived(1, 1, 1, 64)) == (s.Add(1, 1, 1, 0, 64), s.Due(2, 1, 1))
     assert machine.handle(s.Arrived(2, 1, 1, 64))[:2] == (s.Add(1, 1, 2, 0, 64), s.Apply(1, 1, 0, 64, "assign"))
-    assert machine.handle(s.Opened(2, 1, 1, 64, 128)) == (s.Receive(2, 1, 1, 64, 128, "staging", 64, early=True),)
+    assert machine.handle(s.Opened(2, 1, 1, 64, 128)) == (s.ServerReceive(2, 1, 1, 64, 128, "staging", 64, early=True),)
 
 
 def test_a_repetition_keeps_what_was_counted() -> None:
@@ -374,7 +374,10 @@ def test_a_repetition_keeps_what_was_counted() -> None:
     assert machine.handle(s.Arrived(1, 1, 1, 192))[:2] == (s.Add(1, 1, 1, 0, 64), s.Apply(1, 1, 0, 64, "assign"))
     machine.handle(s.Left(0))
     machine.handle(s.Joined(0))
-    assert machine.handle(s.Opened(0, 1, 1, 0, 192)) == (s.Receive(0, 1, 1, 0, 192, "sum", 64), s.Send(0, 1, 1, 0, 64))
+    assert machine.handle(s.Opened(0, 1, 1, 0, 192)) == (
+        s.ServerReceive(0, 1, 1, 0, 192, "sum", 64),
+        s.Send(0, 1, 1, 0, 64),
+    )
     assert machine.handle(s.Arrived(0, 1, 1, 64)) == ()
     assert machine.handle(s.Arrived(0, 1, 1, 192))[:2] == (s.Add(1, 1, 1, 64, 192), s.Apply(1, 1, 64, 192, "assign"))
 

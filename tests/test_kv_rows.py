@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mezzo import nd
 from mezzo.gluon import Trainer as Blocks
 from mezzo.gluon import nn
 from mezzo.kvstore.create import create
 from mezzo.kvstore.local import Local
 from mezzo.kvstore.rows import FIRST, room_for, union
 from mezzo.kvstore.store import KVStore
+from mezzo.nd import autograd
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import InputError, MezzoError, ShapeError
 from mezzo.ops.types import f32
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import autograd
-from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.runtime.optimizer import SGD, Adagrad, Adam, Optimizer
-from mezzo.runtime.session import Session
 from mezzo.tools.launch import launch, members
 from mezzo.train.trainer import Trainer
 

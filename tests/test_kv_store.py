@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import mezzo as mz
+from mezzo import nd
 from mezzo.kvstore.create import KINDS, create
 from mezzo.kvstore.store import KVStore
 from mezzo.ops.errors import InputError, ModelError, ShapeError
-from mezzo.runtime import arrays as nd
 from mezzo.runtime.optimizer import SGD, Adam
 
 from .array_modes import Using

@@ -22,10 +22,10 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import Tensor
 from mezzo.ops.errors import InputError, PlanError
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.lives import Space
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder
+from mezzo.runtime.memory.liveness import Space
 from mezzo.runtime.optimizer import SGD, Adam
-from mezzo.runtime.session import Session
 from mezzo.tools.cli import cli
 from mezzo.tools.launch import launch, members
 from mezzo.tools.load import load

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mezzo as mz
-from mezzo.kvstore.updater import Rule, flat, nested
+from mezzo.kvstore.updater import UpdateRule, flat, nested
 from mezzo.ops import DType, Tensor
 from mezzo.ops.types import Array
 from mezzo.runtime import optimizer as o
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.schedule import Cosine, Exponential, MultiStep, OneCycle, WarmUp
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder
+from mezzo.runtime.optimizer.schedule import Cosine, Exponential, MultiStep, OneCycle, WarmUp
 from mezzo.train.step import Step, training_step
 
 GROUPS = (o.Group(("b*",), 0.3, 0.02),)
@@ -66,7 +66,7 @@ def trained(optimizer: o.Optimizer, dtype: DType) -> dict[str, Array]:
 @pytest.mark.parametrize("dtype", [DType.FLOAT, DType.DOUBLE], ids=str)
 def test_the_same_bits_as_a_training_program(optimizer: o.Optimizer, dtype: DType) -> None:
     expected = trained(optimizer, dtype)
-    rule = Rule(nested(flat(optimizer.to_dict())))
+    rule = UpdateRule(nested(flat(optimizer.to_dict())))
     assert rule.optimizer == optimizer
     values = {name: value.astype(dtype.numpy) for name, value in FIRST.items()}
     states = {name: rule.states(name, value) for name, value in values.items()}
@@ -88,7 +88,7 @@ def test_the_same_bits_as_a_training_program(optimizer: o.Optimizer, dtype: DTyp
 )
 def test_what_measures_whole_tensors_steps_whole_tensors(optimizer: o.Optimizer) -> None:
     expected = trained(optimizer, DType.FLOAT)
-    rule = Rule(nested(flat(optimizer.to_dict())))
+    rule = UpdateRule(nested(flat(optimizer.to_dict())))
     assert not rule.elementwise
     values = {name: value.astype(np.float32) for name, value in FIRST.items()}
     states = {name: rule.states(name, value) for name, value in values.items()}
@@ -103,7 +103,7 @@ def test_what_measures_whole_tensors_steps_whole_tensors(optimizer: o.Optimizer)
 
 def test_integers_do_not_learn() -> None:
     with pytest.raises(mz.ShapeError, match="int32 cannot learn"):
-        Rule(o.SGD().to_dict()).states("k", np.zeros(2, np.int32))
+        UpdateRule(o.SGD().to_dict()).states("k", np.zeros(2, np.int32))
 
 
 WRONG: list[dict[str, Any]] = [
@@ -117,7 +117,7 @@ WRONG: list[dict[str, Any]] = [
 @pytest.mark.parametrize("data", WRONG, ids=str)
 def test_other_data_are_refused(data: dict[str, Any]) -> None:
     with pytest.raises(mz.InputError, match="describes no optimizer"):
-        Rule(data)
+        UpdateRule(data)
 
 
 names = st.text("abc_[]0", min_size=1, max_size=3).filter(lambda n: n != "[]")

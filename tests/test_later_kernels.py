@@ -8,16 +8,16 @@ import sys
 import pytest
 
 from mezzo.ops import OPS
-from mezzo.runtime.device import DEVICES
-from mezzo.runtime.graph import Node
-from mezzo.runtime.kernels.later import Later, itself
-from mezzo.runtime.onednn.library import library
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.compile.lazy_kernel import LazyKernel, itself
+from mezzo.runtime.execution.device import DEVICES
+from mezzo.runtime.ir.graph import Node
 
-LATER = [k for k in DEVICES["cpu"].kernels if isinstance(k, Later)]
+LATER = [k for k in DEVICES["cpu"].kernels if isinstance(k, LazyKernel)]
 
 
 @pytest.mark.parametrize("later", LATER, ids=lambda k: k.name)
-def test_it_is_what_was_written_of_it(later: Later) -> None:
+def test_it_is_what_was_written_of_it(later: LazyKernel) -> None:
     kernel = itself(later)
     assert later.source.startswith("mezzo.runtime.")
     assert kernel.name == later.name
@@ -37,9 +37,9 @@ def test_a_model_imports_what_it_needs() -> None:
 import sys
 import numpy as np
 import mezzo as mz
-from mezzo.runtime.kernels.later import Later
-from mezzo.runtime.device import DEVICES
-from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.compile.lazy_kernel import Later
+from mezzo.runtime.execution.device import DEVICES
+from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.ops.types import f32
 g = GraphBuilder()
 s = mz.Session(g.graph([g.MaxPool(g.Relu(g.input("x", f32(1, 2, 4, 4))), kernel_shape=[2, 2])]))

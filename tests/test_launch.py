@@ -17,7 +17,7 @@ import pytest
 
 from mezzo.kvstore.environment import Environment
 from mezzo.ops.errors import InputError
-from mezzo.runtime.seats import processors
+from mezzo.runtime.environment import processors
 from mezzo.tools import launch as module
 from mezzo.tools.cli import cli
 from mezzo.tools.launch import Member, command_of, launch, members

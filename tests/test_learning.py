@@ -17,8 +17,8 @@ from mezzo.importers import load_onnx
 from mezzo.ops import OPS, DType, Tensor, op
 from mezzo.ops.errors import InputError
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import PRODUCER, SIGNATURE, Graph, GraphBuilder
-from mezzo.runtime.typed import TypedBuilder
+from mezzo.runtime.ir.graph import PRODUCER, SIGNATURE, Graph, GraphBuilder
+from mezzo.runtime.ir.typed import TypedBuilder
 from mezzo.tools.check import Options, check
 from mezzo.train.learning import BUFFER, INTEGERS, MASK, NUMBER, SCALE, STATISTICS, says, weights
 from mezzo.train.trainer import Trainer

@@ -12,9 +12,9 @@ import mezzo as mz
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import InputError
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.optimizer import SGD, Adagrad, Adam
-from mezzo.runtime.schedule import Step
+from mezzo.runtime.optimizer.schedule import Step
 from mezzo.train.loss import OTHER_NAMES, cross_entropy, custom, loss_named
 from mezzo.train.metrics import LossOf
 from mezzo.train.names import FIT, TRAINER

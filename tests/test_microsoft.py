@@ -14,8 +14,8 @@ from mezzo.exporters import to_onnx
 from mezzo.importers import load_onnx
 from mezzo.ops import OPS, DType, Op, Sample
 from mezzo.ops.types import f32
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.infer import infer
+from mezzo.runtime.ir.infer import infer
+from mezzo.runtime.ir.interpreter import evaluate
 from mezzo.runtime.passes.expand import expand
 
 from .graphs import arrays, sample_graph

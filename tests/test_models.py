@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mezzo.importers import load_onnx
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.plan import Strategy
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.interpreter import evaluate
+from mezzo.runtime.memory.plan import Strategy
 
 from .graphs import in_float64, wide
 from .models import LIGHT, OTHERS, Array, Real, ort_run, real_models

@@ -19,13 +19,13 @@ import pytest
 
 from mezzo.ops import OPS, MezzoError, Op
 from mezzo.ops.types import f32, i64
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.exact import Met, exact
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.onednn import invalid
-from mezzo.runtime.onednn.library import library
+from mezzo.runtime.backends.onednn import invalid
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.execution.exact_rerun import Met, exact
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.interpreter import evaluate
 from mezzo.runtime.optimizer import SGD
-from mezzo.runtime.session import Session
 from mezzo.train.trainer import Trainer
 
 from .graphs import hosted, sample_graph

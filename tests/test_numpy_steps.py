@@ -16,12 +16,12 @@ import pytest
 from mezzo.importers import load_onnx
 from mezzo.models.convnets import no_weights
 from mezzo.models.workloads import WORKLOADS
-from mezzo.runtime.graph import Graph
-from mezzo.runtime.instance import Instance
-from mezzo.runtime.kernels.kernel import nothing
-from mezzo.runtime.onednn.library import library
-from mezzo.runtime.program import Program, Step
-from mezzo.runtime.session import Session
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.compile.kernel import nothing
+from mezzo.runtime.compile.program import Program, Step
+from mezzo.runtime.execution.instance import Instance
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph
 from mezzo.tools.explain import operators
 from mezzo.train.quantize import quantize
 

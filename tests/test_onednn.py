@@ -16,16 +16,15 @@ import pytest
 
 from mezzo.ops import OPS, DType, Sample, Tensor
 from mezzo.ops.types import f32
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
-from mezzo.runtime.kernels import Ask, Choice, Kernel, Target, Work
-from mezzo.runtime.kernels.kernel import anchor
-from mezzo.runtime.kernels.later import itself
-from mezzo.runtime.onednn import KERNELS
-from mezzo.runtime.onednn.library import library
-from mezzo.runtime.onednn.memory import Memory
-from mezzo.runtime.onednn.primitive import repacked
-from mezzo.runtime.session import Session
+from mezzo.runtime.backends.onednn import KERNELS
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.backends.onednn.memory import Memory
+from mezzo.runtime.backends.onednn.primitive import repacked
+from mezzo.runtime.compile.kernel import Choice, Kernel, KernelArgs, KernelRequest, Target, anchor
+from mezzo.runtime.compile.lazy_kernel import itself
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.ir.interpreter import evaluate
 
 from .graphs import arrays, hosted, in_float64, wide
 from .onednn_cases import CASES, DOUBLED, IMAGES
@@ -167,21 +166,21 @@ def unlay(array: Array, type: Tensor, layout: str) -> Array:
 def call(kernel: Kernel, node: Node, given: Sequence[Array], layouts: Sequence[str], outputs: Sequence[Tensor]) -> Any:
     """The results of a kernel for operands at hand in these layouts, and its choice; None where it declines."""
     types = [Tensor(DType.of(a.dtype), a.shape).laid(x) for a, x in zip(given, layouts, strict=True)]
-    choice = kernel.select(Ask(node, types, outputs, target=Target()))
+    choice = kernel.select(KernelRequest(node, types, outputs, target=Target()))
     if not isinstance(choice, Choice):
         return None
     wanted = choice.layouts or ("",) * (len(given) + len(outputs))
     inputs = [lay(a, x) for a, x in zip(given, wanted, strict=False)]
     results = [t.laid(x) for t, x in zip(outputs, wanted[len(given) :], strict=True)]
     buffers = [np.full(t.nbytes, 7, np.uint8) for t in results]
-    ask = Ask(node, [Tensor(t.dtype, t.dims).laid(x) for t, x in zip(types, wanted, strict=False)], results)
+    ask = KernelRequest(node, [Tensor(t.dtype, t.dims).laid(x) for t, x in zip(types, wanted, strict=False)], results)
     workspace: list[Array] = []  # calls know where it begins, and do not keep it
 
     def scratch(dtype: DType, shape: tuple[int, ...]) -> Array:
         workspace.append(np.empty(shape, dtype.numpy))
         return workspace[-1]
 
-    run = kernel.prepare(Work(ask, choice, inputs, buffers, scratch))
+    run = kernel.prepare(KernelArgs(ask, choice, inputs, buffers, scratch))
     assert not run()
     assert sum(a.nbytes for a in workspace) <= choice.workspace
     return choice, [unlay(b, t, t.layout) for b, t in zip(buffers, results, strict=True)]
@@ -240,11 +239,11 @@ def test_an_output_is_read_on_in_the_layout_that_it_was_made_in() -> None:
 def test_parts_in_a_blocked_layout_are_views() -> None:
     concat, split = (next(k for k in KERNELS if k.name == f"onednn.{n}") for n in ("concat", "split"))
     types = [f32(1, 32, 3, 3).laid("aBcd16b"), f32(1, 16, 3, 3).laid("aBcd16b")]
-    choice = concat.select(Ask(Node("Concat", ("a", "b"), ("y",), {"axis": 1}), types, [f32(1, 48, 3, 3)]))
+    choice = concat.select(KernelRequest(Node("Concat", ("a", "b"), ("y",), {"axis": 1}), types, [f32(1, 48, 3, 3)]))
     assert isinstance(choice, Choice)
     assert [(a.kind, a.delta) for a in choice.aliases] == [("part", 0), ("part", 32 * 9 * 4)]
-    choice = split.select(Ask(Node("Split", ("y",), ("a", "b"), {"axis": 1}), [f32(1, 48, 3, 3).laid("aBcd16b")],
-                              [f32(1, 32, 3, 3), f32(1, 16, 3, 3)]))  # fmt: skip
+    node, x = Node("Split", ("y",), ("a", "b"), {"axis": 1}), f32(1, 48, 3, 3).laid("aBcd16b")
+    choice = split.select(KernelRequest(node, [x], [f32(1, 32, 3, 3), f32(1, 16, 3, 3)]))
     assert isinstance(choice, Choice)
     assert [(a.kind, a.delta) for a in choice.aliases] == [("view", 0), ("view", 32 * 9 * 4)]
 
@@ -363,7 +362,7 @@ def test_threads_share_a_session(threads: int) -> None:
 CHECK = """
 import sys
 from tests import test_onednn as t
-from mezzo.runtime.onednn.library import find
+from mezzo.runtime.backends.onednn.library import find
 """
 
 

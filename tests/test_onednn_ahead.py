@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from mezzo.ops.types import f32
+from mezzo.runtime.backends.onednn import ahead, api
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.execution.session import Session
 from mezzo.runtime.file import Opened, encode
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.onednn import ahead, api
-from mezzo.runtime.onednn.library import library
-from mezzo.runtime.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder
 
 
 @pytest.mark.skipif(library() is None, reason="oneDNN is not installed")

@@ -17,13 +17,22 @@ import numpy as np
 import pytest
 
 from mezzo.ops import DType
-from mezzo.runtime.onednn import memory
-from mezzo.runtime.onednn.api import DST, SRC, SRC_1, WEIGHTS, Refused
-from mezzo.runtime.onednn.defects import DEFECTS, defect
-from mezzo.runtime.onednn.library import library
-from mezzo.runtime.onednn.memory import Memory, nbytes
-from mezzo.runtime.onednn.primitive import Attributes, Descriptor, Draft, Operand, PostOp, bind, described, repacked
-from mezzo.runtime.pool import aligned_empty
+from mezzo.runtime.backends.onednn import memory
+from mezzo.runtime.backends.onednn.api import DST, SRC, SRC_1, WEIGHTS, Refused
+from mezzo.runtime.backends.onednn.defects import DEFECTS, defect
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.backends.onednn.memory import Memory, nbytes
+from mezzo.runtime.backends.onednn.primitive import (
+    Attributes,
+    Descriptor,
+    Draft,
+    Operand,
+    PostOp,
+    bind,
+    described,
+    repacked,
+)
+from mezzo.runtime.memory.pool import aligned_empty
 
 ROOT = Path(__file__).parent.parent
 Array = np.ndarray[Any, Any]

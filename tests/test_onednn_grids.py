@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mezzo.runtime.kernels.later import itself
-from mezzo.runtime.onednn import KERNELS
-from mezzo.runtime.onednn.library import library
-from mezzo.runtime.session import Session
+from mezzo.runtime.backends.onednn import KERNELS
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.compile.lazy_kernel import itself
+from mezzo.runtime.execution.session import Session
 
 from .onednn_grids import FAMILIES, Cell, graph_of, grid, some, wrong
 
@@ -50,7 +50,7 @@ def test_a_sample_with_avx2_alone() -> None:
 
 def test_a_wrong_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The grid can fail: an operand that is one larger than it should be is told, with the model that has it."""
-    from mezzo.runtime.onednn import postops
+    from mezzo.runtime.backends.onednn import postops
 
     monkeypatch.setitem(postops.LINEAR, "Add", lambda v: (1.0, v + 1))
     cells = [Cell("matmul of two", (5, 11), "", posts, 0) for posts in ((), (("Add", "number"),))]

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import InputError
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.optimizer import (
     DCASGD,
     KINDS,
@@ -39,9 +40,8 @@ from mezzo.runtime.optimizer import (
     Signum,
     from_dict,
 )
-from mezzo.runtime.schedule import Constant, Cosine, Exponential, MultiStep, OneCycle, Polynomial, WarmUp, at
-from mezzo.runtime.schedule import Step as Falling
-from mezzo.runtime.session import Session
+from mezzo.runtime.optimizer.schedule import Constant, Cosine, Exponential, MultiStep, OneCycle, Polynomial, WarmUp, at
+from mezzo.runtime.optimizer.schedule import Step as Falling
 from mezzo.train.step import COUNT, Scaling, Step, training_step
 
 from .peers import peer

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo import nd
 from mezzo.gluon import Trainer, nn
-from mezzo.kvstore.updater import Rule, flat, nested
+from mezzo.kvstore.updater import UpdateRule, flat, nested
 from mezzo.models.digits import digits_model, held_out
+from mezzo.nd import autograd, random
+from mezzo.ops.core.expr import Expr, Expressions
 from mezzo.ops.errors import InputError
-from mezzo.ops.expr import Expr, Expressions
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import autograd
-from mezzo.runtime.arrays import random
 from mezzo.runtime.optimizer import KINDS, Group, Optimizer, create, from_dict, register
 
 from .models import ort_run, referee
@@ -136,10 +135,10 @@ def test_it_trains_blocks_alone_and_on_a_store(signed: Any, how: dict[str, Any],
 def test_a_process_without_the_class_steps_the_same_bits(signed: Any) -> None:
     optimizer = signed(rate=mz.schedule.Cosine(0.1, 9), groups=GROUPS)
     data = nested(flat(optimizer.to_dict()))  # what travels
-    here = Rule(data)
+    here = UpdateRule(data)
     assert here.optimizer == optimizer
     del KINDS["Signed"]
-    there = Rule(data)
+    there = UpdateRule(data)
     assert there.optimizer != optimizer
     assert there.optimizer.kind == "Signed"
     assert flat(there.data) == flat(here.data)

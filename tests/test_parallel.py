@@ -13,19 +13,19 @@ from mezzo.models.convnets import googlenet
 from mezzo.ops import Tensor
 from mezzo.ops.budget import Budget
 from mezzo.ops.types import type_of
-from mezzo.runtime.bound import Bound
-from mezzo.runtime.compile import compile_graph, specialise
-from mezzo.runtime.eager import Meter, evaluate
-from mezzo.runtime.graph import Graph
-from mezzo.runtime.instance import Instance, Surroundings
-from mezzo.runtime.lower import Options
-from mezzo.runtime.order import needs
-from mezzo.runtime.pool import Pool, aligned_empty
+from mezzo.runtime.compile.executable import Executable
+from mezzo.runtime.compile.lower import Options
+from mezzo.runtime.compile.order import needs
+from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.execution.instance import ExecutionContext, Instance
+from mezzo.runtime.ir.graph import Graph
+from mezzo.runtime.ir.interpreter import Meter, evaluate
+from mezzo.runtime.memory.pool import Pool, aligned_empty
 
 from .test_session import chains
 
 
-def shuffled(bound: Bound, luck: Random) -> Bound:
+def shuffled(bound: Executable, luck: Random) -> Executable:
     """The same slots, the steps in a random order that their operands allow."""
     steps = bound.program.steps
     before = [set(n) for n in needs(steps)]
@@ -46,7 +46,7 @@ def test_any_order_answers_alike(graph: Graph, seed: int) -> None:
     want, budget = evaluate(graph, feeds), Budget()
     for turn in range(3):
         made = shuffled(bound, Random(seed + turn))
-        around = Surroundings(bound.constants, budget, Pool(1 << 20), Meter(budget.steps))
+        around = ExecutionContext(bound.constants, budget, Pool(1 << 20), Meter(budget.steps))
         instance = Instance(made.program, aligned_empty(made.program.arena_bytes), around)
         static = [isinstance(p.type, Tensor) and p.type.static for p in made.program.outputs]
         buffers = [np.empty_like(want[o]) if known else None for o, known in zip(graph.outputs, static, strict=True)]

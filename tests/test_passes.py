@@ -15,16 +15,16 @@ from mezzo.ops import Body, DType, Tensor
 from mezzo.ops.budget import Budget
 from mezzo.ops.errors import BudgetError, PlanError, ShapeError
 from mezzo.ops.types import f32, i64
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
-from mezzo.runtime.infer import infer
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.ir.infer import infer
+from mezzo.runtime.ir.interpreter import evaluate
 from mezzo.runtime.passes import PIPELINE, RULES, simplify
 from mezzo.runtime.passes.batchnorm import BATCHNORM
 from mezzo.runtime.passes.canonical import CANONICAL
 from mezzo.runtime.passes.chains import Stopped, fuse_chains
 from mezzo.runtime.passes.prune import prune
-from mezzo.runtime.passes.rewrite import Declined, Leaf, Pattern, Replacement, Rule, rewrite
-from mezzo.runtime.session import Session
+from mezzo.runtime.passes.rewrite import Leaf, Pattern, Replacement, RewriteDeclined, Rule, rewrite
 
 from .models import Real, real_models
 from .test_session import chains
@@ -125,7 +125,7 @@ def test_a_branch_for_other_sizes_fails_only_when_it_runs() -> None:
         then_branch=Body([], lambda g: (g.Add(x, g.const([1.0, 2.0, 3.0], DType.FLOAT)),)),
         else_branch=Body([], lambda g: (g.Neg(x),)),
     )
-    from mezzo.runtime.session import Session
+    from mezzo.runtime.execution.session import Session
 
     session = Session(g.graph([y]))
     fed = np.ones(2, np.float32)
@@ -145,7 +145,7 @@ def test_a_declining_rule_says_why() -> None:
     g = GraphBuilder()
     x = g.input("x", f32(2, 3))
     graph = infer(g.graph([g.Transpose(x, perm=[1, 0]), g.Dropout(x, None, g.const(True)), g.Cast(x, to=11)]))
-    declined: list[Declined] = []
+    declined: list[RewriteDeclined] = []
     assert rewrite(graph, RULES, declined) is graph
     assert {(d.rule, d.reason) for d in declined} == {
         ("drop Transpose", "float32[2,3] becomes float32[3,2]"),
@@ -276,7 +276,7 @@ def test_padding_goes_into_the_window() -> None:
         padded = g.Pad(
             g.input("x", f32(1, 2, 5, 5)), g.const([0, 0, 1, 0, 0, 0, 2, 1]), g.const(np.float32(filling)), mode=mode
         )
-        declined: list[Declined] = []
+        declined: list[RewriteDeclined] = []
         kept = rewrite(
             infer(g.graph([g.Conv(padded, g.const(np.ones((3, 2, 3, 3), np.float32)))])), CANONICAL, declined
         )

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mezzo.ops.errors import BudgetError, PlanError
-from mezzo.runtime.lives import ALIGN, Life, Parallel, Sharing, Space
-from mezzo.runtime.plan import MemoryPlan, Slot, Strategy, plan
+from mezzo.runtime.memory.liveness import ALIGN, Life, Parallel, Sharing, Space
+from mezzo.runtime.memory.plan import MemoryPlan, Slot, Strategy, plan
 
 LIVES = [Life("a", 256, 0, 1), Life("b", 128, 1, 2), Life("c", 256, 2, 3), Life("w", 999, 0, 3, Space.WEIGHT)]
 

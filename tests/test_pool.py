@@ -19,13 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mezzo as mz
+from mezzo import nd
 from mezzo.ops.errors import BudgetError, InputError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import memory
-from mezzo.runtime.ledger import Rounding
-from mezzo.runtime.lives import ALIGN
-from mezzo.runtime.memory_trace import HEAD, Event, read, record, replay, text
-from mezzo.runtime.pool import Pool
+from mezzo.runtime.memory import usage as memory
+from mezzo.runtime.memory.ledger import Rounding
+from mezzo.runtime.memory.liveness import ALIGN
+from mezzo.runtime.memory.pool import Pool
+from mezzo.runtime.memory.trace import HEAD, Event, read, record, replay, text
 from mezzo.tools.cli import cli
 
 from .array_modes import Using
@@ -284,7 +284,7 @@ def test_a_workload_under_way_keeps_what_it_reads() -> None:
 
 def test_results_of_sessions_lie_in_the_pool() -> None:
     from mezzo.ops.types import f32
-    from mezzo.runtime.graph import GraphBuilder
+    from mezzo.runtime.ir.graph import GraphBuilder
 
     g = GraphBuilder("doubled")
     x = g.input("x", f32(*SHAPE))

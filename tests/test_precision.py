@@ -15,12 +15,12 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.models.transformer import encoder
 from mezzo.ops import DType, Tensor
 from mezzo.ops.types import f32
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.infer import infer
-from mezzo.runtime.onednn.library import library
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.infer import infer
+from mezzo.runtime.ir.interpreter import evaluate
 from mezzo.runtime.passes.precision import narrowed
-from mezzo.runtime.session import Session
 
 found = library()
 native = pytest.mark.skipif(found is None or not found.bf16, reason="no oneDNN here that computes bfloat16")

@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 
 import mezzo as mz
+from mezzo import nd, sym
 from mezzo.models.workloads import WORKLOADS
 from mezzo.ops.errors import InputError
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import symbols as sym
-from mezzo.runtime.profiling import PROFILING
+from mezzo.runtime.execution.observers import PROFILING
 from mezzo.tools import profiler, viz
 
 

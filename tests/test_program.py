@@ -9,13 +9,13 @@ import pytest
 
 from mezzo.ops import OPS, DType, Op, Sample
 from mezzo.ops.types import f32
-from mezzo.runtime.compile import WRITTEN_OUT
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.instance import Instance
-from mezzo.runtime.plan import Space, Strategy
-from mezzo.runtime.program import Program, Step
-from mezzo.runtime.session import Session
+from mezzo.runtime.compile.program import Program, Step
+from mezzo.runtime.compile.specialize import WRITTEN_OUT
+from mezzo.runtime.execution.instance import Instance
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.interpreter import evaluate
+from mezzo.runtime.memory.plan import Space, Strategy
 
 from .graphs import sample_graph
 

@@ -11,12 +11,12 @@ import pytest
 from mezzo.exporters import to_onnx
 from mezzo.ops import DType
 from mezzo.ops.types import f32, type_of
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.infer import infer
-from mezzo.runtime.onednn.library import library
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.infer import infer
 from mezzo.runtime.passes.qdq import quantise
-from mezzo.runtime.passes.rewrite import Declined
-from mezzo.runtime.session import Session
+from mezzo.runtime.passes.rewrite import RewriteDeclined
 
 from .models import ort_run
 
@@ -334,7 +334,7 @@ def test_rules_decline_with_their_reason(reason: str, build: Build) -> None:
     q = Quantised()
     x = q.through(q.g.input("x", f32(1, 3, 8, 8)), 0.03, 128)
     typed = infer(q.g.graph([build(q, x)]))
-    declined: list[Declined] = []
+    declined: list[RewriteDeclined] = []
     assert quantise(typed, lambda around, node: None, declined).nodes == typed.nodes
     assert reason in {d.reason for d in declined}
 
@@ -343,7 +343,7 @@ def test_a_kernel_that_declines_leaves_the_floats() -> None:
     q = Quantised()
     x = q.through(q.g.input("x", f32(1, 3, 8, 8)), 0.03, 128)
     typed = infer(q.g.graph([q.through(q.g.Conv(x, q.weights(4, 3, 1, 1)), 0.1, 3)]))
-    declined: list[Declined] = []
+    declined: list[RewriteDeclined] = []
     assert quantise(typed, lambda around, node: "not here", declined).nodes == typed.nodes
     assert [d.reason for d in declined] == ["not here"]
     (conv,) = [n for n in quantise(typed, lambda around, node: None).nodes if n.op == "QLinearConv"]

@@ -15,12 +15,12 @@ import pytest
 import mezzo as mz
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import DType, Tensor
-from mezzo.ops.quantize import int_range
+from mezzo.ops.quantization.quantize import int_range
 from mezzo.ops.types import f32
-from mezzo.runtime.autodiff import grad
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.ir.autodiff import grad
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.ir.typed import TypedBuilder
 from mezzo.runtime.passes.straight_through import straight_through
-from mezzo.runtime.typed import TypedBuilder
 from mezzo.tools.cli import cli
 from mezzo.train.integers import with_float_weights, with_integer_weights
 from mezzo.train.learning import SCALE

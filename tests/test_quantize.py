@@ -15,9 +15,9 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import InputError
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
-from mezzo.runtime.infer import infer
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.ir.infer import infer
 from mezzo.train.quantize import quantize
 from mezzo.train.ranges import Histogram, Method, ranges
 

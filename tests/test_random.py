@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mezzo.ops import Context
-from mezzo.ops.random import PIECE, WORD, _log, _turn, mix, normal, philox, seeded, uniform, words_of
+from mezzo.ops.math.random import PIECE, WORD, _log, _turn, mix, normal, philox, seeded, uniform, words_of
 
 KNOWN = [  # counter, key -> words
     ([0] * 4, (0, 0), [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),

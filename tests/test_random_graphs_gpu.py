@@ -9,9 +9,9 @@ import pytest
 
 import mezzo as mz
 from mezzo.ops.types import f32
-from mezzo.runtime.gpu.host import HostSteps
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
-from mezzo.runtime.infer import infer
+from mezzo.runtime.backends.cuda.host import HostSteps
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.ir.infer import infer
 
 from .cupy_standin import Standin
 from .random_graphs.generate import generate

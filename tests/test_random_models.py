@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mezzo.importers import load_onnx
 from mezzo.ops import DType, MezzoError
 from mezzo.ops.budget import Budget
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
 
 from .peers import peer
 from .random_differs import Either, Refusal, operators, row_of

@@ -9,7 +9,7 @@ import pytest
 
 from mezzo.models.convnets import mlp, random_weights, resnet18
 from mezzo.ops.errors import InputError
-from mezzo.runtime.graph import AGAIN, Graph
+from mezzo.runtime.ir.graph import AGAIN, Graph
 from mezzo.runtime.optimizer import SGD
 from mezzo.train.trainer import Trainer
 

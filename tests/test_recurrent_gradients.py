@@ -9,9 +9,9 @@ import pytest
 
 from mezzo.exporters import to_onnx
 from mezzo.ops.types import f32
-from mezzo.runtime.autodiff import grad
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.autodiff import grad
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
 from . import gradients as check
 from .models import ort_run

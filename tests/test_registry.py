@@ -53,7 +53,7 @@ def test_one_operator_is_found_without_the_others() -> None:
     code = """
 import json, sys
 from mezzo.ops import OPS
-record, late = OPS["", "NonMaxSuppression"], "mezzo.ops.signal" in sys.modules
+record, late = OPS["", "NonMaxSuppression"], "mezzo.ops.math.signal" in sys.modules
 found = ["", "DFT"] in [list(k) for k in OPS], ("", "Nothing") in OPS, OPS.get(("", "Nothing")) is None
 print(json.dumps([record.name, late, found, len(OPS)]))
 """
@@ -64,9 +64,9 @@ def test_gradients_and_standard_forms_of_other_modules_are_found() -> None:
     code = """
 import json
 from mezzo.ops.types import f32
-from mezzo.runtime.autodiff import grad
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.infer import infer
+from mezzo.runtime.ir.autodiff import grad
+from mezzo.runtime.ir.graph import GraphBuilder
+from mezzo.runtime.ir.infer import infer
 g = GraphBuilder()
 y = g.ReduceSum(g.Conv(g.input("x", f32(1, 2, 5, 5)), g.input("w", f32(3, 2, 3, 3))), keepdims=0)
 made = grad(infer(g.graph([y])), y, ["w"])

@@ -11,11 +11,11 @@ import pytest
 import mezzo as mz
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.instance import Instance
-from mezzo.runtime.program import Step
-from mezzo.runtime.seats import processors
-from mezzo.runtime.session import SMALL_ARENAS, Session
+from mezzo.runtime.compile.program import Step
+from mezzo.runtime.environment import processors
+from mezzo.runtime.execution.instance import Instance
+from mezzo.runtime.execution.session import SMALL_ARENAS, Session
+from mezzo.runtime.ir.graph import GraphBuilder
 
 
 def test_eight_threads_answer_bit_equal() -> None:

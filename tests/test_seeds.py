@@ -16,7 +16,7 @@ import pytest
 import mezzo as mz
 from mezzo.gluon import nn
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.runtime.manifest import digest
 
 from .array_modes import MODES, Using

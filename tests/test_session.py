@@ -18,10 +18,10 @@ from mezzo.importers import load_onnx
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import Body, DType, Tensor
 from mezzo.ops.types import f32, i64
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.program import STAGED
-from mezzo.runtime.session import Session
+from mezzo.runtime.compile.program import STAGED
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.interpreter import evaluate
 
 from .models import BOOL, INT64, model, node, ort_run, subgraph, value
 from .peers import peer

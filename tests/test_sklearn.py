@@ -13,8 +13,8 @@ import pytest
 
 from mezzo.exporters import to_onnx
 from mezzo.importers import load_onnx
-from mezzo.runtime.graph import Graph
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph
 
 from .models import ort_run
 from .peers import peer

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from mezzo.importers import load_onnx
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import InputError, MezzoError
-from mezzo.runtime.compile import compile_graph, specialise
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.ir.interpreter import evaluate
 from mezzo.runtime.optimizer import KINDS, LAMB, SGD, Adagrad, Adam, Optimizer, RMSprop, Signum, from_dict
-from mezzo.runtime.session import Session
 from mezzo.train.step import MANY, Scaling, Step, training_step
 from mezzo.train.trainer import Trainer
 

@@ -15,23 +15,25 @@ import pytest
 from mezzo.importers import load_onnx
 from mezzo.models.transformer import encoder
 from mezzo.ops.types import f32, type_of
-from mezzo.runtime import lower, offsets, order, shared
-from mezzo.runtime.ahead import Ahead
-from mezzo.runtime.bound import Bound
-from mezzo.runtime.compile import compile_graph, specialise
-from mezzo.runtime.device import DEVICES, Device
-from mezzo.runtime.graph import Graph, GraphBuilder, Node
-from mezzo.runtime.infer import infer
-from mezzo.runtime.kernels import CPU_KERNELS, Ask, Choice, Declined
-from mezzo.runtime.kernels.kernel import Call, Work
-from mezzo.runtime.kernels.reference import Reference
-from mezzo.runtime.lives import Life
-from mezzo.runtime.onednn.kernel import OneDnn
-from mezzo.runtime.onednn.library import library
+from mezzo.runtime import shared_constants as shared
+from mezzo.runtime.backends.cpu import CPU_KERNELS
+from mezzo.runtime.backends.cpu.reference import Reference
+from mezzo.runtime.backends.onednn.kernel import OneDnn
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.compile import lower, order
+from mezzo.runtime.compile.executable import Executable
+from mezzo.runtime.compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
+from mezzo.runtime.compile.queries import AsyncQueries
+from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.execution.device import DEVICES, Device
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
+from mezzo.runtime.ir.infer import infer
+from mezzo.runtime.memory import offsets
+from mezzo.runtime.memory.liveness import Life
+from mezzo.runtime.memory.plan import plan
+from mezzo.runtime.memory.pool import aligned_empty
 from mezzo.runtime.passes.chains import Chains, fuse_chains
-from mezzo.runtime.plan import plan
-from mezzo.runtime.pool import aligned_empty
-from mezzo.runtime.session import Session
 
 from .models import Real, real_models
 
@@ -170,12 +172,12 @@ def test_what_takes_long_is_asked_ahead(monkeypatch: pytest.MonkeyPatch, lay: An
     if lay is not None:  # what was foreseen wrongly is asked again
         lying.update(dict.fromkeys(lying, lay))
 
-    def answer(ahead: Ahead, asks: list[Ask]) -> None:
+    def answer(ahead: AsyncQueries, asks: list[KernelRequest]) -> None:
         asked.extend(threading.current_thread().name for _ in asks)
         answers(ahead, asks)
 
-    answers = Ahead._answer
-    monkeypatch.setattr(Ahead, "_answer", answer)
+    answers = AsyncQueries._answer
+    monkeypatch.setattr(AsyncQueries, "_answer", answer)
     found = specialise(compiled, {"x": f32(1, 3, 9, 8)})
     assert asked == (["mezzo-ahead"] if lay is None or len(lay[0]) == 3 else [])
     fresh = specialise(compile_graph(graph), {"x": f32(1, 3, 9, 8)})
@@ -208,12 +210,12 @@ class Picky(Reference):
     def serves(self, node: Node) -> bool:
         return node.op == "Fused"
 
-    def select(self, ask: Ask) -> Choice | Declined:
+    def select(self, ask: KernelRequest) -> Choice | Declined:
         (t,) = (o for o in ask.outputs)
         few = getattr(t, "sizes", (99,))[0] <= 4
         return Choice(self.name, allocates=True, implementation="picky") if few else Declined("too many rows")
 
-    def prepare(self, work: Work) -> Call:
+    def prepare(self, work: KernelArgs) -> Call:
         return super().prepare(work)
 
 
@@ -265,7 +267,7 @@ def test_threads_that_plan_share_what_they_make() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(32)))
-    bounds: list[Bound] = [b for s in sessions for b in s._bound.values()]
+    bounds: list[Executable] = [b for s in sessions for b in s._bound.values()]
     large = {n: a for n, a in bounds[0].constants.items() if a.nbytes >= shared.SMALL}
     assert all(b.constants.get(n, a) is a for b in bounds for n, a in large.items())
 

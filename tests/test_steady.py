@@ -15,9 +15,9 @@ import mezzo as mz
 from mezzo.models.convnets import no_weights
 from mezzo.models.digits import digits_model, held_out
 from mezzo.models.workloads import WORKLOADS
-from mezzo.runtime.instance import Instance
-from mezzo.runtime.program import Step
-from mezzo.runtime.session import Session
+from mezzo.runtime.compile.program import Step
+from mezzo.runtime.execution.instance import Instance
+from mezzo.runtime.execution.session import Session
 
 # A process of its own, so that nothing else moves its resident size. Prints the growth after warm-up, in per cent.
 FLAT = """

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mezzo.runtime.gpu.launch import Source
+from mezzo.runtime.backends.cuda.launch import Source
 
 from .cupy_standin import Function, Standin
 from .stream_order import written_by

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mezzo import nd
 from mezzo.gluon import Trainer, loss, nn
 from mezzo.gluon.symbol_block import SymbolBlock
 from mezzo.importers import load_onnx
+from mezzo.nd import autograd, random
 from mezzo.ops.errors import InputError
 from mezzo.ops.types import f32
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import autograd
-from mezzo.runtime.arrays import random
-from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.tools.load import load
 
 from .models import ort_run, referee
@@ -129,7 +128,7 @@ def dropping(folder: Path, net: Any, x: Any) -> Any:
     """The exported graph, with a Dropout behind, which an export in prediction leaves out."""
     from dataclasses import replace
 
-    from mezzo.runtime.graph import Node
+    from mezzo.runtime.ir.graph import Node
 
     net.export(folder / "net.onnx", x)
     graph = load_onnx(folder / "net.onnx")

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mezzo as mz
+from mezzo import sym
+from mezzo.nd import waitall
+from mezzo.nd.prepared import PIECE
 from mezzo.ops.errors import InputError, MezzoError, ModelError, ShapeError
-from mezzo.runtime import symbols as sym
-from mezzo.runtime.arrays import waitall
-from mezzo.runtime.arrays.prepared import PIECE
-from mezzo.runtime.symbols import Arrays, Executor, Symbol
+from mezzo.sym import Arrays, Executor, Symbol
 
 from .models import referee
 from .peers import peer

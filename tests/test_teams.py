@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.onednn.invalid import LookAtAll
-from mezzo.runtime.onednn.library import library, threads
-from mezzo.runtime.onednn.teams import Order, Team, _openmp, placed
-from mezzo.runtime.session import Session
+from mezzo.runtime.backends.onednn.invalid import LookAtAll
+from mezzo.runtime.backends.onednn.library import library, threads
+from mezzo.runtime.backends.onednn.teams import Order, Team, _openmp, placed
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ import faulthandler, threading
 import numpy as np
 from mezzo.gluon import nn
 from mezzo.ops.types import f32
-from mezzo.runtime import arrays as nd
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.session import Session
+from mezzo import nd
+from mezzo.runtime.ir.graph import GraphBuilder
+from mezzo.runtime.execution.session import Session
 
 faulthandler.enable()
 shapes = [((16, 1, 28, 28), (20, 1, 5, 5)), ((16, 20, 12, 12), (50, 20, 5, 5)), ((8, 16, 14, 14), (32, 16, 3, 3)),

@@ -11,7 +11,7 @@ import pytest
 
 import mezzo
 from mezzo.models.digits import digits_model, held_out
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
 
 from .models import FLOAT, INT64, node, ort_run, referee, value
 from .peers import peer

@@ -21,11 +21,11 @@ from mezzo.importers import load_onnx
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import BudgetError, Cancelled, ExecutionError, InputError, MezzoError, ModelError
-from mezzo.runtime import schedule as schedules
-from mezzo.runtime.graph import Graph
-from mezzo.runtime.infer import infer
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph
+from mezzo.runtime.ir.infer import infer
 from mezzo.runtime.optimizer import KINDS, SGD
-from mezzo.runtime.session import Session
+from mezzo.runtime.optimizer import schedule as schedules
 from mezzo.tools import images, watch
 from mezzo.tools import settings as module
 from mezzo.tools.batches import Data, Reading, read

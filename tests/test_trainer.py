@@ -16,10 +16,10 @@ from mezzo.models.digits import digits_model, held_out
 from mezzo.ops import OPS, DType, Tensor, op
 from mezzo.ops.errors import InputError, UnsupportedModel
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.optimizer import SGD, Adam
-from mezzo.runtime.schedule import OneCycle
-from mezzo.runtime.session import Session
+from mezzo.runtime.optimizer.schedule import OneCycle
 from mezzo.train.amp import Policy, mixed
 from mezzo.train.head import with_head
 from mezzo.train.learning import weights

@@ -12,11 +12,11 @@ import pytest
 
 from mezzo.ops import DType
 from mezzo.ops.types import type_of
-from mezzo.runtime.autodiff import grad
-from mezzo.runtime.graph import Graph
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.autodiff import grad
+from mezzo.runtime.ir.graph import Graph
 from mezzo.runtime.optimizer import SGD, Adam, AdamW, Optimizer
 from mezzo.runtime.passes import modes
-from mezzo.runtime.session import Session
 from mezzo.train.trainer import Trainer
 
 from .networks import NETWORKS, batch_for, distance

@@ -9,10 +9,10 @@ import pytest
 
 from mezzo.models.convnets import NETS
 from mezzo.models.training import forward_and_backward, whole_step
-from mezzo.runtime.compile import compile_graph, specialise
-from mezzo.runtime.graph import Graph
+from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.ir.graph import Graph
+from mezzo.runtime.memory.plan import MemoryPlan
 from mezzo.runtime.optimizer import SGD
-from mezzo.runtime.plan import MemoryPlan
 
 MIB = 1 << 20
 MXNET = {"alexnet_owt": 190.97, "vgg_a": 2979.24}  # MiB at batch 64, measured

@@ -14,7 +14,7 @@ from mezzo.exporters.proto import tensor
 from mezzo.importers.tensors import TensorReader
 from mezzo.ops import DType, Op
 from mezzo.ops.budget import Budget
-from mezzo.ops.cast import convert
+from mezzo.ops.tensor.cast import convert
 from mezzo.tools.retype import LEAF, allowed, schema_of
 
 from .element_types import ran

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from mezzo.runtime.uncollected import uncollected
+from mezzo.runtime.collection import uncollected
 
 
 @pytest.fixture(autouse=True)

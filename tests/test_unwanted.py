@@ -7,7 +7,7 @@ import pytest
 
 from mezzo.ops import OPS, Op
 from mezzo.ops.errors import MezzoError
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
 
 from .graphs import hosted, sample_graph
 

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mezzo.ops import DType, Tensor
+from mezzo.ops.core.expr import E, inputs
 from mezzo.ops.errors import InputError, MezzoError
-from mezzo.ops.expr import E, inputs
+from mezzo.ops.training.update import LONGEST, SHOWN, names_of, read, text_of
 from mezzo.ops.types import f32
-from mezzo.ops.update import LONGEST, SHOWN, names_of, read, text_of
-from mezzo.runtime.eager import evaluate
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.kernels.update import BLOCK
-from mezzo.runtime.onednn.library import library
-from mezzo.runtime.onednn.update import BLOCK as PIECE
-from mezzo.runtime.onednn.update import FEW
+from mezzo.runtime.backends.cpu.update import BLOCK
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.backends.onednn.update import BLOCK as PIECE
+from mezzo.runtime.backends.onednn.update import FEW
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.interpreter import evaluate
 from mezzo.runtime.optimizer import KINDS, SGD, Adam, Lion, Optimizer, RMSprop
-from mezzo.runtime.session import Session
 
 Array = np.ndarray[Any, Any]
 

@@ -20,7 +20,7 @@ from mezzo.ops import OPS, OPSETS
 from mezzo.ops.errors import UnsupportedModel
 from mezzo.ops.upgrade import CHANGES, Form, before, changes
 from mezzo.ops.upgrade.form import not_written
-from mezzo.runtime.eager import evaluate
+from mezzo.runtime.ir.interpreter import evaluate
 
 from .models import INT64, model, node, ort_run, subgraph, value
 

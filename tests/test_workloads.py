@@ -9,9 +9,9 @@ from mezzo.exporters import to_onnx
 from mezzo.models.convnets import no_weights
 from mezzo.models.training import LESSONS
 from mezzo.models.workloads import WORKLOADS, Workload
-from mezzo.runtime.graph import Graph
-from mezzo.runtime.infer import infer
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph
+from mezzo.runtime.ir.infer import infer
 
 from .models import ort_run
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mezzo.runtime.graph import Graph
+from mezzo.runtime.ir.graph import Graph
 
 from .networks import HEADS, HIDDEN, WIDE, Array, distance
 

@@ -18,8 +18,8 @@ from onnx.backend.base import BackendRep
 from ..importers import load_onnx
 from ..ops.errors import InputError, MissingPackage
 from ..ops.types import Array, DType
-from ..runtime.device import device as device_named
-from ..runtime.session import Session
+from ..runtime.execution.device import device_named
+from ..runtime.execution.session import Session
 
 
 class Representation(BackendRep):

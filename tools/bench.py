@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..ops.errors import InputError
+from ..runtime.environment import processors
 from ..runtime.file import is_mezzo
-from ..runtime.seats import processors
 from . import feeds as inputs
 from .compare import accuracy as errors
 from .compare import against as times

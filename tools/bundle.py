@@ -14,7 +14,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 from ..ops import Tensor
 from ..ops.errors import ModelError
-from ..runtime.bundled import MODEL, open_bundle
+from ..runtime.execution.bundled import MODEL, open_bundle
 from ..runtime.file import encode, is_mezzo, open_file
 from ..runtime.files import put_in_place, temporary_beside
 from .report import Report, Table
@@ -22,9 +22,9 @@ from .report import Report, Table
 PACKAGES = ("ops", "runtime")
 FRONT = {
     "mezzo/__init__.py": '"""A model and the runtime that it needs."""\n\n'
-    "from .ops.errors import MezzoError\nfrom .runtime.bundled import load\nfrom .runtime.session import Session\n\n"
+    "from .ops.errors import MezzoError\nfrom .runtime.execution.bundled import load\nfrom .runtime.execution.session import Session\n\n"
     '__all__ = ["MezzoError", "Session", "load"]\n',
-    "__main__.py": "from mezzo.runtime.bundled import main\n\nmain()\n",
+    "__main__.py": "from mezzo.runtime.execution.bundled import main\n\nmain()\n",
 }
 SHEBANG = b"#!/usr/bin/env python3\n"
 ALIGN, ZIP64_EXTRA = 64, 20

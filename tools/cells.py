@@ -17,7 +17,7 @@ from ..ops import Body, Op, Sample
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import MezzoError
 from ..ops.types import type_of
-from ..ops.upgrade import Declined
+from ..ops.upgrade import UpgradeDeclined
 from .attributes import Tries, gaps, pairs, shown, with_pair
 from .compare_node import NOT_OURS, Known, Trial, quiet, tried
 from .coverage import KINDS_OF_DEVICES, Cell, Mark, OperatorCoverage, available
@@ -181,7 +181,7 @@ def _possibly(make: Callable[[], OneNode]) -> OneNode | str:
         onnx.shape_inference.infer_shapes(made.model, check_type=True)
     except MezzoError as error:
         return error.message
-    except (Declined, *REFUSALS) as error:
+    except (UpgradeDeclined, *REFUSALS) as error:
         return str(error).partition("\n")[0]
     return made
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..ops import Tensor
 from ..ops.types import Array
-from ..runtime.graph import Graph
+from ..runtime.ir.graph import Graph
 
 # Operators that hand the numbers of their first input on.
 HANDING_ON = frozenset("Cast Expand Flatten Identity Reshape Slice Squeeze Tile Transpose Unsqueeze".split())
@@ -18,7 +18,7 @@ def choices(graph: Graph) -> dict[str, Array]:
     from, else the constants that it is compared with. An input that neither tells of is left out.
 
     >>> from mezzo.ops.types import i64
-    >>> from mezzo.runtime.graph import GraphBuilder
+    >>> from mezzo.runtime.ir.graph import GraphBuilder
     >>> g = GraphBuilder()
     >>> ids, rate = g.input("ids", i64(2)), g.input("rate", i64())
     >>> graph = g.graph([g.Gather(g.const(np.eye(3)), ids), g.Equal(rate, g.const(np.int64(16000)))])

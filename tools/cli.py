@@ -117,14 +117,14 @@ def explain(
     **flags: bool,
 ) -> None:
     """Show what MODEL becomes: graph, kernels and memory (default: all three). Unknown dims are 1 unless given."""
-    from ..runtime.largest import largest_batch
+    from ..runtime.compile.largest_batch import largest_batch
     from .explain import explain as report
     from .load import load
     from .timeline import timeline
 
     facts: dict[str, Any] = {}
     if device.startswith("gpu:"):
-        from ..runtime.gpu.device import plannable
+        from ..runtime.backends.cuda.device import plannable
 
         device, missing = plannable(device)
         facts |= {"only_planned": missing} if missing else {}

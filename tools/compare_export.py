@@ -11,7 +11,7 @@ from .compare import relative_error
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ExportVerdict:
     """The version of ONNX Runtime, and how far its answers are from ours, or why it gave none."""
 
     version: str
@@ -19,7 +19,7 @@ class Verdict:
     failed: str = ""
 
 
-def in_onnxruntime(model: Path, feeds: Mapping[str, Array], answers: Sequence[Array]) -> Verdict | None:
+def in_onnxruntime(model: Path, feeds: Mapping[str, Array], answers: Sequence[Array]) -> ExportVerdict | None:
     """Run the file once on one thread, and compare its outputs with `answers`; None without ONNX Runtime."""
     try:
         import onnxruntime
@@ -32,5 +32,5 @@ def in_onnxruntime(model: Path, feeds: Mapping[str, Array], answers: Sequence[Ar
         session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
         found = session.run(None, dict(feeds))
     except Exception as error:  # its errors have no base of their own
-        return Verdict(onnxruntime.__version__, failed=str(error).splitlines()[0])
-    return Verdict(onnxruntime.__version__, relative_error(found, answers))
+        return ExportVerdict(onnxruntime.__version__, failed=str(error).splitlines()[0])
+    return ExportVerdict(onnxruntime.__version__, relative_error(found, answers))

@@ -15,7 +15,7 @@ import onnx
 from ..exporters import save_onnx
 from ..ops.errors import ExecutionError, MissingPackage
 from ..runtime.file import is_mezzo
-from ..runtime.graph import Graph
+from ..runtime.ir.graph import Graph
 from .sides import Side
 
 NEWEST = 26, 13  # opset of ai.onnx and IR version that ONNX Runtime 1.31 takes

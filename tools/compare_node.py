@@ -20,11 +20,11 @@ from ..importers import load_onnx
 from ..ops import DType, Tensor
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import MezzoError, UnsupportedModel
-from ..runtime.eager import evaluate
-from ..runtime.graph import Graph
-from ..runtime.infer import infer
-from ..runtime.program import Program
-from ..runtime.session import Session
+from ..runtime.compile.program import Program
+from ..runtime.execution.session import Session
+from ..runtime.ir.graph import Graph
+from ..runtime.ir.infer import infer
+from ..runtime.ir.interpreter import evaluate
 from . import finite
 from .compare_models import NEWEST
 from .differs import EVALUATOR, RUNTIME

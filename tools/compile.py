@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..ops import Tensor
+from ..runtime.execution.session import Session
 from ..runtime.file import is_mezzo, open_file
-from ..runtime.session import Session
 from . import feeds
 from .load import load
 from .report import Report, Table

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from ..exporters import save_onnx
 from ..importers import load_onnx
 from ..ops.errors import InputError
+from ..runtime.execution.session import Session
 from ..runtime.file import is_mezzo, open_file
-from ..runtime.graph import Graph
-from ..runtime.session import Session
+from ..runtime.ir.graph import Graph
 from ..train.prepare import hoisted
 from .check import Options, check
 from .report import Report, Table

@@ -12,8 +12,8 @@ from enum import StrEnum
 from ..ops import OPSETS
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError, MissingPackage
-from ..runtime.device import DEVICES, device
-from ..runtime.onednn.library import library
+from ..runtime.backends.onednn.library import library
+from ..runtime.execution.device import DEVICES, device_named
 
 CELLS_OF = ("run", "train", "export")
 DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")  # those that ONNX has schemas of
@@ -169,7 +169,7 @@ def available(kind: str) -> str:
     """The name of a device of this kind that runs programs; empty where there is none."""
     if kind == "gpu" and kind not in DEVICES:
         try:
-            return device("gpu:0").name
+            return device_named("gpu:0").name
         except MissingPackage:
             return ""
     return next((name for name, d in DEVICES.items() if name.partition(":")[0] == kind and d.runs), "")

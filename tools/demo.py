@@ -12,7 +12,7 @@ import numpy as np
 
 from ..models.digits import Digits, digits_model, held_out
 from ..ops.errors import ExecutionError
-from ..runtime.session import Session
+from ..runtime.execution.session import Session
 from .load import load
 from .report import Report, Table
 
@@ -68,7 +68,7 @@ def fine_tune(digits: Digits, picture: Path, tick: Callable[[], None]) -> tuple[
     The curve and the ONNX file lie beside the picture.
     """
     from ..runtime.optimizer import Adam
-    from ..runtime.schedule import OneCycle
+    from ..runtime.optimizer.schedule import OneCycle
     from ..train.trainer import Trainer
     from .batches import ALL, Data
     from .curve import draw as draw_curve

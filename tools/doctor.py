@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..ops import OPS, OPSETS
+from ..runtime.backends.cuda.present import gpus, libraries, version
+from ..runtime.backends.onednn.library import find, library
 from ..runtime.file import open_file
-from ..runtime.gpu.present import gpus, libraries, version
-from ..runtime.onednn.library import find, library
 from .report import Report, Table
 
 PACKAGES = ("mezzo", "numpy", "onnx", "ml_dtypes", "flatbuffers", "rich", "click", "pillow")

@@ -11,8 +11,8 @@ from ..ops import Tensor
 from ..ops.dataclasses import dataclass
 from ..ops.errors import MezzoError
 from ..ops.types import DType
-from ..runtime.eager import evaluate
-from ..runtime.graph import Graph
+from ..runtime.ir.graph import Graph
+from ..runtime.ir.interpreter import evaluate
 from .finite import doubles, in_float64
 from .gaps import Tolerance, gap
 

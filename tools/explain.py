@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from ..ops import Tensor
-from ..runtime.gpu.host import Aside, Copy, aside
-from ..runtime.instance import Instance
-from ..runtime.lower import sharings
-from ..runtime.plan import Space, Strategy, plan
-from ..runtime.program import Program, Step
-from ..runtime.session import Session
+from ..runtime.backends.cuda.host import Aside, HostCopy, aside
+from ..runtime.compile.lower import sharings
+from ..runtime.compile.program import Program, Step
+from ..runtime.execution.instance import Instance
+from ..runtime.execution.session import Session
+from ..runtime.memory.plan import Space, Strategy, plan
 from .report import Report, Table
 
 
@@ -103,7 +103,7 @@ def _kernels(program: Program) -> Table:
 def _on_host(found: Sequence[Aside]) -> Table:
     """Steps of a program for a GPU that the host computes; each ends one captured graph and begins another."""
 
-    def shown(copies: Sequence[Copy]) -> str:
+    def shown(copies: Sequence[HostCopy]) -> str:
         return ", ".join(map(str, copies))
 
     rows = [

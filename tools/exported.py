@@ -12,9 +12,9 @@ import numpy as np
 from ..ops import Tensor
 from ..ops.errors import ExecutionError
 from ..ops.types import Array
-from ..runtime.eager import Eager
-from ..runtime.graph import Graph
-from ..runtime.infer import infer
+from ..runtime.ir.graph import Graph
+from ..runtime.ir.infer import infer
+from ..runtime.ir.interpreter import Eager
 from ..train.head import logits_of
 from ..train.judged import TARGET
 from ..train.loss import loss_named

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
-from ..runtime.session import Session
+from ..runtime.execution.session import Session
 from .choices import choices
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..ops import Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array
-from ..runtime.session import Session
+from ..runtime.execution.session import Session
 from . import feeds as inputs
 
 # First open axes and all others: batches with sides that convolutions can halve, odd sizes, single ones, equal ones.

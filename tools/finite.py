@@ -10,11 +10,11 @@ import numpy as np
 from ..ops import DType, Tensor, Type
 from ..ops.dataclasses import dataclass, replace
 from ..ops.types import Optional, Sequence, differentiable
-from ..runtime.autodiff import fresh, gradients
-from ..runtime.eager import evaluate
-from ..runtime.graph import Graph, Node
-from ..runtime.infer import infer
-from ..runtime.typed import TypedBuilder
+from ..runtime.ir.autodiff import fresh, gradients
+from ..runtime.ir.graph import Graph, Node
+from ..runtime.ir.infer import infer
+from ..runtime.ir.interpreter import evaluate
+from ..runtime.ir.typed import TypedBuilder
 
 # Operators that round a result to a narrow float, of which differences would say nothing, and the attribute that asks.
 ROUNDED = {("Cast", "to"), ("DequantizeLinear", "output_dtype")}

@@ -12,9 +12,9 @@ from ..ops import OPS, OPSETS, DType, Tensor, Type
 from ..ops.dataclasses import dataclass, replace
 from ..ops.errors import InputError, UnsupportedModel
 from ..ops.types import Array, type_of
-from ..runtime.autodiff import fresh
-from ..runtime.graph import Graph, Node
-from ..runtime.infer import infer
+from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.graph import Graph, Node
+from ..runtime.ir.infer import infer
 from ..runtime.passes.prune import prune
 from ..train.amp import KINDS, Policy, mixed
 from ..train.prepare import hoisted

@@ -14,7 +14,7 @@ from ..ops import Sequence as SequenceType
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass
 from ..ops.errors import ArgumentError, InputError
-from ..runtime.program import Port
+from ..runtime.compile.program import Port
 from .load import load
 from .providers import CPU, choose
 from .session_options import RunOptions, SessionOptions, check_kind

@@ -22,7 +22,7 @@ from typing import IO, Any
 from ..kvstore.environment import LOOPBACK, Environment, Role
 from ..ops.dataclasses import dataclass, field
 from ..ops.errors import InputError, MissingPackage
-from ..runtime.seats import processors
+from ..runtime.environment import processors
 from .prefix import Printer
 
 GRACE = 5.0  # seconds between asking a process to end and ending it

@@ -10,10 +10,10 @@ from ..importers import load_onnx
 from ..ops.budget import Budget
 from ..ops.errors import InputError
 from ..ops.types import Array
+from ..runtime.execution.session import Session
 from ..runtime.file import is_mezzo, open_file
-from ..runtime.graph import Graph
-from ..runtime.plan import Strategy
-from ..runtime.session import Session
+from ..runtime.ir.graph import Graph
+from ..runtime.memory.plan import Strategy
 
 if TYPE_CHECKING:
     from ..train.ranges import Feeds

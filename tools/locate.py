@@ -11,7 +11,7 @@ from ..ops import Tensor
 from ..ops.dataclasses import dataclass, field
 from ..ops.errors import MezzoError
 from ..ops.types import Array, DType
-from ..runtime.graph import Graph, Node
+from ..runtime.ir.graph import Graph, Node
 from .gaps import Gap, Tolerance, gap
 from .sides import Side, constants, digests
 

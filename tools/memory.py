@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 
 from ..ops.errors import BudgetError
-from ..runtime.fresh import KEEP
-from ..runtime.ledger import Rounding
-from ..runtime.memory_trace import Event, read, replay
+from ..runtime.memory.allocate import KEEP
+from ..runtime.memory.ledger import Rounding
+from ..runtime.memory.trace import Event, read, replay
 from .report import Report, Table
 
 USUAL = ("unpooled", "naive", "round:16", "round:20", "round:24")

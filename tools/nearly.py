@@ -19,8 +19,8 @@ from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass, replace
 from ..ops.errors import MezzoError
 from ..ops.types import Array
-from ..runtime.eager import evaluate
-from ..runtime.graph import Graph, Node
+from ..runtime.ir.graph import Graph, Node
+from ..runtime.ir.interpreter import evaluate
 from .finite import ROUNDED, SINGLE
 from .gaps import SMALLEST, Gap, usual
 

@@ -15,8 +15,8 @@ from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError, MezzoError
 from ..ops.types import Array, Type, type_of
 from ..runtime.file import is_mezzo, open_file
-from ..runtime.graph import Graph, Node
-from ..runtime.infer import infer
+from ..runtime.ir.graph import Graph, Node
+from ..runtime.ir.infer import infer
 from . import feeds as inputs
 from .check import FOLDED, Options
 from .compare_models import REFEREES, referee

@@ -22,10 +22,10 @@ from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import UnsupportedModel
 from ..ops.op import REQUIRED
 from ..ops.types import Array
-from ..ops.upgrade import CHANGES, Declined, Form, Scope, before
+from ..ops.upgrade import CHANGES, Form, Scope, UpgradeDeclined, before
 from ..ops.upgrade.form import unchanged
-from ..runtime.graph import Graph
-from ..runtime.infer import infer
+from ..runtime.ir.graph import Graph
+from ..runtime.ir.infer import infer
 from .differs import differing
 from .samples import sample_graph
 
@@ -69,7 +69,7 @@ class _Around:
     def take(self, name: str) -> Array:
         found = self.value(name)
         if found is None:
-            raise Declined(f"{name!r} would have to be a constant")
+            raise UpgradeDeclined(f"{name!r} would have to be a constant")
         return np.asarray(found)
 
     def type(self, name: str) -> Tensor | None:
@@ -132,11 +132,11 @@ def model_of(graph: Graph, feeds: dict[str, Any], free: Collection[str], domain:
     form, record = _down(graph, around, domain, op, opset), graph.nodes[-1].record
     schema = schema_of(domain, op, at)
     if schema is None:
-        raise Declined(f"{op} is not part of opset {at}")
+        raise UpgradeDeclined(f"{op} is not part of opset {at}")
     form = form.without(*(a for a, v in form.attrs.items() if a not in schema.attributes and _is_default(record, a, v)))
     reason = misfit(form, schema, graph.types, frozenset(graph.outputs))
     if reason:
-        raise Declined(reason)
+        raise UpgradeDeclined(reason)
     node = onnx.NodeProto(op_type=op, domain=domain, name="it", input=form.inputs, output=form.outputs)
     for key, value in form.attrs.items():
         if value is not None:
@@ -185,7 +185,7 @@ def _down(graph: Graph, around: _Around, domain: str, op: str, opset: int) -> Fo
         if change is not None:
             form = OLDEST.get((form.op, at), change.down)(form, around)
     if (form.domain, form.op) != (domain, op):
-        raise Declined(f"it is no {op} at opset {opset}")
+        raise UpgradeDeclined(f"it is no {op} at opset {opset}")
     return form
 
 
@@ -195,10 +195,10 @@ def _unbroadcast(form: Form, scope: Scope) -> Form:
     assert whole is not None
     assert last is not None
     if whole.shape[len(whole.shape) - len(last.shape) :] != last.shape:
-        raise Declined("before opset 7 its operands could not be broadcast like this")
+        raise UpgradeDeclined("before opset 7 its operands could not be broadcast like this")
     first = scope.type(form.inputs[0])
     if form.op != "Gemm" and (first is None or first.shape != whole.shape):
-        raise Declined("before opset 7 the first operand had the shape of the result")
+        raise UpgradeDeclined("before opset 7 the first operand had the shape of the result")
     return form if whole.shape == last.shape else form.having(broadcast=1)
 
 
@@ -229,11 +229,11 @@ def _exported(graph: Graph, op: str, version: int, opset: int) -> tuple[onnx.Mod
     try:
         made = to_onnx(graph, opset=opset)
     except UnsupportedModel as error:
-        raise Declined(error.message) from error
+        raise UpgradeDeclined(error.message) from error
     (node,) = [n for n in made.graph.node if n.op_type not in ("Identity", "Constant")][-1:]
     since = any_schema(node.domain, node.op_type, opset)
     if node.op_type != op or since is None or since.since_version != version:
-        raise Declined(f"it is no {op} of opset {version}")
+        raise UpgradeDeclined(f"it is no {op} of opset {version}")
     return made, node
 
 
@@ -243,4 +243,4 @@ def _is_default(o: Op, name: str, value: Any) -> bool:
 
 
 def _no_graph(graph: Graph) -> onnx.GraphProto:
-    raise Declined("it has bodies")
+    raise UpgradeDeclined("it has bodies")

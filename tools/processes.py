@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import TypeVar
 
-from ..runtime.seats import processors
+from ..runtime.environment import processors
 
 T = TypeVar("T")
 R = TypeVar("R")

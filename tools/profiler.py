@@ -24,11 +24,11 @@ from typing import Any, Self
 
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError
+from ..runtime.compile.kernel import anchor
 from ..runtime.engine import engine
 from ..runtime.engine.trace import Event, Span, Trace
+from ..runtime.execution.observers import PROFILING
 from ..runtime.files import replace_file
-from ..runtime.kernels.kernel import anchor
-from ..runtime.profiling import PROFILING
 from .trace_picture import draw
 
 ON: dict[str | bool, bool] = {"run": True, "stop": False, True: True, False: False}

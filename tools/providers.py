@@ -8,7 +8,7 @@ from typing import Any
 
 from ..ops.dataclasses import dataclass
 from ..ops.errors import ArgumentError, MissingPackage
-from ..runtime.device import device
+from ..runtime.execution.device import device_named
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # Those that ONNX Runtime knows (get_all_providers of 1.32), and names that it had before.
@@ -123,7 +123,7 @@ def _on_gpu(options: Mapping[str, Any]) -> Place:
             where=f"{CUDA}'s options",
             hint="device_id is the number of a GPU, use_tf32 0 or 1",
         )
-    found = device(f"gpu:{int(said['device_id'])}")
+    found = device_named(f"gpu:{int(said['device_id'])}")
     return Place(found.name, "tf32" if said["use_tf32"] == "1" else "fp32", {CUDA: said, CPU: {}})
 
 

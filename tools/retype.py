@@ -11,9 +11,9 @@ import numpy as np
 import onnx.defs
 
 from ..ops import OPSETS, Body, DType, Held, Map, Op, Optional, Sample, Sequence, Tensor
-from ..ops.quantize import int_range
+from ..ops.quantization.quantize import int_range
 from ..ops.types import Type, i64, type_of
-from ..runtime.graph import Graph, GraphBuilder
+from ..runtime.ir.graph import Graph, GraphBuilder
 
 LEAF = re.compile(r"tensor\((\w+)\)")
 BY_NAME = {d.name.lower(): d for d in DType}

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..ops import Body, DType, Held, Op, Sample, Tensor
 from ..ops.types import type_of
-from ..runtime.graph import Graph, GraphBuilder
+from ..runtime.ir.graph import Graph, GraphBuilder
 
 
 def hosted(op: Op, sample: Sample) -> bool:

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from ..ops.dataclasses import dataclass, fields
 from ..ops.errors import InputError
-from ..runtime import schedule
-from ..runtime.optimizer import Optimizer, named
+from ..runtime.optimizer import Optimizer, named, schedule
 from ..train.checkpoint import exists
 from .curve import check_name
 from .feeds import parse_sizes

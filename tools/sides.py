@@ -15,9 +15,9 @@ import numpy as np
 from ..ops.budget import Budget
 from ..ops.errors import BudgetError, InputError
 from ..ops.types import Array, DType
+from ..runtime.execution.session import Session
 from ..runtime.files import replacing
-from ..runtime.graph import Graph
-from ..runtime.session import Session
+from ..runtime.ir.graph import Graph
 from ..runtime.version import __version__
 from .report import size
 

@@ -18,12 +18,12 @@ from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError, MezzoError, PlanError
 from ..ops.layouts import padded, parse
 from ..ops.types import Array
-from ..runtime.bound import Bound
-from ..runtime.graph import Graph, Node
-from ..runtime.infer import infer
-from ..runtime.instance import Instance, Surroundings
-from ..runtime.program import Program, Step
-from ..runtime.session import Session
+from ..runtime.compile.executable import Executable
+from ..runtime.compile.program import Program, Step
+from ..runtime.execution.instance import ExecutionContext, Instance
+from ..runtime.execution.session import Session
+from ..runtime.ir.graph import Graph, Node
+from ..runtime.ir.infer import infer
 from .exact import MOST
 from .nearly import Nearly
 
@@ -123,7 +123,7 @@ class _Watch:
     _digests: dict[str, bytes] = field(default_factory=dict[str, bytes])
     _known: dict[str, Array] = field(default_factory=dict[str, Array])
     _running: list[_Running] = field(default_factory=list["_Running"])  # a step, and those of the bodies that it runs
-    _around: Surroundings | None = None
+    _around: ExecutionContext | None = None
 
     def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None:
         if phase == "before":
@@ -141,7 +141,7 @@ class _Watch:
             self._around.watch = None
 
     @property
-    def _bound(self) -> Bound:
+    def _bound(self) -> Executable:
         return self.session.bound
 
     @property

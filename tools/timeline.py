@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..runtime.plan import MemoryPlan, Slot
-from ..runtime.program import Program
+from ..runtime.compile.program import Program
+from ..runtime.memory.plan import MemoryPlan, Slot
 from .report import size
 
 WIDTH, HEIGHT, MARGIN = 1100, 520, 60

@@ -12,8 +12,8 @@ from ..kvstore.store import KVStore
 from ..ops import Tensor
 from ..ops.errors import Cancelled, InputError
 from ..runtime.file import is_mezzo, open_file
-from ..runtime.graph import Graph
-from ..runtime.infer import infer
+from ..runtime.ir.graph import Graph
+from ..runtime.ir.infer import infer
 from ..train.head import output_of, with_head
 from ..train.loss import loss_named
 from ..train.shares import Share

@@ -16,11 +16,11 @@ from ..ops import Tensor
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError
 from ..runtime.files import replace_file
-from ..runtime.graph import Graph, Node
-from ..runtime.infer import infer
-from ..runtime.symbols.graphs import graph_of
-from ..runtime.symbols.shapes import typed
-from ..runtime.symbols.symbol import Symbol
+from ..runtime.ir.graph import Graph, Node
+from ..runtime.ir.infer import infer
+from ..sym.graphs import graph_of
+from ..sym.shapes import typed
+from ..sym.symbol import Symbol
 
 WIDE, HIGH, GAP, ROW = 168, 40, 24, 84
 COLOURS = {

@@ -12,7 +12,7 @@ import numpy as np
 from ..ops.errors import InputError
 from ..ops.types import type_of
 from ..runtime.digests import blake2b
-from ..runtime.graph import Graph
+from ..runtime.ir.graph import Graph
 from ..runtime.version import __version__
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
-from ..runtime.autodiff import fresh
-from ..runtime.graph import Graph, Node
-from ..runtime.infer import infer
+from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.graph import Graph, Node
+from ..runtime.ir.infer import infer
 
 # Computed in 16 bits: products, whose sums are taken in 32.
 LOW = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention"}

@@ -1,8 +1,8 @@
 """Training with others: a KVStore as the Trainer and its programs see it.
 
 Gradients lie in arrays of the store (shared memory, where workers share a host). A program's Emit starts their way, its
-Await ends it (ops/exchange.py): with the optimizer on the worker what comes back is the sum of all workers' gradients,
-in the gradient's place; with the optimizer on the store it is the parameter's next value.
+Await ends it (ops/training/exchange.py): with the optimizer on the worker what comes back is the sum of all workers'
+gradients, in the gradient's place; with the optimizer on the store it is the parameter's next value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .agree import agree
 from .step import Shared
 
 if TYPE_CHECKING:
-    from ..kvstore.later import Handle
+    from ..kvstore.async_handle import Handle
     from ..kvstore.store import KVStore
 
 SIZES, TOTAL = "trainer/sizes", "trainer/total"  # keys of our own

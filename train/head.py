@@ -10,9 +10,9 @@ import numpy as np
 from ..ops import Tensor, Type
 from ..ops.errors import InputError
 from ..ops.types import Array, Dim
-from ..runtime.autodiff import fresh
-from ..runtime.graph import Graph, Node
-from ..runtime.infer import infer
+from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.graph import Graph, Node
+from ..runtime.ir.infer import infer
 from ..runtime.passes.prune import prune
 from .prepare import hoisted
 

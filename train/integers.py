@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from ..ops import Context, DType, Tensor, Type
-from ..ops.fake_quantize import LEAST
-from ..ops.rules import axis_of
+from ..ops.core.rules import axis_of
+from ..ops.quantization.fake_quantize import LEAST
 from ..ops.types import Array
-from ..runtime.autodiff import fresh
-from ..runtime.graph import Graph, Node
-from ..runtime.infer import infer
+from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.graph import Graph, Node
+from ..runtime.ir.infer import infer
 from ..runtime.passes.prune import prune
 
 STEPS = ":steps"  # how the name of a value ends that is counted in steps
@@ -61,7 +61,7 @@ def with_integer_weights(graph: Graph) -> Graph:
             edit.nodes.append(node)
             continue
         scale = edit.constant(node.inputs[1])
-        if scale is not None and scale.dtype == np.float32:  # as it counts: see ops/fake_quantize.py
+        if scale is not None and scale.dtype == np.float32:  # as it counts: see ops/quantization/fake_quantize.py
             edit.constants[node.inputs[1]] = np.maximum(scale, np.float32(LEAST))
         known = [edit.value(i) if i else None for i in node.inputs]
         if node.outputs[0] in graph.outputs or any(i and a is None for i, a in zip(node.inputs, known, strict=True)):

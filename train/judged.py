@@ -13,10 +13,10 @@ from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.op import Value
 from ..ops.types import Array, type_of
-from ..runtime.autodiff import fresh
-from ..runtime.graph import Graph, State
-from ..runtime.infer import infer
-from ..runtime.typed import TypedBuilder
+from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.graph import Graph, State
+from ..runtime.ir.infer import infer
+from ..runtime.ir.typed import TypedBuilder
 from .head import logits_of, output_of
 from .loss import Loss, custom, loss_named, mean_of
 from .metrics import Asked as Measured

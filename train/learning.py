@@ -16,12 +16,12 @@ import numpy as np
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, differentiable
-from ..runtime.autodiff import ONES, fresh, gradients, has_derivative
-from ..runtime.graph import PRODUCER, SIGNATURE, Graph, Node
-from ..runtime.infer import infer
+from ..runtime.ir.autodiff import ONES, fresh, gradients, has_derivative
+from ..runtime.ir.graph import PRODUCER, SIGNATURE, Graph, Node
+from ..runtime.ir.infer import infer
+from ..runtime.ir.typed import TypedBuilder
 from ..runtime.passes.modes import statistics_of
 from ..runtime.passes.straight_through import straight_through
-from ..runtime.typed import TypedBuilder
 
 # How PyTorch's newer exporter says of each tensor of a module what it is.
 _SPEC = re.compile(r"^\s*\S+: (PARAMETER|BUFFER|CONSTANT_TENSOR) target='([^']*)'", re.MULTILINE)

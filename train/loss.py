@@ -22,7 +22,7 @@ import numpy as np
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.op import Builder, Value
-from ..runtime.typed import TypedBuilder
+from ..runtime.ir.typed import TypedBuilder
 
 Build = Callable[..., Value]
 Each = Callable[..., "tuple[Value, Value | None]"]

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..ops.errors import InputError
 from ..ops.types import Array
-from ..runtime.eager import Eager
+from ..runtime.ir.interpreter import Eager
 from .loss import LOSSES, Loss
 
 Value = Any  # a float, or an array of floats

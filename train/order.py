@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..ops.exchange import AWAIT, DOMAIN, EMIT
-from ..runtime.graph import Node
+from ..ops.training.exchange import AWAIT, DOMAIN, EMIT
+from ..runtime.ir.graph import Node
 
 Place = tuple[int, int]
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..ops import DType, Tensor, Type
 from ..ops.types import Array
-from ..runtime.instance import Instance
-from ..runtime.program import Step
-from ..runtime.session import Session
+from ..runtime.compile.program import Step
+from ..runtime.execution.instance import Instance
+from ..runtime.execution.session import Session
 
 
 @dataclass(frozen=True, slots=True)

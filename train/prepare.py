@@ -10,11 +10,11 @@ import numpy as np
 
 from ..ops import DType
 from ..ops.types import Array
-from ..runtime.autodiff import fresh
-from ..runtime.graph import PRODUCER, SIGNATURE, Graph, Node
+from ..runtime.execution.session import Session
+from ..runtime.ir.autodiff import fresh
+from ..runtime.ir.graph import PRODUCER, SIGNATURE, Graph, Node
 from ..runtime.passes.modes import statistics_of
 from ..runtime.passes.prune import prune
-from ..runtime.session import Session
 from .integers import with_float_weights
 
 

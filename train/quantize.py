@@ -2,7 +2,8 @@
 
 Weights get signed steps around zero, one scale for each filter or column; activations steps over the range that they
 take on the data. The result means what its nodes say and can be saved as ONNX; sessions run it on whole numbers where
-they have kernels (see runtime/passes/qdq.py), and a Trainer trains it through the steps (ops/fake_quantize.py).
+they have kernels (see runtime/passes/qdq.py), and a Trainer trains it through the steps
+(ops/quantization/fake_quantize.py).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from ..importers import load_onnx
 from ..ops import DType, Tensor
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError
-from ..ops.quantize import int_range
+from ..ops.quantization.quantize import int_range
 from ..ops.types import Array
-from ..runtime.graph import Graph, Node
-from ..runtime.infer import infer
+from ..runtime.ir.graph import Graph, Node
+from ..runtime.ir.infer import infer
 from ..runtime.optimizer import Group, Optimizer
 from ..runtime.passes import rewrite, simplify
 from ..runtime.passes.batchnorm import BATCHNORM
@@ -327,7 +328,8 @@ def shares(graph: Graph, learned: Iterable[str]) -> dict[str, float]:
     training, has above and below each.
 
     By so much a range is larger than a step: an optimizer that makes steps of the size of its rate, as Adam does, moves
-    a range as far as a weight. For the others it is a part of the factor of LSQ (see ops/fake_quantize.py).
+    a range as far as a weight. For the others it is a part of the factor of LSQ (see
+    ops/quantization/fake_quantize.py).
     """
     makers, asked, found = graph.producers(), {*learned}, dict[str, float]()
     for node in graph.nodes:

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError
-from ..runtime.graph import Graph
-from ..runtime.session import Session
+from ..runtime.execution.session import Session
+from ..runtime.ir.graph import Graph
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]

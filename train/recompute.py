@@ -10,9 +10,9 @@ from dataclasses import replace
 from ..ops import Tensor, Type
 from ..ops.errors import InputError
 from ..ops.types import Dim
-from ..runtime.compile import compile_graph, specialise
-from ..runtime.graph import AGAIN, Graph, Node
-from ..runtime.lower import Options
+from ..runtime.compile.lower import Options
+from ..runtime.compile.specialize import compile_graph, specialise
+from ..runtime.ir.graph import AGAIN, Graph, Node
 
 DEPTH = 4  # of operators that run again for one value
 NORMS = {"BatchNormalizationTrain", "LayerNormalization", "InstanceNormalization", "GroupNormalization"}
@@ -102,7 +102,7 @@ def sized(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> dict[str, Type]:
     Raises InputError for names that are no inputs, and where sizes stay open.
 
     >>> from mezzo.ops.types import f32
-    >>> from mezzo.runtime.graph import GraphBuilder
+    >>> from mezzo.runtime.ir.graph import GraphBuilder
     >>> g = GraphBuilder()
     >>> x, y = g.input("x", f32("n", 3)), g.input("y", f32("n"))
     >>> print(sized(g.graph([x, y]), {"x": (8, 3)})["y"])

@@ -10,18 +10,18 @@ import numpy as np
 
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
-from ..ops.exchange import AWAIT, DOMAIN, EMIT, SUM_ROWS
 from ..ops.op import Builder, Value
+from ..ops.training.exchange import AWAIT, DOMAIN, EMIT, SUM_ROWS
 from ..ops.types import Array
-from ..runtime.autodiff import ONES, fresh, gradients
-from ..runtime.graph import Graph, Node, State
-from ..runtime.infer import infer
+from ..runtime.ir.autodiff import ONES, fresh, gradients
+from ..runtime.ir.graph import Graph, Node, State
+from ..runtime.ir.infer import infer
+from ..runtime.ir.row_gradients import as_rows, makers_of, reads_of
+from ..runtime.ir.typed import TypedBuilder
 from ..runtime.optimizer import Optimizer
 from ..runtime.optimizer.record import states_of
+from ..runtime.optimizer.schedule import Schedule
 from ..runtime.passes.prune import prune
-from ..runtime.rows import as_rows, makers_of, reads_of
-from ..runtime.schedule import Schedule
-from ..runtime.typed import TypedBuilder
 from .order import soon
 from .recompute import made_again
 
@@ -61,9 +61,9 @@ class Step:
 
     `clip_norm` bounds the norm of all gradients together, `clip_value` each of their elements. `gather` is how many
     batches one update takes: the gradients of the others are summed in states, and their mean counts. `shared` splits
-    the step by Emit and Await, with the parameters' names as keys (see ops/exchange.py). `norm` makes the norm of all
-    gradients together an output. A large table that only Gather reads is stepped at the rows that were read, where that
-    is the same (`rows`: where the device has kernels for it) or the optimizer is lazy.
+    the step by Emit and Await, with the parameters' names as keys (see ops/training/exchange.py). `norm` makes the norm
+    of all gradients together an output. A large table that only Gather reads is stepped at the rows that were read,
+    where that is the same (`rows`: where the device has kernels for it) or the optimizer is lazy.
     """
 
     optimizer: Optimizer

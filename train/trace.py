@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ..ops.exchange import AWAIT, EMIT
+from ..ops.training.exchange import AWAIT, EMIT
+from ..runtime.compile.program import Step
 from ..runtime.engine import Trace, engine
-from ..runtime.instance import Instance
-from ..runtime.program import Step
+from ..runtime.execution.instance import Instance
 from .trainer import Trainer
 
 FORWARD, BACKWARD, UPDATE, WAIT = "forward", "backward", "update", "wait"  # kinds of spans

@@ -18,16 +18,16 @@ from ..importers import load_onnx
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
-from ..runtime import schedule as schedules
-from ..runtime.graph import Graph, State
-from ..runtime.infer import infer
-from ..runtime.instance import Observer
-from ..runtime.lower import Options
+from ..runtime.compile.lower import Options
+from ..runtime.environment import usual_threads
+from ..runtime.execution.instance import Observer
+from ..runtime.execution.session import Session
+from ..runtime.ir.graph import Graph, State
+from ..runtime.ir.infer import infer
 from ..runtime.optimizer import Adam, Optimizer
+from ..runtime.optimizer import schedule as schedules
 from ..runtime.passes import modes
 from ..runtime.passes.straight_through import straight_through
-from ..runtime.seats import usual_threads
-from ..runtime.session import Session
 from . import checkpoint
 from .agree import code, digest
 from .amp import Policy, mixed, policy_named

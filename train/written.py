@@ -8,8 +8,8 @@ from typing import Any
 from ..ops import DType
 from ..ops.errors import InputError
 from ..ops.op import Value
-from ..runtime.symbols.symbol import Body, Constant, Entry, Symbol, Variable, makers
-from ..runtime.typed import TypedBuilder
+from ..runtime.ir.typed import TypedBuilder
+from ..sym.symbol import Body, Constant, Entry, Symbol, Variable, makers
 
 
 def written(g: TypedBuilder, function: Callable[..., Any], values: Sequence[str]) -> Value:

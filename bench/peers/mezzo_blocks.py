@@ -13,11 +13,10 @@ from time import perf_counter
 
 import numpy as np
 
+from mezzo import nd, sym
 from mezzo.gluon import nn
 from mezzo.gluon.hybrid import HybridBlock
-from mezzo.runtime import arrays as nd
-from mezzo.runtime import symbols as sym
-from mezzo.runtime.arrays import random
+from mezzo.nd import random
 from mezzo.runtime.optimizer import SGD
 from mezzo.runtime.version import __version__
 from mezzo.train.trainer import Trainer
@@ -76,8 +75,8 @@ def learning(settings, feeds):
             nd.waitall()
 
         return mixed
-    from mezzo.runtime.symbols.graphs import graph_of
-    from mezzo.runtime.symbols.shapes import closed
+    from mezzo.sym.graphs import graph_of
+    from mezzo.sym.shapes import closed
 
     scores = symbol().get_internals()["fc1_output"]
     graph = graph_of(scores.entries, closed(scores, {"data": data.shape}))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...runtime.arrays import functions as nd
-from ...runtime.arrays.array import Array
+from ...nd import functions as nd
+from ...nd.array import Array
 from ..hybrid import HybridBlock
 
 

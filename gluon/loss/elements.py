@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...runtime.arrays import functions as nd
-from ...runtime.arrays.array import Array
-from ...runtime.arrays.running import apply
+from ...nd import functions as nd
+from ...nd.array import Array
+from ...nd.running import apply
 from .base import Loss
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from ...nd import functions as nd
+from ...nd.array import Array
+from ...nd.running import apply
 from ...ops.errors import InputError
-from ...runtime.arrays import functions as nd
-from ...runtime.arrays.array import Array
-from ...runtime.arrays.running import apply
 from ..hybrid import HybridBlock
 from .base import Loss, weighted_mean
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...nd.array import Array
+from ...nd.running import apply
 from ...ops.errors import InputError
-from ...runtime.arrays.array import Array
-from ...runtime.arrays.running import apply
 from ..hybrid import HybridBlock
 from ..initializer import Constant, Initializer
 from ..parameter import Parameter
@@ -22,7 +22,7 @@ class Activation(HybridBlock):
     """relu, sigmoid, tanh, softrelu, softsign, gelu, silu, softmax (over the last axis) and more by name, or a function
     of an array: wherever a layer takes an activation, it takes both.
 
-    >>> from mezzo.runtime import arrays as nd
+    >>> from mezzo import nd
     >>> Activation(lambda x: x * x)(nd.asarray([2.0, -3.0])).tolist()
     [4.0, 9.0]
     """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ...nd.array import Array
+from ...nd.running import apply
 from ...ops.errors import InputError
-from ...runtime.arrays.array import Array
-from ...runtime.arrays.running import apply
 from ..hybrid import HybridBlock
 from .basic import Dense, Dropout
 

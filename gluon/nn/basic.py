@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.arrays import functions as nd
-from ...runtime.arrays.array import Array
-from ...runtime.arrays.random import generator
-from ...runtime.arrays.recording import RECORDING
-from ...runtime.arrays.running import apply
+from ...nd import functions as nd
+from ...nd.array import Array
+from ...nd.random import generator
+from ...nd.recording import RECORDING
+from ...nd.running import apply
 from ..block import Block
 from ..hybrid import HybridBlock
 from ..initializer import Initializer
@@ -129,7 +129,7 @@ class Embedding(HybridBlock):
     """Rows of a table by their numbers. With `sparse_grad` the gradient of the table is a RowSparse: the rows that were
     read. What an optimizer makes of it does not change by that (see `lazy_update` of optimizers).
 
-    >>> from mezzo.runtime import arrays as nd, autograd
+    >>> from mezzo import autograd, nd
     >>> words = Embedding(1000, 2, sparse_grad=True).initialize()
     >>> with autograd.record():
     ...     y = words(nd.array([[7, 3, 7]])).sum()

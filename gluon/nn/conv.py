@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from ...runtime.arrays.array import Array
-from ...runtime.arrays.running import apply
+from ...nd.array import Array
+from ...nd.running import apply
 from ..hybrid import HybridBlock
 from ..initializer import Initializer
 from ..parameter import Parameter

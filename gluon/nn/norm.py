@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...runtime.arrays.array import Array
-from ...runtime.arrays.recording import RECORDING
-from ...runtime.arrays.running import apply
+from ...nd.array import Array
+from ...nd.recording import RECORDING
+from ...nd.running import apply
 from ..hybrid import HybridBlock
 from ..parameter import Parameter
 from ..trace import move

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...nd import functions as nd
+from ...nd.array import Array
+from ...nd.running import apply
+from ...nd.specs import known
 from ...ops.errors import InputError
-from ...runtime.arrays import functions as nd
-from ...runtime.arrays.array import Array
-from ...runtime.arrays.kinds import known
-from ...runtime.arrays.running import apply
 from ..hybrid import HybridBlock
 from .conv import Sizes, _many
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...nd import autograd
+from ...nd import functions as nd
+from ...nd.array import Array
+from ...nd.recording import RECORDING
 from ...ops.errors import InputError
-from ...runtime import autograd
-from ...runtime.arrays import functions as nd
-from ...runtime.arrays.array import Array
-from ...runtime.arrays.recording import RECORDING
 from ...train.exchange import prefix_of_next
 from ..trace import move
 from .norm import BatchNorm

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.arrays import functions as nd
-from ...runtime.arrays.array import Array
+from ...nd import functions as nd
+from ...nd.array import Array
 from ..block import Block
 from ..hybrid import HybridBlock
 from .activations import Activation

@@ -16,46 +16,46 @@ from ..member import Member
 from ..protocol.consistency import Consistency
 from ..states import Saved, check_states
 from ..store import Stats, Updater
-from ..updater import Rule, flat
+from ..updater import UpdateRule, flat
 from .group import Group
 from .mesh import Mesh, join
 from .optimizers import gather, take_rule
-from .values import Operation, Value
+from .values import HostValue, ValueOperation
 
 
 class HostStore:
     """The backend of a group; `leave` is called when the store is closed."""
 
-    operation = Operation
+    operation = ValueOperation
 
     def __init__(self, kind: str, group: Group, leave: Callable[[BaseException | None], None] | None = None) -> None:
         self.kind, self.group = kind, group
         self.rank, self.num_workers = group.ranks[group.me], group.members
         self._leave = leave
-        self._values: dict[str, Value] = {}
+        self._values: dict[str, HostValue] = {}
         self._pushes = self._pulls = 0
 
     def init(self, key: str, value: Array) -> None:
         self._values[key] = self.group.declare(key, np.asarray(value, order="C"))
 
-    def push(self, key: str, values: Sequence[Array], priority: int) -> Operation:
+    def push(self, key: str, values: Sequence[Array], priority: int) -> ValueOperation:
         self._pushes += 1
         return self.group.start(self.operation(self.group, self._values[key], values, (), False, priority))
 
-    def pull(self, key: str, outs: Sequence[Array], priority: int) -> Operation:
+    def pull(self, key: str, outs: Sequence[Array], priority: int) -> ValueOperation:
         self._pulls += 1
         return self.group.start(self.operation(self.group, self._values[key], (), outs, True, priority))
 
-    def pushpull(self, key: str, values: Sequence[Array], outs: Sequence[Array], priority: int) -> Operation:
+    def pushpull(self, key: str, values: Sequence[Array], outs: Sequence[Array], priority: int) -> ValueOperation:
         self._pushes += 1
         self._pulls += 1
         return self.group.start(self.operation(self.group, self._values[key], values, outs, True, priority))
 
-    def pull_rows(self, key: str, rows: Array, outs: Sequence[Array], priority: int) -> Operation:
+    def pull_rows(self, key: str, rows: Array, outs: Sequence[Array], priority: int) -> ValueOperation:
         self._pulls += 1
         return self.group.start(self.operation(self.group, self._values[key], (), outs, True, priority, rows))
 
-    def push_rows(self, key: str, ids: Array, rows: Array) -> Operation:
+    def push_rows(self, key: str, ids: Array, rows: Array) -> ValueOperation:
         raise InputError(
             "rows can be summed here, and not be stored or stepped: values lie in parts, or on servers",
             where=f"push in {self.kind}, rank {self.rank}",
@@ -66,7 +66,7 @@ class HostStore:
         return self.group.empty(shape, dtype)
 
     def set_optimizer(self, optimizer: Mapping[str, Any]) -> None:
-        rule = Rule(optimizer)
+        rule = UpdateRule(optimizer)
         self._agree("set_optimizer", flat(rule.data))
         self._take(rule)
 
@@ -96,12 +96,12 @@ class HostStore:
         return self._gather(rule)
 
     def load_states(self, saved: Saved) -> None:
-        rule = Rule(saved.optimizer)
+        rule = UpdateRule(saved.optimizer)
         check_states(saved, rule.optimizer.slots, {key: value.stored for key, value in self._values.items()})
         self._agree("load_optimizer_states", flat(rule.data))
         self._take(rule, saved)
 
-    def _take(self, rule: Rule, saved: Saved | None = None) -> None:
+    def _take(self, rule: UpdateRule, saved: Saved | None = None) -> None:
         if not rule.elementwise:
             raise InputError(
                 f"{rule.optimizer.kind} measures whole tensors, and each worker of this store steps a part of them",
@@ -110,7 +110,7 @@ class HostStore:
             )
         take_rule(self.group, rule, saved)
 
-    def _gather(self, rule: Rule) -> Saved:
+    def _gather(self, rule: UpdateRule) -> Saved:
         return gather(self.group, rule)
 
     def stats(self) -> Stats:

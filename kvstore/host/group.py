@@ -14,30 +14,30 @@ from ...ops.errors import InputError, MezzoError, PeerError, ShapeError
 from ...ops.types import Array
 from ..protocol.host import (
     Complete,
-    Done,
     Event,
-    Fail,
     Final,
     Hopeless,
     Host,
+    HostDone,
+    HostFail,
+    HostLeft,
+    HostReduce,
+    HostTell,
     Instruction,
-    Left,
     Lift,
     Ready,
-    Reduce,
-    Tell,
 )
 from ..protocol.keys import element
-from ..updater import Rule
+from ..updater import UpdateRule
 from . import memory
-from .above import Above
-from .memory import Places, Segment
+from .memory import Segment, SharedPlaces
 from .mesh import ABOVE, GONE, NOTE, Mesh, Tag
-from .values import Operation, Slot, Value
+from .upper_tier import UpperTier
+from .values import HostValue, Slot, ValueOperation
 from .waiting import BARRIER, PATIENCE, Waiting
 
 READY, DONE, FINAL, HOPELESS, LEAVE, DROP = range(BARRIER + 1, BARRIER + 7)  # kinds of tags
-KINDS: dict[type, int] = {Ready: READY, Done: DONE, Final: FINAL, Hopeless: HOPELESS}
+KINDS: dict[type, int] = {Ready: READY, HostDone: DONE, Final: FINAL, Hopeless: HOPELESS}
 IN_PLACE = 1 << 31  # beside the number of a segment: the value is to be written there
 URGENT = 1 << 62  # priorities beyond are as good
 FAREWELL = 5.0  # seconds for last words
@@ -53,14 +53,14 @@ class Group(Waiting):
         ranks: Sequence[int],
         deadline: float,
         where: str = "level 1",
-        above: Above | None = None,
+        above: UpperTier | None = None,
     ) -> None:
         super().__init__(mesh, ranks, deadline, where, above)
-        self.places = Places()
-        self.rule: Rule | None = None
+        self.places = SharedPlaces()
+        self.rule: UpdateRule | None = None
         self.moved = 0  # bytes that were read and written for sums
         self._machine = Host(self.me, self.members)
-        self._by_name: dict[str, Value] = {}
+        self._by_name: dict[str, HostValue] = {}
         self._early: dict[int, list[Tag]] = {}  # about keys that are not declared here yet
         self._soon: dict[str, list[Tag]] = {}  # notes about them
         self._foreign: dict[tuple[int, int], Segment] = {}
@@ -90,7 +90,7 @@ class Group(Waiting):
 
     # -- keys
 
-    def declare(self, name: str, value: Array) -> Value:
+    def declare(self, name: str, value: Array) -> HostValue:
         """Every member declares every key; the value of member 0 counts, and the others wait for it alone.
 
         Raises ShapeError where this member's shape or element type differs from member 0's.
@@ -144,8 +144,8 @@ class Group(Waiting):
         """The bytes of the segment of a value."""
         return nbytes
 
-    def _make(self, number: int, name: str, array: Array, segment: Segment, lifter: int) -> Value:
-        return Value(number, name, array, segment, self.me, self.members, lifter)
+    def _make(self, number: int, name: str, array: Array, segment: Segment, lifter: int) -> HostValue:
+        return HostValue(number, name, array, segment, self.me, self.members, lifter)
 
     # -- the level above
 
@@ -159,13 +159,13 @@ class Group(Waiting):
             sent, received = said[self.members].popleft()
         return sent, received
 
-    def _declared(self, value: Value, error: MezzoError | None) -> None:
+    def _declared(self, value: HostValue, error: MezzoError | None) -> None:
         """The level above knows a key of which this member speaks."""
         reason = "" if error is None else error.message
         self.mesh.note(self.mesh.members, {"is": "ready", "name": value.name, "reason": reason})
         value.ready, value.error = error is None, error
 
-    def _lifted(self, value: Value, pushed: bool, error: MezzoError | None) -> None:
+    def _lifted(self, value: HostValue, pushed: bool, error: MezzoError | None) -> None:
         """The level above has answered."""
         if error is not None:
             self.fail(error)
@@ -180,7 +180,7 @@ class Group(Waiting):
 
     # -- operations
 
-    def start(self, operation: Operation) -> Operation:
+    def start(self, operation: ValueOperation) -> ValueOperation:
         """Begin an operation, now or when those before it on its key allow."""
         value = operation.value
         with self._lock:
@@ -193,7 +193,7 @@ class Group(Waiting):
             self._make_calls()
         return operation
 
-    def _advance(self, value: Value) -> None:
+    def _advance(self, value: HostValue) -> None:
         """Go on with the operations of a key, as far as its rounds allow."""
         queue = value.queue
         while queue and (not value.busy or queue[0].begun):
@@ -218,7 +218,7 @@ class Group(Waiting):
             queue.popleft()
             self._end(operation, None)
 
-    def _fetch(self, value: Value, operation: Operation, rows: Array) -> None:
+    def _fetch(self, value: HostValue, operation: ValueOperation, rows: Array) -> None:
         """Only these rows come from the level above, and go to where they are wanted."""
         assert self._above is not None
         outs, operation.outs = operation.outs, ()
@@ -231,7 +231,7 @@ class Group(Waiting):
 
         self._above.fetch(value, rows, found.reshape(len(rows), -1).view(np.uint8), ended)
 
-    def _begin(self, value: Value, operation: Operation) -> None:
+    def _begin(self, value: HostValue, operation: ValueOperation) -> None:
         """Bring this member's operand of the next round to its place, and say so."""
         values, step = operation.values, value.step
         if value.lone:
@@ -257,7 +257,7 @@ class Group(Waiting):
         value.busy, value.priority = True, operation.priority
         self._execute(self._machine.handle(Ready(self.me, value.number, step)), value, place)
 
-    def _lift_alone(self, value: Value, operation: Operation) -> None:
+    def _lift_alone(self, value: HostValue, operation: ValueOperation) -> None:
         """Nobody else is here to sum with. A pushpull's one operand goes up from where it lies: it belongs to the store
         until the pull has ended, which is later."""
         assert self._above is not None
@@ -271,19 +271,19 @@ class Group(Waiting):
         wanted = operation.pull or not self._above.newest
         self._above.lift(value, given, wanted, operation.priority, partial(self._lifted, value, True))
 
-    def _slot(self, value: Value, which: int) -> Slot:
+    def _slot(self, value: HostValue, which: int) -> Slot:
         while len(value.slots) <= which:
             value.slots.append(Slot(self._share(value.nbytes), value.shape, value.dtype))
         return value.slots[which]
 
-    def _execute(self, instructions: Sequence[Instruction], value: Value, place: tuple[int, int] = (0, 0)) -> None:
+    def _execute(self, instructions: Sequence[Instruction], value: HostValue, place: tuple[int, int] = (0, 0)) -> None:
         for instruction in instructions:
             kind = instruction.__class__
-            if kind is Tell:
+            if kind is HostTell:
                 self._tell(instruction, place)  # type: ignore[arg-type]
-            elif kind is Reduce:
+            elif kind is HostReduce:
                 self.moved += value.reduce(self.rule)
-                self._execute(self._machine.handle(Done(self.me, value.number, value.step)), value)
+                self._execute(self._machine.handle(HostDone(self.me, value.number, value.step)), value)
             elif kind is Complete:
                 if self.me < self.members:
                     value.operands[value.step & 1][self.me] = None  # it may be the user's
@@ -292,10 +292,10 @@ class Group(Waiting):
             elif kind is Lift:
                 assert self._above is not None
                 self._above.lift(value, value.stored, True, value.priority, partial(self._lifted, value, True))
-            elif kind is Fail:
+            elif kind is HostFail:
                 self._fail(value, instruction.members)  # type: ignore[union-attr]
 
-    def _tell(self, instruction: Tell, place: tuple[int, int]) -> None:
+    def _tell(self, instruction: HostTell, place: tuple[int, int]) -> None:
         event = instruction.event
         if isinstance(event, Ready):
             self.mesh.tell(instruction.to, READY, event.key, event.step, *place)
@@ -303,11 +303,11 @@ class Group(Waiting):
         more = 0
         if isinstance(event, Hopeless):
             more = event.gone
-        elif isinstance(event, Done) and self._above is not None:
+        elif isinstance(event, HostDone) and self._above is not None:
             more = max(-URGENT, min(URGENT, self._values[event.key].priority)) + URGENT
         self.mesh.tell(instruction.to, KINDS[event.__class__], event.key, event.step, 0, more)
 
-    def _fail(self, value: Value, members: Sequence[int]) -> None:
+    def _fail(self, value: HostValue, members: Sequence[int]) -> None:
         """No further round of this key will be complete."""
         value.error = PeerError(
             f"{self._names(members)} left before round {value.step} of key {value.name!r}, which this worker has begun",
@@ -337,8 +337,8 @@ class Group(Waiting):
                     )
             elif kind == LEAVE:
                 self._left.add(tag.member)
-                for instruction in self._machine.handle(Left(tag.member)):
-                    about = instruction.event if isinstance(instruction, Tell) else instruction
+                for instruction in self._machine.handle(HostLeft(tag.member)):
+                    about = instruction.event if isinstance(instruction, HostTell) else instruction
                     self._execute((instruction,), self._values[about.key])
             elif kind == ABOVE:
                 assert self._above is not None
@@ -368,7 +368,7 @@ class Group(Waiting):
         elif kind == DONE:
             if self._above is not None:
                 value.priority = more - URGENT
-            event = Done(member, key, step)
+            event = HostDone(member, key, step)
         elif kind == FINAL:
             event = Final(member, key, step)
         else:
@@ -377,7 +377,7 @@ class Group(Waiting):
         if value.queue and not value.busy:
             self._advance(value)
 
-    def _view(self, value: Value, member: int, number: int, offset: int) -> Array:
+    def _view(self, value: HostValue, member: int, number: int, offset: int) -> Array:
         """The operand of another member."""
         view = self._foreign[member, number].array(offset, (value.flat.size,), value.dtype)
         value.views[member, number, offset] = view
@@ -461,5 +461,5 @@ class Group(Waiting):
         if late is not None and error is None:
             raise late
 
-    def _missing(self, value: Value) -> Sequence[int]:
+    def _missing(self, value: HostValue) -> Sequence[int]:
         return self._machine.missing(value.number)

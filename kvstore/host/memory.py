@@ -85,7 +85,7 @@ def attach(number: int, fd: int) -> Segment:
     return Segment(number, memory, size, np.frombuffer(memory, np.uint8).ctypes.data)
 
 
-class Places:
+class SharedPlaces:
     """Where arrays lie: the segments of this member that were given out, by address.
 
     >>> places = Places()

@@ -6,13 +6,13 @@ import numpy as np
 
 from ...ops.types import Array
 from ..states import Saved
-from ..updater import Rule
+from ..updater import UpdateRule
 from . import memory
 from .group import DROP, Group
-from .values import Value
+from .values import HostValue
 
 
-def take_rule(group: Group, rule: Rule, saved: Saved | None = None) -> None:
+def take_rule(group: Group, rule: UpdateRule, saved: Saved | None = None) -> None:
     """From now on rounds step by this rule, from these states on. All members call it between the same rounds."""
     with group._lock:
         group._check()
@@ -24,7 +24,7 @@ def take_rule(group: Group, rule: Rule, saved: Saved | None = None) -> None:
             value.updates = 0 if saved is None else saved.updates.get(value.name, 0)
 
 
-def gather(group: Group, rule: Rule) -> Saved:
+def gather(group: Group, rule: UpdateRule) -> Saved:
     """The states of all parts, for member 0; all members call it."""
     with group._lock:
         group._check()
@@ -52,7 +52,7 @@ def gather(group: Group, rule: Rule) -> Saved:
     return saved
 
 
-def _widened(value: Value, state: Array) -> Array:
+def _widened(value: HostValue, state: Array) -> Array:
     """A state of the whole value, with this member's part of it."""
     made = np.zeros(value.shape, value.dtype)
     made.reshape(-1)[value.part] = state

@@ -24,13 +24,13 @@ from ..protocol.consistency import Consistency
 from ..protocol.keys import element
 from ..states import Saved
 from ..store import Stats
-from ..updater import Rule
+from ..updater import UpdateRule
 from . import memory
 from .backend import HostStore
 from .group import DROP, Group
 from .memory import Segment
 from .mesh import Mesh, Tag
-from .values import Operation, Value
+from .values import HostValue, ValueOperation
 
 CLOCK = DROP + 1  # a kind of tag: a member has pushed
 SHORTEST, LONGEST = 20e-6, 1e-3  # seconds between tries to get a lock
@@ -40,7 +40,7 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // memory.ALIGN) * memory.ALIGN
 
 
-class SharedValue(Value):
+class SharedValue(HostValue):
     """A value that all members change; behind it lie how often each has pushed, and how many steps there were."""
 
     clocks: Array
@@ -53,7 +53,7 @@ class SharedValue(Value):
         self.steps = self.segment.array(_aligned(self.nbytes) + 8 * members, (1,), np.dtype(np.int64))
 
 
-class RelaxedOperation(Operation):
+class RelaxedOperation(ValueOperation):
     """A pull without a place to go to gets a copy: the value itself changes at any time."""
 
     __slots__ = ("answer",)
@@ -91,7 +91,7 @@ class RelaxedGroup(Group):
     def _size(self, nbytes: int) -> int:
         return _aligned(nbytes) + 8 * self.members + 8
 
-    def _make(self, number: int, name: str, array: Array, segment: Segment, lifter: int) -> Value:
+    def _make(self, number: int, name: str, array: Array, segment: Segment, lifter: int) -> HostValue:
         made = SharedValue(number, name, array, segment, self.me, self.members, lifter)
         made.share(array, self.members)
         if self.rule is not None and self.me == 0:
@@ -132,13 +132,13 @@ class RelaxedGroup(Group):
 
     # -- operations
 
-    def start(self, operation: Operation) -> Operation:
+    def start(self, operation: ValueOperation) -> ValueOperation:
         with self._lock:
             if not self._driver and self.failure is None and not self._closed:
                 self._handle(self.mesh.receive(0))  # has anybody died?
         return super().start(operation)
 
-    def _advance(self, value: Value) -> None:
+    def _advance(self, value: HostValue) -> None:
         assert isinstance(value, SharedValue)
         queue = value.queue
         while queue:
@@ -175,20 +175,20 @@ class RelaxedGroup(Group):
         slowest = min(int(clock) for member, clock in enumerate(value.clocks) if member not in self._left)
         return int(value.clocks[self.me]) - slowest
 
-    def _missing(self, value: Value) -> Sequence[int]:
+    def _missing(self, value: HostValue) -> Sequence[int]:
         assert isinstance(value, SharedValue)
         mine = int(value.clocks[self.me])
         others = [m for m in self._others() if m not in self._left]
         return [m for m in others if not self.consistency.may_go(mine, int(value.clocks[m]))]
 
-    def _why_late(self, value: Value, missing: str) -> tuple[str, str]:
+    def _why_late(self, value: HostValue, missing: str) -> tuple[str, str]:
         assert isinstance(value, SharedValue)
         ahead = f"{self._names([self.me])} is {self._ahead(value)} pushes of key {value.name!r} ahead of {missing}"
         why = f"{ahead} for {self.deadline:g} s, and the store is {self.consistency}"
         return why, "; a longer wait is deadline=, a looser store staleness="
 
     @contextmanager
-    def _locked(self, value: Value, how: int) -> Iterator[None]:
+    def _locked(self, value: HostValue, how: int) -> Iterator[None]:
         """While no other process changes the value. Raises DeadlineError where one does for too long."""
         end, pause = 0.0, SHORTEST
         while True:
@@ -211,7 +211,7 @@ class RelaxedGroup(Group):
 
     # -- optimizers
 
-    def _give_states(self, value: Value, rule: Rule, saved: Saved | None) -> None:
+    def _give_states(self, value: HostValue, rule: UpdateRule, saved: Saved | None) -> None:
         """Member 0 makes the states of a key for all."""
         states = rule.states(value.name, value.stored)
         if saved is not None:
@@ -237,7 +237,7 @@ class RelaxedGroup(Group):
         size = _aligned(count * dtype.itemsize)
         return {name: segment.array(i * size, (count,), dtype) for i, name in enumerate(names)}
 
-    def take_rule(self, rule: Rule, saved: Saved | None) -> None:
+    def take_rule(self, rule: UpdateRule, saved: Saved | None) -> None:
         """From now on pushes step by this rule. All members have called it when it begins, and none goes on before
         member 0 has made the states."""
         with self._lock:
@@ -247,7 +247,7 @@ class RelaxedGroup(Group):
         self.together("states", None)
         self.rule = rule
 
-    def gather(self, rule: Rule) -> Saved:
+    def gather(self, rule: UpdateRule) -> Saved:
         """All states, while nobody pushes: all members call it."""
         self.together("save_optimizer_states", None)
         values = list(self._values.values())
@@ -271,10 +271,10 @@ class RelaxedStore(HostStore):
     group: RelaxedGroup
     operation = RelaxedOperation
 
-    def _take(self, rule: Rule, saved: Saved | None = None) -> None:
+    def _take(self, rule: UpdateRule, saved: Saved | None = None) -> None:
         self.group.take_rule(rule, saved)
 
-    def _gather(self, rule: Rule) -> Saved:
+    def _gather(self, rule: UpdateRule) -> Saved:
         return self.group.gather(rule)
 
     def stats(self) -> Stats:

@@ -11,7 +11,7 @@ import numpy as np
 from ...ops.errors import MezzoError
 from ...ops.types import Array
 from ..protocol.keys import cut
-from ..updater import Rule
+from ..updater import UpdateRule
 from .memory import ALIGN, Segment
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ WHOLE = 64 << 10  # bytes: up to here every member sums all of a value for itsel
 BLOCK = 256 << 10  # bytes that stay in a cache while several operands are added
 
 
-class Value:
+class HostValue:
     """One key as a member of a host sees it.
 
     `stored` is the value: of a small one (`alone`) every member has its own, a large one lies in shared memory once,
@@ -56,7 +56,7 @@ class Value:
         self.views: dict[tuple[int, int, int], Array] = {}  # operands of others, by member, segment and byte
         self.step = 1  # the round under way or, if not busy, the next
         self.busy = False  # this member's operand is in a round that is not complete
-        self.queue: deque[Operation] = deque()
+        self.queue: deque[ValueOperation] = deque()
         self.error: MezzoError | None = None
         self.states: dict[str, Array] = {}  # of the part
         self.updates = 0
@@ -69,7 +69,7 @@ class Value:
             return 0, 0
         return cut(self.nbytes, len(self.reducers), ALIGN)[self.reducers.index(me)]
 
-    def reduce(self, rule: Rule | None) -> int:
+    def reduce(self, rule: UpdateRule | None) -> int:
         """Sum this member's part of the operands in the order of members, and store it or step by it; the bytes that
         were read and written."""
         operands, out = self.operands[self.step & 1], self.flat
@@ -124,7 +124,7 @@ class Slot:
         self.flat = self.array.reshape(-1)
 
 
-class Operation:
+class ValueOperation:
     """A push, a pull or both, of one member: the ticket of a backend."""
 
     __slots__ = (
@@ -134,7 +134,7 @@ class Operation:
     def __init__(
         self,
         group: Group,
-        value: Value,
+        value: HostValue,
         values: Sequence[Array],
         outs: Sequence[Array],
         pull: bool,

@@ -17,9 +17,9 @@ from typing import Any
 
 from ...ops.errors import DeadlineError, ExecutionError, InputError, MezzoError, PeerError
 from ...runtime.engine import engine
-from .above import Above
 from .mesh import FIRST, Mesh, Tag
-from .values import Operation, Value
+from .upper_tier import UpperTier
+from .values import HostValue, ValueOperation
 
 BARRIER = FIRST  # a kind of tag
 PATIENCE = 1.0  # seconds between looks at the clock
@@ -29,7 +29,7 @@ SLICE = 0.02  # seconds that a workload of the engine drives before it lets othe
 class Waiting:
     """What a group needs for it. Methods that begin with `_` are called under the lock."""
 
-    def __init__(self, mesh: Mesh, ranks: Sequence[int], deadline: float, where: str, above: Above | None) -> None:
+    def __init__(self, mesh: Mesh, ranks: Sequence[int], deadline: float, where: str, above: UpperTier | None) -> None:
         self.me, self.members = mesh.me, len(ranks)
         self.ranks, self.deadline, self.where = tuple(ranks), deadline, where
         self.mesh = mesh
@@ -38,7 +38,7 @@ class Waiting:
         if above is not None:
             mesh.share(above.loop)
         self._lock = allocate_lock()
-        self._values: dict[int, Value] = {}
+        self._values: dict[int, HostValue] = {}
         self._driver = 0  # the thread that receives
         self._sleepers: list[LockType] = []
         self._calls: list[Callable[[], None]] = []  # to be made when the lock is free
@@ -56,7 +56,7 @@ class Waiting:
         """Others have said this."""
         raise NotImplementedError
 
-    def _missing(self, value: Value) -> Sequence[int]:
+    def _missing(self, value: HostValue) -> Sequence[int]:
         """Whom the operations of a key wait for."""
         raise NotImplementedError
 
@@ -66,7 +66,7 @@ class Waiting:
         ranks = [str(self.ranks[m]) for m in members]
         return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks)}"
 
-    def _check(self, value: Value | None = None) -> None:
+    def _check(self, value: HostValue | None = None) -> None:
         if self.failure is not None:
             raise self.failure
         if self._closed:
@@ -86,7 +86,7 @@ class Waiting:
 
     # -- waiting
 
-    def drive(self, operation: Operation) -> None:
+    def drive(self, operation: ValueOperation) -> None:
         """Until an operation has ended. Raises DeadlineError that names who is missing."""
         with self._lock:
             patience, end = min(PATIENCE, self.deadline), 0.0
@@ -125,12 +125,12 @@ class Waiting:
             self._until(ready, lambda: (what, ()))
         self._make_calls()
 
-    def _late(self, value: Value) -> DeadlineError:
+    def _late(self, value: HostValue) -> DeadlineError:
         missing = self._missing(value)
         why, hint = self._why_late(value, self._names(missing) if missing else "what the servers answer")
         return DeadlineError(why, where=self.where, hint=f"every worker must push to the key{hint}")
 
-    def _why_late(self, value: Value, missing: str) -> tuple[str, str]:
+    def _why_late(self, value: HostValue, missing: str) -> tuple[str, str]:
         """What has not ended, and how that could be prevented."""
         why = f"round {value.step} of key {value.name!r} is not complete after {self.deadline:g} s; missing {missing}"
         return why, " equally often; a longer wait is deadline="
@@ -176,7 +176,7 @@ class Waiting:
         while self._calls:
             self._calls.pop(0)()
 
-    def _end(self, operation: Operation, error: BaseException | None) -> None:
+    def _end(self, operation: ValueOperation, error: BaseException | None) -> None:
         operation.ended, operation.error = True, error
         operation.values = operation.outs = ()  # a handle that somebody keeps does not keep the arrays
         calls, operation.calls = operation.calls, None
@@ -190,7 +190,7 @@ class Waiting:
 
     # -- telling others of this process
 
-    def call_at_end(self, operation: Operation, call: Callable[[BaseException | None], None]) -> None:
+    def call_at_end(self, operation: ValueOperation, call: Callable[[BaseException | None], None]) -> None:
         with self._lock:
             if not operation.ended:
                 if operation.calls is None:
@@ -255,7 +255,7 @@ class Waiting:
 
     # -- what has not ended
 
-    def _busy(self) -> list[Value]:
+    def _busy(self) -> list[HostValue]:
         return [v for v in self._values.values() if v.error is None and (v.busy or v.queue)]
 
     def _unfinished(self) -> tuple[str, Sequence[int]]:

@@ -43,7 +43,7 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class HandshakeReceived:
     """Bytes have come, at most `wanted`."""
 
     data: bytes
@@ -56,7 +56,7 @@ class Broke:
     reason: str
 
 
-Event = Began | Came | Broke
+Event = Began | HandshakeReceived | Broke
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,14 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class HandshakeRefuse:
     """Close the connection, when what was said before has left: it is no member of the job."""
 
     reason: str
     hint: str = ""
 
 
-Instruction = Say | Open | Refuse
+Instruction = Say | Open | HandshakeRefuse
 
 
 class Handshake:
@@ -121,7 +121,7 @@ class Handshake:
                 return self._began()
             case Broke(reason):
                 return self._refuse(reason, "is this the right port, and the same Mezzo on every host?")
-            case Came(data):
+            case HandshakeReceived(data):
                 if len(data) > self.wanted:
                     return self._refuse(f"{len(data)} bytes where {self.wanted} were wanted")
                 self._got += data
@@ -181,4 +181,4 @@ class Handshake:
 
     def _refuse(self, reason: str, hint: str = "") -> tuple[Instruction, ...]:
         self.over = True
-        return (Refuse(reason, hint),)
+        return (HandshakeRefuse(reason, hint),)

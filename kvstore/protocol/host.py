@@ -30,7 +30,7 @@ class Ready(NamedTuple):
     step: int
 
 
-class Done(NamedTuple):
+class HostDone(NamedTuple):
     """This member has reduced its part."""
 
     member: int
@@ -55,26 +55,26 @@ class Hopeless(NamedTuple):
     gone: int
 
 
-class Left(NamedTuple):
+class HostLeft(NamedTuple):
     """This member has closed its store in good order, after all its rounds: it takes part in no further one."""
 
     member: int
 
 
-Telling = Ready | Done | Final | Hopeless
-Event = Telling | Left
+Telling = Ready | HostDone | Final | Hopeless
+Event = Telling | HostLeft
 
 # -------------------------------------------------------------------------------------------------- what to do then
 
 
-class Tell(NamedTuple):
+class HostTell(NamedTuple):
     """Pass this event of ours on to these members."""
 
     event: Telling
     to: tuple[int, ...]
 
 
-class Reduce(NamedTuple):
+class HostReduce(NamedTuple):
     """Sum this member's part of the operands; then say Done."""
 
     key: int
@@ -95,7 +95,7 @@ class Complete(NamedTuple):
     step: int
 
 
-class Fail(NamedTuple):
+class HostFail(NamedTuple):
     """The round that this member has begun will never be complete, since these members have left."""
 
     key: int
@@ -103,14 +103,14 @@ class Fail(NamedTuple):
     members: tuple[int, ...]
 
 
-Instruction = Tell | Reduce | Lift | Complete | Fail
+Instruction = HostTell | HostReduce | Lift | Complete | HostFail
 
 
 # ------------------------------------------------------------------------------------------------------ the machine
 
 
 @dataclass(slots=True)
-class _Key:
+class _HostKey:
     """The round under way (from 1), and who has said what about it; sets of members are bits."""
 
     reducers: int
@@ -147,17 +147,17 @@ class Host:
         self.me, self.members = me, members
         self._mine, self._all = 1 << me, (1 << members) - 1
         self._left = 0
-        self._keys: dict[int, _Key] = {}
+        self._keys: dict[int, _HostKey] = {}
 
     def declare(self, key: int, reducers: Iterable[int] | None = None, lifter: int = -1) -> None:
         """A key is reduced by these members, each its part; by None, every member reduces all of it for itself."""
         others = self._others()
         if reducers is None:
-            self._keys[key] = _Key(self._mine, -1, others, ())
+            self._keys[key] = _HostKey(self._mine, -1, others, ())
             return
         some = sorted(set(reducers))
         after = others if lifter < 0 else (lifter,) if lifter != self.me else ()
-        self._keys[key] = _Key(sum(1 << m for m in some), lifter, tuple(m for m in some if m != self.me), after)
+        self._keys[key] = _HostKey(sum(1 << m for m in some), lifter, tuple(m for m in some if m != self.me), after)
 
     def step(self, key: int) -> int:
         """The round under way."""
@@ -171,7 +171,7 @@ class Host:
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
         """What to do now. Raises MezzoError for what no member says in good order; nothing has changed then."""
-        if isinstance(event, Left):
+        if isinstance(event, HostLeft):
             self._left |= 1 << event.member
             return tuple(made for key, at in self._keys.items() for made in self._doubt(at, key))
         member, key = event.member, event.key
@@ -185,31 +185,31 @@ class Host:
             return self._give_up(at, key, event.step, event.gone)
         if event.step != at.step:
             raise self._unexpected(at, event)
-        if isinstance(event, Done):
+        if isinstance(event, HostDone):
             if not at.reducers & bit or at.done & bit or (mine and at.ready != self._all):
                 raise self._unexpected(at, event)
             at.done |= bit
-            told = (Tell(event, at.after),) if mine and at.after else ()
+            told = (HostTell(event, at.after),) if mine and at.after else ()
             return told + self._reduced(at, key) if at.done == at.reducers else told
         if member != at.lifter or (mine and at.done != at.reducers):
             raise self._unexpected(at, event)
-        told = (Tell(event, self._others()),) if mine else ()
+        told = (HostTell(event, self._others()),) if mine else ()
         return told + self._complete(at, key)
 
-    def _begin(self, at: _Key, event: Ready) -> tuple[Instruction, ...]:
+    def _begin(self, at: _HostKey, event: Ready) -> tuple[Instruction, ...]:
         """This member's operand is ready."""
         if event.step != at.step or at.begun:
             raise self._unexpected(at, event)
         at.begun = True
         at.ready |= self._mine
-        told = (Tell(event, at.before),) if at.before else ()
+        told = (HostTell(event, at.before),) if at.before else ()
         if at.ready == self._all and at.reducers & self._mine:
-            return (*told, Reduce(event.key, event.step))
+            return (*told, HostReduce(event.key, event.step))
         if self._left or at.doomed:
             return told + self._doubt(at, event.key)
         return told
 
-    def _join(self, at: _Key, event: Ready) -> tuple[Instruction, ...]:
+    def _join(self, at: _HostKey, event: Ready) -> tuple[Instruction, ...]:
         """Another member's operand is ready."""
         _, key, step = event
         bit = 1 << event.member
@@ -220,22 +220,22 @@ class Host:
             raise self._unexpected(at, event)
         at.ready |= bit
         if at.ready == self._all:
-            return (Reduce(key, step),)
+            return (HostReduce(key, step),)
         return self._doubt(at, key) if self._left else ()
 
-    def _reduced(self, at: _Key, key: int) -> tuple[Instruction, ...]:
+    def _reduced(self, at: _HostKey, key: int) -> tuple[Instruction, ...]:
         """Every part of the sum is in its place."""
         if at.lifter < 0:
             return self._complete(at, key)
         return (Lift(key, at.step),) if at.lifter == self.me else ()
 
-    def _complete(self, at: _Key, key: int) -> tuple[Instruction, ...]:
+    def _complete(self, at: _HostKey, key: int) -> tuple[Instruction, ...]:
         made = Complete(key, at.step)
         at.step += 1
         at.ready, at.ahead, at.done, at.begun = at.ahead, 0, 0, False
         return (made, *self._doubt(at, key)) if self._left or at.doomed else (made,)
 
-    def _needed(self, at: _Key) -> int:
+    def _needed(self, at: _HostKey) -> int:
         """Who must still say something, as bits."""
         needed = self._all & ~at.ready if at.reducers & self._mine else 0
         if at.lifter in (-1, self.me):
@@ -244,25 +244,25 @@ class Host:
             needed |= 1 << at.lifter
         return needed & ~self._mine
 
-    def _doubt(self, at: _Key, key: int) -> tuple[Instruction, ...]:
+    def _doubt(self, at: _HostKey, key: int) -> tuple[Instruction, ...]:
         """Give a round up that somebody has begun, where it needs one who has left."""
         if at.hopeless:
-            return (Fail(key, at.step, _numbers(at.gone)),) if at.begun else ()
+            return (HostFail(key, at.step, _numbers(at.gone)),) if at.begun else ()
         gone = self._needed(at) & self._left
         return self._give_up(at, key, at.step, gone) if gone and at.ready else ()
 
-    def _give_up(self, at: _Key, key: int, step: int, gone: int) -> tuple[Instruction, ...]:
+    def _give_up(self, at: _HostKey, key: int, step: int, gone: int) -> tuple[Instruction, ...]:
         """The round `step`, which is the one under way or the next, will never be complete."""
         if at.doomed:
             return ()
         at.doomed, at.gone = step, gone
-        told = (Tell(Hopeless(self.me, key, step, gone), self._others()),) if at.reducers & self._mine else ()
-        return (*told, Fail(key, step, _numbers(gone))) if at.begun and at.hopeless else told
+        told = (HostTell(Hopeless(self.me, key, step, gone), self._others()),) if at.reducers & self._mine else ()
+        return (*told, HostFail(key, step, _numbers(gone))) if at.begun and at.hopeless else told
 
     def _others(self) -> tuple[int, ...]:
         return tuple(m for m in range(self.members) if m != self.me)
 
-    def _unexpected(self, at: _Key, event: Event) -> MezzoError:
+    def _unexpected(self, at: _HostKey, event: Event) -> MezzoError:
         return MezzoError(
             f"{event} does not follow what was said before: round {at.step} is under way, ready are "
             f"{list(_numbers(at.ready))}, done {list(_numbers(at.done))}",

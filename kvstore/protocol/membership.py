@@ -15,7 +15,20 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from .messages import NOBODY, Barrier, Bye, Failed, Heartbeat, Hello, Message, Refused, Role, Stats, Welcome, named
+from .messages import (
+    NOBODY,
+    Barrier,
+    Bye,
+    Failed,
+    Heartbeat,
+    Hello,
+    Message,
+    Refused,
+    Role,
+    ServerStats,
+    Welcome,
+    named,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +55,17 @@ class TurnedAway:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
+class MemberTicked:
     """Time has passed; seconds of a clock that only this event tells. A tick a second is enough."""
 
     now: float
 
 
-Event = Said | Closed | TurnedAway | Ticked
+Event = Said | Closed | TurnedAway | MemberTicked
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class MemberTell:
     """Send this message."""
 
     peer: int
@@ -73,7 +86,7 @@ class End:
     failure: Failed | None = None
 
 
-Instruction = Tell | Close | End
+Instruction = MemberTell | Close | End
 
 
 @dataclass(slots=True)
@@ -134,7 +147,7 @@ class Membership:
                 self._strangers += 1
                 self._stranger = reason
                 return ()
-            case Ticked(now):
+            case MemberTicked(now):
                 return tuple(self._ticked(now))
 
     def _said(self, peer: int, message: Message) -> Iterable[Instruction]:
@@ -154,14 +167,14 @@ class Membership:
                 return self._bye(member, message)
             case Failed():
                 return self._fail(message)
-            case Stats():
-                return [Tell(peer, Stats({"members": len(self._members), "barriers": self._released}))]
+            case ServerStats():
+                return [MemberTell(peer, ServerStats({"members": len(self._members), "barriers": self._released}))]
         return self._refuse(peer, f"said {type(message).__name__} to the scheduler")
 
     def _refuse(self, peer: int, reason: str, hint: str = "") -> list[Instruction]:
         """The request of a member, or a process that is none and is sent away."""
         away = [] if peer in self._members else [Close(peer)]
-        return [Tell(peer, Refused(reason, hint)), *away]
+        return [MemberTell(peer, Refused(reason, hint)), *away]
 
     # --------------------------------------------------------------------------------------------------- gathering
 
@@ -227,7 +240,7 @@ class Membership:
                 del self._members[peer]
                 return self._refuse(peer, f"no worker runs on host {member.hello.host!r}")
             member.rank = hosts.index(member.hello.host)
-        return [Tell(peer, replace(job, rank=member.rank))]
+        return [MemberTell(peer, replace(job, rank=member.rank))]
 
     def _missing(self) -> Failed:
         """What to say when not all have come in time."""
@@ -260,7 +273,7 @@ class Membership:
         """Open every barrier that waits for nobody any more."""
         made = list[Instruction]()
         for name in [name for name in self._barriers if not self._awaited(name)]:
-            made += [Tell(peer, Barrier(name, rank)) for rank, peer in sorted(self._barriers.pop(name).items())]
+            made += [MemberTell(peer, Barrier(name, rank)) for rank, peer in sorted(self._barriers.pop(name).items())]
             self._since.pop(name, None)
             self._released += 1
         return made
@@ -277,7 +290,7 @@ class Membership:
         if all(worker.left for _, worker in self._role("worker")):
             self._ended = True
             others = [(p, m) for p, m in self._members.items() if m.hello.role != "worker" and not m.left]
-            made: list[Instruction] = [Tell(peer, Bye(other.rank)) for peer, other in others]
+            made: list[Instruction] = [MemberTell(peer, Bye(other.rank)) for peer, other in others]
             return [*made, *(Close(peer) for peer in self._members), End()]
         if member.hello.role == "server":
             return self._blame(member, "left while workers need it")
@@ -302,7 +315,7 @@ class Membership:
     def _fail(self, failure: Failed) -> Iterable[Instruction]:
         self._ended = True
         here = [peer for peer, member in self._members.items() if not member.left]
-        made: list[Instruction] = [Tell(peer, failure) for peer in here]
+        made: list[Instruction] = [MemberTell(peer, failure) for peer in here]
         return [*made, *(Close(peer) for peer in self._members), End(failure)]
 
     def _ticked(self, now: float) -> Iterable[Instruction]:

@@ -158,7 +158,7 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class ServerStats:
     """Asks for, or tells, what a process has counted: rounds, pushes, "staleness 2"..."""
 
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -210,7 +210,7 @@ Message = (
     | States
     | Slices
     | Barrier
-    | Stats
+    | ServerStats
     | Refused
     | Failed
     | Heartbeat

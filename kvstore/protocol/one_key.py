@@ -10,7 +10,7 @@ from typing import Literal
 from . import serving as s
 from .consistency import Consistency
 from .keys import ALIGNMENT
-from .serving import Acknowledge, Add, Apply, Arrived, Asked, Declared, Due, Instruction, Opened, Receive, Send
+from .serving import Acknowledge, Add, Apply, Arrived, Asked, Due, Instruction, KeyDeclared, Opened, Send, ServerReceive
 
 Into = Literal["sum", "staging", "value"]
 
@@ -30,7 +30,7 @@ class Refusal(Exception):
 
 
 @dataclass(slots=True)
-class Stream:
+class KeyStream:
     """What a rank is sending, be it new or a repetition."""
 
     step: int
@@ -39,7 +39,7 @@ class Stream:
 
 
 @dataclass(slots=True)
-class Pushed:
+class KeyPushed:
     """The newest push of one rank, over however many connections it has come."""
 
     step: int
@@ -72,7 +72,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class KeyRule:
     """What rounds that open now do."""
 
     consistency: Consistency
@@ -84,12 +84,12 @@ class Rule:
 class OneKey:
     """The state of one key; `clocks` has the last counted push of every rank that takes part."""
 
-    declared: Declared
+    declared: KeyDeclared
     version: int  # the last round (or, where pushes count one by one, how many of them) applied; -1: no value yet
     clocks: dict[int, int]
     counts: Counter[str]  # of the server
-    streams: dict[int, Stream] = field(default_factory=dict[int, Stream])
-    pushes: dict[int, Pushed] = field(default_factory=dict[int, Pushed])
+    streams: dict[int, KeyStream] = field(default_factory=dict[int, KeyStream])
+    pushes: dict[int, KeyPushed] = field(default_factory=dict[int, KeyPushed])
     waits: dict[int, Wait] = field(default_factory=dict[int, Wait])
     round: Round | None = None
     stirred: bool = False  # since the last tick
@@ -101,7 +101,7 @@ class OneKey:
 
     # ---------------------------------------------------------------------------------------------------- requests
 
-    def opened(self, e: Opened, session: int, rule: Rule) -> list[Instruction]:
+    def opened(self, e: Opened, session: int, rule: KeyRule) -> list[Instruction]:
         """A frame of a push. Raises Refusal."""
         if not 0 <= e.lo <= e.hi <= self.nbytes:
             raise Refusal(f"bytes {e.lo} to {e.hi} do not lie in {self.nbytes}")
@@ -120,7 +120,7 @@ class OneKey:
         repeated = not e.lo and (push is None or not newest or push.arrived > 0)
         return made + self.answers(rule) if repeated else made
 
-    def pushed(self, e: s.Pushed, session: int, rule: Rule) -> list[Instruction]:
+    def pushed(self, e: s.Pushed, session: int, rule: KeyRule) -> list[Instruction]:
         """A push with its payload, in one frame if it ends where the key does. Raises Refusal."""
         rank, step, hi = e.rank, e.step, e.hi
         stream, push = self.streams.get(rank), self.pushes.get(rank)
@@ -140,9 +140,9 @@ class OneKey:
         push.arrived = stream.expect = hi
         push.added = push.early = 0
         self.waits[rank] = Wait(step, e.lane, e.pull, True)
-        return [Receive(rank, e.key, step, 0, hi, into), *self.progress(rank, rule)]
+        return [ServerReceive(rank, e.key, step, 0, hi, into), *self.progress(rank, rule)]
 
-    def _check(self, e: Opened, stream: Stream | None, session: int) -> None:
+    def _check(self, e: Opened, stream: KeyStream | None, session: int) -> None:
         """Whether a push may begin, be it new or a repetition. Raises Refusal."""
         if stream and stream.session == session and e.step <= stream.step:
             raise Refusal(f"rank {e.rank} pushed step {stream.step} already, and now step {e.step}")
@@ -151,7 +151,7 @@ class OneKey:
         if e.step < 0 or (e.step == 0 and e.rank != min(self.clocks)):
             raise Refusal(f"rank {e.rank} pushed step {e.step}: only the first rank gives the initial value")
 
-    def _begun(self, e: Opened, session: int, rule: Rule) -> Stream:
+    def _begun(self, e: Opened, session: int, rule: KeyRule) -> KeyStream:
         """A new push, or one that a lost connection had cut off, or an old one whose answer was lost."""
         push, clock = self.pushes.get(e.rank), self.clocks[e.rank]
         if push and push.step == e.step:
@@ -160,12 +160,12 @@ class OneKey:
         elif e.step <= clock and (e.step or self.version >= 0):
             self.counts["repeats"] += 1
         else:
-            self.pushes[e.rank] = Pushed(e.step, self._target(e, rule))
+            self.pushes[e.rank] = KeyPushed(e.step, self._target(e, rule))
         self.waits[e.rank] = Wait(max(e.step, clock), e.lane, e.pull, True)
-        self.streams[e.rank] = Stream(e.step, session)
+        self.streams[e.rank] = KeyStream(e.step, session)
         return self.streams[e.rank]
 
-    def _target(self, e: Opened | s.Pushed, rule: Rule) -> Into:
+    def _target(self, e: Opened | s.Pushed, rule: KeyRule) -> Into:
         """Where a new push goes; opens a round if need be."""
         if self.version < 0:
             if e.step or e.rank != min(self.clocks):
@@ -186,17 +186,17 @@ class OneKey:
             self.round = Round(e.step, sorted(self.clocks), how, not rule.elementwise)
         return "sum" if e.rank == self.round.ranks[0] else "staging"
 
-    def _received(self, e: Opened) -> Receive:
+    def _received(self, e: Opened) -> ServerReceive:
         """What to do with the payload of a frame."""
         push, at = self.pushes.get(e.rank), self.round
         if push is None or push.step != e.step or e.hi <= push.arrived:
-            return Receive(e.rank, e.key, e.step, e.lo, e.hi, "nothing", keep=e.hi)
+            return ServerReceive(e.rank, e.key, e.step, e.lo, e.hi, "nothing", keep=e.hi)
         keep = max(e.lo, push.arrived)
         if push.into == "staging" and at and push.step == at.step and max(0, self._reach(e.rank)) < e.hi:
             push.early = e.hi
-        return Receive(e.rank, e.key, e.step, e.lo, e.hi, push.into, keep, early=push.early > 0)
+        return ServerReceive(e.rank, e.key, e.step, e.lo, e.hi, push.into, keep, early=push.early > 0)
 
-    def asked(self, e: Asked, rule: Rule) -> list[Instruction]:
+    def asked(self, e: Asked, rule: KeyRule) -> list[Instruction]:
         """A pull. Raises Refusal."""
         if e.rank in self.waits:
             raise Refusal(f"rank {e.rank} asked again before it was answered")
@@ -210,7 +210,7 @@ class OneKey:
 
     # ---------------------------------------------------------------------------------------------------- progress
 
-    def arrived(self, e: Arrived, rule: Rule) -> list[Instruction]:
+    def arrived(self, e: Arrived, rule: KeyRule) -> list[Instruction]:
         """Bytes of a push are in memory."""
         push, stream = self.pushes.get(e.rank), self.streams.get(e.rank)
         if push is None or stream is None or not push.step == stream.step == e.step or e.upto > stream.expect:
@@ -223,7 +223,7 @@ class OneKey:
             push.early = 0
         return self.progress(e.rank, rule)
 
-    def progress(self, rank: int, rule: Rule) -> list[Instruction]:
+    def progress(self, rank: int, rule: KeyRule) -> list[Instruction]:
         """What became possible by bytes of this rank."""
         self.stirred = True
         push, made = self.pushes[rank], list[Instruction]()
@@ -299,7 +299,7 @@ class OneKey:
 
     # ----------------------------------------------------------------------------------------------------- answers
 
-    def answers(self, rule: Rule) -> list[Instruction]:
+    def answers(self, rule: KeyRule) -> list[Instruction]:
         """What can be answered now, by rank."""
         made, key = list[Instruction](), self.declared.key
         slowest = min(self.clocks.values(), default=0)
@@ -320,7 +320,7 @@ class OneKey:
                     made.append(Acknowledge(rank, key, wait.step, wait.lane))
         return made
 
-    def _ready(self, rank: int, wait: Wait, slowest: int, rule: Rule) -> int:
+    def _ready(self, rank: int, wait: Wait, slowest: int, rule: KeyRule) -> int:
         """How many bytes may be sent to somebody who waits; -1 where not even none."""
         if self.version < 0:
             push = self.pushes.get(min(self.clocks))
@@ -355,7 +355,7 @@ class OneKey:
         push = self.pushes.get(rank)
         return push is not None and push.arrived < self.nbytes
 
-    def left(self, rank: int, rule: Rule) -> list[Instruction]:
+    def left(self, rank: int, rule: KeyRule) -> list[Instruction]:
         """A rank takes part no more. What it pushed counts; what it did not is not waited for."""
         del self.clocks[rank]
         self.waits.pop(rank, None)

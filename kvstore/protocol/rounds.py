@@ -27,22 +27,22 @@ from typing import Any
 
 from .consistency import Consistency, Sequential
 from .messages import named
-from .one_key import OneKey, Refusal, Rule
+from .one_key import KeyRule, OneKey, Refusal
 from .serving import (
     Arrived,
     Asked,
     Configured,
-    Declared,
     Event,
-    Fail,
     Instruction,
     Joined,
+    KeyDeclared,
     Left,
     Opened,
     Pushed,
-    Receive,
     Refuse,
-    Ticked,
+    ServerFail,
+    ServerReceive,
+    ServerTicked,
 )
 
 
@@ -89,15 +89,15 @@ class Rounds:
     ) -> None:
         self._known = frozenset(ranks)
         self._ranks = set(self._known)
-        self._rule = Rule(consistency)
+        self._rule = KeyRule(consistency)
         self._deadline, self._grace = deadline, grace
         self._keys: dict[int, OneKey] = {}
         self._sessions: dict[tuple[int, int], _Session] = {}
         self._opened = 0  # sessions so far
         self._counts: Counter[str] = Counter()
-        self._failure: Fail | None = None
+        self._failure: ServerFail | None = None
         self._handlers: dict[type, Callable[[Any], Iterable[Instruction]]] = {
-            Declared: self._on_declared,
+            KeyDeclared: self._on_declared,
             Configured: self._on_configured,
             Joined: self._on_joined,
             Left: self._on_left,
@@ -105,7 +105,7 @@ class Rounds:
             Opened: self._on_opened,
             Arrived: self._on_arrived,
             Asked: self._on_asked,
-            Ticked: self._on_ticked,
+            ServerTicked: self._on_ticked,
         }
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
@@ -113,12 +113,12 @@ class Rounds:
         if self._failure:
             return ()
         made = tuple(self._handlers[event.__class__](event))
-        if made and made[-1].__class__ is Fail:
+        if made and made[-1].__class__ is ServerFail:
             self._failure = made[-1]
         return made
 
     @property
-    def failure(self) -> Fail | None:
+    def failure(self) -> ServerFail | None:
         """Why no event changes anything any more; who comes now is to be told."""
         return self._failure
 
@@ -146,7 +146,7 @@ class Rounds:
 
     def _dropped(self, e: Opened | Pushed, lo: int, refusal: Refusal) -> list[Instruction]:
         """A push that is refused, whose payload comes all the same."""
-        dropped = Receive(e.rank, e.key, e.step, lo, e.hi, "nothing", keep=e.hi)
+        dropped = ServerReceive(e.rank, e.key, e.step, lo, e.hi, "nothing", keep=e.hi)
         return [dropped, self._refused(e, e.key, e.step, refusal)]
 
     def _on_arrived(self, e: Arrived) -> Iterable[Instruction]:
@@ -172,14 +172,14 @@ class Rounds:
         return found
 
     def _refused(
-        self, e: Opened | Pushed | Asked | Declared | Configured | Joined, key: int, step: int, refusal: Refusal
+        self, e: Opened | Pushed | Asked | KeyDeclared | Configured | Joined, key: int, step: int, refusal: Refusal
     ) -> Refuse:
         self._counts["refused"] += 1
         return Refuse(e.rank, key, step, refusal.reason, refusal.hint, e.lane)
 
     # --------------------------------------------------------------------------------------------------- the rules
 
-    def _on_declared(self, e: Declared) -> Iterable[Instruction]:
+    def _on_declared(self, e: KeyDeclared) -> Iterable[Instruction]:
         if e.key in self._keys:
             return ()
         if not e.whole and not self._rule.elementwise:
@@ -196,7 +196,7 @@ class Rounds:
         if open_rounds:
             reason = f"a round of key {open_rounds[0].declared.name!r} is open"
             return [self._refused(e, 0, 0, Refusal(reason, "wait for every push before another optimizer is set"))]
-        self._rule = Rule(self._rule.consistency, True, e.elementwise)
+        self._rule = KeyRule(self._rule.consistency, True, e.elementwise)
         return ()
 
     # -------------------------------------------------------------------------------------------------- membership
@@ -238,14 +238,14 @@ class Rounds:
 
     def _lost(self, rank: int, session: _Session, reason: str) -> Iterable[Instruction]:
         session.lost = reason
-        return () if self._grace > 0 else [Fail((rank,), f"rank {rank} is lost: {reason}")]
+        return () if self._grace > 0 else [ServerFail((rank,), f"rank {rank} is lost: {reason}")]
 
-    def _on_ticked(self, e: Ticked) -> Iterable[Instruction]:
+    def _on_ticked(self, e: ServerTicked) -> Iterable[Instruction]:
         for (rank, _), session in self._sessions.items():
             if session.lost:
                 session.since = e.now if session.since is None else session.since
                 if e.now - session.since >= self._grace:
-                    return [Fail((rank,), f"rank {rank} did not come back in {self._grace:g} s: {session.lost}")]
+                    return [ServerFail((rank,), f"rank {rank} did not come back in {self._grace:g} s: {session.lost}")]
         for key in self._keys.values():
             if key.stirred or not key.waits or key.since is None:
                 key.since, key.stirred = e.now if key.waits else None, False
@@ -253,12 +253,12 @@ class Rounds:
                 return [self._late(key)]
         return ()
 
-    def _late(self, key: OneKey) -> Fail:
+    def _late(self, key: OneKey) -> ServerFail:
         ranks = tuple(key.missing())
         waiting = min(wait.step for wait in key.waits.values())
         what = f"step {waiting}" if waiting else "the initial value"
         which = f"of key {key.declared.name!r}"
-        return Fail(ranks, f"{what} {which} waits for {named(ranks)}; nothing came for {self._deadline:g} s")
+        return ServerFail(ranks, f"{what} {which} waits for {named(ranks)}; nothing came for {self._deadline:g} s")
 
 
 def _needs_whole(name: str) -> Refusal:

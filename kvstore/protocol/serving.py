@@ -12,7 +12,7 @@ from .messages import NOBODY
 # ---------------------------------------------------------------------------------------------------- what happened
 
 
-class Declared(NamedTuple):
+class KeyDeclared(NamedTuple):
     """A key has been admitted (again, perhaps, by a further rank). `step` is the round that its value is of, where the
     value was restored; -1 where the first rank will push it as step 0."""
 
@@ -95,18 +95,18 @@ class Asked(NamedTuple):
     lane: int = 0
 
 
-class Ticked(NamedTuple):
+class ServerTicked(NamedTuple):
     """Time has passed; seconds of a clock that only this event tells."""
 
     now: float
 
 
-Event = Declared | Configured | Joined | Left | Opened | Arrived | Pushed | Asked | Ticked
+Event = KeyDeclared | Configured | Joined | Left | Opened | Arrived | Pushed | Asked | ServerTicked
 
 # ------------------------------------------------------------------------------------------------------- what to do
 
 
-class Receive(NamedTuple):
+class ServerReceive(NamedTuple):
     """Read the payload [lo, hi) that `Opened` announced, and tell of it with `Arrived` (chunk by chunk, or at its end).
 
     Bytes below `keep` are in memory already: read and drop them. `early`: nothing can be done with the bytes before
@@ -194,11 +194,11 @@ class Refuse(NamedTuple):
     lane: int = 0
 
 
-class Fail(NamedTuple):
+class ServerFail(NamedTuple):
     """The job cannot go on: send `Failed` to everyone. No further event changes anything."""
 
     ranks: tuple[int, ...]
     reason: str
 
 
-Instruction = Receive | Due | Add | Apply | Send | Acknowledge | Refuse | Fail
+Instruction = ServerReceive | Due | Add | Apply | Send | Acknowledge | Refuse | ServerFail

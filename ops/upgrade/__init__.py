@@ -7,26 +7,38 @@ change since (`upgrade`); an exporter goes the other way, one change at a time (
 from __future__ import annotations
 
 from ..op import OPS, OPSETS
-from . import legacy as legacy
-from . import moved as moved
-from .form import Change, Declined, Form, Rewrite, Scope, rank_of, unchanged
+from . import legacy, moved  # noqa: F401 (they enter their changes)
+from .form import Change, Form, Rewrite, Scope, UpgradeDeclined, rank_of, unchanged
 from .rules import RULES
 from .same import ML_TABLE, TABLE, parse
 
-__all__ = ["CHANGES", "Change", "Declined", "Form", "Rewrite", "Scope", "before", "carried", "changes", "upgrade"]
+__all__ = [
+    "CHANGES",
+    "Change",
+    "Form",
+    "Rewrite",
+    "Scope",
+    "UpgradeDeclined",
+    "before",
+    "carried",
+    "changes",
+    "upgrade",
+]
 
 
 def _axis_from_front(form: Form, scope: Scope) -> Form:
     known = scope.value(form.input(3 if form.op == "Slice" else 1)) if form.op in ("Slice", "Gather") else None
     if known is not None and known.min(initial=0) < 0:
-        raise Declined("before this opset, axes and indices could not count from the back")
+        raise UpgradeDeclined("before this opset, axes and indices could not count from the back")
     rank, made = rank_of(form.input(0), scope), dict[str, object]()
     for name in ("axis", "axes"):
         value = form.attrs.get(name, 0)
         given = value if isinstance(value, tuple) else (value,)
         if any(n < 0 for n in given):
             if rank is None:
-                raise Declined("before this opset, axes could not count from the back, and the rank is not known")
+                raise UpgradeDeclined(
+                    "before this opset, axes could not count from the back, and the rank is not known"
+                )
             ends = rank + {"Unsqueeze": len(given), "OneHot": 1}.get(form.op, 0)
             front = tuple(n + ends if n < 0 else n for n in given)
             made[name] = front if isinstance(value, tuple) else front[0]

@@ -9,7 +9,7 @@ from ..dataclasses import dataclass, field, replace
 from ..types import Array, Tensor
 
 
-class Declined(Exception):
+class UpgradeDeclined(Exception):
     """A rule cannot rewrite this node; the message says why."""
 
 
@@ -87,7 +87,7 @@ def unchanged(form: Form, scope: Scope) -> Form:
 
 def not_written(form: Form, scope: Scope) -> Form:
     """The way down to opsets below 7, which are read, never written."""
-    raise Declined("opsets below 7 are not written")
+    raise UpgradeDeclined("opsets below 7 are not written")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..control import scan
+from ..core.rules import ints, narrow, widen
 from ..op import OPS, Body, Builder, Context, Sample, Subgraph, Value, op
-from ..rules import ints, narrow, widen
+from ..tensor.control import scan
 from ..types import Array, Tensor, Type, f32
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .form import Change, Declined, Form, Scope, rank_of, unchanged
+from .form import Change, Form, Scope, UpgradeDeclined, rank_of, unchanged
 from .rules import attribute_to_input, broadcast_down, never, rule, stem
 
 
@@ -35,7 +35,7 @@ def _flattened(op: str) -> Change:
         rank, axis = rank_of(form.input(0), scope), form.attrs.get("axis", -1)
         before = form.attrs.get("axis", 1)
         if not rank or axis not in (-1, rank - 1):
-            raise Declined("the meaning of axis changed, and this axis is not known to be the last")
+            raise UpgradeDeclined("the meaning of axis changed, and this axis is not known to be the last")
         return form if before in (-1, rank - 1) else form.having(axis=rank - 1)
 
     return kept_as(op, legacy, Change(up, down))
@@ -56,10 +56,12 @@ def _old_coordinates(form: Form, scales: str, scope: Scope) -> dict[str, str]:
         return found
     known = scope.value(scales)
     if known is None and scope.source >= 10:
-        raise Declined("whether it enlarges or shrinks tells where the nearest point is, and its scales are computed")
+        raise UpgradeDeclined(
+            "whether it enlarges or shrinks tells where the nearest point is, and its scales are computed"
+        )
     shrinks, grows = known is not None and (known < 1).any(), known is None or (known > 1).any()
     if shrinks and grows:
-        raise Declined("it enlarges along one axis and shrinks along another, which round differently")
+        raise UpgradeDeclined("it enlarges along one axis and shrinks along another, which round differently")
     return {**found, "nearest_mode": "ceil" if shrinks else "floor"}
 
 
@@ -71,10 +73,10 @@ def _resize_up(form: Form, scope: Scope) -> Form:
 
 def _resize_down(form: Form, scope: Scope) -> Form:
     if form.attrs.get("mode", "nearest") not in ("nearest", "linear") or form.input(3):
-        raise Declined("sizes and the mode cubic came with this opset")
+        raise UpgradeDeclined("sizes and the mode cubic came with this opset")
     wanted = _old_coordinates(form, form.input(2), scope)
     if any(form.attrs.get(a) != v for a, v in wanted.items()):
-        raise Declined(f"before this opset, coordinates were always {' and '.join(wanted.values())}")
+        raise UpgradeDeclined(f"before this opset, coordinates were always {' and '.join(wanted.values())}")
     if form.input(1):
         scope.take(form.input(1))
     return form.without(*wanted).with_inputs(form.input(0), form.input(2))
@@ -86,7 +88,7 @@ def _roi_up(form: Form, scope: Scope) -> Form:
     # These coordinates lie half a pixel to the right of half_pixel, so that the nearest one has another name.
     nearest = FOR_NEAREST.get(form.attrs.get("nearest_mode", "round_prefer_floor"))
     if form.attrs.get("mode", "nearest") != "nearest" or nearest is None:
-        raise Declined(
+        raise UpgradeDeclined(
             "tf_half_pixel_for_nn, except for some ways to find the nearest point, is no longer part of ONNX"
         )
     return form.having(coordinate_transformation_mode="half_pixel", nearest_mode=nearest)
@@ -130,7 +132,9 @@ def _spatial_up(form: Form, scope: Scope) -> Form:
     if form.attrs.get("spatial", 1):
         return form.without("spatial")
     if any(form.outputs[1:]):
-        raise Declined("spatial=0 with statistics among the outputs: training per element is no longer part of ONNX")
+        raise UpgradeDeclined(
+            "spatial=0 with statistics among the outputs: training per element is no longer part of ONNX"
+        )
     return form.named("BatchNormalizationPerElement", "mezzo")
 
 
@@ -158,7 +162,7 @@ def _sampled_up(form: Form, scope: Scope) -> Form:
 def _sampled_down(form: Form, scope: Scope) -> Form:
     data = rank_of(form.input(0), scope)
     if data not in (4, None):
-        raise Declined("before this opset, only images were sampled")
+        raise UpgradeDeclined("before this opset, only images were sampled")
     old = {new: old for old, new in MODES.items()}
     return form.having(mode=old.get(form.attrs["mode"], form.attrs["mode"])) if "mode" in form.attrs else form
 
@@ -169,7 +173,7 @@ rule("GridSample", 20, Change(_sampled_up, _sampled_down))
 
 def _aligned_down(form: Form, scope: Scope) -> Form:
     if form.attrs.get("coordinate_transformation_mode", "half_pixel") != OUTPUT:
-        raise Declined("before this opset, coordinates were not moved by half a pixel")
+        raise UpgradeDeclined("before this opset, coordinates were not moved by half a pixel")
     return form.without("coordinate_transformation_mode")
 
 
@@ -190,7 +194,7 @@ rule("DFT", 20, Change(attribute_to_input("axis", 2, np.int64, scalar=True, defa
 def _power_up(form: Form, scope: Scope) -> Form:
     power = form.attrs.get("p", 2.0)
     if power != int(power):
-        raise Declined(f"p={power} is no whole number")
+        raise UpgradeDeclined(f"p={power} is no whole number")
     return form.having(p=int(power))
 
 
@@ -201,7 +205,7 @@ def _tile_up(form: Form, scope: Scope) -> Form:
     rank = rank_of(form.input(0), scope)
     times, axis = (scope.value(form.input(i)) for i in (1, 2))
     if rank is None or times is None or axis is None:
-        raise Declined("how often it repeats which of how many axes has to be known")
+        raise UpgradeDeclined("how often it repeats which of how many axes has to be known")
     repeats = np.ones(rank, np.int64)
     repeats[int(np.reshape(axis, -1)[0])] = int(np.reshape(times, -1)[0])
     return form.with_inputs(form.input(0), scope.const(stem(form, "repeats"), repeats))

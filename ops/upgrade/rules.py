@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..types import DType
-from .form import Change, Declined, Form, Scope, rank_of, unchanged
+from .form import Change, Form, Scope, UpgradeDeclined, rank_of, unchanged
 
 RULES: dict[tuple[str, str, int], Change] = {}
 
@@ -45,7 +45,7 @@ def attribute_to_input(attr: str, index: int, dtype: type[Any], *, scalar: bool 
         if not scalar:
             return shorter.having(**{attr: tuple(value.ravel().tolist())})
         if value.size != 1:
-            raise Declined(f"its {attr} has {value.size} elements")
+            raise UpgradeDeclined(f"its {attr} has {value.size} elements")
         return shorter.having(**{attr: value.ravel().tolist()[0]})
 
     return Change(up, down)
@@ -55,7 +55,7 @@ def never(reason: str) -> Callable[[Form, Scope], Form]:
     """A change that is not crossed in one direction."""
 
     def decline(form: Form, scope: Scope) -> Form:
-        raise Declined(reason)
+        raise UpgradeDeclined(reason)
 
     return decline
 
@@ -65,7 +65,7 @@ def without(attr: str, default: Any, change: Change) -> Change:
 
     def down(form: Form, scope: Scope) -> Form:
         if form.attrs.get(attr, default) != default:
-            raise Declined(f"{attr}={form.attrs[attr]} came with this opset")
+            raise UpgradeDeclined(f"{attr}={form.attrs[attr]} came with this opset")
         return change.down(form.without(attr), scope)
 
     return Change(change.up, down)
@@ -77,7 +77,7 @@ AXES = attribute_to_input("axes", 1, np.int64)
 def _reduce_down(form: Form, scope: Scope) -> Form:
     axes = scope.value(form.input(1))
     if form.attrs.get("noop_with_empty_axes", 0) and (axes is None or not axes.size):
-        raise Declined("before this opset, no axes always meant all axes")
+        raise UpgradeDeclined("before this opset, no axes always meant all axes")
     return AXES.down(form.without("noop_with_empty_axes"), scope)
 
 
@@ -128,7 +128,7 @@ rule("Dropout", 12, without("seed", None, attribute_to_input("ratio", 1, np.floa
 def _slice_down(form: Form, scope: Scope) -> Form:
     steps = form.input(4)
     if steps and (np.asarray(scope.take(steps)) != 1).any():
-        raise Declined("steps other than 1 came with this opset")
+        raise UpgradeDeclined("steps other than 1 came with this opset")
     for index, attr in ((3, "axes"), (2, "ends"), (1, "starts")):
         form = attribute_to_input(attr, index, np.int64).down(form.with_inputs(*form.inputs[:4]), scope)
     return form
@@ -162,7 +162,7 @@ def _pad_all_axes(form: Form, scope: Scope) -> Form:
     if not form.input(3):
         return form
     if rank is None:
-        raise Declined("before this opset all axes were padded, and it is not known how many there are")
+        raise UpgradeDeclined("before this opset all axes were padded, and it is not known how many there are")
     pads, axes = np.zeros((2, rank), np.int64), scope.take(form.input(3)).ravel()
     pads[:, axes] = scope.take(form.input(1)).reshape(2, -1)
     return form.with_inputs(form.input(0), scope.const(stem(form, "pads"), pads.ravel()), form.input(2))
@@ -178,7 +178,7 @@ def _reshape_down(form: Form, scope: Scope) -> Form:
     if form.attrs.get("allowzero", 0):
         shape = scope.value(form.input(1))
         if shape is None or not shape.all():
-            raise Declined("before this opset, a 0 in a shape always stood for the size of the input")
+            raise UpgradeDeclined("before this opset, a 0 in a shape always stood for the size of the input")
     return form.without("allowzero") if "allowzero" in form.attrs else form
 
 
@@ -193,7 +193,7 @@ def dropped(attr: str, default: Any, reason: str) -> Change:
 
     def up(form: Form, scope: Scope) -> Form:
         if form.attrs.get(attr, default) != default:
-            raise Declined(f"{attr}={form.attrs[attr]}: {reason}")
+            raise UpgradeDeclined(f"{attr}={form.attrs[attr]}: {reason}")
         return form.without(attr)
 
     return Change(up)
@@ -221,12 +221,12 @@ def _broadcast_up(form: Form, scope: Scope) -> Form:
         axis = form.attrs.get("axis", -1)
         at_end = second == 0 or (first is not None and second is not None and axis in (-1, first - second, -second))
         if "axis" in form.attrs and not at_end:
-            raise Declined("the second operand is aligned in the middle (attribute axis)")
+            raise UpgradeDeclined("the second operand is aligned in the middle (attribute axis)")
     return form.without("broadcast", "axis")
 
 
 def broadcast_down(form: Form, scope: Scope) -> Form:
-    raise Declined("broadcasting was limited before this opset")
+    raise UpgradeDeclined("broadcasting was limited before this opset")
 
 
 rule("Add Sub Mul Div Pow And Or Xor Equal Less Greater", 7, Change(_broadcast_up, broadcast_down))
@@ -236,7 +236,7 @@ def _alike_down(form: Form, scope: Scope) -> Form:
     shapes = [t.dims if (t := scope.type(i)) else None for i in form.inputs]
     first = shapes[0]
     if len(shapes) > 1 and (first is None or None in first or any(s != first for s in shapes)):
-        raise Declined("before this opset all operands had one shape, and these may differ")
+        raise UpgradeDeclined("before this opset all operands had one shape, and these may differ")
     return form
 
 
@@ -267,12 +267,12 @@ def _split_down(form: Form, scope: Scope) -> Form:
     # A file of an older opset promised equal parts; `num_outputs` alone allows a smaller last one.
     even = size % parts == 0 if isinstance(size, int) else 0 < scope.source < 18
     if parts != len(form.outputs):
-        raise Declined("it has fewer outputs than parts")
+        raise UpgradeDeclined("it has fewer outputs than parts")
     form = form.without("num_outputs")
     if even:
         return form
     if not isinstance(size, int):
-        raise Declined("the parts may be of unequal size")
+        raise UpgradeDeclined("the parts may be of unequal size")
     each = -(-size // parts)
     sizes = np.array([*[each] * (parts - 1), size - each * (parts - 1)], np.int64)
     return form.with_inputs(form.input(0), scope.const(stem(form, "split"), sizes))
@@ -295,7 +295,7 @@ rule("Cast", 6, Change(_to_number))
 
 def _batch_norm_up(form: Form, scope: Scope) -> Form:
     if any(form.outputs[3:]):
-        raise Declined("saved_mean and saved_var are outputs no longer")
+        raise UpgradeDeclined("saved_mean and saved_var are outputs no longer")
     if any(form.outputs[1:]):
         form = form.having(training_mode=1)
     return Form(form.op, form.inputs, form.outputs[:3], form.attrs, form.domain)
@@ -303,7 +303,7 @@ def _batch_norm_up(form: Form, scope: Scope) -> Form:
 
 def _batch_norm_down(form: Form, scope: Scope) -> Form:
     if form.attrs.get("training_mode", 0) or any(form.outputs[1:]):
-        raise Declined("before this opset, a node that trains had four more outputs")
+        raise UpgradeDeclined("before this opset, a node that trains had four more outputs")
     return form.without("training_mode")
 
 
@@ -316,7 +316,7 @@ rule("BatchNormalization", 7, Change(lambda f, s: dropped("is_test", 1, NOT_TEST
 
 def _mask_kept(form: Form, scope: Scope) -> Form:
     if any(scope.used(o) for o in form.outputs[1:] if o):
-        raise Declined("the mask changed its element type")
+        raise UpgradeDeclined("the mask changed its element type")
     return form
 
 
@@ -333,7 +333,7 @@ def _label_encoder_up(form: Form, scope: Scope) -> Form:
     words = tuple(form.attrs.get("classes_strings", ()))
     known = scope.type(form.input(0))
     if known is None:
-        raise Declined("the type of its input says which way it maps, and is not known")
+        raise UpgradeDeclined("the type of its input says which way it maps, and is not known")
     numbers = tuple(range(len(words)))
     keys, values = ("strings", "int64s") if known.dtype is DType.STRING else ("int64s", "strings")
     both = {"strings": words, "int64s": numbers}

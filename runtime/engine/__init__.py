@@ -5,7 +5,7 @@ from .differ import Difference, first_difference
 from .engine import Engine
 from .process import engine
 from .trace import Trace
-from .work import RESOURCES, Ordered, Variable, Work, current
+from .work import RESOURCES, Ordered, Variable, Workload, current
 
 __all__ = [
     "RESOURCES",
@@ -15,7 +15,7 @@ __all__ = [
     "Ordered",
     "Trace",
     "Variable",
-    "Work",
+    "Workload",
     "current",
     "engine",
     "first_difference",

@@ -12,7 +12,7 @@ import numpy as np
 from ...ops.dataclasses import dataclass
 from ...ops.errors import ExecutionError
 from ...ops.types import Array
-from .work import Variable, Work
+from .work import Variable, Workload
 
 
 def digest(value: Any) -> str:
@@ -36,7 +36,7 @@ def digest(value: Any) -> str:
 
 
 @dataclass(slots=True)
-class Watch:
+class AccessCheck:
     """A variable's array: whether it may be written at all, how many run that may not and that may, and how often
     it was written as declared."""
 
@@ -63,18 +63,18 @@ class Guard:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watches: WeakKeyDictionary[Variable, Watch] = WeakKeyDictionary()
-        self._before: dict[Work, dict[Variable, tuple[str | None, int]]] = {}
+        self._watches: WeakKeyDictionary[Variable, AccessCheck] = WeakKeyDictionary()
+        self._before: dict[Workload, dict[Variable, tuple[str | None, int]]] = {}
 
     def add(self, var: Variable) -> None:
         """Look after a variable."""
         with self._lock:
             self._watches[var] = _watch(var._value)
 
-    def pushed(self, work: Work) -> None:
+    def pushed(self, work: Workload) -> None:
         """Nothing is touched yet."""
 
-    def begins(self, work: Work) -> None:
+    def begins(self, work: Workload) -> None:
         """Close what it did not declare."""
         with self._lock:
             before = self._before[work] = {}
@@ -86,7 +86,7 @@ class Guard:
                     before[var] = None if watch.writers else digest(var._value), watch.written
                 watch.set_flag()
 
-    def ends(self, work: Work, error: BaseException | None) -> None:
+    def ends(self, work: Workload, error: BaseException | None) -> None:
         """Open it again, and see what has changed."""
         touched, closed = [], []
         with self._lock:
@@ -109,7 +109,7 @@ class Guard:
         if closed and isinstance(error, ValueError) and "read-only" in str(error):
             raise _undeclared(work, "was about to write", " or ".join(map(repr, closed)), "writes") from error
 
-    def reading(self, work: Work, var: Variable) -> Any:
+    def reading(self, work: Workload, var: Variable) -> Any:
         """The value for a workload; read-only where it does not declare to write it."""
         value = var._value
         if var in work._writes:
@@ -121,21 +121,21 @@ class Guard:
             value.flags.writeable = False
         return value
 
-    def writing(self, work: Work, var: Variable) -> None:
+    def writing(self, work: Workload, var: Variable) -> None:
         """A workload is about to set the value."""
         if var not in work._writes:
             raise _undeclared(work, "sets", repr(var.name), "writes")
 
 
-def _watch(value: Any, former: Watch | None = None) -> Watch:
+def _watch(value: Any, former: AccessCheck | None = None) -> AccessCheck:
     array = value if isinstance(value, np.ndarray) else None
-    made = Watch(array, array is not None and array.flags.writeable)
+    made = AccessCheck(array, array is not None and array.flags.writeable)
     if former is not None:
         made.strangers, made.writers, made.written = former.strangers, former.writers, former.written
     return made
 
 
-def _undeclared(work: Work, did: str, what: str, where: str) -> ExecutionError:
+def _undeclared(work: Workload, did: str, what: str, where: str) -> ExecutionError:
     declared = f"reads {_names(work._reads)}, writes {_names(work._writes)}"
     return ExecutionError(
         f"it {did} {what}, which it did not declare: {declared}",

@@ -12,13 +12,13 @@ from ...ops.dataclasses import dataclass
 from ...ops.errors import InputError
 from .check import digest
 from .engine import Engine
-from .work import Work, current
+from .work import Workload, current
 
 JITTER = 2e-4  # seconds that a workload is delayed by, at most
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class WorkloadDone:
     """What a workload did: where it was pushed, and what each variable that it writes stood for then."""
 
     where: str
@@ -40,38 +40,40 @@ class Difference:
         return f"{self.where}: {self.what} is {self.serial} in order and {self.threaded} on threads (seed {self.seed})"
 
 
-class Recorder:
+class WorkloadRecorder:
     """Notes what each workload did, by its place: the number of the push, behind the place of whoever pushed it."""
 
     def __init__(self, seed: int | None) -> None:
         self._lock = threading.Lock()
         self._random = None if seed is None else random.Random(seed)
-        self._places: dict[Work, tuple[int, ...]] = {}
+        self._places: dict[Workload, tuple[int, ...]] = {}
         self._pushed: dict[tuple[int, ...], int] = {}
-        self.done: dict[tuple[int, ...], Done] = {}
+        self.done: dict[tuple[int, ...], WorkloadDone] = {}
 
-    def pushed(self, work: Work) -> None:
+    def pushed(self, work: Workload) -> None:
         """Its place; and another order among what is ready."""
         parent = current()
         with self._lock:
             over = self._places.get(parent, ()) if parent is not None else ()
             number = self._pushed[over] = self._pushed.get(over, -1) + 1
             self._places[work] = (*over, number)
-            self.done[*over, number] = Done(work.where, ())
+            self.done[*over, number] = WorkloadDone(work.where, ())
             if self._random is not None:
                 work.priority = self._random.randrange(1 << 30)
 
-    def begins(self, work: Work) -> None:
+    def begins(self, work: Workload) -> None:
         """Sometimes late."""
         if self._random is not None and self._random.random() < 0.25:
             time.sleep(self._random.uniform(0, JITTER))
 
-    def ends(self, work: Work, error: BaseException | None) -> None:
+    def ends(self, work: Workload, error: BaseException | None) -> None:
         """What it did."""
         wrote = tuple((v.name, digest(v._value), _shown(v._value)) for v in work.writes)
         with self._lock:
             place = self._places[work]
-            self.done[place] = Done(work.where, wrote, "" if error is None else f"{type(error).__name__}: {error}")
+            self.done[place] = WorkloadDone(
+                work.where, wrote, "" if error is None else f"{type(error).__name__}: {error}"
+            )
 
 
 def first_difference(
@@ -106,8 +108,10 @@ def first_difference(
     return None
 
 
-def _run(program: Callable[[Engine], Any], engine: Engine, seed: int | None) -> tuple[dict[tuple[int, ...], Done], Any]:
-    recorder = Recorder(seed)
+def _run(
+    program: Callable[[Engine], Any], engine: Engine, seed: int | None
+) -> tuple[dict[tuple[int, ...], WorkloadDone], Any]:
+    recorder = WorkloadRecorder(seed)
     with engine.watched(recorder):
         result = _outcome(lambda: program(engine))
         left = _outcome(engine.close)
@@ -122,7 +126,9 @@ def _outcome(call: Callable[[], Any]) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
-def _compare(serial: dict[tuple[int, ...], Done], other: dict[tuple[int, ...], Done], seed: int) -> Difference | None:
+def _compare(
+    serial: dict[tuple[int, ...], WorkloadDone], other: dict[tuple[int, ...], WorkloadDone], seed: int
+) -> Difference | None:
     for place, first in sorted(serial.items()):
         second = other.get(place)
         if second is None:

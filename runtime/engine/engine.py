@@ -10,12 +10,12 @@ from typing import Any, Self
 from weakref import WeakSet
 
 from ...ops.errors import InputError
-from ..seats import processors
+from ..environment import processors
 from .check import Guard
 from .lanes import parked
 from .scheduler import Scheduler
 from .trace import Trace
-from .work import RESOURCES, RUNNING, Variable, Watcher, Work, here
+from .work import RESOURCES, RUNNING, Variable, Workload, WorkloadWatcher, here
 
 THREADS = {"copy": 2, "io": 4, "network": 2}  # and `compute` as many as there are processors
 BOUND = 4096
@@ -103,14 +103,14 @@ class Engine(Scheduler):
         name: str = "",
         args: tuple[Any, ...] = (),
         brief: bool = False,
-    ) -> Work:
+    ) -> Workload:
         """Have `fn(*args)` called when the variables allow it; returns at once.
 
         Of workloads that are ready those of highest `priority` run first. One that is `brief` (it takes no longer than
         handing it over would) is called right here if nothing has to be waited for. Raises InputError for variables of
         another engine and unknown resources, ForkedProcess in a child that was forked since.
         """
-        work = Work(self, fn, args, priority, name, sys._getframe(1), False)
+        work = Workload(self, fn, args, priority, name, sys._getframe(1), False)
         self._push(work, reads, writes, resource, brief)
         return work
 
@@ -124,10 +124,10 @@ class Engine(Scheduler):
         priority: int = 0,
         name: str = "",
         args: tuple[Any, ...] = (),
-    ) -> Work:
+    ) -> Workload:
         """Have `start(*args, done)` called when the variables allow it: the workload ends when anybody, from any
         thread, calls `done()`, or `done(error)`. Otherwise as `push`."""
-        work = Work(self, start, args, priority, name, sys._getframe(1), True)
+        work = Workload(self, start, args, priority, name, sys._getframe(1), True)
         self._push(work, reads, writes, resource)
         return work
 
@@ -176,7 +176,7 @@ class Engine(Scheduler):
     # -- looking on -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def watched(self, watcher: Watcher) -> Iterator[None]:
+    def watched(self, watcher: WorkloadWatcher) -> Iterator[None]:
         """Tell somebody of what is pushed and run meanwhile."""
         with self._lock:
             self._watchers = (*self._watchers, watcher)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from .process import engine
-from .work import Variable, Work, current
+from .work import Variable, Workload, current
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 class Pending(Future[T]):
     """A future that runs in the thread that waits for it, if nothing has begun it; `work` makes the call."""
 
-    work: Work
+    work: Workload
 
     def result(self, timeout: float | None = None) -> T:
         """What the call returns; raises what it raises, and TimeoutError after so many seconds."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from threading import Thread
 
-from .work import READY, Work
+from .work import READY, Workload
 
 STALE = 64  # entries of workloads that a waiting thread took for itself, before they are looked for
 
@@ -29,13 +29,13 @@ class Lane:
 
     def __init__(self, name: str, most: int, serve: Callable[[Lane, LockType], None]) -> None:
         self.name, self.most, self.serve = name, most, serve
-        self.heap: list[tuple[int, int, Work]] = []
+        self.heap: list[tuple[int, int, Workload]] = []
         self.idle: list[LockType] = []
         self.threads: list[Thread] = []
         self.count = self.stale = 0
         self.closed = False
 
-    def put(self, work: Work, *, wake: bool = True) -> None:
+    def put(self, work: Workload, *, wake: bool = True) -> None:
         """A workload has become ready; `wake` a thread for it, unless the caller is one that takes the next."""
         work._state = READY
         work._after = ()
@@ -46,7 +46,7 @@ class Lane:
             elif self.count < self.most:
                 self._start()
 
-    def take(self) -> Work | None:
+    def take(self) -> Workload | None:
         """The next workload, if there is one; it is the caller's to run."""
         heap = self.heap
         while heap:
@@ -56,7 +56,7 @@ class Lane:
             self.stale -= 1
         return None
 
-    def took(self, work: Work) -> None:
+    def took(self, work: Workload) -> None:
         """A waiting thread has taken a workload out of turn: its entry is of no use."""
         heap = self.heap
         if heap[-1][2] is work:  # usually it was just pushed, and the last leaf of a heap may go

@@ -13,9 +13,9 @@ from time import monotonic
 from typing import Any
 
 from ...ops.errors import Cancelled, DeadlineError, InputError, MezzoError
-from .. import rest
+from .. import idle
 from .lanes import Lane, parked
-from .work import ENDED, PENDING, READY, RESOURCES, RUNNING, Failure, Variable, Watcher, Work, here
+from .work import ENDED, PENDING, READY, RESOURCES, RUNNING, Failure, Variable, Workload, WorkloadWatcher, here
 
 REMEMBERED = 16  # errors that nobody has seen yet
 BRIEFLY = 0.1  # seconds
@@ -32,7 +32,7 @@ class Scheduler:
         self._no_room: list[LockType] = []  # threads that wait until there is room
         self._not_idle: list[LockType] = []  # threads that wait for everything
         self._failures: list[Failure] = []  # for those who wait for everything
-        self._watchers: tuple[Watcher, ...] = ()
+        self._watchers: tuple[WorkloadWatcher, ...] = ()
         self._refusal: tuple[type[MezzoError], str, str] | None = None
 
     def _check(self) -> None:
@@ -56,7 +56,7 @@ class Scheduler:
     # -- pushing ----------------------------------------------------------------------------------------------------
 
     def _push(
-        self, work: Work, reads: Iterable[Variable], writes: Iterable[Variable], resource: str, brief: bool = False
+        self, work: Workload, reads: Iterable[Variable], writes: Iterable[Variable], resource: str, brief: bool = False
     ) -> None:
         try:
             work._lane = lane = self._lanes[resource]
@@ -82,7 +82,7 @@ class Scheduler:
             self._under_way += 1
             for watcher in self._watchers:
                 watcher.pushed(work)
-            after: list[Work] = []
+            after: list[Workload] = []
             for var in reads:
                 writer = var._writer
                 if writer is not None:
@@ -116,10 +116,10 @@ class Scheduler:
         elif self._naive:
             self._at_once(work)
 
-    def _foreign(self, work: Work, var: Variable) -> InputError:
+    def _foreign(self, work: Workload, var: Variable) -> InputError:
         return InputError(f"{var} is of another engine", where=work.where, hint="make it with this engine's variable()")
 
-    def _at_once(self, work: Work) -> None:
+    def _at_once(self, work: Workload) -> None:
         """Run a workload that was just pushed; one that was pushed by a workload runs when that has ended."""
         if here.later is not None:
             here.later.append(work)
@@ -163,14 +163,14 @@ class Scheduler:
                     lane.idle.append(sleeper)
             if work is None:
                 ended = None
-                if not sleeper.acquire(timeout=rest.AFTER):
-                    for call in rest.CALLS:
+                if not sleeper.acquire(timeout=idle.AFTER):
+                    for call in idle.CALLS:
                         call()
                     sleeper.acquire()
             else:
                 ended = work if self._call(work) else None
 
-    def _call(self, work: Work) -> bool:
+    def _call(self, work: Workload) -> bool:
         """Run a workload, which is this thread's now; whether it has ended with that."""
         failure = work._failure
         if failure is None:
@@ -202,7 +202,7 @@ class Scheduler:
         work._fn, work._args = _nothing, ()  # not under the lock: what goes with them may run code of its own
         return ended
 
-    def _watched(self, work: Work, failure: Failure | None) -> Failure | None:
+    def _watched(self, work: Workload, failure: Failure | None) -> Failure | None:
         """Tell the watchers that a workload is about to end; what they find wrong comes before what it raised."""
         for watcher in self._watchers:
             try:
@@ -211,7 +211,7 @@ class Scheduler:
                 failure = work.blame(error)
         return failure
 
-    def _done(self, work: Work) -> Callable[[BaseException | None], None]:
+    def _done(self, work: Workload) -> Callable[[BaseException | None], None]:
         def done(error: BaseException | None = None) -> None:
             here.ends_others = True
             if not self._finish(work, error):
@@ -219,7 +219,7 @@ class Scheduler:
 
         return done
 
-    def _finish(self, work: Work, error: BaseException | None) -> bool:
+    def _finish(self, work: Workload, error: BaseException | None) -> bool:
         """End an asynchronous workload; whether it had not ended before."""
         failure = None if error is None else work.blame(error)
         if self._watchers and work._state != ENDED:
@@ -231,7 +231,7 @@ class Scheduler:
             self._end(work, None)
         return True
 
-    def _end(self, work: Work, mine: Lane | None) -> None:
+    def _end(self, work: Workload, mine: Lane | None) -> None:
         """Under the lock: a workload has ended, in a thread of the lane `mine` that takes another one next."""
         work._state = ENDED
         failure = work._failure
@@ -275,7 +275,7 @@ class Scheduler:
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
-    def _run(self, work: Work) -> None:
+    def _run(self, work: Workload) -> None:
         """Run a workload in a thread that waits; an interrupt goes through."""
         if self._call(work):
             with self._lock:
@@ -283,7 +283,7 @@ class Scheduler:
         if work._failure is not None and work._failure.interrupts:
             work._failure.throw()
 
-    def _until(self, target: Work, deadline: float | None) -> None:
+    def _until(self, target: Workload, deadline: float | None) -> None:
         """Until a workload has ended; what it waits for and is ready runs here, unless there is a deadline."""
         until = None if deadline is None else monotonic() + deadline
         inside = here.work
@@ -316,7 +316,7 @@ class Scheduler:
                 if inside is not None:
                     inside._blocked = None
 
-    def _sleep(self, sleeper: LockType, until: float | None, work: Work | None) -> None:
+    def _sleep(self, sleeper: LockType, until: float | None, work: Workload | None) -> None:
         if until is None:
             sleeper.acquire()
         elif not sleeper.acquire(timeout=max(0.0, until - monotonic())):
@@ -332,14 +332,14 @@ class Scheduler:
                 hint="a longer deadline, or find out what they wait for with Engine.trace",
             )
 
-    def _check_cycle(self, inside: Work, work: Work) -> None:
+    def _check_cycle(self, inside: Workload, work: Workload) -> None:
         """InputError where a workload would wait for itself: what it waits for waits for it."""
         mine = set()
-        outer: Work | None = inside
+        outer: Workload | None = inside
         while outer is not None:
             mine.add(outer)
             outer = outer._outer
-        blocked: Work | None = work
+        blocked: Workload | None = work
         while blocked is not None:
             if blocked in mine:
                 raise InputError(
@@ -349,7 +349,7 @@ class Scheduler:
                 )
             blocked = blocked._blocked
 
-    def _cancel(self, work: Work) -> bool:
+    def _cancel(self, work: Workload) -> bool:
         with self._lock:
             if work._state > READY:
                 return False

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...ops.dataclasses import dataclass, field
 from ..files import replace_file
-from .work import Variable, Work
+from .work import Variable, Workload
 
 Event = dict[str, Any]
 
@@ -48,14 +48,14 @@ class Trace:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[Work, Span] = {}
+        self._waiting: dict[Workload, Span] = {}
         self._spans: list[Span] = []
         self._uses: dict[Variable, Uses] = {}
         self._rows: dict[str, int] = {}  # rows of asynchronous workloads that are taken
 
     # -- looking on -------------------------------------------------------------------------------------------------
 
-    def pushed(self, work: Work) -> None:
+    def pushed(self, work: Workload) -> None:
         """Note what it has to wait for."""
         span = Span(work.name, work.resource)
         span.about = {
@@ -81,14 +81,14 @@ class Trace:
         with self._lock:
             self._waiting[work] = span
 
-    def begins(self, work: Work) -> None:
+    def begins(self, work: Workload) -> None:
         """The clock starts."""
         with self._lock:
             span = self._waiting.setdefault(work, Span(work.name, work.resource))
             span.row = self._free_row(work.resource) if work._asynchronous else threading.current_thread().name
         span.begun = perf_counter_ns()
 
-    def ends(self, work: Work, error: BaseException | None) -> None:
+    def ends(self, work: Workload, error: BaseException | None) -> None:
         """The clock stops."""
         at = perf_counter_ns()
         with self._lock:

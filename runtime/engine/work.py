@@ -24,15 +24,15 @@ OURS = f"{Path(__file__).parents[2]}"  # code below is ours: the line that a use
 class Here(threading.local):
     """What a thread is doing: the workload that it runs, and those that it pushed from it, as naive engines need it."""
 
-    work: Work | None = None
-    later: list[Work] | None = None
+    work: Workload | None = None
+    later: list[Workload] | None = None
     ends_others = False  # whether it has ended an asynchronous workload
 
 
 here = Here()
 
 
-def current() -> Work | None:
+def current() -> Workload | None:
     """The workload that this thread runs, of whichever engine."""
     return here.work
 
@@ -68,8 +68,8 @@ class Variable:
     def __init__(self, engine: Engine, name: str, value: Any) -> None:
         self.name, self.version, self.edition = name, 0, 0
         self._engine, self._value = engine, value
-        self._writer: Work | None = None  # the last workload that writes it, while it has not ended
-        self._readers: set[Work] = set()  # pushed since then, that have not ended
+        self._writer: Workload | None = None  # the last workload that writes it, while it has not ended
+        self._readers: set[Workload] = set()  # pushed since then, that have not ended
         self._failure: Failure | None = None
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class Ordered:
         raise NotImplementedError
 
 
-class Work:
+class Workload:
     """A workload that was pushed; returned by `Engine.push`.
 
     `number` is its place in the order of pushes, from 1; `name` the one given, or that of its function.
@@ -137,8 +137,8 @@ class Work:
         *("_outer", "_pending", "_reads", "_sleepers", "_state", "_then", "_writes", "name", "number", "priority"),
     )
     _lane: Lane
-    _outer: Work | None
-    _blocked: Work | None
+    _outer: Workload | None
+    _blocked: Workload | None
     number: int
 
     def __init__(
@@ -158,8 +158,8 @@ class Work:
         self.name = name or getattr(fn, "__name__", "workload")
         self._state = PENDING
         self._pending = 0
-        self._then: list[Work] = []  # those that wait for it
-        self._after: list[Work] | tuple[()] = ()  # those that it waits for
+        self._then: list[Workload] = []  # those that wait for it
+        self._after: list[Workload] | tuple[()] = ()  # those that it waits for
         self._failure: Failure | None = None
         self._sleepers: list[Any] | None = None
         self._blocked = self._outer = None
@@ -238,14 +238,14 @@ class Work:
         return Failure(error)
 
 
-class Watcher(Protocol):
+class WorkloadWatcher(Protocol):
     """Looks on while an engine works."""
 
-    def pushed(self, work: Work) -> None:
+    def pushed(self, work: Workload) -> None:
         """Under the engine's lock, in the order of pushes, in the thread that pushes."""
 
-    def begins(self, work: Work) -> None:
+    def begins(self, work: Workload) -> None:
         """In the thread that runs it; not called for a workload that is cancelled."""
 
-    def ends(self, work: Work, error: BaseException | None) -> None:
+    def ends(self, work: Workload, error: BaseException | None) -> None:
         """In the thread that ends it, before any that depends on it begins; a MezzoError becomes the workload's."""

@@ -4,6 +4,6 @@
 """
 
 from .store import About, Opened, encode, is_mezzo, open_file
-from .variants import Key, key_here
+from .variants import VariantKey, key_here
 
-__all__ = ["About", "Key", "Opened", "encode", "is_mezzo", "key_here", "open_file"]
+__all__ = ["About", "Opened", "VariantKey", "encode", "is_mezzo", "key_here", "open_file"]

@@ -17,15 +17,15 @@ from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import PlanError
 from ...ops.types import Array, type_of
-from ..arrange import as_they_lie, split
-from ..device import Device
-from ..graph import Node, check_arity
-from ..infer import check_size
-from ..kernels import Ask, Choice, Recalls, Target
-from ..lives import ALIGN, Space, aligned
-from ..lower import Options, sharings
-from ..plan import MemoryPlan, Slot
-from ..program import Program, Step, body_bytes
+from ..compile.kernel import Choice, KernelRequest, Recalls, Target
+from ..compile.lower import Options, sharings
+from ..compile.program import Program, Step, body_bytes
+from ..compile.selection import as_they_lie, split
+from ..execution.device import Device
+from ..ir.graph import Node, check_arity
+from ..ir.infer import check_size
+from ..memory.liveness import ALIGN, Space, aligned
+from ..memory.plan import MemoryPlan, Slot
 from .table import malformed
 
 Kind = tuple[Any, Sequence[Type | None], Sequence[Type | None]]  # what equal steps share; operands, results
@@ -144,7 +144,7 @@ class _Checked:
         if found is None:
             known = [i in constants for i in step.node.inputs]
             results = [t for t in _asked(step, outs, len(ins)) if t is not None]
-            ask = Ask(step.node, _asked(step, ins), results, known, self.target)
+            ask = KernelRequest(step.node, _asked(step, ins), results, known, self.target)
             made = self._choose(step, ask)
             found = made, replace(made, primitives=tuple(map(repr, made.primitives))) if made.primitives else made
             self.choices[key] = found
@@ -169,7 +169,7 @@ class _Checked:
         laid = isinstance(stored, Tensor) and stored.layout
         return stored if laid else self.weights.get(name, stored)
 
-    def _choose(self, step: Step, ask: Ask) -> Choice:
+    def _choose(self, step: Step, ask: KernelRequest) -> Choice:
         kernel = self.device.kernel(step.choice.kernel)
         if _recalls(type(kernel)):
             assert isinstance(kernel, Recalls)
@@ -235,7 +235,7 @@ def _check_types(node: Node, ins: Sequence[Type | None], outs: Sequence[Type | N
         made = node.record.infer_types(ins, node.attrs, node.wanted)
     except MezzoError as error:
         raise error.at(node.place) from error.__cause__
-    except Exception as error:  # as in runtime/infer.py: a rule met operands that it does not foresee
+    except Exception as error:  # as in runtime/ir/infer.py: a rule met operands that it does not foresee
         raise malformed(f"{node.op} cannot take its operands: {error}") from error
     for name, found, stored in zip(node.outputs, made, outs, strict=True):
         if stored is not None and not _agree(found, stored):

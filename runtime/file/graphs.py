@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...ops.types import Type
-from ..graph import Graph, Node, Signature, State
-from .pool import BodyRef, Ends, Indexed, Pool, PoolWriter, same_length, spans
+from ..ir.graph import Graph, Node, Signature, State
+from .pool import BodyRef, ConstantPool, Ends, Indexed, PoolWriter, same_length, spans
 from .table import Table, malformed
 
 
@@ -50,7 +50,7 @@ class NodeWriter:
         }
 
 
-def read_nodes(table: Table, pool: Pool, body: Callable[[int], Graph]) -> list[Node]:
+def read_nodes(table: Table, pool: ConstantPool, body: Callable[[int], Graph]) -> list[Node]:
     """The nodes of a Nodes table; `body` gives the graph of a number."""
     texts, values = pool.texts, pool.values
     rows = [[texts[i] for i in table.column(c)] for c in ("op", "domain", "name", "where", "device")]
@@ -130,13 +130,13 @@ def grouped(column: Sequence[int], size: int) -> list[tuple[int, ...]]:
     return list(zip(*(iter(column),) * size, strict=True))
 
 
-def read_types(table: Table, pool: Pool) -> dict[str, Type]:
+def read_types(table: Table, pool: ConstantPool) -> dict[str, Type]:
     """Name to type."""
     texts, types = pool.texts, pool.types
     return {texts[n]: types[t] for n, t in grouped(table.column("types"), 2)}
 
 
-def read_signature(table: Table, pool: Pool, arrays: Indexed) -> Signature:
+def read_signature(table: Table, pool: ConstantPool, arrays: Indexed) -> Signature:
     """The signature of a Graph table, whose nodes are left alone. ModelError where it contradicts itself."""
     texts = pool.texts
     types, constants = (
@@ -156,7 +156,7 @@ def read_signature(table: Table, pool: Pool, arrays: Indexed) -> Signature:
     )
 
 
-def read_graph(tables: Sequence[Table], pool: Pool, arrays: Indexed, nesting: Callable[[int], None]) -> Graph:
+def read_graph(tables: Sequence[Table], pool: ConstantPool, arrays: Indexed, nesting: Callable[[int], None]) -> Graph:
     """The last graph of a section, with the others as bodies of its nodes, each used exactly once.
 
     `nesting` is told how deep bodies lie inside one another, and may refuse.
@@ -183,7 +183,7 @@ def read_graph(tables: Sequence[Table], pool: Pool, arrays: Indexed, nesting: Ca
     return made[-1]
 
 
-def _graph(table: Table, pool: Pool, arrays: Indexed, body: Callable[[int], Graph]) -> Graph:
+def _graph(table: Table, pool: ConstantPool, arrays: Indexed, body: Callable[[int], Graph]) -> Graph:
     texts = pool.texts
 
     def names(column: str) -> tuple[str, ...]:

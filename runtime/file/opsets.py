@@ -9,12 +9,12 @@ from ...ops import OPS, Tensor, Type, upgrade
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import UnsupportedModel
 from ...ops.types import Array, type_of
-from ...ops.upgrade import Declined, Form
-from ..graph import Graph, Node
+from ...ops.upgrade import Form, UpgradeDeclined
+from ..ir.graph import Graph, Node
 
 
 @dataclass(slots=True)
-class Surroundings:
+class UpgradeContext:
     """`upgrade.Scope` for the nodes of a graph; `added` collects the constants that former attributes become."""
 
     types: Mapping[str, Type]
@@ -37,7 +37,7 @@ class Surroundings:
         return self.constants.get(name)
 
     def take(self, name: str) -> Array:
-        raise Declined("reading a file takes nothing away")
+        raise UpgradeDeclined("reading a file takes nothing away")
 
     def type(self, name: str) -> Tensor | None:
         found = self.types.get(name)
@@ -61,7 +61,7 @@ def upgraded(graph: Graph, older: Mapping[str, int]) -> Graph:
     }
     types = {n: t for p in parts for n, t in p.types.items()}
     taken = {*constants, *types, *(n for p in parts for n in p.defined())}
-    around = Surroundings(types, constants, taken, {r for p in parts for r in p.reads()}, graph.opsets.get("", 0))
+    around = UpgradeContext(types, constants, taken, {r for p in parts for r in p.reads()}, graph.opsets.get("", 0))
     made = _upgraded(graph, older, around)
     return made.but(
         initializers={**made.initializers, **around.added},
@@ -73,7 +73,7 @@ def _bodies(graph: Graph) -> Iterable[Graph]:
     return [body for _, node in graph.walk() for body in node.bodies.values()]
 
 
-def _upgraded(graph: Graph, older: Mapping[str, int], around: Surroundings) -> Graph:
+def _upgraded(graph: Graph, older: Mapping[str, int], around: UpgradeContext) -> Graph:
     def one(node: Node) -> Node:
         attrs: dict[str, Any] = {
             a: _upgraded(v, older, around) if isinstance(v, Graph) else v for a, v in node.attrs.items()
@@ -82,7 +82,7 @@ def _upgraded(graph: Graph, older: Mapping[str, int], around: Surroundings) -> G
         if node.domain in older:
             try:
                 form = upgrade.upgrade(form, older[node.domain], around)
-            except Declined as reason:
+            except UpgradeDeclined as reason:
                 raise UnsupportedModel(
                     str(reason), where=node.place, hint="compile the model again with this Mezzo"
                 ) from reason

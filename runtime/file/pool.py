@@ -19,7 +19,7 @@ from ...ops import Sequence as ListType
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass
 from ...ops.errors import ModelError
-from ..graph import Graph
+from ..ir.graph import Graph
 from .table import Table, malformed
 
 TENSOR, UNRANKED, SEQUENCE, OPTIONAL, MAP = range(5)
@@ -200,7 +200,7 @@ def read_texts(table: Table) -> list[str]:
     return [whole[a:b] for a, b in spans(ends, len(ends), whole)]
 
 
-class Pool:
+class ConstantPool:
     """The texts, types and values of a section, read and checked when they are asked for. Lists raise IndexError for
     numbers that they lack; callers run under `reading`."""
 
@@ -301,4 +301,4 @@ def _bytes(text: str) -> bytes:
         raise malformed("bytes hold more than a byte") from error
 
 
-__all__ = ["BodyRef", "Ends", "Pool", "PoolWriter", "read_texts", "same_length", "spans", "texts_content"]
+__all__ = ["BodyRef", "ConstantPool", "Ends", "PoolWriter", "read_texts", "same_length", "spans", "texts_content"]

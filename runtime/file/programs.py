@@ -7,13 +7,13 @@ from typing import Any
 
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import ModelError
-from ..graph import Graph
-from ..kernels import Alias, Choice, Target
-from ..lives import Life, Sequential, Sharing, Space
-from ..plan import MemoryPlan, Slot, Strategy
-from ..program import Port, Program, Step
+from ..compile.kernel import Alias, Choice, Target
+from ..compile.program import Port, Program, Step
+from ..ir.graph import Graph
+from ..memory.liveness import Life, Sequential, Sharing, Space
+from ..memory.plan import MemoryPlan, Slot, Strategy
 from .graphs import NodeWriter, flat, grouped, read_nodes, read_types
-from .pool import Ends, Pool, PoolWriter, same_length, spans
+from .pool import ConstantPool, Ends, PoolWriter, same_length, spans
 from .table import Table, malformed
 
 SPACES = tuple(Space)
@@ -153,7 +153,7 @@ class _Bodies:
         return self.made[number]  # IndexError: it is not among the programs before this one
 
 
-def read_program(tables: Sequence[Table], pool: Pool, target: Target) -> Program:
+def read_program(tables: Sequence[Table], pool: ConstantPool, target: Target) -> Program:
     """The last program of a variant, with the others as bodies of its steps, made for `target` (the key says so).
 
     Nothing is checked beyond its form. Primitives are the texts that describe them: `confirm` puts those in their place
@@ -166,7 +166,7 @@ def read_program(tables: Sequence[Table], pool: Pool, target: Target) -> Program
     return bodies.made[-1]
 
 
-def _program(table: Table, pool: Pool, bodies: _Bodies, target: Target) -> Program:
+def _program(table: Table, pool: ConstantPool, bodies: _Bodies, target: Target) -> Program:
     texts, types = pool.texts, pool.types
 
     def names(column: str) -> tuple[str, ...]:
@@ -222,7 +222,7 @@ def _shared(table: Table, texts: Sequence[str]) -> tuple[Sharing, ...]:
     return tuple([Sharing(*row) for row in zip(value, other, kind, table.column("shared_delta"), strict=True)])
 
 
-def _steps(table: Table, pool: Pool, bodies: _Bodies) -> tuple[Step, ...]:
+def _steps(table: Table, pool: ConstantPool, bodies: _Bodies) -> tuple[Step, ...]:
     texts, values = pool.texts, pool.values
 
     def no_graph(number: int) -> Graph:

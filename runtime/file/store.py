@@ -27,18 +27,18 @@ from ...ops.dataclasses import dataclass, field
 from ...ops.errors import ModelError, UnsupportedModel
 from ...ops.registry import INDEX
 from ...ops.types import Array
-from ..bound import Bound
-from ..device import device
+from ..compile.executable import Executable
+from ..compile.lower import Options
 from ..digests import blake2b
-from ..graph import Graph, Signature
-from ..lower import Options
+from ..execution.device import device_named
+from ..ir.graph import Graph, Signature
 from ..version import __version__
 from .arrays import Arrays, ArrayWriter, Stored, aligned, digest_of
 from .graphs import GraphWriter, read_graph, read_signature
 from .layout import FILE, FORMAT, MAGIC
-from .pool import Pool, same_length
+from .pool import ConstantPool, same_length
 from .table import Table, malformed, root
-from .variants import Differs, Key, key_here, read_key, read_variant, variant_content
+from .variants import Differs, VariantKey, key_here, read_key, read_variant, variant_content
 from .write import pack
 
 PREAMBLE = struct.Struct("<8sII4Q16x")
@@ -62,14 +62,14 @@ def reading(where: str) -> Iterator[None]:
 
 def encode(
     graph: Graph,
-    variants: Sequence[tuple[Key, Bound]] = (),
+    variants: Sequence[tuple[VariantKey, Executable]] = (),
     *,
     source: str = "",
     producer: str = "",
 ) -> Iterator[Any]:
     """The bytes of a file, piece by piece, without copies of the weights. Raises ModelError for what it cannot hold.
 
-    >>> from mezzo.runtime.graph import GraphBuilder
+    >>> from mezzo.runtime.ir.graph import GraphBuilder
     >>> from mezzo.ops.types import f32
     >>> g = GraphBuilder("double")
     >>> x = g.input("x", f32("n"))
@@ -145,10 +145,10 @@ class Opened:
     budget: Budget = field(default_factory=Budget)
     about: About = field(init=False)
     signature: Signature = field(init=False)
-    variants: dict[Key, Table] = field(init=False)
+    variants: dict[VariantKey, Table] = field(init=False)
     problem: str = ""
     _graphs: list[Table] = field(init=False, repr=False)
-    _pool: Pool = field(init=False, repr=False)
+    _pool: ConstantPool = field(init=False, repr=False)
     _arrays: Arrays = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ class Opened:
             top = root(flat, FILE)
             self.about = _about(top.table("about"))
             self._arrays = Arrays(top.table("arrays"), self.data, aligned(BEGIN + len(flat)), self.budget)
-            self._pool = Pool(top.table("pool"), self._arrays, self.budget)
+            self._pool = ConstantPool(top.table("pool"), self._arrays, self.budget)
             self._check_operators(top)
             self._graphs = top.tables("graphs")
             self.signature = read_signature(self._graphs[-1], self._pool, self._arrays)
@@ -198,7 +198,7 @@ class Opened:
 
     def find(
         self, options: Options, outputs: Sequence[str], types: Mapping[str, Type], budget: Budget
-    ) -> tuple[Bound | None, str]:
+    ) -> tuple[Executable | None, str]:
         """The stored program for these inputs and this machine, or None and the reason why the graph must be bound."""
         if self.problem or not self.variants:
             return None, self.problem or "the file holds no variant"
@@ -217,10 +217,10 @@ class Opened:
         """Whether a variant was made for just these inputs, options and machine."""
         return not self.problem and key_here(options, outputs, types) in self.variants
 
-    def fits(self, key: Key) -> bool:
+    def fits(self, key: VariantKey) -> bool:
         """Whether a variant of this key would be looked at on this machine."""
         try:
-            here = key_here(Options(device(key.device)), (), {})
+            here = key_here(Options(device_named(key.device)), (), {})
         except MezzoError:  # of a device that is not here
             return False
         if self.problem:

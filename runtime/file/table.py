@@ -26,7 +26,7 @@ def malformed(message: str) -> ModelError:
 
 
 @dataclass(slots=True)
-class Buffer:
+class FileBuffer:
     """The bytes of one flatbuffer. `left` bounds how much may be read in all: parts of an honest file do not overlap,
     so that it never asks for more than its size, and a file of a few bytes cannot pretend to hold a million tables."""
 
@@ -50,7 +50,7 @@ class Buffer:
 
 def root(data: bytes, layout: Layout) -> Table:
     """The root table of a flatbuffer; ModelError if it cannot be one."""
-    buffer = Buffer(data, 4 * len(data) + 64)
+    buffer = FileBuffer(data, 4 * len(data) + 64)
     start = buffer.u32(0)
     if data[4:8] != IDENTIFIER:
         raise malformed("the description is no flatbuffer of this kind")
@@ -62,7 +62,7 @@ class Table:
 
     __slots__ = ("_at", "_buffer", "_fields", "_layout", "_size")
 
-    def __init__(self, buffer: Buffer, at: int, layout: Layout) -> None:
+    def __init__(self, buffer: FileBuffer, at: int, layout: Layout) -> None:
         self._buffer, self._at, self._layout = buffer, at, layout
         buffer.take(at, 4)
         self._fields = at - int(_I32.unpack_from(buffer.data, at)[0])
@@ -72,7 +72,7 @@ class Table:
 
     def fresh(self) -> Table:
         """The same table, to be read from the beginning."""
-        return Table(Buffer(self._buffer.data, 4 * len(self._buffer.data) + 64), self._at, self._layout)
+        return Table(FileBuffer(self._buffer.data, 4 * len(self._buffer.data) + 64), self._at, self._layout)
 
     def _field(self, name: str) -> tuple[Field, int]:
         """A field, and where its inline part lies; 0 if it is absent."""

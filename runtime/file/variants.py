@@ -12,14 +12,14 @@ from ...ops import Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass
 from ...ops.types import Array, type_of
-from ..bound import Bound
-from ..graph import Graph, Node, Signature
-from ..lower import Options
-from ..program import Program
+from ..compile.executable import Executable
+from ..compile.lower import Options
+from ..compile.program import Program
+from ..ir.graph import Graph, Node, Signature
 from ..version import __version__
 from .confirm import Differs, confirm
 from .graphs import flat, grouped
-from .pool import Indexed, Pool, PoolWriter
+from .pool import ConstantPool, Indexed, PoolWriter
 from .programs import ProgramWriter, check_storable, read_program
 from .table import Table, malformed
 
@@ -28,7 +28,7 @@ PRECISION = "as the model"
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class VariantKey:
     """What a variant was made for. `isa` is the processor (or the sm of a GPU), `kernels` names the kernels and the
     versions of what is behind them (ours too: our operators folded the constants), `strategy` how the program was
     planned, `signature` the inputs' types and the outputs."""
@@ -40,7 +40,7 @@ class Key:
     strategy: str
     signature: str
 
-    def differs_from(self, other: Key) -> str:
+    def differs_from(self, other: VariantKey) -> str:
         """The first field in which another key differs, with both sides; empty if none does."""
         for name in self.__slots__:
             mine, theirs = getattr(self, name), getattr(other, name)
@@ -49,7 +49,7 @@ class Key:
         return ""
 
 
-def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]) -> Key:
+def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]) -> VariantKey:
     """The key of programs that this machine makes with these options."""
     device = options.device
     how = {"fused": options.fuse, "parallel": options.parallel, "in given order": not options.reorder}
@@ -58,7 +58,7 @@ def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]
     how_many = f"{options.threads} threads{'' if options.onednn else ', no oneDNN'}"
     names = ", ".join(k.name for k in device.kernels)
     shown = "; ".join(f"{name!r}: {t}" for name, t in types.items())
-    return Key(
+    return VariantKey(
         device=device.name,
         isa=f"sm_{device.sm}" if device.sm else ISA,
         kernels=f"mezzo {__version__}, numpy {np.__version__}, {how_many}: {names}",
@@ -68,7 +68,7 @@ def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]
     )
 
 
-def variant_content(key: Key, bound: Bound, array: Callable[[Array], int]) -> dict[str, Any]:
+def variant_content(key: VariantKey, bound: Executable, array: Callable[[Array], int]) -> dict[str, Any]:
     """The Variant table of a bound program."""
     pool = PoolWriter(array)
     programs = ProgramWriter(pool)
@@ -76,16 +76,16 @@ def variant_content(key: Key, bound: Bound, array: Callable[[Array], int]) -> di
     programs.add(bound.program)
     constants = flat((pool.text(n), array(a)) for n, a in bound.constants.items())
     return {
-        **{name: getattr(key, name) for name in Key.__slots__},
+        **{name: getattr(key, name) for name in VariantKey.__slots__},
         "constants": constants,
         "programs": programs.tables,
         "pool": pool.content(),
     }
 
 
-def read_key(table: Table) -> Key:
+def read_key(table: Table) -> VariantKey:
     """What a variant was made for."""
-    return Key(*(table.text(name) for name in Key.__slots__))
+    return VariantKey(*(table.text(name) for name in VariantKey.__slots__))
 
 
 def read_variant(
@@ -96,14 +96,14 @@ def read_variant(
     outputs: Sequence[str],
     types: Mapping[str, Type],
     budget: Budget,
-) -> Bound:
+) -> Executable:
     """The program of a variant, confirmed.
 
     Raises Differs where this build would make another one, ModelError or PlanError where the variant contradicts
     itself or the signature, BudgetError where a value is too large.
     """
     table = table.fresh()
-    pool = Pool(table.table("pool"), arrays, budget)
+    pool = ConstantPool(table.table("pool"), arrays, budget)
     constants = {pool.texts[n]: arrays[a] for n, a in grouped(table.column("constants"), 2)}
     tables = table.tables("programs")
     budget.check("nodes", sum(len(t.table("steps").raw("kernel")) for t in tables), "steps of a stored program")
@@ -117,7 +117,7 @@ def read_variant(
     if {n: program.types.get(n) for n in program.states} != {n: first.get(n) for n in program.states}:
         raise malformed("a variant has other states than the graph")
     program = confirm(program, options, constants, budget)
-    return Bound(program, constants, planned_graph(program, constants), "variant")
+    return Executable(program, constants, planned_graph(program, constants), "variant")
 
 
 def planned_graph(program: Program, constants: Mapping[str, Array]) -> Graph:
@@ -138,4 +138,4 @@ def planned_graph(program: Program, constants: Mapping[str, Array]) -> Graph:
     return body(program)
 
 
-__all__ = ["Differs", "Key", "key_here", "read_key", "read_variant", "variant_content"]
+__all__ = ["Differs", "VariantKey", "key_here", "read_key", "read_variant", "variant_content"]

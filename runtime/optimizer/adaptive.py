@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ops.expr import Expr, Expressions
-from ..schedule import Schedule
+from ...ops.core.expr import Expr, Expressions
 from .record import Optimizer, register
+from .schedule import Schedule
 
 
 @register

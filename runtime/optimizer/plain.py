@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from ...ops.core.expr import Expr, Expressions
 from ...ops.errors import InputError
-from ...ops.expr import Expr, Expressions
-from ..schedule import Schedule
 from .record import Optimizer, register
+from .schedule import Schedule
 
 
 @register

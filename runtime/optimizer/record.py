@@ -26,15 +26,15 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 import numpy as np
 
 from ...ops import DType
+from ...ops.core.expr import E, Expr, Expressions, inputs
+from ...ops.core.standard import written
 from ...ops.dataclasses import asdict, dataclass, fields, replace
 from ...ops.errors import InputError
-from ...ops.expr import E, Expr, Expressions, inputs
 from ...ops.op import Builder, Value
-from ...ops.standard import written
+from ...ops.training.update import names_of, read, still, text_of
 from ...ops.types import Array
-from ...ops.update import names_of, read, still, text_of
-from .. import schedule
-from ..schedule import Schedule
+from . import schedule
+from .schedule import Schedule
 
 COMMON = ("rate", "weight_decay", "groups", "lazy_update")
 
@@ -63,9 +63,9 @@ class Optimizer:
     its states, which have the shape of the tensor and begin as `first`. It says one of two:
 
     - `update(e, W, dW, rate, *numbers, *draws, *states)`: the scalar expressions of the new tensor and the new states
-      (`e` is the builder of ops/expr.py). `numbers(e, t)` are expressions of the number of the update (float64, from
-      0), computed once for all tensors; `draws` counts tensors of standard normal numbers. Such a rule steps any part
-      of a tensor, on any server, which needs not know the class.
+      (`e` is the builder of ops/core/expr.py). `numbers(e, t)` are expressions of the number of the update (float64,
+      from 0), computed once for all tensors; `draws` counts tensors of standard normal numbers. Such a rule steps any
+      part of a tensor, on any server, which needs not know the class.
     - `whole(g, W, dW, rate, *numbers, *draws, *states)`: values that `g` builds from operators, where a rule measures
       whole tensors.
 
@@ -132,7 +132,7 @@ class Optimizer:
     # -- what runs it -------------------------------------------------------------------------------------------------
 
     def rule(self) -> str:
-        """The rule as the operator Update has it (ops/update.py). Raises InputError where it is none."""
+        """The rule as the operator Update has it (ops/training/update.py). Raises InputError where it is none."""
         count = len(self._numbers())
         names = names_of(count, self.draws, len(self.slots))
         leaves = inputs([DType.DOUBLE] * len(names))
@@ -291,7 +291,7 @@ def create(given: str | Optimizer, **settings: Any) -> Optimizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Carried(Optimizer):
+class CarriedOptimizer(Optimizer):
     """An optimizer whose class this process has not: its data, with the rules that they bring."""
 
     data: Mapping[str, Any]
@@ -364,11 +364,11 @@ def _rules(rules: Mapping[str, Any]) -> Rules:
     return known
 
 
-def _carried(data: Mapping[str, Any], given: Mapping[str, Any], rules: Mapping[str, Any]) -> Carried:
+def _carried(data: Mapping[str, Any], given: Mapping[str, Any], rules: Mapping[str, Any]) -> CarriedOptimizer:
     """Rules of another process, which are looked at before they are believed."""
     known = _rules(rules)
     texts, slots = known.texts, known.slots
-    made = Carried(**{n: given[n] for n in COMMON if n in given}, data=dict(data), known=known)
+    made = CarriedOptimizer(**{n: given[n] for n in COMMON if n in given}, data=dict(data), known=known)
     names = names_of(len(made._numbers()), known.draws, len(slots))
     leaves = dict(zip(names, inputs([DType.DOUBLE] * len(names)), strict=True))
     for _, text in texts:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ...ops.expr import Expr, Expressions
+from ...ops.core.expr import Expr, Expressions
 from ...ops.op import Builder, Value
-from ..schedule import Schedule
 from .adaptive import Adam
 from .record import Optimizer, register
+from .schedule import Schedule
 
 
 def _if_both(g: Builder, a: Value, b: Value, value: Value) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..graph import Graph
+from ..ir.graph import Graph
 from .cse import merge_equal
 from .fold import fold
 from .identities import RULES

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ops import Tensor
 from ...ops.dataclasses import dataclass
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 from .chains import Takes
 from .rewrite import Either, Leaf, Match, Pattern, Replacement, Rule, rewrite
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...ops import DType, Tensor
 from ...ops.types import Array
-from ..graph import Node
+from ..ir.graph import Node
 from .rewrite import Leaf, Match, Pattern, Replacement, Rule
 
 _STATISTICS = tuple(Leaf(name, constant=True) for name in ("scale", "shift", "mean", "var"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..graph import Graph
+from ..ir.graph import Graph
 
 
 def map_bodies(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:

@@ -12,10 +12,10 @@ from itertools import repeat
 import numpy as np
 
 from ...ops import DType, Tensor
+from ...ops.nn.windows import windows
 from ...ops.types import Array
-from ...ops.windows import windows
-from ..graph import Node
-from ..shared import derived
+from ..ir.graph import Node
+from ..shared_constants import derived
 from .rewrite import Either, Leaf, Match, Operand, Pattern, Replacement, Rule
 
 X = Leaf("x")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 
 from ...ops import Tensor
+from ...ops.core.fused import ABSENT, PREVIOUS, Link
 from ...ops.dataclasses import dataclass, replace
-from ...ops.fused import ABSENT, PREVIOUS, Link
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 from .bodies import map_bodies
 
 Takes = Callable[[Graph, Node], str | None]  # None if a kernel computes the node at once, else why not

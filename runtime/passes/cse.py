@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import AGAIN, Graph, Node
+from ..ir.graph import AGAIN, Graph, Node
 from .bodies import map_bodies
 
 SMALL = 1024  # bytes: initialisers up to this size are compared by content

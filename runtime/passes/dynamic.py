@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ops import DType, Tensor
-from ..graph import Node
+from ..ir.graph import Node
 from .rewrite import Leaf, Match, Pattern, Replacement, Rule
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from ...ops import OPS, Tensor
 from ...ops.errors import ShapeError
 from ...ops.types import Array, Type
-from ..graph import Graph, Node
-from ..typed import TypedBuilder
+from ..ir.graph import Graph, Node
+from ..ir.typed import TypedBuilder
 
 Chosen = Callable[[Node], bool]
 

@@ -7,12 +7,12 @@ from functools import partial
 import numpy as np
 
 from ...ops import Tensor
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 from .bodies import map_bodies
 
 
 def fold(graph: Graph, *, weights: bool = False) -> Graph:
-    """Replace nodes by initialisers where inference has found all their elements (see runtime/infer.py).
+    """Replace nodes by initialisers where inference has found all their elements (see runtime/ir/infer.py).
 
     Quantised weights stay as they are unless `weights` is true: the rules of qdq.py look for them.
     """

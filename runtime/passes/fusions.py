@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ops import DType
-from ..graph import Node
+from ..ir.graph import Node
 from .rewrite import Leaf, Match, Pattern, Replacement, Rule
 
 

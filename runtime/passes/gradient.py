@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...ops import Type
-from ...ops.broadcast import zeros_like
 from ...ops.budget import Budget
+from ...ops.core.broadcast import zeros_like
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import InputError, UnsupportedModel
-from ...ops.optimizers import DOMAIN
+from ...ops.training.optimizers import DOMAIN
 from ...ops.types import Array, differentiable
-from ..autodiff import ONES, fresh, gradients
-from ..graph import COPY, Graph, Node
-from ..infer import infer
-from ..typed import TypedBuilder, prefixed
+from ..ir.autodiff import ONES, fresh, gradients
+from ..ir.graph import COPY, Graph, Node
+from ..ir.infer import infer
+from ..ir.typed import TypedBuilder, prefixed
 
 
 def write_gradients(graph: Graph, budget: Budget) -> Graph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ops import Tensor
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 from .bodies import map_bodies
 
 

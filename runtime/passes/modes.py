@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..autodiff import fresh
-from ..graph import Graph, Node, State
+from ..ir.autodiff import fresh
+from ..ir.graph import Graph, Node, State
 from .straight_through import straight_through
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...ops import Tensor
 from ...ops.types import Array
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 
 
 def wanted_parts(graph: Graph) -> Graph:

@@ -15,7 +15,7 @@ import numpy as np
 from ...ops import DType, Tensor, Type
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.types import Array, type_of
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 
 NARROW = {"bf16": DType.BFLOAT16, "fp16": DType.FLOAT16}  # by the name of the precision
 # products of many terms: what narrow arithmetic is fast at

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ...ops import DType
-from ...ops.quantize import int_range
-from ...ops.rules import axis_of
+from ...ops.core.rules import axis_of
+from ...ops.quantization.quantize import int_range
 from ...ops.types import Array, type_of
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 from .dynamic import DYNAMIC
-from .rewrite import Declined, Leaf, Match, Pattern, Replacement, Rule, rewrite
+from .rewrite import Leaf, Match, Pattern, Replacement, RewriteDeclined, Rule, rewrite
 
 Takes = Callable[[Graph, Node], str | None]  # None if a kernel computes the node at once, else why not
 MICROSOFT = "com.microsoft"
@@ -40,7 +40,7 @@ def _dequantised(name: str, constant: bool = False) -> Pattern:
     return Pattern("DequantizeLinear", (Leaf(name, constant=constant), Leaf(f"{name}_scale", constant=True)))
 
 
-class Steps:
+class QuantSteps:
     """How a DequantizeLinear or QuantizeLinear counts: scale, zero point, axis."""
 
     def __init__(self, m: Match, node: Node) -> None:
@@ -77,7 +77,7 @@ class Steps:
             return f"the scale of {what} is not positive"
         return None
 
-    def same(self, other: Steps) -> bool:
+    def same(self, other: QuantSteps) -> bool:
         """Whether both count alike."""
         a, b = self.type, other.type
         return (
@@ -100,7 +100,7 @@ def _activation(m: Match) -> str | None:
     between = m.nodes[1]
     if between.op not in ("Relu", "Clip") or m.values["float"] in between.outputs:
         return None
-    steps = Steps(m, m.root)
+    steps = QuantSteps(m, m.root)
     assert steps.type is not None
     low, high = int_range(steps.type.dtype)
     least, most = 0.0, np.inf
@@ -117,8 +117,8 @@ def _activation(m: Match) -> str | None:
 
 def _product(m: Match) -> str | None:
     """Conv, MatMul and Gemm of two dequantised operands."""
-    inner, result = _inner(m), Steps(m, m.root)
-    left, right = (Steps(m, _maker(m, inner.inputs[i])) for i in (0, 1))
+    inner, result = _inner(m), QuantSteps(m, m.root)
+    left, right = (QuantSteps(m, _maker(m, inner.inputs[i])) for i in (0, 1))
     why = result.fault("the result") or left.fault("the input") or right.fault("the weights", columns=True)
     if why is not None:
         return why
@@ -130,7 +130,7 @@ def _product(m: Match) -> str | None:
     return why
 
 
-def _axis(m: Match, inner: Node, right: Steps) -> str | None:
+def _axis(m: Match, inner: Node, right: QuantSteps) -> str | None:
     """Scales of weights have to go with filters or columns."""
     if right.type is None or right.type.dims is None:
         return "the rank of the weights is not known"
@@ -145,7 +145,7 @@ def _axis(m: Match, inner: Node, right: Steps) -> str | None:
 
 def _unit(m: Match, inner: Node) -> Array:
     """What one unit of the sums stands for, for each filter or column."""
-    left, right = (Steps(m, _maker(m, inner.inputs[i])) for i in (0, 1))
+    left, right = (QuantSteps(m, _maker(m, inner.inputs[i])) for i in (0, 1))
     return np.float32(inner.attrs.get("alpha", 1.0)) * left.scales * right.scales
 
 
@@ -166,7 +166,7 @@ def _bias(m: Match, inner: Node, unit: Array) -> tuple[Array, str | None]:
     if not np.isfinite(whole).all() or np.abs(whole).max(initial=0) >= 2**31:
         return real, "the bias does not fit into 32 bits"
     inexact = np.abs(counted - whole) > 1e-3
-    if (inexact & (unit / Steps(m, m.root).scales > FINEST)).any():
+    if (inexact & (unit / QuantSteps(m, m.root).scales > FINEST)).any():
         return real, "the bias would be rounded too coarsely"
     return whole.astype(np.int32), None
 
@@ -182,7 +182,7 @@ class _Made:
         self.constants[name] = np.asarray(value)
         return name
 
-    def steps(self, what: str, steps: Steps) -> tuple[str, str]:
+    def steps(self, what: str, steps: QuantSteps) -> tuple[str, str]:
         """Names of a scale and a zero point; numbers alone where there is one entry."""
         scale, zero = steps.scales, steps.zeros
         if scale.size == 1:
@@ -201,8 +201,8 @@ class _Made:
 def _into_product(m: Match) -> Replacement:
     inner, made = _inner(m), _Made(m)
     left, right = (_maker(m, inner.inputs[i]) for i in (0, 1))
-    a, b = (made.steps(name, Steps(m, n)) for name, n in (("left", left), ("right", right)))
-    y = made.steps("result", Steps(m, m.root))
+    a, b = (made.steps(name, QuantSteps(m, n)) for name, n in (("left", left), ("right", right)))
+    y = made.steps("result", QuantSteps(m, m.root))
     c: tuple[str, ...] = ()
     if len(inner.inputs) > 2 and inner.inputs[2]:
         counted = _bias(m, inner, _unit(m, inner))[0]
@@ -215,8 +215,8 @@ def _into_product(m: Match) -> Replacement:
 
 
 def _pointwise(m: Match) -> str | None:
-    inner, result = _inner(m), Steps(m, m.root)
-    sides = [Steps(m, _maker(m, i)) for i in inner.inputs]
+    inner, result = _inner(m), QuantSteps(m, m.root)
+    sides = [QuantSteps(m, _maker(m, i)) for i in inner.inputs]
     for side in (result, *sides):
         why = side.fault("an operand or the result")
         if why is not None:
@@ -230,11 +230,11 @@ def _pointwise(m: Match) -> str | None:
 
 def _into_pointwise(m: Match) -> Replacement:
     inner, made = _inner(m), _Made(m)
-    y = made.steps("result", Steps(m, m.root))
+    y = made.steps("result", QuantSteps(m, m.root))
     sides: list[str] = []
     for i, value in enumerate(inner.inputs):
         maker = _maker(m, value)
-        sides += [maker.inputs[0], *made.steps(f"operand{i}", Steps(m, maker))]
+        sides += [maker.inputs[0], *made.steps(f"operand{i}", QuantSteps(m, maker))]
     attrs = {n: v for n, v in inner.attrs.items() if n != "dilations"}
     operands = (*y, *sides) if inner.op == "Concat" else (*sides, *y)
     return made.node(f"QLinear{inner.op}", operands, attrs, MICROSOFT)
@@ -242,8 +242,8 @@ def _into_pointwise(m: Match) -> Replacement:
 
 def _moved(m: Match) -> str | None:
     """Operators that hand on elements as they are, or the largest of them."""
-    inner, result = _inner(m), Steps(m, m.root)
-    source = Steps(m, _maker(m, inner.inputs[0]))
+    inner, result = _inner(m), QuantSteps(m, m.root)
+    source = QuantSteps(m, _maker(m, inner.inputs[0]))
     why = result.fault("the result") or source.fault("the input")
     if why is None and not source.same(result):
         why = "the result is counted in other steps"
@@ -260,8 +260,8 @@ def _into_moved(m: Match) -> Replacement:
 
 def _joined(m: Match) -> str | None:
     """Parts that are all counted as the whole is."""
-    inner, result = _inner(m), Steps(m, m.root)
-    parts = [Steps(m, n) for n in m.nodes if n.op == "DequantizeLinear"]
+    inner, result = _inner(m), QuantSteps(m, m.root)
+    parts = [QuantSteps(m, n) for n in m.nodes if n.op == "DequantizeLinear"]
     if len(parts) != len(inner.inputs):
         return "there are more parts"
     for steps in (result, *parts):
@@ -277,7 +277,7 @@ def _into_joined(m: Match) -> Replacement:
 
 
 def _again(m: Match) -> str | None:
-    source, result = Steps(m, m.nodes[1]), Steps(m, m.root)
+    source, result = QuantSteps(m, m.nodes[1]), QuantSteps(m, m.root)
     why = source.fault("the input", columns=True) or result.fault("the result", columns=True)
     if why is not None:
         return why
@@ -309,7 +309,7 @@ QDQ: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-def quantise(graph: Graph, takes: Takes, declined: list[Declined] | None = None) -> Graph:
+def quantise(graph: Graph, takes: Takes, declined: list[RewriteDeclined] | None = None) -> Graph:
     """Apply the rules wherever a kernel takes what they would put there; reasons against go to `declined`."""
 
     def asked(rule: Rule) -> Rule:

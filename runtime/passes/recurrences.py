@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...ops import Tensor
-from ...ops.recurrence import ABSENT, Link
+from ...ops.recurrent.recurrence import ABSENT, Link
 from ...ops.types import Array
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 
 Takes = Callable[[Graph, Node], bool]
 

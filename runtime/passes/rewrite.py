@@ -14,7 +14,7 @@ from typing import Any
 from ...ops import Tensor, Type
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.types import Array, type_of
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 from .bodies import map_bodies
 
 
@@ -108,7 +108,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Declined:
+class RewriteDeclined:
     """A rule that fitted a node and declined, with its reason."""
 
     rule: str
@@ -197,7 +197,7 @@ def _equal(a: Any, b: Any) -> bool:
     return math.isclose(a, b, rel_tol=1e-6) if isinstance(a, float) and isinstance(b, float) else bool(a == b)
 
 
-def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[Declined] | None = None) -> Graph:
+def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[RewriteDeclined] | None = None) -> Graph:
     """Apply rules over the graph and its subgraphs, each node once; reasons of declining rules go to `declined`.
 
     New nodes take the place of the root; the other matched nodes stay until they are pruned.
@@ -269,7 +269,7 @@ def _first(
     node: Node,
     producers: Mapping[str, Node],
     uses: Callable[[], Mapping[str, int]],
-    declined: list[Declined] | None,
+    declined: list[RewriteDeclined] | None,
 ) -> Replacement | None:
     for rule in rules:
         found = match(graph, rule.pattern, node, producers, uses)
@@ -279,5 +279,5 @@ def _first(
         if reason is None:
             return rule.replace(found)
         if declined is not None:
-            declined.append(Declined(rule.name, node.place, reason))
+            declined.append(RewriteDeclined(rule.name, node.place, reason))
     return None

@@ -1,5 +1,5 @@
 """Pairs of QuantizeLinear and DequantizeLinear as one operator over floats, whose gradient is a straight-through
-estimate (ops/fake_quantize.py): what a quantised graph is in training.
+estimate (ops/quantization/fake_quantize.py): what a quantised graph is in training.
 
 Between the two there may be a Clip, by which PyTorch's exporter says that fewer steps are used than the type has.
 """
@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from ...ops import Tensor
-from ...ops.quantize import int_range
-from ...ops.rules import axis_of
+from ...ops.core.rules import axis_of
+from ...ops.quantization.quantize import int_range
 from ...ops.types import Array
-from ..graph import Graph, Node
-from ..infer import infer
+from ..ir.graph import Graph, Node
+from ..ir.infer import infer
 from .prune import prune
 from .rewrite import Leaf, Match, Pattern, Replacement, Rule, rewrite
 

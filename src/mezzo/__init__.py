@@ -42,7 +42,7 @@ from .ops.errors import (
     WireError,
 )
 from .ops.op import op, pointwise
-from .runtime.session import Session
+from .runtime.execution.session import Session
 from .runtime.version import __version__
 from .tools.inference_session import InferenceSession
 from .tools.lazy import names as __dir__  # noqa: F401 (PEP 562 too)

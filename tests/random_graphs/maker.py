@@ -12,7 +12,7 @@ import numpy as np
 from mezzo.ops import Body, DType, Tensor, Type
 from mezzo.ops.errors import MezzoError
 from mezzo.ops.types import type_of
-from mezzo.runtime.graph import Graph, GraphBuilder, Node, check_arity
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node, check_arity
 
 from .oracle import Worlds
 

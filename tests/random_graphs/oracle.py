@@ -16,8 +16,8 @@ import numpy as np
 from mezzo.ops import Context, DType
 from mezzo.ops.budget import Budget
 from mezzo.ops.errors import MezzoError
-from mezzo.runtime.eager import InterpretedBody, Meter, _interpreter, node_key
-from mezzo.runtime.graph import Graph, Node
+from mezzo.runtime.ir.graph import Graph, Node
+from mezzo.runtime.ir.interpreter import InterpretedBody, Meter, _interpreter, node_key
 from mezzo.tools.finite import ROUNDED, in_float64
 
 Array = np.ndarray[Any, Any]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mezzo.ops import DType
-from mezzo.runtime.graph import Graph, Node
+from mezzo.runtime.ir.graph import Graph, Node
 
 from .maker import Array
 from .search import Failure

@@ -17,12 +17,12 @@ from mezzo.exporters import to_onnx
 from mezzo.importers import load_onnx
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import MezzoError, UnsupportedModel
+from mezzo.runtime.execution.session import Session
 from mezzo.runtime.file import open_file
-from mezzo.runtime.graph import Graph
-from mezzo.runtime.infer import infer
+from mezzo.runtime.ir.graph import Graph
+from mezzo.runtime.ir.infer import infer
+from mezzo.runtime.ir.typed import TypedBuilder
 from mezzo.runtime.optimizer import SGD
-from mezzo.runtime.session import Session
-from mezzo.runtime.typed import TypedBuilder
 from mezzo.tools.finite import by_graph, case_of, disagreement, numeric
 from mezzo.train.step import Step, training_step
 

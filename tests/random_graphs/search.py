@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from mezzo.ops.errors import BudgetError, ExecutionError, MezzoError, PlanError, UnsupportedModel
-from mezzo.runtime.graph import Graph
-from mezzo.runtime.infer import infer
+from mezzo.runtime.ir.graph import Graph
+from mezzo.runtime.ir.infer import infer
 
 from .generate import generate
 from .maker import Case

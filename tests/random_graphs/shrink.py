@@ -11,8 +11,8 @@ import numpy as np
 
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import MezzoError
-from mezzo.runtime.graph import Graph, Node
-from mezzo.runtime.infer import infer
+from mezzo.runtime.ir.graph import Graph, Node
+from mezzo.runtime.ir.infer import infer
 
 from .maker import CONDITION, Case
 from .oracle import Worlds, evaluated

@@ -51,7 +51,7 @@ class Switches:
 
 @cache
 def computes_bf16() -> bool:
-    from mezzo.runtime.onednn.library import library
+    from mezzo.runtime.backends.onednn.library import library
 
     found = library()
     return found is not None and bool(found.bf16)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mezzo.ops import DType, Tensor
-from mezzo.runtime.graph import Graph
-from mezzo.runtime.infer import infer
+from mezzo.runtime.ir.graph import Graph
+from mezzo.runtime.ir.infer import infer
 
 from ..random_graphs.maker import Case
 from ..random_graphs.oracle import FLOAT32, Worlds, evaluated

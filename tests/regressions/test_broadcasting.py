@@ -7,7 +7,7 @@ import pytest
 
 from mezzo.ops import DType
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.ir.graph import GraphBuilder
 
 from .cases import check, numbers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.ir.graph import GraphBuilder
 
 from .cases import check, numbers
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mezzo.ops.nn.windows import Window, window
 from mezzo.ops.types import f32
-from mezzo.ops.windows import Window, window
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder
 
 from .cases import check, fed, numbers
 

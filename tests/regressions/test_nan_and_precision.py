@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import Graph, GraphBuilder
-from mezzo.runtime.onednn.library import library
-from mezzo.runtime.session import Session
+from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
 NAN = np.float32(np.nan)
 

@@ -9,7 +9,7 @@ import pytest
 
 from mezzo.ops import Tensor
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
 from ..random_graphs import search
 from ..random_graphs.printed import numbers

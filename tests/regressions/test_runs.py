@@ -6,7 +6,7 @@ import pytest
 
 from mezzo.ops import DType, Tensor
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import GraphBuilder
+from mezzo.runtime.ir.graph import GraphBuilder
 
 from .cases import check, fed
 

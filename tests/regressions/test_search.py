@@ -8,8 +8,8 @@ import pytest
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import ShapeError
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import GraphBuilder
-from mezzo.runtime.session import Session
+from mezzo.runtime.execution.session import Session
+from mezzo.runtime.ir.graph import GraphBuilder
 
 from ..random_graphs.printed import numbers
 from ..random_graphs.search import check

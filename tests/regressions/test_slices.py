@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mezzo.ops.types import f32
-from mezzo.runtime.graph import Graph, GraphBuilder
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 
 from ..random_graphs.properties import differentiated
 from .cases import check

@@ -1,0 +1,55 @@
+"""The level above a host, as the group of its workers sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ...ops.errors import MezzoError
+from ...ops.types import Array
+from ..loop import Loop
+from .values import HostValue
+
+Ended = Callable[[MezzoError | None], None]
+
+
+class UpperTier(Protocol):
+    """Called under the lock of the group, and calls `ended` under it: in `ready` and `tick`, or at once. Its
+    descriptors are in `loop`, which the group's mesh waits for."""
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def newest(self) -> bool:
+        """Whether a pull asks the level above for the value as it is now, and a push need not wait for a value."""
+        ...
+
+    def lifter(self, number: int, nbytes: int) -> int:
+        """The member that speaks for the group about a key."""
+        ...
+
+    def declare(self, value: HostValue, ended: Ended) -> None:
+        """Declare a key; its value is given by the first host of all, and has arrived in the others at the end."""
+        ...
+
+    def lift(self, value: HostValue, given: Array | None, pull: bool, priority: int, ended: Ended) -> None:
+        """Push these bytes (the stored sum, or an operand where nobody else has one), receive the value in the place of
+        the sum, or both."""
+        ...
+
+    def fetch(self, value: HostValue, rows: Array, out: Array, ended: Ended) -> None:
+        """Receive some rows of the value as it is now. `rows` are int64, `out` is bytes, a row for each of them."""
+        ...
+
+    def counts(self) -> tuple[int, int]:
+        """Bytes of values that were sent and received."""
+        ...
+
+    def ready(self, fd: int, events: int) -> None:
+        """Something has come for a descriptor that is not the group's: handle it, without waiting."""
+        ...
+
+    def tick(self) -> None:
+        """Do what is due by the clock."""
+        ...

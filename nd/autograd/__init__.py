@@ -1,0 +1,32 @@
+"""`mz.autograd`: gradients of what was computed with arrays, by the rules that graphs are differentiated with.
+
+>>> from mezzo import autograd, nd
+>>> x = nd.asarray([1.0, 2.0])
+>>> x.attach_grad()
+>>> with autograd.record():
+...     y = (x * x).sum()
+>>> y.backward()
+>>> x.grad.asnumpy()
+array([2., 4.], dtype=float32)
+"""
+
+from .function import Function
+from .held import HeldTape
+from .scopes import (
+    attach_grad,
+    backward,
+    detach,
+    grad,
+    is_recording,
+    is_training,
+    mark_variables,
+    pause,
+    predict_mode,
+    record,
+    train_mode,
+)  # fmt: skip
+
+__all__ = [
+    "Function", "HeldTape", "attach_grad", "backward", "detach", "grad", "is_recording", "is_training",
+    "mark_variables", "pause", "predict_mode", "record", "train_mode",
+]  # fmt: skip

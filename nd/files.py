@@ -1,0 +1,82 @@
+"""Arrays in files: safetensors, and NumPy's .npz. A pickle is neither read nor written."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..ops.errors import InputError, ModelError
+from ..runtime.files import replace_file
+from ..runtime.tensors import decode, encode
+from .array import Array
+from .place import Place, place_of
+from .running import adopt
+
+Held = Array | Sequence[Array] | Mapping[str, Array]
+
+
+def save(path: str | os.PathLike[str], data: Held) -> None:
+    """Write an array, a list or a dict of arrays to a `.safetensors` or `.npz` file, which is replaced as a whole.
+
+    Raises InputError for another ending, ModelError where the file cannot be written.
+
+    >>> import tempfile
+    >>> from mezzo import nd
+    >>> path = os.path.join(tempfile.mkdtemp(), "weights.safetensors")
+    >>> save(path, {"w": nd.ones((2,))})
+    >>> load(path)["w"].asnumpy()
+    array([1., 1.], dtype=float32)
+    """
+    ending = _ending(path)
+    if isinstance(data, Array):
+        data = [data]
+    named = data if isinstance(data, Mapping) else {str(i): x for i, x in enumerate(data)}
+    arrays = {str(n): x.asnumpy() for n, x in named.items()}
+    if ending == ".npz":
+        held = io.BytesIO()
+        np.savez(held, allow_pickle=False, **arrays)
+        content: Any = held.getbuffer()
+    else:
+        try:
+            content = encode(arrays)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"safetensors has no place for it: {error}", where=str(path), hint="use .npz") from error
+    replace_file(path, [content])
+
+
+def load(
+    path: str | os.PathLike[str], *, device: Place | str | None = None, ctx: Place | None = None
+) -> dict[str, Array]:
+    """The arrays of a file by name; those of a list are called "0", "1" and so on.
+
+    Raises InputError for another ending, ModelError for a file that is damaged or holds a pickle.
+    """
+    ending, place = _ending(path), place_of(device or ctx)
+    try:
+        if ending == ".npz":
+            with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        else:
+            arrays = {n: a.copy() for n, a in decode(Path(path).read_bytes())[0].items()}
+    except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, MemoryError) as error:
+        raise ModelError(
+            f"no arrays can be read: {error}", where=str(path), hint="give a file that mz.nd.save wrote"
+        ) from error
+    return {name: adopt(a, place) for name, a in arrays.items()}
+
+
+def _ending(path: str | os.PathLike[str]) -> str:
+    ending = Path(path).suffix
+    if ending not in (".npz", ".safetensors"):
+        raise InputError(
+            f"the ending {ending!r} names no format",
+            where=str(path),
+            hint="name it .safetensors or .npz; for MXNet's .params files see mezzo convert",
+        )
+    return ending

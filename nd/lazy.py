@@ -1,0 +1,215 @@
+"""Lazy fusion: pointwise operations are gathered, and a run of them becomes one expression.
+
+A gathered operation is a node. Whoever wants the variable of any array makes all that is gathered go to the engine: so
+order is kept, also with writes, and nobody else has to know. A node whose array nobody holds any more is pasted into
+those that read it; one that somebody holds is computed on its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from ..ops import DType, MezzoError
+from ..ops.core.expr import E, Expr, lower
+from ..runtime.engine import Variable, engine
+from .prepared import Call, Pieces, Prepared
+from .specs import MOST, TensorSpec
+
+LONGEST = 24  # operations in one expression
+MANY = 96  # nodes that wait at most
+
+lock = threading.RLock()
+waiting: list[ref[Any]] = []  # nodes, and what else has a `push`
+_on = False
+
+
+class LazyNode:
+    """An operation that is gathered. An operand is another node, an array, or a scalar."""
+
+    __slots__ = ("__weakref__", "array", "at", "code", "kind", "length", "made", "operands", "place")
+    length: int  # operations in its expression, if all are pasted
+
+    def __init__(self, made: Prepared, operands: tuple[Any, ...], out: Any) -> None:
+        self.made, self.operands, self.kind, self.place = made, operands, out._kind, out._place
+        self.code, self.at = out._code, out._at
+        self.length = 1 + sum([o.length for o in operands if o.__class__ is LazyNode])
+        self.array: Any = ref(out)  # the array that the user holds; the array itself once it is computed
+
+    def push(self) -> None:
+        """Compute it, if somebody holds its array and nobody has."""
+        if self.array.__class__ is ref and self.array() is not None:
+            _push(self)
+
+
+def fusing() -> bool:
+    """Whether operations are gathered."""
+    return _on
+
+
+@contextmanager
+def fusion(on: bool = True) -> Iterator[None]:
+    """Gather pointwise operations inside, or do not: runs of them are computed in one go over pieces that stay in the
+    cache. Results are the same bits; work begins later, when something else needs it.
+
+    >>> from mezzo import nd
+    >>> with fusion():
+    ...     a = (nd.ones((2,)) * 2 - 1) / 4
+    >>> a.asnumpy()
+    array([0.25, 0.25], dtype=float32)
+    """
+    global _on
+    before, _on = _on, on
+    try:
+        yield
+    finally:
+        _on = before
+
+
+def gather(made: Prepared, given: tuple[Any, ...], out: Any) -> None:
+    """Have an array computed later, with others."""
+    with lock:
+        operands = tuple([x if x.__class__ is np.ndarray or x._lazy is None else x._lazy for x in given])
+        out._lazy = node = LazyNode(made, operands, out)
+        put_off(node)
+        if node.length >= LONGEST or len(waiting) >= MANY:
+            flush()
+
+
+def put_off(one: Any) -> None:
+    """Have `one.push()` called when anybody asks for a variable, as long as somebody holds it."""
+    with lock:
+        waiting.append(ref(one))
+        if len(waiting) >= MANY:
+            waiting[:] = [r for r in waiting if r() is not None]
+
+
+def flush(but: Any = None) -> None:
+    """Push all that is gathered, `but` this, as long as somebody holds it."""
+    with lock:
+        found, waiting[:] = [r() for r in waiting], []
+        for one in found:
+            if one is not None and one is not but:
+                one.push()
+        if but is not None:
+            waiting.append(ref(but))
+
+
+def _push(root: LazyNode) -> None:
+    """Compute a node's array by one workload."""
+    from .array import Array
+
+    order: list[LazyNode] = []
+    numbers: dict[int, int] = {}
+    leaves: list[Any] = []
+    _paste_into(order, numbers, leaves, root, root.kind.shape)
+    steps = tuple([(n.made, tuple([numbers[id(o)] for o in n.operands])) for n in order])
+    if len(order) == 1:  # its own call takes an operand as often as it reads it
+        leaves = [leaves[~i] for i in steps[0][1]]
+        steps = ((root.made, tuple([~i for i in range(len(leaves))])),)
+    one = engine()
+    held = root.array()
+    out = Array(Variable(one, root.made.name, None), root.kind, root.place)
+    out._code, out._at = root.code, root.at
+    reads = [x._variable for x in leaves if x.__class__ is not np.ndarray]
+    call = order[0].made.call if len(order) == 1 else fused(steps, leaves, root.kind)
+    sites = tuple([(n.code, n.at) for n in order])
+    name = root.made.name if len(order) == 1 else f"{root.made.name} of {len(order)}"
+    one.push(_compute, reads, (out._variable,), name=name, args=(call, tuple(leaves), out, steps, sites))
+    root.array, root.operands = out, ()
+    if held is not None:
+        held._variable, held._lazy = out._variable, None
+
+
+def _paste_into(
+    order: list[LazyNode], numbers: dict[int, int], leaves: list[Any], node: LazyNode, shape: tuple[int, ...]
+) -> None:
+    """Append a node behind those of its operands that nobody holds, and note their numbers by id: places in `order`,
+    or those of `leaves` from -1 downwards. (No function inside of another one: such a pair keeps arrays alive.)"""
+    for o in node.operands:
+        if id(o) in numbers:
+            continue
+        if o.__class__ is LazyNode and o.array.__class__ is ref:  # nobody holds it: it would have come before
+            if o.kind.shape == shape:
+                _paste_into(order, numbers, leaves, o, shape)
+                continue
+            _push(o)
+        numbers[id(o)] = ~len(leaves)
+        leaves.append(o.array if o.__class__ is LazyNode else o)
+    numbers[id(node)] = len(order)
+    order.append(node)
+
+
+Steps = tuple[tuple[Prepared, tuple[int, ...]], ...]  # operands: steps before, or leaves from -1 downwards
+Sites = tuple[tuple[CodeType, int], ...]
+
+
+def _compute(call: Call, leaves: tuple[Any, ...], out: Any, steps: Steps, sites: Sites) -> None:
+    values = [x if x.__class__ is np.ndarray else x._look(x._variable.value) for x in leaves]
+    try:
+        result = call(*values)
+    except Exception:
+        _blame(steps, sites, values)
+        raise
+    out._variable.value = result
+
+
+def _blame(steps: Steps, sites: Sites, values: Sequence[Any]) -> None:
+    """Run the operations one by one: the one that fails says where it was asked for."""
+    from .running import line_of
+
+    done: list[Any] = []
+    for (made, operands), site in zip(steps, sites, strict=True):
+        try:
+            done.append(made.call(*[values[~i] if i < 0 else done[i] for i in operands]))
+        except Exception as error:
+            where = f"workload {made.name!r}, pushed at {line_of(*site)}"
+            if isinstance(error, MezzoError):
+                error.at(where)
+            error.add_note(f"in {where}")
+            raise
+
+
+_FUSED: dict[tuple[Any, ...], Pieces] = {}
+
+
+def fused(steps: Steps, leaves: Sequence[Any], kind: TensorSpec) -> Pieces:
+    """One call for several operations; made once for operations and operands of one sort."""
+    kinds = tuple([(x.dtype, x.shape) if x.__class__ is np.ndarray else x._kind for x in leaves])
+    key = steps, kinds
+    call = _FUSED.get(key)
+    if call is None:
+        if len(_FUSED) >= MOST:
+            _FUSED.clear()
+        inputs = [Expr("input", (), DType.of(x.dtype), i) for i, x in enumerate(leaves)]
+        trees: list[Expr] = []
+        for made, operands in steps:
+            assert made.tree is not None
+            given = iter([inputs[~i] if i < 0 else trees[i] for i in operands])
+            put = {i: next(given) for i, t in enumerate(made.template) if t is not None}
+            trees.append(paste(made.tree, put))
+        call = _FUSED[key] = Pieces(lower(trees[-1]), [x.shape for x in leaves], kind)
+    return call
+
+
+def paste(tree: Expr, put: dict[int, Expr]) -> Expr:
+    """A tree with expressions in the places of its inputs."""
+    done: dict[Expr, Expr] = {}
+
+    def make(e: Expr) -> Expr:
+        if e.kind == "input":
+            return put[int(e.value or 0)]
+        if not e.args:
+            return e
+        if e not in done:
+            args = tuple(map(make, e.args))
+            done[e] = E.cast(args[0], e.dtype) if e.kind == "cast" else Expr(e.kind, args, e.dtype, e.value)
+        return done[e]
+
+    return make(tree)

@@ -1,0 +1,102 @@
+"""The operators of networks on arrays: each is a graph of one node, compiled and planned as any graph is.
+
+The references of these operators are written to be understood; what runs here are the kernels that graphs get.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from ..ops import DType, Tensor
+from ..ops.types import Type
+from ..runtime.execution.session import Session
+from ..runtime.ir.graph import RESULT, GraphBuilder, Node
+from .place import Place
+from .specs import Constant, TensorSpec
+
+# operator -> elements among its operands from which on planning pays; below that the reference runs
+FROM: dict[tuple[str, str], int] = {
+    ("", name): least
+    for names, least in (
+        ("Conv ConvTranspose MaxPool AveragePool GlobalAveragePool GlobalMaxPool LRN Resize", 0),
+        ("RNN GRU LSTM Attention", 0),
+        ("BatchNormalization InstanceNormalization LayerNormalization GroupNormalization RMSNormalization", 4096),
+        ("MatMul Gemm Softmax LogSoftmax", 4096),
+        ("Elu Gelu HardSwish Mish Swish", 4096),  # several functions of NumPy each: up to 40 times a kernel's time
+    )
+    for name in names.split()
+}
+SESSIONS = 256  # that are kept, with their memory: a program that goes on making new shapes makes them anew
+
+Template = tuple["TensorSpec | Constant | None", ...]
+Key = tuple[str, str, Template, tuple[tuple[str, Any], ...], int, str]
+
+
+def pays(domain: str, name: str, types: tuple[Type | None, ...]) -> bool:
+    """Whether an operator on operands of these types is planned: a rule of its kinds alone, so that the same operation
+    has the same bits each time."""
+    least = FROM.get((domain, name))
+    if least is None:
+        return False
+    tensors = [t for t in types if isinstance(t, Tensor)]
+    floats = [t for t in tensors if t.dtype.floating]
+    elements = sum(math.prod(t.sizes) for t in tensors)
+    return all(t.dtype is DType.FLOAT for t in floats) and bool(floats) and elements >= max(least, 1)
+
+
+class Planned:
+    """One operator on operands of one sort, as a call."""
+
+    __slots__ = ("_draw", "_key", "_names")
+
+    def __init__(
+        self,
+        domain: str,
+        name: str,
+        template: Template,
+        attrs: tuple[tuple[str, Any], ...],
+        outputs: int,
+        place: Place | None = None,
+        draw: tuple[int, ...] | None = None,
+    ) -> None:
+        self._key: Key = (domain, name, template, attrs, outputs, "cpu" if place is None else place.device)
+        self._names = [f"x{i}" for i, t in enumerate(template) if isinstance(t, TensorSpec)]
+        self._draw = draw
+
+    def __call__(self, *xs: Any) -> Any:
+        results = ran(_session(self._key), dict(zip(self._names, xs, strict=True)), self._draw)
+        return tuple(results) if self._key[4] > 1 else results[0]
+
+    @property
+    def session(self) -> Session:
+        """What runs it: its plan, kernels and program can be looked at."""
+        return _session(self._key)
+
+
+@lru_cache(maxsize=SESSIONS)
+def _session(key: Key) -> Session:
+    domain, name, template, attrs, outputs, device = key
+    g = GraphBuilder(name)
+    given: list[Any] = []
+    for i, t in enumerate(template):
+        given.append(g.const(t.value) if isinstance(t, Constant) else g.input(f"x{i}", t.tensor) if t else None)
+    made = tuple(f"{RESULT}{i or ''}" for i in range(outputs))
+    ins = tuple("" if x is None else x for x in given)
+    g.add(Node(name, ins, made, dict(attrs), domain, name=name))
+    return Session(g.graph(made), device=device)
+
+
+def ran(session: Session, feeds: dict[str, Any], draw: tuple[int, ...] | None = None) -> Sequence[Any]:
+    """The results of a run, where the session's device has its arrays."""
+    device = session.device.name
+    if device == "cpu":
+        return tuple(session.run(feeds, draw=draw).values())
+    from ..runtime.backends.cuda.arrays import ran as ran_on_gpu  # with the first array there
+
+    return ran_on_gpu(session, feeds, int(device.partition(":")[2]), draw)
+
+
+__all__ = ["FROM", "Planned", "pays", "ran"]

@@ -1,0 +1,127 @@
+"""Kinds: what is known of an array before it is computed, and what operands become together.
+
+A kind is an element type and a shape, one object for each, so that looking up what was prepared for kinds is quick.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ops import DType, Tensor
+from ..ops.errors import InputError, ShapeError
+
+Scalar = bool | int | float | complex
+MOST = 1 << 14  # kinds that are kept; a program that goes on making new shapes makes them anew
+
+
+class TensorSpec:
+    """Element type and shape of an array; `tensor` is the same as operators know it."""
+
+    __slots__ = ("dtype", "shape", "size", "tensor")
+
+    def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self.dtype, self.shape = dtype, shape
+        self.tensor = Tensor(DType.of(dtype), shape)
+        self.size = math.prod(shape)
+
+    def __str__(self) -> str:
+        return str(self.tensor)
+
+
+_KINDS: dict[tuple[np.dtype[Any], tuple[int, ...]], TensorSpec] = {}
+
+
+def kind_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> TensorSpec:
+    """The kind of these. Raises ShapeError for element types that ONNX lacks.
+
+    >>> print(kind_of(np.dtype("float32"), (2, 3)))
+    float32[2,3]
+    """
+    found = _KINDS.get((dtype, shape))
+    if found is None:
+        if len(_KINDS) >= MOST:
+            _KINDS.clear()
+        found = _KINDS[dtype, shape] = TensorSpec(dtype, shape)
+    return found
+
+
+class Constant:
+    """A small operand that is known beforehand (axes, a shape): part of what is prepared; one object for each."""
+
+    __slots__ = ("tensor", "value")
+
+    def __init__(self, value: np.ndarray[Any, Any]) -> None:
+        value.flags.writeable = False
+        self.value = value
+        self.tensor = Tensor(DType.of(value.dtype), value.shape, value)
+
+
+_KNOWN: dict[object, Constant] = {}
+
+
+def known(value: float | Sequence[float], dtype: Any = np.int64) -> Constant:
+    """A scalar or a list as an operand, int64 unless said otherwise."""
+    found = tuple(value) if isinstance(value, list) else value
+    key = (found, type(found), dtype)
+    made = _KNOWN.get(key)
+    if made is None:
+        if len(_KNOWN) >= MOST:
+            _KNOWN.clear()
+        try:
+            made = _KNOWN[key] = Constant(np.array(found, dtype))
+        except OverflowError as error:
+            raise InputError(f"{value} does not fit {np.dtype(dtype)}", where="mezzo.nd") from error
+    return made
+
+
+def dtype_of(given: Any) -> np.dtype[Any]:
+    """The NumPy dtype of whatever names an element type. Raises InputError.
+
+    >>> dtype_of("bfloat16"), dtype_of(float)
+    (dtype(bfloat16), dtype('float32'))
+    """
+    plain = _PLAIN.get(given) if isinstance(given, type) else None
+    if plain is not None:
+        return plain
+    if isinstance(given, DType):
+        return given.numpy
+    try:
+        found: np.dtype[Any] = np.dtype(given)
+        return found
+    except TypeError:
+        named = next((d for d in DType if str(d) == given), None)
+        if named is None:
+            raise InputError(
+                f"{given!r} is no element type",
+                where="mezzo.nd",
+                hint="give a name such as 'float32', or mz.nd.float32",
+            ) from None
+        return named.numpy
+
+
+FLOAT, INT = np.dtype(np.float32), np.dtype(np.int64)
+_PLAIN: dict[type, np.dtype[Any]] = {
+    bool: np.dtype(np.bool_),
+    int: INT,
+    float: FLOAT,
+    complex: np.dtype(np.complex64),
+}
+
+
+def together(*given: np.dtype[Any] | Scalar) -> np.dtype[Any]:
+    """The element type that operands are brought to: as NumPy does it; Python's numbers only decide the sort.
+
+    Raises ShapeError where there is none.
+
+    >>> together(np.dtype("int8"), np.dtype("uint8")), together(np.dtype("float32"), 1)
+    (dtype('int16'), dtype('float32'))
+    """
+    try:
+        return np.result_type(*given)
+    except TypeError as error:
+        listed = " and ".join(str(g) for g in given)
+        raise ShapeError(f"{listed} have no common element type", hint="cast one of them with astype") from error

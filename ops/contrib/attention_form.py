@@ -1,0 +1,96 @@
+"""Attention of com.microsoft as standard operators: what both of its operators share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.shapes import cast_like, reshaped, wide
+from ..op import Builder, Value
+from ..types import Array, DType, Tensor, Type
+
+LEAST = np.finfo(np.float32).min
+
+
+def causal(xp: Any, rows: int, columns: int, past: int) -> Array:
+    """What hides later places from earlier ones; the first row sees the past and the first place.
+
+    The last row sees everything, more keys than queries included: so ONNX Runtime has it."""
+    row = xp.arange(rows)[:, None]
+    later = (xp.arange(columns) > row + past) & (row < rows - 1)
+    return xp.where(later, LEAST, np.float32(0))
+
+
+class AttentionForm:
+    """The same as standard operators; of operands whose sizes are known."""
+
+    def __init__(self, g: Builder, xs: Sequence[Value | None], types: Sequence[Type | None], heads: int) -> None:
+        self.g, self.heads, self.like = g, heads, xs[0]
+        self.xs = [None if x is None else wide(g, x) for x in xs]
+        self.sizes = [t.sizes if isinstance(t, Tensor) else () for t in types]
+        self.kind = DType.DOUBLE if isinstance(types[0], Tensor) and types[0].dtype is DType.DOUBLE else DType.FLOAT
+
+    @staticmethod
+    def possible(types: Sequence[Type | None]) -> bool:
+        return all(t is None or (isinstance(t, Tensor) and t.static) for t in types)
+
+    def split(self, x: Value, batch: int, length: int, width: int) -> Value:
+        """(batch, length, heads * size) as (batch, heads, length, size)."""
+        g = self.g
+        whole = reshaped(g, x, g.const([batch, length, self.heads, width // self.heads]))
+        return g.Transpose(whole, perm=(0, 2, 1, 3))
+
+    def mask(self, i: int, batch: int, rows: int, columns: int, filter_value: float) -> Value | None:
+        """What a mask, in any of its forms, adds to the products: 0 or `filter_value`; None without one."""
+        g, mask, sizes = self.g, self.xs[i], self.sizes[i]
+        if mask is None:
+            return None
+        if len(sizes) == 1:
+
+            def part(first: int) -> Value:
+                ends = g.Slice(mask, g.const([first]), g.const([first + batch]), g.const([0]))
+                return g.Unsqueeze(ends, g.const([1]))
+
+            at = g.CastLike(g.const(np.arange(columns)), mask)
+            seen = g.Less(at, part(0))
+            if sizes[0] == 2 * batch:
+                seen = g.And(seen, g.GreaterOrEqual(at, part(batch)))
+            seen = g.Unsqueeze(seen, g.const([1, 2]))
+        else:
+            if len(sizes) == 4:
+                mask = g.Slice(mask, g.const([columns - rows, 0]), g.const([columns, columns]), g.const([2, 3]))
+            else:
+                mask = g.Unsqueeze(mask, g.const([1, 2] if len(sizes) == 2 else [1]))
+            seen = g.Greater(mask, g.scalar(0, mask))
+        return g.Where(seen, g.const(0, self.kind), g.const(filter_value, self.kind))
+
+    def together(self, *parts: Value | None) -> Value | None:
+        """The sum of what is there; hidden places stay finite."""
+        g, present = self.g, [p for p in parts if p is not None]
+        if not present:
+            return None
+        whole = present[0]
+        for p in present[1:]:
+            whole = g.Add(whole, p)
+        return g.Max(whole, g.const(LEAST, self.kind))
+
+    def causal(self, rows: int, columns: int, past: int) -> Value:
+        return self.g.const(causal(np, rows, columns, past), self.kind)
+
+    def attend(
+        self, q: Value, k: Value, v: Value, bias: Value | None, scale: float | None, made: Sequence[int], size: int
+    ) -> tuple[Value, Value]:
+        """softmax(q k' scale + bias) v, and the products before the softmax; `made` are the sizes of the result, `size`
+        is that of a head of queries."""
+        g, factor = self.g, scale if scale else 1 / math.sqrt(max(size, 1))
+        products = g.Mul(g.MatMul(q, g.Transpose(k, perm=(0, 1, 3, 2))), g.const(np.float32(factor), self.kind))
+        if bias is not None:
+            products = g.Add(products, bias)
+        y = g.Transpose(g.MatMul(g.Softmax(products, axis=-1), v), perm=(0, 2, 1, 3))
+        return reshaped(g, y, g.const(list(made))), products
+
+    def results(self, *found: Value) -> tuple[Value, ...]:
+        return tuple(cast_like(self.g, x, self.like) for x in found)

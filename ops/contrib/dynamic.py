@@ -1,0 +1,70 @@
+"""DynamicQuantizeMatMul of the domain com.microsoft: float rows, quantised as they come, times quantised weights.
+
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.DynamicQuantizeMatMul
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError
+from ..op import OPS, Builder, Context, Sample, Value, op
+from ..quantization.quantize import dynamic_quantize_linear
+from ..quantization.quantized import apart
+from ..types import Array, DType, Tensor, f32
+from .fused import DOMAIN, Types
+from .quantized import numbers
+
+WEIGHTS = numbers(4, 5, dtype=np.int8)
+SCALES: Any = np.linspace(0.01, 0.05, 5, dtype=np.float32)
+
+
+@op(
+    "DynamicQuantizeMatMul",
+    domain=DOMAIN,
+    since=1,
+    samples=[
+        Sample([f32(3, 4), WEIGHTS, np.array([0.02], np.float32)]),
+        Sample([f32(2, 3, 4), WEIGHTS, SCALES, np.zeros(5, np.int8), f32(5)]),
+        Sample([f32(3, 4), numbers(4, 5), np.array([0.02], np.float32), np.array([120], np.uint8)]),
+    ],
+)
+def dynamic_quantize_matmul(
+    k: Context,
+    A: Array,
+    B: Array,
+    b_scale: Array,
+    b_zero_point: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
+    """The left operand in the steps of DynamicQuantizeLinear; the sums are exact before they are scaled."""
+    steps, scale, zero = dynamic_quantize_linear.reference(k, A)
+    sums = k.xp.asarray(k.xp.matmul(apart(steps, zero), apart(B, b_zero_point)))
+    made: Array = sums.astype(np.float32) * (scale * b_scale)
+    return made if bias is None else made + bias
+
+
+@dynamic_quantize_matmul.infer
+def _(A: Tensor, B: Tensor, b_scale: Tensor, b_zero_point: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    if A.dims is None or B.dims is None:
+        return A.of(None)
+    found = OPS["", "MatMul"].infer_rule(A, B)
+    assert isinstance(found, Tensor)
+    columns = B.dims[-1]
+    for part in (b_scale, b_zero_point, bias):
+        if part is not None and isinstance(columns, int) and part.elements not in (None, 1, columns):
+            raise ShapeError(f"{part} has not one entry for each column of {B}")
+    return found.to(DType.FLOAT)
+
+
+@dynamic_quantize_matmul.body
+def _(g: Builder, xs: Sequence[Value | None], types: Types) -> Value:
+    whole: list[Any] = [*xs, *[None] * (5 - len(xs))]
+    a, b, scale, zero, bias = whole
+    steps, a_scale, a_zero = g.DynamicQuantizeLinear(a, outputs=3)
+    sums = g.MatMulInteger(steps, b, a_zero, zero)
+    made = g.Mul(g.Cast(sums, to=DType.FLOAT.onnx), g.Mul(a_scale, scale))
+    return made if bias is None else g.Add(made, bias)

@@ -1,0 +1,355 @@
+"""Operators of the domain com.microsoft that ONNX Runtime's optimiser writes into transformers and CNNs.
+
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.expr import Expr, Expressions
+from ..core.rules import has_rank, mean_of, narrow, same, widen
+from ..errors import ShapeError
+from ..math.linear import matmul
+from ..math.special import erf
+from ..nn.conv import conv
+from ..nn.windows import Ints
+from ..op import OPS, Builder, Context, Sample, Value, op, pointwise
+from ..types import Array, DType, Tensor, Type, f32
+
+DOMAIN = "com.microsoft"
+Types = Sequence[Type | None]
+GELU_SAMPLES = [Sample([f32(2, 3, 4)]), Sample([np.linspace(-6, 6, 25, dtype=np.float32)]), Sample([f32(0, 3)])]
+
+
+def dtype_of(types: Types) -> DType:
+    """The element type of the first input."""
+    first = types[0]
+    assert isinstance(first, Tensor)
+    return first.dtype
+
+
+def rank_of(kind: Type | None) -> int | None:
+    """The rank of an operand, where known."""
+    return len(kind.dims) if isinstance(kind, Tensor) and kind.dims is not None else None
+
+
+# The Gelu family
+
+
+def _gelu(e: Expressions, x: Expr) -> Expr:
+    return x * 0.5 * (erf(e, x * math.sqrt(0.5)) + 1)
+
+
+def _fast_gelu(e: Expressions, x: Expr) -> Expr:
+    cube = x * x * x
+    return x * 0.5 * (e.tanh((cube * 0.044715 + x) * math.sqrt(2 / math.pi)) + 1)
+
+
+def _gelu_body(g: Builder, x: Value, dtype: DType) -> Value:
+    erf = g.Erf(g.Mul(x, g.const(math.sqrt(0.5), dtype)))
+    return g.Mul(g.Mul(x, g.const(0.5, dtype)), g.Add(erf, g.const(1, dtype)))
+
+
+@pointwise("Gelu", domain=DOMAIN, since=1, samples=GELU_SAMPLES)
+def gelu(e: Expressions, X: Expr) -> Expr:
+    return _gelu(e, X)
+
+
+@gelu.body
+def _(g: Builder, xs: Sequence[Value], types: Types) -> Value:
+    return _gelu_body(g, xs[0], dtype_of(types))
+
+
+@pointwise("BiasGelu", domain=DOMAIN, since=1, output="C", samples=[
+    Sample([f32(2, 3, 4), f32(4)]), Sample([f32(2, 3), f32(3)]), Sample([f32(1, 2, 5), f32(5)]),
+])  # fmt: skip
+def bias_gelu(e: Expressions, A: Expr, B: Expr) -> Expr:
+    return _gelu(e, A + B)
+
+
+@bias_gelu.body
+def _(g: Builder, xs: Sequence[Value], types: Types) -> Value:
+    return _gelu_body(g, g.Add(*xs), dtype_of(types))
+
+
+@pointwise("FastGelu", domain=DOMAIN, since=1, samples=[*GELU_SAMPLES, Sample([f32(2, 3, 4), f32(4)])])
+def fast_gelu(e: Expressions, X: Expr, bias: Expr | None = None) -> Expr:
+    return _fast_gelu(e, X if bias is None else X + bias)
+
+
+@fast_gelu.body
+def _(g: Builder, xs: Sequence[Value | None], types: Types) -> Value:
+    dtype, (x, bias) = dtype_of(types), xs
+    if bias is not None:
+        x = g.Add(x, bias)
+    cube = g.Mul(g.Mul(g.Mul(x, x), x), g.const(0.044715, dtype))
+    tanh = g.Tanh(g.Mul(g.Add(x, cube), g.const(math.sqrt(2 / math.pi), dtype)))
+    return g.Mul(g.Mul(x, g.const(0.5, dtype)), g.Add(tanh, g.const(1, dtype)))
+
+
+@pointwise("QuickGelu", domain=DOMAIN, since=1, samples=[
+    Sample([f32(2, 3)]), Sample([f32(5)], {"alpha": 1.0}), Sample([f32(2, 3, 4)], {"alpha": -0.5}),
+])  # fmt: skip
+def quick_gelu(e: Expressions, X: Expr, *, alpha: float = 1.702) -> Expr:
+    return X * e.reciprocal(e.exp(X * -alpha) + 1)
+
+
+@quick_gelu.body
+def _(g: Builder, xs: Sequence[Value], types: Types, *, alpha: float = 1.702) -> Value:
+    return g.Mul(xs[0], g.Sigmoid(g.Mul(xs[0], g.const(alpha, dtype_of(types)))))
+
+
+# Conv with what follows it
+
+# Activation -> the attributes that activation_params holds, in this order.
+ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "Relu": (),
+    "Tanh": (),
+    "Sigmoid": (),
+    "LeakyRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "Clip": ("min", "max"),
+}
+IMAGE, KERNEL = f32(1, 2, 5, 5), f32(3, 2, 3, 3)
+
+
+def _activation(name: str, params: Sequence[float] | None) -> dict[str, float]:
+    if name not in ACTIVATIONS:
+        raise ShapeError(f"activation {name!r} is none of {', '.join(ACTIVATIONS)}")
+    return dict(zip(ACTIVATIONS[name], params or (), strict=False))
+
+
+@op(
+    "FusedConv",
+    domain=DOMAIN,
+    since=1,
+    samples=[
+        Sample([IMAGE, KERNEL, f32(3)], {"activation": "Relu", "pads": [1, 1, 1, 1]}),
+        Sample([IMAGE, KERNEL], {"activation": "LeakyRelu", "activation_params": [0.25], "strides": [2, 2]}),
+        Sample([IMAGE, KERNEL, f32(3)], {"activation": "Clip", "activation_params": [-0.5, 0.75]}),
+        Sample([IMAGE, KERNEL, f32(3)], {"activation": "HardSigmoid", "activation_params": [0.3, 0.4]}),
+        Sample([IMAGE, KERNEL, None, f32(1, 3, 3, 3)], {"activation": "Relu"}),
+        Sample([IMAGE, KERNEL, f32(3)], {"activation": "Tanh"}),
+        Sample([f32(1, 4, 5, 5), f32(4, 1, 3, 3), f32(4)], {"activation": "Sigmoid", "group": 4}),
+    ],
+)
+def fused_conv(
+    k: Context,
+    X: Array,
+    W: Array,
+    B: Array | None = None,
+    Z: Array | None = None,
+    *,
+    activation: str = "",
+    activation_params: Sequence[float] | None = None,
+    auto_pad: str = "NOTSET",
+    dilations: Ints = None,
+    group: int = 1,
+    kernel_shape: Ints = None,
+    pads: Ints = None,
+    strides: Ints = None,
+) -> Array:
+    y = conv.reference(k, X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
+    if Z is not None:
+        y = y + Z
+    if not activation:
+        return y
+    params = _activation(activation, activation_params)
+    if activation == "Clip":
+        limits = [np.asarray(params[p], X.dtype) if p in params else None for p in ACTIVATIONS["Clip"]]
+        return OPS["", "Clip"].run(k, [y, *limits], {})[0]
+    return OPS["", activation].run(k, [y], params)[0]
+
+
+@fused_conv.infer
+def _(X: Tensor, W: Tensor, B: Tensor | None = None, Z: Tensor | None = None, *, activation: str = "",
+      activation_params: Sequence[float] | None = None, **attrs: Any) -> Any:  # fmt: skip
+    if activation:
+        _activation(activation, activation_params)
+    return conv.infer_rule(X, W, B, **attrs)
+
+
+@fused_conv.body
+def _(
+    g: Builder,
+    xs: Sequence[Value | None],
+    types: Types,
+    *,
+    activation: str = "",
+    activation_params: Sequence[float] | None = None,
+    **attrs: Any,
+) -> Value:
+    y = g.Conv(*xs[:3], **attrs)
+    if xs[3] is not None:
+        y = g.Add(y, xs[3])
+    if not activation:
+        return y
+    params = _activation(activation, activation_params)
+    if activation == "Clip":
+        limits = [g.const(params[p], dtype_of(types)) if p in params else None for p in ACTIVATIONS["Clip"]]
+        return g.Clip(y, *limits)
+    return getattr(g, activation)(y, **params)
+
+
+# MatMul with what stands before and after it
+
+
+def _order(rank: int, trans: int, batch: int) -> tuple[int, ...]:
+    """The axes of an operand in the order in which it is multiplied: with `batch` axis 0 holds the rows and the axes
+    after it count the matrices; `trans` then turns each matrix."""
+    axes = list(range(rank))
+    if batch and rank > 2:
+        axes = [*axes[1:-1], 0, axes[-1]]
+    if trans and rank > 1:
+        axes[-2:] = axes[:-3:-1]
+    return tuple(axes)
+
+
+def _turned(t: Tensor, trans: int, batch: int) -> Tensor:
+    return t if t.dims is None else t.of(t.dims[a] for a in _order(len(t.dims), trans, batch))
+
+
+@op(
+    "FusedMatMul",
+    domain=DOMAIN,
+    since=1,
+    samples=[
+        Sample([f32(2, 3), f32(3, 4)], {"alpha": 0.5}),
+        Sample([f32(3, 2), f32(4, 3)], {"transA": 1, "transB": 1, "alpha": 2.0}),
+        Sample([f32(2, 5, 3), f32(2, 4, 3)], {"transB": 1}),
+        Sample([f32(2, 2, 3, 5), f32(2, 2, 3, 4)], {"transA": 1}),
+        Sample([f32(5, 2, 3), f32(2, 3, 4)], {"transBatchA": 1}),
+        Sample([f32(2, 5, 3), f32(4, 2, 3)], {"transBatchB": 1, "transB": 1}),
+        Sample([f32(3), f32(3, 4)]),
+    ],
+)
+def fused_matmul(
+    k: Context,
+    A: Array,
+    B: Array,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Array:
+    a = widen(A).transpose(_order(A.ndim, transA, transBatchA))
+    b = widen(B).transpose(_order(B.ndim, transB, transBatchB))
+    y = k.xp.asarray(k.xp.matmul(a, b))
+    return narrow(y if alpha == 1 else y * np.asarray(alpha, y.dtype), A.dtype)
+
+
+@fused_matmul.infer
+def _(
+    A: Tensor,
+    B: Tensor,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Any:
+    return matmul.infer_rule(_turned(A, transA, transBatchA), _turned(B, transB, transBatchB))
+
+
+@fused_matmul.body
+def _(
+    g: Builder,
+    xs: Sequence[Value],
+    types: Types,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Value | None:
+    turned = []
+    for x, kind, flags in zip(xs, types, ((transA, transBatchA), (transB, transBatchB)), strict=True):
+        rank = rank_of(kind)
+        if any(flags) and rank is None:
+            return None  # which axes to exchange is not known
+        order = _order(rank or 0, *flags)
+        turned.append(x if order == tuple(range(rank or 0)) else g.Transpose(x, perm=order))
+    y = g.MatMul(*turned)
+    return y if alpha == 1 else g.Mul(y, g.const(alpha, dtype_of(types)))
+
+
+# Layer normalisation with what stands before it
+
+
+def normalised(xp: Any, x: Array, gamma: Array, beta: Array | None, epsilon: float) -> tuple[Array, Array, Array]:
+    """Layer normalisation over the last axis in float32: the result, the mean and the inverse deviation."""
+    mean = mean_of(x, -1, keepdims=True)
+    centred = x - mean
+    inverse = 1 / xp.sqrt(mean_of(centred * centred, -1, keepdims=True) + np.asarray(epsilon, x.dtype))
+    y = centred * inverse * widen(gamma)
+    return y if beta is None else y + widen(beta), mean, inverse
+
+
+HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8), f32(8)]
+
+
+@op(
+    "SkipLayerNormalization",
+    domain=DOMAIN,
+    since=1,
+    outputs=("output", "mean?", "inv_std_var?", "input_skip_bias_sum?"),
+    samples=[
+        Sample(HIDDEN),
+        Sample([*HIDDEN, f32(8)], {"epsilon": 1e-3}, 4),
+        Sample(HIDDEN[:3], {"epsilon": 1e-5}),
+        Sample([f32(2, 3, 8), f32(1, 3, 8), f32(8), f32(8)], {"epsilon": 1e-2}, 4),
+    ],
+)
+def skip_layer_normalization(
+    k: Context,
+    input: Array,
+    skip: Array,
+    gamma: Array,
+    beta: Array | None = None,
+    bias: Array | None = None,
+    *,
+    epsilon: float = 1e-12,
+) -> tuple[Array, ...]:
+    x = widen(input) + widen(skip)
+    if bias is not None:
+        x = x + widen(bias)
+    y, mean, inverse = normalised(k.xp, x, gamma, beta, epsilon)
+    return narrow(y, input.dtype), mean, inverse, narrow(x, input.dtype)
+
+
+@skip_layer_normalization.infer
+def _(
+    input: Tensor,
+    skip: Tensor,
+    gamma: Tensor,
+    beta: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    epsilon: float = 1e-12,
+) -> tuple[Tensor, ...]:
+    if input.dims is not None:
+        for name, t in (("gamma", gamma), ("beta", beta), ("bias", bias)):
+            if t is not None:
+                has_rank(t, 1)
+                if t.dims:
+                    same(t.dims[0], input.dims[-1], f"{name} {t} does not fit {input}")
+    row = Tensor(DType.FLOAT, None if input.dims is None else (*input.dims[:-1], 1))
+    return input.forget(), row, row, input.forget()
+
+
+@skip_layer_normalization.body
+def _(g: Builder, xs: Sequence[Value | None], types: Types, *, epsilon: float = 1e-12) -> tuple[Value, ...]:
+    input, skip, gamma, beta, bias = xs
+    x = g.Add(input, skip)
+    if bias is not None:
+        x = g.Add(x, bias)
+    return (*g.LayerNormalization(x, gamma, beta, epsilon=epsilon, outputs=3), x)

@@ -1,0 +1,118 @@
+"""The Tokenizer of the domain com.microsoft, as skl2onnx writes it before TfIdfVectorizer.
+
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.Tokenizer
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..core.rules import has_rank
+from ..errors import ShapeError
+from ..op import Context, Sample, op
+from ..types import Array, Dim, DType, Tensor
+from .fused import DOMAIN
+
+START, END = "\x02", "\x03"
+LINES = np.array(["Hello World", "I love computer science !", ""], object)
+COMMON = {"mark": 0, "mincharnum": 1, "pad_value": "#"}
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ShapeError(f"the pattern {text!r} is no regular expression: {error}", hint="correct the model") from error
+
+
+def _tokens(text: str, separators: Sequence[str], tokenexp: str) -> Iterator[str]:
+    """The pieces of one string."""
+    if tokenexp == "." or list(separators) == [""]:
+        yield from text
+    elif tokenexp:
+        yield from (m.group() for m in _pattern(tokenexp).finditer(text))
+    else:
+        pieces = [text]
+        for separator in separators:
+            cut = _pattern(separator)
+            pieces = [piece for whole in pieces for piece in _between(cut, whole)]
+        yield from pieces
+
+
+def _between(cut: re.Pattern[str], text: str) -> Iterator[str]:
+    """What lies between the matches; unlike `re.split`, without the groups of the pattern."""
+    last = 0
+    for found in cut.finditer(text):
+        if found.end() > found.start():
+            yield text[last : found.start()]
+            last = found.end()
+    yield text[last:]
+
+
+@op(
+    "Tokenizer",
+    domain=DOMAIN,
+    since=1,
+    samples=[
+        Sample([LINES], {**COMMON, "separators": [" "]}),
+        Sample([LINES[:2].reshape(2, 1)], {**COMMON, "separators": [" ", "o"], "mincharnum": 2}),
+        Sample([LINES], {**COMMON, "separators": [""]}),
+        Sample([LINES], {**COMMON, "tokenexp": "[a-zA-Z0-9_]+", "mark": 1, "pad_value": ""}),
+        Sample([LINES[:2].reshape(1, 2)], {**COMMON, "tokenexp": "[a-z]+", "mincharnum": 3}),
+        Sample([LINES], {**COMMON, "tokenexp": ".", "mark": 1}),
+        Sample([LINES[2:]], {**COMMON, "separators": [" "]}),
+        Sample([LINES[2:]], {**COMMON, "separators": [" "], "mark": 1}),
+        *(Sample([np.empty(dims, object)], {**COMMON, "separators": [" "]}) for dims in ((0,), (0, 3), (3, 0))),
+    ],
+)
+def tokenizer(
+    k: Context,
+    X: Array,
+    *,
+    mark: int,
+    mincharnum: int,
+    pad_value: str,
+    separators: Sequence[str] | None = None,
+    tokenexp: str = "",
+) -> Array:
+    found = []
+    for text in X.reshape(-1):
+        tokens = [t for t in _tokens(str(text), separators or (), tokenexp) if len(t) >= mincharnum]
+        found.append(tokens)
+    if mark and any(found):  # where no text has tokens, ONNX Runtime marks nothing
+        found = [[START, *tokens, END] for tokens in found]
+    width = max(map(len, found), default=0)
+    made = np.full((len(found), width), pad_value, object)
+    for row, tokens in enumerate(found):
+        made[row, : len(tokens)] = tokens
+    return made.reshape(*X.shape, width) if found else np.empty(_without_texts(X.shape), object)
+
+
+def _without_texts(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The dims where there are no texts, as ONNX Runtime has them: none for the tokens, and a list stays a list."""
+    return (dims[0], 0) if len(dims) == 2 else (0,)
+
+
+@tokenizer.infer
+def _(
+    X: Tensor,
+    *,
+    mark: int,
+    mincharnum: int,
+    pad_value: str,
+    separators: Sequence[str] | None = None,
+    tokenexp: str = "",
+) -> Tensor:
+    if bool(separators) == bool(tokenexp):
+        raise ShapeError("Tokenizer takes either separators or tokenexp", hint="correct the attributes")
+    if mincharnum < 1:
+        raise ShapeError(f"mincharnum {mincharnum} should be at least 1")
+    has_rank(X, 1, 2)
+    if X.elements is None:  # where a dim may be 0 the rank is not known either
+        return Tensor(DType.STRING, None)
+    if not X.elements:
+        return Tensor(DType.STRING, _without_texts(X.shape))
+    return Tensor(DType.STRING, (*X.shape, None))

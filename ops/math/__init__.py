@@ -1,0 +1,1 @@
+"""Arithmetic, linear algebra, reductions, signals and random numbers."""

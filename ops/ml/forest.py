@@ -1,0 +1,154 @@
+"""Forests of decision trees as flat arrays, and the walk of many rows through all trees at once, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..dataclasses import dataclass
+from ..errors import ShapeError
+from ..types import Array
+
+ROWS = 1 << 18  # rows times trees that are walked together: what the walk needs of memory
+
+# BRANCH_LEQ and so on, by the number that TreeEnsemble-5 gives them.
+COMPARE: tuple[Callable[[Array, Array], Array], ...] = (
+    np.less_equal,
+    np.less,
+    np.greater_equal,
+    np.greater,
+    np.equal,
+    np.not_equal,
+)
+MEMBER = 6
+MODES = {f"BRANCH_{n}": i for i, n in enumerate(("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER"))}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forest:
+    """All nodes of all trees. A leaf is its own child on both sides, so that rows which have arrived stay.
+
+    `votes` are the leaves' (node, target, weight) in the order of the nodes, `first` and `count` say which of them
+    belong to each node. `sets` holds the members that a node of mode MEMBER asks for.
+    """
+
+    roots: Array
+    feature: Array
+    split: Array
+    mode: Array
+    yes: Array
+    no: Array
+    nan_is_yes: Array
+    targets: Array
+    weights: Array
+    first: Array
+    count: Array
+    sets: dict[int, Array]
+    depth: int
+
+    def leaves(self, x: Array) -> Array:
+        """The leaf that each row of `x` reaches in each tree: nodes [rows, trees]."""
+        at = np.broadcast_to(self.roots, (len(x), len(self.roots))).copy()
+        modes = np.unique(self.mode[self.yes != np.arange(len(self.yes))]).tolist()
+        rows = np.arange(len(x))[:, None]
+        for _ in range(self.depth):
+            value, mode = x[rows, self.feature[at]], self.mode[at]
+            goes = np.isnan(value) & self.nan_is_yes[at]
+            for m in modes:
+                chosen: Any = ... if len(modes) == 1 else mode == m
+                if m == MEMBER:
+                    goes[chosen] |= self._is_member(at[chosen], value[chosen])
+                else:
+                    goes[chosen] |= COMPARE[m](value[chosen], self.split[at[chosen]])
+            at = np.where(goes, self.yes[at], self.no[at])
+        return at
+
+    def _is_member(self, nodes: Array, values: Array) -> Array:
+        found = np.zeros(nodes.shape, bool)
+        for node in np.unique(nodes).tolist():
+            here = nodes == node
+            found[here] = np.isin(values[here], self.sets.get(node, ()))
+        return found
+
+    def scores(self, x: Array, targets: int, aggregate: str) -> tuple[Array, Array]:
+        """The votes of all trees, [rows, targets]; and where there was any.
+
+        Sums are taken tree by tree in the element type of the weights: the shares of an even forest then meet at
+        exactly one half, where a class begins.
+        """
+        if x.ndim != 2:
+            x = x.reshape(1, -1)
+        if len(self.feature) and self.feature.max(initial=0) >= x.shape[1]:
+            raise ShapeError(f"the trees ask for feature {self.feature.max()}, and a row has {x.shape[1]}")
+        made, seen = np.zeros((len(x), targets), self.weights.dtype), np.zeros((len(x), targets), bool)
+        step = max(ROWS // max(len(self.roots), 1), 1)
+        for start in range(0, len(x), step):
+            part = slice(start, start + step)
+            made[part], seen[part] = self._aggregated(self.leaves(x[part]), targets, aggregate)
+        return made, seen
+
+    def _aggregated(self, leaves: Array, targets: int, aggregate: str) -> tuple[Array, Array]:
+        start = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
+        combine = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
+        total = np.full((len(leaves), targets), start, self.weights.dtype)
+        seen = np.zeros((len(leaves), targets), bool)
+        rows = np.broadcast_to(np.arange(len(leaves))[:, None], leaves.shape)
+        for vote in range(int(self.count.max(initial=0))):
+            voting = self.count[leaves] > vote
+            index = (self.first[leaves] + vote)[voting]
+            at = (rows[voting], self.targets[index])
+            combine.at(total, at, self.weights[index])
+            seen[at] = True
+        if aggregate == "AVERAGE":
+            total /= len(self.roots)
+        return np.where(seen, total, 0), seen
+
+
+def depth_of(roots: Array, yes: Array, no: Array) -> int:
+    """Nodes on the longest way to a leaf; ShapeError where a way comes round to where it was."""
+    level, depth = np.unique(roots), 0
+    own = np.arange(len(yes))
+    while True:
+        inner = level[yes[level] != own[level]]
+        if not len(inner):
+            return depth
+        if depth > len(yes):
+            raise ShapeError("the nodes of a tree form a circle", hint="export the model again")
+        level, depth = np.unique(np.concatenate([yes[inner], no[inner]])), depth + 1
+
+
+def checked(name: str, places: Array, size: int) -> Array:
+    """Places inside of a list of this size; ShapeError otherwise."""
+    if len(places) and (places.min() < 0 or places.max() >= size):
+        raise ShapeError(f"{name} names places outside of the {size} that there are", hint="export the model again")
+    return places
+
+
+class _Same:
+    """Makes an attribute a key by what it is, not by its many elements; holds it, so that no other takes its place."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+
+def remembered(build: Callable[..., Forest], **attrs: Any) -> Forest:
+    """The forest that `build` makes of these attributes; the last ones are kept, since nodes come again and again."""
+    return _remembered(build, *((a, _Same(v)) for a, v in attrs.items()))
+
+
+@lru_cache(maxsize=16)
+def _remembered(build: Callable[..., Forest], *attrs: tuple[str, _Same]) -> Forest:
+    found: Hashable = build(**{a: v.value for a, v in attrs})
+    assert isinstance(found, Forest)
+    return found

@@ -1,0 +1,1 @@
+"""Layers of networks: convolution, pooling, normalization, attention, losses, resizing of images."""

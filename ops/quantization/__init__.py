@@ -1,0 +1,1 @@
+"""Quantization, dequantization, and products of quantized operands."""

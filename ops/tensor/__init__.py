@@ -1,0 +1,1 @@
+"""Operators that move, select, create or convert elements; control flow, sequences, strings."""

@@ -1,0 +1,1 @@
+"""Kernels by library: NumPy (cpu), oneDNN (onednn), CUDA (cuda)."""

@@ -1,0 +1,32 @@
+"""Kernels of the CPU, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ...compile.kernel import Kernel
+from ...compile.lazy_kernel import LazyKernel
+from .matmul import Gemm, MatMul
+from .movement import Movement, Take
+from .pointwise import Pointwise
+from .reference import Reference
+
+_later = partial(LazyKernel, __name__)
+CPU_KERNELS: tuple[Kernel, ...] = (
+    Pointwise(), MatMul(), Gemm(), Movement(), Take(),
+    _later("numpy.extremes", "extremes.Extremes", "GlobalMaxPool ReduceMax ReduceMin"),
+    _later("numpy.places", "extremes.ExtremePlaces", "ArgMax ArgMin"),
+    _later("numpy.sum_squares", "squares.SumSquares", "ReduceSumSquare"),
+    _later("numpy.pad", "pad.Pad", "Pad", True),
+    _later("numpy.conv_relu_pool", "strips.ConvReluPool", "mezzo.ConvReluPool"),
+    _later("numpy.update", "update.Update", "mezzo.Update"),
+    _later("numpy.cross_entropy", "losses.CrossEntropy", "SoftmaxCrossEntropyLoss mezzo.SoftmaxCrossEntropyGrad"),
+    _later("numpy.scatter", "scatter.Scatter", "mezzo.GatherGrad mezzo.SliceGrad"),
+    _later("numpy.gather_rows", "rows.GatherGradRows", "mezzo.GatherGradRows"),
+    _later("numpy.update_rows", "rows.UpdateRows", "mezzo.UpdateRows"),
+    _later("exchange", "exchange.Exchanges", "mezzo.Await mezzo.Emit"),
+    _later("exchange.rows", "exchange.SumRows", "mezzo.SumRows"),
+    Reference(),
+)  # fmt: skip
+
+__all__ = ["CPU_KERNELS"]

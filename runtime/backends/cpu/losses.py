@@ -1,0 +1,101 @@
+"""The cross-entropy of classes and its gradient, for labels that all count alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....ops import DType, Tensor
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
+from ...ir.graph import Node
+
+OPS = {("", "SoftmaxCrossEntropyLoss"), ("mezzo", "SoftmaxCrossEntropyGrad")}
+
+
+class CrossEntropy:
+    """A few numpy calls with `out=`; probabilities lie in the workspace, or where the result shall be."""
+
+    name = "numpy.cross_entropy"
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) in OPS
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        node = ask.node
+        forward = node.op == "SoftmaxCrossEntropyLoss"
+        scores, labels = ask.inputs[0 if forward else 1], ask.inputs[1 if forward else 2]
+        if not isinstance(scores, Tensor) or not scores.static or scores.dtype not in (DType.FLOAT, DType.DOUBLE):
+            return Declined(f"scores are {scores}")
+        if not isinstance(labels, Tensor) or not labels.static or not scores.elements:
+            return Declined(f"labels are {labels}")
+        if len([i for i in node.inputs if i]) > (2 if forward else 3) or node.attrs.get("ignore_index") is not None:
+            return Declined("labels count differently")
+        if node.attrs.get("reduction", "mean") == "none":
+            return Declined("losses are not added up")
+        saved = len(node.outputs) > 1 and node.outputs[1]
+        return Choice(self.name, workspace=scores.nbytes if forward and not saved else 0)
+
+    def prepare(self, work: KernelArgs) -> Call:
+        mean = work.node.attrs.get("reduction", "mean") == "mean"
+        if work.node.op == "SoftmaxCrossEntropyLoss":
+            scores, labels = work.inputs[:2]
+            loss, log_prob = (*work.outputs, None)[:2]
+            assert scores is not None and labels is not None
+            if log_prob is None:
+                log_prob = work.scratch(DType.of(scores.dtype), scores.shape)
+            return _Loss(scores, labels, log_prob, loss, mean)
+        dloss, log_prob, labels = work.inputs[:3]
+        (made,) = work.outputs
+        assert dloss is not None and log_prob is not None and labels is not None and made is not None
+        return _Grad(dloss, log_prob, labels, made, mean)
+
+
+class _Labels:
+    """Where each label's element lies among the scores."""
+
+    def __init__(self, labels: Any, scores: Any) -> None:
+        batch, self._classes, *rest = scores.shape
+        self._labels, self._scores, self._step = labels, scores, int(np.prod(rest, dtype=np.int64))
+        inner = np.arange(self._step).reshape(1, *rest)
+        self._begin = (np.arange(batch).reshape(-1, *[1] * len(rest)) * (self._classes * self._step) + inner).copy()
+
+    def places(self) -> Any:
+        """Places in the scores as one list; labels count from the end where they are negative, as the reference has
+        them. Raises IndexError for a label that is no class."""
+        labels = self._labels
+        low, high = np.minimum.reduce(labels, None), np.maximum.reduce(labels, None)  # quicker than methods
+        if high >= self._classes or low < -self._classes:
+            raise IndexError(f"labels run from {low} to {high}, and there are {self._classes} classes")
+        if low < 0:
+            labels = np.where(labels < 0, labels + self._classes, labels)
+        return (labels if self._step == 1 else labels * self._step) + self._begin
+
+
+class _Loss:
+    def __init__(self, scores: Any, labels: Any, log_prob: Any, loss: Any, mean: bool) -> None:
+        self.scores, self.log_prob, self.loss = scores, log_prob, loss
+        self.labels, self.share = _Labels(labels, scores), -1 / labels.size if mean else -1.0
+
+    def __call__(self) -> None:
+        scores, log_prob = self.scores, self.log_prob
+        np.subtract(scores, np.maximum.reduce(scores, 1, keepdims=True), out=log_prob)
+        total = np.add.reduce(np.exp(log_prob), 1, keepdims=True)
+        np.subtract(log_prob, np.log(total, out=total), out=log_prob)
+        if self.loss is not None:
+            found = np.add.reduce(log_prob.reshape(-1).take(self.labels.places()), None)
+            np.multiply(found, self.share, out=self.loss)
+
+
+class _Grad:
+    def __init__(self, dloss: Any, log_prob: Any, labels: Any, made: Any, mean: bool) -> None:
+        self.dloss, self.log_prob, self.made = dloss, log_prob, made
+        self.labels, self.count = _Labels(labels, made), made.dtype.type(labels.size if mean else 1)
+
+    def __call__(self) -> None:
+        made = self.made
+        pull = self.dloss / self.count
+        np.exp(self.log_prob, out=made)
+        np.multiply(made, pull, out=made)
+        flat, places = made.reshape(-1), self.labels.places()
+        flat[places] = flat.take(places) - pull

@@ -1,0 +1,87 @@
+"""MatMul and Gemm into their slots, through numpy's BLAS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....ops import DType, Tensor, Type
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
+from ...ir.graph import Node
+
+BLAS = (DType.FLOAT, DType.DOUBLE)
+
+
+def _why_not(inputs: Sequence[Type | None]) -> str | None:
+    for t in inputs[:2]:
+        if not isinstance(t, Tensor) or t.dtype not in BLAS:
+            return f"BLAS has no {t.dtype if isinstance(t, Tensor) else t}"
+    return None
+
+
+class MatMul:
+    """`np.matmul(a, b, out=)`; batched and broadcast as ONNX has it."""
+
+    name = "numpy.matmul"
+    remembers = True
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("", "MatMul")
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        reason = _why_not(ask.inputs)
+        return Declined(reason) if reason else Choice(self.name)
+
+    def prepare(self, work: KernelArgs) -> Call:
+        a, b = work.inputs
+        (out,) = work.outputs
+        assert a is not None and b is not None
+        if a.ndim == 1 and b.ndim == 1:
+            return lambda: np.dot(a, b, out=out)
+        return lambda: np.matmul(a, b, out=out)
+
+
+class Gemm:
+    """`alpha * A' B' + beta * C`: one matmul into the slot, then in place."""
+
+    name = "numpy.gemm"
+    remembers = True
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("", "Gemm")
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        inputs, node = ask.inputs, ask.node
+        reason = _why_not(inputs)
+        if reason:
+            return Declined(reason)
+        bias = inputs[2] if len(inputs) > 2 else None
+        scaled = isinstance(bias, Tensor) and node.attrs.get("beta", 1.0) != 1.0
+        if scaled and not (isinstance(bias, Tensor) and bias.static):
+            return Declined("beta scales an operand of unknown size")
+        return Choice(self.name, workspace=bias.nbytes if scaled and isinstance(bias, Tensor) else 0)
+
+    def prepare(self, work: KernelArgs) -> Call:
+        a, b, c = (*work.inputs, None)[:3]
+        (out,) = work.outputs
+        attrs = {**work.node.record.attrs, **work.node.attrs}
+        assert a is not None and b is not None and out is not None
+        left: Any = a.T if attrs["transA"] else a
+        right: Any = b.T if attrs["transB"] else b
+        alpha, beta = out.dtype.type(attrs["alpha"]), out.dtype.type(attrs["beta"])
+        bias: Any = c
+        scaled = work.scratch(DType.of(bias.dtype), bias.shape) if c is not None and beta != 1 else None
+
+        def run() -> None:
+            np.matmul(left, right, out=out)
+            if alpha != 1:
+                np.multiply(out, alpha, out=out)
+            if scaled is not None:
+                np.multiply(bias, beta, out=scaled)
+                np.add(out, scaled, out=out)
+            elif c is not None:
+                np.add(out, bias, out=out)
+
+        return run

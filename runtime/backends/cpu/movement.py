@@ -1,0 +1,235 @@
+"""Data movement: one strided copy (or a few) into the slot, nothing allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....ops import Tensor, Type
+from ....ops.core.rules import sliced
+from ....ops.errors import ShapeError
+from ....ops.types import Array
+from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, nothing, tensors
+from ...ir.graph import Node
+
+Copies = Callable[[KernelArgs], list[tuple[Array, Array]]]
+
+
+def _attr(work: KernelArgs, name: str) -> Any:
+    return work.node.attrs.get(name, work.node.record.attrs.get(name))
+
+
+def _reshaped(work: KernelArgs) -> list[tuple[Array, Array]]:
+    x, out = work.inputs[0], work.outputs[0]
+    assert x is not None and out is not None
+    return [(out.reshape(x.shape), x)]
+
+
+def _cast(work: KernelArgs) -> list[tuple[Array, Array]]:
+    x, out = work.inputs[0], work.outputs[0]
+    return [(out, x)]
+
+
+def _transposed(work: KernelArgs) -> list[tuple[Array, Array]]:
+    x, out = work.inputs[0], work.outputs[0]
+    assert x is not None
+    return [(out, x.transpose(_attr(work, "perm") or None))]
+
+
+def _expanded(work: KernelArgs) -> list[tuple[Array, Array]]:
+    x, out = work.inputs[0], work.outputs[0]
+    assert x is not None and out is not None
+    return [(out, np.broadcast_to(x, out.shape))]
+
+
+def _concatenated(work: KernelArgs) -> list[tuple[Array, Array]]:
+    (out,) = work.outputs
+    assert out is not None
+    axis, at, pairs = _attr(work, "axis") % out.ndim, 0, []
+    for x in work.inputs:
+        assert x is not None
+        pairs.append((out[_along(axis, at, at + x.shape[axis])], x))
+        at += x.shape[axis]
+    return pairs
+
+
+def _split(work: KernelArgs) -> list[tuple[Array, Array]]:
+    x = work.inputs[0]
+    assert x is not None
+    axis, at, pairs = _attr(work, "axis") % x.ndim, 0, []
+    for out in work.outputs:
+        assert out is not None
+        pairs.append((out, x[_along(axis, at, at + out.shape[axis])]))
+        at += out.shape[axis]
+    return pairs
+
+
+def _along(axis: int, start: int, stop: int) -> tuple[slice, ...]:
+    return (slice(None),) * axis + (slice(start, stop),)
+
+
+def _sliced(work: KernelArgs) -> list[tuple[Array, Array]]:
+    x, starts, ends, axes, steps = (*work.inputs, None, None)[:5]
+    assert x is not None and starts is not None and ends is not None
+    return [(work.outputs[0], x[sliced(x.shape, starts, ends, axes, steps)])]
+
+
+def _tiled(work: KernelArgs) -> list[tuple[Array, Array]]:
+    x, repeats = work.inputs
+    (out,) = work.outputs
+    assert x is not None and repeats is not None and out is not None
+    pairs = [n for r, d in zip(repeats.tolist(), x.shape, strict=True) for n in (r, d)]
+    spread = x.reshape([n for d in x.shape for n in (1, d)])
+    return [(out.reshape(pairs), np.broadcast_to(spread, pairs))]
+
+
+# operator -> its copies, and the inputs whose elements must be known when the kernel is prepared
+MOVES: dict[str, tuple[Copies, tuple[int, ...]]] = {
+    "Identity": (_reshaped, ()),
+    "Reshape": (_reshaped, ()),
+    "Flatten": (_reshaped, ()),
+    "Squeeze": (_reshaped, ()),
+    "Unsqueeze": (_reshaped, ()),
+    "Cast": (_cast, ()),
+    "Transpose": (_transposed, ()),
+    "Expand": (_expanded, ()),
+    "Concat": (_concatenated, ()),
+    "Split": (_split, ()),
+    "Slice": (_sliced, (1, 2, 3, 4)),
+    "Tile": (_tiled, (1,)),
+}
+SAME_BYTES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+class Movement:
+    """Strided copies whose source and target are fixed once the buffers are."""
+
+    name = "numpy.copy"
+    remembers = True
+
+    def serves(self, node: Node) -> bool:
+        return not node.domain and node.op in MOVES
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        node, inputs, outputs = ask.node, ask.inputs, ask.outputs
+        if tensors([t for t in inputs if t is not None]) is None or tensors(outputs) is None:
+            return Declined("an operand is no tensor of numbers")
+        if node.op == "Split" and not all(node.outputs):
+            return Declined("a part is not wanted")
+        for i in MOVES[node.op][1]:
+            t = inputs[i] if i < len(inputs) else None
+            if isinstance(t, Tensor) and t.value is None:
+                return Declined(f"{node.record.inputs[i].name} is not known before the run")
+        if node.op == "Cast" and (reason := _odd_cast(inputs[0], outputs[0])):
+            return Declined(reason)
+        return Choice(self.name, aliases=tuple(_aliases(node, inputs, outputs)))
+
+    def prepare(self, work: KernelArgs) -> Call:
+        pairs = [(d, s) for d, s in MOVES[work.node.op][0](work) if d.size and not _same_place(d, s)]
+        if not pairs:
+            return nothing
+        if len(pairs) == 1:
+            dst, src = pairs[0]
+            return lambda: np.copyto(dst, src, casting="unsafe")
+
+        def run() -> None:
+            for dst, src in pairs:
+                np.copyto(dst, src, casting="unsafe")
+
+        return run
+
+
+def _aliases(node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type]) -> Iterator[Alias]:
+    """Which copies move nothing if the plan puts their two ends into the same bytes."""
+    wholes = tensors([t for t in (*inputs, *outputs) if t is not None])
+    if wholes is None or not all(t.static for t in wholes):
+        return
+    x, y = wholes[0], tensors(outputs)
+    assert y is not None
+    axis = node.attrs.get("axis", 0)
+    if node.op in SAME_BYTES:
+        yield Alias(0, 0, "view")
+    elif node.op in ("Concat", "Split") and all(n == 1 for n in x.sizes[: axis % x.rank]):
+        at = 0
+        for i, part in enumerate(wholes[: len(inputs)] if node.op == "Concat" else y):
+            yield Alias(0, i, "part", at) if node.op == "Concat" else Alias(i, 0, "view", at)
+            at += part.nbytes
+    elif node.op == "Slice" and (begin := _first_byte(node, inputs, x, y[0])) is not None:
+        yield Alias(0, 0, "view", begin)
+
+
+def _first_byte(node: Node, inputs: Sequence[Type | None], x: Tensor, y: Tensor) -> int | None:
+    """Where a slice begins in its input, if it is one run of bytes there."""
+    places = [t if t is None or not isinstance(t, Tensor) else t.value for t in (*inputs[1:], None, None)[:4]]
+    if any(isinstance(t, Tensor) and v is None for t, v in zip(inputs[1:], places, strict=False)):
+        return None
+    where = sliced(x.sizes, *places)
+    if any(part.step not in (None, 1) for part in where):
+        return None
+    cut = [a for a, (n, m) in enumerate(zip(x.sizes, y.sizes, strict=True)) if n != m]
+    if not cut or any(n != 1 for n in y.sizes[: cut[-1]]):
+        return None if cut else 0
+    at, row = 0, x.dtype.itemsize
+    for part, n in zip(reversed(where), reversed(x.sizes), strict=True):
+        at += (part.start or 0) * row
+        row *= n
+    return at
+
+
+def _odd_cast(before: Type | None, after: Type) -> str | None:
+    """Casts between kinds that numpy itself has are plain copies; the others follow ONNX's own tables."""
+    for t in (before, after):
+        if not isinstance(t, Tensor) or t.dtype.numpy.isbuiltin != 1:
+            return f"{t} is not one of numpy's own types"
+    return None
+
+
+def _same_place(a: Array, b: Array) -> bool:
+    return bool(a.dtype == b.dtype and a.ctypes.data == b.ctypes.data and a.strides == b.strides)
+
+
+class Take:
+    """Gather along one axis with `np.take(out=)`; of one known index, a slice that may be a view."""
+
+    name = "numpy.take"
+    remembers = True
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("", "Gather")
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        found = tensors([t for t in ask.inputs if t is not None])
+        if found is None:
+            return Declined("an operand is no tensor of numbers")
+        x, indices = found
+        at = indices.ints() if ask.constant(1) and indices.rank == 0 and x.static else None
+        if at is None:
+            return Choice(self.name)
+        axis = ask.node.attrs.get("axis", 0) % x.rank
+        size = x.sizes[axis]
+        if not -size <= at[0] < size:
+            raise ShapeError(f"index {at[0]} is outside of the {size} elements of axis {axis}")
+        whole = all(n == 1 for n in x.sizes[:axis])
+        begin = at[0] % size * (x.nbytes // max(size, 1))
+        return Choice(self.name, {"index": at[0]}, aliases=(Alias(0, 0, "view", begin),) if whole else ())
+
+    def prepare(self, work: KernelArgs) -> Call:
+        x, indices = work.inputs
+        (out,) = work.outputs
+        assert x is not None and indices is not None and out is not None
+        axis = _attr(work, "axis") % x.ndim
+        n = x.shape[axis]
+        if "index" in work.choice.params:
+            part = x[(*_along(axis, 0, n)[:-1], work.choice.params["index"], ...)]
+            return nothing if _same_place(out, part) else lambda: np.copyto(out, part)
+
+        def run() -> None:
+            # mode "wrap" writes straight into `out` (mode "raise" buffers it) and gives negative indices their
+            # meaning; the bounds are checked first
+            if indices.size and (indices.min() < -n or indices.max() >= n):
+                raise IndexError(f"an index of {indices.min()}..{indices.max()} is outside of {n} elements")
+            np.take(x, indices, axis, out=out, mode="wrap")
+
+        return run

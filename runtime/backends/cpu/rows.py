@@ -1,0 +1,162 @@
+"""Gradients of tables as rows, and optimizer steps of these rows: the cost of a step follows from the rows that a batch
+has read, not from the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....ops import DType, Tensor
+from ....ops.core.rules import in_table
+from ....ops.types import Array
+from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, tensors
+from ...ir.graph import Node
+from ...memory.liveness import aligned
+from .update import BLOCK, Blocks, code_of
+
+SCARCE = 16  # times fewer indices than rows: beyond, sorting them is faster than going over the table
+
+
+def both(outputs: Sequence[Array | None], width: Sequence[int], dtype: Any) -> tuple[Array, Array]:
+    """Numbers of rows, and these rows; where one of them is not wanted an array of its own."""
+    ids, rows = (*outputs, None)[:2]
+    if ids is None:
+        assert rows is not None
+        return np.empty(len(rows), np.int64), rows
+    return ids, np.empty((len(ids), *width), dtype) if rows is None else rows
+
+
+class GatherGradRows:
+    """Sums in the order of the indices, as `numpy.scatter` takes them: the rows have the same bits."""
+
+    name = "numpy.gather_rows"
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("mezzo", "GatherGradRows")
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        dy, shape = ask.inputs[0], ask.inputs[2]
+        if not all(isinstance(t, Tensor) and t.static for t in (dy, *ask.outputs)) or not isinstance(dy, Tensor):
+            return Declined("sizes are not known")
+        if not isinstance(shape, Tensor) or shape.ints() is None:
+            return Declined("the size of the table is not known before the run")
+        if dy.dtype not in (DType.FLOAT, DType.DOUBLE):
+            return Declined(f"sums of {dy.dtype} are taken in float32")
+        return Choice(self.name, workspace=(dy.elements or 0) * DType.INT64.itemsize)
+
+    def prepare(self, work: KernelArgs) -> Call:
+        dy, indices, shape = work.inputs
+        assert dy is not None and indices is not None and shape is not None
+        ids, rows = both(work.outputs, [int(n) for n in shape[1:]], dy.dtype)
+        size, width = int(shape[0]), math.prod(rows.shape[1:])
+        places = work.scratch(DType.INT64, dy.shape).reshape(indices.size, width)
+        columns, sums, news = np.arange(width), rows.reshape(-1), dy.reshape(-1)
+        slices, into = dy.reshape(indices.size, width), rows.reshape(len(ids), width)
+        marked = np.empty(size, np.intp) if indices.size * SCARCE > size else None
+
+        def run() -> None:
+            at = indices.reshape(-1)
+            in_table(at, -size, size)
+            at = np.where(at < 0, at + size, at)
+            if marked is not None and not (at == size).any():
+                found, order = _by_marks(at, marked)
+                sums.fill(0)
+                np.add((order * width)[:, None], columns, out=places)
+                np.add.at(sums, places.reshape(-1), news)  # in one dimension it is many times as fast
+                ids[: len(found)], ids[len(found) :] = found, size
+                return
+            found, first, order = np.unique(at, return_index=True, return_inverse=True)
+            if found.size and found[-1] == size:  # which is no row
+                found, first = found[:-1], first[:-1]
+            count = found.size
+            ids[:count], ids[count:] = found, size
+            np.take(slices, first, 0, out=into[:count], mode="clip")
+            into[:count] += 0  # as the sum with zero is
+            into[count:] = 0
+            if count == at.size:
+                return
+            again = order < count
+            again[first] = False
+            more = np.flatnonzero(again)  # in their order
+            later = places[: len(more)]
+            np.add((order[more] * width)[:, None], columns, out=later)
+            np.add.at(sums, later.reshape(-1), slices[more].reshape(-1))
+
+        return run
+
+
+def _by_marks(at: Array, marked: Array) -> tuple[Array, Array]:
+    """The numbers that are there, ascending, and of each one of `at` its place among them: without sorting."""
+    marked.fill(0)
+    marked[at] = 1
+    found = np.flatnonzero(marked)
+    marked[found] = np.arange(len(found))
+    return found, marked[at]
+
+
+class UpdateRows:
+    """Rows are taken out, stepped as `numpy.update` steps tensors, and put back, over W and its states."""
+
+    name = "numpy.update_rows"
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("mezzo", "UpdateRows")
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        inputs, outputs = tensors(ask.inputs), tensors(ask.outputs)
+        if inputs is None or outputs is None or not all(t.static for t in (*inputs, *outputs)):
+            return Declined("an operand is no tensor of known sizes")
+        states, draws = ask.node.attrs.get("states", 0), ask.node.attrs.get("draws", 0)
+        first = len(inputs) - states
+        tables, several = [inputs[0], *inputs[first:]], [inputs[2], *inputs[first - draws : first]]
+        rows = (*inputs[1].sizes, *inputs[0].sizes[1:])
+        if any(t.sizes != inputs[0].sizes for t in tables) or len(outputs) < 1 + states:
+            return Declined("the table and its states differ in shape, or a result is not wanted")
+        if any(t.sizes != rows for t in several):
+            return Declined("there are not as many rows as numbers of them")
+        code, size = code_of(ask.node, [t.dtype for t in (inputs[0], *inputs[2:])]), math.prod(rows)
+        room = sum(aligned(min(BLOCK, size) * d.itemsize) for d in code.temps)
+        room += sum(aligned(size * t.dtype.itemsize) for t in tables)
+        aliases = tuple(Alias(o, i) for o, i in enumerate([0, *range(first, len(inputs))]))
+        return Choice(self.name, workspace=room, aliases=aliases)
+
+    def prepare(self, work: KernelArgs) -> Call:
+        xs = [x for x in work.inputs if x is not None]
+        outs = [y for y in work.outputs if y is not None]
+        states, ids, dw = len(outs) - 1, xs[1], xs[2]
+        first = len(xs) - states
+        tables = [xs[0], *xs[first:]]
+        code = code_of(work.node, [DType.of(x.dtype) for x in (xs[0], *xs[2:])])
+        rows = [work.scratch(DType.of(x.dtype), dw.shape) for x in tables]
+        temps = [work.scratch(d, (min(BLOCK, dw.size),)) for d in code.temps]
+        given = [rows[0], *xs[2:first], *rows[1:]]
+        flat = [x if s else x.reshape(-1) for x, s in zip(given, code.scalar, strict=False)]
+        step = Blocks(code, flat, [x.reshape(-1) for x in rows], temps).run
+        copies = [(y, x) for y, x in zip(outs, tables, strict=True) if y.ctypes.data != x.ctypes.data]
+        pairs = [*zip(outs, rows, strict=True)]
+
+        def run() -> None:
+            for y, x in copies:
+                np.copyto(y, x)
+            step_rows(ids, pairs, step)
+
+        return run
+
+
+def step_rows(ids: Array, pairs: list[tuple[Array, Array]], step: Call) -> None:
+    """Step the rows `ids` of tables in place: each table is beside the place for its rows, which `step` steps."""
+    size = len(pairs[0][0])
+    in_table(ids, 0, size)
+    if not size:
+        return
+    for table, rows in pairs:
+        np.take(table, ids, 0, out=rows, mode="clip")  # they were checked, and what is no row is not put back
+    step()
+    kept = ids < size
+    whole = bool(kept.all())
+    at = ids if whole else ids[kept]
+    for table, rows in pairs:
+        table[at] = rows if whole else rows[kept]

@@ -1,0 +1,152 @@
+"""What is made once on a machine and kept for later processes: compiled kernels, plans of libraries.
+
+`MEZZO_CACHE` names the folder; without it, it is the place for such files of the platform. Entries are replaced as a
+whole, and one that is damaged is made again. Where all together take more than `MEZZO_CACHE_SIZE`, those that were used
+longest ago are removed: processes may do so at once, since whoever misses an entry makes it again.
+
+Nothing in it is trusted further than its own digest: the folder has to be as safe as the code of the package, since
+kernels come out of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ....ops.errors import InputError, ModelError
+from ...environment import switch
+from ...files import replace_file
+
+USUAL = 1024  # MiB that entries may take, if nothing is said
+LEFT = 86400  # seconds after which a file that nobody has finished was left behind
+ENTRY = re.compile(r"[0-9a-f]{64}(\.\w+)?")  # nothing else that lies there is ours to remove
+_DIGEST = hashlib.sha256().digest_size
+
+
+def folder() -> Path:
+    """Where entries lie; it may not exist yet. Raises InputError where the environment has an unknown MEZZO_*."""
+    given = switch("MEZZO_CACHE")
+    if given:
+        return Path(given)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "mezzo" / "cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "mezzo"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mezzo"
+
+
+def limit() -> int:
+    """Bytes that all entries may take together. Raises InputError where the environment has no number of MiB.
+
+    >>> limit() >> 20
+    1024
+    """
+    given = switch("MEZZO_CACHE_SIZE") or str(USUAL)
+    if not given.isdecimal():
+        raise InputError(f"{given!r} is no number of MiB", where="MEZZO_CACHE_SIZE", hint="0 keeps nothing")
+    return int(given) << 20
+
+
+def key_of(*parts: str | bytes) -> str:
+    """A name for what is made of these parts and of nothing else.
+
+    >>> key_of("a", "bc") == key_of("ab", "c")
+    False
+    """
+    found = hashlib.sha256()
+    for part in parts:
+        held = part.encode() if isinstance(part, str) else part
+        found.update(len(held).to_bytes(8, "little"))
+        found.update(held)
+    return found.hexdigest()
+
+
+def read(kind: str, key: str) -> bytes | None:
+    """An entry, or None where there is none, or a damaged one."""
+    path = folder() / kind / key
+    try:
+        held = path.read_bytes()
+    except OSError:
+        return None
+    with suppress(OSError):  # somebody else may have removed it, or owns it
+        os.utime(path)  # when it was used last
+    content = held[_DIGEST:]
+    return content if hashlib.sha256(content).digest() == held[:_DIGEST] else None
+
+
+def write(kind: str, key: str, content: bytes) -> None:
+    """Keep an entry. Where the folder cannot be written, a warning says so and what was made is used all the same."""
+    path = folder() / kind / key
+    if _DIGEST + len(content) > limit():
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, [hashlib.sha256(content).digest(), content])
+    except (OSError, ModelError) as error:
+        warnings.warn(f"{path.parent} keeps nothing ({error}); name another folder by MEZZO_CACHE", stacklevel=2)
+        return
+    _ROOM.taken(_DIGEST + len(content))
+
+
+def kept(kind: str, key: str, make: Callable[[], bytes]) -> bytes:
+    """The entry of this key, made and kept where it is missing."""
+    found = read(kind, key)
+    if found is None:
+        found = make()
+        write(kind, key, found)
+    return found
+
+
+class _Room:
+    """How much entries take, as far as this process knows: what it found, and what it has written since."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._folder, self._nbytes = Path(), 0
+
+    def taken(self, nbytes: int) -> None:
+        """Count what was written, and make room where that is too much. What other processes write is seen then."""
+        with self._lock:
+            if self._folder != folder():
+                self._folder, self._nbytes = folder(), sum(size for _, size, _ in _entries())
+            else:
+                self._nbytes += nbytes
+            if self._nbytes > limit():
+                self._nbytes = trim(limit() // 10 * 9)
+
+
+_ROOM = _Room()
+
+
+def trim(nbytes: int) -> int:
+    """Remove entries, those that were used longest ago first, until all take no more than so many bytes; returns what
+    they take then."""
+    found = sorted(_entries())
+    total = sum(size for _, size, _ in found)
+    for _, size, path in found:
+        if total <= nbytes:
+            break
+        with suppress(OSError):  # of a system on which a file that is read cannot be removed
+            path.unlink(missing_ok=True)
+            total -= size
+    return total
+
+
+def _entries() -> Iterator[tuple[int, int, Path]]:
+    """When each was used last, in nanoseconds, its bytes, and where it lies."""
+    now = time.time()
+    for path in folder().glob("*/*"):
+        with suppress(OSError):  # removed by another process
+            about = path.stat()
+            if ENTRY.fullmatch(path.name):
+                yield about.st_mtime_ns, about.st_size, path
+            elif path.name.startswith(".mezzo-") and about.st_mtime < now - LEFT:
+                path.unlink()

@@ -1,0 +1,16 @@
+"""Graphs of cuDNN: convolutions with what follows them, and attention, through the module
+`cudnn` of nvidia-cudnn-frontend. Nothing is imported before a kernel is asked.
+
+`draft.py` is what is asked, as data; `build.py` makes graphs of it, `plans.py` chooses, times and keeps their plans,
+`rule.py` stands in where a program is planned without cuDNN.
+"""
+
+from __future__ import annotations
+
+from ....compile.kernel import Kernel
+from .attention import Attention
+from .conv import Conv, ConvTranspose
+
+KERNELS: tuple[Kernel, ...] = (Conv(), ConvTranspose(), Attention())
+
+__all__ = ["KERNELS"]

@@ -1,0 +1,182 @@
+"""What all cuDNN kernels share: drafts tried in order, plans chosen, calls prepared."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from .....ops import DType, Tensor
+from .....ops.dataclasses import dataclass
+from .....ops.types import Array
+from ....compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, anchor
+from ....ir.graph import Node
+from ...onednn.postops import Link, chain
+from ..generated import laid
+from ..memory import check_operand
+from .draft import GraphDraft, GraphRefused
+from .epilogue import FLOATS
+from .library import Cudnn, find, handle, is_plan
+from .plans import PLANS, CudnnPlan, load
+from .rule import expected
+
+ALIGNED = 16  # bytes: where cuDNN expects tensors to begin, unless it is told otherwise
+BY_RULE = "cuDNN, by rule"  # the implementation, where there is no cuDNN to ask
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A draft with its number and its plan; None where there is no cuDNN to ask."""
+
+    number: int
+    draft: GraphDraft
+    plan: CudnnPlan | None
+
+
+class CuDnn(ABC):
+    """A family of operators that one graph of cuDNN computes, alone or followed by others.
+
+    `drafts` are the graphs that would do, best first; they depend on nothing but what is asked. Those that share the
+    layouts of the first with a plan are timed against each other where there is a GPU.
+    """
+
+    name: ClassVar[str]
+    ops: ClassVar[frozenset[str]]
+    domain: ClassVar[str] = ""
+    remembers: ClassVar[bool] = False  # what is timed only in the end answers differently before: see Ask.trial
+
+    @abstractmethod
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[GraphDraft]:
+        """The graphs that would do, best first. Raises Refused with the reason where there are none."""
+
+    def serves(self, node: Node) -> bool:
+        return anchor(node) == (self.domain, anchor(node)[1]) and anchor(node)[1] in self.ops
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        """The first draft that cuDNN has a plan for, with the layouts of its operands."""
+        try:
+            taken = self._taken(ask)
+        except GraphRefused as error:
+            return Declined(str(error))
+        plan, layouts = taken.plan, layouts_of(ask, taken.draft)
+        params: dict[str, Any] = {"draft": taken.number, "plan": plan.name if plan else ""}
+        if plan is not None and plan.milliseconds is not None:
+            params["milliseconds"] = plan.milliseconds
+        return Choice(
+            self.name,
+            params,
+            workspace=plan.workspace if plan else 0,
+            layouts=layouts if any(layouts) else (),
+            implementation=f"cuDNN {plan.name}" if plan else BY_RULE,
+            primitives=(taken.draft,),
+        )
+
+    def recall(self, ask: KernelRequest, choice: Choice) -> None:
+        """Let `select` answer with the plan that a stored program names. Raises Refused where it is not to be had."""
+        name, number = choice.params.get("plan"), choice.params.get("draft")
+        if not isinstance(find(), Cudnn) or not isinstance(name, str) or not isinstance(number, int) or not name:
+            raise GraphRefused("a program that was made without cuDNN is made again")
+        draft = self._draft(ask, number)
+        milliseconds = choice.params.get("milliseconds")
+        PLANS.recall(draft, ask.target, name, milliseconds if isinstance(milliseconds, float) else None)
+
+    def prepare(self, work: KernelArgs) -> Call:
+        """The plan over the buffers of the step, on CuPy's current stream."""
+        (draft,), params, target = work.choice.primitives, work.choice.params, work.ask.target
+        plan, device = PLANS.best(draft, target), target.device
+        if plan.name != params["plan"]:
+            PLANS.recall(draft, target, params["plan"], params.get("milliseconds"))
+            plan = PLANS.best(draft, target)
+        places: dict[str, Sequence[Any]] = {"in": work.inputs, "out": work.outputs}
+        for o in draft.all:
+            last = sum((n - 1) * s for n, s in zip(o.sizes, o.strides, strict=True))
+            check_operand(places[o.place[0]][o.place[1]], (last + 1) * o.dtype.itemsize, ALIGNED, o.place)
+        graph = load(plan, device)
+        pointers = {uid: int(places[o.place[0]][o.place[1]].data.ptr) for uid, o in enumerate(draft.all, start=1)}
+        scratch = work.scratch(DType.UINT8, (plan.workspace,)) if plan.workspace else None
+        return partial(_run, graph, pointers, 0 if scratch is None else int(scratch.data.ptr), device)
+
+    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+        """A constant in a layout that is an order of its dims."""
+        return laid(array, choice.layouts[index])
+
+    def _draft(self, ask: KernelRequest, number: int) -> GraphDraft:
+        for i, draft in enumerate(self.drafts(ask, chain(ask.node))):
+            if i == number:
+                return draft
+        raise GraphRefused(f"there is no draft {number}")
+
+    def _taken(self, ask: KernelRequest) -> _Taken:
+        _checked(ask)
+        found = find()
+        planned = is_plan(ask.target.device)
+        if isinstance(found, str) and not planned:
+            raise GraphRefused(found)
+        reasons: list[str] = []
+        best: _Taken | None = None
+        timed = not planned and not ask.trial
+        drafts = enumerate(self.drafts(ask, chain(ask.node)))
+        while best is None or timed:
+            try:
+                number, draft = next(drafts)
+            except StopIteration:
+                break
+            except GraphRefused as error:
+                reasons.append(str(error))
+                break
+            if best is not None and layouts_of(ask, draft) != layouts_of(ask, best.draft):
+                break
+            try:
+                if isinstance(found, Cudnn):
+                    taken = _Taken(number, draft, PLANS.best(draft, ask.target, timed=timed))
+                else:
+                    expected(draft)
+                    taken = _Taken(number, draft, None)
+            except GraphRefused as error:
+                reasons.append(str(error))
+                continue
+            best = taken if best is None or _time(taken) < _time(best) else best
+        if best is None:
+            raise GraphRefused("; ".join(dict.fromkeys(reasons)))
+        return best
+
+
+def _time(taken: _Taken) -> float:
+    found = taken.plan.milliseconds if taken.plan else None
+    return float("inf") if found is None else found
+
+
+def _run(graph: Any, pointers: dict[int, int], scratch: int, device: str) -> None:
+    graph.execute(pointers, scratch, handle(device))
+
+
+def _checked(ask: KernelRequest) -> None:
+    for t in (*ask.inputs, *ask.outputs):
+        if t is not None and (not isinstance(t, Tensor) or not t.static or 0 in t.sizes):
+            raise GraphRefused("an operand has no known sizes, or no elements")
+
+
+def layouts_of(ask: KernelRequest, draft: GraphDraft) -> tuple[str, ...]:
+    """The layouts of all inputs, then of all outputs; what the draft does not read stays as it lies."""
+    wanted = {o.place: o.layout for o in draft.all}
+    held = [(("in", i), t.layout if isinstance(t, Tensor) else "") for i, t in enumerate(ask.inputs)]
+    held += [(("out", i), "") for i in range(len(ask.node.outputs))]
+    return tuple(wanted.get(place, layout) for place, layout in held)
+
+
+def floats(ask: KernelRequest, at: Sequence[int]) -> list[Tensor]:
+    """Operands of a type of float that cuDNN computes with; Refused for others."""
+    found = [ask.inputs[i] if i >= 0 else None for i in at]
+    made = [t for t in found if isinstance(t, Tensor) and t.dtype in FLOATS]
+    if len(made) < len(found):
+        raise GraphRefused(f"operands are {', '.join(map(str, found))}")
+    return made
+
+
+def result(ask: KernelRequest) -> Tensor:
+    """The type of the one output."""
+    found = ask.outputs[0]
+    if len(ask.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in FLOATS:
+        raise GraphRefused(f"the results are {', '.join(map(str, ask.outputs))}")
+    return found

@@ -1,0 +1,192 @@
+"""Plans: cuDNN's answers to drafts. Each is found once, timed once where there is a GPU, and kept on disk.
+
+Which plan is taken is data (its name, in Choice.params): a stored program names it, and gets it again. Without a GPU
+the heuristics' first that can be built is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from .....ops.dataclasses import dataclass, field, replace
+from ....compile.kernel import Target
+from ..cache import key_of, read, write
+from ..timing import fastest, filled, milliseconds
+from .build import create_plans, graph_of, uids, words
+from .draft import GraphDraft, GraphRefused, GraphTensor
+from .library import handle, is_plan, library, properties
+
+FORM = "1"  # of entries in the cache
+KIND = "cudnn"
+LARGEST = 256 << 20  # bytes of workspace
+
+Built = tuple[int, int]  # the number of a plan and its workspace
+
+
+@dataclass(frozen=True, slots=True)
+class CudnnPlan:
+    """An engine of cuDNN and its settings by their name, the bytes of workspace, what `load` reads, and how long a run
+    took where it was timed."""
+
+    name: str
+    workspace: int
+    data: bytes = field(repr=False)
+    milliseconds: float | None = None
+
+
+class Plans:
+    """What was found in this process."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[GraphDraft, str, int], CudnnPlan | GraphRefused] = {}
+        self._lock = threading.RLock()
+
+    def best(self, draft: GraphDraft, target: Target, *, timed: bool = False) -> CudnnPlan:
+        """The plan to take, the fastest where `timed` asks for it. Raises Refused where cuDNN has none."""
+        at = draft, target.device, target.sm
+        with self._lock:
+            found = self._found.get(at)
+            if found is None:
+                found = self._found[at] = self._kept(draft, target)
+            if isinstance(found, GraphRefused):
+                raise found
+            if timed and found.milliseconds is None:
+                found = self._found[at] = self._fastest(draft, target)
+            return found
+
+    def recall(self, draft: GraphDraft, target: Target, name: str, milliseconds: float | None) -> None:
+        """Take the plan that was chosen elsewhere, on such a device. Raises Refused where it is not to be had."""
+        at = draft, target.device, target.sm
+        with self._lock:
+            found = self._found.get(at)
+            if isinstance(found, CudnnPlan) and (found.name, found.milliseconds) == (name, milliseconds):
+                return
+            made = replace(_named(draft, target, name), milliseconds=milliseconds)
+            self._found[at] = made
+            self._keep(draft, target, made)
+
+    def forget(self) -> None:
+        """Let go of all; for tests."""
+        with self._lock:
+            self._found.clear()
+
+    def _kept(self, draft: GraphDraft, target: Target) -> CudnnPlan | GraphRefused:
+        """From the disk, or the first that the heuristics name."""
+        held = read(KIND, key(draft, target))
+        if held is not None:
+            return _unpacked(held)
+        made: CudnnPlan | GraphRefused
+        try:
+            graph, names = _asked(draft, target)
+            index, workspace = next(_buildable(graph, len(names)), (-1, 0))
+            if index < 0:
+                raise GraphRefused(f"none of {len(names)} plans can be built")
+            made = CudnnPlan(names[index], workspace, _data(graph))
+        except GraphRefused as error:
+            made = error
+        self._keep(draft, target, made)
+        return made
+
+    def _fastest(self, draft: GraphDraft, target: Target) -> CudnnPlan:
+        graph, names = _asked(draft, target)
+        found = fastest(_buildable(graph, len(names)), _clock(graph, draft, target))
+        if found is None:
+            raise GraphRefused(f"none of {len(names)} plans can be built")
+        (index, workspace), time = found
+        graph.build_plan_at_index(index)  # which makes it the one that is stored
+        made = CudnnPlan(names[index], workspace, _data(graph), time)
+        self._keep(draft, target, made)
+        return made
+
+    def _keep(self, draft: GraphDraft, target: Target, made: CudnnPlan | GraphRefused) -> None:
+        write(KIND, key(draft, target), _packed(made))
+
+
+PLANS = Plans()
+
+
+def key(draft: GraphDraft, target: Target) -> str:
+    """What a plan is found by: the draft, the versions, and the GPU."""
+    found = library()
+    return key_of(FORM, repr(draft), found.version, found.frontend, properties(target.device, target.sm)[1])
+
+
+def load(plan: CudnnPlan, device: str) -> Any:
+    """The plan on a device, as an object whose `execute` runs it."""
+    graph = library().module.pygraph()
+    graph.deserialize(handle(device), list(plan.data))
+    return graph
+
+
+def _asked(draft: GraphDraft, target: Target) -> tuple[Any, list[str]]:
+    module = library().module
+    graph = graph_of(module, draft, properties(target.device, target.sm)[0], target.sm)
+    return graph, create_plans(module, graph, draft)
+
+
+def _named(draft: GraphDraft, target: Target, name: str) -> CudnnPlan:
+    graph, names = _asked(draft, target)
+    if name not in names:
+        raise GraphRefused(f"cuDNN does not name the plan {name} here")
+    try:
+        graph.build_plan_at_index(names.index(name))
+        return CudnnPlan(name, int(graph.get_workspace_size()), _data(graph))
+    except Exception as error:
+        raise GraphRefused(words(error)) from error
+
+
+def _buildable(graph: Any, count: int) -> Iterator[Built]:
+    """Numbers and workspaces of the plans that can be built, best first; the last one yielded is the graph's own."""
+    for index in range(count):
+        try:
+            graph.build_plan_at_index(index)
+            workspace = int(graph.get_workspace_size_plan_at_index(index))
+        except Exception:  # cuDNN says no in errors of several kinds
+            continue
+        if workspace <= LARGEST:
+            yield index, workspace
+
+
+def _data(graph: Any) -> bytes:
+    return bytes(graph.serialize())
+
+
+def _packed(made: CudnnPlan | GraphRefused) -> bytes:
+    if isinstance(made, GraphRefused):
+        return json.dumps({"refused": str(made)}).encode() + b"\n"
+    about = {"name": made.name, "workspace": made.workspace, "milliseconds": made.milliseconds}
+    return json.dumps(about).encode() + b"\n" + made.data
+
+
+def _unpacked(held: bytes) -> CudnnPlan | GraphRefused:
+    head, _, data = held.partition(b"\n")
+    about = json.loads(head)
+    return GraphRefused(about["refused"]) if "refused" in about else CudnnPlan(**about, data=data)
+
+
+def _clock(graph: Any, draft: GraphDraft, target: Target) -> Callable[[Built], float]:
+    """What times a plan of a graph on the device, in milliseconds."""
+    assert not is_plan(target.device)
+    held = {uid: filled(nbytes(operand)) for uid, operand in uids(draft).items()}
+    pointers = {uid: int(memory.ptr) for uid, memory in held.items()}
+
+    def clock(built: Built) -> float:
+        index, workspace = built
+        space = filled(workspace)
+        found = milliseconds(
+            partial(graph.execute_plan_at_index, pointers, int(space.ptr), index, handle(target.device))
+        )
+        held[0] = space  # until all is done
+        return found
+
+    return clock
+
+
+def nbytes(operand: GraphTensor) -> int:
+    """Bytes from the first to the last element of a tensor."""
+    last = sum((n - 1) * s for n, s in zip(operand.sizes, operand.strides, strict=True))
+    return (last + 1) * operand.dtype.itemsize

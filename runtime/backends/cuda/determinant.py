@@ -1,0 +1,68 @@
+"""Determinants of square matrices: Gaussian elimination with the largest pivots, a block for each matrix."""
+
+from __future__ import annotations
+
+from ....ops import Tensor
+from ...compile.kernel import Declined, KernelRequest
+from ...ir.graph import Node
+from .generated import Generated
+from .launch import In, Out, Scratch, Written
+from .text import THREADS, elements, launch, reads, writes
+
+MOST = 512  # rows: the columns follow one another, and libraries know better for large matrices
+
+
+class Determinant(Generated):
+    """Det, computed in float64: cofactors, which take many, are differences of large products."""
+
+    name = "gpu.determinant"
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("", "Det")
+
+    def written(self, ask: KernelRequest) -> Written | Declined:
+        found, x, y = elements([*ask.inputs, *ask.outputs]), ask.inputs[0], ask.outputs[0]
+        if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not found[0].dtype.floating:
+            return Declined("an operand is no tensor of floats, or its sizes are not known")
+        n, e = x.sizes[-1], found[0]
+        if not y.elements:
+            return Written(())
+        if n > MOST or (x.elements or 0) >= 2**31:
+            return Declined(f"matrices of {n} rows")
+        threads = THREADS if n > 16 else 32
+        body = f"""
+double* const a = work + (long long)blockIdx.x * {n * n};
+for (int i = threadIdx.x; i < {n * n}; i += {threads}) a[i] = {e.read(f"x[(long long)blockIdx.x * {n * n} + i]")};
+__shared__ int pivot;
+double product = 1;
+for (int k = 0; k < {n}; ++k) {{
+    __syncthreads();
+    if (threadIdx.x == 0) {{
+        int best = k;
+        for (int r = k + 1; r < {n}; ++r) if (fabs(a[r * {n} + k]) > fabs(a[best * {n} + k])) best = r;
+        pivot = best;
+    }}
+    __syncthreads();
+    const int p = pivot;
+    const double top = a[p * {n} + k];
+    product *= p == k ? top : -top;
+    if (top == 0) break;
+    __syncthreads();
+    if (p != k) for (int c = k + threadIdx.x; c < {n}; c += {threads}) {{
+        const double held = a[k * {n} + c];
+        a[k * {n} + c] = a[p * {n} + c];
+        a[p * {n} + c] = held;
+    }}
+    __syncthreads();
+    const int below = {n} - 1 - k;
+    for (int i = threadIdx.x; i < below * below; i += {threads}) {{
+        const int r = k + 1 + i / below, c = k + 1 + i % below;
+        a[r * {n} + c] -= a[r * {n} + k] / top * a[k * {n} + c];
+    }}
+}}
+if (threadIdx.x == 0) y[blockIdx.x] = {e.write(f"({e.wide})product")};
+"""
+        if not n:
+            body = f"y[blockIdx.x] = {e.write('1')};"
+        parameters = [reads(e, "x", In(0)), writes(e, "y", Out(0)), ("double*", "work", Scratch(0))]
+        return Written((launch("det", parameters, body, y.elements, threads),), 8 * max(x.elements or 0, 1))

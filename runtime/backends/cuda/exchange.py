@@ -1,0 +1,157 @@
+"""Emit and Await on a GPU: gradients go down through pinned memory to the store while the backward part goes on, and
+what the store makes of them comes back up.
+
+An Emit orders a copy on a stream of its own and goes on. The processor is far ahead of the GPU: it meets the first
+Await while the backward part still runs, and hands over each value there, in the order of the Emits, as soon as its
+copy is done. The store's own priorities say what travels first to others.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ....ops import Tensor
+from ....ops.errors import ExecutionError
+from ....ops.training.exchange import AWAIT, DOMAIN, EMIT
+from ....ops.types import Array
+from ...compile.kernel import Alias, Call, Choice, Declined, Exchange, KernelArgs, KernelRequest, nothing
+from ...ir.graph import Node
+from .driver import cupy
+from .memory import pinned
+
+
+class CudaExchanges:
+    """Without a store both are the identity, which costs nothing where operand and result share their bytes."""
+
+    name = "gpu.exchange"
+    remembers = True
+
+    def serves(self, node: Node) -> bool:
+        return node.domain == DOMAIN and node.op in (EMIT, AWAIT)
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        if not isinstance(ask.inputs[0], Tensor):
+            return Declined("no tensor")
+        return Choice(self.name, aliases=(Alias(0, 0, "view" if ask.node.op == EMIT else "inplace"),))
+
+    def prepare(self, work: KernelArgs) -> Call:
+        x, out = work.inputs[0], work.outputs[0]
+        node, known, store = work.node, work.ask.inputs[0], work.exchange
+        assert x is not None and out is not None and isinstance(known, Tensor)
+        copy = nothing if x.data.ptr == out.data.ptr or not x.nbytes else partial(_across, out, x)
+        if store is None:
+            return copy
+        assert isinstance(store, Transfer)
+        key = str(node.attrs["key"])
+        if node.op == AWAIT:
+            return store.fetching(key, out, known)
+        send = store.sending(key, out, known)  # whose bytes stay until the Await, which reads them
+        return send if copy is nothing else partial(_both, copy, send)
+
+
+def _across(to: Any, source: Any) -> None:
+    cuda = cupy().cuda
+    kind = cuda.runtime.memcpyDeviceToDevice
+    cuda.runtime.memcpyAsync(to.data.ptr, source.data.ptr, source.nbytes, kind, cuda.get_current_stream().ptr)
+
+
+def _both(first: Call, second: Call) -> None:
+    first()
+    second()
+
+
+class Transfer:
+    """A store as the steps of an instance on a GPU speak to it; `stream` is where those steps run."""
+
+    def __init__(self, store: Exchange, stream: Any) -> None:
+        self._store, self._stream = store, stream
+        self._cuda = cupy().cuda
+        self._copies = self._cuda.Stream(non_blocking=True)
+        self._ready = self._cuda.Event(disable_timing=True)
+        self._mirrors: dict[str, Array] = {}
+        self._left: dict[str, Any] = {}  # when a value is in its mirror
+        self._under_way: list[tuple[str, Array]] = []  # keys, in order, and the store's buffers
+
+    # what the steps of the host are given too
+    @property
+    def part(self) -> tuple[int, ...]:
+        return self._store.part
+
+    def buffer(self, key: str, type: Tensor) -> Array:
+        return self._store.buffer(key, type)
+
+    def emit(self, key: str) -> None:
+        self._store.emit(key)
+
+    def wait(self, key: str) -> Array:
+        return self._store.wait(key)
+
+    def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
+        return self._store.sum_rows(key, ids, rows)
+
+    def sending(self, key: str, x: Any, known: Tensor) -> Call:
+        """What sends a value of the device on its way."""
+        mirror, buffer = self._mirror(key, known), self._store.buffer(key, known)
+        left = self._left[key] = self._cuda.Event(disable_timing=True)
+
+        def send() -> None:
+            self._refuse_in_capture()
+            self._copy(mirror, x, down=True)
+            left.record(self._copies)
+            self._hand_over(wait=False)
+            self._under_way.append((key, buffer))
+
+        return send
+
+    def fetching(self, key: str, out: Any, known: Tensor) -> Call:
+        """What waits for the store's answer, and copies it to the device."""
+        mirror = self._mirror(key, known)
+
+        def fetch() -> None:
+            self._refuse_in_capture()
+            self._hand_over(wait=True)
+            np.copyto(mirror, self._store.wait(key))
+            self._copy(mirror, out, down=False)
+            self._ready.record(self._copies)
+            self._stream.wait_event(self._ready)
+
+        return fetch
+
+    def forget(self) -> None:
+        """What has not been handed over is not any more: the run has ended."""
+        self._copies.synchronize()
+        self._under_way.clear()
+
+    def _hand_over(self, *, wait: bool) -> None:
+        """Give the store what has arrived in its mirror, in order; with `wait`, all that is under way."""
+        while self._under_way:
+            key, buffer = self._under_way[0]
+            if wait:
+                self._left[key].synchronize()
+            elif not self._left[key].done:
+                return
+            np.copyto(buffer, self._mirrors[key])
+            del self._under_way[0]
+            self._store.emit(key)
+
+    def _mirror(self, key: str, known: Tensor) -> Array:
+        if key not in self._mirrors:
+            dtype = known.dtype.numpy
+            self._mirrors[key] = pinned(known.nbytes).view(dtype).reshape(known.sizes)
+        return self._mirrors[key]
+
+    def _copy(self, mirror: Array, there: Any, *, down: bool) -> None:
+        """Between a mirror and the device, behind all that was asked of the steps' stream before."""
+        self._ready.record(self._stream)
+        self._copies.wait_event(self._ready)
+        runtime, ends = self._cuda.runtime, (there.data.ptr, mirror.ctypes.data)
+        if mirror.nbytes:
+            kind = runtime.memcpyDeviceToHost if down else runtime.memcpyHostToDevice
+            runtime.memcpyAsync(*(reversed(ends) if down else ends), mirror.nbytes, kind, self._copies.ptr)
+
+    def _refuse_in_capture(self) -> None:
+        if self._stream.is_capturing():
+            raise ExecutionError("what goes to a KVStore, or comes from it, is part of no graph")

@@ -1,0 +1,30 @@
+"""Libraries that may be missing: what is found is kept, and what is not is told with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from ....ops import MezzoError
+from ....ops.errors import MissingPackage
+
+T = TypeVar("T")
+
+
+def tried(what: str, hint: str, load: Callable[[], T]) -> T | str:
+    """What `load` finds, or why it finds nothing.
+
+    >>> tried("the moon", "pip install moon", lambda: 1 / 0)
+    'the moon cannot be loaded: division by zero; pip install moon'
+    """
+    try:
+        return load()
+    except Exception as error:  # bindings raise errors of many kinds where the library or the driver behind is missing
+        return f"{what} cannot be loaded: {error}; {hint}"
+
+
+def needed(found: T | str, hint: str = "", error: type[MezzoError] = MissingPackage) -> T:
+    """What was found. Raises `error` with the reason where nothing was."""
+    if isinstance(found, str):
+        raise error(found, hint=hint)
+    return found

@@ -1,0 +1,71 @@
+"""What all kernels have in common whose source is written here: chosen from launches, prepared as calls."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+
+from ....ops.layouts import parse, row_major
+from ....ops.types import Array
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, without_layouts
+from ...ir.graph import Node
+from .launch import Written
+
+
+class Generated(ABC):
+    """A family of operators whose steps are launches of our own kernels.
+
+    `written` depends on nothing but what is asked (types, layouts, attributes). Its launches are part of the choice,
+    and what is prepared is made from these; the tests that run them without a GPU ask for them by themselves.
+    """
+
+    name: ClassVar[str]
+    remembers: ClassVar[bool] = True
+
+    @abstractmethod
+    def serves(self, node: Node) -> bool:
+        """Whether the node belongs to this family."""
+
+    @abstractmethod
+    def written(self, ask: KernelRequest) -> Written | Declined:
+        """The launches for these types, or why there are none."""
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        found = self.written(ask)
+        if isinstance(found, Written) and not any(found.layouts):
+            found = self.written(without_layouts(ask))  # so it will lie, whatever the readers would like
+        if isinstance(found, Declined):
+            return found
+        names = "+".join(dict.fromkeys(launch.source.name for launch in found.launches))
+        return Choice(
+            self.name,
+            workspace=found.workspace,
+            aliases=found.aliases,
+            layouts=found.layouts,
+            implementation=f"nvrtc {names}" if names else "nothing to do",
+            deterministic=not found.draws,
+            primitives=(found,),
+        )
+
+    def prepare(self, work: KernelArgs) -> Call:
+        from .driver import bound  # with the first step on a device
+
+        (found,) = work.choice.primitives
+        return bound(found, work)
+
+    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+        """A constant in the layout that the launches read."""
+        return laid(array, choice.layouts[index])
+
+
+def laid(array: Array, layout: str) -> Array:
+    """The bytes of an array in a layout that is an order of its dims.
+
+    >>> laid(np.array([[1, 2, 3], [4, 5, 6]], np.int8), "ba").tolist()
+    [1, 4, 2, 5, 3, 6]
+    """
+    order, blocks, behind = parse(layout or row_major(np.ndim(array)), np.ndim(array))
+    assert not blocks and not behind
+    return np.ascontiguousarray(np.transpose(array, order)).reshape(-1).view(np.uint8)

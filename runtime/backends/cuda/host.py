@@ -1,0 +1,145 @@
+"""Steps without a kernel on the GPU: the CPU's kernels compute them, on copies of their operands.
+
+Nothing is hidden: such a step cannot be captured, and its copies are counted (`copies`) and shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ....ops import Tensor, Type
+from ....ops.dataclasses import dataclass, replace
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Target
+from ...compile.program import Program, Step
+from ...execution.device import DEVICES, Device
+from ...ir.graph import Node
+from ...memory.pool import aligned_empty
+
+NAME = "host"
+
+
+class HostSteps(UserWarning):
+    """Steps of a program for a GPU run on the host, with copies before and after them."""
+
+
+class Host:
+    """Serves every operator on row-major arrays; it is asked last.
+
+    The steps are prepared with arrays of the host: the instance copies what they read and what others read of them.
+    """
+
+    name = NAME
+    remembers = True
+
+    def serves(self, node: Node) -> bool:
+        return True
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        if (ask.node.domain, ask.node.op) == ("mezzo", "Reorder") and ask.node.attrs.get("layout"):
+            return Declined("layouts of the device stay there")
+        kernel = _on_cpu(ask)
+        return Choice(
+            self.name,
+            {"kernel": kernel.kernel},
+            allocates=kernel.allocates,
+            saved=kernel.saved,
+            capturable=False,
+            deterministic=kernel.deterministic,
+            primitives=(kernel,),
+        )
+
+    def prepare(self, work: KernelArgs) -> Call:
+        (choice,) = work.choice.primitives
+        ask = replace(work.ask, target=Target("cpu", work.ask.target.threads))
+        return DEVICES["cpu"].kernel(choice.kernel).prepare(replace(work, ask=ask, choice=choice))
+
+
+def _on_cpu(ask: KernelRequest) -> Choice:
+    """What the CPU would choose that takes and gives row-major arrays."""
+    for onednn in (True, False):
+        choice, _ = DEVICES["cpu"].choose(replace(ask, target=Target("cpu", ask.target.threads, onednn)))
+        if not any(choice.layouts):
+            break
+    return choice
+
+
+HOST = Device(NAME, (Host(),), aligned_empty)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """A value that is copied between the host and the device for a step; bytes are None where data decide them."""
+
+    value: str
+    nbytes: int | None
+
+    def __str__(self) -> str:
+        return f"{self.value} ({'?' if self.nbytes is None else self.nbytes} B)"
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What is copied to the host before a step (`down`), and to the device after it (`up`)."""
+
+    down: tuple[HostCopy, ...] = ()
+    up: tuple[HostCopy, ...] = ()
+
+    def __str__(self) -> str:
+        sides = (("to the host", self.down), ("to the device", self.up))
+        return "; ".join(f"{side}: {', '.join(map(str, found))}" for side, found in sides if found) or "no copies"
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A step that the host computes: its number, why, and what is copied for it."""
+
+    index: int
+    step: Step
+    copies: Copies
+
+    @property
+    def reason(self) -> str:
+        """Why no kernel of the device computes it."""
+        if self.step.dynamic:
+            return "its sizes are known only at run time"
+        if self.step.bodies:
+            return "control flow runs on the host"
+        return "; ".join(f"{kernel}: {why}" for kernel, why in self.step.declined) or "no kernel of the GPU serves it"
+
+    def __str__(self) -> str:
+        return f"{self.step.node.place} ({self.step.node.op}) runs on the host, {self.reason}; {self.copies}"
+
+
+def on_host(step: Step) -> bool:
+    """Whether a step of a program for a GPU runs on the host."""
+    return step.choice.kernel == NAME or step.dynamic or bool(step.bodies)
+
+
+def aside(program: Program) -> tuple[Aside, ...]:
+    """The steps of a program for a GPU that run on the host, in order, with the copies that they need.
+
+    A value is copied once in each direction at most: to the host before the first step there that reads it, to the
+    device if a step there, or a state, takes what the host has made. What the host makes and nobody else reads stays.
+    """
+    if not program.target.sm:
+        return ()
+    there = {n for s in program.steps if not on_host(s) for n in s.reads()} | set(program.states.values())
+    here = {*program.weights, *program.given, *program.captures}  # constants and what is fed are at hand
+    here -= set(program.states)
+    found = []
+    for i, step in enumerate(program.steps):
+        if not on_host(step):
+            continue
+        down = [n for n in step.reads() if n not in here]
+        up = [n for n in step.writes() if n in there]
+        here.update(down, step.writes())
+        found.append(Aside(i, step, Copies(_copies(program, down), _copies(program, up))))
+    return tuple(found)
+
+
+def _copies(program: Program, names: Iterable[str]) -> tuple[HostCopy, ...]:
+    return tuple(HostCopy(n, _nbytes(program.types[n])) for n in names)
+
+
+def _nbytes(type: Type) -> int | None:
+    return type.nbytes if isinstance(type, Tensor) and type.static else None

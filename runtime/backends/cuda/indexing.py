@@ -1,0 +1,266 @@
+"""Elements picked by position, and written to positions, in an order that nothing but the operands decides.
+
+A kernel cannot raise an error: from an index outside of its axis zeros are read, and to it nothing is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....ops import DType, Tensor
+from ....ops.core.rules import axis_of
+from ....ops.errors import ShapeError
+from ...compile.kernel import Declined, KernelRequest
+from ...ir.graph import Node
+from ...memory.liveness import aligned
+from .copies import StridedCopy, launches, shadow
+from .generated import Generated
+from .launch import In, Launch, Out, Scratch, Written
+from .text import (
+    Element,
+    constant,
+    dot,
+    each,
+    element,
+    index_type,
+    raw,
+    reads,
+    strides_of,
+    writes,
+)  # fmt: skip
+
+INDICES = (DType.INT32, DType.INT64)
+PATIENCE = 2**35  # comparisons of places in one step
+
+
+def _static(ask: KernelRequest) -> tuple[list[Tensor], Tensor] | None:
+    """The inputs and the first output, if all are tensors of numbers whose sizes are known, of at most 8 bytes."""
+    found = [t for t in (*ask.inputs, ask.outputs[0]) if isinstance(t, Tensor) and t.static and t.dtype.itemsize <= 8]
+    return (found[:-1], found[-1]) if len(found) == len(ask.inputs) + 1 else None
+
+
+def _index(e: str, place: str, size: int, name: str = "k") -> str:
+    """A statement that reads an index, counted from the front."""
+    return f"long long {name} = {place}; if ({name} < 0) {name} += {size};"
+
+
+class Gather(Generated):
+    """Gather, GatherElements and GatherND: a thread for each element, or for each 16 bytes of a row."""
+
+    name = "gpu.gather"
+
+    def serves(self, node: Node) -> bool:
+        return not node.domain and node.op in ("Gather", "GatherElements", "GatherND")
+
+    def written(self, ask: KernelRequest) -> Written | Declined:
+        found = _static(ask)
+        if found is None or found[0][1].dtype not in INDICES:
+            return Declined("an operand is no tensor of numbers up to 8 bytes, or its sizes are not known")
+        (x, indices), y = found
+        if not y.elements:
+            return Written(())
+        attrs, kind = ask.node.attrs, element(indices.dtype)
+        assert kind is not None
+        if ask.node.op == "Gather":
+            axis = axis_of(attrs.get("axis", 0), x.rank)
+            at = constant(ask, 1) if indices.rank == 0 else None
+            return _slice(x, y, axis, at[0]) if at else Written((_rows(x, indices, kind, axis),))
+        if not x.elements:
+            return Declined("there is nothing to take")
+        if ask.node.op == "GatherElements":
+            return Written((_one_by_one(x, indices, y, kind, axis_of(attrs.get("axis", 0), x.rank)),))
+        return Written((_blocks(x, indices, y, kind, attrs.get("batch_dims", 0)),))
+
+
+def _slice(x: Tensor, y: Tensor, axis: int, at: int) -> Written:
+    """What a known index picks: perhaps bytes of the input as they are."""
+    n = x.sizes[axis]
+    if not -n <= at < n:
+        raise ShapeError(f"index {at} is outside of the {n} elements of axis {axis}")
+    of, to = shadow(x), shadow(y)
+    part = of[(*[slice(None)] * axis, slice(at % n, at % n + 1))]
+    made = launches("gather", [StridedCopy.between(0, to, np.expand_dims(to, axis), 0, of, part)], ([x], [y]))
+    return Written(made, aliases=tuple(m.copies for m in made if m.copies is not None))
+
+
+def _rows(x: Tensor, indices: Tensor, kind: Element, axis: int) -> Launch:
+    n, after = x.sizes[axis], math.prod(x.sizes[axis + 1 :]) * x.dtype.itemsize
+    unit = math.gcd(16, after)
+    sizes = (math.prod(x.sizes[:axis]), indices.elements or 1, after // unit)
+    zero = "{}" if unit == 16 else "0"
+    body = f"""
+{_index(kind.stored, "at[c1]", n)}
+const {raw(unit)} nothing = {zero};
+y[i] = k >= 0 && k < {n} ? x[(c0 * {n} + k) * {sizes[2]} + c2] : nothing;
+"""
+    parameters = [reads(raw(unit), "x", In(0)), reads(kind, "at", In(1)), writes(raw(unit), "y", Out(0))]
+    return each("gather", parameters, sizes, body, largest=x.elements or 0)
+
+
+def _one_by_one(x: Tensor, indices: Tensor, y: Tensor, kind: Element, axis: int) -> Launch:
+    unit, n, strides = raw(x.dtype.itemsize), x.sizes[axis], list(strides_of(x.sizes))
+    step, strides[axis] = strides[axis], 0
+    body = f"{_index(kind.stored, 'at[i]', n)}\ny[i] = k >= 0 && k < {n} ? x[{dot(strides)} + k * {step}] : ({unit})0;"
+    parameters = [reads(unit, "x", In(0)), reads(kind, "at", In(1)), writes(unit, "y", Out(0))]
+    return each("gather_elements", parameters, y.sizes, body, largest=x.elements or 0)
+
+
+def _blocks(x: Tensor, indices: Tensor, y: Tensor, kind: Element, batch: int) -> Launch:
+    depth, strides, unit = indices.sizes[-1], strides_of(x.sizes), raw(x.dtype.itemsize)
+    lead, inner = indices.sizes[:-1], math.prod(x.sizes[batch + depth :])
+    lines = [
+        f"long long from = {dot([*strides[:batch], *[0] * (len(lead) - batch)], 'c', lead)};",
+        "bool there = true;",
+    ]
+    row = dot(strides_of(lead), "c", lead)
+    for j in range(depth):
+        n = x.sizes[batch + j]
+        lines.append(f"{{ {_index(kind.stored, f'at[({row}) * {depth} + {j}]', n)}")
+        lines.append(f"there = there && k >= 0 && k < {n}; from += k * {strides[batch + j]}; }}")
+    lines.append(f"y[i] = there ? x[from + c{len(lead)}] : ({unit})0;")
+    # without indices each tuple picks the whole of its batch
+    parameters = [reads(unit, "x", In(0)), *([reads(kind, "at", In(1))] if depth else []), writes(unit, "y", Out(0))]
+    return each("gather_nd", parameters, (*lead, inner), "\n".join(lines), largest=x.elements or 0)
+
+
+class CudaScatter(Generated):
+    """ScatterND and ScatterElements, and GatherGrad. Each element looks for what is written to it, in order: of several
+    updates without a reduction the last one stays, and sums are taken one after the other."""
+
+    name = "gpu.scatter"
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) in (("", "ScatterND"), ("", "ScatterElements"), ("mezzo", "GatherGrad"))
+
+    def written(self, ask: KernelRequest) -> Written | Declined:
+        found, y = _static(ask), ask.outputs[0]
+        if found is None or not isinstance(y, Tensor) or found[0][1].dtype not in INDICES:
+            return Declined("an operand is no tensor of numbers up to 8 bytes, or its sizes are not known")
+        e, kind = element(y.dtype), element(found[0][1].dtype)
+        reduction = "add" if ask.node.op == "GatherGrad" else ask.node.attrs.get("reduction", "none")
+        if kind is None or (reduction != "none" and (e is None or e.dtype is DType.BOOL)):
+            return Declined(f"{y.dtype} is not computed with here")
+        if not y.elements:
+            return Written(())
+        unit = raw(y.dtype.itemsize)
+        e = Element(y.dtype, unit, unit) if reduction == "none" else e
+        assert e is not None
+        if reduction not in _STEPS:
+            return Declined(f"reduction {reduction!r}")
+        if ask.node.op == "ScatterElements":
+            x, indices, _ = found[0]
+            axis = axis_of(ask.node.attrs.get("axis", 0), x.rank)
+            if indices.elements and (y.elements or 0) * indices.sizes[axis] > PATIENCE:
+                return Declined("too many places would be compared")
+            return Written((_along(indices, y, e, kind, axis, reduction),))
+        operands: tuple[In | None, In, In]
+        if ask.node.op == "GatherGrad":
+            indices = found[0][1]
+            axis = axis_of(ask.node.attrs.get("axis", 0), y.rank)
+            lead, sizes = [y.sizes[axis]], (math.prod(y.sizes[:axis]), y.sizes[axis], math.prod(y.sizes[axis + 1 :]))
+            operands, count, depth = (None, In(1), In(0)), indices.elements or 0, 1
+        else:
+            x, indices, _ = found[0]
+            depth = indices.sizes[-1]
+            lead = list(x.sizes[:depth])
+            sizes = (1, math.prod(lead), math.prod(x.sizes[depth:]))
+            operands, count = (In(0), In(1), In(2)), math.prod(indices.sizes[:-1])
+        if reduction != "none" and math.prod(sizes) * count > PATIENCE:
+            return Declined("too many places would be compared")
+        return _by_row(operands, lead, sizes, count, depth, e, kind, reduction)
+
+
+_STEPS = {
+    "none": "{1}",
+    "add": "({0} + {1})",
+    "mul": "({0} * {1})",
+    "max": "({1} > {0} || {1} != {1} ? {1} : {0})",
+    "min": "({1} < {0} || {1} != {1} ? {1} : {0})",
+}
+
+
+def _step(e: Element, reduction: str, sum: str, update: str) -> str:
+    """The statement that takes an update in; sums of whole numbers go round."""
+    if reduction in ("add", "mul") and not e.dtype.floating:
+        sum, update = f"({e.sums}){sum}", f"({e.sums}){update}"
+    return f"({e.wide}){_STEPS[reduction].format(sum, update)}"
+
+
+def _along(indices: Tensor, y: Tensor, e: Element, kind: Element, axis: int, reduction: str) -> Launch:
+    """Along one axis: each element looks through its own line of indices."""
+    count, n = indices.sizes[axis], y.sizes[axis]
+    strides = list(strides_of(indices.sizes))
+    step, strides[axis] = strides[axis], 0
+    near = [f"c{d} < {m}" for d, m in enumerate(indices.sizes) if d != axis and m < y.sizes[d]]
+    body = f"""
+{e.wide} sum = {e.read("x[i]")};
+if ({" && ".join(near) or "true"}) for (int j = 0; j < {count}; ++j) {{
+    {_index(kind.stored, f"at[{dot(strides)} + ({index_type(indices.elements or 0)})j * {step}]", n)}
+    if (k != c{axis}) continue;
+    const {e.wide} update = {e.read(f"news[{dot(strides)} + ({index_type(indices.elements or 0)})j * {step}]")};
+    sum = {_step(e, reduction, "sum", "update")};
+}}
+y[i] = {e.write("sum")};
+"""
+    parameters = [reads(e, "x", In(0)), reads(kind, "at", In(1)), reads(e, "news", In(2)), writes(e, "y", Out(0))]
+    return each("scatter_elements", parameters, y.sizes, body, largest=indices.elements or 0)
+
+
+def _by_row(
+    operands: tuple[In | None, In, In],
+    lead: Sequence[int],
+    sizes: tuple[int, int, int],
+    count: int,
+    depth: int,
+    e: Element,
+    kind: Element,
+    reduction: str,
+) -> Written:
+    """Blocks of the axes behind `lead`: first the number of each update's block, then all elements. Without a
+    reduction the last update of each block is found by the largest of their numbers."""
+    before, rows, inner = sizes
+    data, indices, news = operands
+    lines = ["long long row = 0;"]
+    for j, n in enumerate(lead):
+        place = f"at[i * {depth} + {j}]"
+        lines.append(f"{{ {_index(kind.stored, place, n)}")
+        lines.append(f"row = row < 0 || k < 0 || k >= {n} ? -1 : row * {n} + k; }}")
+    number, made, workspace = "long long", list[Launch](), 0
+    old = [reads(e, "x", data)] if data is not None else []
+    x = e.read("x[i]") if data is not None else f"({e.wide})0"
+    given = [reads(kind, "at", indices)] if depth else []
+    if reduction == "none":
+        last = ("int*", "last", Scratch(0))
+        workspace = aligned(rows * 4)
+        fill = "last[i] = -1;"
+        made.append(each("scatter_begin", [last], (rows,), fill))
+        if count:
+            lines.append("if (row >= 0) atomicMax(&last[row], (int)i);")
+            made.append(each("scatter_last", [*given, last], (count,), "\n".join(lines)))
+        body = f"const int m = last[c1];\ny[i] = m < 0 ? x[i] : news[({number})m * {inner} + c2];"
+        parameters = [*old, reads("int", "last", Scratch(0)), reads(e, "news", news), writes(e, "y", Out(0))]
+        made.append(each("scatter", parameters, sizes, body, largest=count * inner))
+        return Written(tuple(made), workspace)
+    if count:
+        workspace = aligned(count * 8)
+        lines.append("rows[i] = row;")
+        places = (f"{number}*", "rows", Scratch(0))
+        made.append(each("scatter_rows", [*given, places], (count,), "\n".join(lines)))
+    body = f"""
+{e.wide} sum = {x};
+for (int m = 0; m < {count}; ++m) if (rows[m] == c1) {{
+    const {e.wide} update = {e.read(f"news[(c0 * {count}ll + m) * {inner} + c2]")};
+    sum = {_step(e, reduction, "sum", "update")};
+}}
+y[i] = {e.write("sum")};
+"""
+    parameters = [*old, writes(e, "y", Out(0))]
+    if count:
+        parameters += [reads(number, "rows", Scratch(0)), reads(e, "news", news)]
+    else:
+        body = f"y[i] = {e.write(x)};"
+    made.append(each("scatter", parameters, sizes, body, largest=count * inner * before))
+    return Written(tuple(made), workspace)

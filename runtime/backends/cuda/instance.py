@@ -1,0 +1,340 @@
+"""An instance on a GPU: its arena, its own stream, its program as CUDA graphs over staging slots.
+
+The first run launches every step by itself, which is the warm-up; with the second, what can be captured is captured,
+and from then on a run copies in, launches a graph, and copies out. Steps that run on the host (host.py) stand between
+graphs; values whose sizes data decide, and host objects, live on the host throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from ....ops import DType, Tensor
+from ....ops.types import Array
+from ...compile.kernel import KernelArgs, Rebinds, failed, nothing
+from ...compile.program import Program, Step, body_bytes
+from ...execution.device import device_named
+from ...execution.instance import BodyRunner, ExecutionContext, Instance, Observer
+from ...execution.instance import _into as into
+from ...ir.interpreter import blaming
+from ...memory.liveness import Space, aligned
+from ...memory.pool import aligned_empty
+from .capture import CaptureRefused, Numbered, captured
+from .device import Gpu
+from .driver import LOADED, cupy
+from .exchange import Transfer
+from .host import HOST, Aside, aside
+from .keys import Keys
+from .launch import Written
+from .memory import Resident, check_operand, view
+from .staging import Staging
+from .uploads import uploaded
+
+
+class GpuInstance(Instance):
+    """The prepared calls of a program on a GPU.
+
+    `arrays` are on the host, as for any instance: constants, copies of what steps of the host touch, values of dynamic
+    segments. `there` are the arrays of the device. `refused` lists the steps that could not be captured, and why, once
+    the second run has tried.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        arena: Any,
+        around: ExecutionContext,
+        states: Mapping[str, Array] | None = None,
+    ) -> None:
+        self._begin(program, arena, around)
+        gpu = device_named(program.target.device)
+        assert isinstance(gpu, Gpu)
+        self._gpu, self._there = gpu, arena
+        self._device = HOST
+        self._aside = {a.index: a for a in aside(program)}
+        self._kept: list[Array] = []
+        self._moving: dict[int, Any] = {}
+        self._rebinds: dict[int, Rebinds] = {}
+        self.staged: dict[str, Array] = {}
+        self.fixed = None  # no replay without a choice: see Known.short
+        self._cuda = cupy().cuda
+        with self._gpu.current():
+            self.stream = self._cuda.Stream(non_blocking=True)
+            self._came = self._cuda.Event(disable_timing=True)
+            self._bind(states or {})
+            self._carried = None if around.exchange is None else Transfer(around.exchange, self.stream)
+            self._keys = Keys(self._load(), gpu.index)
+            self.calls = [self._call(i) for i in range(len(program.steps))]
+        self._eager: list[Numbered] = [(i, call) for i, call in enumerate(self.calls) if call is not nothing]
+        self._parts: list[Numbered] | None = None
+        self._warm = False
+        self.refused: tuple[CaptureRefused, ...] = ()
+        self.graphs: tuple[Any, ...] = ()
+
+    # -- where everything lies --------------------------------------------------------------------------------------
+
+    def _bind(self, states: Mapping[str, Array]) -> None:
+        program, types = self.program, self.program.types
+        on_host = {n for a in self._aside.values() for n in (*a.step.reads(), *a.step.writes())}
+        read = {n for i, s in enumerate(program.steps) if i not in self._aside for n in s.reads()}
+        beside = [n for n in sorted(on_host - {*program.weights, *program.staged}) if _fixed(types[n])]
+        self._staging = Staging(program, self._there.data.ptr, beside)
+        self.arrays = {n: self.around.weights[n] for n in program.weights}
+        self.arrays |= self._staging.arrays
+        self.there: dict[str, Any] = {}
+        constants: dict[str, Array] = {}
+        for slot in program.plan.slots:
+            name, known = slot.life.value, types.get(slot.life.value)
+            if slot.life.space is Space.WEIGHT:
+                if name in read:
+                    constants[name] = self.around.weights[name]
+            elif slot.life.space is Space.ARENA and isinstance(known, Tensor):
+                self.there[name] = view(self._there, slot.offset, known)
+        self.there |= uploaded(constants, self._gpu.index)
+        for before, after in program.states.items():
+            state: Any = states[before]
+            assert isinstance(state, Resident)
+            self.there[before] = self.there[after] = state.array
+        at = aligned(program.plan.size)
+        for name in program.staged:
+            known = types[name]
+            assert isinstance(known, Tensor)
+            self.there[name] = view(self._there, at, known)
+            at += aligned(known.nbytes)
+        bodies = [aligned(body_bytes(b)) for s in program.steps for b in s.bodies.values()]
+        self._memory = aligned_empty(sum(bodies))
+        self._used = 0
+        self.runners = [self._runners_of(s) for s in program.steps]
+        self._wanted = [n for n in program.given if n in read and n in program.staged]
+        made = {n for a in self._aside.values() for n in a.step.writes()}
+        self._at_hand = {n for n in program.results if n in made}  # results that the host has made
+        self._read_here = on_host
+        self._passing = [n for n in types if n not in self.arrays]  # of one run, or copied for its observer
+
+    def _runners_of(self, step: Step) -> dict[str, BodyRunner]:
+        found = {}
+        for attr, body in step.bodies.items():
+            nbytes = body_bytes(body)
+            found[attr] = BodyRunner(body, self._memory[self._used : self._used + nbytes], self)
+            self._used += aligned(nbytes)
+        return found
+
+    def _load(self) -> list[Step]:
+        """Compile and load the kernels of all steps together; those that draw random numbers."""
+        sources, drawing = [], []
+        for i, step in enumerate(self.program.steps):
+            for written in () if i in self._aside else step.choice.primitives:
+                if isinstance(written, Written):
+                    sources += [launch.source for launch in written.launches]
+                    drawing += [step] if written.draws else []
+        LOADED.load(sources, self._gpu.index, self._gpu.sm)
+        return drawing
+
+    # -- the calls --------------------------------------------------------------------------------------------------
+
+    def _call(self, i: int) -> Callable[[], Any]:
+        step = self.program.steps[i]
+        with blaming(step.node.place):
+            found = self._aside.get(i)
+            if found is not None:
+                return self._around(found, partial(self._run_dynamic, i) if step.dynamic else self._on_host(i))
+            return self._gpu_kernel(i)
+
+    def _gpu_kernel(self, i: int) -> Callable[[], Any]:
+        step = self.program.steps[i]
+        outputs = [self.there[o] if o else None for o in step.node.outputs]
+        inputs = [self.there[n] if n else None for n in step.node.inputs]
+        scratch, words = self._scratch(step), self._keys.words(step)
+        asked, store = self._ask(step), self._carried
+        for side, names in (("in", step.node.inputs), ("out", step.node.outputs)):
+            for k, name in enumerate(names):
+                known = self.program.types[name] if name else None
+                if isinstance(known, Tensor) and known.elements:
+                    check_operand(self.there[name], known.nbytes, known.dtype.itemsize, (side, k))
+        work = KernelArgs(asked, step.choice, inputs, outputs, scratch, exchange=store, words=words)
+        with self.stream:
+            call: Callable[[], Any] = self._gpu.prepare(work)
+        return call
+
+    def _on_host(self, i: int) -> Callable[[], Any]:
+        step = self.program.steps[i]
+        outputs = [self.arrays[o] if o else None for o in step.node.outputs]
+        call: Callable[[], Any] = HOST.prepare(self._work(i, outputs, self._host_scratch))
+        return into(call, outputs) if step.choice.allocates else call
+
+    def _host_scratch(self, dtype: DType, shape: tuple[int, ...]) -> Array:
+        """Workspace of a step on the host. Prepared calls know addresses only: it is kept here."""
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self._kept.append(aligned_empty(nbytes))
+        return self._kept[-1].view(dtype.numpy).reshape(shape)
+
+    def _around(self, found: Aside, call: Callable[[], Any]) -> Callable[[], Any]:
+        """The call of a step on the host between its copies. What nobody else reads is not waited for."""
+        down = [(c.value, self.there[c.value]) for c in found.copies.down if c.value in self.there]
+        up = [(c.value, self.there[c.value]) for c in found.copies.up]
+        staging, stream = self._staging, self.stream
+
+        def run() -> Any:
+            for name, there in down:
+                staging.down(name, there, stream)
+            if down:
+                stream.synchronize()
+            status = call()
+            for name, there in up:
+                staging.up(name, there, stream)
+            return status
+
+        return run
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        *,
+        captures: Sequence[Array] = (),
+        observe: Observer | None = None,
+    ) -> list[Any]:
+        """Replay, as Instance.run does. Inputs and the buffers of outputs are arrays of the host, or CuPy's arrays on
+        this device. It returns when the results are there."""
+        program = self.program
+        with self._cuda.Device(self._gpu.index):
+            fed = chain(zip(program.given, inputs, strict=True), zip(program.captures, captures, strict=True))
+            try:
+                self._feed(dict(fed))
+                self._keys.send(self.around.key, self.stream)
+                with self.stream:
+                    self._replay(observe)
+                return self._results(outputs)
+            except BaseException:
+                with suppress(Exception):  # of the device: it is being told already
+                    self.stream.synchronize()  # whoever takes the seat next finds nothing going on in it
+                    if self._carried is not None:
+                        self._carried.forget()
+                raise
+            finally:
+                for name in self._passing:
+                    self.arrays.pop(name, None)
+
+    def _feed(self, fed: Mapping[str, Any]) -> None:
+        staged, host = self._staging.arrays, dict[str, Array]()
+        for name, given in fed.items():
+            if on_device(given):
+                self._feed_from_device(name, given)
+            elif name in staged:
+                host[name] = given
+            else:
+                self.arrays[name] = given
+        self._staging.bring(host, self._wanted, self.stream)
+
+    def _feed_from_device(self, name: str, given: Any) -> None:
+        """Take an input that lies on the device already, behind what its maker's stream has to do."""
+        if name not in self._staging.arrays:
+            self.arrays[name] = given.get()
+            return
+        self._came.record(self._cuda.get_current_stream())
+        self.stream.wait_event(self._came)
+        self._staging.across(self.there[name], given, self.stream)
+        if name in self._read_here:
+            self._staging.down(name, self.there[name], self.stream)
+            self.stream.synchronize()
+
+    def _replay(self, observe: Observer | None) -> None:
+        i, meter = 0, self.around.meter
+        try:
+            if observe is not None:
+                self._observed(observe)
+                return
+            parts = self._parts
+            if parts is None and self._warm:
+                parts = self._parts = self._capture()
+            self._warm = True
+            for i, call in self._eager if parts is None else parts:  # noqa: B007 (the handler below reads the index)
+                if meter.watches:
+                    meter.check()
+                status = call()
+                if status.__class__ is int and status:
+                    raise failed(status)
+        except Exception as error:
+            with blaming(self.program.steps[i].node.place):
+                raise
+            raise AssertionError from error  # not reached: blaming raises
+
+    def _observed(self, observe: Observer) -> None:
+        """Run step by step, with the results of each on the host before its observer is told."""
+        for i, (step, call) in enumerate(zip(self.program.steps, self.calls, strict=True)):
+            self.around.meter.check()
+            observe("before", i, step, self)
+            with blaming(step.node.place):
+                status = call()
+                if status.__class__ is int and status:
+                    raise failed(status)
+                self.stream.synchronize()
+                for name in step.writes() if i not in self._aside else ():
+                    if name in self._staging.arrays:
+                        self._staging.down(name, self.there[name], self.stream)
+                        self.stream.synchronize()
+                    else:
+                        known = self.program.types[name]
+                        assert isinstance(known, Tensor)
+                        self.arrays[name] = self.there[name].get().view(known.dtype.numpy)
+            observe("after", i, step, self)
+
+    def _capture(self) -> list[Numbered]:
+        """The program as graphs, and the calls between them."""
+        parts: list[Numbered] = []
+        refused: list[CaptureRefused] = []
+        graphs: list[Any] = []
+        together: list[Numbered] = []
+
+        def close() -> None:
+            made = captured(together, self.stream)
+            parts.extend(made.parts)
+            refused.extend(made.refused)
+            graphs.extend(made.graphs)
+            together.clear()
+
+        for i, call in self._eager:
+            if i not in self._aside and self.program.steps[i].choice.capturable:
+                together.append((i, call))
+                continue
+            close()
+            parts.append((i, call))
+            reason = self._aside[i].reason if i in self._aside else "its kernel says that it cannot be captured"
+            refused.append(CaptureRefused(i, reason))
+        close()
+        self.refused, self.graphs = tuple(refused), tuple(graphs)
+        return parts
+
+    def _results(self, outputs: Sequence[Any]) -> list[Any]:
+        named = list(zip(self.program.results, outputs, strict=True))
+        wanted = [n for n, b in named if b is not None and not on_device(b) and n not in self._at_hand]
+        for name, buffer in named:
+            if on_device(buffer) and name in self._at_hand:
+                self._staging.up(name, buffer, self.stream)
+            elif on_device(buffer):
+                self._staging.across(buffer, self.there[name], self.stream)
+        self._staging.fetch(wanted, self.stream)
+        self.stream.synchronize()
+        results: list[Any] = []
+        for name, buffer in named:
+            if isinstance(buffer, np.ndarray):
+                np.copyto(buffer, self.arrays[name])
+            results.append(self.arrays[name] if buffer is None else buffer)
+        return results
+
+
+def on_device(array: Any) -> bool:
+    """Whether an array is one of CuPy's."""
+    return hasattr(array, "__cuda_array_interface__")
+
+
+def _fixed(type: Any) -> bool:
+    return isinstance(type, Tensor) and type.static

@@ -1,0 +1,281 @@
+"""Normalisations over rows (layers, groups, instances, any axes), batch normalisation by known statistics, and LRN.
+
+Mean and squared distances are taken one after the other, from registers where a row fits: no sum of squares is
+subtracted from another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ....ops import DType, Tensor
+from ....ops.core.rules import axes_of, axis_of
+from ....ops.dataclasses import dataclass
+from ...compile.kernel import Declined, KernelRequest
+from ...ir.graph import Node
+from .generated import Generated
+from .launch import In, Launch, Operand, Out, Written
+from .rows import Rows
+from .text import Element, coordinates, dot, each, elements, given, launch, permuted, reads, strides_of, writes
+
+Parameter = tuple[str, str, Operand]
+OPS = (
+    "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization",
+    "MeanVarianceNormalization", "LpNormalization",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NormForm:
+    """A normalisation of rows. With `sum` of the squares (or of sizes, `power` 1) over the `n` elements of a row,
+    `factor` is what each is multiplied with; `result` is made of that product, `v`."""
+
+    rows: Rows
+    wide: str
+    factor: str
+    result: str
+    centre: bool = True
+    power: int = 2
+    more: tuple[str, ...] = ()  # statements for each element before the result
+    after: tuple[str, ...] = ()  # statements for each row
+
+
+class Normalisation(Generated):
+    """One launch: a row for a warp or a block."""
+
+    name = "gpu.normalisation"
+
+    def serves(self, node: Node) -> bool:
+        return not node.domain and node.op in OPS
+
+    def written(self, ask: KernelRequest) -> Written | Declined:
+        if elements([t for t in (*ask.inputs, *ask.outputs) if t is not None]) is None:
+            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+        x = ask.inputs[0]
+        assert isinstance(x, Tensor)
+        if any(isinstance(t, Tensor) and not t.dtype.floating for t in (*ask.inputs, *ask.outputs)):
+            return Declined("whole numbers are not normalised")
+        if not x.elements:
+            empty = not any(isinstance(t, Tensor) and t.elements for t in ask.outputs)
+            return Written(()) if empty else Declined("there is nothing to take the mean of")
+        form = _FORMS[ask.node.op](ask, x)
+        return form if isinstance(form, Declined) else Written((_launch(ask, form),))
+
+
+def _launch(ask: KernelRequest, form: NormForm) -> Launch:
+    rows, wide = form.rows, form.wide
+    parameters = _parameters(ask)
+    x, y = _element(ask.inputs[0]), _element(ask.outputs[0])
+    read = f"({wide}){x.read('x0[p]')}"
+    kept, over = rows.in_registers, rows.unrolled if rows.in_registers else rows.loop
+    value = "v[k]" if kept else read
+    body, first = rows.begin(), [f"v[k] = {read};"] if kept else []
+    if kept:
+        body.append(f"{wide} v[{rows.kept}];")
+    if form.centre:
+        body += [f"{wide} sum = 0;", *over(*first, f"sum += {value};"), *rows.across(wide, "sum", "sum + other")]
+        body.append(f"const {wide} mean = sum / {rows.size};")
+    distance = f"{value} - mean" if form.centre else value
+    term = "squares += d * d;" if form.power == 2 else "squares += d < 0 ? -d : d;"
+    body += [
+        f"{wide} squares = 0;",
+        *over(*([] if form.centre else first), f"const {wide} d = {distance};", term),
+        *rows.across(wide, "squares", "squares + other"),
+        f"const {wide} factor = {form.factor};",
+        *over(*form.more, f"const {wide} d = ({distance}) * factor;", f"y0[p] = {y.write(form.result)};"),
+        *form.after,
+    ]
+    family = ask.node.op.removesuffix("ormalization").lower()
+    return launch(family, parameters, "\n".join(body), rows.blocks, rows.threads)
+
+
+def _parameters(ask: KernelRequest) -> list[Parameter]:
+    """The inputs as x0, x1, ..., the outputs as y0, y1, ..."""
+    ins = [reads(_element(t), f"x{i}", In(i)) for i, t in enumerate(ask.inputs) if t is not None]
+    names = [o for o in ask.node.outputs if o]
+    places = [i for i, o in enumerate(ask.node.outputs) if o]
+    outs = [writes(_element(t), f"y{i}", Out(i)) for i, t in zip(places, ask.outputs, strict=True) if names]
+    return [*ins, *outs]
+
+
+def _element(type: object) -> Element:
+    found = elements([type]) if isinstance(type, Tensor) else None
+    assert found  # `written` has looked
+    return found[0]
+
+
+def _wide(*dtypes: DType) -> str:
+    return "double" if DType.DOUBLE in dtypes else "float"
+
+
+def _number(wide: str, value: float) -> str:
+    return f"({wide}){float(value)!r}"
+
+
+def _root(wide: str) -> str:
+    return "sqrt" if wide == "double" else "sqrtf"
+
+
+def _beside(ask: KernelRequest, i: int, sizes: Sequence[int], inner: int) -> tuple[list[str], str]:
+    """Statements, and the value of operand `i`, broadcast against the input, for the element at `p`; the elements of a
+    row are the last `inner` axes."""
+    t = ask.inputs[i]
+    assert isinstance(t, Tensor)
+    e, shape = _element(t), (1,) * (len(sizes) - t.rank) + t.sizes
+    if shape == (*[1] * (len(sizes) - inner), *sizes[len(sizes) - inner :]):
+        return [], e.read(f"x{i}[j]")
+    strides = [0 if n == 1 else s for n, s in zip(shape, strides_of(shape), strict=True)]
+    return coordinates("int", "p", sizes, f"q{i}_"), e.read(f"x{i}[{dot(strides, f'q{i}_')}]")
+
+
+def _layer(ask: KernelRequest, x: Tensor) -> NormForm | Declined:
+    attrs = ask.node.attrs
+    axis = axis_of(attrs.get("axis", -1), x.rank)
+    rows = Rows.of(x.sizes, range(axis, x.rank))
+    wide = "float" if attrs.get("stash_type", 1) == 1 and x.dtype is not DType.DOUBLE else "double"
+    epsilon = _number(wide, attrs.get("epsilon", 1e-5))
+    more, result = _scaled(ask, x, axis, "d")
+    after = []
+    for i, value in ((1, "mean"), (2, "factor")):
+        if i < len(ask.node.outputs) and ask.node.outputs[i]:
+            after.append(f"if (lane == 0) y{i}[row] = {_stash(ask, i).write(value)};")
+    return NormForm(
+        rows, wide, f"1 / {_root(wide)}(squares / {rows.size} + {epsilon})", result, more=more, after=tuple(after)
+    )
+
+
+def _stash(ask: KernelRequest, i: int) -> Element:
+    """The element type of output `i`: outputs that nobody wants are not in the list."""
+    return _element(ask.outputs[sum(1 for o in ask.node.outputs[:i] if o)])
+
+
+def _scaled(ask: KernelRequest, x: Tensor, axis: int, value: str) -> tuple[tuple[str, ...], str]:
+    more, scale = _beside(ask, 1, x.sizes, x.rank - axis)
+    if not given(ask, 2):
+        return tuple(more), f"{value} * {scale}"
+    others, bias = _beside(ask, 2, x.sizes, x.rank - axis)
+    return (*more, *others), f"{value} * {scale} + {bias}"
+
+
+def _rms(ask: KernelRequest, x: Tensor) -> NormForm | Declined:
+    attrs = ask.node.attrs
+    axis = axis_of(attrs.get("axis", -1), x.rank)
+    rows = Rows.of(x.sizes, range(axis, x.rank))
+    wide = _wide(x.dtype, DType.from_onnx(attrs.get("stash_type", 1)))
+    epsilon = _number(wide, attrs.get("epsilon", 1e-5))
+    more, result = _scaled(ask, x, axis, "d")
+    return NormForm(
+        rows, wide, f"1 / {_root(wide)}(squares / {rows.size} + {epsilon})", result, centre=False, more=more
+    )
+
+
+def _channels(x: Tensor) -> tuple[tuple[str, ...], str]:
+    """The number of the channel of the element at `p`."""
+    image = math.prod(x.sizes[2:])
+    return (), f"(p / {image}) % {x.sizes[1]}" if image > 1 else f"p % {x.sizes[1]}"
+
+
+def _instance(ask: KernelRequest, x: Tensor) -> NormForm | Declined:
+    wide = _wide(*(t.dtype for t in ask.inputs if isinstance(t, Tensor)))
+    rows = Rows.of(x.sizes, range(2, x.rank))
+    epsilon = _number(wide, ask.node.attrs.get("epsilon", 1e-5))
+    more, channel = _channels(x)
+    result = f"d * {_element(ask.inputs[1]).read('x1[c]')} + {_element(ask.inputs[2]).read('x2[c]')}"
+    more = (*more, f"const int c = (int)({channel});")
+    return NormForm(rows, wide, f"1 / {_root(wide)}(squares / {rows.size} + {epsilon})", result, more=more)
+
+
+def _group(ask: KernelRequest, x: Tensor) -> NormForm | Declined:
+    attrs = ask.node.attrs
+    groups = attrs["num_groups"]
+    wide = _wide(*(t.dtype for t in ask.inputs if isinstance(t, Tensor)), DType.from_onnx(attrs.get("stash_type", 1)))
+    rows = Rows.of((x.sizes[0], groups, math.prod(x.sizes[1:]) // groups), [2])
+    epsilon = _number(wide, attrs.get("epsilon", 1e-5))
+    more, channel = _channels(x)
+    result = f"d * {_element(ask.inputs[1]).read('x1[c]')} + {_element(ask.inputs[2]).read('x2[c]')}"
+    more = (*more, f"const int c = (int)({channel});")
+    return NormForm(rows, wide, f"1 / {_root(wide)}(squares / {rows.size} + {epsilon})", result, more=more)
+
+
+def _mean_variance(ask: KernelRequest, x: Tensor) -> NormForm | Declined:
+    wide, axes = _wide(x.dtype), axes_of(ask.node.attrs.get("axes", (0, 2, 3)), x.rank)
+    rows = Rows.of(x.sizes, axes)
+    return NormForm(rows, wide, f"1 / ({_root(wide)}(squares / {rows.size}) + {_number(wide, 1e-9)})", "d")
+
+
+def _lp(ask: KernelRequest, x: Tensor) -> NormForm | Declined:
+    wide, p = _wide(x.dtype), ask.node.attrs.get("p", 2)
+    if p not in (1, 2):
+        return Declined(f"p={p} is none of 1, 2")
+    rows = Rows.of(x.sizes, [axis_of(ask.node.attrs.get("axis", -1), x.rank)])
+    norm = "squares" if p == 1 else f"{_root(wide)}(squares)"
+    return NormForm(rows, wide, f"squares == 0 ? ({wide})1 : 1 / {norm}", "d", centre=False, power=p)
+
+
+_FORMS = dict(zip(OPS, (_layer, _rms, _instance, _group, _mean_variance, _lp), strict=True))
+
+
+class BatchNormalisation(Generated):
+    """BatchNormalization by statistics that are given, in the order of axes that the input has."""
+
+    name = "gpu.batch_normalisation"
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("", "BatchNormalization")
+
+    def written(self, ask: KernelRequest) -> Written | Declined:
+        found, x, y = elements([*ask.inputs, *ask.outputs]), ask.inputs[0], ask.outputs[0]
+        if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+        if ask.node.attrs.get("training_mode") or any(not e.dtype.floating for e in found):
+            return Declined("statistics are those of the batch, or numbers are whole")
+        layout = permuted(x)
+        layouts = (layout, *[""] * (len(ask.inputs) - 1), layout) if layout else ()
+        if not y.elements:
+            return Written((), layouts=layouts)
+        wide = _wide(*(e.dtype for e in found))
+        channel = strides_of(x.sizes, layout)[1] if x.rank > 1 else 1
+        scale, bias, mean, variance = (f"({wide}){e.read(f'x{i}[c]')}" for i, e in enumerate(found[1:5], 1))
+        body = f"""
+const int c = (int)(i / {channel} % {x.sizes[1]});
+const {wide} factor = {scale} / {_root(wide)}({variance} + {_number(wide, ask.node.attrs.get("epsilon", 1e-5))});
+y0[i] = {found[-1].write(f"{found[0].read('x0[i]')} * factor + ({bias} - {mean} * factor)")};
+"""
+        parameters = [reads(e, f"x{i}", In(i)) for i, e in enumerate(found[:5])]
+        made = each("batch_norm", [*parameters, writes(found[-1], "y0", Out(0))], (x.elements or 0,), body)
+        return Written((made,), layouts=layouts)
+
+
+class LocalNormalisation(Generated):
+    """LRN: each element divided by a power of the squares of its neighbours among the channels."""
+
+    name = "gpu.lrn"
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("", "LRN")
+
+    def written(self, ask: KernelRequest) -> Written | Declined:
+        found, x = elements([*ask.inputs, *ask.outputs]), ask.inputs[0]
+        if found is None or not found[0].dtype.floating or not isinstance(x, Tensor):
+            return Declined("an operand is no tensor of floats, or its sizes are not known")
+        layout = permuted(x)
+        layouts = (layout, layout) if layout else ()
+        if not x.elements:
+            return Written((), layouts=layouts)
+        e, attrs, n = found[0], ask.node.attrs, x.sizes[1]
+        channel, size = strides_of(x.sizes, layout)[1], attrs["size"]
+        alpha, bias = e.number(attrs.get("alpha", 1e-4) / size), e.number(attrs.get("bias", 1.0))
+        base = f"{bias} + {alpha} * sum"
+        body = f"""
+const int c = (int)(i / {channel} % {n});
+const int first = max(c - {(size - 1) // 2}, 0), last = min(c + {size // 2}, {n - 1});
+{e.wide} sum = 0;
+for (int k = first; k <= last; ++k) {{
+    const {e.wide} v = {e.read(f"x[i + (k - c) * {channel}]")};
+    sum += v * v;
+}}
+y[i] = {e.write(f"{e.read('x[i]')} / {e.f('pow')}({base}, {e.number(attrs.get('beta', 0.75))})")};
+"""
+        made = each("lrn", [reads(e, "x", In(0)), writes(e, "y", Out(0))], (x.elements or 0,), body)
+        return Written((made,), layouts=layouts)

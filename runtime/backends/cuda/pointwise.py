@@ -1,0 +1,310 @@
+"""Pointwise operators, chains of them, casts and optimizer steps: their scalar expressions, one thread for 16 bytes.
+
+Inputs are read in whatever order their elements lie; the result lies as the largest input does. Axes that lie behind
+one another in all operands count as one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ....ops import DType, Tensor
+from ....ops.core.expr import Expr, inputs
+from ....ops.core.fused import ABSENT, PREVIOUS, links
+from ....ops.dataclasses import dataclass
+from ....ops.layouts import is_permutation
+from ....ops.op import Op
+from ....ops.training.update import trees
+from ...compile.kernel import Alias, Declined, KernelRequest
+from ...ir.graph import Node
+from .generated import Generated
+from .launch import In, Launch, Operand, Out, Written
+from .loops import merged
+from .source import Unwritten, element_of, rounded, substitute, write
+from .text import THREADS, Element, coordinates, dot, index_type, launch, lying, strides_of
+
+CASTS = {"Cast", "CastLike"}
+BYTES = 16  # that a thread reads or writes at once
+
+
+class CudaPointwise(Generated):
+    """Everything that is an expression of the elements at one place."""
+
+    name = "gpu.pointwise"
+
+    def serves(self, node: Node) -> bool:
+        if (node.domain, node.op) == ("mezzo", "Fused"):
+            return all(_pointwise(record) for record, _, _ in links(node.attrs["chain"]))
+        return _pointwise(node.record) or (node.domain, node.op) == ("mezzo", "Update")
+
+    def written(self, ask: KernelRequest) -> Written | Declined:
+        results = [t for t in ask.outputs if isinstance(t, Tensor) and t.static]
+        operands = [t for t in ask.inputs if t is None or (isinstance(t, Tensor) and t.static)]
+        if len(results) < len(ask.outputs) or len(operands) < len(ask.inputs):
+            return Declined("sizes are not known")
+        if len({t.sizes for t in results}) > 1:
+            return Declined("results of several sizes")
+        try:
+            made = _trees(ask)
+            for t in (*operands, *results):
+                if t is not None:
+                    element_of(t.dtype)
+            return _Kernel(ask, operands, results, made).written()
+        except Unwritten as error:
+            return Declined(str(error))
+
+
+def _pointwise(record: Op) -> bool:
+    return record.tree is not None or (record.domain == "" and record.name in CASTS)
+
+
+def _trees(ask: KernelRequest) -> tuple[Expr, ...]:
+    """The expressions of the results; constant numbers stand in them."""
+    node, dtypes = ask.node, [t.dtype if isinstance(t, Tensor) else None for t in ask.inputs]
+    leaves = [_leaf(ask, i, leaf) for i, leaf in enumerate(inputs(dtypes))]
+    if (node.domain, node.op) == ("mezzo", "Update"):
+        found = trees([d for d in dtypes if d is not None], node.record.bind(node.attrs))
+        return tuple(substitute(t, leaves) for t in found)
+    if node.op != "Fused":
+        return (tree_over(node.record, leaves, node.attrs),)
+    result: Expr | None = None
+    for record, operands, attrs in links(node.attrs["chain"]):
+        result = tree_over(
+            record, [None if i == ABSENT else result if i == PREVIOUS else leaves[i] for i in operands], attrs
+        )
+    assert result is not None
+    return (result,)
+
+
+def _leaf(ask: KernelRequest, i: int, leaf: Expr | None) -> Expr | None:
+    """An input, or its number if it is one that is known beforehand."""
+    known = ask.inputs[i]
+    if leaf is None or not ask.constant(i) or not isinstance(known, Tensor) or known.elements != 1:
+        return leaf
+    return leaf if known.value is None else Expr("const", (), leaf.dtype, known.value.reshape(-1)[0].item())
+
+
+def tree_over(record: Op, operands: Sequence[Expr | None], attrs: Mapping[str, Any]) -> Expr:
+    """The expression of one operator over others."""
+    bound = record.bind(attrs)
+    if record.tree is not None:
+        return substitute(record.tree([x and x.dtype for x in operands], **bound), operands)
+    x = operands[0]
+    assert x is not None
+    if record.name == "CastLike":
+        like = operands[1]
+        assert like is not None
+        return rounded(x, like.dtype)
+    return rounded(x, DType.from_onnx(bound["to"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """An operand of the kernel: its element type, its strides along the axes of the loop, what it is called."""
+
+    element: Element
+    strides: tuple[int, ...]
+    name: str
+    operand: Operand
+
+    @property
+    def moves(self) -> bool:
+        """Whether neighbours of the innermost axis are neighbours here (else they are one element)."""
+        return self.strides[-1] == 1
+
+    @property
+    def pointer(self) -> str:
+        return f"{'const ' if isinstance(self.operand, In) else ''}{self.element.stored}*"
+
+
+class _Kernel:
+    """One launch over the elements of the results, in the order in which they lie."""
+
+    def __init__(
+        self, ask: KernelRequest, operands: Sequence[Tensor | None], results: Sequence[Tensor], made: tuple[Expr, ...]
+    ) -> None:
+        self.ask, self.operands, self.results, self.made = ask, operands, results, made
+        self.layout = _layout([t for t in operands if t is not None], results[0])
+        self.read = _read(made)
+
+    def written(self) -> Written:
+        out = self.results[0]
+        layouts = tuple(t.layout if t and is_permutation(t.layout) else "" for t in self.operands)
+        named = (*layouts, *(self.layout for _ in self.results))
+        named = named if any(named) else ()
+        if not out.elements:
+            return Written((), layouts=named)
+        order = lying(self.layout, out.rank)
+        strides = [(*_broadcast(t, layout, out.sizes),) for t, layout in self._arrays(layouts)]
+        loops = merged([out.sizes[d] for d in order], [[s[d] for d in order] for s in strides])
+        counted = [t.elements or 0 for t in self.operands if t is not None]
+        arrays = [
+            *(
+                _Array(element_of(self._type(i)), s, f"x{i}", In(i))
+                for i, s in zip(self.read, loops.strides, strict=False)
+            ),
+            *(
+                _Array(element_of(t.dtype), s, f"y{i}", Out(i))
+                for i, (t, s) in enumerate(zip(self.results, loops.strides[len(self.read) :], strict=True))
+            ),
+        ]
+        aliases = tuple(self._aliases(named))
+        return Written((self._launch(loops.sizes, arrays, aliases, max(counted, default=0)),), 0, aliases, named)
+
+    def _type(self, i: int) -> DType:
+        known = self.operands[i]
+        assert known is not None
+        return known.dtype
+
+    def _arrays(self, layouts: Sequence[str]) -> Iterator[tuple[Tensor, str]]:
+        for i in self.read:
+            known = self.operands[i]
+            assert known is not None
+            yield known, layouts[i]
+        for t in self.results:
+            yield t, self.layout
+
+    def _aliases(self, named: Sequence[str]) -> Iterator[Alias]:
+        """A result may lie in place of an operand of its type: each thread reads its elements before it writes. Of
+        several results each has an operand of its own: what it renews, which are the tensor and the last operands of an
+        update (ops/training/update.py)."""
+        names, behind = self.ask.node.inputs, len(self.operands) - len(self.results)
+        free = [
+            i
+            for i in self.read
+            if names.count(names[i]) == 1 and not self.ask.constant(i) and (not named or named[i] == self.layout)
+        ]
+        for o, made in enumerate(self.results):
+            own = behind + o if o else 0
+            for i in sorted(free, key=lambda i: i != own):
+                known = self.operands[i]
+                if known is not None and (known.dtype, known.dims) == (made.dtype, made.dims):
+                    yield Alias(o, i)
+                    if len(self.results) > 1:
+                        free.remove(i)
+                        break
+
+    def _launch(
+        self, sizes: tuple[int, ...], arrays: Sequence[_Array], aliases: Sequence[Alias], largest: int
+    ) -> Launch:
+        width, flat = _width(sizes, arrays), len(sizes) == 1
+        count = math.prod(sizes)
+        steps = -(-sizes[-1] // width) * math.prod(sizes[:-1])  # threads with something to do
+        index = index_type(count, largest)
+        shared = {*(f"x{a.input}" for a in aliases), *(f"y{a.output}" for a in aliases)}
+        ins, outs = arrays[: len(self.read)], arrays[len(self.read) :]
+        names = [""] * len(self.operands)
+        for i in self.read:
+            names[i] = f"x{i}"
+        code = write(self.made, names)
+        before = [code.functions, *_packs(arrays, width), _function(ins, outs, code.lines, code.results)]
+        body = [f"const {index} i = ({index})blockIdx.x * {THREADS} + threadIdx.x;", f"if (i >= {steps}) return;"]
+        if flat:
+            body.append(f"const {index} c0 = i{f' * {width}' if width > 1 else ''};")
+        else:
+            body += coordinates(index, "i", [*sizes[:-1], sizes[-1] // width])
+        for a in arrays:
+            scaled = [*a.strides[:-1], a.strides[-1] * (1 if flat else width)]
+            body.append(f"{a.pointer} p_{a.name} = {a.name} + {dot(scaled)};")
+        whole = _whole(ins, outs, width)
+        if flat and sizes[0] % width:
+            body += [f"if (c0 + {width} <= {count}) {{", *whole, "} else {", *_tail(ins, outs, count), "}"]
+        else:
+            body += whole
+        alone = {a.name: "" if a.name in shared else " __restrict__" for a in arrays}
+        parameters = [(a.pointer + alone[a.name], a.name, a.operand) for a in arrays]
+        blocks = -(-steps // THREADS)
+        return launch(self._family(), parameters, "\n".join(body), blocks, before="".join(before))
+
+    def _family(self) -> str:
+        """A name for profiles: of all operators."""
+        node = self.ask.node
+        ops = [link[1] for link in node.attrs["chain"]] if node.op == "Fused" else [node.op]
+        return "_".join(o.lower() for o in ops)[:80]
+
+
+def _read(made: Sequence[Expr]) -> list[int]:
+    """The inputs that expressions read."""
+    found, seen, todo = set[int](), set[Expr](), list(made)
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo += node.args
+            if node.kind == "input":
+                found.add(int(node.value or 0))
+    return sorted(found)
+
+
+def _layout(operands: Sequence[Tensor], out: Tensor) -> str:
+    """How a result lies: as its largest operand of full rank does."""
+    full = [t for t in operands if t.rank == out.rank and (not t.layout or is_permutation(t.layout))]
+    largest = max(full, key=lambda t: (t.elements or 0, bool(t.layout)), default=None)
+    return largest.layout if largest is not None else ""
+
+
+def _broadcast(known: Tensor, layout: str, sizes: Sequence[int]) -> Iterator[int]:
+    """The strides of an operand along the axes of the result; 0 where it has one element for all."""
+    own = strides_of(known.sizes, layout)
+    yield from (0 for _ in range(len(sizes) - known.rank))
+    yield from (0 if n == 1 else s for n, s in zip(known.sizes, own, strict=True))
+
+
+def _width(sizes: Sequence[int], arrays: Sequence[_Array]) -> int:
+    """How many neighbours a thread computes: those of 16 bytes of the widest operand, if all lie where they can be
+    read at once."""
+    if any(a.strides[-1] not in (0, 1) for a in arrays):
+        return 1
+    width = BYTES // max((a.element.dtype.itemsize for a in arrays if a.moves), default=BYTES)
+    steps = [s for a in arrays if a.moves for s in a.strides[:-1]]
+    while width > 1 and (any(s % width for s in steps) or (len(sizes) > 1 and sizes[-1] % width)):
+        width //= 2
+    return width if sizes[-1] >= width else 1
+
+
+def _packs(arrays: Sequence[_Array], width: int) -> Iterator[str]:
+    """Types of neighbours that are read at once."""
+    if width > 1:
+        for stored in dict.fromkeys(a.element.stored for a in arrays if a.moves):
+            size = next(a.element.dtype.itemsize for a in arrays if a.element.stored == stored)
+            yield f"struct alignas({size * width}) {_pack(stored)} {{ {stored} v[{width}]; }};\n"
+
+
+def _pack(stored: str) -> str:
+    return f"pack_of_{stored.strip('_').replace(' ', '_')}"
+
+
+def _function(ins: Sequence[_Array], outs: Sequence[_Array], lines: Sequence[str], results: Sequence[str]) -> str:
+    """What happens to one element."""
+    parameters = [f"{a.element.wide} {a.name}" for a in ins] + [f"{a.element.stored}& {a.name}" for a in outs]
+    ends = [f"{a.name} = {a.element.write(r)};" for a, r in zip(outs, results, strict=True)]
+    inner = "".join(f"    {line}\n" for line in (*lines, *ends))
+    return f"__device__ __forceinline__ void one({', '.join(parameters)}) {{\n{inner}}}\n"
+
+
+def _whole(ins: Sequence[_Array], outs: Sequence[_Array], width: int) -> list[str]:
+    """Statements for `width` neighbours."""
+    if width == 1:
+        given = [a.element.read(f"*p_{a.name}") for a in ins]
+        return [f"one({', '.join([*given, *(f'*p_{a.name}' for a in outs)])});"]
+    found = []
+    for a in ins:
+        if a.moves:
+            pack = _pack(a.element.stored)
+            found.append(f"const {pack} v_{a.name} = *(const {pack}*)p_{a.name};")
+        else:
+            found.append(f"const {a.element.wide} v_{a.name} = {a.element.read(f'*p_{a.name}')};")
+    found += [f"{_pack(a.element.stored)} v_{a.name};" for a in outs]
+    given = [a.element.read(f"v_{a.name}.v[k]") if a.moves else f"v_{a.name}" for a in ins]
+    call = f"one({', '.join([*given, *(f'v_{a.name}.v[k]' for a in outs)])});"
+    found += ["#pragma unroll", f"for (int k = 0; k < {width}; ++k) {call}"]
+    return found + [f"*({_pack(a.element.stored)}*)p_{a.name} = v_{a.name};" for a in outs]
+
+
+def _tail(ins: Sequence[_Array], outs: Sequence[_Array], count: int) -> list[str]:
+    """Statements for the last elements, which are fewer."""
+    given = [a.element.read(f"p_{a.name}[{'k' if a.moves else '0'}]") for a in ins]
+    call = f"one({', '.join([*given, *(f'p_{a.name}[k]' for a in outs)])});"
+    return [f"for (int k = 0; c0 + k < {count}; ++k) {call}"]

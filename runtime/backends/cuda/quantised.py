@@ -1,0 +1,127 @@
+"""Between real numbers and few bits: QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear."""
+
+from __future__ import annotations
+
+from ....ops import DType, Tensor
+from ....ops.core.rules import axis_of
+from ....ops.quantization.quantize import int_range
+from ...compile.kernel import Declined, KernelRequest
+from ...ir.graph import Node
+from .generated import Generated
+from .launch import In, Out, Written
+from .rows import Rows
+from .text import Element, each, elements, given, launch, reads, strides_of, writes
+
+WHOLE = tuple(d for d in DType if d.integer and d.bits in (8, 16, 32))
+REAL = (DType.FLOAT, DType.FLOAT16, DType.BFLOAT16)
+
+
+def step_of(e: Element, steps: str, zero: str) -> str | Declined:
+    """A float as a number of steps: rounded to the nearest even, moved by the zero point, saturated; 0 for NaN."""
+    if not e.dtype.integer or e.dtype.bits > 32:
+        return Declined(f"steps in {e.dtype}")
+    low, high = int_range(e.dtype)
+    moved = f"rint((double)({steps})) + (double){zero}"
+    return f"(({steps}) != ({steps}) ? (double){zero} : fmin(fmax({moved}, {low}.0), {high}.0))"
+
+
+class Quantise(Generated):
+    """QuantizeLinear and DequantizeLinear to and from whole numbers of 8, 16 and 32 bits, by scales for all, for an
+    axis or for blocks."""
+
+    name = "gpu.quantise"
+
+    def serves(self, node: Node) -> bool:
+        return not node.domain and node.op in ("QuantizeLinear", "DequantizeLinear")
+
+    def written(self, ask: KernelRequest) -> Written | Declined:
+        present = [t for t in (*ask.inputs, *ask.outputs) if t is not None]
+        found, y, x = elements(present), ask.outputs[0], ask.inputs[0]
+        if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+        attrs, up = ask.node.attrs, ask.node.op == "DequantizeLinear"
+        scale, whole = ask.inputs[1], found[0] if up else found[-1]
+        real = found[1] if up else found[0]
+        assert isinstance(scale, Tensor)
+        if whole.dtype not in WHOLE or real.dtype not in REAL or found[1].dtype not in REAL or attrs.get("precision"):
+            return Declined(f"{x} with scales {scale} in another precision")
+        if not y.elements:
+            return Written(())
+        place = _scale_at(x, scale, attrs.get("axis", 1), attrs.get("block_size", 0))
+        parameters = [reads(found[0], "x", In(0)), reads(found[1], "scale", In(1)), writes(found[-1], "y", Out(0))]
+        zero = f"zero[{place}]" if given(ask, 2) else "0"
+        if given(ask, 2):
+            parameters.append(reads(whole, "zero", In(2)))
+        by = found[1].read(f"scale[{place}]")
+        if up:
+            value = f"(float)((long long){found[0].read('x[i]')} - (long long){zero}) * {by}"
+        else:
+            divided = f"{found[0].read('x[i]')} / {by}"
+            if found[1].dtype is not DType.FLOAT:  # the quotient is one of the scale's type
+                divided = found[1].read(found[1].write(divided))
+            step = step_of(whole, "quotient", zero)
+            if isinstance(step, Declined):
+                return step
+            value = step
+        lines = [] if up else [f"const float quotient = {divided};"]
+        body = "\n".join([*lines, f"y[i] = {found[-1].write(value)};"])
+        return Written((each("dequantise" if up else "quantise", parameters, x.sizes, body),))
+
+
+def _scale_at(x: Tensor, scale: Tensor, axis: int, block_size: int) -> str:
+    """Where the scale of an element lies, as `spread` (ops/quantization/quantize.py) has it."""
+    if scale.elements == 1 and scale.rank < 2:
+        return "0"
+    at = axis_of(axis, x.rank) if x.rank > 1 else 0
+    if scale.rank == 1 and not block_size:
+        return f"c{at}"
+    block = block_size or -(-x.sizes[at] // max(scale.sizes[at], 1))
+    parts = [f"c{d} / {block} * {s}" if d == at else f"c{d} * {s}" for d, s in enumerate(strides_of(scale.sizes))]
+    return " + ".join(parts)
+
+
+class DynamicQuantise(Generated):
+    """DynamicQuantizeLinear: a block finds the range, then all elements are divided."""
+
+    name = "gpu.dynamic_quantise"
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) == ("", "DynamicQuantizeLinear")
+
+    def written(self, ask: KernelRequest) -> Written | Declined:
+        x = ask.inputs[0]
+        if not isinstance(x, Tensor) or not x.static or x.dtype is not DType.FLOAT or not x.elements:
+            return Declined("the input is no tensor of float32 with elements, or its sizes are not known")
+        if len(ask.outputs) < 3 or not all(ask.node.outputs):
+            return Declined("scale or zero point are not wanted")
+        rows = Rows.of((1, x.elements), [1])
+        zero, step = step_of_uint8("-least / by", "0"), step_of_uint8("quotient", "zero[0]")
+        body = [
+            *rows.begin(),
+            "float least = 0, most = 0;",
+            *rows.loop("const float v = x[p];", "least = v < least || v != v ? v : least;",
+                       "most = v > most || v != v ? v : most;"),
+            *rows.across("float", "least", "other < least || other != other ? other : least"),
+            *rows.across("float", "most", "other > most || other != other ? other : most"),
+            "const float range = (most - least) / 255.0f, by = range == 0 ? 1.0f : range;",
+            f"if (lane == 0) {{ scale[0] = by; zero[0] = (unsigned char){zero}; }}",
+        ]  # fmt: skip
+        outs = [writes("float", "scale", Out(1)), writes("unsigned char", "zero", Out(2))]
+        first = launch("range", [reads("float", "x", In(0)), *outs], "\n".join(body), rows.blocks, rows.threads)
+        parameters = [
+            reads("float", "x", In(0)),
+            reads("float", "scale", Out(1)),
+            reads("unsigned char", "zero", Out(2)),
+        ]
+        text = f"const float quotient = x[i] / scale[0];\ny[i] = (unsigned char){step};"
+        second = each("quantise", [*parameters, writes("unsigned char", "y", Out(0))], (x.elements,), text)
+        return Written((first, second))
+
+
+def step_of_uint8(steps: str, zero: str) -> str:
+    """`step_of` for unsigned 8-bit numbers."""
+    found = elements([Tensor(DType.UINT8, ())])
+    assert found
+    made = step_of(found[0], steps, zero)
+    assert isinstance(made, str)
+    return made

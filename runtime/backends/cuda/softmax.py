@@ -1,0 +1,107 @@
+"""Softmax, its logarithm, and their gradients: rows that stay in registers, and longer ones read twice.
+
+A long row is read once for its largest element and the sum of the exponentials together, the sum being scaled
+whenever a larger element turns up (https://arxiv.org/abs/1805.02867).
+"""
+
+from __future__ import annotations
+
+from ....ops import DType, Tensor
+from ....ops.core.rules import axis_of
+from ...compile.kernel import Declined, KernelRequest
+from ...ir.graph import Node
+from .generated import Generated
+from .launch import In, Launch, Out, Written
+from .rows import Rows, larger
+from .text import Element, elements, launch, reads, writes
+
+KINDS = {
+    ("", "Softmax"), ("", "LogSoftmax"), ("mezzo", "SoftmaxGrad"), ("mezzo", "LogSoftmaxGrad"),
+    ("mezzo", "SoftmaxFlattened"), ("mezzo", "LogSoftmaxFlattened"),
+}  # fmt: skip
+
+
+class Softmax(Generated):
+    """Softmax and LogSoftmax along one axis, or as they were before opset 13, over all axes from one on; and
+    SoftmaxGrad and LogSoftmaxGrad."""
+
+    name = "gpu.softmax"
+
+    def serves(self, node: Node) -> bool:
+        return (node.domain, node.op) in KINDS
+
+    def written(self, ask: KernelRequest) -> Written | Declined:
+        found, y = elements([*ask.inputs, *ask.outputs]), ask.outputs[0]
+        if found is None or any(not e.dtype.floating for e in found):
+            return Declined("an operand is no tensor of floats of 16, 32 or 64 bits, or its sizes are not known")
+        assert isinstance(y, Tensor)
+        sizes = y.sizes
+        if not y.elements:
+            return Written(())
+        flattened = ask.node.op.endswith("Flattened")
+        axis = axis_of(ask.node.attrs.get("axis", 1 if flattened else -1), len(sizes))
+        rows, e = Rows.of(sizes, range(axis, len(sizes)) if flattened else [axis]), found[0]
+        make = _gradient if ask.node.op.endswith("Grad") else _in_registers if rows.in_registers else _online
+        return Written((make(rows, e, ask.node.op.startswith("Log")),))
+
+
+def _in_registers(rows: Rows, e: Element, log: bool) -> Launch:
+    exp, half = e.f("exp"), e.dtype is DType.FLOAT16
+
+    def rounded(value: str) -> str:  # each step of the reference rounds to float16
+        return e.read(e.write(value)) if half and not log else value
+
+    term = f"sum += {exp}(v[k] - most);" if log else f"v[k] = {rounded(f'{exp}(v[k] - most)')}; sum += v[k];"
+    value = "v[k] - most - total" if log else "v[k] / total"
+    total = f"{e.f('log')}(sum)" if log else rounded("sum")
+    body = [
+        *rows.begin(),
+        f"{e.wide} v[{rows.kept}], most = {e.read('x[at]')}, sum = 0;",
+        *rows.unrolled(f"v[k] = {e.read('x[p]')};", f"const {e.wide} other = v[k];", f"most = {larger('most')};"),
+        *rows.across(e.wide, "most", larger("most")),
+        *rows.unrolled(term),
+        *rows.across(e.wide, "sum", "sum + other"),
+        f"const {e.wide} total = {total};",
+        *rows.unrolled(f"y[p] = {e.write(value)};"),
+    ]
+    return _launch(rows, e, "log_softmax" if log else "softmax", body, ("x",))
+
+
+def _online(rows: Rows, e: Element, log: bool) -> Launch:
+    exp = e.f("exp")
+    value = "v - most - total" if log else f"{exp}(v - most) / sum"
+    body = [
+        *rows.begin(),
+        f"{e.wide} most = {e.read('x[at]')}, sum = 0;",
+        *rows.loop(
+            f"const {e.wide} v = {e.read('x[p]')};",
+            f"if (v > most || v != v) {{ sum *= {exp}(most - v); most = v; }}",
+            f"sum += v == most ? 1 : {exp}(v - most);",
+        ),
+        f"const {e.wide} own = most;",
+        *rows.across(e.wide, "most", larger("most")),
+        f"sum *= own == most ? 1 : {exp}(own - most);",
+        *rows.across(e.wide, "sum", "sum + other"),
+        "sum += most - most;  // infinity makes NaN of all",
+        *([f"const {e.wide} total = {e.f('log')}(sum);"] if log else []),
+        *rows.loop(f"const {e.wide} v = {e.read('x[p]')};", f"y[p] = {e.write(value)};"),
+    ]
+    return _launch(rows, e, "log_softmax" if log else "softmax", body, ("x",))
+
+
+def _gradient(rows: Rows, e: Element, log: bool) -> Launch:
+    dy, y, exp = e.read("dy[p]"), e.read("y[p]"), e.f("exp")
+    value = f"{dy} - {exp}({y}) * sum" if log else f"{y} * ({dy} - sum)"
+    body = [
+        *rows.begin(),
+        f"{e.wide} sum = 0;",
+        *rows.loop(f"sum += {dy};" if log else f"sum += {dy} * {y};"),
+        *rows.across(e.wide, "sum", "sum + other"),
+        *rows.loop(f"dx[p] = {e.write(value)};"),
+    ]
+    return _launch(rows, e, "log_softmax_grad" if log else "softmax_grad", body, ("dy", "y"), "dx")
+
+
+def _launch(rows: Rows, e: Element, family: str, body: list[str], inputs: tuple[str, ...], output: str = "y") -> Launch:
+    parameters = [reads(e, name, In(i)) for i, name in enumerate(inputs)]
+    return launch(family, [*parameters, writes(e, output, Out(0))], "\n".join(body), rows.blocks, rows.threads)

@@ -1,0 +1,178 @@
+"""Concat and Split in the layouts of images: channels-last and blocked.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_concat.html. Row-major parts that follow one another in memory are left to
+numpy.copy, whose parts are views; what lies so in another layout is a view here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from ....ops import Tensor
+from ....ops.layouts import nbytes, padded, parse, row_major, usual
+from ....ops.types import Array
+from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, nothing, tensors
+from .api import DST, MULTIPLE_SRC, SRC, Refused
+from .kernel import OneDnn, unavailable
+from .memory import Memory
+from .postops import Link
+from .primitive import Draft, Operand, address, repacked
+
+
+class Concat(OneDnn):
+    """Concat of tensors that lie alike: in the layout that most of their bytes have."""
+
+    name = "onednn.concat"
+    ops = frozenset({"Concat"})
+    remembers = True
+    slow = ("ref",)  # `simple:any` copies whole runs of bytes
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        """Parts of the result where those follow one another, else one primitive."""
+        choice = super().select(ask)
+        found = tensors([*ask.inputs, *ask.outputs])
+        if isinstance(choice, Declined) or found is None or not choice.layouts or len(ask.inputs) < 2:
+            return choice
+        *parts, y = found
+        begins = _begins(parts, y, _axis(ask, y), choice.layouts[-1])
+        if begins is None:
+            return choice
+        aliases = tuple(Alias(0, i, "part", at) for i, at in enumerate(begins))
+        return Choice(self.name, aliases=aliases, layouts=choice.layouts, implementation="copies")
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """The layouts of the inputs, the one of most bytes first."""
+        found = tensors([*ask.inputs, *ask.outputs])
+        if len(links) > 1 or found is None:
+            raise Refused("post-ops of Concat" if len(links) > 1 else "an operand is no tensor")
+        *parts, y = found
+        axis = _axis(ask, y)
+        for layout in _layouts(parts):
+            if not layout and _begins(parts, y, axis, row_major(y.rank)) is not None:
+                raise Refused("row-major parts that follow one another are views")
+            operands = [
+                Operand(MULTIPLE_SRC + i, ("in", i), Memory(t.sizes, t.dtype, layout), layout)
+                for i, t in enumerate(parts)
+            ]
+            target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
+            yield Draft("concat", (*operands, target), (axis,))
+
+    def prepare(self, work: KernelArgs) -> Call:
+        """Copies of what is not in place already, or the primitive."""
+        if not work.choice.aliases:
+            return super().prepare(work)
+        (out,) = work.outputs
+        assert out is not None
+        whole = _bytes(out)
+        parts = [a for a in work.inputs if a is not None]
+        pairs = zip(work.choice.aliases, parts, strict=True)
+        return _copied((whole[a.delta :][: p.nbytes], _bytes(p)) for a, p in pairs)
+
+    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+        """A constant part in the layout of the others, where no primitive says how it reads it."""
+        known = ask.inputs[index]
+        if choice.primitives or not isinstance(known, Tensor):
+            return super().pack(ask, choice, index, array)
+        plain, laid = Memory(known.sizes, known.dtype), Memory(known.sizes, known.dtype, choice.layouts[index])
+        return repacked(np.ascontiguousarray(array), plain, laid.handle.value)
+
+
+class Split(OneDnn):
+    """Split of a tensor in a layout of its own: each part is reordered out of it, or is a view."""
+
+    name = "onednn.split"
+    ops = frozenset({"Split"})
+    remembers = True
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        """Views where the parts follow one another, else one primitive for each."""
+        found = tensors([ask.inputs[0], *ask.outputs])
+        if found is None or unavailable(ask) or not found[0].layout or not all(ask.node.outputs):
+            return super().select(ask)
+        x, *parts = found
+        begins = _begins(parts, x, _axis(ask, x), x.layout)
+        if begins is None:
+            return super().select(ask)
+        aliases = tuple(Alias(i, 0, "view", at) for i, at in enumerate(begins))
+        rest = [t.layout if isinstance(t, Tensor) else "" for t in ask.inputs[1:]]
+        layouts = (x.layout, *rest, *(usual(x.layout, t.sizes) for t in parts))
+        return Choice(self.name, aliases=aliases, layouts=layouts, implementation="copies")
+
+    def plans(self, ask: KernelRequest) -> Iterator[tuple[Draft, ...]]:
+        """Every part in the layout of the whole."""
+        x = ask.inputs[0]
+        if not isinstance(x, Tensor) or not x.layout or "=" in x.layout:
+            raise Refused("a row-major tensor is split into views, or by copies")
+        axis = _axis(ask, x)
+        outputs = iter(ask.outputs)
+        types = [next(outputs) if name else None for name in ask.node.outputs]
+        if not all(isinstance(t, Tensor) for t in types):
+            raise Refused("a part is not wanted")
+        at, drafts = 0, []
+        for i, part in enumerate(types):
+            assert isinstance(part, Tensor)
+            begin = tuple(at if d == axis else 0 for d in range(x.rank))
+            source = Memory(part.sizes, x.dtype, x.layout, inside=(x.sizes, begin))
+            target = Memory(part.sizes, x.dtype, x.layout)
+            operands = Operand(SRC, ("in", 0), source, x.layout), Operand(DST, ("out", i), target, x.layout)
+            drafts.append(Draft("reorder", operands))
+            at += part.sizes[axis]
+        yield tuple(drafts)
+
+    def prepare(self, work: KernelArgs) -> Call:
+        """Copies of what is not in place already, or the primitives."""
+        if not work.choice.aliases:
+            return super().prepare(work)
+        x = work.inputs[0]
+        assert x is not None
+        whole = _bytes(x)
+        parts = [a for a in work.outputs if a is not None]
+        pairs = zip(work.choice.aliases, parts, strict=True)
+        return _copied((_bytes(p), whole[a.delta :][: p.nbytes]) for a, p in pairs)
+
+
+def _axis(ask: KernelRequest, whole: Tensor) -> int:
+    axis = ask.node.attrs.get("axis", 0)
+    return int(axis) % whole.rank
+
+
+def _layouts(parts: Sequence[Tensor]) -> list[str]:
+    """The layouts of the parts, the one of most bytes first; row-major at last."""
+    weight = Counter[str]()
+    for t in parts:
+        weight[t.layout if "=" not in t.layout else ""] += t.nbytes
+    return list(dict.fromkeys([*(layout for layout, _ in weight.most_common()), ""]))
+
+
+def _begins(parts: Sequence[Tensor], whole: Tensor, axis: int, layout: str) -> list[int] | None:
+    """Where each part begins in the whole, in bytes, if they follow one another in this layout."""
+    order, blocks, extra = parse(layout, whole.rank)
+    if extra or any(whole.sizes[d] != 1 for d in order[: order.index(axis)]):
+        return None
+    if any(d == axis for d, _ in blocks) and any(padded(layout, t.sizes)[axis] != t.sizes[axis] for t in parts):
+        return None
+    at, begins = 0, []
+    for t in parts:
+        begins.append(at)
+        at += nbytes(layout, t.sizes, t.dtype.itemsize)
+    return begins
+
+
+def _bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _copied(pairs: Iterable[tuple[Array, Array]]) -> Call:
+    """Copies of bytes, without those that are in place."""
+    found = [(d, s) for d, s in pairs if address(d) != address(s)]
+    if not found:
+        return nothing
+
+    def run() -> None:
+        for target, source in found:
+            np.copyto(target, source)
+
+    return run

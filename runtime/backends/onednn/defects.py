@@ -1,0 +1,103 @@
+"""What oneDNN computes wrongly: conditions, and what a kernel says that declines for them.
+
+docs/onednn-defects.md has the smallest cases and the versions; tests/test_onednn_defects.py looks whether the installed
+library still has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from ....ops.dataclasses import dataclass
+from ....ops.layouts import channels_last, is_permutation, row_major, usual
+from .api import DST
+from .memory import Memory, strides_of
+
+if TYPE_CHECKING:
+    from .primitive import Draft
+
+Holds = Callable[["Draft", str, Memory, Memory], bool]  # of the draft, its implementation, the result and an operand
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """An operand of a post-op that primitives of this kind read wrongly, perhaps outside of its bytes."""
+
+    kind: str
+    reason: str
+    holds: Holds
+
+
+def _order(memory: Memory) -> str:
+    """How elements lie: "rows", "channels last", "blocks" or "otherwise"."""
+    rank = len(memory.dims)
+    if memory.strides is not None:
+        steps = strides_of(row_major(rank), memory.dims)
+        same = all(n == 1 or a == b for n, a, b in zip(memory.dims, memory.strides, steps, strict=True))
+        return "rows" if same else "otherwise"
+    if memory.layout and not is_permutation(memory.layout):
+        return "blocks"
+    layout = usual(memory.layout, memory.dims)
+    return "otherwise" if layout not in ("", channels_last(rank)) else "channels last" if layout else "rows"
+
+
+def _number(operand: Memory) -> bool:
+    return math.prod(operand.dims) == 1
+
+
+def _channels(result: Memory, operand: Memory) -> bool:
+    """Whether there is one number for each channel."""
+    ones = (1,) * len(result.dims)
+    return len(ones) > 1 and operand.dims == (1, result.dims[1], *ones[2:]) and operand.dims not in (result.dims, ones)
+
+
+def _channels_mistaken(draft: Draft, implementation: str, result: Memory, operand: Memory) -> bool:
+    order, pixels = _order(result), math.prod(result.dims[2:])
+    told = order == "blocks" or (order != "otherwise" and (pixels > 1 or len(result.dims) == 2))
+    return _channels(result, operand) and not told
+
+
+def _not_along_channels(draft: Draft, implementation: str, result: Memory, operand: Memory) -> bool:
+    axis = draft.settings[1]
+    if _order(result) == "rows":
+        return _channels(result, operand) and axis > 1
+    return axis != 1 and not _number(operand)
+
+
+def _rows_pooled(draft: Draft, implementation: str, result: Memory, operand: Memory) -> bool:
+    return operand.dims == result.dims and implementation.startswith("jit") and not result.layout
+
+
+def _resampled_simply(draft: Draft, implementation: str, result: Memory, operand: Memory) -> bool:
+    told = _number(operand) or _channels(result, operand) or _order(result) == "rows"
+    return implementation.startswith("simple") and not told
+
+
+def _product_out_of_order(draft: Draft, implementation: str, result: Memory, operand: Memory) -> bool:
+    return _order(result) != "rows" and not _number(operand)
+
+
+DEFECTS: Final = (
+    Defect("binary", "oneDNN mistakes the channels of an operand where axes are of size 1 or in another order",
+           _channels_mistaken),
+    Defect("softmax_forward", "oneDNN mistakes the axes of an operand behind a softmax of another axis than channels",
+           _not_along_channels),
+    Defect("pooling_forward", "oneDNN adds another image to row-major pooled ones wrongly", _rows_pooled),
+    Defect("resampling_forward", "oneDNN's simple resampling reads an operand in another order", _resampled_simply),
+    Defect("matmul", "oneDNN reads an operand of a post-op wrongly where the product is not row-major",
+           _product_out_of_order),
+)  # fmt: skip
+
+
+def defect(draft: Draft, implementation: str) -> str | None:
+    """What makes a primitive wrong, if anything does."""
+    operands = [p.other for p in draft.attributes.post if p.other is not None and p.kind != "sum"]
+    if not operands:
+        return None
+    result = next(o.memory for o in draft.operands if o.argument == DST)
+    for d in DEFECTS:
+        if d.kind == draft.kind and any(d.holds(draft, implementation, result, o) for o in operands):
+            return d.reason
+    return None

@@ -1,0 +1,90 @@
+"""Operators on single elements: one operand through oneDNN's eltwise, two through its binary primitive.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_eltwise.html, https://oneapi-src.github.io/oneDNN/dev_guide_binary.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....ops import Tensor
+from ....ops.dataclasses import replace
+from ....ops.layouts import plain
+from ...compile.kernel import KernelRequest
+from .api import DST, SRC, SRC_1, Refused
+from .frames import lying
+from .kernel import OneDnn, floats, result
+from .postops import BINARY, COMMUTE, ELTWISE, Link, applied, keeping, post_ops
+from .primitive import Attributes, Draft, Operand
+
+
+class Eltwise(OneDnn):
+    """One function of one operand, and arithmetic with a known number."""
+
+    name = "onednn.eltwise"
+    ops = frozenset({*ELTWISE, "Clip", "Pow", *BINARY})
+    remembers = True
+    inplace = True
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """In the layout of the input, else row-major."""
+        link, y = links[0], result(ask)
+        found = applied(ask, link)
+        if found is None:
+            raise Refused("there is no operand whose value is one known number")
+        at, settings = found
+        (x,) = floats(ask, [at])
+        if not x.sizes:
+            raise Refused("a single number")
+        for layout in _layouts(x, y):
+            frame = lying(y.sizes, layout)
+            source = Operand(SRC, ("in", at), frame.whole(x.dtype), frame.layout)
+            target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
+            yield Draft("eltwise_forward", (source, target), settings, Attributes(post_ops(ask, links[1:], frame)))
+
+
+class Binary(OneDnn):
+    """Arithmetic of two operands, one of which has the size of the result."""
+
+    name = "onednn.binary"
+    ops = frozenset(BINARY)
+    remembers = True
+    inplace = True
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """In the layout of the larger operand, else row-major."""
+        link, y = links[0], result(ask)
+        if len(link.operands) != 2:
+            raise Refused(f"{len(link.operands)} operands")
+        keeping(ask, link)
+        first, second = link.operands
+        if not _whole(ask, first, y):
+            if link.op not in COMMUTE:
+                raise Refused(f"the first operand of {link.op} is widened")
+            first, second = second, first
+        if not _whole(ask, first, y):
+            raise Refused("both operands are widened")
+        a, b = floats(ask, (first, second))
+        layouts = _layouts(a, y) if a.layout or b.sizes != y.sizes else _layouts(b, y)
+        for layout in layouts if a.sizes == y.sizes else ("",):
+            frame = lying(y.sizes, layout)
+            source = Operand(SRC, ("in", first), frame.whole(a.dtype), frame.layout)
+            memory, beside = frame.beside(b)
+            # a row of whole blocks is the same bytes in blocks, and oneDNN wants to be told so
+            if not memory.strides and not plain(frame.seen, memory.dims):
+                memory = replace(memory, layout=frame.seen)
+            target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
+            post = post_ops(ask, links[1:], frame)
+            operands = (source, Operand(SRC_1, ("in", second), memory, beside), target)
+            yield Draft("binary", operands, (BINARY[link.op],), Attributes(post))
+
+
+def _layouts(x: Tensor, y: Tensor) -> tuple[str, ...]:
+    """The layouts of a result of this operand: that of the operand, if it has its axes, and row-major."""
+    return tuple(dict.fromkeys((x.layout, ""))) if x.sizes == y.sizes else ("",)
+
+
+def _whole(ask: KernelRequest, at: int, y: Tensor) -> bool:
+    """Whether an operand has all elements of the result."""
+    found = ask.inputs[at]
+    return isinstance(found, Tensor) and found.static and found.elements == y.elements

@@ -1,0 +1,149 @@
+"""Finding oneDNN, its version, and what it may use of this machine."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import site
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+from ....ops.dataclasses import dataclass
+from ... import idle
+from ...environment import switch
+
+SWITCH = "MEZZO_ONEDNN"  # "off" to run without, or the path of a library to take instead
+KEPT_PRIMITIVES = 256
+OMP_PAUSE_SOFT = 1  # the team of the calling thread goes, and is made again when it is needed
+OFF = ("off", "0", "no")
+_FILES = ("lib/libdnnl.so.3", "lib/libdnnl.3.dylib", "Library/bin/dnnl.dll", "bin/dnnl.dll")
+_SYSTEM = ("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll")
+# dnnl_cpu_isa_t: each adds bits to the ones before
+_ISAS = {
+    0x1FEF: "avx512_core_amx_fp16", 0xFEF: "avx512_core_amx", 0x1EF: "avx512_core_fp16", 0xE7: "avx512_core_bf16",
+    0x67: "avx512_core_vnni", 0x27: "avx512_core", 0x1F: "avx2_vnni_2", 0xF: "avx2_vnni", 0x7: "avx2", 0x3: "avx",
+    0x1: "sse41",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The loaded library: `handle` for ctypes, `held` the same for calls that keep Python's lock (what takes less than
+    a microsecond should not hand it over: a thread beside may keep it much longer); `isa` the best instruction set that
+    it uses here."""
+
+    handle: Any
+    held: Any
+    path: str
+    version: str
+    isa: str
+
+    @property
+    def bf16(self) -> bool:
+        """Whether bfloat16 is computed natively."""
+        return "bf16" in self.isa or self.amx or "fp16" in self.isa
+
+    @property
+    def amx(self) -> bool:
+        """Whether it computes products in tiles."""
+        return "amx" in self.isa
+
+    def __str__(self) -> str:
+        return f"oneDNN {self.version} ({self.isa})"
+
+
+class _Version(ctypes.Structure):
+    _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int), ("patch", ctypes.c_int))
+
+
+@cache
+def find() -> Library | str:
+    """The library, or why there is none; looked for once."""
+    wanted = switch(SWITCH)
+    if wanted.lower() in OFF:
+        return f"{SWITCH}={wanted}"
+    reasons = []
+    for path in [wanted] if wanted else _candidates():
+        try:
+            handle = ctypes.CDLL(path)
+        except OSError as error:
+            reasons.append(str(error))
+            continue
+        handle.dnnl_version.restype = ctypes.POINTER(_Version)
+        version = handle.dnnl_version().contents
+        if version.major != 3:
+            reasons.append(f"{path} is version {version.major}.{version.minor}, its C API is not that of 3.x")
+            continue
+        # the library keeps primitives of sizes that are gone; sessions keep those that they use
+        handle.dnnl_set_primitive_cache_capacity(KEPT_PRIMITIVES)
+        if hasattr(handle, "omp_pause_resource_all"):
+            idle.CALLS.append(partial(handle.omp_pause_resource_all, OMP_PAUSE_SOFT))
+        isa = _ISAS.get(int(handle.dnnl_get_effective_cpu_isa()), "other")
+        held = ctypes.PyDLL(path, handle=handle._handle)
+        return Library(handle, held, str(path), f"{version.major}.{version.minor}.{version.patch}", isa)
+    return "; ".join(dict.fromkeys(reasons)) or "not installed: pip install onednn-cpu-gomp"
+
+
+_fetched = threading.Lock()  # taken for good by the first to fetch
+
+
+def fetch() -> None:
+    """Begin to load the library in a thread, if nobody has begun before.
+
+    `find` takes some milliseconds, during which no Python runs; the first run of a `.mezzo` file has a use for them.
+    """
+    wanted = switch(SWITCH)
+    if sys.platform == "win32" or wanted.lower() in OFF or not _fetched.acquire(blocking=False):
+        return
+    path = wanted or next(_candidates())
+    # the loader itself, since CDLL does not let Python go on; what is wrong with the file is told by `find`
+    load = partial(ctypes.CDLL(None).dlopen, os.fsencode(path), os.RTLD_NOW | os.RTLD_LOCAL)
+    loading = threading.Thread(target=load, name="mezzo-onednn", daemon=True)
+    loading.start()
+    os.register_at_fork(before=loading.join)  # a child would have half of it
+
+
+def _candidates() -> Iterator[str]:
+    for prefix in dict.fromkeys([sys.prefix, site.getuserbase() or sys.prefix, sys.base_prefix]):
+        for name in _FILES:
+            path = os.path.join(prefix, name)  # pathlib would be a twentieth of `import mezzo`
+            if os.path.exists(path):
+                yield path
+    yield from _SYSTEM
+
+
+def library() -> Library | None:
+    """The library, where there is one."""
+    found = find()
+    return found if isinstance(found, Library) else None
+
+
+def set_threads(count: int) -> int | None:
+    """Let primitives that this thread makes be split for so many threads; returns for how many they were before, None
+    if nobody knows."""
+    found = library()
+    openmp = None if found is None else found.held
+    if openmp is None or not hasattr(openmp, "omp_set_num_threads"):
+        return None
+    before = int(openmp.omp_get_max_threads())
+    openmp.omp_set_num_threads(count)
+    return before
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Primitives that are made inside are split for so many threads.
+
+    OpenMP keeps the number for each thread of the process, and oneDNN reads it when a primitive is made; most that are
+    no products read it again when they run (teams.py).
+    """
+    before = set_threads(count)
+    try:
+        yield
+    finally:
+        if before is not None:
+            set_threads(before)

@@ -1,0 +1,80 @@
+"""Primitives that look at an operand before they compute, and leave it to the reference where a NaN would be lost.
+
+For programs that cannot be run again because they overwrite their states (docs/decisions/0011)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from ....ops import Context, Tensor
+from ....ops.types import Array
+from ...compile.kernel import KernelArgs
+from .memory import Memory
+from .primitive import Place, repacked
+
+INFINITY: Final = {"bfloat16": 0x7F80, "float16": 0x7C00}  # its bits
+
+
+def has_nan(x: Array) -> bool:
+    """Whether an element of a flat array is NaN."""
+    infinity = INFINITY.get(x.dtype.name)
+    if infinity is None:
+        with np.errstate(over="ignore"):
+            total = x.dot(x)  # squares may be infinite, but cancel nowhere: the quickest that a NaN goes through
+        return bool(total != total)
+    return bool(np.maximum.reduce(x.view(np.uint16) << 1, initial=0) > infinity << 1)
+
+
+def has_nan_or_infinity(x: Array) -> bool:
+    """Whether an element is NaN or +inf."""
+    infinity = INFINITY.get(x.dtype.name)
+    if infinity is None:
+        return not np.maximum.reduce(x, initial=-np.inf) < np.inf
+    return bool(np.maximum.reduce(x.view(np.int16), initial=0) >= infinity) or has_nan(x)
+
+
+class Looked:
+    """The call of a step, made by its reference where `odd` says so of the elements of input `at`."""
+
+    def __init__(self, call: Any, work: KernelArgs, at: int, odd: Callable[[Array], bool]) -> None:
+        self._call, self._node, self.threads, self._at, self._odd = call, work.node, call.threads, at, odd
+        types = [*work.ask.inputs, *work.ask.outputs]
+        layouts = work.choice.layouts or ("",) * len(types)
+        memories = [
+            Memory(t.sizes, t.dtype, layout) if isinstance(t, Tensor) else None
+            for t, layout in zip(types, layouts, strict=True)
+        ]
+        self._sources, self._targets = memories[: len(work.ask.inputs)], memories[len(work.ask.inputs) :]
+        self._arrays = {("in", i): array for i, array in enumerate(work.inputs) if array is not None}
+        self._arrays |= {("out", i): array for i, array in enumerate(work.outputs) if array is not None}
+
+    def rebind(self, place: Place, array: Array) -> None:
+        """Let an operand or a result be another array of the same type."""
+        self._arrays[place] = array
+        self._call.rebind(place, array)
+
+    def __call__(self) -> int:
+        looked = self._sources[self._at]
+        assert looked is not None
+        if not self._odd(self._arrays["in", self._at].reshape(-1).view(looked.dtype.numpy)):
+            return int(self._call())
+        inputs = [None if m is None else _plain(self._arrays["in", i], m) for i, m in enumerate(self._sources)]
+        with np.errstate(invalid="ignore"):
+            made = self._node.record.run(Context(np, wanted=self._node.wanted), inputs, self._node.attrs)
+        for i, target in enumerate(self._targets):
+            if target is not None:
+                packed = repacked(np.ascontiguousarray(made[i]), target.row_major(), target.handle.value)
+                np.copyto(self._arrays["out", i].reshape(-1).view(np.uint8), packed.view(np.uint8))
+        return 0
+
+
+def _plain(array: Array, memory: Memory) -> Array:
+    """The elements in row-major order."""
+    if not memory.layout:
+        return array
+    packed = repacked(array, memory, memory.row_major().handle.value)
+    return packed.view(memory.dtype.numpy)[: math.prod(memory.dims)].reshape(memory.dims)

@@ -1,0 +1,160 @@
+"""Softmax and normalisation: over last axes, over groups of channels, across channels.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_softmax.html,
+https://oneapi-src.github.io/oneDNN/dev_guide_layer_normalization.html,
+https://oneapi-src.github.io/oneDNN/dev_guide_lrn.html
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ....ops import DType
+from ....ops.core.fused import ABSENT
+from ....ops.layouts import channels_last, row_major
+from ...compile.kernel import Alias, Call, KernelArgs, KernelRequest
+from .api import DST, SCALE, SHIFT, SRC, SRC_1, Refused
+from .frames import Frame, flat, images, lying
+from .kernel import WORK, OneDnn, floats, result
+from .looked import Looked, has_nan_or_infinity
+from .memory import Memory
+from .postops import Link, chain, keeping, post_ops
+from .primitive import Attributes, Descriptor, Draft, Operand, PostOp
+
+USE_SCALE, USE_SHIFT = 2, 4
+
+
+class Rowwise(OneDnn):
+    """What goes over a row more than once: its result may be written over what it reads, and not over an operand of a
+    post-op, of which it would write intermediate numbers over elements that are still to be read."""
+
+    inplace = True
+
+    def _aliases(self, ask: KernelRequest, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
+        first, *rest = chain(ask.node)
+        again = {at for link in rest for at in link.operands}
+        return (
+            a for a in super()._aliases(ask, found, layouts) if a.input == first.operands[0] and a.input not in again
+        )
+
+
+class Softmax(Rowwise):
+    """Softmax and LogSoftmax along one axis."""
+
+    name = "onednn.softmax"
+    ops = frozenset({"Softmax", "LogSoftmax"})
+    remembers = True
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """In the layout of the input, else row-major, else with the elements of the axis side by side."""
+        link, y = links[0], result(ask)
+        keeping(ask, link)
+        (x,) = floats(ask, link.operands)
+        axis = link.attr("axis") % len(x.sizes)
+        algorithm = "softmax_log" if link.op == "LogSoftmax" else "softmax_accurate"
+        letters = row_major(len(x.sizes))
+        for layout in dict.fromkeys((x.layout, "", letters.replace(letters[axis], "") + letters[axis])):
+            frame = lying(x.sizes, layout, axis)
+            source = Operand(SRC, ("in", link.operands[0]), frame.whole(x.dtype), frame.layout)
+            target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
+            post = post_ops(ask, links[1:], frame, sums=False)
+            yield Draft("softmax_forward", (source, target), (algorithm, frame.axis(axis)), Attributes(post))
+
+    def prepare(self, work: KernelArgs) -> Call:
+        """The primitive, which leaves one NaN of a row; where nobody can run it again, rows with one are the
+        reference's."""
+        call = super().prepare(work)
+        first = chain(work.node)[0].operands[0]
+        return Looked(call, work, first, has_nan_or_infinity) if work.ask.target.nan == "kept" else call
+
+
+class LayerNorm(Rowwise):
+    """LayerNormalization over the last axes, without its statistics."""
+
+    name = "onednn.layer_norm"
+    ops = frozenset({"LayerNormalization"})
+    remembers = True
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """As a matrix, whose rows are normalised."""
+        link, y = links[0], result(ask)
+        (x,) = floats(ask, link.operands[:1])
+        axis = link.attr("axis") % len(x.sizes)
+        if link.attr("stash_type") != 1:
+            raise Refused("the statistics are kept in another type than float32")
+        columns = math.prod(x.sizes[axis:])
+        sizes = (max(math.prod(x.sizes[:axis]), 1), columns)
+        flags, operands = 0, [Operand(SRC, ("in", link.operands[0]), Memory(sizes, x.dtype))]
+        for i, argument, flag in ((1, SCALE, USE_SCALE), (2, SHIFT, USE_SHIFT)):
+            at = link.operand(i)
+            if at == ABSENT:
+                continue
+            (t,) = floats(ask, [at])
+            if t.elements != columns or (t.dtype is not DType.FLOAT and not ask.constant(at)):
+                raise Refused(f"{t} is spread over {columns} columns")
+            flags |= flag
+            # oneDNN takes them in float32 only
+            source = None if t.dtype is DType.FLOAT else Memory((columns,), t.dtype)
+            operands.append(Operand(argument, ("in", at), Memory((columns,), DType.FLOAT), source=source))
+        operands.append(Operand(DST, ("out", 0), Memory(sizes, y.dtype)))
+        post = post_ops(ask, links[1:], flat(y.sizes, axis))
+        yield Draft("layer_normalization_forward", tuple(operands), (link.attr("epsilon"), flags), Attributes(post))
+
+
+class ChannelNorm(OneDnn):
+    """InstanceNormalization and GroupNormalization: the channels of a group are normalised as one row, then each
+    channel is scaled and shifted."""
+
+    name = "onednn.channel_norm"
+    ops = frozenset({"InstanceNormalization", "GroupNormalization"})
+
+    def plans(self, ask: KernelRequest) -> Iterator[tuple[Draft, ...]]:
+        """Two primitives over the row-major image."""
+        links = chain(ask.node)
+        link, y = links[0], result(ask)
+        x, scale, shift = floats(ask, link.operands)
+        if len({t.dtype for t in (x, scale, shift)}) > 1 or x.dtype is not DType.FLOAT:
+            raise Refused("numbers between the two are rounded to another type than float32")
+        if len(x.sizes) < 3 or link.attrs.get("stash_type", 1) != 1:
+            raise Refused("there are no elements in a channel, or statistics are kept in another type than float32")
+        batch, channels, *rest = x.sizes
+        groups = link.attr("num_groups") if link.op == "GroupNormalization" else channels
+        rows = Memory((batch * groups, channels // groups * math.prod(rest)), x.dtype)
+        normed = Operand(DST, (WORK, 0), rows)
+        first = Draft("layer_normalization_forward", (Operand(SRC, ("in", link.operands[0]), rows), normed),
+                      (link.attr("epsilon"), 0))  # fmt: skip
+        pixels = tuple(range(2, len(x.sizes)))
+        apart = math.prod(rest) > 1  # else one axis more would let oneDNN mistake the channels
+        frame = Frame(y.sizes, ((0,), (1,), pixels) if apart else ((0,), (1, *pixels)))
+        image, channel = frame.whole(x.dtype), Memory((1, channels, 1)[: len(frame.groups)], x.dtype)
+        operands = (
+            Operand(SRC, (WORK, 0), image),
+            Operand(SRC_1, ("in", link.operands[1]), channel),
+            Operand(DST, ("out", 0), image),
+        )
+        shifted = PostOp("binary_add", other=channel, place=("in", link.operands[2]))
+        post = (shifted, *post_ops(ask, links[1:], frame))
+        yield first, Draft("binary", operands, ("binary_mul",), Attributes(post))
+
+
+class LocalNorm(OneDnn):
+    """LRN: each element divided by a power of the squares around it, across channels."""
+
+    name = "onednn.lrn"
+    ops = frozenset({"LRN"})
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """In the layout of the input first. Not row-major: there oneDNN adds to one sum, and takes away from it, while
+        its window moves, so that all channels behind a large number lose digits, and behind an infinity are NaN."""
+        link, y = links[0], result(ask)
+        (x,) = floats(ask, link.operands)
+        if x.elements == x.sizes[0] * x.sizes[1]:
+            raise Refused("channels of one pixel lie row-major")
+        if len(links) > 1 or not link.attr("size") % 2:
+            raise Refused("a window of an even size, whose longer side is another")
+        settings = ("lrn_across_channels", link.attr("size"), *map(link.attr, ("alpha", "beta", "bias")))
+        for layout in filter(None, images(x.sizes, x.layout, channels_last(len(x.sizes)))):
+            source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
+            target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
+            yield Draft("lrn_forward", (source, target), settings)

@@ -1,0 +1,104 @@
+"""Pooling while training: the maximum with its position, and the gradients.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_pooling.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....ops import Tensor
+from ...compile.kernel import Call, KernelArgs, KernelRequest
+from . import api
+from .api import DIFF_DST, DIFF_SRC, DST, SRC, WORKSPACE, Refused
+from .conv_grads import Training, alone
+from .kernel import channels_last, floats, result
+from .looked import Looked, has_nan
+from .memory import Memory
+from .pool import OneDnnPool, placed
+from .postops import Link
+from .primitive import Draft, Operand, describe
+
+
+class TrainingPool(Training):
+    """Pooling without the form that takes one element at a time."""
+
+    slow = OneDnnPool.slow
+
+
+class MaxPoolTrain(TrainingPool):
+    """`mezzo.MaxPoolTrain`: oneDNN's workspace holds what its second output means, the position in the window."""
+
+    name = "onednn.max_pool_train"
+    ops = frozenset({"MaxPoolTrain"})
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """In the layout of the input first, then channels-last."""
+        link = alone(links)
+        (x,) = floats(ask, link.operands[:1])
+        if len(ask.outputs) != 2:
+            raise Refused("one of its results is not wanted")
+        y, at = ask.outputs
+        if not isinstance(y, Tensor) or not isinstance(at, Tensor) or not 3 <= len(x.sizes) <= 5:
+            raise Refused(f"results are {y} and {at}")
+        settings = placed(link, x)
+        for layout in dict.fromkeys((x.layout, channels_last(len(x.sizes)))):
+            source = Operand(SRC, ("in", 0), Memory(x.sizes, x.dtype, layout), layout)
+            target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
+            position = Operand(WORKSPACE, ("out", 1), Memory(at.sizes, at.dtype, layout), layout)
+            draft = Draft("pooling_training", (source, target, position), settings)
+            yield checked(ask, draft, position)
+
+    def prepare(self, work: KernelArgs) -> Call:
+        """The primitive; where no NaN may be lost, images are looked at before it, and those with one are the
+        reference's."""
+        call = super().prepare(work)
+        return Looked(call, work, 0, has_nan) if work.ask.target.nan != "watched" else call
+
+
+class MaxPoolGrad(TrainingPool):
+    """`mezzo.MaxPoolGrad` from the positions."""
+
+    name = "onednn.max_pool_grad"
+    ops = frozenset({"MaxPoolGrad"})
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """In the layout of the positions first, then channels-last."""
+        link, dx, at = alone(links), result(ask), ask.inputs[1]
+        (dy,) = floats(ask, link.operands[:1])
+        assert isinstance(at, Tensor)
+        settings = placed(link, dx)
+        for layout in dict.fromkeys((at.layout, channels_last(len(dx.sizes)))):
+            position = Operand(WORKSPACE, ("in", 1), Memory(at.sizes, at.dtype, layout), layout)
+            yield checked(ask, Draft("pooling_backward", (*_grads(dy, dx, layout), position), settings), position)
+
+
+class AveragePoolGrad(TrainingPool):
+    """`mezzo.AveragePoolGrad`."""
+
+    name = "onednn.average_pool_grad"
+    ops = frozenset({"AveragePoolGrad"})
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """In the layout of the gradient first, then channels-last."""
+        link, dx = alone(links), result(ask)
+        (dy,) = floats(ask, link.operands[:1])
+        for layout in dict.fromkeys((dy.layout, channels_last(len(dx.sizes)))):
+            yield Draft("pooling_backward", _grads(dy, dx, layout), placed(link, dx))
+
+
+def _grads(dy: Tensor, dx: Tensor, layout: str) -> tuple[Operand, ...]:
+    if not 3 <= len(dx.sizes) <= 5:
+        raise Refused(f"{len(dx.sizes) - 2} spatial axes")
+    return (
+        Operand(DIFF_DST, ("in", 0), Memory(dy.sizes, dy.dtype, layout), layout),
+        Operand(DIFF_SRC, ("out", 0), Memory(dx.sizes, dx.dtype, layout), layout),
+    )
+
+
+def checked(ask: KernelRequest, draft: Draft, position: Operand) -> Draft:
+    """The draft, if oneDNN keeps positions as we do; Refused otherwise."""
+    found = describe(draft, ask.target.threads)
+    if not api.getter("memory_desc_equal")(found.memory(WORKSPACE), position.memory.handle.value):
+        raise Refused("positions are kept in another form")
+    return draft

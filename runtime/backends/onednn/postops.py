@@ -1,0 +1,215 @@
+"""Operators that follow another one, as post-ops of its primitive: a table of what each becomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from ....ops import OPS, Tensor, Type
+from ....ops.core.fused import ABSENT, PREVIOUS
+from ....ops.dataclasses import dataclass
+from ...compile.kernel import KernelRequest
+from ...ir.graph import Node
+from .api import Refused
+from .frames import Frame
+from .primitive import PostOp
+
+Attrs = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One operator of a chain: operands are inputs of the step by number, or PREVIOUS, or ABSENT."""
+
+    op: str
+    operands: tuple[int, ...]
+    attrs: Attrs
+    domain: str = ""
+
+    def attr(self, name: str) -> Any:
+        """An attribute, its default included."""
+        return self.attrs.get(name, OPS[self.domain, self.op].attrs.get(name))
+
+    def operand(self, i: int) -> int:
+        """Operand `i`, ABSENT behind the last."""
+        return self.operands[i] if i < len(self.operands) else ABSENT
+
+
+def chain(node: Node) -> tuple[Link, ...]:
+    """The operators that a node stands for: itself, or the links of a `mezzo.Fused`."""
+    if (node.domain, node.op) == ("mezzo", "Fused"):
+        links = node.attrs["chain"]
+        return tuple(Link(op, tuple(operands), dict(attrs), domain) for domain, op, operands, attrs in links)
+    return (Link(node.op, tuple(i if n else ABSENT for i, n in enumerate(node.inputs)), node.attrs, node.domain),)
+
+
+def only(node: Node) -> Link:
+    """The operator of a node whose primitive takes no others behind it; Refused where some follow."""
+    link, *others = chain(node)
+    if others:
+        raise Refused(f"nothing follows {link.op} in its primitive")
+    return link
+
+
+Eltwise = Callable[[Link], tuple[str, float, float] | None]
+
+
+def _gelu(link: Link) -> tuple[str, float, float]:
+    return ("eltwise_gelu_tanh" if link.attr("approximate") == "tanh" else "eltwise_gelu_erf"), 0.0, 0.0
+
+
+# https://oneapi-src.github.io/oneDNN/dev_guide_eltwise.html; ONNX's Round is to the nearest even, as oneDNN's is.
+# Its logarithm and soft_relu are not here: near their zeros they have an absolute error where a relative one is meant
+ELTWISE: Final[dict[str, Eltwise]] = {
+    "Abs": lambda n: ("eltwise_abs", 0.0, 0.0),
+    "Elu": lambda n: ("eltwise_elu", n.attr("alpha"), 0.0),
+    "Exp": lambda n: ("eltwise_exp", 0.0, 0.0),
+    "Gelu": _gelu,
+    "HardSigmoid": lambda n: ("eltwise_hardsigmoid", n.attr("alpha"), n.attr("beta")),
+    "HardSwish": lambda n: ("eltwise_hardswish", 1 / 6, 0.5),
+    "LeakyRelu": lambda n: ("eltwise_relu", n.attr("alpha"), 0.0),
+    "Mish": lambda n: ("eltwise_mish", 0.0, 0.0),
+    "Neg": lambda n: ("eltwise_linear", -1.0, 0.0),
+    "Reciprocal": lambda n: ("eltwise_pow", 1.0, -1.0),
+    "Relu": lambda n: ("eltwise_relu", 0.0, 0.0),
+    "Round": lambda n: ("eltwise_round", 0.0, 0.0),
+    "Sigmoid": lambda n: ("eltwise_logistic", 0.0, 0.0),
+    "Sqrt": lambda n: ("eltwise_sqrt", 0.0, 0.0),
+    "Swish": lambda n: ("eltwise_swish", n.attr("alpha"), 0.0),
+    "Tanh": lambda n: ("eltwise_tanh", 0.0, 0.0),
+}
+# Operators whose forms here may make numbers of NaN, and those that make NaN of an infinity, where ONNX has another
+# number: programs look at the processor's flag behind them (invalid.py), or leave them to NumPy. Softmax leaves at
+# least one NaN of a row. NOISY ones compute with what lies in unused lanes too, so that the flag tells nothing.
+LOSING: Final = frozenset("Relu Clip HardSigmoid Exp Max Min MaxPool MaxPoolTrain GlobalMaxPool".split())
+BENDING: Final = frozenset({"Gelu", "PRelu"})
+ROWS: Final = frozenset({"Softmax", "LogSoftmax"})
+NOISY: Final = ROWS | frozenset("Sigmoid Tanh Elu Swish Mish HardSwish".split())
+FEW: Final = 1 << 12  # elements of which the exact rectifier takes no longer than a look at the flag
+SUM: Final = "sum"
+BINARY: Final = {
+    "Add": "binary_add", "Mul": "binary_mul", "Sub": "binary_sub", "Div": "binary_div", "Max": "binary_max",
+    "Min": "binary_min",
+}  # fmt: skip
+COMMUTE: Final = {"Add", "Mul", "Max", "Min"}
+LINEAR: Final[dict[str, Callable[[float], tuple[float, float]]]] = {
+    "Add": lambda v: (1.0, v), "Sub": lambda v: (1.0, -v), "Mul": lambda v: (v, 0.0), "Div": lambda v: (1 / v, 0.0),
+}  # fmt: skip
+
+
+def scalar(ask: KernelRequest, at: int) -> float | None:
+    """The value of a constant of one finite number; None for any other input."""
+    known = ask.inputs[at] if at >= 0 and ask.constant(at) else None
+    if isinstance(known, Tensor) and known.value is not None and known.elements == 1:
+        found = float(np.asarray(known.value).reshape(()))
+        return found if math.isfinite(found) else None
+    return None
+
+
+def clip_bounds(ask: KernelRequest, link: Link) -> tuple[float, float]:
+    """The bounds of a Clip; Refused where one is not known."""
+    bounds = []
+    for i, default in ((1, -np.inf), (2, np.inf)):
+        at = link.operand(i)
+        value = float(default) if at == ABSENT else None
+        if value is None:
+            value = scalar(ask, at)
+            if value is None:
+                raise Refused("a bound of Clip is not known")
+        bounds.append(value)
+    return bounds[0], bounds[1]
+
+
+POWERS: Final = (2.0, 3.0, 0.5, -1.0, -0.5)  # what oneDNN computes without a logarithm
+Algorithm = tuple[str, float, float]  # with alpha and beta
+# x if x > 0, else (exp(x) - 1) * -0, and both are NaN if x is; then -0 becomes 0
+EXACT_RELU: Final[tuple[Algorithm, ...]] = (("eltwise_elu", -0.0, 0.0), ("eltwise_abs", 0.0, 0.0))
+
+
+def keeping(ask: KernelRequest, link: Link) -> None:
+    """Refused where the operator makes something else of a NaN or an infinity, and the program may not."""
+    lost = {"watched": frozenset[str](), "kept": LOSING, "exact": LOSING | BENDING | ROWS}[ask.target.nan]
+    if link.op in lost:
+        raise Refused(f"oneDNN's {link.op} does not keep every NaN or infinity")
+
+
+def loses(node: Node, results: Sequence[Type | None]) -> bool:
+    """Whether a step of oneDNN may make something else of a NaN or an infinity, given the types of its results."""
+    first, *others = (link.op for link in chain(node))
+    behind = {*others} - {"Relu"} if few(results) else {*others}
+    return not (LOSING | BENDING).isdisjoint({first, *behind})
+
+
+def noisy(node: Node, results: Sequence[Type | None]) -> bool:
+    """Whether a step of oneDNN may raise the flag for no reason: exponentials are taken of unused lanes too."""
+    _, *behind = ops = [link.op for link in chain(node)]
+    return not NOISY.isdisjoint(ops) or ("Relu" in behind and few(results))
+
+
+def few(results: Sequence[Type | None]) -> bool:
+    """Whether a step makes at most FEW elements."""
+    return all(isinstance(t, Tensor) and t.static and (t.elements or 0) <= FEW for t in results)
+
+
+def eltwise(ask: KernelRequest, link: Link) -> tuple[Algorithm, ...]:
+    """The algorithms, one after the other, of an operator of one operand and constants; none if it is no such one."""
+    if link.op == "Relu" and (ask.target.nan != "watched" or few(ask.outputs)):
+        return EXACT_RELU
+    found = applied(ask, link)
+    return () if found is None else (found[1],)
+
+
+def applied(ask: KernelRequest, link: Link) -> tuple[int, Algorithm] | None:
+    """The operand that such an operator is applied to, and the algorithm."""
+    if link.op == "Relu" and ask.target.nan == "kept":
+        return link.operands[0], EXACT_RELU[0]  # -0 is kept too
+    keeping(ask, link)
+    if link.op == "Clip":
+        return link.operands[0], ("eltwise_clip", *clip_bounds(ask, link))
+    if link.op in ELTWISE:
+        made = ELTWISE[link.op](link)
+        return made and (link.operands[0], made)
+    if len(link.operands) != 2:
+        return None
+    first, second = link.operands
+    value = scalar(ask, second)
+    if link.op == "Pow":
+        if value not in POWERS:
+            raise Refused("the exponent is not one of a few known numbers")
+        return first, ("eltwise_pow", 1.0, value)
+    if value is None and link.op in COMMUTE:
+        first, value = second, scalar(ask, first)
+    if value is not None and link.op in LINEAR and (link.op != "Div" or abs(value) >= LEAST):
+        return first, ("eltwise_linear", *LINEAR[link.op](value))
+    return None
+
+
+LEAST: Final = 2.0**-126  # the inverse of a smaller number may be beyond float32
+
+
+def post_ops(ask: KernelRequest, links: tuple[Link, ...], frame: Frame, sums: bool = True) -> tuple[PostOp, ...]:
+    """The post-ops for the links after the anchor, whose result the primitive sees so; Refused where one is none.
+    `sums`: whether the primitive can add to what its result holds; pooling and softmax cannot."""
+    made = []
+    for link in links:
+        found = eltwise(ask, link)
+        if found:
+            made += [PostOp(*algorithm) for algorithm in found]
+            continue
+        kind = BINARY.get(link.op)
+        others = [i for i in link.operands if i != PREVIOUS]
+        if kind is None or len(others) != 1 or len(link.operands) != 2:
+            raise Refused(f"{link.op} is no post-op")
+        if link.operands[0] != PREVIOUS and link.op not in COMMUTE:
+            raise Refused(f"the result is the second operand of {link.op}")
+        other = ask.inputs[others[0]]
+        if not isinstance(other, Tensor) or not other.static:
+            raise Refused(f"an operand of {link.op} has no known sizes")
+        memory, layout = frame.beside(other)
+        if sums and not made and link.op == "Add" and ask.node.attrs.get("overwrites", -1) == others[0]:
+            kind = SUM  # read and written in one go, where another operand would be a third stream of memory
+        made.append(PostOp(kind, other=memory, place=("in", others[0]), layout=layout))
+    return tuple(made)

@@ -1,0 +1,481 @@
+"""Primitives: what is asked of oneDNN as data, its answer, and the prepared call."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from ....ops.dataclasses import dataclass, field, replace
+from ....ops.errors import PlanError
+from ....ops.types import Array
+from ...compile.kernel import failed
+from ...memory.pool import aligned_empty
+from . import api
+from .defects import defect
+from .library import threads
+from .memory import ANY, Handle, Memory, extent, layout_of, nbytes
+
+Place = tuple[str, int]  # ("in", 2): the third input of the step; ("out", 0): its first output
+
+
+@dataclass(frozen=True, slots=True)
+class PostOp:
+    """What is done to each element of the result before it is written: an eltwise function, a binary one whose other
+    operand is `other`, or the sum with what the result held before (`kind` "sum"). `layout` is how the step has that
+    operand; `value` as for `Operand`."""
+
+    kind: str
+    alpha: float = 0.0
+    beta: float = 0.0
+    other: Memory | None = None
+    place: Place = ("in", -1)
+    layout: str = ""
+    value: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """Attributes of a primitive: post-ops, arithmetic of float32 (`strict`, or `bf16` products), and masks of scales
+    and zero points by argument, whose values are given at each run."""
+
+    post: tuple[PostOp, ...] = ()
+    math: str = "strict"
+    scales: tuple[tuple[int, int], ...] = ()
+    zero_points: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One argument of the call: where its bytes are and how the primitive sees them.
+
+    `layout` is how the step has them (the primitive may see a matrix where the step has more axes). For constants that
+    oneDNN may lay out as it likes (`memory` in ANY), `source` says how the primitive would see them row-major, and
+    `layout` what else their form depends on; `relaid` ones are no constants: the step has them row-major, and a copy in
+    that layout is made of them, or they of it, at each run. `value` holds the bytes of what is no operand of the step
+    (scales, zero points); its place is ("given", n).
+    """
+
+    argument: int
+    place: Place
+    memory: Memory
+    layout: str = ""
+    source: Memory | None = None
+    value: bytes = b""
+    relaid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A primitive as a kernel asks for it. `settings` are the numbers that the kind takes, in its own order (see
+    `_create`)."""
+
+    kind: str
+    operands: tuple[Operand, ...]
+    settings: tuple[Any, ...] = ()
+    attributes: Attributes = field(default_factory=Attributes)
+
+    def memory(self, argument: int) -> int | None:
+        """The descriptor of an argument, None where it is absent."""
+        for o in self.operands:
+            if o.argument == argument:
+                return o.memory.handle.value
+        return None
+
+    def at(self, place: Place) -> list[Operand]:
+        """The arguments that a place serves, operands of post-ops included."""
+        found = [o for o in self.operands if o.place == place]
+        for i, p in enumerate(self.attributes.post):
+            if p.other is not None and p.place == place:
+                argument = 0 if p.kind == "sum" else api.ATTR_POST_OP * (i + 1) | api.SRC_1
+                found.append(Operand(argument, place, p.other, p.layout, value=p.value))
+        return found
+
+    @property
+    def summed(self) -> Place | None:
+        """The input whose bytes the result is added to, if there is one."""
+        return next((p.place for p in self.attributes.post if p.kind == "sum"), None)
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the call reads and writes."""
+        return list(
+            dict.fromkeys([*(o.place for o in self.operands), *(p.place for p in self.attributes.post if p.other)])
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Descriptor:
+    """oneDNN's answer: the implementation's name, scratch bytes, threads, whether it takes microseconds, and the layout
+    of each argument (None: unknown)."""
+
+    draft: Draft
+    handle: Handle
+    implementation: str
+    scratch: int
+    threads: int
+    short: bool
+
+    def layout(self, argument: int) -> str | None:
+        """The layout that an argument has."""
+        return layout_of(self.memory(argument))
+
+    def memory(self, argument: int) -> int:
+        """The descriptor of an argument; it belongs to this object."""
+        found = api.getter("primitive_desc_query_md")(self.handle.value, api.QUERY_EXEC_ARG, argument)
+        if not found:
+            raise api.Refused(f"{self.implementation} has no argument {argument}")
+        return int(found)
+
+    def relaid(self) -> list[tuple[Operand, int]]:
+        """The operands of which a copy in another layout is needed, and the bytes of that."""
+        found = []
+        for operand in self.draft.operands:
+            if operand.relaid and operand.source is not None:
+                target = self.memory(operand.argument)
+                if not api.getter("memory_desc_equal")(target, operand.source.handle.value):
+                    found.append((operand, nbytes(target)))
+        return found
+
+
+# Elements that are read and written, and multiplications, below which a second thread costs more than it saves (waking
+# it takes some microseconds; where other programs use the processors too, as long as their turns last).
+FEW_ELEMENTS, FEW_PRODUCTS = 1 << 15, 1 << 19
+
+
+def worth_sharing(draft: Draft) -> bool:
+    """Whether several threads are faster than one."""
+    sizes = [math.prod(o.memory.dims) for o in draft.operands]
+    if sum(sizes) > FEW_ELEMENTS and draft.kind not in PRODUCTS:
+        return True
+    kernels = (api.WEIGHTS, api.WEIGHTS_1, api.DIFF_WEIGHTS)
+    weights = [math.prod(o.memory.dims) for o in draft.operands if o.argument in kernels]
+    results = [o.memory.dims for o in draft.operands if o.argument in (api.DST, api.DIFF_DST)]
+    if draft.kind not in PRODUCTS or not weights or not results:
+        return False
+    made, columns = math.prod(results[0]), results[0][1 if "conv" in draft.kind else -1]
+    return made * sum(weights) // max(columns, 1) > FEW_PRODUCTS
+
+
+PRODUCTS = frozenset(
+    "convolution_forward deconvolution_forward convolution_backward_data convolution_backward_weights matmul "
+    "lstm_forward gru_forward lbr_gru_forward vanilla_rnn_forward".split()
+)
+
+
+@lru_cache(maxsize=512)
+def describe(draft: Draft, count: int) -> Descriptor:
+    """Ask for a primitive split over `count` threads, or left to one if it is small; Refused where oneDNN has none, or
+    has one that is wrong."""
+    found = described(draft, count)
+    if (why := defect(draft, found.implementation)) is not None:
+        raise api.Refused(why)
+    return found
+
+
+def described(draft: Draft, count: int) -> Descriptor:
+    """As `describe`, whatever oneDNN answers."""
+    short = not worth_sharing(draft)
+    count = 1 if short else count
+    with threads(count):
+        attributes = _attributes(draft.attributes)
+        handle = Handle(_create(draft, attributes.value), "primitive_desc_destroy")
+    scratch = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
+    name = api.text(handle.value, api.QUERY_IMPL)
+    return Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0, count, short)
+
+
+@lru_cache(maxsize=256)
+def _attributes(wanted: Attributes) -> Handle:
+    made = Handle(api.create("primitive_attr_create"), "primitive_attr_destroy")
+    api.function("primitive_attr_set_scratchpad_mode")(made.value, api.SCRATCHPAD_USER)
+    api.function("primitive_attr_set_fpmath_mode")(made.value, api.MATH[wanted.math])
+    for argument, mask in wanted.scales:
+        api.function("primitive_attr_set_scales_mask")(made.value, argument, mask)
+    for argument, mask in wanted.zero_points:
+        api.function("primitive_attr_set_zero_points_mask")(made.value, argument, mask)
+    if wanted.post:
+        post = Handle(api.create("post_ops_create"), "post_ops_destroy")
+        for p in wanted.post:
+            if p.kind == "sum":
+                api.function("post_ops_append_sum")(post.value, 1.0, 0, 0)
+            elif p.other is not None:
+                algorithm = api.ALGORITHMS[p.kind]
+                api.function("post_ops_append_binary")(post.value, algorithm, p.other.handle.value)
+            else:
+                api.function("post_ops_append_eltwise")(post.value, api.ALGORITHMS[p.kind], p.alpha, p.beta)
+        api.function("primitive_attr_set_post_ops")(made.value, post.value)
+    return made
+
+
+def _create(draft: Draft, attributes: int) -> int:
+    """The primitive descriptor. Which arguments and settings a kind takes is written here and nowhere else."""
+    m, s = draft.memory, draft.settings
+    e, forward = api.engine(), api.FORWARD_INFERENCE
+    args: tuple[Any, ...]
+    match draft.kind:
+        case "convolution_forward" | "deconvolution_forward":
+            algorithm, *windows = s
+            args = (e, forward, api.ALGORITHMS[algorithm], m(api.SRC), m(api.WEIGHTS), m(api.BIAS), m(api.DST),
+                    *map(api.dims, windows))  # fmt: skip
+        case "convolution_backward_data":
+            algorithm, *windows = s
+            args = (e, api.ALGORITHMS[algorithm], m(api.DIFF_SRC), m(api.WEIGHTS), m(api.DIFF_DST),
+                    *map(api.dims, windows))  # fmt: skip
+        case "convolution_backward_weights":
+            algorithm, *windows = s
+            args = (e, api.ALGORITHMS[algorithm], m(api.SRC), m(api.DIFF_WEIGHTS), None, m(api.DIFF_DST),
+                    *map(api.dims, windows))  # fmt: skip
+        case "pooling_forward" | "pooling_training":
+            algorithm, *windows = s
+            forward = api.FORWARD_TRAINING if draft.kind == "pooling_training" else forward
+            args = (e, forward, api.ALGORITHMS[algorithm], m(api.SRC), m(api.DST), *map(api.dims, windows))
+        case "pooling_backward":
+            algorithm, *windows = s
+            args = (e, api.ALGORITHMS[algorithm], m(api.DIFF_SRC), m(api.DIFF_DST), *map(api.dims, windows))
+        case "matmul":
+            args = (e, m(api.SRC), m(api.WEIGHTS), m(api.BIAS), m(api.DST))
+        case "binary":
+            args = (e, api.ALGORITHMS[s[0]], m(api.SRC), m(api.SRC_1), m(api.DST))
+        case "eltwise_forward":
+            args = (e, forward, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), s[1], s[2])
+        case "eltwise_backward":
+            args = (e, api.ALGORITHMS[s[0]], m(api.DIFF_SRC), m(api.DIFF_DST), m(api.SRC) or m(api.DST), s[1], s[2])
+        case "softmax_forward":
+            args = (e, forward, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), s[1])
+        case "softmax_backward":
+            args = (e, api.ALGORITHMS[s[0]], m(api.DIFF_SRC), m(api.DIFF_DST), m(api.DST), s[1])
+        case "layer_normalization_forward":
+            # with statistics as results it is the forward of training
+            forward = api.FORWARD_TRAINING if m(api.MEAN) else forward
+            args = (e, forward, m(api.SRC), m(api.DST), m(api.MEAN), *s)
+        case "layer_normalization_backward":
+            args = (e, api.BACKWARD, m(api.DIFF_SRC), m(api.DIFF_DST), m(api.SRC), m(api.MEAN), *s)
+        case "batch_normalization_training":
+            args = (e, api.FORWARD_TRAINING, m(api.SRC), m(api.DST), *s)
+        case "batch_normalization_backward":
+            args = (e, api.BACKWARD, m(api.DIFF_SRC), m(api.DIFF_DST), m(api.SRC), *s)
+        case "reduction":
+            args = (e, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), *s[1:])
+        case "resampling_forward":
+            args = (e, forward, api.ALGORITHMS[s[0]], None, m(api.SRC), m(api.DST))
+        case "lrn_forward":
+            args = (e, forward, api.ALGORITHMS[s[0]], m(api.SRC), m(api.DST), *s[1:])
+        case "prelu_forward":
+            args = (e, forward, m(api.SRC), m(api.WEIGHTS), m(api.DST))
+        case "concat":
+            parts = [o.memory.handle.value for o in draft.operands if o.argument != api.DST]
+            array = (ctypes.c_void_p * len(parts))(*parts)
+            args = (e, m(api.DST), len(parts), s[0], array)
+        case "sum":
+            parts = [o.memory.handle.value for o in draft.operands if o.argument != api.DST]
+            scales = (ctypes.c_float * len(parts))(*([s[0]] * len(parts)))
+            args = (e, m(api.DST), len(parts), scales, (ctypes.c_void_p * len(parts))(*parts))
+        case "reorder":
+            args = (m(api.SRC), e, m(api.DST), e)
+        case "lstm_forward":
+            args = (e, forward, s[0], m(api.SRC), m(api.SRC_1), m(api.SRC_2), m(api.WEIGHTS), m(api.WEIGHTS_1),
+                    m(api.WEIGHTS_2), None, m(api.BIAS), m(api.DST), m(api.DST_1), m(api.DST_2), 0)  # fmt: skip
+        case "gru_forward" | "lbr_gru_forward" | "vanilla_rnn_forward":
+            args = (m(api.SRC), m(api.SRC_1), m(api.WEIGHTS), m(api.WEIGHTS_1), m(api.BIAS), m(api.DST), m(api.DST_1),
+                    0)  # fmt: skip
+            if draft.kind == "vanilla_rnn_forward":
+                args = (e, forward, api.ALGORITHMS[s[1]], s[0], *args, s[2], 0.0)
+            else:
+                args = (e, forward, s[0], *args)
+        case other:
+            raise AssertionError(f"no primitive is called {other}")
+    if "_backward" in draft.kind:
+        hint = _forward_of(draft)
+        return api.create(draft.kind, *args, hint.value, attributes)
+    return api.create(draft.kind.replace("_training", "_forward"), *args, attributes)
+
+
+# What the arguments of a backward primitive are to the forward one, from which it is made.
+FORWARD_ARGUMENTS = {api.DIFF_SRC: api.SRC, api.DIFF_DST: api.DST, api.DIFF_WEIGHTS: api.WEIGHTS}
+
+
+def _forward_of(draft: Draft) -> Handle:
+    """The primitive descriptor of which a backward one is the gradient."""
+    kind = draft.kind.partition("_backward")[0]
+    operands: dict[int, Operand] = {}
+    for o in draft.operands:
+        argument = FORWARD_ARGUMENTS.get(o.argument, o.argument)
+        operands.setdefault(argument, replace(o, argument=argument))
+    ending = "_training" if kind in ("pooling", "batch_normalization") else "_forward"
+    forward = Draft(kind + ending, tuple(operands.values()), draft.settings)
+    attributes = _attributes(Attributes())
+    return Handle(_create(forward, attributes.value), "primitive_desc_destroy")
+
+
+class Execution(partial[int]):
+    """A primitive bound to its buffers; calling it runs it and returns oneDNN's status, 0 for success. `needed` has the
+    bytes that it reads or writes at each place."""
+
+    memories: Mapping[Place, Sequence[Handle]]
+    needed: Mapping[Place, int]
+    threads: int = 1
+    asks: bool = True  # OpenMP for its threads when it runs, whatever it was made for
+    kept: tuple[Any, ...]
+
+    def rebind(self, place: Place, array: Array) -> None:
+        """Let every argument at this place read or write another array of the same type; PlanError if it is shorter."""
+        memories = self.memories.get(place)
+        if memories:
+            if self.needed[place] > array.nbytes:
+                raise too_short(place, array, self.needed[place])
+            for memory in memories:
+                api.function("memory_set_data_handle")(memory.value, address(array))
+
+    def forget(self, place: Place) -> None:
+        """Let `rebind` leave this place alone: the call has an array of its own there."""
+        self.kept = (*self.kept, self.memories)
+        self.memories = {p: m for p, m in self.memories.items() if p != place}
+
+
+class Summing:
+    """A primitive that adds to what its result holds. The plan puts the operand there where it can; where it cannot,
+    the operand is copied first."""
+
+    def __init__(self, call: Execution, source: Place, arrays: Mapping[Place, Array]) -> None:
+        self._call, self._source, self.threads = call, source, call.threads
+        self._ends = {p: arrays[p].reshape(-1).view(np.uint8) for p in (source, ("out", 0))}
+
+    def __call__(self) -> int:
+        np.copyto(self._ends["out", 0], self._ends[self._source])
+        return self._call()
+
+    def rebind(self, place: Place, array: Array) -> None:
+        """Let the operand or the result be another array of the same type."""
+        if place in self._ends:
+            self._ends[place] = array.reshape(-1).view(np.uint8)
+        self._call.rebind(place, array)
+
+    def forget(self, place: Place) -> None:
+        """See Execution."""
+        self._call.forget(place)
+
+
+def address(array: Array) -> int:
+    """Where an array begins."""
+    return int(array.__array_interface__["data"][0])
+
+
+def checked_bytes(described: int, array: Array, place: Place) -> int:
+    """The bytes from the beginning of an array that a primitive touches; PlanError where it does not have so many. It
+    may be a part of a larger array, so that its rows lie apart."""
+    needed, held = nbytes(described), int(array.nbytes)
+    if array.size and not array.flags.c_contiguous:  # also one whose elements are all at one place
+        held = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)) + array.itemsize
+    if needed > held:
+        needed = extent(described)
+        if needed > held:
+            raise too_short(place, array, needed)
+    return needed
+
+
+def too_short(place: Place, array: Array, needed: int) -> PlanError:
+    """The error for an array behind whose end a primitive would read or write."""
+    return PlanError(f"{place[0]} {place[1]} has {array.nbytes} bytes, and oneDNN would touch {needed}")
+
+
+Bound = Execution | Summing
+
+
+def bind(
+    descriptor: Descriptor,
+    arrays: Mapping[Place, Array],
+    scratch: Array | None,
+    shared: dict[Place, Handle] | None = None,
+) -> Bound:
+    """The call of a primitive over these buffers. `shared` keeps the memory of each place for several calls that see it
+    alike, so that all of them move when it does."""
+    with threads(descriptor.threads):
+        made = api.create("primitive_create", descriptor.handle.value)
+    primitive = Handle(made, "primitive_destroy")
+    draft = descriptor.draft
+    memories: dict[Place, list[Handle]] = {}
+    needed: dict[Place, int] = {}
+    rows: list[tuple[int, int]] = []
+    given = _given(draft)
+    arrays = {**arrays, **given}
+    for operand in (o for place in draft.places for o in draft.at(place) if o.argument):
+        described = descriptor.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
+        whole = whole_of(operand.memory)
+        bytes_ = checked_bytes(described if whole is None else whole, arrays[operand.place], operand.place)
+        needed[operand.place] = max(needed.get(operand.place, 0), bytes_)
+        begin = address(arrays[operand.place])
+        memory = None if shared is None else shared.get(operand.place)
+        if memory is None:
+            memory = Handle(api.create("memory_create", described, api.engine(), begin), "memory_destroy")
+        if shared is not None:
+            shared[operand.place] = memory
+        memories.setdefault(operand.place, []).append(memory)
+        rows.append((operand.argument, memory.value))
+    if descriptor.scratch:
+        assert scratch is not None
+        described = descriptor.memory(api.SCRATCHPAD)
+        checked_bytes(described, scratch, ("scratch", 0))
+        memory = Handle(api.create("memory_create", described, api.engine(), address(scratch)), "memory_destroy")
+        memories[("scratch", 0)] = [memory]
+        rows.append((api.SCRATCHPAD, memory.value))
+    table = (api.Argument * len(rows))(*(api.Argument(*row) for row in rows))
+    call = Execution(*api.execution(primitive.value, len(rows), ctypes.addressof(table), descriptor.short))
+    call.memories, call.needed, call.kept = memories, needed, (primitive, table, descriptor, given)
+    call.threads, call.asks = descriptor.threads, draft.kind not in PRODUCTS
+    summed = draft.summed
+    if summed is not None and address(arrays[summed]) != address(arrays["out", 0]):
+        return Summing(call, summed, arrays)
+    return call
+
+
+def whole_of(memory: Memory) -> int | None:
+    """The descriptor of what a memory is a part of, if it is one."""
+    return None if memory.inside is None else replace(memory, dims=memory.inside[0], inside=None).handle.value
+
+
+def _given(draft: Draft) -> dict[Place, Array]:
+    """Arrays of the values that the draft itself holds."""
+    made: dict[Place, Array] = {}
+    for operand in (o for place in draft.places for o in draft.at(place) if o.value):
+        made[operand.place] = aligned_empty(len(operand.value))
+        made[operand.place][...] = np.frombuffer(operand.value, np.uint8)
+    return made
+
+
+def repacked(array: Array, source: Memory, target: int) -> Array:
+    """The bytes of a contiguous array that `source` describes, in the layout that a descriptor has."""
+    packed = aligned_empty(nbytes(target))
+    if status := reordering((source.handle.value, array), (target, packed))():
+        raise failed(status)
+    return packed
+
+
+def reorder(source: int, target: int) -> Handle:
+    """The primitive descriptor of a copy between two descriptors; Refused where oneDNN has none."""
+    e, attributes = api.engine(), _attributes(Attributes())
+    return Handle(api.create("reorder", source, e, target, e, attributes.value), "primitive_desc_destroy")
+
+
+def reordering(source: tuple[int, Array], target: tuple[int, Array]) -> Execution:
+    """The call that copies one array into another of the same elements; each beside its descriptor. They are
+    ("in", 0) and ("out", 0) of the call."""
+    ends = {("in", 0): source, ("out", 0): target}
+    needed = {place: checked_bytes(*end, place) for place, end in ends.items()}
+    e, handle = api.engine(), reorder(source[0], target[0])
+    held = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
+    workspace = aligned_empty(nbytes(held) if held else 0)
+    primitive = Handle(api.create("primitive_create", handle.value), "primitive_destroy")
+    sides = [(api.SRC, *source), (api.DST, *target)]
+    sides += [(api.SCRATCHPAD, held, workspace)] if workspace.size else []
+    memories = [Handle(api.create("memory_create", d, e, address(a)), "memory_destroy") for _, d, a in sides]
+    table = (api.Argument * len(sides))(*(api.Argument(s[0], m.value) for s, m in zip(sides, memories, strict=True)))
+    call = Execution(*api.execution(primitive.value, len(sides), ctypes.addressof(table)))
+    call.memories = {("in", 0): memories[:1], ("out", 0): memories[1:2], ("scratch", 0): memories[2:]}
+    call.needed = needed
+    call.kept = (primitive, table, handle, workspace)
+    return call

@@ -1,0 +1,297 @@
+"""Convolutions of 8-bit numbers: QLinearConv, also followed by a sum, and ConvInteger.
+
+oneDNN adds up products of 8-bit numbers in int32; the bias is added to the sums, which are then multiplied by a scale
+for each filter, rounded to the nearest even and moved by the zero point, each as ONNX says and in its order.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_attributes_quantization.html
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from ....ops import OPS, DType, Tensor, Type
+from ....ops.core.fused import ABSENT, PREVIOUS
+from ....ops.dataclasses import dataclass, field
+from ....ops.nn.windows import known, windows
+from ....ops.quantization.quantize import int_range
+from ....ops.types import Array
+from ...compile.kernel import Choice, Declined, KernelRequest, anchor
+from ...ir.graph import Node
+from .api import ATTR_SCALES, ATTR_ZERO_POINTS, BIAS, DST, SRC, WEIGHTS, Refused
+from .kernel import OneDnn, channels_last, constant
+from .library import library
+from .memory import Memory
+from .postops import Link
+from .primitive import Attributes, Draft, Operand, PostOp
+
+MICROSOFT: Final = "com.microsoft"
+BYTES: Final = (DType.UINT8, DType.INT8)
+EXACT: Final = 1 << 24  # float32 holds every whole number up to here
+
+
+class Quantised(OneDnn):
+    """Kernels whose scales and zero points are constants of the step."""
+
+    def serves(self, node: Node) -> bool:
+        domain, op = anchor(node)
+        return domain in ("", MICROSOFT) and op in self.ops
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        choice = super().select(ask)
+        if isinstance(choice, Choice):
+            for i, t in enumerate(ask.inputs):
+                kinds = {o.memory.dtype for draft in choice.primitives for o in draft.at(("in", i))}
+                if isinstance(t, Tensor) and kinds - {t.dtype} and not (choice.layouts and choice.layouts[i]):
+                    return Declined(f"{t.dtype} weights are read as they are")
+        return choice
+
+    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+        """Weights counted from 128 are moved to the signed numbers that oneDNN multiplies with."""
+        known = ask.inputs[index]
+        assert isinstance(known, Tensor)
+        if known.dtype is DType.UINT8:
+            array = (np.asarray(array) ^ np.uint8(128)).view(np.int8)
+        return super().pack(ask, choice, index, array)
+
+
+@dataclass(slots=True)
+class QuantizedParts:
+    """Scales, zero points and other values that a draft holds itself."""
+
+    operands: list[Operand] = field(default_factory=list[Operand])
+    scales: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    zeros: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    def value(self, argument: int, values: Any, dtype: DType = DType.FLOAT, dims: tuple[int, ...] = ()) -> None:
+        """An argument with these elements, as a list unless `dims` says otherwise."""
+        flat = np.ascontiguousarray(values, dtype.numpy).reshape(-1)
+        memory = Memory(dims or flat.shape, dtype)
+        self.operands.append(Operand(argument, ("given", argument), memory, value=flat.tobytes()))
+
+    def scale(self, argument: int, values: Any, mask: int = 0) -> None:
+        """The scale of an argument: one, or one for each entry of the axes in the mask."""
+        found = np.asarray(values, np.float32).reshape(-1)
+        if found.size > 1 or found[0] != 1:
+            self.value(ATTR_SCALES | argument, found)
+            self.scales.append((argument, mask if found.size > 1 else 0))
+
+    def zero(self, argument: int, value: int) -> None:
+        """The zero point of an argument."""
+        if value:
+            self.value(ATTR_ZERO_POINTS | argument, value, DType.INT32)
+            self.zeros.append((argument, 0))
+
+    def attributes(self, post: tuple[PostOp, ...] = ()) -> Attributes:
+        """The attributes that announce them."""
+        return Attributes(post, scales=tuple(self.scales), zero_points=tuple(self.zeros))
+
+
+def attr(link: Link, name: str) -> Any:
+    """An attribute of a link, its default included."""
+    record = OPS.get(("", link.op)) or OPS[MICROSOFT, link.op]
+    return link.attrs.get(name, record.attrs.get(name))
+
+
+def values(ask: KernelRequest, at: int) -> Array:
+    """The elements of a constant; Refused where they are not known."""
+    found = ask.inputs[at] if ask.constant(at) else None
+    if not isinstance(found, Tensor) or found.value is None:
+        raise Refused("a scale, a zero point or a bias is no constant")
+    return np.asarray(found.value)
+
+
+def scale_of(ask: KernelRequest, at: int) -> np.float32:
+    """A scale for the whole tensor; Refused for another."""
+    found = values(ask, at)
+    if found.size != 1 or not np.isfinite(found).all() or found.reshape(()) <= 0:
+        raise Refused("a scale is not one positive number")
+    return np.float32(found.reshape(()))
+
+
+def zero_of(ask: KernelRequest, at: int) -> int:
+    """A zero point for the whole tensor, 0 where absent; Refused for several different ones."""
+    if at == ABSENT:
+        return 0
+    found = np.unique(values(ask, at))
+    if found.size != 1:
+        raise Refused("there are several zero points")
+    return int(found[0])
+
+
+def tensors(ask: KernelRequest, at: Sequence[int], dtypes: Sequence[DType]) -> list[Tensor]:
+    """Operands of one of the types; Refused for others."""
+    found = [ask.inputs[i] for i in at]
+    made = [t for t in found if isinstance(t, Tensor) and t.dtype in dtypes]
+    if len(made) < len(found):
+        raise Refused(f"operands are {', '.join(map(str, found))}")
+    return made
+
+
+def whole_products() -> None:
+    """Refused where sums of two products pass through 16 bits, which they may overflow."""
+    found = library()
+    if found is None or not any(word in found.isa for word in ("vnni", "bf16", "fp16", "amx")):
+        raise Refused("without VNNI, sums of products of 8-bit numbers may saturate")
+
+
+def output(ask: KernelRequest, dtypes: Sequence[DType]) -> Tensor:
+    """The type of the one output; Refused for another."""
+    found = ask.outputs[0]
+    if len(ask.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in dtypes:
+        raise Refused(f"the results are {', '.join(map(str, ask.outputs))}")
+    return found
+
+
+class QLinearConv(Quantised):
+    """QLinearConv of one to three spatial axes, grouped and depthwise too; a QLinearAdd may follow."""
+
+    name = "onednn.qlinear_conv"
+    ops = frozenset({"QLinearConv"})
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """Channels-last, then row-major."""
+        link = links[0]
+        x, w = tensors(ask, (link.operands[0], link.operands[3]), BYTES)
+        y = output(ask, BYTES)
+        parts, zero = QuantizedParts(), zero_of(ask, link.operands[7])
+        steps = _counted(ask, link, x, w, parts)
+        if len(links) == 1:
+            steps = (*steps, *rounded(zero))
+            parts.zero(DST, zero)
+        for layout in (channels_last(len(x.sizes)), ""):
+            own = QuantizedParts(list(parts.operands), list(parts.scales), list(parts.zeros))
+            post = _residual(ask, links[1:], zero, y, layout, own) if len(links) > 1 else ()
+            yield convolution(ask, link, (0, 3), y, layout, own, (*steps, *post))
+
+
+def _counted(ask: KernelRequest, link: Link, x: Tensor, w: Tensor, parts: QuantizedParts) -> tuple[PostOp, ...]:
+    """Sums, with the bias in their own units, in steps of the result: one product of float32 as ONNX says."""
+    at = link.operands
+    scales = values(ask, at[4]).astype(np.float32).reshape(-1)
+    if scales.size not in (1, w.sizes[0]) or not np.isfinite(scales).all():
+        raise Refused(f"{scales.size} scales for {w.sizes[0]} filters")
+    parts.zero(SRC, zero_of(ask, at[2]))
+    if link.operand(8) != ABSENT:
+        parts.value(BIAS, values(ask, link.operand(8)), DType.INT32, (w.sizes[0],))
+    if zero_of(ask, at[5]) != (128 if w.dtype is DType.UINT8 else 0):
+        raise Refused("weights have a zero point")
+    factor = scale_of(ask, at[1]) * scales / scale_of(ask, at[6])
+    return times(factor, (1, -1, *(1,) * (len(x.sizes) - 2)))
+
+
+def times(factor: Array, dims: tuple[int, ...]) -> tuple[PostOp, ...]:
+    """The post-op that multiplies by one number, or by one for each entry of the axis that `dims` marks with -1."""
+    if factor.size == 1:
+        return (PostOp("eltwise_linear", float(factor.reshape(())), 0.0),)
+    memory = Memory(tuple(factor.size if d < 0 else d for d in dims), DType.FLOAT)
+    return (PostOp("binary_mul", other=memory, place=("given", 0), value=factor.astype(np.float32).tobytes()),)
+
+
+def rounded(zero: int) -> tuple[PostOp, ...]:
+    """Rounding before an odd zero point is added, after which ties would fall the other way."""
+    return (PostOp("eltwise_round"),) if zero else ()
+
+
+def _residual(
+    ask: KernelRequest, links: tuple[Link, ...], zero: int, y: Tensor, layout: str, parts: QuantizedParts
+) -> tuple[PostOp, ...]:
+    """QLinearAdd as post-ops: the result of the convolution is rounded to its own steps all the same, in registers."""
+    link = links[0]
+    if len(links) > 1 or link.op != "QLinearAdd" or link.operand(0) == link.operand(3):
+        raise Refused(f"{', '.join(n.op for n in links)} is no post-op")
+    first = link.operands[0] == PREVIOUS
+    mine, theirs = (link.operands[:3], link.operands[3:6]) if first else (link.operands[3:6], link.operands[:3])
+    (other,) = tensors(ask, theirs[:1], BYTES)
+    if other.sizes != y.sizes or PREVIOUS in theirs:
+        raise Refused("an operand of the sum is widened")
+    own, beside, made = scale_of(ask, mine[1]), scale_of(ask, theirs[1]), scale_of(ask, link.operands[6])
+    own_zero, beside_zero = zero_of(ask, mine[2]), zero_of(ask, theirs[2])
+    low, high = int_range(y.dtype)
+    parts.scale(DST, made / beside)
+    parts.zero(DST, zero_of(ask, link.operand(7)))
+    steps = own / beside
+    return (
+        PostOp("eltwise_round"),
+        PostOp("eltwise_clip", low - zero, high - zero),
+        PostOp("eltwise_linear", float(steps), float((zero - own_zero) * steps - beside_zero)),
+        PostOp("binary_add", other=Memory(y.sizes, other.dtype, layout), place=("in", theirs[0]), layout=layout),
+    )
+
+
+def convolution(
+    ask: KernelRequest, link: Link, at: tuple[int, int], y: Tensor, layout: str, parts: QuantizedParts,
+    post: tuple[PostOp, ...],
+) -> Draft:  # fmt: skip
+    """The draft of a convolution whose image and weights are the operands `at`."""
+    whole_products()
+    x, w = tensors(ask, [link.operands[i] for i in at], BYTES)
+    if not 3 <= len(x.sizes) <= 5:
+        raise Refused(f"{len(x.sizes) - 2} spatial axes")
+    group, sizes = attr(link, "group"), w.sizes
+    if group > 1:
+        sizes = (group, sizes[0] // group, *sizes[1:])
+    names = ("strides", "dilations", "pads", "auto_pad")
+    found = known(windows(x.sizes[2:], w.sizes[2:], *(attr(link, n) for n in names)))
+    if any(n.out < 1 or min(n.before, n.after) < 0 for n in found):
+        raise Refused("there is no window, or a padding is negative")
+    columns = [(n.stride, n.dilation - 1, n.before, n.after) for n in found]
+    settings = ("convolution_direct", *zip(*columns, strict=True))
+    source = Operand(SRC, ("in", link.operands[at[0]]), Memory(x.sizes, x.dtype, layout), layout)
+    target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
+    weights = signed(ask, link.operands[at[1]], x, Memory(sizes, DType.INT8), bool(parts.zeros))
+    operands = (source, weights, *parts.operands, target)
+    return Draft("convolution_forward", operands, settings, parts.attributes(post))
+
+
+def signed(ask: KernelRequest, at: int, source: Tensor, memory: Memory, zero: bool) -> Operand:
+    """Weights as signed numbers. What a packed form holds beside them depends on the type and the zero point of the
+    operand that they are multiplied with."""
+    known = ask.inputs[at]
+    assert isinstance(known, Tensor)
+    if ask.constant(at):
+        form = f"{source.dtype}{'z' if zero else ''}"
+        return Operand(WEIGHTS, ("in", at), memory.any(), form, source=memory)
+    if known.dtype is not DType.INT8:
+        raise Refused("weights of uint8 are no constant")
+    return constant(ask, WEIGHTS, at, memory)
+
+
+def largest_sum(w: Type | None) -> float:
+    """How large a sum of products with the weights of one filter may be."""
+    if not isinstance(w, Tensor) or not w.static:
+        return math.inf
+    if w.value is None:
+        return 255.0 * 255 * math.prod(w.sizes[1:])
+    apart = np.abs(np.asarray(w.value).astype(np.int64) - (128 if w.dtype is DType.UINT8 else 0))
+    return 255.0 * float(apart.reshape(w.sizes[0], -1).sum(1).max(initial=0))
+
+
+class ConvInteger(Quantised):
+    """ConvInteger: the sums themselves. They pass through float32, so that they have to fit there."""
+
+    name = "onednn.conv_integer"
+    ops = frozenset({"ConvInteger"})
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        if largest_sum(ask.inputs[1]) >= EXACT:
+            return Declined("sums may be larger than float32 holds exactly")
+        return super().select(ask)
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """Channels-last, then row-major."""
+        if len(links) > 1:
+            raise Refused(f"{links[1].op} is no post-op")
+        link = links[0]
+        (w,) = tensors(ask, link.operands[1:2], BYTES)
+        if zero_of(ask, link.operand(3)) != (128 if w.dtype is DType.UINT8 else 0):
+            raise Refused("weights have a zero point")
+        y = output(ask, (DType.INT32,))
+        for layout in (channels_last(len(w.sizes)), ""):
+            parts = QuantizedParts()
+            parts.zero(SRC, zero_of(ask, link.operand(2)))
+            yield convolution(ask, link, (0, 1), y, layout, parts, ())

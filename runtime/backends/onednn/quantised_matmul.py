@@ -1,0 +1,211 @@
+"""Products of 8-bit matrices: QLinearMatMul, QGemm of com.microsoft, MatMulInteger; and MatMulNBits.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_matmul.html
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ....ops import DType, Tensor, Type
+from ....ops.contrib.weights import dense_weights
+from ....ops.core.fused import ABSENT
+from ....ops.types import Array
+from ...compile.kernel import Choice, Declined, KernelRequest
+from ...digests import blake2b
+from .api import BIAS, DST, SRC, WEIGHTS, Refused
+from .kernel import OneDnn
+from .memory import Memory
+from .postops import Link, chain
+from .primitive import Draft, Operand
+from .quantised import (
+    BYTES,
+    EXACT,
+    Quantised,
+    QuantizedParts,
+    attr,
+    output,
+    rounded,
+    scale_of,
+    signed,
+    tensors,
+    times,
+    values,
+    whole_products,
+    zero_of,
+)  # fmt: skip
+
+
+class QLinearMatMul(Quantised):
+    """QLinearMatMul with one scale for the left operand, and one or one for each column for the right one."""
+
+    name = "onednn.qlinear_matmul"
+    ops = frozenset({"QLinearMatMul"})
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """One product."""
+        (link,) = _alone(links)
+        at = link.operands
+        a, b = tensors(ask, (at[0], at[3]), BYTES)
+        y, parts = output(ask, BYTES), QuantizedParts()
+        factor = scale_of(ask, at[1]) * _columns(ask, at[4], b.sizes[-1]) / scale_of(ask, at[6])
+        _zeros(ask, parts, at[2], (b, at[5]))
+        parts.zero(DST, zero_of(ask, at[7]))
+        yield product(ask, (at[0], a, 0), (at[3], b, 0), y, parts, factor)
+
+
+class MatMulInteger(Quantised):
+    """MatMulInteger: the sums themselves."""
+
+    name = "onednn.matmul_integer"
+    ops = frozenset({"MatMulInteger"})
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        if columns_sum(ask.inputs[1]) >= EXACT:
+            return Declined("sums may be larger than float32 holds exactly")
+        return super().select(ask)
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """One product."""
+        (link,) = _alone(links)
+        a, b = tensors(ask, link.operands[:2], BYTES)
+        y, parts = output(ask, (DType.INT32,)), QuantizedParts()
+        _zeros(ask, parts, link.operand(2), (b, link.operand(3)))
+        one = np.ones(1, np.float32)
+        yield product(ask, (link.operands[0], a, 0), (link.operands[1], b, 0), y, parts, one)
+
+
+class QGemm(Quantised):
+    """QGemm of com.microsoft: quantised again or left as float32."""
+
+    name = "onednn.qgemm"
+    ops = frozenset({"QGemm"})
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """One product, scaled, plus C in steps of it."""
+        (link,) = _alone(links)
+        at = link.operands
+        a, b = tensors(ask, (at[0], at[3]), BYTES)
+        y, parts = output(ask, (*BYTES, DType.FLOAT)), QuantizedParts()
+        turned = attr(link, "transB")
+        factor = np.float32(attr(link, "alpha")) * scale_of(ask, at[1]) * _columns(ask, at[4], y.sizes[1])
+        if link.operand(7) != ABSENT:
+            factor = factor / scale_of(ask, at[7])
+            parts.zero(DST, zero_of(ask, link.operand(8)))
+        _zeros(ask, parts, at[2], (b, at[5]))
+        if link.operand(6) != ABSENT:
+            c = values(ask, at[6])
+            if c.size not in (1, y.sizes[1]) or (c.ndim == 2 and c.shape[0] != 1):
+                raise Refused("C differs from row to row")
+            parts.value(BIAS, np.broadcast_to(c, (1, y.sizes[1])), DType.INT32, (1, y.sizes[1]))
+        yield product(ask, (at[0], a, attr(link, "transA")), (at[3], b, turned), y, parts, factor)
+
+
+def _alone(links: tuple[Link, ...]) -> tuple[Link, ...]:
+    if len(links) > 1:
+        raise Refused(f"{links[1].op} is no post-op")
+    return links
+
+
+def _columns(ask: KernelRequest, at: int, count: int) -> Array:
+    """Scales of the right operand; Refused if they are neither one nor one for each column."""
+    found = values(ask, at).astype(np.float32)
+    if found.size not in (1, count) or found.ndim > 1 or not np.isfinite(found).all():
+        raise Refused(f"scales of shape {found.shape} for {count} columns")
+    return found.reshape(-1)
+
+
+def _zeros(ask: KernelRequest, parts: QuantizedParts, left: int, right: tuple[Tensor, int]) -> None:
+    """Zero points of both operands; that of the right one is counted as its numbers are, from 128 if unsigned."""
+    parts.zero(SRC, zero_of(ask, left))
+    zero = zero_of(ask, right[1]) - (128 if right[0].dtype is DType.UINT8 else 0)
+    parts.zero(WEIGHTS, zero)
+
+
+def columns_sum(b: Type | None) -> float:
+    """How large a sum of products with one column may be."""
+    if not isinstance(b, Tensor) or not b.static or len(b.sizes) < 2:
+        return math.inf
+    if b.value is None:
+        return 255.0 * 255 * b.sizes[-2]
+    apart = np.abs(np.asarray(b.value).astype(np.int64) - (128 if b.dtype is DType.UINT8 else 0))
+    return 255.0 * float(apart.sum(-2).max(initial=0))
+
+
+def product(
+    ask: KernelRequest,
+    left: tuple[int, Tensor, int],
+    right: tuple[int, Tensor, int],
+    y: Tensor,
+    parts: QuantizedParts,
+    factor: Array,
+) -> Draft:
+    """The draft of a product. Operands are (place, type, transposed); `factor` is one or one for each column."""
+    whole_products()
+    (at, a, turned), (beside, b, around) = left, right
+    if min(len(a.sizes), len(b.sizes)) < 2:
+        raise Refused("an operand is a vector")
+    flat = len(b.sizes) == 2 and not turned
+    rank = 2 if flat or turned else len(y.sizes)
+    target = (math.prod(y.sizes[:-1]), y.sizes[-1]) if flat else y.sizes
+    rows = (math.prod(a.sizes[:-1]), a.sizes[-1]) if flat else a.sizes
+    post = times(factor, (*(1,) * (rank - 1), -1)) if factor.size > 1 or factor[0] != 1 else ()
+    post += rounded(next((1 for argument, _ in parts.zeros if argument == DST), 0))
+    source = Operand(SRC, ("in", at), _matrix(rows, a.dtype, turned, rank))
+    weights = signed(ask, beside, a, _matrix(b.sizes, DType.INT8, around, rank), bool(parts.zeros))
+    made = Operand(DST, ("out", 0), Memory(target, y.dtype))
+    return Draft("matmul", (source, weights, *parts.operands, made), attributes=parts.attributes(post))
+
+
+def _matrix(sizes: tuple[int, ...], dtype: DType, transposed: int, rank: int) -> Memory:
+    sizes = (1,) * (rank - len(sizes)) + sizes
+    if not transposed:
+        return Memory(sizes, dtype)
+    rows, columns = sizes
+    return Memory((columns, rows), dtype, strides=(1, columns))
+
+
+class MatMulNBits(Quantised):
+    """MatMulNBits of com.microsoft: the weights are unpacked once, into float32 as oneDNN lays it out.
+
+    It has no product with a scale for each block. Float32 costs the memory of unquantised weights and is exact.
+    """
+
+    name = "onednn.matmul_n_bits"
+    ops = frozenset({"MatMulNBits"})
+
+    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+        """One product of all rows."""
+        (link,) = _alone(links)
+        output(ask, (DType.FLOAT,))
+        (a,), parts = tensors(ask, link.operands[:1], (DType.FLOAT,)), QuantizedParts()
+        if not ask.constant(link.operands[1]):
+            raise Refused("the weights are no constant")
+        K, N = attr(link, "K"), attr(link, "N")
+        rows = math.prod(a.sizes[:-1])
+        source = Operand(SRC, ("in", link.operands[0]), Memory((rows, K), DType.FLOAT))
+        dense = Memory((K, N), DType.FLOAT)
+        # the form depends on scales and zero points too, which others with the same bits may have otherwise
+        beside = [values(ask, i) for i in link.operands[2:5] if i != ABSENT]
+        form = blake2b(b"".join(p.tobytes() for p in beside), digest_size=8).hexdigest()
+        weights = Operand(WEIGHTS, ("in", link.operands[1]), dense.any(), f"dense{form}", source=dense)
+        if link.operand(5) != ABSENT:
+            bias = values(ask, link.operand(5)).astype(np.float32)
+            parts.value(BIAS, bias, dims=(1, N))
+        target = Operand(DST, ("out", 0), Memory((rows, N), DType.FLOAT))
+        attributes = replace(parts.attributes(), math=ask.target.math)
+        yield Draft("matmul", (source, weights, *parts.operands, target), attributes=attributes)
+
+    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+        """The numbers that the bits stand for."""
+        (link,) = chain(ask.node)
+        at = [link.operand(i) for i in range(2, 5)]
+        scales, zeros, order = (None if i == ABSENT else values(ask, i) for i in at)
+        assert scales is not None
+        numbers = {n: attr(link, n) for n in ("K", "N", "bits", "block_size")}
+        dense = dense_weights(np.asarray(array), scales, zeros, order, **numbers)
+        return OneDnn.pack(self, ask, choice, index, np.ascontiguousarray(dense.T))

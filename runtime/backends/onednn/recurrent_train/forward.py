@@ -1,0 +1,91 @@
+"""Forward while training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..api import Refused
+from ..primitive import Draft
+from .layer import F32, Layer, Space, matrix, product
+from .run import Do, RecurrentPlan, Run, copied
+
+
+class Forward(Run):
+    """Forward, with what is kept. `gates` counts the rows of weights for each hidden unit; `widths` are those of what
+    is kept, by name."""
+
+    gates: ClassVar[int]
+    widths: ClassVar[Mapping[str, int]] = {}
+
+    @classmethod
+    def plan(cls, layer: Layer, drafts: Mapping[str, Draft]) -> RecurrentPlan:
+        """As for every run. What is kept is written as the steps run, so that all of it must be wanted."""
+        if not {"Y", *cls.widths} <= layer.wanted:
+            raise Refused("what is kept is not wanted")
+        return super().plan(layer, drafts)
+
+    @staticmethod
+    def inputs(layer: Layer, width: int) -> Draft:
+        """The product with the inputs, for gates of so many numbers for each hidden unit."""
+        rows, columns = layer.batch if layer.parted else layer.rows, width * layer.hidden
+        weights = matrix(layer.inputs, columns, layer.dtype).any()
+        return product(matrix(rows, layer.inputs, layer.dtype), weights, matrix(rows, columns), bias=True)
+
+    @classmethod
+    def needs(cls, layer: Layer) -> dict[str, Space]:
+        """Biases, and in float32 what is kept, the state and what it begins with, where the tensors are in another
+        type."""
+        spaces: dict[str, Space] = {"bias": (F32, (2 * cls.gates * layer.hidden,)), "temporary": layer.step()}
+        if not layer.exact:
+            spaces |= {f"wide {name}": layer.all_steps(width) for name, width in cls.widths.items()}
+            spaces |= {f"wide {name}": layer.step() for name in ("Y", "initial_h", "initial_c")}
+        return spaces
+
+    def biases(self, d: int, apart: int = 0) -> list[Do]:
+        """Adds the two biases in float32, into the first half of their place; those of the last `apart` gates stay."""
+        both, given = self.space["bias"], self.given("B", d)
+        if given is None:
+            return [partial(both.fill, 0)]
+        half, end = both.size // 2, both.size // 2 - apart * self.layer.hidden
+        return [copied(both, given), partial(np.add, both[:end], both[half : half + end], both[:end])]
+
+    def kept(self, name: str, d: int, last: list[Do]) -> Any:
+        """Where the steps write what is kept, in float32: [steps, batch, ...]."""
+        target = self.arrays[name][:, d]
+        if self.layer.exact:
+            return target
+        wide = self.space[f"wide {name}"]
+        last.append(self.move(wide, target))
+        return wide
+
+    def wide(self, name: str, d: int, first: list[Do]) -> Any:
+        """The state before the first step, in float32."""
+        if self.layer.exact:
+            return self.state(name, d)
+        first.append(copied(self.space[f"wide {name}"], self.state(name, d)))
+        return self.space[f"wide {name}"]
+
+    def shown(self, t: int, d: int) -> tuple[Any, list[Do]]:
+        """Where a step writes its output in float32, and what must be done then."""
+        target = self.arrays["Y"][t, d]
+        return (target, []) if self.layer.exact else (self.space["wide Y"], [self.move(self.space["wide Y"], target)])
+
+    def enter(self, d: int, begin: int, end: int, out: Any) -> list[Do]:
+        """The products of the inputs for gates `begin` to `end`, into [steps, batch, ...]."""
+        h, X = self.layer.hidden, self.arrays["X"]
+        rows = slice(begin * h, end * h)
+        bias, weights = self.space["bias"][rows], self.space["W"]
+        at: Iterable[int | slice] = range(self.layer.steps) if self.layer.parted else (slice(None),)
+        made = [(t, self.call("inputs", X[t], weights, out[t], bias=bias)) for t in at]
+        self.of_input += [(call, "a", t) for t, call in made]
+        return [self.lay("W", self.arrays["W"][d][rows], turned=True), *(call for _, call in made)]
+
+    def ends(self, d: int, sources: Mapping[str, str]) -> list[Do]:
+        """Copies the last states from what is kept of all steps."""
+        at = self.layer.order(d)[-1]
+        wanted = [(self.given(name, d), self.arrays[source]) for name, source in sources.items()]
+        return [copied(out, kept[at, d]) for out, kept in wanted if out is not None]

@@ -1,0 +1,130 @@
+"""LSTM while training, forward and back through time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from ....compile.kernel import KernelArgs
+from ..primitive import Draft, PostOp
+from .backward import Backward, Part
+from .forward import Forward
+from .layer import SUM, Layer, Space, binary, matrix, product, usual
+from .run import Do, RecurrentPlan, Stepwise, alone, gate_after_gate
+
+ACTIVATIONS = ("sigmoid", "tanh", "tanh")
+
+
+class LstmForward(Forward):
+    """One product makes all four gates: the candidate g is a sigmoid too, as tanh(x) = 2 sigmoid(2 x) - 1."""
+
+    gates = 4
+    widths: ClassVar = {"gates": 4, "cells": 1}
+    packs: ClassVar = {"W": "inputs", "R": "states"}
+
+    @classmethod
+    def drafts(cls, layer: Layer) -> Mapping[str, Draft]:
+        usual(layer, *ACTIVATIONS)
+        n, h, dtype = layer.batch, layer.hidden, layer.dtype
+        scale, shift = binary("mul", "scale", 1, 4 * h), binary("add", "shift", 1, 4 * h)
+        post = SUM, scale, PostOp("eltwise_logistic"), scale, shift
+        states = product(matrix(n, h, dtype), matrix(h, 4 * h, dtype).any(), matrix(n, 4 * h), *post)
+        return {"inputs": cls.inputs(layer, 4), "states": states}
+
+    def __init__(self, plan: RecurrentPlan, work: KernelArgs) -> None:
+        rows = ([1, 1, 1, 2], [0, 0, 0, -1])
+        self._columns = [np.repeat(np.array(x, np.float32), plan.layer.hidden) for x in rows]
+        super().__init__(plan, work)
+
+    def way(self, d: int) -> Sequence[Do]:
+        layer, arrays, temporary = self.layer, self.arrays, self.space["temporary"]
+        calls, last = self.biases(d), list[Do]()
+        gates, cells = (self.kept(name, d, last) for name in self.widths)
+        calls += [self.lay("R", arrays["R"][d], turned=True), *self.enter(d, 0, 4, gates)]
+        scale, shift = self._columns
+        h, c = self.state("initial_h", d), self.wide("initial_c", d, calls)
+        for t in layer.order(d):
+            z, cell, (y, shows) = gates[t], cells[t], self.shown(t, d)
+            i, o, f, g = gate_after_gate(z, 4)
+            calls += [
+                self.call("states", h, self.space["R"], z, scale=scale, shift=shift),
+                partial(np.multiply, i, g, temporary),
+                partial(np.multiply, f, c, cell),
+                partial(np.add, cell, temporary, cell),
+                partial(np.tanh, cell, temporary),
+                partial(np.multiply, o, temporary, y),
+                *shows,
+            ]
+            h, c = arrays["Y"][t, d], cell
+        return [*calls, *last, *self.ends(d, {"Y_h": "Y", "Y_c": "cells"})]
+
+
+class LstmBackward(Backward):
+    """A span's "slopes" say how much of the cell's gradient reaches the weighted sums of i, f and g, and of the
+    output's that of o; "reached" how much of the output's reaches the cell."""
+
+    gates = 4
+    packs: ClassVar = {"R": "step"}
+
+    @classmethod
+    def parts(cls, layer: Layer) -> Sequence[Part]:
+        return (Part(0, 4, "dz", "dz", "before Y"),)
+
+    @classmethod
+    def drafts(cls, layer: Layer) -> Mapping[str, Draft]:
+        usual(layer, *ACTIVATIONS)
+        n, h, dtype = layer.batch, layer.hidden, layer.dtype
+        step = product(matrix(n, 4 * h, dtype), matrix(4 * h, h, dtype).any(), matrix(n, h))
+        return {"step": step, **cls.after(layer)}
+
+    @classmethod
+    def needs(cls, layer: Layer) -> dict[str, Space]:
+        spaces = cls.held(layer, {"gates": 4, "cells": 1, "dY": 1})
+        spaces |= {"dc": layer.step(), "before cells": layer.span()}
+        return spaces | {"slopes": layer.apart(4), "reached": layer.apart()}
+
+    def way(self, d: int) -> Sequence[Do]:
+        a, space = self.arrays, self.space
+        dh, dc, temporary, dz = (space[name] for name in ("dh", "dc", "temporary", "dz"))
+        calls = [*self.begin(d, {"dY_h": "dh", "dY_c": "dc"}), self.lay("R", a["R"][d])]
+        for span in self.spans(d):
+            i, o, f, g = self.load("gates", gate_after_gate(a["gates"][span.steps, d], 4), calls)
+            cells, arrivals = self.load("cells", a["cells"][span.steps, d], calls), self.arriving(span, calls)
+            states, before = (space[f"before {name}"][: span.count] for name in ("Y", "cells"))
+            slopes, (reached,) = (self.some(name, span.count) for name in ("slopes", "reached"))
+            of_i, of_o, of_f, of_g = slopes
+            calls += [
+                *self.before("Y", "initial_h", span, states),
+                *self.before("cells", "initial_c", span, before),
+            ]
+            made = [
+                self.slope("logistic", g, i, of_i),
+                self.slope("logistic", before, f, of_f),
+                self.slope("tanh", i, g, of_g),
+                partial(np.tanh, cells, of_o),
+                self.slope("tanh", o, of_o, reached),
+                self.slope("logistic", of_o, o, of_o),
+            ]
+            calls.append(partial(alone, made))
+            for k in span.turns:
+                gradients, stores = self.store("dz", k)
+                calls += [
+                    *arrivals[k],
+                    partial(np.multiply, dh, reached[k], temporary),
+                    partial(np.add, dc, temporary, dc),
+                    partial(np.multiply, dc, of_i[k], gradients[0]),
+                    partial(np.multiply, dh, of_o[k], gradients[1]),
+                    partial(np.multiply, dc, slopes[2:, k], gradients[2:]),
+                    partial(np.multiply, dc, f[k], dc),
+                    *stores,
+                    self.call("step", dz[k], space["R"], dh),
+                ]
+            calls += self.gather(span)
+        return [*calls, *self.end(d, {"dinitial_h": "dh", "dinitial_c": "dc"})]
+
+
+TRAIN = Stepwise("onednn.lstm_train", "LSTMTrain", LstmForward)
+GRAD = Stepwise("onednn.lstm_grad", "LSTMGrad", LstmBackward)

@@ -1,0 +1,169 @@
+"""Reductions: sums, means, extremes and products along axes.
+
+https://oneapi-src.github.io/oneDNN/dev_guide_reduction.html. oneDNN is fast along the last axes; with others behind,
+the reduced ones are the window of a pooling of images whose channels are those others, or a sum is a product with ones
+(exact where the sum is: counts stay whole). Axes that lie side by side are one, so that two primitives do for most
+tensors. The largest and the
+smallest are NumPy's (kernels/extremes.py): here infinities and NaN would be lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from ....ops import DType, Tensor
+from ....ops.core.fused import ABSENT
+from ....ops.layouts import channels_last, is_permutation, parse, row_major, usual
+from ...compile.kernel import KernelRequest
+from .api import DST, SRC, WEIGHTS, Refused
+from .frames import Frame, flat
+from .kernel import WORK, OneDnn, floats, result
+from .memory import Memory
+from .postops import Link, chain, post_ops
+from .primitive import Attributes, Draft, Operand, Place, PostOp
+
+# what is done to each element before, how they are combined, and what is done to the result
+REDUCTIONS = {
+    "ReduceSum": ("", "sum", ""),
+    "ReduceMean": ("", "mean", ""),
+    "ReduceProd": ("", "mul", ""),
+    "ReduceL1": ("eltwise_abs", "sum", ""),
+    "ReduceL2": ("eltwise_square", "sum", "eltwise_sqrt"),
+    "ReduceSumSquare": ("eltwise_square", "sum", ""),
+    "ReduceLogSum": ("", "sum", "eltwise_log"),
+    "GlobalAveragePool": ("", "mean", ""),  # where pooling is slow
+}
+POOLING = {"mean": "pooling_avg_exclude_padding"}
+
+
+class OneDnnReduce(OneDnn):
+    """A reduction along known axes, and what is done to its result."""
+
+    name = "onednn.reduce"
+    ops = frozenset(REDUCTIONS)
+    remembers = True
+
+    def plans(self, ask: KernelRequest) -> Iterator[tuple[Draft, ...]]:
+        """In the layout of the input, else row-major."""
+        links = chain(ask.node)
+        (x,) = floats(ask, links[0].operands[:1])
+        axes = _axes(ask, links[0], x)
+        if ask.node.op == "ReduceSumSquare":
+            from ..cpu.squares import declined  # imported where it is asked: see runtime/compile/lazy_kernel.py
+
+            if not declined(ask):
+                raise Refused("a dot product reads the operand once")
+        if not x.elements:
+            raise Refused("there are no elements")
+        if all(x.sizes[a] == 1 for a in axes):
+            yield (_single(ask, links, x),)
+            return
+        for layout in dict.fromkeys((usual(x.layout, x.sizes) if is_permutation(x.layout) else "", "")):
+            yield tuple(_drafts(ask, links, x, axes, layout))
+
+
+def _axes(ask: KernelRequest, link: Link, x: Tensor) -> frozenset[int]:
+    if link.op.startswith("Global"):
+        return frozenset(range(2, x.rank))
+    given: list[int] | None = None
+    if link.operand(1) != ABSENT:
+        known = ask.inputs[link.operand(1)]
+        given = known.ints() if isinstance(known, Tensor) else None
+        if given is None:
+            raise Refused("the axes are not known")
+    if not given:
+        given = [] if link.attr("noop_with_empty_axes") else list(range(x.rank))
+    return frozenset(a % x.rank for a in given)
+
+
+def _single(ask: KernelRequest, links: tuple[Link, ...], x: Tensor) -> Draft:
+    """Of one element: that itself, but for what is done before and after."""
+    before, _, after = REDUCTIONS[links[0].op]
+    y, sizes = result(ask), (1, x.elements or 1)
+    post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], flat(y.sizes, 0))
+    source = Operand(SRC, ("in", links[0].operands[0]), Memory(sizes, x.dtype))
+    target = Operand(DST, ("out", 0), Memory(sizes, y.dtype))
+    settings = (before, 0.0, 0.0) if before else ("eltwise_linear", 1.0, 0.0)
+    return Draft("eltwise_forward", (source, target), settings, Attributes(post))
+
+
+def _drafts(
+    ask: KernelRequest, links: tuple[Link, ...], x: Tensor, axes: frozenset[int], layout: str
+) -> Iterator[Draft]:
+    before, combine, after = REDUCTIONS[links[0].op]
+    y = result(ask)
+    order = parse(layout, x.rank)[0] if layout else tuple(range(x.rank))
+    groups = [(r, tuple(dims)) for r, dims in groupby([d for d in order if x.sizes[d] > 1], axes.__contains__)]
+    place: Place = ("in", links[0].operands[0])
+    dtype, shown, turn = x.dtype, layout, 0
+    if before:
+        if x.dtype is not DType.FLOAT:
+            raise Refused("what is done before would be rounded")
+        memory = Memory((1, x.elements or 1), dtype)
+        operands: tuple[Operand, ...] = (Operand(SRC, place, memory, layout), Operand(DST, (WORK, 0), memory))
+        yield Draft("eltwise_forward", operands, (before, 0.0, 0.0))
+        place, shown = (WORK, 0), ""
+    settings: tuple[Any, ...]
+    post: tuple[PostOp, ...]
+    while groups:
+        last, inner = groups.pop()
+        size, window = _count(x, inner), 1 if last else _count(x, groups.pop()[1])
+        outer = tuple(d for _, dims in groups for d in dims)
+        rows = _count(x, outer)
+        seen = ""
+        parts: tuple[tuple[int, ...], ...] = (outer, (), inner)
+        if last:
+            source, kind, settings = Memory((rows, size), dtype), "reduction", (f"reduction_{combine}", 0.0, 0.0)
+            parts = (outer, ())
+        elif combine == "sum":
+            source, kind, settings = Memory((rows, window, size), dtype), "matmul", ()
+        elif combine in POOLING:
+            seen, parts = channels_last(4), (outer, inner, (), ())
+            source, kind = Memory((rows, size, window, 1), dtype, seen), "pooling_forward"
+            settings = (POOLING[combine], (1, 1), (window, 1), (0, 0), (0, 0), (0, 0))
+        else:
+            raise Refused(f"oneDNN has no {combine} over axes before others")
+        groups = _joined(groups if last else [*groups, (False, inner)])
+        if any(reduced for reduced, _ in groups):
+            turn += 1
+            post = ()
+            target = Operand(DST, (WORK, turn), Memory(tuple(_count(x, p) for p in parts), DType.FLOAT, seen))
+        else:
+            groups = []
+            frame = _result(y, order, axes, parts, seen)
+            post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], frame, sums=not seen)
+            target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
+        operands = (Operand(SRC, place, source, shown), target)
+        if kind == "matmul":
+            operands = (_ones(window, dtype), Operand(WEIGHTS, place, source, shown), target)
+        yield Draft(kind, operands, settings, Attributes(post))
+        place, dtype, shown = target.place, DType.FLOAT, ""
+
+
+def _count(x: Tensor, dims: tuple[int, ...]) -> int:
+    return math.prod(x.sizes[d] for d in dims)
+
+
+def _result(
+    y: Tensor, order: tuple[int, ...], axes: frozenset[int], parts: tuple[tuple[int, ...], ...], seen: str
+) -> Frame:
+    """How the last primitive sees the result, of which these dims of the input are left, in this order."""
+    kept = sorted(order) if len(y.sizes) == len(order) else [d for d in sorted(order) if d not in axes]
+    letters = row_major(y.rank)
+    layout = usual("".join(letters[kept.index(d)] for d in order if d in kept), y.sizes)
+    return Frame(y.sizes, tuple(tuple(kept.index(d) for d in dims) for dims in parts), layout, seen)
+
+
+def _ones(count: int, dtype: DType) -> Operand:
+    """A row of ones."""
+    return Operand(SRC, ("given", 0), Memory((1, 1, count), dtype), value=np.ones(count, dtype.numpy).tobytes())
+
+
+def _joined(groups: list[tuple[bool, tuple[int, ...]]]) -> list[tuple[bool, tuple[int, ...]]]:
+    """Axes that lie side by side as one."""
+    return [(r, tuple(d for _, dims in same for d in dims)) for r, same in groupby(groups, lambda g: g[0])]

@@ -1,0 +1,1 @@
+"""Compilation of typed graphs to programs: kernel selection, layouts, order, lowering."""

@@ -1,0 +1,232 @@
+"""What a kernel is: `select` at bind, `prepare` at instantiation, then only calls.
+
+A kernel is chosen once from types (`select` answers a Choice or a reason), and prepared once per set of buffers
+(`prepare` answers a call without arguments that writes into the buffers it was given).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+
+from ...ops import DType, Tensor, Type
+from ...ops.dataclasses import dataclass, field, replace
+from ...ops.errors import ExecutionError
+from ...ops.types import Array
+from ..ir.graph import Node
+
+Call = Callable[[], Any]
+Scratch = Callable[[DType, tuple[int, ...]], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What programs are made for: a device, how many of its threads one step may use, whether oneDNN is taken where
+    it is found, how float32 products are computed (`strict`, or of operands rounded to `bf16` or `tf32`), the
+    architecture of a GPU (90 for sm_90; 0 on the CPU), whether operators with a seed draw NumPy's numbers, and what
+    becomes of NaN and infinities: a run that met one is made again (`watched`, see onednn/invalid.py) by a program that
+    is `exact`; where states are written, so that nothing can be made again, no NaN is lost (`kept`)."""
+
+    device: str = "cpu"
+    threads: int = 1
+    onednn: bool = True
+    math: str = "strict"
+    sm: int = 0
+    numpy_random: bool = False
+    nan: str = "watched"
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Bytes that an output and an input can share.
+
+    `inplace`: the output is written over the input, if that dies here. `view`: the output is bytes `delta` onwards of
+    the input, unchanged. `part`: the input is bytes `delta` onwards of the output.
+    """
+
+    output: int
+    input: int
+    kind: str = "inplace"
+    delta: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The kernel of one step, as data that a file can hold.
+
+    `workspace` counts bytes of the arena used while the step runs. `allocates` marks a step whose results are fresh
+    arrays that are then copied into their slots. `layouts` names the memory layouts of all inputs, then of all outputs
+    (empty: row-major throughout); `implementation` is the library's name for what runs; `saved` names the outputs of a
+    training twin. `primitives` describes what is made of a library, or launched on a GPU, as frozen dataclasses
+    (operands with their layouts, post-ops, settings): `prepare` makes just these, and asks nothing again.
+    """
+
+    kernel: str
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    workspace: int = 0
+    aliases: tuple[Alias, ...] = ()
+    allocates: bool = False
+    layouts: tuple[str, ...] = ()
+    implementation: str = ""
+    saved: tuple[str, ...] = ()
+    capturable: bool = True
+    deterministic: bool = True
+    primitives: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """Why a kernel does not serve a node."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRequest:
+    """One step before a kernel is chosen: a node and the types around it.
+
+    The inputs' layouts are those in which they are at hand (a kernel may want others: they are then reordered), those
+    of the outputs are what their readers would like best. `constants` tells which inputs are constant, so that they
+    can be packed ahead of time. `trial`: no step comes of the answer, it only tells whether a kernel takes the node at
+    all, so that nothing need be measured.
+    """
+
+    node: Node
+    inputs: Sequence[Type | None]
+    outputs: Sequence[Type]
+    constants: Sequence[bool] = ()
+    target: Target = field(default_factory=Target)
+    trial: bool = False
+    asked: list[Any] = field(default_factory=list[Any], init=False, compare=False, repr=False)  # its kind
+
+    def constant(self, i: int) -> bool:
+        """Whether input `i` is a constant."""
+        return i < len(self.constants) and self.constants[i]
+
+
+class Exchange(Protocol):
+    """What a program's Emit and Await speak to: a store that is shared with other processes (train/exchange.py).
+
+    `part` is added to the keys of random numbers, so that each process draws its own.
+    """
+
+    @property
+    def part(self) -> tuple[int, ...]: ...
+    def buffer(self, key: str, type: Tensor) -> Array:
+        """Where the value of a key lies, of this type: the same array each time. Raises InputError for another."""
+        ...
+
+    def emit(self, key: str) -> None:
+        """The value in the buffer is final; nobody touches it until `wait`."""
+        ...
+
+    def wait(self, key: str) -> Array:
+        """What the store answers, once it does: the buffer, or an array that is valid until the next `emit`."""
+        ...
+
+    def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
+        """The rows that any process has of a value, summed: their numbers, ascending, and they. Waits for the others;
+        valid until the next sum of the key."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KernelArgs:
+    """One step as a kernel prepares it: what was asked, its chosen kernel and its buffers.
+
+    Inputs are None where absent. `scratch(dtype, shape)` hands out workspace. Where `outputs` is None the kernel
+    returns its results instead (Choice.allocates). `bodies` maps attribute names to runnable subgraphs; `key`
+    and `numpy_random` serve the references, `words` is where a device has the two words that the step draws with,
+    `exchange` is the store that Emit and Await speak to.
+    """
+
+    ask: KernelRequest
+    choice: Choice
+    inputs: Sequence[Array | None]
+    outputs: Sequence[Array | None]
+    scratch: Scratch
+    bodies: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    key: Callable[[], tuple[int, ...]] = tuple
+    numpy_random: bool = False
+    words: Any = None
+    exchange: Exchange | None = None
+
+    @property
+    def node(self) -> Node:
+        return self.ask.node
+
+
+class Kernel(Protocol):
+    """A way to run some operators on one kind of device.
+
+    One that says `remembers = True` looks at nothing but what makes the `kind` of a question (kind.py), so that its
+    answer serves all nodes of the kind.
+    """
+
+    @property
+    def name(self) -> str: ...
+    def serves(self, node: Node) -> bool: ...
+    def select(self, ask: KernelRequest) -> Choice | Declined: ...
+    def prepare(self, work: KernelArgs) -> Call: ...
+
+
+@runtime_checkable
+class Packs(Protocol):
+    """A kernel that reads and writes layouts of its own, and packs constants into them."""
+
+    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+        """The bytes of constant input `index` in the layout that the choice, the answer to `ask`, names."""
+        ...
+
+
+@runtime_checkable
+class Recalls(Protocol):
+    """A kernel whose choice was measured, so that it could be another one today."""
+
+    def recall(self, ask: KernelRequest, choice: Choice) -> None:
+        """Let `select` answer with what a stored program holds. Raises MezzoError where that is not to be had."""
+        ...
+
+
+@runtime_checkable
+class Rebinds(Protocol):
+    """A prepared call that can be given other buffers of the same types."""
+
+    def rebind(self, place: tuple[str, int], array: Array) -> None:
+        """Let input ("in", i) or output ("out", i) be another array."""
+        ...
+
+
+def without_layouts(ask: KernelRequest) -> KernelRequest:
+    """The question to a kernel that knows no layouts, or to one that takes and gives none here."""
+    return replace(ask, inputs=[_row_major(t) for t in ask.inputs], outputs=list(map(_row_major, ask.outputs)))
+
+
+T = TypeVar("T", bound=Type | None)
+
+
+def _row_major(type: T) -> T:
+    return cast(T, replace(type, layout="")) if isinstance(type, Tensor) and type.layout else type
+
+
+def anchor(node: Node) -> tuple[str, str]:
+    """Domain and name of the operator that a node begins with."""
+    if (node.domain, node.op) == ("mezzo", "Fused"):
+        domain, op, *_ = node.attrs["chain"][0]
+        return domain, op
+    return node.domain, node.op
+
+
+def failed(status: int) -> ExecutionError:
+    """The error for a prepared call that returned a status other than 0: libraries answer so."""
+    return ExecutionError(f"the library behind this step answered with status {status}", hint="see `mezzo doctor`")
+
+
+def nothing() -> None:
+    """The call of a step that has nothing to do: its result is where it belongs already."""
+
+
+def tensors(types: Sequence[Type | None]) -> list[Tensor] | None:
+    """The types, if every one is a tensor of numbers; else None."""
+    found = [t for t in types if isinstance(t, Tensor) and t.dtype is not DType.STRING]
+    return found if len(found) == len(types) else None

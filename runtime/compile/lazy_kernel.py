@@ -1,0 +1,47 @@
+"""Kernels that are imported when they are first asked: a process loads what its models need."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, cast
+
+from ..ir.graph import Node
+from .kernel import Call, Choice, Declined, Kernel, KernelArgs, KernelRequest, anchor
+
+
+class LazyKernel:
+    """A kernel that is known by its name and operators until it is asked.
+
+    `source` is its class or object, as `module.attribute` of a package; `ops` are all operators that it serves, as
+    `name` or `domain.name`. `remembers` is what the kernel says of itself (`Kernel`).
+    """
+
+    __slots__ = ("_kernel", "name", "ops", "remembers", "source")
+
+    def __init__(self, package: str, name: str, source: str, ops: str, remembers: bool = False) -> None:
+        self.name, self.source, self.remembers = name, f"{package}.{source}", remembers
+        self.ops = frozenset((domain, op) for domain, _, op in (entry.rpartition(".") for entry in ops.split()))
+        self._kernel: Kernel | None = None
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel itself."""
+        if self._kernel is None:
+            module, _, attribute = self.source.rpartition(".")
+            found: Any = getattr(import_module(module), attribute)
+            self._kernel = cast(Kernel, found() if isinstance(found, type) else found)
+        return self._kernel
+
+    def serves(self, node: Node) -> bool:
+        return anchor(node) in self.ops
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        return self.kernel.select(ask)
+
+    def prepare(self, work: KernelArgs) -> Call:
+        return self.kernel.prepare(work)
+
+
+def itself(kernel: Kernel) -> Kernel:
+    """The kernel that one stands for, imported if it was not yet."""
+    return kernel.kernel if isinstance(kernel, LazyKernel) else kernel

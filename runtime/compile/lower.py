@@ -1,0 +1,359 @@
+"""From a typed graph to a program: kernels chosen, values given a space, the memory planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ...ops import Tensor, Type
+from ...ops.dataclasses import dataclass, field, replace
+from ...ops.errors import ShapeError
+from ...ops.training.exchange import AWAIT, DOMAIN, EMIT
+from ...ops.types import Array
+from ..execution.device import DEVICES, Device
+from ..ir.graph import Graph, Node
+from ..memory.liveness import Life, Parallel, Sharing, Space, aligned
+from ..memory.plan import MemoryPlan, Strategy, plan
+from .kernel import KernelRequest, Target
+from .order import LARGEST, ORDERS, Order, as_given, needs
+from .program import Port, Program, Step
+from .queries import Lying
+from .selection import Arranger, wishes
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What planning for some sizes tells of others: which order of steps was the best, by the outputs of the graph or
+    body, and how the steps lie that are asked about ahead."""
+
+    orders: dict[tuple[str, ...], Order] = field(default_factory=dict[tuple[str, ...], Order])
+    lying: Lying = field(default_factory=Lying)
+
+
+# float32 as it is; products of operands rounded to bfloat16 or TF32; narrow tensors where kernels take them
+PRECISIONS = ("fp32", "bf16-math", "tf32", "bf16", "fp16")
+MATH = {"bf16-math": "bf16", "tf32": "tf32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How programs are made.
+
+    `extern` maps values to the names of buffers given at instantiation; with `exchange` those that Emit and Await pass
+    on lie in buffers named for their keys; `reorder` lets the planner choose among orders
+    of execution; `parallel` plans so that independent steps may run at the same time; `fuse` applies the rules of
+    passes/fusions.py. `precision` is one of PRECISIONS; `threads`, `onednn`, `numpy_random` and `nan` are those of
+    `Target`.
+    """
+
+    device: Device = DEVICES["cpu"]
+    strategy: Strategy = Strategy.BOTH
+    extern: Mapping[str, str] | None = None
+    exchange: bool = False
+    reorder: bool = True
+    parallel: bool = False
+    fuse: bool = False
+    threads: int = 1
+    onednn: bool = True
+    precision: str = "fp32"
+    numpy_random: bool = False
+    nan: str = "watched"
+
+    @property
+    def target(self) -> Target:
+        """What kernels are told of these options."""
+        math = MATH.get(self.precision, "strict")
+        return Target(self.device.name, self.threads, self.onednn, math, self.device.sm, self.numpy_random, self.nan)
+
+    @property
+    def inside(self) -> Options:
+        """How bodies are made: those of a GPU's programs run on the host."""
+        return replace(self, device=DEVICES["cpu"], precision="fp32") if self.device.sm else self
+
+
+def lower(
+    graph: Graph, options: Options, *, names: Sequence[str] | None = None, learned: Learned | None = None
+) -> tuple[Program, Mapping[str, Array]]:
+    """Make the program of a graph whose types are known (see `infer`), and the constants that kernels have packed.
+
+    `names` are the public names of the outputs. Values whose type is not static become dynamic: their steps are
+    prepared while the program runs. `learned` tells which order of execution was the best for other sizes: it is
+    taken if its arena has no gaps. What is found here is added.
+    """
+    packed: dict[str, Array] = {}
+    return _lower(graph, options, names or graph.outputs, {}, packed, learned or Learned()).check(), packed
+
+
+def _lower(
+    graph: Graph,
+    options: Options,
+    names: Sequence[str],
+    weights: Mapping[str, Array],
+    packed: dict[str, Array],
+    learned: Learned,
+) -> Program:
+    graph = _own_outputs(graph)
+    if options.exchange and not options.device.sm:  # values of a GPU are copied to the store's buffers
+        options = replace(options, extern={**(options.extern or {}), **exchanged(graph)})
+    overridable = {*graph.inputs, *(s.input for s in graph.states)}
+    constants = {**weights, **{n: a for n, a in graph.initializers.items() if n not in overridable}}
+    outside = [n for n in graph.captures() if n not in constants]
+    dynamic = {n for n, t in graph.types.items() if not (isinstance(t, Tensor) and t.static)}
+    graph, steps = _steps(graph, options, constants, packed, dynamic, learned)
+    constants |= packed
+    graph, steps, states = _with_states(graph, steps, options)
+    stored = {*states, *states.values()}
+    spaces = _spaces(graph, steps, options, constants, outside, dynamic, stored)
+    steps, lives, memory = _planned(graph, steps, spaces, options, states, learned)
+    steps = _with_frees(steps, lives, set(graph.outputs))
+    used = {n for s in steps for n in (*s.reads(), *s.writes())} | {*graph.inputs, *graph.outputs, *outside}
+    return Program(
+        inputs=tuple(Port(n, graph.types[n]) for n in graph.inputs),
+        outputs=tuple(Port(name, graph.types[value]) for name, value in zip(names, graph.outputs, strict=True)),
+        steps=tuple(steps),
+        plan=memory,
+        types={n: _plain(graph.types[n]) for n in sorted(used)},
+        weights=tuple(sorted(n for n in used if n in constants)),
+        captures=tuple(outside),
+        states=states,
+        results=graph.outputs,
+        target=options.target,
+    )
+
+
+def _planned(
+    graph: Graph,
+    steps: list[Step],
+    spaces: Mapping[str, Space],
+    options: Options,
+    states: Mapping[str, str],
+    learned: Learned,
+) -> tuple[list[Step], list[Life], MemoryPlan]:
+    """The order of steps with the smallest arena, their lives and their plan."""
+    nbytes = {n: _nbytes(graph, n) for n in spaces}
+    sizes = {n: size for n, size in nbytes.items() if spaces[n] is Space.ARENA}
+
+    def planned(order: Sequence[int]) -> tuple[list[Step], list[Life], MemoryPlan]:
+        moved = [steps[i] for i in order]
+        lives = _lives(moved, spaces, nbytes, graph.outputs, options)
+        time = parallel(moved) if options.parallel else None
+        return moved, lives, plan(lives, sharings(moved), options.strategy, time)
+
+    known = learned.orders.get(graph.outputs)
+    if known is not None:
+        again = planned(known(steps, sizes))
+        if again[2].size <= aligned(again[2].bound):
+            return again
+    # states are written after their last reader, which only the order of the graph promises
+    free = options.reorder and not states and 3 <= len(steps) <= LARGEST
+    found = [(order, planned(order(steps, sizes))) for order in (ORDERS if free else (as_given,))]
+    learned.orders[graph.outputs], best = min(found, key=lambda f: f[1][2].size)
+    return best
+
+
+def _nbytes(graph: Graph, name: str) -> int:
+    known = graph.types.get(name)
+    return known.nbytes if isinstance(known, Tensor) and known.static else 0
+
+
+def parallel(steps: Sequence[Step]) -> Parallel:
+    """The time of a program whose steps run as soon as their operands are there."""
+    touches: dict[str, list[int]] = {}
+    for i, step in enumerate(steps):
+        for name in (*step.reads(), *step.writes(), step.workspace):
+            touches.setdefault(name, []).append(i)
+    return Parallel(needs(steps), touches)
+
+
+def _plain(type: Type) -> Type:
+    return type.forget() if isinstance(type, Tensor) and type.value is not None else type
+
+
+def _own_outputs(graph: Graph) -> Graph:
+    """Give every output a value of its own: copies of inputs, constants, outer values and repeated outputs."""
+    made = {o for n in graph.nodes for o in n.outputs}
+    types = dict(graph.types)
+    nodes, outputs = list(graph.nodes), []
+    for i, value in enumerate(graph.outputs):
+        if value in made and value not in outputs and not any(s.output == value for s in graph.states):
+            outputs.append(value)
+            continue
+        copy = f"{value}@out{i}"
+        nodes.append(Node("Identity", (value,), (copy,), name=copy, origin=(value,)))
+        types[copy] = _plain(types[value])
+        outputs.append(copy)
+    return graph.but(nodes=tuple(nodes), outputs=tuple(outputs), types=types)
+
+
+def exchanged(graph: Graph) -> dict[str, str]:
+    """The key under which the store has the bytes of a value: what an Emit reads, if nobody else does, what it makes,
+    and what the Await makes."""
+    uses, found = graph.uses(), dict[str, str]()
+    for node in graph.nodes:
+        if node.domain == DOMAIN and node.op in (EMIT, AWAIT):
+            found[node.outputs[0]] = key = str(node.attrs["key"])
+            if node.op == EMIT and uses.get(node.inputs[0]) == 1:
+                found[node.inputs[0]] = key
+    return found
+
+
+def _steps(
+    graph: Graph,
+    options: Options,
+    constants: Mapping[str, Array],
+    packed: dict[str, Array],
+    dynamic: set[str],
+    learned: Learned,
+) -> tuple[Graph, list[Step]]:
+    """The steps of the nodes, and the graph with the types of what reordering adds."""
+    captured = {n for node in graph.nodes for body in node.bodies.values() for n in body.captures()}
+    plain = {*graph.outputs, *captured, *(options.extern or ()), *dynamic, *(s.output for s in graph.states)}
+    wished = wishes(graph, plain)
+    made = Arranger(options.device, options.target, dict(graph.types), constants, packed, plain, wished, learned.lying)
+    made.look_ahead(graph.nodes)
+    for node in graph.nodes:
+        bodies = {
+            attr: _lower(b.but(types=graph.types), options.inside, b.outputs, constants, packed, learned)
+            for attr, b in node.bodies.items()
+        }
+        captures = [c for b in bodies.values() for c in b.captures]
+        made.add(node, bodies, not dynamic.isdisjoint((*node.inputs, *node.outputs, *captures)))
+    return graph.but(types=made.types), made.steps
+
+
+def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Graph, list[Step], dict[str, str]]:
+    """Let each state's last value go into the state's own bytes.
+
+    Directly, where its producer comes after all readers of the old value and does not disturb them; by a copy at the
+    end otherwise. Returns the graph (with the types of the copies), the steps, and the written value of each state.
+    """
+    types, steps = dict(graph.types), list(steps)
+    written: dict[str, str] = {}
+    makers = {o: i for i, s in enumerate(steps) for o in s.writes()}
+    readers: dict[str, list[int]] = {}
+    for i, step in enumerate(steps):
+        for name in step.reads():
+            readers.setdefault(name, []).append(i)
+
+    def copied(value: str, copy: str) -> str:
+        node = Node("Identity", (value,), (copy,), name=copy, origin=(value,))
+        types[copy] = _plain(types[value])
+        ask = KernelRequest(node, [types[value]], [types[copy]], target=options.target)
+        choice, declined = options.device.choose(ask)
+        readers.setdefault(value, []).append(len(steps))
+        makers[copy] = len(steps)
+        steps.append(Step(node, choice, {}, declined))
+        return copy
+
+    old = {s.input for s in graph.states}
+    final: dict[str, str] = {}
+    for state in graph.states:
+        before, after = types[state.input], types[state.output]
+        if before != after:
+            raise ShapeError(f"state {state.name!r} is {before}, and its next value is {after}", where=graph.name)
+        # a state that becomes another state's old value reads it before either is overwritten
+        swapped = state.output in old and state.output != state.input
+        final[state.input] = copied(state.output, f"{state.input}@read") if swapped else state.output
+    for read, value in final.items():
+        if value == read:  # it stays as it is
+            written[read] = read
+            continue
+        maker = makers.get(value)
+        free = value not in graph.outputs and value not in written.values()
+        if maker is not None and free and _may_overwrite(steps[maker], maker, readers.get(read, ()), read, value):
+            written[read] = value
+        else:
+            written[read] = copied(value, f"{read}@next")
+    return graph.but(types=types), steps, written
+
+
+def _may_overwrite(step: Step, maker: int, readers: Sequence[int], state: str, value: str) -> bool:
+    """Whether step number `maker` can write `value` over the bytes of `state`, which the steps `readers` read."""
+    if step.dynamic or any(i > maker for i in readers):
+        return False
+    if maker not in readers:
+        return True
+    node = step.node
+    return any(
+        a.kind == "inplace" and node.outputs[a.output] == value and node.inputs[a.input] == state
+        for a in step.choice.aliases
+    )
+
+
+def _spaces(
+    graph: Graph,
+    steps: Sequence[Step],
+    options: Options,
+    constants: Mapping[str, Array],
+    outside: Iterable[str],
+    dynamic: set[str],
+    stored: set[str],
+) -> dict[str, Space]:
+    values = {n for s in steps for n in (*s.reads(), *s.writes())} | {*graph.inputs, *graph.outputs, *outside}
+    given = {*graph.inputs, *outside}
+
+    def space(name: str) -> Space:
+        if name in stored:
+            return Space.STATE
+        if name in given:
+            return Space.INPUT
+        if name in constants:
+            return Space.WEIGHT
+        if name in dynamic:
+            return Space.DYNAMIC
+        if name in graph.outputs:
+            return Space.OUTPUT
+        return Space.EXTERN if options.extern and name in options.extern else Space.ARENA
+
+    return {name: space(name) for name in sorted(values)}
+
+
+def _lives(
+    steps: Sequence[Step],
+    spaces: Mapping[str, Space],
+    sizes: Mapping[str, int],
+    outputs: Iterable[str],
+    options: Options,
+) -> list[Life]:
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for i, step in enumerate(steps):
+        for name in (*step.reads(), *step.writes()):
+            first.setdefault(name, i)
+            last[name] = i
+    end = max(len(steps) - 1, 0)
+    last |= dict.fromkeys(outputs, end)
+    lives = []
+    for name, space in spaces.items():
+        buffer = (options.extern or {}).get(name, "") if space is Space.EXTERN else ""
+        lives.append(Life(name, sizes[name], first.get(name, 0), last.get(name, end), space, buffer))
+    work = [Life(s.workspace, s.choice.workspace, i, i) for i, s in enumerate(steps) if s.choice.workspace]
+    return lives + work
+
+
+def _with_frees(steps: Sequence[Step], lives: Iterable[Life], outputs: set[str]) -> list[Step]:
+    dying: dict[int, list[str]] = {}
+    for life in lives:
+        if life.space is Space.DYNAMIC and life.value not in outputs:
+            dying.setdefault(life.last, []).append(life.value)
+    return [replace(s, frees=tuple(dying[i])) if i in dying else s for i, s in enumerate(steps)]
+
+
+def sharings(steps: Iterable[Step]) -> list[Sharing]:
+    """The bytes that the chosen kernels offer to share: views first, since they save a copy too."""
+    views: list[Sharing] = []
+    inplace: list[Sharing] = []
+    for step in steps:
+        if step.dynamic:
+            continue
+        for alias in step.choice.aliases:
+            output, source = step.node.outputs[alias.output], step.node.inputs[alias.input]
+            others = [*step.node.inputs[: alias.input], *step.node.inputs[alias.input + 1 :]]
+            if not output or not source or source in others:
+                continue
+            if alias.kind == "inplace":
+                inplace.append(Sharing(output, source))
+            elif alias.kind == "view":
+                views.append(Sharing(output, source, "view", alias.delta))
+            else:
+                views.append(Sharing(source, output, "view", alias.delta))
+    return views + inplace

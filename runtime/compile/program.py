@@ -1,0 +1,213 @@
+"""A program: steps and their memory plan, as data without a pointer or an array in it.
+
+Threads share a program and a file can store it; `runtime/execution/instance.py` makes it run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from ...ops import Tensor, Type
+from ...ops.dataclasses import dataclass, field, replace
+from ...ops.errors import PlanError
+from ...ops.training.exchange import AWAIT, DOMAIN, EMIT
+from ..ir.graph import Graph, Node
+from ..memory.liveness import aligned
+from ..memory.plan import MemoryPlan, Space
+from .defects import MARK
+from .kernel import Choice, Target
+
+STAGED = 16 << 10  # bytes: binding a call to another buffer costs more than a copy of so many
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A named input or output of a program."""
+
+    name: str
+    type: Type
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One call: a node without its subgraphs, the kernel chosen for it, and what declined before.
+
+    `bodies` holds the programs of its subgraphs, which also read `captures` of the values around them. `dynamic` marks
+    a step of a dynamic segment (prepared when its operands are there); `frees` names dynamic values that die here.
+    `asked` has the layouts of all inputs, then of all outputs, that the kernel was asked with; empty where they are
+    those of the choice.
+    """
+
+    node: Node
+    choice: Choice
+    bodies: Mapping[str, Program] = field(default_factory=dict[str, "Program"])
+    declined: tuple[tuple[str, str], ...] = ()
+    dynamic: bool = False
+    frees: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    _reads: tuple[str, ...] | None = field(init=False, default=None, repr=False)  # planning asks again and again
+
+    def reads(self) -> tuple[str, ...]:
+        """Every value the step reads, those of its bodies included."""
+        found = self._reads
+        if found is None:
+            inside = [c for body in self.bodies.values() for c in body.captures]
+            found = tuple(dict.fromkeys([*filter(None, self.node.inputs), *inside]))
+            object.__setattr__(self, "_reads", found)
+        return found
+
+    def writes(self) -> tuple[str, ...]:
+        return tuple(filter(None, self.node.outputs))
+
+    @property
+    def workspace(self) -> str:
+        """Name of the step's workspace among the plan's values."""
+        return f"workspace of {next(iter(self.writes()))}"
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What is replayed: steps in order over the slots of a memory plan.
+
+    `inputs` and `outputs` are in the graph's order; `captures` are values of the scopes around a body, given like
+    inputs. `weights` names the constant arrays that an instance needs; `states` maps the value a state is read as to
+    the value it is written as; `results` names the values that the outputs are.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    steps: tuple[Step, ...]
+    plan: MemoryPlan
+    types: Mapping[str, Type]
+    weights: tuple[str, ...] = ()
+    captures: tuple[str, ...] = ()
+    states: Mapping[str, str] = field(default_factory=dict[str, str])
+    results: tuple[str, ...] = ()
+    target: Target = field(default_factory=Target)
+
+    @cached_property
+    def given(self) -> tuple[str, ...]:
+        """The inputs' names."""
+        return tuple(p.name for p in self.inputs)
+
+    @cached_property
+    def staged(self) -> tuple[str, ...]:
+        """Inputs, captured values and results that are copied to and from a fixed place: static and small, and on a
+        GPU of any size, since a captured graph holds addresses."""
+        ports = dict.fromkeys((*self.given, *self.captures, *self.results))
+        most = None if self.target.sm else STAGED
+        return tuple(n for n in ports if n not in self.states and _is_small(self.types.get(n), most))
+
+    @cached_property
+    def arena_bytes(self) -> int:
+        """Bytes of an instance's arena: those of the plan, and the places of small ports behind them."""
+        types = [self.types[n] for n in self.staged]
+        return aligned(self.plan.size) + sum(aligned(t.nbytes) for t in types if isinstance(t, Tensor))
+
+    def space(self, value: str) -> Space:
+        """Whose bytes hold a value."""
+        return self.plan.by_value[value].life.space
+
+    def all_weights(self) -> set[str]:
+        """The weights of this program and of its bodies."""
+        inner = (b.all_weights() for s in self.steps for b in s.bodies.values())
+        return set(self.weights).union(*inner)
+
+    def all_steps(self) -> list[Step]:
+        """The steps, those of bodies included, each before its bodies' own."""
+        found: list[Step] = []
+        for step in self.steps:
+            found.append(step)
+            for body in step.bodies.values():
+                found += body.all_steps()
+        return found
+
+    @property
+    def allocating(self) -> int:
+        """How many steps run a reference that allocates its result."""
+        return sum(s.choice.allocates for s in self.all_steps())
+
+    @property
+    def defects(self) -> int:
+        """How many kernels have failed while they were asked for a step, which another one took."""
+        return sum(reason.startswith(MARK) for s in self.all_steps() for _, reason in s.declined)
+
+    @property
+    def dynamic(self) -> int:
+        """How many steps have shapes that data decides."""
+        return sum(s.dynamic for s in self.all_steps())
+
+    def check(self) -> Program:
+        """Return the program, or raise PlanError: slots overlap, or `check_order` finds a fault."""
+        self.plan.check()
+        self.check_order()
+        for step in self.steps:
+            for body in step.bodies.values():
+                body.check()
+        return self
+
+    def check_order(self) -> None:
+        """Raise PlanError where a step writes an input or a weight, a value is read before it is written, or a state
+        is read after its write, or a value is touched that the store has; bodies apart."""
+        ready = {p.name for p in self.inputs} | set(self.weights) | set(self.captures) | set(self.states)
+        fixed = {Space.INPUT, Space.WEIGHT}
+        written: set[str] = set()
+        shared = any(s.life.space is Space.EXTERN for s in self.plan.slots)
+        lent: set[str] = set()  # keys between their Emit and their Await
+        for step in self.steps:
+            if shared:
+                self._hand_over(step, lent)
+            for name in step.reads():
+                if name not in ready:
+                    raise PlanError(f"{name!r} is read before it is written", where=step.node.place)
+                if self.states.get(name) in written:
+                    raise PlanError(f"state {name!r} is read after its write", where=step.node.place)
+            for name in step.writes():
+                if self.space(name) in fixed:
+                    raise PlanError(f"{name!r} is {self.space(name).value} and is written", where=step.node.place)
+                if self.space(name) is Space.STATE:
+                    written.add(name)
+                ready.add(name)
+
+    def _hand_over(self, step: Step, lent: set[str]) -> None:
+        """Follow which values the store has. What only says that another step comes later is not touched."""
+        node = step.node
+        exchanges = node.domain == DOMAIN and node.op in (EMIT, AWAIT)
+        key = str(node.attrs["key"]) if exchanges else ""
+        if exchanges and (key in lent) is (node.op == EMIT):
+            what = "emitted twice" if key in lent else "awaited and was not emitted"
+            raise PlanError(f"{key!r} is {what}", where=node.place)
+        lent.discard(key)
+        for name in (*(node.inputs[:1] if exchanges else step.reads()), *step.writes()):
+            slot = self.plan.by_value.get(name)
+            if slot is not None and slot.life.space is Space.EXTERN and slot.life.name in lent:
+                raise PlanError(f"{name!r} is touched while the store has it", where=node.place)
+        if exchanges and node.op == EMIT:
+            lent.add(key)
+
+    def _splits(self, step: Step) -> str:
+        return "  [runs on the host, splits the capture]" if self.target.sm and not step.choice.capturable else ""
+
+    def __str__(self) -> str:
+        head = f"program({', '.join(map(str, self.inputs))}) -> {', '.join(map(str, self.outputs))}"
+        rows = [f"  {i:>4} {s.choice.kernel:<16} {s.node}{self._splits(s)}" for i, s in enumerate(self.steps)]
+        return "\n".join([head, *rows, str(self.plan)])
+
+
+def _is_small(type: Type | None, most: int | None) -> bool:
+    return isinstance(type, Tensor) and type.static and (most is None or type.nbytes <= most)
+
+
+def without_bodies(node: Node) -> Node:
+    """The node as a step keeps it: subgraphs have become programs."""
+    return replace(node, attrs={a: v for a, v in node.attrs.items() if not isinstance(v, Graph)})
+
+
+def body_bytes(body: Program) -> int:
+    """Workspace of a body: its arena, and its static outputs twice."""
+    outputs = [p.type for p in body.outputs]
+    return body.arena_bytes + 2 * sum(aligned(t.nbytes) for t in outputs if isinstance(t, Tensor) and t.static)

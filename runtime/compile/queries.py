@@ -1,0 +1,69 @@
+"""Questions that take long, asked in a thread while others are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from threading import Thread
+
+from ...ops import MezzoError, Tensor, Type
+from ..execution.device import Device
+from ..ir.graph import Node
+from .kernel import KernelRequest
+
+# How the inputs and the outputs of a node lay when it was asked about, by its first output
+Lying = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
+
+
+class AsyncQueries:
+    """Asks about the nodes that kernels call `lengthy`, with other sizes than before and layouts as before.
+
+    The answers are those that `device.choose` remembers. Where the layouts are others this time, the question is asked
+    again in its turn, and nothing is lost but time.
+    """
+
+    def __init__(self, device: Device, lying: Lying) -> None:
+        self._device, self._lying = device, lying
+        self._thread: Thread | None = None
+
+    def begin(self, asks: Iterable[KernelRequest]) -> None:
+        """Ask in a thread; `asks` are made at once, of nodes that `knows`."""
+        todo = list(asks)
+        if todo:
+            self._thread = Thread(target=self._answer, args=(todo,), name="mezzo-ahead", daemon=True)
+            self._thread.start()
+
+    def knows(self, node: Node) -> bool:
+        """Whether the node was met before, with as many operands."""
+        ins, outs = self._lying.get(node.outputs[0], ((), ())) if node.outputs else ((), ())
+        return 0 < len(ins) == len(node.inputs) and len(outs) == sum(node.wanted)
+
+    def types(self, node: Node, types: Mapping[str, Type]) -> tuple[list[Type | None], list[Type]]:
+        """The types of a node's inputs and outputs, in the layouts that they had."""
+        ins, outs = self._lying[node.outputs[0]]
+        return (
+            [_laid(types[n], layout) if n else None for n, layout in zip(node.inputs, ins, strict=True)],
+            [_laid(types[n], layout) for n, layout in zip(filter(None, node.outputs), outs, strict=True)],
+        )
+
+    def meet(self, ask: KernelRequest) -> None:
+        """Wait for the thread where its answer is now wanted, and note how the node lies."""
+        if not ask.node.outputs or not self._device.lengthy(ask.node):
+            return
+        if self._thread is not None:
+            self._thread.join()
+        layouts = (tuple(map(_layout, ask.inputs)), tuple(map(_layout, ask.outputs)))
+        self._lying[ask.node.outputs[0]] = layouts
+
+    def _answer(self, asks: list[KernelRequest]) -> None:
+        for ask in asks:
+            with suppress(MezzoError):  # it is raised again where the step is made
+                self._device.choose(ask)
+
+
+def _layout(type: Type | None) -> str:
+    return type.layout if isinstance(type, Tensor) else ""
+
+
+def _laid(type: Type, layout: str) -> Type:
+    return type.laid(layout) if isinstance(type, Tensor) and type.layout != layout else type

@@ -1,0 +1,188 @@
+"""Steps from nodes: kernels and memory layouts chosen together.
+
+Kernels are asked in order of execution. A kernel says in which layouts it wants its inputs and gives its outputs; where
+an input is at hand in another one, a Reorder step stands before, or a constant is packed once and for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ...ops import Tensor, Type
+from ...ops.dataclasses import dataclass, field, replace
+from ...ops.errors import PlanError
+from ...ops.layouts import alike, plain, row_major
+from ...ops.types import Array
+from ..execution.device import Device
+from ..ir.graph import Graph, Node
+from ..shared_constants import derived
+from .kernel import Choice, KernelRequest, Packs, Target
+from .program import Program, Step, body_bytes, without_bodies
+from .queries import AsyncQueries, Lying
+
+LowerBody = Callable[[Graph, Mapping[str, Type]], Program]
+
+
+@dataclass(slots=True)
+class Arranger:
+    """Makes the steps of one graph. `types` grows by the values that reordering adds; `packed` by packed constants.
+
+    `plain` names values that somebody reads who knows no layouts: outputs, states, what bodies capture.
+    """
+
+    device: Device
+    target: Target
+    types: dict[str, Type]
+    constants: Mapping[str, Array]
+    packed: dict[str, Array]
+    plain: set[str]
+    wishes: Mapping[str, str] = field(default_factory=dict[str, str])
+    lying: Lying = field(default_factory=Lying)
+    steps: list[Step] = field(default_factory=list[Step])
+    _moved: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    _ahead: AsyncQueries = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ahead = AsyncQueries(self.device, self.lying)
+
+    def look_ahead(self, nodes: Iterable[Node]) -> None:
+        """Begin to ask about those of the nodes that take long, if they were met before."""
+        known = [n for n in nodes if self._ahead.knows(n)] if self.lying else []
+        self._ahead.begin(self._ask(n, *self._ahead.types(n, self.types)) for n in known)
+
+    def _ask(self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type]) -> KernelRequest:
+        return KernelRequest(node, inputs, outputs, [i in self.constants for i in node.inputs], self.target)
+
+    def add(self, node: Node, bodies: Mapping[str, Program], dynamic: bool) -> None:
+        """Append the step of a node, and the reordering steps that it needs around it."""
+        outputs = [self._wished(o) for o in node.outputs if o]
+        ins = [self.types[i] if i else None for i in node.inputs]
+        ask = self._ask(node, ins, outputs)
+        self._ahead.meet(ask)
+        choice, declined = self.device.choose(ask)
+        if bodies and not self.target.sm:  # those of a GPU's steps have their place on the host
+            # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner
+            choice = replace(choice, workspace=max(map(body_bytes, bodies.values())))
+        asked = layouts_asked(ask)
+        if not choice.layouts and not any(isinstance(t, Tensor) and t.layout for t in ins):
+            without = without_bodies(node) if bodies else node
+            self.steps.append(Step(without, choice, bodies, declined, dynamic, asked=asked if any(asked) else ()))
+            return  # nothing lies in another way than row-major
+        choice = as_they_lie(choice, ask)
+        before, after = split(choice, node)
+        inputs = [self._at_hand(name, layout, ask, i, choice) for i, (name, layout) in enumerate(before)]
+        renamed, later = [], []
+        for name, layout in after:
+            if not (layout and name):
+                renamed.append(name)
+                continue
+            known = self.types[name]
+            assert isinstance(known, Tensor)
+            if name in self.plain:
+                inner = f"{name}:{layout}"
+                self.types[inner] = known.laid(layout)
+                self._moved[name, layout] = inner  # for whoever reads it in this layout
+                later.append((inner, name))
+                renamed.append(inner)
+            else:
+                self.types[name] = known.laid(layout)
+                renamed.append(name)
+        if (*inputs, *renamed) != (*node.inputs, *node.outputs):
+            node = replace(node, inputs=tuple(inputs), outputs=tuple(renamed))
+        asked = () if asked == choice.layouts else asked
+        without = without_bodies(node) if bodies else node
+        self.steps.append(Step(without, choice, bodies, declined, dynamic, asked=asked))
+        for inner, name in later:
+            self._reorder(inner, name, "", node)
+
+    def _wished(self, output: str) -> Type:
+        """The type of an output with the layout that its reader would like."""
+        known, wish = self.types[output], self.wishes.get(output, "")
+        return known.laid(wish) if wish and isinstance(known, Tensor) and output not in self.plain else known
+
+    def _at_hand(self, name: str, layout: str, ask: KernelRequest, index: int, choice: Choice) -> str:
+        """The name under which an input lies in this layout."""
+        known = self.types[name] if name else None
+        if not isinstance(known, Tensor) or known.layout == layout:
+            return name
+        found = self._moved.get((name, layout))
+        if found is not None:
+            return found
+        made = f"{name}:{layout}" if layout else f"{name}:{row_major(known.rank)}"
+        self._moved[name, layout] = made
+        if name in self.constants:
+            source = self.constants[name]
+
+            def pack() -> Array:
+                kernel = self.device.kernel(choice.kernel)
+                assert isinstance(kernel, Packs)
+                return kernel.pack(ask, choice, index, source)
+
+            self.types[made] = known.laid(layout)
+            self.packed[made] = derived(source, layout, pack)
+        else:
+            self._reorder(name, made, layout, ask.node)
+        return made
+
+    def _reorder(self, source: str, made: str, layout: str, around: Node) -> None:
+        known = self.types[source]
+        assert isinstance(known, Tensor)
+        self.types[made] = known.laid(layout)
+        node = Node("Reorder", (source,), (made,), {"layout": layout}, "mezzo", made, around.where, around.origin)
+        choice, declined = self.device.choose(KernelRequest(node, [known], [self.types[made]], target=self.target))
+        if split(choice, node) != ([(source, known.layout)], [(made, layout)]):
+            raise PlanError(f"nothing reorders {known} to {layout or 'row-major'}", where=around.place)
+        self.steps.append(Step(node, choice, {}, declined))
+
+
+def layouts_asked(ask: KernelRequest) -> tuple[str, ...]:
+    """The layouts of all inputs, then of all outputs, of a question; an absent one has none."""
+    return tuple(t.layout if isinstance(t, Tensor) else "" for t in _operands(ask))
+
+
+def _operands(ask: KernelRequest) -> list[Type | None]:
+    """The types of all inputs, then of all outputs, of a question; None for an absent one."""
+    outputs = iter(ask.outputs)
+    return [*ask.inputs, *(next(outputs) if name else None for name in ask.node.outputs)]
+
+
+def as_they_lie(choice: Choice, ask: KernelRequest) -> Choice:
+    """The choice with the layouts that its inputs have, where the bytes of those that it wants are the same, and with
+    none for outputs whose bytes are row-major all the same."""
+    types = _operands(ask)
+    layouts = list(choice.layouts or ("",) * len(types))
+    for i, known in enumerate(types):
+        if not isinstance(known, Tensor) or not known.static:
+            continue
+        if i >= len(ask.inputs):
+            layouts[i] = plain(layouts[i], known.sizes)
+        elif known.layout != layouts[i] and alike(known.layout, layouts[i], known.sizes):
+            layouts[i] = known.layout
+    found = tuple(layouts) if any(layouts) else ()
+    return choice if found == choice.layouts else replace(choice, layouts=found)
+
+
+def split(choice: Choice, node: Node) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The layouts of inputs and of outputs, each beside its value's name."""
+    layouts = choice.layouts or ("",) * (len(node.inputs) + len(node.outputs))
+    count = len(node.inputs)
+    return (
+        list(zip(node.inputs, layouts[:count], strict=True)),
+        list(zip(node.outputs, layouts[count:], strict=True)),
+    )
+
+
+def wishes(graph: Graph, named: Iterable[str]) -> dict[str, str]:
+    """The layouts of values whose only reader is a Transpose: in them the transposed value is row-major. None for
+    `named` values, which others read."""
+    uses, found = graph.uses(), dict[str, str]()
+    for node in graph.nodes:
+        if (node.domain, node.op) != ("", "Transpose") or uses[node.inputs[0]] != 1 or node.inputs[0] in named:
+            continue
+        known = graph.types.get(node.inputs[0])
+        if isinstance(known, Tensor) and known.static and known.rank:
+            order = node.attrs.get("perm") or tuple(reversed(range(known.rank)))
+            wish = plain("".join(row_major(known.rank)[d] for d in order), known.sizes)
+            if wish:
+                found[node.inputs[0]] = wish
+    return found

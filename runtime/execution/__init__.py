@@ -1,0 +1,1 @@
+"""Execution of programs: sessions, instances with their buffers, the pool of arenas."""

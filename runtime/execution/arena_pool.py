@@ -1,0 +1,212 @@
+"""Arenas that runs borrow: at most so many, and together within a ceiling of bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+from ...ops.errors import BudgetError, DeadlineError
+from ..compile.executable import Executable
+from ..memory.pool import Pool
+from .device import Device
+from .guards import Replay
+from .instance import Instance
+
+
+class Arena:
+    """One arena, and the instances that live in it; at most one of them runs at a time."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.arena = device.allocate(0)
+        self.instances: dict[Executable, Instance] = {}
+        self.replays: dict[Any, Replay] = {}  # by what was seen: Known, of GPUs Direct
+        self.done = 0  # runs that have ended here
+
+    def fit(self, nbytes: int) -> None:
+        """Make the arena large enough; instances that point into a smaller one are dropped."""
+        if nbytes > self.arena.nbytes:
+            self.clear()
+            self.arena = self._device.allocate(nbytes)
+
+    def clear(self) -> int:
+        """Give the arena back; returns its bytes."""
+        released = int(self.arena.nbytes)
+        self.keep(set())
+        self.arena = self._device.allocate(0)
+        return released
+
+    def keep(self, live: set[Executable]) -> None:
+        """Drop the instances of all other programs."""
+        self.instances = {b: i for b, i in self.instances.items() if b in live}
+        self.replays = {k: r for k, r in self.replays.items() if k.bound in live}
+
+
+class ArenaPool:
+    """The seats of a session: at most `most`, or more while all arenas take at most `spare` bytes. `ceiling` bounds
+    arenas and the pool together, in bytes.
+
+    Locking costs a small model a twentieth of its run. So a run that was seen before takes the free seat on top
+    without the lock, which is safe since a list pops and appends as one operation, and since nobody looks into a free
+    seat before having popped it: under the lock, `_drained` has them all.
+    """
+
+    def __init__(self, device: Device, pool: Pool, most: int, ceiling: int | None, spare: int = 0) -> None:
+        self.most, self._ceiling, self._spare = most, ceiling, spare
+        self._device, self._pool = device, pool
+        self._all: list[Arena] = []
+        self._free: list[Arena] = []
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._queue: deque[object] = deque()  # those who wait, in the order in which they came
+
+    def counts(self) -> tuple[int, int, int]:
+        """Runs that have ended, arenas, and bytes of all arenas."""
+        with self._changed:
+            return sum(s.done for s in self._all), len(self._all), sum(s.arena.nbytes for s in self._all)
+
+    def instance(self, bound: Executable) -> Instance | None:
+        """An instance of a program, if there is one."""
+        with self._changed:
+            return next((s.instances[bound] for s in self._all if bound in s.instances), None)
+
+    def trim(self) -> int:
+        """Give back arenas that nobody uses and what the pool keeps; returns the bytes."""
+        with self._changed, self._drained() as free:
+            return sum(s.clear() for s in free) + self._pool.trim()
+
+    @contextmanager
+    def borrow(self, nbytes: int, until: float | None, live: Callable[[], set[Executable]]) -> Iterator[Arena]:
+        """A seat whose arena has `nbytes`; waits for one until the clock shows `until`.
+
+        `live` tells which programs are kept: instances of others are dropped. Raises DeadlineError, or BudgetError if
+        the ceiling has no room even when nothing else runs.
+        """
+        seat = self._take(nbytes, until)
+        try:
+            if len(seat.instances) > 8:
+                seat.keep(live())
+            yield seat
+        finally:
+            self.give(seat)
+
+    def replay(self, known: Any, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A run of a kind that was seen before, in the free seat on top, at once or not at all (None)."""
+        if self._queue:
+            return None
+        try:
+            seat = self._free.pop()
+        except IndexError:
+            return None
+        ran = 0
+        try:
+            replay = seat.replays.get(known)
+            if replay is None:
+                return None
+            ran = 1
+            answer = replay(feeds, outputs)
+            if answer is None:
+                ran = 0
+            return answer
+        finally:
+            seat.done += ran
+            self._back(seat)
+
+    def give(self, seat: Arena) -> None:
+        """A run has ended."""
+        seat.done += 1
+        self._back(seat)
+
+    def _back(self, seat: Arena) -> None:
+        # Who waits has put a ticket into the queue before looking for seats: either it finds this one, or its ticket is
+        # seen here.
+        self._free.append(seat)
+        if self._queue or self._ceiling is not None:
+            with self._changed:
+                self._pool.room = self._room()
+                self._changed.notify_all()
+
+    @contextmanager
+    def _drained(self) -> Iterator[list[Arena]]:
+        """All free seats, for the holder of the lock; those that are left in the list are free again after it."""
+        free: list[Arena] = []
+        try:
+            while True:
+                free.append(self._free.pop())
+        except IndexError:
+            free.reverse()
+        try:
+            yield free
+        finally:
+            self._free.extend(free)
+
+    def _take(self, nbytes: int, until: float | None) -> Arena:
+        ticket = object()
+        with self._changed:
+            self._queue.append(ticket)
+            try:
+                while True:
+                    if self._queue[0] is ticket:  # whoever came first is served first
+                        with self._drained() as free:
+                            seat = self._claim(nbytes, free) if free or self._may_grow(nbytes) else None
+                        if seat is not None:
+                            return seat
+                    left = None if until is None else until - monotonic()
+                    if left is not None and left <= 0:
+                        most = max(self.most, len(self._all))
+                        raise DeadlineError(
+                            f"no instance was free before the deadline; {most} runs may go on at once",
+                            hint="allow more with instances= or max_memory=, or a longer deadline",
+                        )
+                    self._changed.wait(left)
+            finally:
+                self._queue.remove(ticket)
+                if self._queue:
+                    self._changed.notify_all()
+
+    def _may_grow(self, nbytes: int) -> bool:
+        """Whether there may be one more seat."""
+        return len(self._all) < self.most or sum(int(s.arena.nbytes) for s in self._all) + nbytes <= self._spare
+
+    def _claim(self, nbytes: int, free: list[Arena]) -> Arena | None:
+        """The free seat that fits best, grown if the ceiling allows; None to wait for other runs to end."""
+        fitting = [s for s in free if s.arena.nbytes >= nbytes]
+        seat = min(fitting, key=lambda s: s.arena.nbytes, default=None)
+        if seat is None:
+            seat = free[-1] if free else Arena(self._device)
+            if not self._make_room(nbytes, seat, free):
+                if len(free) < len(self._all):
+                    return None
+                raise BudgetError(
+                    f"this run needs an arena of {nbytes} bytes, max_memory is {self._ceiling}",
+                    hint="raise max_memory, or run smaller inputs (`mezzo explain --budget` tells the largest batch)",
+                )
+            seat.fit(nbytes)
+        if seat in free:
+            free.remove(seat)
+        else:
+            self._all.append(seat)
+        self._pool.room = self._room()
+        return seat
+
+    def _make_room(self, nbytes: int, seat: Arena, free: list[Arena]) -> bool:
+        """Whether an arena of `nbytes` fits under the ceiling once what is idle has been given back."""
+        if self._ceiling is None:
+            return True
+        taken = sum(int(s.arena.nbytes) for s in self._all if s is not seat)
+        if taken + self._pool.held() + nbytes > self._ceiling:
+            self._pool.trim()
+            for other in free:
+                if other is not seat:
+                    taken -= other.clear()
+        return taken + self._pool.held() + nbytes <= self._ceiling
+
+    def _room(self) -> int | None:
+        """What the ceiling leaves for the pool."""
+        if self._ceiling is None:
+            return None
+        return self._ceiling - sum(int(s.arena.nbytes) for s in self._all)

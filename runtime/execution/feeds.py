@@ -1,0 +1,106 @@
+"""What a caller feeds, against what a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...ops import DType, Map, Optional, Tensor, Type
+from ...ops import Sequence as ListType
+from ...ops.errors import InputError
+from ...ops.types import Array, type_of
+from ..ir.graph import Signature
+
+Taken = Callable[[Any], Any]
+
+
+def checked(signature: Signature, feeds: Mapping[str, Any], taken: Taken = np.from_dlpack) -> dict[str, Any]:
+    """The feeds in the model's order as operators take them; InputError lists all that does not fit.
+
+    Arrays are taken as they are (anything with DLPack or the buffer protocol without a copy, if it is contiguous);
+    Python numbers and nested lists take the input's element type. Inputs with an initialiser may be left out. `taken`
+    makes an array of what offers DLPack: on a GPU it may be one of CuPy.
+    """
+    known = signature.inputs
+    problems = [f"there is no input {n!r}" for n in feeds if n not in known]
+    arrays: dict[str, Any] = {}
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, type in known.items():
+        if name not in feeds:
+            if name in signature.defaults:
+                arrays[name] = signature.defaults[name]
+            else:
+                problems.append(f"input {name!r} ({type}) is not fed")
+            continue
+        try:
+            arrays[name] = _as_array(feeds[name], type, taken)
+        except (TypeError, ValueError, BufferError) as error:
+            problems.append(f"input {name!r} is no array: {error}")
+            continue
+        problems += _misfits(name, type, arrays[name], sizes)
+    if problems:
+        takes = ", ".join(f"{n}: {t}" for n, t in known.items())
+        raise InputError("; ".join(problems), where=signature.name, hint=f"the model takes {takes or 'no inputs'}")
+    return arrays
+
+
+def signature_type(declared: Type, value: Any) -> Type:
+    """What a program is planned for: sizes of arrays, but only the declared type of host objects."""
+    return type_of(value) if isinstance(declared, Tensor) else declared
+
+
+def _as_array(value: Any, type: Type, taken: Taken) -> Any:
+    """A feed as operators take it: an array, or a list, dict or None of such."""
+    match type:
+        case Optional():
+            return None if value is None else _as_array(value, type.element, taken)
+        case ListType():
+            if not isinstance(value, (list, tuple)):
+                raise TypeError(f"a {type} is a list, not a {value.__class__.__name__}")
+            return [_as_array(v, type.element, taken) for v in value]
+        case Map():
+            if not isinstance(value, dict):
+                raise TypeError(f"a {type} is a dict, not a {value.__class__.__name__}")
+            return {key: _as_array(v, type.element, taken)[()] for key, v in value.items()}
+    if not isinstance(value, np.ndarray):
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__"):
+            value = taken(value)
+            if not isinstance(value, np.ndarray):
+                return value
+        # Python numbers and lists take the input's type; other arrays keep theirs, which is then checked
+        value = np.asarray(value, type.dtype.numpy if isinstance(value, (bool, int, float, list, tuple)) else None)
+    if type.dtype is DType.STRING:
+        return value.astype(object) if value.dtype.kind in "UT" else value
+    return np.ascontiguousarray(value).reshape(value.shape)
+
+
+def _misfits(name: str, want: Type, array: Array, sizes: dict[str, tuple[int, str]]) -> list[str]:
+    """What is wrong with one feed; named dims must agree over all inputs."""
+    if isinstance(want, Optional):
+        return [] if array is None else _misfits(name, want.element, array, sizes)
+    if isinstance(want, ListType):
+        return [p for i, v in enumerate(array) for p in _misfits(f"{name}[{i}]", want.element, v, {})]
+    if not isinstance(want, Tensor):
+        return []
+    try:
+        have = type_of(array)
+    except Exception as error:
+        return [f"input {name!r}: {error}"]
+    assert isinstance(have, Tensor)
+    if have.dtype is not want.dtype:
+        return [f"input {name!r} is {have.dtype}, expected {want.dtype}"]
+    if want.dims is None:
+        return []
+    if len(want.dims) != have.rank:
+        return [f"input {name!r} is {have}, expected rank {len(want.dims)} ({want})"]
+    found = []
+    for axis, (dim, size) in enumerate(zip(want.dims, have.sizes or array.shape, strict=True)):
+        if isinstance(dim, int) and dim != size:
+            found.append(f"input {name!r} has {size} in axis {axis}, expected {dim} ({want})")
+        elif isinstance(dim, str):
+            before = sizes.setdefault(dim, (size, name))
+            if before[0] != size:
+                found.append(f"dim {dim!r} is {before[0]} in input {before[1]!r} and {size} in input {name!r}")
+    return found

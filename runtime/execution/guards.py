@@ -1,0 +1,151 @@
+"""Runs that were seen before: what a session need not work out again when arrays of the same kinds are fed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...ops import Tensor
+from ...ops.dataclasses import dataclass
+from ...ops.types import Array
+from ..compile.executable import Executable
+from ..compile.kernel import failed
+from ..ir.interpreter import blaming
+from ..memory.allocate import fresh
+from .instance import Instance
+
+FedKey = tuple[tuple[str, tuple[int, ...], Any], ...]
+# takes what is fed and the buffers that are given; answers None where arrays are of another kind
+Replay = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any] | None]
+
+
+def fed_key(feeds: Mapping[str, Any]) -> FedKey | None:
+    """Names, shapes and element types of what is fed; None where anything is no contiguous array of numbers."""
+    key = []
+    for name, array in feeds.items():
+        if array.__class__ is not np.ndarray or not array.flags.c_contiguous or array.dtype.kind in "OUS":
+            return None
+        key.append((name, array.shape, array.dtype))
+    return tuple(key)
+
+
+@dataclass(slots=True, eq=False)
+class Guard:
+    """A program and the buffers that it takes. `defaults` are inputs that were left out; `counted` tells whether the
+    run needs a meter and a random key of its own, `guarded` whether NumPy computes anything; `recent` whether it ran
+    since programs were last evicted."""
+
+    bound: Executable
+    fed: FedKey
+    names: tuple[str, ...]
+    defaults: Mapping[str, Array]
+    results: tuple[tuple[str, tuple[int, ...] | None, Any], ...]
+    counted: bool
+    guarded: bool
+    recent: bool = True
+
+    @classmethod
+    def of(cls, bound: Executable, fed: FedKey, arrays: Mapping[str, Any]) -> Guard:
+        """What a run of these arrays has shown; `fed` is the key of those that the caller gave."""
+        given = {name for name, _, _ in fed}
+        program, steps = bound.program, bound.program.all_steps()
+        results: list[tuple[str, tuple[int, ...] | None, Any]] = []
+        for port in program.outputs:
+            if isinstance(port.type, Tensor) and port.type.static:
+                results.append((port.name, port.type.sizes, port.type.dtype.numpy))
+            else:
+                results.append((port.name, None, None))
+        return cls(
+            bound,
+            fed,
+            tuple(arrays),
+            {n: a for n, a in arrays.items() if n not in given},
+            tuple(results),
+            counted=any(s.bodies or not s.choice.deterministic for s in steps),
+            guarded=any(s.dynamic or not s.choice.implementation for s in steps),
+        )
+
+    def fits(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether `fed_key` would give the same key again; quicker, for the case that is met again and again."""
+        if len(feeds) != len(self.fed):
+            return False
+        for name, shape, dtype in self.fed:
+            array = feeds.get(name)
+            if array.__class__ is not np.ndarray or array.shape != shape or array.dtype is not dtype:
+                return False
+            if not array.flags.c_contiguous:
+                return False
+        return True
+
+    def replay(self, instance: Instance, feeds: Mapping[str, Any], owner: str) -> tuple[list[Array | None], list[Any]]:
+        """The buffers of this run (None for results of a size that data decides), and the results."""
+        inputs = [feeds[n] if n in feeds else self.defaults[n] for n in self.names]
+        buffers = [None if sizes is None else fresh(sizes, dtype, owner) for _, sizes, dtype in self.results]
+        with np.errstate(all="ignore"):
+            return buffers, instance.run(inputs, buffers)
+
+    def short(self, instance: Instance) -> Replay | None:
+        """A replay without any choice left, for programs whose buffers never change: what small models are made of.
+
+        None for the others.
+        """
+        if any(s.dynamic for s in instance.program.steps):
+            return None
+        working = instance.fixed
+        if (
+            working is None
+            or self.counted
+            or self.defaults
+            or not all(sizes is not None for _, sizes, _ in self.results)
+        ):
+            return None
+        staged, program, count = instance.staged, instance.program, len(self.fed)
+        # a large input that is not staged is one that no step reads: the steps that do would be bound anew each run
+        inputs = [(name, shape, dtype, staged.get(name)) for name, shape, dtype in self.fed]
+        results = [(name, staged[value]) for (name, _, _), value in zip(self.results, program.results, strict=True)]
+
+        def guarded() -> int:
+            """All steps as one, where NumPy computes some of them: it may warn or raise."""
+            i = 0
+            try:
+                with np.errstate(all="ignore"):
+                    for i, call in working:  # noqa: B007 (the handler below reads the index)
+                        status = call()
+                        if status.__class__ is int and status:
+                            raise failed(status)
+            except Exception as error:
+                with blaming(program.steps[i].node.place):
+                    raise
+                raise AssertionError from error  # not reached: blaming raises
+            return 0
+
+        calls = [guarded] if self.guarded else [call for _, call in working]
+
+        # What is fed is looked at while it is copied (and may lie as it likes): for a small model, asking `fits` before
+        # would take as long as one of its steps.
+        def replay(feeds: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any] | None:
+            if len(feeds) != count:
+                return None
+            for name, shape, dtype, place in inputs:
+                array = feeds.get(name)
+                if array.__class__ is not np.ndarray or array.shape != shape or array.dtype is not dtype:
+                    return None
+                if place is not None:
+                    place[...] = array  # half as long as np.copyto, for small arrays
+            try:
+                for call in calls:
+                    status = call()
+                    if status:
+                        i = next(i for i, c in working if c is call)
+                        raise failed(status).at(program.steps[i].node.place)
+            except BaseException:
+                instance.team.together()
+                raise
+            made = {}
+            for name, place in results:
+                made[name] = place.copy()
+            return made
+
+        return replay

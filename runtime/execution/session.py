@@ -1,0 +1,600 @@
+"""A session: one model, its programs by input signature, and a bounded pool of instances for many threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ...ops import Tensor, Type
+from ...ops.budget import Budget
+from ...ops.dataclasses import dataclass, replace
+from ...ops.errors import BudgetError, ForkedProcess, InputError, PlanError
+from ...ops.types import Array, type_of
+from ..backends.onednn.ahead import made_ahead
+from ..backends.onednn.invalid import Invalid, readable
+from ..backends.onednn.library import fetch, find, library
+from ..collection import uncollected
+from ..compile.buckets import Buckets, check_buckets, cut, padded
+from ..compile.defects import DEFECTS, Unprepared
+from ..compile.executable import Executable
+from ..compile.kernel import Exchange
+from ..compile.lower import PRECISIONS, Options
+from ..compile.program import Port, Program
+from ..environment import processors, usual_threads
+from ..ir.graph import Graph
+from ..ir.interpreter import Meter
+from ..memory.allocate import fresh, owned
+from ..memory.ledger import PoolStats
+from ..memory.plan import MemoryPlan, Strategy
+from ..memory.pool import Pool
+from .arena_pool import Arena, ArenaPool
+from .device import Device, device_named
+from .exact_rerun import again
+from .feeds import checked, signature_type
+from .guards import FedKey, Guard, fed_key
+from .instance import ExecutionContext, Instance, Observer
+from .observers import PROFILING
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from ..compile.specialize import Compiled
+    from ..engine import Variable
+    from ..file import Opened, VariantKey
+
+# Bytes that arenas may take together where nobody bounds their number. Runs of small models are a few microseconds, and
+# to wait for one that has lost its processor takes a hundred times as long.
+SMALL_ARENAS = 16 << 20
+NO_BUFFERS: Mapping[str, Array] = {}
+REPLANNED = 8  # programs that are planned for one run, each without the kernels that could not be prepared before
+_ran_in: int | None = None  # the process that has run a program first
+_here = os.getpid()
+# One session plans at a time: what planning remembers, from size to size and from model to model, belongs to all of
+# them; and most of planning is Python, of which one thread runs at a time anyway.
+_PLANNING = threading.RLock()
+
+
+def _possible(precision: str, onednn: bool, gpu: bool) -> str:
+    """The precision, if it is one and the device computes it; InputError otherwise."""
+    known = [p for p in PRECISIONS if p not in (("bf16-math",) if gpu else ("tf32", "fp16"))]
+    if precision not in known:
+        raise InputError(
+            f"precision {precision!r} is none of {', '.join(known)}",
+            where="Session",
+            hint="for int8, give mz.load calibration data, or load a quantised model as it is",
+        )
+    if gpu:
+        return precision
+    if precision == "fp32":
+        return precision  # the library is not even looked for: loading it takes milliseconds
+    found = library() if onednn else None
+    if found is None or not found.bf16:
+        raise InputError(
+            f"this machine computes no bfloat16 ({found or find()})", where="Session", hint="leave out precision="
+        )
+    return precision
+
+
+def _check_process() -> None:
+    """Threads and locks of a runtime do not survive a fork; say so instead of hanging."""
+    global _ran_in
+    if _ran_in is None:
+        _ran_in = _here
+    elif _ran_in != _here:
+        raise ForkedProcess(
+            f"process {_here} was forked from {_ran_in}, which had run a program",
+            hint="start workers with multiprocessing's 'spawn' or 'forkserver', or load the model in the child",
+        )
+
+
+def _forked() -> None:
+    global _here
+    _here = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)  # to ask for the process at each run would be a fiftieth of a small one
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStats:
+    """Counters of a session: programs planned in all, kept now and evicted; runs; arenas and their bytes; the pool;
+    defects of kernels that this process has met (see `mezzo explain`); runs made again since they met a NaN."""
+
+    planned: int
+    programs: int
+    evicted: int
+    runs: int
+    arenas: int
+    arena_bytes: int
+    pool: PoolStats
+    defects: int = 0
+    alarms: int = 0
+
+
+class Session:
+    """Runs one graph, from any number of threads.
+
+    `strategy` is how the memory plan reuses bytes; `instances` bounds how many runs go on at once (each takes an
+    arena; the default is the number of processors, or more on the CPU where 16 MiB hold their arenas);
+    `max_programs` how many input signatures are kept planned; `max_memory` how many bytes arenas and values of
+    data-dependent size may take together (weights and the caller's inputs and outputs are not counted): a run waits
+    for others to end, or is refused, before that is passed. `fuse` puts one operator in the place of several where
+    that saves memory (see runtime/passes/fusions.py). `threads` is how many one step may use (default:
+    OMP_NUM_THREADS, else all processors), `onednn=False` leaves the CPU to NumPy.
+    `device` is "cpu", "gpu:0", or "gpu:0@sm_90" to plan for a GPU that is not here.
+    `precision` is "fp32", "bf16" (tensors in bfloat16 where kernels take them), on the CPU also "bf16-math" (operands
+    of float32 products are rounded to bfloat16), on GPUs "tf32" (rounded to TF32) and "fp16". `buckets` maps open
+    dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`: inputs are padded with zeros to the next one
+    and results cut back, which is right for dims whose elements the model treats independently. A graph with states
+    keeps them from run to run, and then runs one at a time; `states` gives arrays to keep them in, by name of the value
+    that is read, which sessions may share that do not run at the same time. `exchange` is what Emit and Await
+    speak to. `seed` begins the random numbers,
+    which follow the number of the run (`next_run`); with
+    `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
+    `model` is a graph, or an opened `.mezzo` file: its programs are taken where they fit this machine, each read and
+    confirmed when it is first needed, and its graph where none fits.
+
+    >>> from mezzo.runtime.ir.graph import GraphBuilder
+    >>> from mezzo.ops.types import f32
+    >>> g = GraphBuilder()
+    >>> s = Session(g.graph([g.Relu(g.input("x", f32("n")))]))
+    >>> s(np.array([-1, 2], np.float32))
+    array([0., 2.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        model: Graph | Opened,
+        *,
+        device: str = "cpu",
+        budget: Budget | None = None,
+        strategy: Strategy | str = Strategy.BOTH,
+        instances: int | None = None,
+        max_programs: int = 64,
+        max_memory: int | None = None,
+        fuse: bool = False,
+        threads: int | None = None,
+        onednn: bool = True,
+        precision: str = "fp32",
+        buckets: Buckets | None = None,
+        seed: int = 0,
+        random: Literal["philox", "numpy"] = "philox",
+        states: dict[str, Array] | None = None,
+        exchange: Exchange | None = None,
+    ) -> None:
+        self._model, self.signature, self.budget = model, model.signature, budget or Budget()
+        self._owner = self.signature.name or "a program"
+        self._stored = None if isinstance(model, Graph) else model
+        on = device_named(device)
+        self._options = Options(
+            on, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
+            precision=_possible(precision, onednn, bool(on.sm)), exchange=exchange is not None,
+            numpy_random=random == "numpy",
+            nan="kept" if self.signature.states and not on.sm else "watched" if readable() else "exact",
+        )  # fmt: skip
+        self._exchange, self._part = exchange, () if exchange is None else exchange.part
+        self._compiled: dict[tuple[str, ...], Compiled] = {}
+        self._bound: OrderedDict[Any, Executable] = OrderedDict()
+        self._latest: Executable | None = None
+        self._known: dict[FedKey, Guard] = {}
+        self._again: Guard | None = None  # the latest of them
+        self._direct: Any = None  # of a GPU: see gpu/direct.py
+        self._exact: Session | None = None
+        self._alarms, self._often = 0, False  # runs made again, and whether nearly all are
+        if random not in ("philox", "numpy"):
+            raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
+        self._max_programs, self._seed = max_programs, seed
+        self._buckets = check_buckets(buckets or {}, self.inputs)
+        self._numpy_random = random == "numpy"
+        self._planning = _PLANNING
+        self._table = threading.Lock()
+        most = 1 if self.signature.states else max(1, instances or processors())
+        spare = 0 if instances or self.signature.states or on.sm else SMALL_ARENAS
+        self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))
+        self._seats = ArenaPool(self._options.device, self._pool, most, max_memory, spare)
+        self._turn: Variable | None = None  # written by runs that the engine starts, where they change states
+        self._planned, self._evicted, self._reported = 0, 0, False
+        self.next_run = 0
+        self.states: dict[str, Array] = {} if states is None else states
+        for name, first in self.signature.states.items():
+            if name not in self.states:
+                self.states[name] = np.array(first)
+            elif type_of(self.states[name]) != type_of(first):
+                raise InputError(
+                    f"state {name!r} is {type_of(self.states[name])}, not {type_of(first)}", where="Session"
+                )
+        self.states.update(on.keep({n: self.states[n] for n in self.signature.states}))
+        self._fixed = all(isinstance(t, Tensor) and t.static for t in self.signature.inputs.values())
+        if not self._lies_ready():
+            # whatever is wrong with the graph is said here, and not by the first run
+            self._compile(self.signature.outputs)
+            self._bind_fixed()
+
+    # -- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Graph:
+        """The graph as it was imported; that of a `.mezzo` file is read when it is first asked for, and raises then
+        what is wrong with it."""
+        if isinstance(self._model, Graph):
+            return self._model
+        with self._planning:
+            return self._model.graph
+
+    @property
+    def device(self) -> Device:
+        """Where its programs run."""
+        return self._options.device
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Names and types of the inputs."""
+        return tuple(Port(n, t) for n, t in self.signature.inputs.items())
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Names and types of the outputs, as far as they are known before a run."""
+        compiled = self._compile(self.signature.outputs)
+        types = compiled.graph.types
+        return tuple(Port(n, types[v]) for n, v in zip(compiled.outputs, compiled.graph.outputs, strict=True))
+
+    @property
+    def program(self) -> Program:
+        """The program that was planned last; PlanError before the first."""
+        return self.bound.program
+
+    @property
+    def plan(self) -> MemoryPlan:
+        """The memory plan of `program`."""
+        return self.program.plan
+
+    @property
+    def bound(self) -> Executable:
+        """The last program with its constants and its graph."""
+        self._bind_fixed()
+        if self._latest is None:
+            raise PlanError(
+                "nothing is planned yet, since the input sizes are not known",
+                hint="run once, or call warmup({name: shape})",
+            )
+        return self._latest
+
+    @property
+    def bound_from(self) -> str:
+        """Where the last program comes from: `variant` of a `.mezzo` file, or `graph`, with the reason in brackets if
+        the session came from such a file."""
+        return self.bound.origin
+
+    def stats(self) -> SessionStats:
+        """Counters; a consistent snapshot."""
+        with self._table:
+            planned = (self._planned, len(self._bound), self._evicted)
+        return SessionStats(*planned, *self._seats.counts(), self._pool.stats(), DEFECTS.count, self._alarms)
+
+    def uncaptured(self) -> tuple[tuple[int, str], ...]:
+        """Steps of the last program that stand outside of its CUDA graphs, by number, and why. It is known after two
+        runs; nothing on the CPU, which has no graphs."""
+        found = self._seats.instance(self.bound)
+        return tuple((r.index, r.reason) for r in found.refused) if found is not None else ()
+
+    def trim(self) -> int:
+        """Give back the arenas that no run is using and the pool's idle bytes; returns how many bytes that were."""
+        return self._seats.trim()
+
+    # -- planning ---------------------------------------------------------------------------------------------------
+
+    def warmup(self, shapes: Mapping[str, Sequence[int]]) -> Program:
+        """Plan for these input shapes, so that the first run with them only replays."""
+        types: dict[str, Type] = {}
+        for port in self.inputs:
+            if port.name in shapes and isinstance(port.type, Tensor):
+                types[port.name] = port.type.of(tuple(int(n) for n in shapes[port.name]))
+            else:
+                types[port.name] = port.type
+        return self._bind(self.signature.outputs, types).program
+
+    def _lies_ready(self) -> bool:
+        """Whether the file has a program for the sizes that the inputs have; any program, if sizes are open."""
+        if self._stored is None or not self._fixed:
+            return self._stored is not None and bool(self._stored.variants)
+        return self._stored.holds(self._options, self.signature.outputs, self.signature.inputs)
+
+    def _bind_fixed(self) -> None:
+        """Plan a model whose input sizes are all known, if nothing is planned."""
+        if self._fixed and self._latest is None:
+            self._bind(self.signature.outputs, self.signature.inputs)
+
+    def _compile(self, outputs: tuple[str, ...]) -> Compiled:
+        from ..compile.specialize import compile_graph  # of a start, several ms; a file may hold the program
+
+        with self._planning:
+            if outputs not in self._compiled:
+                self._compiled[outputs] = compile_graph(
+                    self.graph, outputs=outputs, options=self._options, budget=self.budget
+                )
+            return self._compiled[outputs]
+
+    def _bind(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> Executable:
+        key = (outputs, tuple(types.items()))
+        found = self._find(key)
+        if found is not None:
+            return found
+        with self._planning:  # one thread plans, the others wait for its result
+            found = self._find(key)
+            if found is not None:
+                return found
+            with uncollected():
+                made = self._from_file(outputs, types) or self._specialised(outputs, types)
+            if not self._reported:
+                self._reported = self._options.device.report(made.program)
+            with self._table:
+                self._bound[key] = self._latest = made
+                self._planned += 1
+                self._evict()
+            return made
+
+    def _specialised(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> Executable:
+        """The program that the graph makes for these types."""
+        from ..compile.specialize import specialise
+
+        return specialise(self._compile(outputs), types)
+
+    def _evict(self) -> None:
+        """Let go of the programs that were not used for the longest time, as far as there are too many."""
+        if len(self._bound) <= self._max_programs:
+            return
+        latest = next(reversed(self._bound))
+        recent = {k.bound for k in self._known.values() if k.recent}
+        recent |= {self._direct.bound} if self._direct is not None else set()
+        for known in self._known.values():
+            known.recent = False
+        for key in [k for k, b in self._bound.items() if b in recent]:
+            self._bound.move_to_end(key)
+        self._bound.move_to_end(latest)
+        while len(self._bound) > self._max_programs:
+            _, gone = self._bound.popitem(last=False)
+            self._known = {k: v for k, v in self._known.items() if v.bound is not gone}
+            self._again = None
+            self._evicted += 1
+
+    def _from_file(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> Executable | None:
+        """The program that the session's file holds for these types; otherwise the graph is bound again as a whole."""
+        if self._stored is None:
+            return None
+        if self._options.onednn and not self._options.device.sm:
+            fetch()  # while the program is read and confirmed
+            with made_ahead():
+                found, reason = self._stored.find(self._options, outputs, types, self.budget)
+        else:
+            found, reason = self._stored.find(self._options, outputs, types, self.budget)
+        if found is None:
+            found = replace(self._specialised(outputs, types), origin=f"graph ({reason})")
+        return found
+
+    def save(
+        self, path: str | os.PathLike[str], *, portable: bool = False, source: str = "", producer: str = ""
+    ) -> None:
+        """Write the graph to a `.mezzo` file, with the programs that are planned now as variants.
+
+        `portable` leaves the programs out; `source` and `producer` (the model file, and what made it) are noted in
+        it. States begin with their first values again. The file is replaced as a whole. Raises ModelError if it
+        cannot be written, or the graph holds something that files cannot.
+        """
+        from ..file import encode
+        from ..files import replace_file
+
+        variants = [] if portable else self.variants()
+        replace_file(path, encode(self.graph, variants, source=source, producer=producer))
+
+    def variants(self) -> list[tuple[VariantKey, Executable]]:
+        """The programs that are planned now, each with what it was planned for, as a file keeps them."""
+        from ..file import key_here
+
+        self._bind_fixed()
+        with self._table:
+            planned = list(self._bound.items())
+        return [(key_here(self._options, outputs, dict(types)), bound) for (outputs, types), bound in planned]
+
+    def _find(self, key: Any) -> Executable | None:
+        with self._table:
+            found = self._bound.get(key)
+            if found is not None:
+                self._bound.move_to_end(key)
+                self._latest = found
+            return found
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run on positional inputs; returns the output, or a tuple of several."""
+        if len(inputs) > len(self.signature.inputs):
+            raise InputError(
+                f"{len(inputs)} inputs given, the model takes {len(self.signature.inputs)}",
+                hint=f"they are {', '.join(map(str, self.inputs))}",
+            )
+        results = tuple(self.run(dict(zip(self.signature.inputs, inputs, strict=False))).values())
+        return results[0] if len(results) == 1 else results
+
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        *,
+        names: Sequence[str] | None = None,
+        outputs: Mapping[str, Array] | None = None,
+        deadline: float | None = None,
+        cancel: threading.Event | None = None,
+        observe: Observer | None = None,
+        draw: tuple[int, ...] | None = None,
+    ) -> dict[str, Any]:
+        """Run once: input arrays by name to output arrays by name.
+
+        `names` asks for some outputs only (nothing else is computed). `outputs` gives C-contiguous buffers to write
+        into. `deadline` is how many seconds the run may take, waiting for a free instance included; setting `cancel`
+        from another thread ends it too; both are looked at between steps. `draw` begins the random numbers of this run,
+        in place of the seed and the number of the run. Results belong to the caller. Raises
+        InputError where feeds do not fit, DeadlineError, Cancelled, BudgetError, ExecutionError.
+        """
+        if _ran_in != _here:
+            _check_process()
+        if self._often and self._exact is not None:
+            return self._exact.run(
+                feeds, names=names, outputs=outputs, deadline=deadline, cancel=cancel, observe=observe,
+                draw=self._drawn(draw),
+            )  # fmt: skip
+        observe = observe or PROFILING.observer
+        key = None
+        special = names is not None or outputs is not None or deadline is not None or cancel is not None
+        if not (special or observe or self._buckets):
+            known = self._again
+            if known is not None:
+                try:
+                    answer = self._seats.replay(known, feeds, NO_BUFFERS)
+                except Invalid:
+                    return again(self, feeds, draw=draw)
+                if answer is not None:
+                    known.recent, self._latest = True, known.bound
+                    return answer
+            if known is None or not known.fits(feeds):
+                key = fed_key(feeds)
+                known = None if key is None else self._known.get(key)
+                self._again = known or self._again
+            if known is not None:
+                return self._replay(known, feeds, draw)
+        direct = self._direct
+        if direct is not None and names is None and deadline is None and cancel is None and observe is None:
+            answer = self._seats.replay(direct, feeds, outputs or {}) if direct.fits(feeds, outputs or {}) else None
+            if answer is not None:
+                return answer
+        until = None if deadline is None else monotonic() + deadline
+        wanted = tuple(self.signature.outputs if names is None else names)
+        arrays, had = padded(self._buckets, self.inputs, checked(self.signature, feeds, self._options.device.taken))
+        if had and outputs:
+            raise InputError("outputs= and buckets= exclude each other", hint="copy from the results instead")
+        types = {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs}
+        drawn = self._drawn(draw)
+        for left in reversed(range(REPLANNED)):
+            bound = self._bind(wanted, types)
+            program = bound.program
+            buffers = [self._buffer(p, outputs) for p in program.outputs]
+            try:
+                with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
+                    instance = self._instance(seat, bound)
+                    instance.around.meter = Meter(self.budget.steps, until=until, cancel=cancel)
+                    instance.around.key = (*drawn, *self._part)
+                    with np.errstate(all="ignore"):
+                        results = instance.run(list(arrays.values()), buffers, observe=observe)
+                    if names is None and not self._buckets and not (deadline or cancel or observe):
+                        self._direct = self._options.device.direct(bound, feeds, outputs or {}, seat, instance)
+                break
+            except BudgetError as error:
+                raise self._options.device.explained(error, self, program) from error.__cause__
+            except Invalid:
+                rest = None if until is None else until - monotonic()
+                return again(
+                    self, feeds, observe, names=names, outputs=outputs, deadline=rest, cancel=cancel, draw=drawn
+                )
+            except Unprepared:  # before the first step: nothing has happened yet
+                self._forget(bound)
+                if not left:
+                    raise
+        made = {
+            p.name: r if b is not None else owned(r) for p, b, r in zip(program.outputs, buffers, results, strict=True)
+        }
+        if key is not None:
+            with self._table:
+                if bound in self._bound.values():
+                    self._again = self._known[key] = Guard.of(bound, key, arrays)
+        return cut(self.outputs, made, had) if had else made
+
+    def _forget(self, bound: Executable) -> None:
+        """Let a program be planned again for its types."""
+        with self._table:
+            self._bound = OrderedDict((key, b) for key, b in self._bound.items() if b is not bound)
+
+    def _instance(self, seat: Arena, bound: Executable) -> Instance:
+        """The instance of a program in a seat."""
+        found = seat.instances.get(bound)
+        if found is None:
+            meter = Meter(self.budget.steps)
+            around = ExecutionContext(
+                *(bound.constants, self.budget, self._pool, meter),
+                numpy_random=self._numpy_random,
+                exchange=self._exchange,
+            )
+            made = self._options.device.instantiate(bound.program, seat.arena, around, self.states)
+            found = seat.instances[bound] = made
+        return found
+
+    def _replay(self, known: Guard, feeds: Mapping[str, Any], draw: tuple[int, ...] | None) -> dict[str, Any]:
+        """`run` for arrays of kinds that were fed before: nothing is left to check."""
+        known.recent = True
+        bound = self._latest = known.bound
+        try:
+            with self._seats.borrow(bound.program.arena_bytes, None, self._live) as seat:
+                instance = self._instance(seat, bound)
+                around = instance.around
+                if known.counted or around.meter.watches:
+                    draw = self._drawn(draw)
+                    around.meter, around.key = Meter(self.budget.steps), (*draw, *self._part)
+                buffers, results = known.replay(instance, feeds, self._owner)
+                short = known.short(instance)
+                if short is not None:
+                    seat.replays[known] = short
+        except Invalid:
+            return again(self, feeds, draw=draw)
+        return {
+            name: r if b is not None else owned(r)
+            for (name, _, _), b, r in zip(known.results, buffers, results, strict=True)
+        }
+
+    def _drawn(self, draw: tuple[int, ...] | None) -> tuple[int, ...]:
+        """What the random numbers of this run begin with: what is given, or the seed and the number of the run."""
+        if draw is not None:
+            return draw
+        with self._table:
+            self.next_run += 1
+            return (self._seed, self.next_run - 1)
+
+    def run_async(self, feeds: Mapping[str, Any], **options: Any) -> Future[dict[str, Any]]:
+        """`run` as a workload of the engine; takes the same arguments and returns a future of its result.
+
+        Runs of a graph with states follow one another in the order of the calls. `result()` without a timeout runs in
+        the calling thread what has not begun; an error names the line of this call.
+        """
+        from ..engine.future import submit
+        from ..engine.process import engine  # of a start, several ms
+
+        with self._table:
+            if self._turn is None:
+                self._turn = engine().variable(f"states of {self.signature.name}")
+        return submit(self.run, feeds, writes=(self._turn,) if self.signature.states else (), **options)
+
+    def _live(self) -> set[Executable]:
+        """The programs that are kept."""
+        with self._table:
+            return set(self._bound.values())
+
+    def _buffer(self, port: Port, given: Mapping[str, Array] | None) -> Array | None:
+        if not (isinstance(port.type, Tensor) and port.type.static):
+            return None
+        if given is None or port.name not in given:
+            return fresh(port.type.sizes, port.type.dtype.numpy, self._owner)
+        array = given[port.name]
+        if not isinstance(array, np.ndarray):
+            array = self._options.device.taken(array) if hasattr(array, "__dlpack__") else np.asarray(array)
+        writable = not isinstance(array, np.ndarray) or array.flags.writeable
+        fits = type_of(array) == port.type and array.flags.c_contiguous and writable
+        if not fits:
+            raise InputError(
+                f"the buffer for {port} is a {type_of(array)}, or is not contiguous and writable",
+                where=f"outputs[{port.name!r}]",
+                hint=f"give np.empty({port.type.sizes}, {str(port.type.dtype)!r})",
+            )
+        return array

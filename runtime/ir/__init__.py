@@ -1,0 +1,1 @@
+"""The intermediate representation: typed graphs, type inference, differentiation, the interpreter."""

@@ -1,0 +1,225 @@
+"""Types of every value of a graph, subgraphs included, from the types of its inputs.
+
+Known elements travel with the types: an operator whose inputs are all known is evaluated here (within the budget),
+so that shape arithmetic has vanished before anything is planned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ops import Context, MezzoError, Tensor, Type
+from ...ops.budget import Budget
+from ...ops.dataclasses import dataclass, field, replace
+from ...ops.errors import ShapeError
+from ...ops.types import differentiable, type_of
+from ..shared_constants import shared
+from .cache_keys import CacheKey
+from .graph import Graph, GraphBuilder, Node
+
+
+def check_size(made: Type, budget: Budget) -> None:
+    """Refuse a tensor above the budget, or of negative size, before anything of its size exists."""
+    if not isinstance(made, Tensor) or made.dims is None:
+        return
+    sizes = [d for d in made.dims if isinstance(d, int)]
+    if min(sizes, default=0) < 0:
+        raise ShapeError(f"the result would be {made}", hint="the operands are too small for these attributes")
+    if math.prod(filter(None, sizes)) >= 1 << 58:
+        raise ShapeError(f"the result would be {made}", hint="no array has such sizes, not even one without elements")
+    elements = math.prod(sizes) if len(sizes) == len(made.dims) else 0
+    if elements > budget.tensor_elements:
+        budget.check("tensor_elements", elements, f"elements of {made}")
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What constant evaluation may still create in this graph, in elements."""
+
+    left: int
+
+    def take(self, elements: int) -> bool:
+        """Whether so many elements are still allowed; if so they are used up."""
+        if elements > self.left:
+            return False
+        self.left -= elements
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class TypedBody:
+    """A subgraph as inference rules see it: `infer` types it inside the scope where its node stands."""
+
+    graph: Graph
+    scope: Scope
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.graph.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.graph.outputs
+
+    def infer(self, *types: Type) -> tuple[Type, ...]:
+        if len(types) > len(self.graph.inputs):
+            raise ShapeError(f"the body takes {len(self.graph.inputs)} values, and is given {len(types)}")
+        self.scope.enter(self.graph, dict(zip(self.graph.inputs, types, strict=False)))
+        return tuple(self.scope.types[o] for o in self.graph.outputs)
+
+    def returns(self, value: str) -> tuple[int, ...]:
+        copies = {n.outputs[0] for n in self.graph.nodes if n.op == "Identity" and n.inputs == (value,)} | {value}
+        return tuple(i for i, o in enumerate(self.graph.outputs) if o in copies)
+
+    def reached(self, values: Iterable[str]) -> set[int]:
+        found = set(values)
+        for node in self.graph.nodes:
+            if not found.isdisjoint(node.reads()):
+                types = self.scope.types
+                found.update(o for o in node.outputs if o and (o not in types or differentiable(types[o])))
+        return {i for i, o in enumerate(self.graph.outputs) if o in found}
+
+    def extend(self) -> GraphBuilder:
+        return GraphBuilder.after(self.graph)
+
+    def refuse(self, error: MezzoError) -> None:
+        self.scope.refused[id(self.graph)] = error
+
+
+@dataclass(slots=True)
+class Scope:
+    """All types found so far; names are unique over the graph and its subgraphs, so one dict serves every level."""
+
+    budget: Budget
+    types: dict[str, Type] = field(default_factory=dict[str, Type])
+    allowance: Allowance = field(default_factory=lambda: Allowance(0))
+    refused: dict[int, MezzoError] = field(default_factory=dict[int, MezzoError])
+    answers: dict[Any, tuple[Type, ...]] = field(default_factory=dict[Any, tuple[Type, ...]])
+
+    def enter(self, graph: Graph, inputs: Mapping[str, Type], settled: Mapping[str, Type] | None = None) -> None:
+        for name, array in graph.initializers.items():
+            self.types[name] = type_of(array, known=True)
+        for state in graph.states:
+            first = self.types[state.input]
+            self.types[state.input] = first.forget() if isinstance(first, Tensor) else first
+        self.types.update(inputs)
+        for node in graph.nodes:
+            if settled and not node.bodies and all(o in settled for o in node.outputs if o):
+                self.types.update((o, settled[o]) for o in node.outputs if o)
+                continue
+            for name, made in zip(node.outputs, self.node(node), strict=True):
+                if name:
+                    self.types[name] = made
+
+    def node(self, node: Node) -> tuple[Type, ...]:
+        ins = [self.types[i] if i else None for i in node.inputs]
+        record = node.record
+        try:
+            key = _kind(node, ins)
+            found = self.answers.get(key) if key is not None else None
+            if found is None:
+                attrs = {a: TypedBody(v, self) if isinstance(v, Graph) else v for a, v in node.attrs.items()}
+                found = record.infer_types(ins, attrs, node.wanted)
+                for made in found:
+                    check_size(made, self.budget)
+                if key is not None and not any(isinstance(t, Tensor) and t.value is not None for t in found):
+                    self.answers[key] = found  # elements may differ where attributes are equal: 0.0 and -0.0
+            return self.evaluate(node, ins, found)
+        except MezzoError as error:
+            raise error.at(node.place) from error.__cause__
+        except Exception as error:  # a rule met operands that it does not foresee: the model is at fault
+            shown = ", ".join(map(str, ins))
+            raise ShapeError(
+                f"{node.op} cannot take ({shown}): {type(error).__name__}: {error}",
+                where=node.place,
+                hint="check the operand types and attributes of this node",
+            ) from error
+
+    def evaluate(self, node: Node, ins: list[Type | None], found: tuple[Type, ...]) -> tuple[Type, ...]:
+        for t in ins:
+            if t is not None and (not isinstance(t, Tensor) or t.value is None):
+                return found
+        tensors = [t for t in found if isinstance(t, Tensor)]
+        if not node.record.deterministic or node.bodies or len(tensors) < len(found):
+            return found
+        if all(t.value is not None for t in tensors):
+            return found
+        size = sum(t.elements or sum(i.elements or 0 for i in ins if isinstance(i, Tensor)) for t in tensors)
+        if not self.allowance.take(size):
+            return found
+        values = [t.value if isinstance(t, Tensor) else None for t in ins]
+        with np.errstate(all="ignore"):
+            results = node.record.run(Context(wanted=node.wanted), values, node.attrs)
+        return tuple(type_of(shared(r, values), known=True) for r in results[: len(found)])
+
+
+def _kind(node: Node, ins: Sequence[Type | None]) -> Any:
+    """What a rule is told, to be compared with what it was told before: networks repeat themselves. None where that
+    cannot be compared."""
+    if node.bodies:
+        return None
+    values = [id(t.value) if isinstance(t, Tensor) else 0 for t in ins]  # types are equal whatever their elements
+    try:
+        return CacheKey(node.op, node.domain, node.wanted, *node.attrs.items(), *ins, *values)
+    except TypeError:
+        return None
+
+
+def infer(
+    graph: Graph,
+    inputs: Mapping[str, Type] | None = None,
+    *,
+    budget: Budget | None = None,
+    rewritten: bool = False,
+) -> Graph:
+    """The graph with the type of every value in `types`, bodies included.
+
+    `inputs` gives the types of the inputs (default: as the graph declares them). An input without a declared type is
+    an error. `rewritten` says that the graph was made from one that was typed for these inputs: a value that kept its
+    name kept its type, so that only what is new is worked out. Raises ShapeError where operands do not fit,
+    BudgetError where a tensor would be too large; both name the node.
+
+    >>> from mezzo.runtime.ir.graph import GraphBuilder
+    >>> from mezzo.ops.types import f32
+    >>> g = GraphBuilder()
+    >>> y = g.Exp(g.input("x", f32("n", 3)))
+    >>> print(infer(g.graph([y])).types[y])
+    float32[n,3]
+    """
+    limits = budget or Budget()
+    scope = Scope(limits, allowance=Allowance(limits.fold_elements))
+    given = {n: t for n in graph.inputs if (t := (inputs or {}).get(n, graph.types.get(n))) is not None}
+    missing = [n for n in graph.inputs if n not in given]
+    if missing:
+        raise ShapeError(f"input {missing[0]!r} has no type", where=graph.name)
+    scope.enter(graph, given, graph.types if rewritten else None)
+    if scope.refused:
+        graph = _without_refused(graph, scope)
+    return graph.but(types=scope.types)
+
+
+def _without_refused(graph: Graph, scope: Scope) -> Graph:
+    """Put a node that raises the error in place of each body that cannot run."""
+
+    def body(node: Node, value: Any) -> Any:
+        if not isinstance(value, Graph):
+            return value
+        error = scope.refused.get(id(value))
+        if error is None:
+            return _without_refused(value, scope)
+        scope.types.update(zip(value.outputs, (scope.types[o] for o in node.outputs), strict=True))
+        told = {"message": error.message, "place": error.where, "hint": error.hint}
+        stop = Node("Raise", (), value.outputs, told, domain="mezzo", where=node.where, origin=(node.name,))
+        return Graph((), value.outputs, (stop,), types=scope.types)
+
+    nodes = tuple(replace(n, attrs={a: body(n, v) for a, v in n.attrs.items()}) if n.bodies else n for n in graph.nodes)
+    return graph.but(nodes=nodes)
+
+
+def body_of(value: Any, types: Mapping[str, Type], budget: Budget) -> TypedBody:
+    """A subgraph for rules that run outside of `infer` (at run time), in a scope of known types."""
+    return TypedBody(value, Scope(budget, dict(types), Allowance(budget.fold_elements)))

@@ -1,0 +1,1 @@
+"""Memory: liveness of values, offsets in the arena, pools, statistics."""

@@ -1,0 +1,198 @@
+"""The memory plan: where every value lives, decided before the first run.
+
+Lifetimes, then merging of values into buffers (in place, views, parts), then sharing of bytes by buffers that never
+live together, then offsets: the order and the four strategies of the MXNet paper (arXiv 1512.01274, section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from itertools import pairwise
+
+from ...ops.dataclasses import dataclass, field
+from ...ops.errors import BudgetError, PlanError
+from .buffers import Buffer, merged
+from .liveness import ALIGN, Life, Sequential, Sharing, Space, Timeline, aligned
+from .offsets import extent, linear, search, stacked
+
+MOST_BYTES = 1 << 62  # offsets are 64-bit numbers
+
+
+class Strategy(Enum):
+    """How bytes are reused; BOTH is the default. LINEAR is BOTH without the search, for huge graphs."""
+
+    NONE = "none"
+    INPLACE = "inplace"
+    SHARING = "sharing"
+    BOTH = "both"
+    LINEAR = "linear"
+
+    @property
+    def merges(self) -> bool:
+        return self in (Strategy.INPLACE, Strategy.BOTH, Strategy.LINEAR)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A value's place: bytes `offset` to `end` of the arena, where it lives there.
+
+    Values of one `content` are views of each other: they are bytes `delta` onwards of the same elements.
+    """
+
+    life: Life
+    offset: int = 0
+    content: str = ""
+    delta: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.life.nbytes
+
+    def same_content(self, other: Slot) -> bool:
+        """Whether both are views of the same elements, each at its right place."""
+        mine, theirs = self.content or self.life.value, other.content or other.life.value
+        return mine == theirs and self.offset - self.delta == other.offset - other.delta
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """One arena of `size` bytes and the place of every value.
+
+    `shared` lists the offers of shared bytes that were taken. `bound` is the largest sum of bytes alive at one step,
+    below which no plan for this order can go.
+    """
+
+    size: int
+    slots: tuple[Slot, ...]
+    shared: tuple[Sharing, ...] = ()
+    bound: int = 0
+    strategy: Strategy = Strategy.BOTH
+    time: Timeline = field(default_factory=Sequential, compare=False, repr=False)
+    by_value: dict[str, Slot] = field(default_factory=dict[str, Slot], compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.by_value.update({s.life.value: s for s in self.slots})
+
+    def arena(self) -> list[Slot]:
+        """The slots that have bytes in the arena, by offset."""
+        inside = [s for s in self.slots if s.life.space is Space.ARENA and s.life.nbytes]
+        return sorted(inside, key=lambda s: (s.offset, s.life.first))
+
+    def total(self) -> int:
+        """Bytes of all arena values without any reuse."""
+        return sum(aligned(s.life.nbytes) for s in self.arena())
+
+    def check(self) -> MemoryPlan:
+        """Return the plan, or raise PlanError naming the two values that share bytes while both live.
+
+        Sharing is right between views of the same elements, and where an output takes over from an input that dies in
+        the step that makes it.
+        """
+        handed = {(s.value, s.other) for s in self.shared if s.kind == "inplace"}
+        for a, b in self._meetings():
+            if a.offset >= b.end or b.offset >= a.end or a.same_content(b):
+                continue
+            old, new = (a, b) if a.life.first <= b.life.first else (b, a)
+            pair = (new.life.value, old.life.value)
+            if not (pair in handed and a.offset == b.offset and self.time.succeeds(new.life, old.life)):
+                raise PlanError(f"{new.life.value} and {old.life.value} overlap")
+        return self
+
+    def _meetings(self) -> Iterator[tuple[Slot, Slot]]:
+        """Every two slots that may be alive together; raises PlanError for a slot outside of the arena."""
+        alive: list[Slot] = []
+        for slot in sorted(self.arena(), key=lambda s: s.life.first):
+            if slot.offset < 0 or slot.end > self.size:
+                raise PlanError(f"{slot.life.value} ends outside of the arena of {self.size} bytes")
+            if isinstance(self.time, Sequential):
+                alive = [s for s in alive if s.life.last >= slot.life.first]
+                yield from ((s, slot) for s in alive)
+            else:
+                yield from ((s, slot) for s in alive if self.time.meets(s.life, slot.life))
+            alive.append(slot)
+
+    def __str__(self) -> str:
+        rows = [
+            f"  {s.life.value:<32} [{s.offset:>10}:{s.end:>10}) steps {s.life.first}..{s.life.last}"
+            for s in self.arena()
+        ]
+        return "\n".join([f"arena {self.size} B ({self.strategy.value}; bound {self.bound} B)", *rows])
+
+
+def plan(
+    lives: Sequence[Life],
+    offers: Sequence[Sharing] = (),
+    strategy: Strategy = Strategy.BOTH,
+    time: Timeline | None = None,
+) -> MemoryPlan:
+    """Place every arena value. `offers` are tried in their order; `time` says which values may live together.
+    `lower` checks what comes of it.
+
+    >>> lives = [Life("a", 256, 0, 1), Life("b", 128, 1, 2), Life("c", 256, 2, 3)]
+    >>> plan(lives).size
+    384
+    """
+    when = time or Sequential()
+    inside = [v for v in lives if v.space is Space.ARENA]
+    best = _plan(lives, inside, offers if strategy.merges else (), strategy, when)
+    if strategy is Strategy.BOTH and best.size > aligned(best.bound):
+        # merging lengthens lives, and parts claim their whole concatenation: now and then less of it packs better
+        fewer = [o for o in offers if o.kind == "inplace"]
+        for some in (fewer, ()):
+            other = _plan(lives, inside, some, strategy, when)
+            if other.size < best.size:
+                best = other
+    return best
+
+
+def _plan(
+    lives: Sequence[Life], inside: Sequence[Life], offers: Sequence[Sharing], strategy: Strategy, time: Timeline
+) -> MemoryPlan:
+    buffers, taken = merged(inside, offers, time)
+    bound = live_bytes(buffers)
+    if bound > MOST_BYTES:
+        raise BudgetError(f"{bound} bytes would be alive at one step", hint="no machine has so many: check the sizes")
+    if strategy in (Strategy.NONE, Strategy.INPLACE):
+        offsets = stacked(buffers)
+    elif strategy is Strategy.LINEAR:
+        offsets = linear(buffers)
+    else:
+        offsets = search(buffers, time, aligned(bound))
+    places: dict[str, Slot] = {}
+    for buffer, offset in zip(buffers, offsets, strict=True):
+        roots = {m.content: m.at for m in buffer.members if m.content == m.life.value}
+        for m in buffer.members:
+            places[m.life.value] = Slot(m.life, offset + m.at, m.content, m.at - roots[m.content])
+    slots = tuple(places.get(v.value) or Slot(v) for v in lives)
+    return MemoryPlan(extent(buffers, offsets), slots, tuple(taken), bound, strategy, time)
+
+
+def live_bytes(buffers: Sequence[Buffer]) -> int:
+    """The largest sum of bytes that hold something at one step; bytes that several values share count once."""
+    change: dict[int, int] = {}
+
+    def alive(first: int, last: int, nbytes: int) -> None:
+        change[first] = change.get(first, 0) + nbytes
+        change[last + 1] = change.get(last + 1, 0) - nbytes
+
+    for buffer in buffers:
+        if len(buffer.members) == 1:
+            alive(buffer.first, buffer.last, buffer.size)
+            continue
+        edges = sorted({m.life.first for m in buffer.members} | {m.life.last + 1 for m in buffer.members})
+        for begin, end in pairwise(edges):
+            here = sorted((m.at, m.end) for m in buffer.members if m.life.first <= begin <= m.life.last)
+            held = at = 0
+            for low, high in here:
+                held += max(0, high - max(low, at))
+                at = max(at, high)
+            alive(begin, end - 1, held)
+    most = now = 0
+    for step in sorted(change):
+        now += change[step]
+        most = max(most, now)
+    return most
+
+
+__all__ = ["ALIGN", "Life", "MemoryPlan", "Sharing", "Slot", "Space", "Strategy", "plan"]

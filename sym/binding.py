@@ -1,0 +1,122 @@
+"""From symbols to executors: which array belongs to which variable, and everything that is wrong said at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from ..nd import Place, cpu
+from ..nd.array import Array
+from ..nd.place import place_of
+from ..nd.running import adopt, as_array
+from ..ops import DType, Tensor
+from ..ops.errors import InputError
+from .executor import Executor
+from .shapes import Typed, closed
+from .symbol import Symbol, variables
+
+REQUESTS = ("write", "add", "null")
+FIRST = {"ones": 1.0}  # what arrays begin with, by initialiser; zeros for the others
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A note on the names that are like this one; empty if none is."""
+    found = get_close_matches(name, list(names), 2)
+    return f" (did you mean {' or '.join(map(repr, found))}?)" if found else ""
+
+
+def check_names(given: Iterable[str], names: Sequence[str], what: str, where: str, *, complete: bool) -> None:
+    """Raise InputError naming all that is unknown, with the nearest name that is known, and if they are to be complete
+    all that is missing."""
+    unknown = [n for n in given if n not in names]
+    missing = [n for n in names if n not in given] if complete else []
+    told = [f"there is no {n!r}{nearest(n, names)}" for n in unknown]
+    told += [f"{n!r} is missing" for n in missing]
+    if told:
+        raise InputError("; ".join(told), where=f"{what} of {where}", hint=f"the names are {', '.join(names)}")
+
+
+def requests(grad_req: Any, names: Sequence[str]) -> dict[str, str]:
+    """What is to become of each argument's gradient."""
+    if isinstance(grad_req, str):
+        found = dict.fromkeys(names, grad_req)
+    elif isinstance(grad_req, Mapping):
+        check_names(grad_req, names, "grad_req", "an executor", complete=False)
+        found = {n: grad_req.get(n, "null") for n in names}
+    else:
+        found = dict(zip(names, grad_req, strict=True))
+    for name, request in found.items():
+        if request not in REQUESTS:
+            raise InputError(f"grad_req {request!r} of {name!r} is none of {', '.join(REQUESTS)}", where="bind")
+    return found
+
+
+def arrays(given: Any, names: Sequence[str], what: str, where: str, place: Place) -> dict[str, Array]:
+    """Arrays by name. A list stands in the order of the names."""
+    if given is None:
+        given = {}
+    if not isinstance(given, Mapping):
+        if len(given) != len(names):
+            raise InputError(f"{len(given)} arrays for {len(names)} names", where=where, hint=f"{', '.join(names)}")
+        given = dict(zip(names, given, strict=True))
+    check_names(given, names, what, where, complete=True)
+    return {n: given[n] if isinstance(given[n], Array) else as_array(given[n], place) for n in names}
+
+
+def bind(symbol: Symbol, ctx: Any, args: Any, args_grad: Any, grad_req: Any, aux_states: Any) -> Executor:
+    """What `Symbol.bind` does."""
+    place = cpu() if ctx is None else place_of(ctx)
+    names = symbol.list_arguments()
+    held = arrays(args, names, "bind", symbol.name, place)
+    states = arrays(aux_states, symbol.list_auxiliary_states(), "bind (aux_states)", symbol.name, place)
+    wanted = requests(grad_req, names)
+    if args_grad is not None:
+        if not isinstance(args_grad, Mapping):
+            args_grad = {n: g for n, g in zip(names, args_grad, strict=True) if g is not None}
+        check_names(args_grad, names, "bind (args_grad)", symbol.name, complete=False)
+        wanted = {n: r if n in args_grad else "null" for n, r in wanted.items()}
+    found = closed(symbol, {n: a.shape for n, a in {**held, **states}.items()})
+    _check_types(symbol, found, {**held, **states})
+    wanted = learnt(symbol, wanted)
+    grads = {n: _gradient(n, held[n], (args_grad or {}).get(n), place) for n, r in wanted.items() if r != "null"}
+    return Executor(symbol, found, held, grads, wanted, states, place)
+
+
+def simple_bind(symbol: Symbol, ctx: Any, grad_req: Any, shapes: Mapping[str, Sequence[int]]) -> Executor:
+    """What `Symbol.simple_bind` does."""
+    place = cpu() if ctx is None else place_of(ctx)
+    found = closed(symbol, shapes)
+    made: dict[str, Array] = {}
+    for v in variables(symbol.entries):
+        known = found.entries[v, 0]
+        assert isinstance(known, Tensor)
+        first = FIRST.get(v.init, 0.0) if v.auxiliary or v.fixed else 0.0
+        made[v.name] = adopt(np.full(known.sizes, first, known.dtype.numpy), place)
+    args = {n: made[n] for n in symbol.list_arguments()}
+    wanted = learnt(symbol, requests(grad_req, list(args)))
+    grads = {n: _gradient(n, args[n], None, place) for n, r in wanted.items() if r != "null"}
+    return Executor(symbol, found, args, grads, wanted, {n: made[n] for n in symbol.list_auxiliary_states()}, place)
+
+
+def learnt(symbol: Symbol, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Without gradients of what is fixed, or no floating tensor."""
+    fixed = {v.name for v in variables(symbol.entries) if v.fixed or not v.dtype.floating}
+    return {n: "null" if n in fixed else r for n, r in wanted.items()}
+
+
+def _gradient(name: str, of: Array, given: Any, place: Place) -> Array:
+    if given is None:
+        return adopt(np.zeros(of.shape, of.dtype), place)
+    if not isinstance(given, Array) or (given.shape, given.dtype) != (of.shape, of.dtype):
+        raise InputError(f"the gradient of {name!r} needs an array {of.dtype}{list(of.shape)}", where="bind")
+    return given
+
+
+def _check_types(symbol: Symbol, found: Typed, given: Mapping[str, Array]) -> None:
+    other = [v for v in variables(symbol.entries) if DType.of(given[v.name].dtype) is not v.dtype]
+    told = [f"{v.name!r} is {v.dtype}, the array is {given[v.name].dtype}" for v in other]
+    if told:
+        raise InputError("; ".join(told), where=f"bind of {symbol.name}", hint="Variable(NAME, dtype=…), or astype")

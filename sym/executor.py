@@ -1,0 +1,225 @@
+"""Executors: a symbol with its arrays, run by the engine in the order in which the arrays are read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..nd import Place
+from ..nd.array import Array
+from ..nd.random import generator
+from ..nd.recording import RECORDING
+from ..nd.running import as_array, assign, inplace, memory, one_place
+from ..nd.runs import Runs, first
+from ..nd.runs import states as of_arrays
+from ..ops.errors import InputError
+from ..runtime.execution.session import Session
+from .arrays import Arrays
+from .programs import Way, gradient_of, lossless, program
+from .shapes import Typed
+from .symbol import Symbol, variables
+
+TOGETHER = Way(train=True, gradients="state")
+
+
+class Executor:
+    """Arrays bound to a symbol. Made by `Symbol.bind` and `Symbol.simple_bind`.
+
+    `arg_dict`, `grad_dict` and `aux_dict` are its arrays by name, `outputs` those of the latest run. Runs return before
+    they are computed, and are ordered with everything else that touches these arrays.
+
+    >>> import numpy as np
+    >>> from mezzo import sym
+    >>> net = sym.Variable("data").FullyConnected(num_hidden=2, name="fc").SoftmaxOutput(name="softmax")
+    >>> net = net.simple_bind(data=(4, 3))
+    >>> net.forward_backward(data=np.ones((4, 3), np.float32), softmax_label=np.zeros(4, np.float32))
+    >>> net.grad_dict["fc_bias"].asnumpy()
+    array([-2.,  2.], dtype=float32)
+    >>> net.w -= 0.1 * net.g
+    >>> net.arg_dict["fc_bias"].asnumpy()
+    array([ 0.2, -0.2], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        symbol: Symbol,
+        found: Typed,
+        args: dict[str, Array],
+        grads: dict[str, Array],
+        wanted: Mapping[str, str],
+        states: dict[str, Array],
+        place: Place,
+    ) -> None:
+        self.symbol, self.place = symbol, place
+        self.arg_dict, self.grad_dict, self.aux_dict = args, grads, states
+        self.outputs: list[Array] = []
+        self._found, self._wanted = found, wanted
+        self._sessions: dict[Way, Runs] = {}
+        learnt = {v.name for v in variables(symbol.entries) if v.init}
+        self._learnt = [n for n in grads if n in learnt]
+        self._held: list[Array] | None = None  # gradients of the latest forward run, until `backward` wants them
+        self._drawn: tuple[int, ...] | None = None  # what the random numbers of the latest run began with
+        self._trained = False
+        self._session(Way())  # what is wrong with the graph is said here
+
+    @property
+    def arg_arrays(self) -> list[Array]:
+        return list(self.arg_dict.values())
+
+    @property
+    def grad_arrays(self) -> list[Array | None]:
+        return [self.grad_dict.get(n) for n in self.arg_dict]
+
+    @property
+    def aux_arrays(self) -> list[Array]:
+        return list(self.aux_dict.values())
+
+    @property
+    def output_dict(self) -> dict[str, Array]:
+        """The outputs of the latest run by name."""
+        return dict(zip(self.symbol.list_outputs(), self.outputs, strict=bool(self.outputs)))
+
+    @property
+    def w(self) -> Arrays:
+        """The arguments that are learnt: those with an initialiser and a gradient. Arithmetic goes array by array."""
+        return Arrays({n: self.arg_dict[n] for n in self._learnt})
+
+    @w.setter
+    def w(self, value: Arrays) -> None:
+        _same_arrays(value, self.arg_dict)  # `net.w -= ...` ends here; the arrays have changed already
+
+    @property
+    def g(self) -> Arrays:
+        """The gradients of `w`, under the same names."""
+        return Arrays({n: self.grad_dict[n] for n in self._learnt})
+
+    def forward(self, is_train: bool = False, **data: Any) -> list[Array]:
+        """Run; `data` are new numbers for arguments. In training mode `backward` may follow.
+
+        Raises InputError for names and shapes that do not fit.
+        """
+        self._feed(data)
+        self._held, self._trained = None, is_train
+        if not is_train:
+            self.outputs = self._run(Way())
+        elif not self.grad_dict or lossless(self.symbol):  # `backward` will be told the gradients of the outputs
+            self.outputs = self._run(Way(train=True))
+        else:
+            made = self._run(Way(train=True, gradients="output"))
+            self.outputs, self._held = made[: len(self.symbol)], made[len(self.symbol) :]
+        return self.outputs
+
+    def backward(self, out_grads: Any = None) -> None:
+        """The gradients of the latest `forward(is_train=True)`, into the arrays of `grad_dict`.
+
+        `out_grads` are those of the outputs, which outputs without a loss need. Raises InputError where they are
+        missing, or nothing was run.
+        """
+        if not self._trained:
+            raise InputError("nothing to go back through", where="backward", hint="run forward(is_train=True) before")
+        if out_grads is None and self._held is None:
+            if self.grad_dict:
+                raise InputError(
+                    f"the gradients of {', '.join(lossless(self.symbol))} are needed, which have no loss",
+                    where="backward",
+                    hint="backward([gradients of the outputs])",
+                )
+            return
+        found = self._held
+        if out_grads is not None:
+            heads = out_grads if isinstance(out_grads, list | tuple) else [out_grads]
+            way = Way(train=True, keep=False, gradients="output", heads=True)
+            found = self._run(way, [as_array(h, self.place) for h in heads], again=True)[len(self.symbol) :]
+        for (name, into), made in zip(self.grad_dict.items(), found or (), strict=True):
+            if self._wanted[name] == "add":
+                inplace("Add", into, made)
+            else:
+                assign(into, made)
+
+    def forward_backward(self, **data: Any) -> None:
+        """Both in one program: gradients are written where they lie. Outputs without a loss count with their sum."""
+        self._feed(data)
+        self._held, self._trained = None, False
+        self.outputs = self._run(TOGETHER)
+
+    def reshape(self, **shapes: Sequence[int]) -> Executor:
+        """An executor for other shapes of the inputs; what keeps its shape is shared."""
+        from .binding import simple_bind
+
+        made = simple_bind(self.symbol, self.place, dict(self._wanted), shapes)
+        for mine, other in ((self.arg_dict, made.arg_dict), (self.grad_dict, made.grad_dict),
+                            (self.aux_dict, made.aux_dict)):  # fmt: skip
+            other.update({n: a for n, a in mine.items() if n in other and a.shape == other[n].shape})
+        made._sessions.clear()
+        return made
+
+    def copy_params_from(self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None) -> None:
+        """Take numbers for arguments and auxiliary states. Raises InputError for names that there are not."""
+        from .binding import check_names
+
+        for given, held in ((arg_params, self.arg_dict), (aux_params or {}, self.aux_dict)):
+            check_names(given, list(held), "copy_params_from", self.symbol.name, complete=False)
+            for name, value in given.items():
+                self._assign(name, held[name], value)
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def _feed(self, data: Mapping[str, Any]) -> None:
+        from .binding import check_names
+
+        check_names(data, list(self.arg_dict), "run", self.symbol.name, complete=False)
+        for name, value in data.items():
+            self._assign(name, self.arg_dict[name], value)
+
+    def _assign(self, name: str, into: Array, value: Any) -> None:
+        given = as_array(value, self.place)
+        if given.shape != into.shape:
+            raise InputError(
+                f"{name!r} is {into.dtype}{list(into.shape)}, and is given {list(given.shape)}",
+                where=f"run of {self.symbol.name}",
+                hint="simple_bind for this shape, or reshape",
+            )
+        assign(into, given)
+
+    def _session(self, way: Way) -> Runs:
+        """The session of one way to run, over the arrays where they lie."""
+        known = self._sessions.get(way)
+        if known is not None:
+            return known
+        held = {**self.arg_dict, **self.aux_dict}
+        if way.gradients == "state":
+            held |= {gradient_of(n): a for n, a in self.grad_dict.items()}
+        lies = {n: _own_memory(n, a) for n, a in held.items()}
+        firsts = {n: first(m) for n, m in lies.items()}
+        graph, states = program(self.symbol, self._found, way, firsts, self._wanted)
+        session = Session(
+            graph,
+            states=of_arrays({n: lies[n] for n in states}),
+            device=one_place("an executor", [*held.values()]).device,
+        )
+        writes = [held[s.input] for s in graph.states if s.output != s.input]
+        made = Runs(session, self.symbol.name, [held[n] for n in states], writes)
+        self._sessions[way] = made
+        return made
+
+    def _run(self, way: Way, heads: Sequence[Array] = (), again: bool = False) -> list[Array]:
+        """Ask the engine for a run. `again` draws the random numbers of the latest run once more."""
+        if RECORDING.trace is not None:
+            RECORDING.trace.broke("an executor runs", "make it a block (SymbolBlock), or keep this part imperative")
+        runs = self._session(way)
+        if not again:
+            self._drawn = generator(self.place).advance() if runs.draws else None
+        return runs(heads, self.place, self._drawn)
+
+
+def _own_memory(name: str, array: Array) -> Any:
+    """The memory of an array. Raises InputError for a part of another one."""
+    found = memory(array)
+    if not (found.flags.c_contiguous and getattr(found.flags, "writeable", True)):
+        raise InputError(f"{name!r} is a part of another array", where="bind", hint="bind a copy: array.copy()")
+    return found
+
+
+def _same_arrays(value: Any, held: Mapping[str, Array]) -> None:
+    if not isinstance(value, Arrays) or any(a is not held.get(n) for n, a in value.items()):
+        raise InputError("w is changed in place", where="Executor.w", hint="net.w -= rate * net.g, or copy_params_from")

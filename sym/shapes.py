@@ -1,0 +1,258 @@
+"""Shapes of all values of an expression, those of its variables too: what operators say of their results, and what
+they ask of their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..ops import OPS, Tensor, Type
+from ..ops.errors import InputError, MezzoError, ShapeError
+from ..ops.types import type_of
+from ..runtime.ir.infer import infer
+from .symbol import Body, Constant, Dims, Entry, Shapes, Symbol, Use, Variable, label, makers, variables
+
+Asked = Sequence[Dims | None]  # of each input, what the operator asks of its shape
+Rule = Callable[[Sequence[Any], Mapping[str, Any]], Asked]  # from the dims of the inputs (None: unknown) and attributes
+
+
+def _gemm(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
+    x, w = xs[0], xs[1]
+    inner = None if x is None else x[0 if attrs.get("transA") else 1]
+    outer = None if w is None else w[0 if attrs.get("transB") else 1]
+    return [None, (outer, inner) if attrs.get("transB") else (inner, outer), (outer,)]
+
+
+def _matmul(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
+    x, w = xs[0], xs[1]
+    return [None, None if x is None else (*(w[:-2] if w else ()), x[-1], w[-1] if w else None)]
+
+
+def _conv(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
+    x, w = xs[0], xs[1]
+    kernel = attrs.get("kernel_shape") or (w[2:] if w else (None,) * (len(x) - 2 if x else 0))
+    groups = attrs.get("group", 1)
+    count = w[0] if w else None
+    channels = x[1] // groups if x is not None and x[1] is not None else None
+    return [None, (count, channels, *kernel), (count,)]
+
+
+def _deconv(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
+    x, w = xs[0], xs[1]
+    kernel = attrs.get("kernel_shape") or (w[2:] if w else (None,) * (len(x) - 2 if x else 0))
+    part = w[1] if w else None
+    return [None, (x[1] if x else None, part, *kernel), (part and part * attrs.get("group", 1),)]
+
+
+def _channels(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
+    return [None, *[None if xs[0] is None else (xs[0][1],)] * (len(xs) - 1)]
+
+
+def _trailing(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
+    return [None, *[None if xs[0] is None else xs[0][attrs.get("axis", -1) :]] * (len(xs) - 1)]
+
+
+def _labels(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
+    return [None, None if xs[0] is None else (*xs[0][:1], *xs[0][2:]), None]
+
+
+def _alike(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
+    known = next((x for x in xs if x is not None), None)
+    return [known if x is None else None for x in xs]
+
+
+def _recurrent(gates: int) -> Rule:
+    def rule(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
+        hidden = attrs.get("hidden_size")
+        wide = None if hidden is None else gates * hidden
+        directions = 2 if attrs.get("direction") == "bidirectional" else 1
+        features = xs[0][-1] if xs[0] is not None else None
+        batch = xs[0][0 if attrs.get("layout") else 1] if xs[0] is not None else None
+        state = (batch, directions, hidden) if attrs.get("layout") else (directions, batch, hidden)
+        biases = None if wide is None else 2 * wide
+        return [None, (directions, wide, features), (directions, wide, hidden), (directions, biases), (batch,), state,
+                state][: len(xs)]  # fmt: skip
+
+    return rule
+
+
+ASKS: dict[str, Rule] = {
+    "Gemm": _gemm, "MatMul": _matmul, "Conv": _conv, "ConvTranspose": _deconv, "BatchNormalization": _channels,
+    "InstanceNormalization": _channels, "GroupNormalization": _channels, "LayerNormalization": _trailing,
+    "RMSNormalization": _trailing, "SoftmaxCrossEntropyLoss": _labels, "NegativeLogLikelihoodLoss": _labels,
+    "LSTM": _recurrent(4), "GRU": _recurrent(3), "RNN": _recurrent(1),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Pow"), _alike),
+}  # fmt: skip
+SAME = {"Cast", "Identity", "Relu", "Sigmoid", "Tanh", "Neg", "Exp", "Log", "Sqrt", "Abs", "Dropout"}  # dims go through
+
+
+@dataclass(slots=True)
+class Typed:
+    """What is known of an expression: types of entries, and what became of its variables and constants."""
+
+    entries: dict[Entry, Type] = field(default_factory=dict[Entry, Type])
+    dims: dict[Variable, Dims | None] = field(default_factory=dict[Variable, Dims | None])
+    constants: dict[Constant, np.ndarray[Any, Any]] = field(default_factory=dict[Constant, "np.ndarray[Any, Any]"])
+
+    def tensor(self, entry: Entry | None) -> Dims | None:
+        """The dims of an entry; None where they are unknown, or it is absent or no tensor."""
+        known = self.entries.get(entry) if entry is not None else None
+        if not isinstance(known, Tensor) or known.dims is None:
+            return None
+        return tuple(d if isinstance(d, int) else None for d in known.dims)
+
+
+def typed(symbol: Symbol, shapes: Mapping[str, Sequence[int]]) -> Typed:
+    """Types of everything, from the shapes of some variables. Raises ShapeError with the chain up to the conflict."""
+    found = Typed()
+    for v in variables(symbol.entries):
+        found.dims[v] = v.dims
+        if v.name in shapes:
+            _learn(found, v, tuple(int(d) or None for d in shapes[v.name]), "it is given")
+    order = makers(symbol.entries)
+    for _ in range(len(order) + 1):  # an operator may tell of a variable that others have read before
+        before = dict(found.dims)
+        for maker in order:
+            _type(found, maker)
+        if before == found.dims:
+            break
+    return found
+
+
+def _type(found: Typed, maker: Any) -> None:
+    if isinstance(maker, Variable):
+        found.entries[maker, 0] = Tensor(maker.dtype, found.dims[maker])
+    elif isinstance(maker, Constant):
+        found.entries[maker, 0] = type_of(found.constants.setdefault(maker, _first(maker)), known=True)
+    else:
+        try:
+            _ask(found, maker)
+            _settle(found, maker)
+            known = [None if e is None else found.entries[e] for e in maker.inputs]
+            for i, t in enumerate(_results(found, maker, known)):
+                found.entries[maker, i] = t
+        except Exception as error:  # an attribute is of a kind that nobody foresees: as in runtime/ir/infer.py
+            ours = error if isinstance(error, MezzoError) else ShapeError(f"{type(error).__name__}: {error}")
+            chain = "\n    ".join(_chain(found, maker))
+            told = f"{maker.name} ({maker.op}): {ours.message}\n  how it comes to this:\n    {chain}"
+            raise ShapeError(told, where=ours.where or maker.where, hint=ours.hint) from None
+
+
+def _ask(found: Typed, maker: Use) -> None:
+    """Tell variables what the operator asks of them."""
+    rule = ASKS.get(maker.op) if not maker.domain else None
+    if rule is None:
+        return
+    dims = [found.tensor(e) for e in maker.inputs]
+    for entry, asked in zip(maker.inputs, rule(dims, maker.attrs), strict=False):
+        if entry is None or asked is None:
+            continue
+        while isinstance(entry[0], Use) and entry[0].op in SAME and entry[0].inputs[0] is not None:
+            entry = entry[0].inputs[0]
+        if isinstance(entry[0], Variable) and None in (found.dims[entry[0]] or (None,)):
+            _learn(found, entry[0], asked, f"{maker.name} ({maker.op}) asks so")
+            _type(found, entry[0])
+
+
+def _learn(found: Typed, variable: Variable, dims: Dims, why: str) -> None:
+    """Put together what is known of a variable's shape; ShapeError where it does not fit."""
+    known = found.dims[variable]
+    if known is None:
+        found.dims[variable] = dims
+        return
+    if len(known) != len(dims) or any(
+        a is not None and b is not None and a != b for a, b in zip(known, dims, strict=True)
+    ):
+        raise ShapeError(
+            f"{variable.name!r} is {_shown(known)}, and {_shown(dims)} since {why}",
+            where=variable.where or variable.name,
+        )
+    found.dims[variable] = tuple(b if a is None else a for a, b in zip(known, dims, strict=True))
+
+
+def _settle(found: Typed, maker: Use) -> None:
+    """Numbers of Python take the element type of the operand beside them."""
+    beside = next(
+        (t for e in maker.inputs if e and not _weak(e[0]) and isinstance(t := found.entries.get(e), Tensor)), None
+    )
+    for entry in maker.inputs:
+        if entry and isinstance(entry[0], Constant) and entry[0].weak:
+            dtype = beside.dtype.numpy if beside is not None else np.float32
+            if beside is not None and not beside.dtype.floating and entry[0].value.dtype.kind == "f":
+                raise ShapeError(f"{entry[0].value} beside {beside}", hint="cast the symbol first")
+            found.constants[entry[0]] = entry[0].value.astype(dtype)
+            _type(found, entry[0])
+
+
+def _first(constant: Constant) -> np.ndarray[Any, Any]:
+    """What a constant is until an operand beside it says otherwise: a number of Python is float32."""
+    number = constant.weak and constant.value.dtype.kind != "b"
+    return constant.value.astype(np.float32) if number else constant.value
+
+
+def _weak(maker: Any) -> bool:
+    return isinstance(maker, Constant) and maker.weak
+
+
+def _results(found: Typed, maker: Use, known: Sequence[Type | None]) -> Sequence[Type]:
+    if any(isinstance(v, Body) for v in maker.attrs.values()):
+        from .graphs import lonely
+
+        types = infer(lonely(maker, found)).types  # bodies are typed inside their scope
+        return [types[n] for n in (f"out{i}" for i in range(maker.outputs))]
+    record = OPS[maker.domain, maker.op]
+    return record.infer_types(known, maker.attrs, (True,) * maker.outputs)
+
+
+def _chain(found: Typed, maker: Use, most: int = 12) -> list[str]:
+    """How the first operands of an operator came to be, from the variable on."""
+    told: list[str] = []
+    at: Any = maker
+    while isinstance(at, Use) and len(told) < most:
+        operands = [e for e in at.inputs if e is not None]
+        shown = ", ".join(f"{label(m)} {found.entries.get((m, i), '?')}" for m, i in operands)
+        told.append(f"{at.name} = {at.op}({shown})  [{at.where}]")
+        at = next((m for m, _ in operands if isinstance(m, Use)), None)
+    return told[::-1]
+
+
+def _shown(dims: Dims | None) -> str:
+    return "open" if dims is None else str(tuple("?" if d is None else d for d in dims)).replace("'", "")
+
+
+def shapes_of(symbol: Symbol, shapes: Mapping[str, Sequence[int]], complete: bool) -> tuple[Shapes, Shapes, Shapes]:
+    """What `Symbol.infer_shape` answers."""
+    from .binding import check_names
+
+    check_names(shapes, symbol.list_inputs(), "infer_shape", symbol.name, complete=False)
+    found = typed(symbol, shapes)
+    every = variables(symbol.entries)
+
+    def known(dims: Dims | None) -> tuple[int, ...] | None:
+        return None if dims is None or None in dims else tuple(int(d) for d in dims if d is not None)
+
+    arguments = [known(found.dims[v]) for v in every if not v.auxiliary]
+    states = [known(found.dims[v]) for v in every if v.auxiliary]
+    outputs = [known(found.tensor(e)) for e in symbol.entries]
+    if complete:
+        opened = [f"{v.name} {_shown(found.dims[v])}" for v in every if known(found.dims[v]) is None]
+        if opened:
+            raise InputError(
+                f"the shapes of {', '.join(opened)} are not known", where=symbol.name,
+                hint="give them: infer_shape(NAME=(…)), or Variable(NAME, shape=(…))",
+            )  # fmt: skip
+    return arguments, outputs, states
+
+
+def closed(symbol: Symbol, shapes: Mapping[str, Sequence[int]]) -> Typed:
+    """`typed`, and every variable's shape is known. Raises InputError naming those that are not."""
+    shapes_of(symbol, shapes, complete=True)
+    return typed(symbol, shapes)
+
+
+def plain(known: Type | None) -> Type | None:
+    """A type without elements."""
+    return known.forget() if isinstance(known, Tensor) and known.value is not None else known
