@@ -57,6 +57,28 @@ def test_a_window_of_minus_infinity_became_the_smallest_number() -> None:
     assert (Session(single("MaxPool", x.shape, kernel_shape=[2, 2]))(x) == -np.inf).all()
 
 
+@pytest.mark.parametrize("extreme", [3e38, -3e38, np.finfo(np.float32).min, -np.inf, np.inf])
+@pytest.mark.parametrize("channels", [16, 20])
+@pytest.mark.parametrize("op", ["MaxPool", "GlobalMaxPool"])
+def test_a_maximum_beyond_half_of_the_largest_number_became_infinity(op: str, channels: int, extreme: float) -> None:
+    """The maximum was doubled and halved, so that the smallest number became -inf. Behind a convolution an image lies
+    in blocks, and 20 channels leave the last one half empty."""
+    g = GraphBuilder()
+    image = g.Conv(g.input("x", f32(2, 1, 8, 8)), g.const(np.ones((channels, 1, 1, 1), np.float32)))
+    attrs: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]} if op == "MaxPool" else {}
+    alone, before_relu, before_neg = (g.op(op, image, **attrs) for _ in range(3))
+    results = {alone: extreme, g.Relu(before_relu): max(extreme, 0), g.Neg(before_neg): -extreme}
+    fed = np.zeros((2, 1, 8, 8), np.float32)
+    fed[1] = extreme
+    for names in ([*results], *([name] for name in results)):
+        session = Session(g.graph(names), threads=2)
+        for _ in range(2):
+            found = session.run({"x": fed})
+            for name in names:
+                assert (found[name][0] == 0).all()
+                assert (found[name][1] == np.float32(results[name])).all()
+
+
 def test_infinity_became_the_largest_number() -> None:
     """By a Clip with one bound."""
     x = np.array([[1, np.inf, -np.inf, -3] * 16], np.float32)

@@ -93,4 +93,4 @@ class SoftmaxGrad(Overwriting):
     def prepare(self, work: KernelArgs) -> Call:
         """The primitive; where a logarithm is NaN, of which its exponential makes a number, the reference."""
         call, link = super().prepare(work), alone(chain(work.node))
-        return Looked(call, work, link.operands[1], has_nan) if link.op == "LogSoftmaxGrad" else call
+        return Looked(call, work, {("in", link.operands[1]): has_nan}) if link.op == "LogSoftmaxGrad" else call

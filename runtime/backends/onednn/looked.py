@@ -5,7 +5,7 @@ For programs that cannot be run again because they overwrite their states (docs/
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,8 @@ from .memory import Memory
 from .primitive import Place, repacked
 
 INFINITY: Final = {"bfloat16": 0x7F80, "float16": 0x7C00}  # its bits
+
+LOWEST: Final = np.finfo(np.float32).min
 
 
 def has_nan(x: Array) -> bool:
@@ -37,11 +39,23 @@ def has_nan_or_infinity(x: Array) -> bool:
     return bool(np.maximum.reduce(x.view(np.int16), initial=0) >= infinity) or has_nan(x)
 
 
-class Looked:
-    """The call of a step, made by its reference where `odd` says so of the elements of input `at`."""
+def has_lowest(x: Array) -> bool:
+    """Whether an element is -inf or the lowest finite number, where none is NaN. It leaves the processor's flags alone,
+    which NumPy's minimum would clear."""
+    infinity = INFINITY.get(x.dtype.name)
+    if infinity is None:
+        return bool(x[x.argmin()] <= LOWEST)
+    bits = x.view(np.uint16)
+    return bool(bits[bits.argmax()] >= (1 << 15) + infinity - 1)
 
-    def __init__(self, call: Any, work: KernelArgs, at: int, odd: Callable[[Array], bool]) -> None:
-        self._call, self._node, self.threads, self._at, self._odd = call, work.node, call.threads, at, odd
+
+class Looked:
+    """The call of a step, made by its reference where one of `odd` says so of the elements of an operand, before it, or
+    of a result, behind it."""
+
+    def __init__(self, call: Any, work: KernelArgs, odd: Mapping[Place, Callable[[Array], bool]]) -> None:
+        self._call, self._node, self.threads = call, work.node, call.threads
+        self.asks = getattr(call, "asks", False)
         types = [*work.ask.inputs, *work.ask.outputs]
         layouts = work.choice.layouts or ("",) * len(types)
         memories = [
@@ -51,6 +65,8 @@ class Looked:
         self._sources, self._targets = memories[: len(work.ask.inputs)], memories[len(work.ask.inputs) :]
         self._arrays = {("in", i): array for i, array in enumerate(work.inputs) if array is not None}
         self._arrays |= {("out", i): array for i, array in enumerate(work.outputs) if array is not None}
+        self._before = [(place, test) for place, test in odd.items() if place[0] == "in"]
+        self._behind = [(place, test) for place, test in odd.items() if place[0] == "out"]
 
     def rebind(self, place: Place, array: Array) -> None:
         """Let an operand or a result be another array of the same type."""
@@ -58,10 +74,10 @@ class Looked:
         self._call.rebind(place, array)
 
     def __call__(self) -> int:
-        looked = self._sources[self._at]
-        assert looked is not None
-        if not self._odd(self._arrays["in", self._at].reshape(-1).view(looked.dtype.numpy)):
-            return int(self._call())
+        if not self._any(self._before):
+            status = int(self._call())
+            if status or not self._any(self._behind):
+                return status
         inputs = [None if m is None else _plain(self._arrays["in", i], m) for i, m in enumerate(self._sources)]
         with np.errstate(invalid="ignore"):
             made = self._node.record.run(Context(np, wanted=self._node.wanted), inputs, self._node.attrs)
@@ -70,6 +86,14 @@ class Looked:
                 packed = repacked(np.ascontiguousarray(made[i]), target.row_major(), target.handle.value)
                 np.copyto(self._arrays["out", i].reshape(-1).view(np.uint8), packed.view(np.uint8))
         return 0
+
+    def _any(self, tests: Sequence[tuple[Place, Callable[[Array], bool]]]) -> bool:
+        for place, odd in tests:
+            memory = (self._sources if place[0] == "in" else self._targets)[place[1]]
+            assert memory is not None
+            if odd(self._arrays[place].reshape(-1).view(memory.dtype.numpy)):
+                return True
+        return False
 
 
 def _plain(array: Array, memory: Memory) -> Array:

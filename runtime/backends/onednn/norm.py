@@ -66,7 +66,7 @@ class Softmax(Rowwise):
         reference's."""
         call = super().prepare(work)
         first = chain(work.node)[0].operands[0]
-        return Looked(call, work, first, has_nan_or_infinity) if work.ask.target.nan == "kept" else call
+        return Looked(call, work, {("in", first): has_nan_or_infinity}) if work.ask.target.nan == "kept" else call
 
 
 class LayerNorm(Rowwise):

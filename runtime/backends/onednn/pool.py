@@ -11,16 +11,15 @@ from typing import Any
 from ....ops import Tensor
 from ....ops.layouts import channels_last
 from ....ops.nn.windows import Window, known, windows
-from ...compile.kernel import KernelRequest
+from ...compile.kernel import Call, KernelArgs, KernelRequest
 from .api import DST, SRC, Refused
 from .frames import as_it_is, images
 from .kernel import REFERENCE, OneDnn, floats, result
+from .looked import Looked, has_lowest
 from .memory import Memory
-from .postops import Link, keeping, post_ops
-from .primitive import Attributes, Draft, Operand, PostOp
+from .postops import Link, chain, keeping, post_ops
+from .primitive import Attributes, Draft, Operand
 
-# oneDNN's maxima begin with the smallest finite number: twice that is -inf, as where a window holds nothing else
-DOUBLED = (PostOp("eltwise_linear", 2.0), PostOp("eltwise_linear", 0.5))
 WHOLE = {"GlobalAveragePool": "pooling_avg_exclude_padding", "GlobalMaxPool": "pooling_max"}
 
 
@@ -48,8 +47,17 @@ class OneDnnPool(OneDnn):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             post = post_ops(ask, links[1:], as_it_is(y.sizes, layout), sums=False)
-            post = (*DOUBLED, *post) if settings[0] == "pooling_max" else post
             yield Draft("pooling_forward", (source, target), settings, Attributes(post))
+
+    def prepare(self, work: KernelArgs) -> Call:
+        """The primitive. Its maxima begin with the lowest finite number, so that windows of nothing but -inf are looked
+        for: in the result or, where other operators follow, in the image."""
+        call = super().prepare(work)
+        first, *others = chain(work.ask.node)
+        if not first.op.endswith("MaxPool"):
+            return call
+        place = ("in", first.operands[0]) if others else ("out", 0)
+        return Looked(call, work, {place: has_lowest})
 
 
 def placed(link: Link, x: Tensor) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from . import api
 from .api import DIFF_DST, DIFF_SRC, DST, SRC, WORKSPACE, Refused
 from .conv_grads import Training, alone
 from .kernel import channels_last, floats, result
-from .looked import Looked, has_nan
+from .looked import Looked, has_lowest, has_nan
 from .memory import Memory
 from .pool import OneDnnPool, placed
 from .postops import Link
@@ -50,10 +50,10 @@ class MaxPoolTrain(TrainingPool):
             yield checked(ask, draft, position)
 
     def prepare(self, work: KernelArgs) -> Call:
-        """The primitive; where no NaN may be lost, images are looked at before it, and those with one are the
-        reference's."""
-        call = super().prepare(work)
-        return Looked(call, work, 0, has_nan) if work.ask.target.nan != "watched" else call
+        """The primitive; windows of nothing but -inf are looked for (see OneDnnPool) and, where no NaN may be lost,
+        images with one."""
+        odd = {("out", 0): has_lowest, **({("in", 0): has_nan} if work.ask.target.nan != "watched" else {})}
+        return Looked(super().prepare(work), work, odd)
 
 
 class MaxPoolGrad(TrainingPool):
