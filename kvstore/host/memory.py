@@ -88,7 +88,7 @@ def attach(number: int, fd: int) -> Segment:
 class SharedPlaces:
     """Where arrays lie: the segments of this member that were given out, by address.
 
-    >>> places = Places()
+    >>> places = SharedPlaces()
     >>> segment = attach(3, fd := create(4096)); os.close(fd)
     >>> places.add(segment)
     >>> array = segment.array(64, (2, 3), np.dtype(np.float32))

@@ -92,7 +92,7 @@ class Handshake:
     >>> listener = Handshake("listener", b"secret", b"2" * NONCE, "scheduler")
     >>> made = caller.handle(Began())
     >>> for end in (listener, caller, listener, caller):
-    ...     made = end.handle(Came(made[0].data))
+    ...     made = end.handle(HandshakeReceived(made[0].data))
     >>> made
     (Open(),)
     """

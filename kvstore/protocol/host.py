@@ -136,11 +136,11 @@ class Host:
     >>> host = Host(0, 2)
     >>> host.declare(7, reducers=[0, 1])
     >>> host.handle(Ready(0, 7, 1))
-    (Tell(event=Ready(member=0, key=7, step=1), to=(1,)),)
+    (HostTell(event=Ready(member=0, key=7, step=1), to=(1,)),)
     >>> host.handle(Ready(1, 7, 1))
-    (Reduce(key=7, step=1),)
-    >>> host.handle(Done(1, 7, 1)), host.handle(Done(0, 7, 1))
-    ((), (Tell(event=Done(member=0, key=7, step=1), to=(1,)), Complete(key=7, step=1)))
+    (HostReduce(key=7, step=1),)
+    >>> host.handle(HostDone(1, 7, 1)), host.handle(HostDone(0, 7, 1))
+    ((), (HostTell(event=HostDone(member=0, key=7, step=1), to=(1,)), Complete(key=7, step=1)))
     """
 
     def __init__(self, me: int, members: int) -> None:

@@ -64,14 +64,14 @@ class Rounds:
     for which a lost rank may come back; with 0 a lost connection is a failure at once.
 
     >>> server = Rounds(ranks=[0, 1])
-    >>> for event in (Declared(key=1, nbytes=4, step=0), Joined(0), Joined(1)):
+    >>> for event in (KeyDeclared(key=1, nbytes=4, step=0), Joined(0), Joined(1)):
     ...     assert server.handle(event) == ()
     >>> server.handle(Opened(rank=1, key=1, step=1, lo=0, hi=4, pull=False))
-    (Receive(rank=1, key=1, step=1, lo=0, hi=4, into='staging', keep=0, early=True),)
+    (ServerReceive(rank=1, key=1, step=1, lo=0, hi=4, into='staging', keep=0, early=True),)
     >>> server.handle(Arrived(rank=1, key=1, step=1, upto=4))
     ()
     >>> server.handle(Opened(rank=0, key=1, step=1, lo=0, hi=4))
-    (Receive(rank=0, key=1, step=1, lo=0, hi=4, into='sum', keep=0, early=False),)
+    (ServerReceive(rank=0, key=1, step=1, lo=0, hi=4, into='sum', keep=0, early=False),)
     >>> for instruction in server.handle(Arrived(rank=0, key=1, step=1, upto=4)):
     ...     print(instruction)
     Add(key=1, step=1, rank=1, lo=0, hi=4, first=False)
