@@ -1,1 +1,1 @@
-"""Jobs around the runtime: loading, checking, explaining, the `mezzo` command."""
+"""Tools on top of the runtime: loading, checking and explaining models, and the `mezzo` command."""

@@ -1,4 +1,4 @@
-"""Which values of attributes the schemas document, and which of them samples show."""
+"""Values of attributes that the schemas document, and which of them no sample shows."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def pairs(op: str, schema: Any) -> list[Pair]:
 
 
 def shown(pair: Pair, schema: Any, samples: Iterable[Sample]) -> bool:
-    """Whether some sample has both values."""
+    """True if one sample has both values of the pair."""
     return any(all(_value(s.attrs, a, schema) == v for a, v in pair) for s in samples)
 
 

@@ -1,4 +1,4 @@
-"""Mezzo as an ONNX backend: what `onnx.backend.test` and other users of that interface call.
+"""Mezzo as an ONNX backend: the interface that `onnx.backend.test` and other callers use.
 
 https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html
 """
@@ -54,7 +54,7 @@ class Representation(BackendRep):
 
 
 class Backend(BaseBackend):
-    """The official interface; it never declines a model, but fails with a MezzoError where one is not carried.
+    """The official interface. It declines no model; one that is not supported fails with a MezzoError.
 
     Operators with a `seed` draw NumPy's numbers here, as the stored answers of the official suite do.
 
@@ -70,7 +70,7 @@ class Backend(BaseBackend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether models run on a device, by ONNX's name for it."""
+        """True if models run on the device of this ONNX name (`CPU`, `CUDA`, `CUDA:1`)."""
         kind, _, index = device.partition(":")
         if kind != "CUDA" or not (index or "0").isdecimal():
             return kind == "CPU"

@@ -1,4 +1,4 @@
-"""Data to learn from: arrays in an .npz, a table in a .csv, or a folder of images; and the batches of an epoch.
+"""Training data: arrays in an .npz, a table in a .csv, or a folder of images; and the batches of an epoch.
 
 An epoch's order is a permutation of the samples that follows from the seed and the epoch's number alone, so that a
 training can go on at any batch.
@@ -28,7 +28,7 @@ Take = Callable[[Array], dict[str, Array]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How data are read for a model: its inputs, and the type of what is asked for (None: classes).
+    """The way to read data for a model: its inputs, and the type of its targets (None: classes).
 
     `target` names arrays or columns, `sources` those of an input that are not called like it; `names` are the classes
     of data that were read before. The rest is for images: the size where the model leaves it open, what pixels are
@@ -48,8 +48,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Data:
-    """Samples by number: what is asked for of each, the names of classes where they have names, and `take`, which
-    gives the inputs of some; `ahead` is how many batches are read while another one is learned from."""
+    """Numbered samples: their targets, the names of their classes where they have names, and `take`, which returns the
+    inputs of some of them. `ahead` batches are read while another one trains."""
 
     place: str
     target: Array
@@ -62,7 +62,7 @@ class Data:
 
     @property
     def classes(self) -> int:
-        """How many classes there must be."""
+        """Number of classes: that of their names, or the largest target plus one."""
         return len(self.names) or int(self.target.max()) + 1
 
     def feeds(self, chosen: Array) -> dict[str, Array]:

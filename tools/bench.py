@@ -1,4 +1,4 @@
-"""`mezzo bench`: a model, its inputs, and what is measured with them."""
+"""`mezzo bench`: loads a model, makes its inputs, and measures it."""
 
 from __future__ import annotations
 

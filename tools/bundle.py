@@ -1,4 +1,4 @@
-"""One file that answers: a model and the runtime in a zip that Python runs."""
+"""Bundles: a model and the runtime in one zip file that Python runs."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ TRAINED = {form.format(f"tensor({t})") for form in ("{}", "seq({})", "optional({
 
 @dataclass(slots=True)
 class _Filled:
-    """What is known of a cell: trials that ran, and what was wrong with others."""
+    """Results for one cell so far: the trials that ran, and the errors of others."""
 
     trials: list[Trial] = field(default_factory=list[Trial])
     wrong: list[str] = field(default_factory=list[str])
@@ -199,7 +199,7 @@ def _makers(domain: str, opset: int) -> frozenset[str]:
 
 
 def _can_be_made(kind: str, domain: str, opset: int) -> bool:
-    """Whether a model of this opset can have a value of this type at all, but for what it is given."""
+    """True if a model of this opset can produce a value of this type by itself, not only take it as an input."""
     return domain != "" or kind in _makers(domain, opset)
 
 
@@ -270,7 +270,7 @@ def _attributes(
 
 
 def digest(key: tuple[str, str]) -> str:
-    """What tells whether samples or schemas have changed since."""
+    """Return a digest that changes when the samples or the schemas of an operator change."""
     domain, op = key
     made = hashlib.blake2b(digest_size=4)
     for opset in versions(domain, op):

@@ -1,4 +1,4 @@
-"""Is a model covered: can it be run, trained, exported, and does it give the right numbers? One file at a time."""
+"""`mezzo check` of one model file: does it run, train and export, and are its numbers right?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPERATORS = ("domain", "operator", "opset", "nodes", "covered", "what to do")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked for besides running: see `mezzo check --help`."""
+    """Options of a check; see `mezzo check --help`."""
 
     train: bool = False
     opset: int | None = None

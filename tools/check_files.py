@@ -1,4 +1,4 @@
-"""Many files at once: names and patterns to paths, each checked in a process of its own."""
+"""Checks of many files: expands names and patterns to paths, and checks each path in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `mezzo check` found, as a table, as JSON, JUnit, Markdown and annotations of GitHub."""
+"""Results of `mezzo check` as a table, JSON, JUnit, Markdown or GitHub annotations."""
 
 from __future__ import annotations
 

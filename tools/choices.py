@@ -1,4 +1,4 @@
-"""What a model's own graph tells about whole numbers that it is given: places in a table, what it compares with."""
+"""Bounds on integer inputs that the graph of a model implies: indices into tables, and numbers it compares with."""
 
 from __future__ import annotations
 

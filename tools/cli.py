@@ -258,7 +258,7 @@ def launch(workers: int, servers: int, hosts: int, grace: float, script: str, ar
 
 
 class _Again(click.Command):
-    """A command that another process can be given as it was given here."""
+    """A command that can be passed on to another process as it was called."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["given"] = list(args)

@@ -1,4 +1,4 @@
-"""Comparing engines fairly: each in a process of its own that stays alive, asked in turn, round after round.
+"""Fair comparison of engines: each in a process of its own that stays alive, run in turn, round after round.
 
 In one process they disturb each other (the waiting threads of one engine take the processors of the next), and one
 after the other they meet different states of the machine: so ratios are taken round by round, and their median is told.
@@ -32,11 +32,11 @@ PATIENCE = 900.0  # seconds for an answer: a compiler may have to run
 
 
 class EngineFailed(ExecutionError):
-    """An engine's process could not do what it was asked."""
+    """The process of an engine failed to answer a request."""
 
 
 def command(name: str) -> list[str]:
-    """What starts one of the engines of `compare_engines`."""
+    """Return the command line that starts one of the engines of `compare_engines`."""
     return [sys.executable, "-m", "mezzo.tools.compare_engines", name]
 
 
@@ -93,7 +93,7 @@ class Engine:
 
 @dataclass(slots=True)
 class Measured:
-    """What is known of one engine in one comparison; times in seconds. `failed` is why there is no more."""
+    """Measurements of one engine in one comparison; times in seconds. `failed` is the reason why some are missing."""
 
     engine: str
     facts: dict[str, str] = field(default_factory=dict[str, str])
@@ -145,8 +145,8 @@ def error(found: Any, expected: Any) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One engine of a race: what starts it, and the settings it loads with (`model`, `precision`, ...), which may have
-    `threads` of their own."""
+    """One engine of a comparison: its command line, and the settings it loads with (`model`, `precision`, ...), which
+    may have `threads` of their own."""
 
     name: str
     command: Sequence[str]
@@ -156,9 +156,8 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How answers are compared before times are taken: those of the first `runs` runs, with those of `judge` (the first
-    peer that answers, where none is named; ours, if none does). An engine that is further away than `tolerance` has
-    failed."""
+    """Comparison of answers before times are taken: those of the first `runs` runs against those of `judge` (by default
+    the first peer that answers, or Mezzo if none does). An engine whose error exceeds `tolerance` has failed."""
 
     runs: int = 1
     judge: str = ""

@@ -22,8 +22,8 @@ Answer = dict[str, Any]
 
 
 class Ready(NamedTuple):
-    """A loaded model: what runs it once with the inputs it was given, how its answer becomes arrays, how long loading
-    took (without imports), and what to say about it: version, precision."""
+    """A loaded model: a function that runs it once on its inputs, one that converts its answer to arrays, the time that
+    loading took (without imports), and facts to report (version, precision)."""
 
     call: Callable[[], Any]
     arrays: Callable[[Any], list[Any]]
@@ -62,13 +62,13 @@ def peak_bytes() -> int | None:
 
 
 def percentiles(times: list[float]) -> Answer:
-    """What to say about many times, in seconds."""
+    """Return the count, p50 and p99 of times in seconds."""
     p50, p99 = (float(v) for v in np.percentile(times, [50, 99]))
     return {"calls": len(times), "p50": p50, "p99": p99}
 
 
 class _Child:
-    """One method for each request."""
+    """Handlers of requests, one method for each."""
 
     def __init__(self, make: Make) -> None:
         self.make = make

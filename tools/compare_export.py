@@ -1,4 +1,4 @@
-"""An exported model in ONNX Runtime, where that is installed: do the answers agree?"""
+"""Comparison of an exported model with ONNX Runtime, where that is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .compare import relative_error
 
 @dataclass(frozen=True, slots=True)
 class ExportVerdict:
-    """The version of ONNX Runtime, and how far its answers are from ours, or why it gave none."""
+    """The version of ONNX Runtime and the error of its answers against ours, or the reason why it gave none."""
 
     version: str
     error: float | None = None

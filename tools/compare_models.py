@@ -1,4 +1,4 @@
-"""The referees as sides of a comparison: ONNX Runtime, and ONNX's reference evaluator."""
+"""Reference runtimes as sides of a comparison: ONNX Runtime, and ONNX's reference evaluator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def referee(name: str, path: Path, graph: Graph) -> Side:
 
 
 class _File:
-    """A model as a referee can read it: the file itself, or a copy for an older opset. `note` tells which."""
+    """A model file that a reference runtime can read: the original, or a copy for an older opset. `note` tells
+    which."""
 
     def __init__(self, path: Path, graph: Graph, newest: tuple[int, int] | None) -> None:
         self.path, self.note = path, ""

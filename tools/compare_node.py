@@ -1,4 +1,4 @@
-"""Does a model of one node run, train and leave as ONNX, and do independent runtimes agree? With which kernel?
+"""Trials of one-node models: run, train and export each, and compare with independent runtimes.
 
 ONNX Runtime and ONNX's reference evaluator are asked here as referees; neither ever computes for a user of ours.
 """
@@ -41,8 +41,8 @@ DECIDED = 13  # the opset from which on the reference evaluator is right by defi
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of a model. Each part is empty if it went well, else says why not; None where there is nothing to try.
-    `judges` are the referees that agreed."""
+    """Result of the trial of a model. Each part is empty on success, else the reason of the failure; None where there
+    is nothing to try. `judges` are the reference runtimes that agreed."""
 
     run: str
     train: str | None = None
@@ -53,7 +53,8 @@ class Trial:
 
 @dataclass(slots=True)
 class Known:
-    """Gradients that were found right by finite differences, or why they were not, by what was differentiated."""
+    """Cache of gradient checks by finite differences: success, or the reason of the failure, by what was
+    differentiated."""
 
     gradients: dict[str, tuple[dict[str, Any], str]] = field(default_factory=dict[str, tuple[dict[str, Any], str]])
 
@@ -141,7 +142,8 @@ def _judged(made: OneNode, ys: list[Any], tolerance: Tolerance) -> tuple[frozens
 
 
 def _as_declared(made: OneNode, results: list[Any]) -> bool:
-    """Whether results have the types that ONNX's own inference gives them; what has not is no judge."""
+    """True if the results have the types that ONNX's own inference gives them; a runtime whose results have not is no
+    judge."""
     inferred = onnx.shape_inference.infer_shapes(made.model, check_type=True).graph.output
     return all(_has_type(o.type, y) for o, y in zip(inferred, results, strict=True))
 
@@ -260,7 +262,7 @@ def _exact(c: finite.Case) -> tuple[dict[str, Any], str]:
 
 
 def _is_flat(c: finite.Case) -> bool:
-    """Whether the derivative is zero wherever there is one; what depends on exact values is not flat."""
+    """True if the derivative is zero wherever it exists. False if the outputs depend on exact values of the inputs."""
     try:
         found = [pair for n in c.wrt for pair in finite.numeric(c.graph, c.feeds, c.dys, n, MOVED)]
     except (MezzoError, ValueError):
@@ -269,13 +271,13 @@ def _is_flat(c: finite.Case) -> bool:
 
 
 def _is_given(graph: Graph, name: str) -> bool:
-    """Whether an input is one that no operator of the graph has a gradient to, on purpose."""
+    """True if only operators that have, on purpose, no gradient for this input read it."""
     reading = [(n.op, n.inputs.index(name)) for n in graph.nodes if name in n.inputs]
     return bool(reading) and all(r in finite.NOT_TO for r in reading)
 
 
 def _is_double(value: Any) -> bool:
-    """Whether differences can be told: a number of 8 bits moves by leaps."""
+    """True if all values are float64, so that finite differences can resolve them (8-bit numbers move in leaps)."""
     return all(x.dtype == np.float64 for x in finite.leaves(value))
 
 

@@ -1,4 +1,4 @@
-"""A model in another file: ONNX to `.mezzo` and back, another opset, 16 bits, weights inside or beside."""
+"""Conversion of models: ONNX to `.mezzo` and back, another opset, 16 bits, weights inside or beside."""
 
 from __future__ import annotations
 

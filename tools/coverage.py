@@ -1,4 +1,4 @@
-"""What is covered, operator by operator: cells of opset, element type and device, each filled by running a sample.
+"""Coverage by operator: cells of opset, element type and device, each filled in by running a sample.
 
 A cell says yes only if a sample ran in it in the very run that made the table (tools/cells.py); what nobody tried says
 so. `mezzo coverage` prints it, docs/coverage.md holds it.
@@ -21,7 +21,7 @@ KINDS_OF_DEVICES = ("cpu", "gpu")
 
 
 class Mark(StrEnum):
-    """What a cell says. NONE: there is nothing to try, a derivative of whole numbers for one."""
+    """Result in a cell. NONE: there is nothing to try, such as a derivative of integers."""
 
     YES = "yes"
     NO = "no"
@@ -32,8 +32,8 @@ class Mark(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One operator on one device, as the schema of one opset has it, with one element type for one of its type
-    parameters. `why` says what is wrong, `judges` who agreed with the numbers besides our own reference, `kernels`
-    which families of kernels the planned programs chose."""
+    parameters. `why` lists the errors, `judges` the runtimes that confirmed the numbers besides our own reference,
+    `kernels` the kernel families that the planned programs chose."""
 
     device: str
     opset: int
@@ -54,7 +54,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCoverage:
-    """One operator: its cells, and what of its attributes no sample showed or no sample can.
+    """Coverage of one operator: its cells, and the attributes that no sample shows or no sample can show.
 
     `combinations` counts the pairs of values of two attributes that ran, and all that its schema documents; `gaps`
     names values and pairs that did not. `digest` is that of its samples and schemas: another one makes this stale."""
@@ -74,7 +74,7 @@ class OperatorCoverage:
         return f"{self.domain}::{self.operator}" if self.domain else self.operator
 
     def count(self, what: str, device: str = "cpu") -> tuple[int, int]:
-        """How many cells of a device say yes, and in how many there was something to try."""
+        """Return the number of cells of a device that say yes, and of those where there was something to try."""
         marks = [getattr(c, what) for c in self.cells if c.device == device]
         asked = [m for m in marks if m is not Mark.NONE]
         return sum(m is Mark.YES for m in asked), len(asked)
@@ -89,8 +89,8 @@ class OperatorCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The table: all operators that were asked for; `devices` says of each kind whether it was there, `versions` which
-    packages took part."""
+    """The coverage table of all requested operators. `devices` says of each kind of device whether it was present,
+    `versions` lists the packages that took part."""
 
     operators: tuple[OperatorCoverage, ...]
     devices: dict[str, Mark]

@@ -1,4 +1,4 @@
-"""The coverage table for people and for programs: a report, docs/coverage.md, a page of coloured cells, JSON."""
+"""The coverage table as a report, as docs/coverage.md, as a page of coloured cells and as JSON."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def report(coverage: Coverage) -> Report:
 
 
 def _opsets(o: OperatorCoverage) -> Table:
-    """What runs at each opset, and who says so."""
+    """Return a table of the types that run, train and export at each opset, and of the runtimes that confirmed them."""
     rows = []
     for key, cells in groupby(o.cells, lambda c: (c.opset, c.parameter)):
         of_it = list(cells)
@@ -120,7 +120,7 @@ def _opsets(o: OperatorCoverage) -> Table:
 
 
 def merged(o: OperatorCoverage) -> list[str]:
-    """What is not covered, with opsets and types of one reason in one line."""
+    """Return a line for each reason why something is not covered, with the opsets and types that share it."""
     bad = [c for c in o.cells if Mark.NO in (c.run, c.train, c.export)]
     by_reason: dict[tuple[str, str], list[Cell]] = {}
     for cell in bad:

@@ -1,4 +1,5 @@
-"""How a training went, as a picture: loss and accuracy over steps and epochs, while training and on validation."""
+"""The curves of a training as a picture: loss and accuracy over steps and epochs, in training and on validation
+data."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ MOST = 1000  # points of the training's line
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """The numbers of one epoch; accuracies are None where the loss has no classes, validation's where there is none."""
+    """The numbers of one epoch. Accuracies are None if the loss has no classes, validation's also if there is no
+    validation."""
 
     epoch: int
     step: int  # the last of the epoch, of all from the first
@@ -31,8 +33,8 @@ class Epoch:
 
 @dataclass(slots=True)
 class History:
-    """How a training went so far: `points` are (step, loss, accuracy) of `each` steps, of which neighbours become one
-    when there are too many."""
+    """Loss and accuracy of a training so far. `points` are (step, loss, accuracy), each the mean of `each` steps;
+    neighbours are merged when there are too many."""
 
     before: tuple[float, float | None] | None = None  # validation's loss and accuracy before the first step
     epochs: list[Epoch] = field(default_factory=list[Epoch])

@@ -58,7 +58,7 @@ def demo(picture: Path, tick: Callable[[], None] = lambda: None) -> Report:
 
 
 def ticks() -> int:
-    """How often the demonstration tells of progress."""
+    """Return the number of progress steps of the demonstration."""
     return len(held_out().labels) + EPOCHS
 
 

@@ -1,4 +1,4 @@
-"""Where ONNX Runtime and ONNX's reference evaluator lack something or do otherwise than the standard says."""
+"""Known gaps and deviations from the standard of ONNX Runtime and ONNX's reference evaluator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = tuple[str, Callable[[Sample], bool], str]  # operators, a condition on the
 
 
 def fractional_corners(s: Sample) -> bool:
-    """Whether scales ask for a fractional size, to whose end corners are aligned."""
+    """True if the scales ask for a fractional size under `align_corners`."""
     scales = s.inputs[2] if len(s.inputs) == 3 else None
     if s.attrs.get("coordinate_transformation_mode") != "align_corners" or not isinstance(scales, np.ndarray):
         return False

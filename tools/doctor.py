@@ -1,4 +1,4 @@
-"""What this machine has: versions, devices, features, and why one is off."""
+"""`mezzo doctor`: versions, devices and features of this machine, with reasons where a feature is off."""
 
 from __future__ import annotations
 

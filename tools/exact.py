@@ -1,4 +1,4 @@
-"""Who is right where two runtimes differ? How far each is from the same model in float64."""
+"""Arbitration between two runtimes that differ: the distance of each from the same model in float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = 256 << 20  # bytes of values between, in float32: the reference keeps all
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """The distances of our outputs and of theirs from those in float64, and how much is allowed."""
+    """The distances of our outputs and of theirs from those in float64, and the distance that is allowed."""
 
     ours: float
     theirs: float
@@ -29,7 +29,7 @@ class Exact:
 
     @property
     def ill_conditioned(self) -> bool:
-        """Whether neither side computes this in float32."""
+        """True if neither side is accurate in float32."""
         return min(self.ours, self.theirs) > self.allowed
 
     def __str__(self) -> str:
@@ -40,8 +40,8 @@ def exact(
     graph: Graph, typed: Graph, feeds: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str, Any],
     tolerance: Tolerance,
 ) -> Exact | None:  # fmt: skip
-    """How far both sides are from the outputs in float64; None where that says nothing (no float32, random numbers),
-    takes too much memory (`typed` has the sizes), or cannot be computed."""
+    """Return the distances of both sides from the outputs in float64. None if that has no meaning (no float32, random
+    numbers), takes too much memory (`typed` has the sizes), or cannot be computed."""
     kinds = [t for t in typed.types.values() if isinstance(t, Tensor)]
     known = sum(t.nbytes for t in kinds if t.static and t.dtype is not DType.STRING)
     if known > MOST or not any(t.dtype is DType.FLOAT for t in kinds):

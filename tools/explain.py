@@ -1,4 +1,4 @@
-"""Why a model runs as it does: its graph, its kernels and its memory, as tables."""
+"""`mezzo explain`: the graph, the kernels and the memory of a model as tables, with the reasons of each choice."""
 
 from __future__ import annotations
 

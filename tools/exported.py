@@ -1,4 +1,4 @@
-"""Does an exported file do what the training learned? It is loaded again, and asked."""
+"""Check of an exported file: it is loaded again, and must answer as the trained model does."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def check_export(course: Course, path: Path, loss: str, threads: int | None = No
 
 
 def _tolerance(graph: Graph) -> float:
-    """How far apart answers may be: where numbers are rounded to few bits, a tie may fall to either side."""
+    """Return the allowed difference between answers; larger where numbers are rounded to few bits, since a tie may fall
+    to either side."""
     types = infer(graph).types
     bits = [t.dtype.bits for n in graph.nodes
             if n.op == "QuantizeLinear" and isinstance(t := types[n.outputs[0]], Tensor)]  # fmt: skip
@@ -65,7 +66,8 @@ def _tolerance(graph: Graph) -> float:
 
 
 def _peer(path: Path, feeds: Mapping[str, Array], answers: list[Array], tolerance: float) -> str:
-    """What ONNX Runtime says to the same inputs."""
+    """Compare with ONNX Runtime on the same inputs, and return the result in words. Raises ExecutionError where the
+    answers differ."""
     verdict = in_onnxruntime(path, feeds, answers)
     if verdict is None:
         return "not installed, so not compared (pip install onnxruntime)"

@@ -1,4 +1,4 @@
-"""Inputs for a model whose sizes are open: several ways to fill them in."""
+"""Inputs for a model with open sizes: several ways to fill them in."""
 
 from __future__ import annotations
 

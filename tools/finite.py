@@ -1,4 +1,4 @@
-"""Gradients by finite differences in float64, and beside them those of our rules."""
+"""Gradients by finite differences in float64, beside those of our rules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ MOST = 48  # elements of one input that are moved by a little; of larger ones so
 
 @dataclass(frozen=True)
 class Case:
-    """A sample as a graph in float64, its feeds, the gradients of its outputs, and the inputs to differentiate to."""
+    """A sample as a graph in float64, its feeds, the gradients of its outputs, and the inputs to differentiate with
+    respect to."""
 
     graph: Graph
     feeds: dict[str, Any]

@@ -1,4 +1,4 @@
-"""The course of a training: epochs over shuffled batches, validation, checkpoints, and going on from one."""
+"""The course of a training: epochs over shuffled batches, validation, checkpoints, and resuming from one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .curve import Epoch, History
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """How often a checkpoint is written."""
+    """Interval between checkpoints, in epochs or steps."""
 
     count: int = 1
     steps: bool = False  # instead of epochs
@@ -69,12 +69,12 @@ class Course:
 
     @property
     def batches(self) -> int:
-        """How many an epoch has."""
+        """Number of batches in an epoch."""
         return self.share.steps(len(self.data), self.batch, whole=self.whole)
 
     @property
     def steps(self) -> int:
-        """How many are over."""
+        """Number of steps done so far."""
         return self.epoch * self.batches + self.position
 
     def run(self) -> bool:
@@ -138,7 +138,7 @@ class Course:
         return True
 
     def _stopped(self) -> bool:
-        """Whether any worker is asked to stop: all stop behind the same step."""
+        """True if any worker is asked to stop; all of them stop after the same step."""
         asked, exchange = self.stop(), self.trainer.exchange
         return asked if exchange is None else exchange.any(asked)
 
@@ -170,7 +170,7 @@ class Course:
         self.history = History.from_dict(notes["history"])
 
     def _digest(self) -> str:
-        """What decides which samples a batch has."""
+        """Return a digest of all that decides which samples a batch has."""
         asked = hashlib.blake2b(self.data.target.tobytes(), digest_size=16).hexdigest()
         told = f"{len(self.data)} samples {asked}, batch {self.batch}, seed {self.seed}"
         workers = f", {self.share.count} workers{', padded' * self.share.pad}" if self.share.count > 1 else ""

@@ -1,4 +1,4 @@
-"""How far apart are two values, and is that too far for their element type?"""
+"""Difference of two values, and whether it is too large for their element type."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SMALLEST = 1e-3  # magnitude that differences are measured by: what is left of a
 
 
 def usual(dtype: DType) -> float:
-    """How much difference is allowed for this element type, where nobody said otherwise."""
+    """Return the default tolerance of an element type."""
     return USUAL.get(dtype, TINY_FLOATS if dtype.floating else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How much difference is allowed, by element type: what a user gave, else the usual of this type, or of the least
-    exact type that a model computes in."""
+    """Allowed differences by element type: the user's, else the default of the type or of the least exact type that the
+    model computes in."""
 
     given: tuple[tuple[DType | None, float], ...] = ()  # None: every floating type
     least: float = 0.0
@@ -72,8 +72,8 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The largest difference of two values over the largest magnitude of the second; `unlike` is what makes them
-    incomparable."""
+    """The largest difference of two values over the largest magnitude of the second; `unlike` is the reason why they
+    cannot be compared."""
 
     error: float
     tolerance: float = 0.0

@@ -1,4 +1,4 @@
-"""A model in 16 bits: weights and computation cast, inputs and outputs in the types that they had."""
+"""Conversion of a model to 16 bits: weights and computation are cast, inputs and outputs keep their types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN = 5  # names in a message
 
 @dataclass(frozen=True, slots=True)
 class Halved:
-    """The model in 16 bits; how many of its nodes compute so, and which do not."""
+    """A model in 16 bits, the number of its nodes that compute in them, and the nodes that do not."""
 
     graph: Graph
     narrow: int
@@ -55,8 +55,9 @@ def halved(graph: Graph, precision: str, *, keep_io: bool = True) -> Halved:
 
 @cache
 def policy(dtype: DType) -> Policy:
-    """Which operators compute in a type: those whose floating inputs and outputs have one type parameter, which may be
-    this one. Where it has no floating output, an operator takes what there is; all others stay in float32."""
+    """Return the mixed-precision policy of a type: operators compute in it if their floating inputs and outputs share
+    one type parameter that allows it. An operator without a floating output takes its inputs as they are; all others
+    stay in float32."""
     low, wide = set[str](), set[str]()
     for op in (op for domain, op in OPS if not domain):
         try:

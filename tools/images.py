@@ -1,4 +1,4 @@
-"""A folder with one folder of images for each class, as batches: an image is read when its batch comes."""
+"""A folder with one folder of images for each class, as batches; an image is read when its batch is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEEP = ("I", "F")  # Pillow's modes of more than 8 bits begin like this; it woul
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What images become: `first` tells that channels come before height and width."""
+    """Format of the arrays that images are decoded to; `first`: channels come before height and width."""
 
     channels: int
     height: int
@@ -80,7 +80,7 @@ def images(folder: Path, how: Reading) -> Data:
 
 
 def _form(folder: Path, how: Reading) -> tuple[str, Form]:
-    """What the model's input asks of images, by its type."""
+    """Return the name and the image format of the only input of the model. Raises InputError if it takes no images."""
     hint = "images are an input of rank 4, with 1, 3 or 4 channels before or behind height and width"
     if len(how.inputs) != 1:
         raise InputError(f"the model has {len(how.inputs)} inputs", where=str(folder), hint=hint)

@@ -1,4 +1,4 @@
-"""The calls that users of ONNX Runtime already write, on our sessions.
+"""The API of ONNX Runtime's InferenceSession on our sessions.
 
 https://onnxruntime.ai/docs/api/python/api_summary.html#inferencesession
 """

@@ -1,4 +1,4 @@
-"""`mezzo launch`: the processes of a job on one machine: a scheduler, servers, and workers that run a script.
+"""`mezzo launch`: starts the processes of a job on one machine: a scheduler, servers, and workers that run a script.
 
 Each process is told who it is by the environment (kvstore/environment.py) and has a process group of its own, so that
 what it starts ends with it. Nothing is forked from a process that has run a program: this one runs none.
@@ -47,7 +47,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A process has ended, with a code as a shell has it: 128 and the signal, where one ended it."""
+    """Event: a process has ended, with an exit code as in a shell: 128 plus the signal where one ended it."""
 
     member: Member
     code: int
@@ -59,7 +59,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A signal arrived at the launcher itself, or (0) its output is gone."""
+    """Event: the launcher itself received a signal, or (0) its output was closed."""
 
     signal: int
 
@@ -98,7 +98,8 @@ def members(command: Sequence[str], workers: int, servers: int, hosts: int = 1) 
 
 
 def command_of(script: str, args: Sequence[str]) -> tuple[str, ...]:
-    """How a worker is started: a .py file by this Python, else a program. Raises InputError where there is none."""
+    """Return the command line of a worker: a .py file is run by this Python, anything else is a program. Raises
+    InputError if there is none."""
     if script.endswith(".py"):
         if not os.path.isfile(script):
             raise InputError("there is no such file", where=script, hint="give a Python file or a program")
@@ -192,7 +193,8 @@ class Crew:
         return code
 
     def _first(self, event: Ended) -> Ended:
-        """Who failed first: others may hear of a worker's failure, and end, before it has ended itself."""
+        """Return the failure that came first: other processes may notice a worker's failure, and end, before that
+        worker has ended."""
         until = monotonic() + SETTLE
         while event.member.role != "worker":
             later = self._next(until)

@@ -1,4 +1,4 @@
-"""Names of the front door that bring another package, or a whole layer, when they are used, and not before."""
+"""Lazy names of the package: another package or a whole layer is imported on the first use of its name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def of_onnx(name: str) -> Any:
 
 
 def _brought(within: str, homes: Homes, name: str) -> Any:
-    """What has this name; from then on it is an ordinary one of the module."""
+    """Import the object of this name and store it as an attribute of the module. Raises AttributeError if there is
+    none."""
     top = __name__.partition(".")[0]
     home = homes.get(name)
     if home is None:

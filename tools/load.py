@@ -1,4 +1,4 @@
-"""From a file to a session."""
+"""`mz.load`: from a model file to a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where two sides begin to differ: the first node whose result differs while all that it reads agrees."""
+"""Origin of a difference: the first node whose result differs while all of its operands agree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PICKS = 7  # values that one step of the bisection looks at
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A weight that is not the same on both sides, and the node that reads it."""
+    """A weight that differs between the two sides, and the node that reads it."""
 
     name: str
     reader: Node | None
@@ -34,7 +34,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where a difference begins. `unseen` names the values between that only one side has."""
+    """The node and value where a difference begins. `unseen` names the values in between that only one side has."""
 
     node: Node
     value: str
@@ -73,7 +73,7 @@ def _same(a: Array, b: Array) -> bool:
 
 @dataclass(slots=True)
 class Probe:
-    """Asks both sides for values by name, each once, and keeps how far apart they are."""
+    """Comparison of values by name; asks each side once for each value and keeps the difference."""
 
     ours: Side
     theirs: Side

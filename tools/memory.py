@@ -1,4 +1,4 @@
-"""`mezzo memory`: what a recorded run would have cost under other rules of the pool."""
+"""`mezzo memory`: the cost of a recorded run under other pool policies."""
 
 from __future__ import annotations
 

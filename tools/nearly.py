@@ -1,4 +1,4 @@
-"""What a graph answers in float64, and how far rounding may lead away from it.
+"""Expected values of a graph in float64, and bounds on the rounding error of each.
 
 The exact answer is that of the operators' references on the same values in float64. A result that is further away than
 its tolerance is compared with *worlds* too: the references in the graph's own types, and on values that are off by a
@@ -32,7 +32,7 @@ NOISE = {DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-8}
 
 @dataclass(slots=True)
 class Nearly:
-    """What a graph (often of one node) should answer to values by name, those that it captures among them.
+    """Expected values of a graph (often of one node) by name, captured values among them.
 
     `kinds` are the element types that the results were computed in, `key` is that of the run's random numbers. What is
     asked raises MezzoError where the references do.
@@ -50,7 +50,7 @@ class Nearly:
     def of(
         cls, node: Node, values: Mapping[str, Any], budget: Budget, kinds: Iterable[DType], key: tuple[int, ...]
     ) -> Nearly:
-        """What one node should answer."""
+        """Return the expected values of one node."""
         graph = Graph(tuple(values), tuple(filter(None, node.outputs)), (node,))
         return cls(graph, values, budget, kinds, key)
 

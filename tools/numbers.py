@@ -1,4 +1,4 @@
-"""Are the numbers right? Outputs against another side, where a difference begins, and the round trip through a file."""
+"""Numeric checks: outputs against another side, the origin of a difference, and the round trip through a file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COLUMNS = ("sizes", "output", "largest difference", "allowed", "agrees")
 
 @dataclass(slots=True)
 class Part:
-    """One part of the check, as it went."""
+    """Result of one part of the check."""
 
     name: str
     said: str = ""
@@ -247,7 +247,7 @@ class Numbers:
         return changed_weights(self.graph, weights, self.tolerance)
 
     def _exact(self, other: Side, feeds: Mapping[str, Any], mine: Any, theirs: Any) -> Exact | None:
-        """Who of two runtimes is nearer to float64; of two models that says nothing."""
+        """Return the distances of two runtimes from float64; None where the other side is another model."""
         if isinstance(other, Ours | Recorded):
             return None
         return exact(self.graph, self._typed(feeds), feeds, mine, theirs, self.tolerance)
@@ -298,7 +298,7 @@ class Numbers:
             )
 
     def _keeps_values(self, other: Side) -> bool:
-        """Whether the other side has values between inputs and outputs."""
+        """True if the other side has intermediate values."""
         between = {o for n in self.graph.nodes for o in n.outputs if o} - set(self.graph.outputs)
         return not between or not between.isdisjoint(other.values)
 
@@ -339,10 +339,10 @@ def _attempt(side: Side, feeds: Mapping[str, Any], names: Any) -> tuple[dict[str
 
 
 def _is_empty(kind: Type) -> bool:
-    """Whether a value has axes and no elements. (Lists without elements are how operators are told: no shape.)"""
+    """True if a tensor of rank 2 or more has no elements. (An empty vector is how operators are told: no shape.)"""
     return isinstance(kind, Tensor) and len(kind.dims or ()) > 1 and kind.elements == 0
 
 
 def draws(node: Node) -> bool:
-    """Whether a node draws random numbers: a Dropout does only where it is told to train."""
+    """True if a node draws random numbers; a Dropout does so only in training mode."""
     return not node.record.deterministic and not (node.op == "Dropout" and not any(node.inputs[2:]))

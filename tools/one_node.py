@@ -36,7 +36,7 @@ FIRST_EXPORTED = 7  # the oldest opset that is read with certainty by others, an
 
 @dataclass(frozen=True, slots=True)
 class OneNode:
-    """A model of one node, its feeds, and the same in our vocabulary."""
+    """A model of one node, its feeds, and the same as a graph of ours."""
 
     model: onnx.ModelProto
     feeds: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Lines of several processes in one output: each whole, behind the name of who wrote it."""
+"""Output of several processes in one stream: whole lines, each with the name of its process before it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_
 
 
 class Printer:
-    """Writes lines from any thread, unchanged but for what stands before them; a context.
+    """A context that writes lines from any thread, each with its prefix.
 
     Lines of those in `bare` come without a name. `lost` is called when nobody reads the output any more (a pipe was
     closed); what comes then is dropped.
@@ -43,12 +43,12 @@ class Printer:
                 self._lost()
 
     def note(self, text: str) -> None:
-        """What the launcher itself has to say."""
+        """Print a line of the launcher itself."""
         self.line("launch", text.encode(), error=True)
 
 
 def _prefixes(names: Sequence[str], bare: Collection[str], stream: Any) -> dict[str, bytes]:
-    """What stands before the lines of each, as long for all; in colours on a terminal."""
+    """Return the prefix of each process's lines, padded to one width, in colours on a terminal."""
     every = [*names, "launch"]
     wide = max(map(len, every)) + 2
     plain = {name: f"[{name}]".ljust(wide) + " " for name in every}

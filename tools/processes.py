@@ -1,4 +1,4 @@
-"""The same work for many things at once, each in a process of its own: what ends one process spoils one answer."""
+"""The same job for many items, each in a process of its own, so that a crash loses one result only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mz.profiler`: what ran where and when, as a trace for Perfetto and as a table. The verbs are MXNet's.
+"""`mz.profiler`: a record of what ran where and when, as a trace for Perfetto and as a table. The verbs are MXNet's.
 
 >>> import numpy as np, mezzo as mz
 >>> from mezzo.models.digits import digits_model
@@ -139,7 +139,7 @@ def dump(finished: bool = True, filename: str | os.PathLike[str] | None = None) 
 
 
 def events() -> list[Event]:
-    """What was recorded, in the Trace Event Format (see runtime/engine/trace.py)."""
+    """Return the recorded events in the Trace Event Format (see runtime/engine/trace.py)."""
     return STATE.latest.events()
 
 
@@ -149,8 +149,8 @@ def picture(filename: str | os.PathLike[str], title: str = "") -> None:
 
 
 def dumps(reset: bool = False) -> str:
-    """What took the time, as a table: operators and workloads with how often they ran, and the sum, the least, the
-    median and the most of their times in milliseconds. `reset` forgets what was recorded."""
+    """Return a table of operators and workloads: their counts, and the sum, minimum, median and maximum of their times
+    in milliseconds. `reset` clears the record."""
     times: dict[tuple[str, str], list[float]] = {}
     for span in list(STATE.latest.trace._spans):
         name = span.name.partition(" ")[0] if span.kind == "step" else span.name
@@ -194,7 +194,7 @@ class Task:
 
 
 class Frame(Task):
-    """A Task of another kind: one round of something that comes again and again."""
+    """A Task that repeats: one round of a loop."""
 
 
 class Counter:

@@ -1,4 +1,4 @@
-"""Execution providers, as users of ONNX Runtime name them, and the devices that they are here."""
+"""ONNX Runtime's execution providers, mapped to devices."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Asked = tuple[str, Mapping[str, Any]]  # a provider, and its options
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a session runs: `device` and `precision` as mz.load takes them, and what providers that is called, the
-    first one first, each with all of its options."""
+    """Placement of a session: `device` and `precision` as mz.load takes them, and the names of the matching providers,
+    the preferred one first, each with all of its options."""
 
     device: str
     precision: str

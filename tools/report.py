@@ -1,4 +1,4 @@
-"""What a command has to say, as data; printed as tables or as JSON by one function."""
+"""The result of a command as data, printed as tables or as JSON by one function."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Single facts, then tables."""
+    """A report: single facts, then tables."""
 
     title: str
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])

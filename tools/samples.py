@@ -12,7 +12,7 @@ from ..runtime.ir.graph import Graph, GraphBuilder
 
 
 def hosted(op: Op, sample: Sample) -> bool:
-    """Whether lists, dicts or optionals go in or come out (tests/test_host_ops.py)."""
+    """True if lists, dicts or optionals are inputs or outputs (tests/test_host_ops.py)."""
     if any(isinstance(x, Held) for x in sample.inputs):
         return True
     if any(isinstance(v, Body) for v in sample.attrs.values()):

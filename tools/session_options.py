@@ -1,4 +1,4 @@
-"""What ONNX Runtime's SessionOptions and RunOptions can say, as far as a session here does it.
+"""ONNX Runtime's SessionOptions and RunOptions, as far as sessions here support them.
 
 An option that would be ignored is refused where it is set, with what says the same here. Objects of ONNX Runtime itself
 are refused too: entries, overrides and initializers that were added to them cannot be read back.
@@ -19,7 +19,7 @@ _LEAVE = "leave it as it is"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its value where nobody sets it, which others it may have, and what to do instead of those."""
+    """One option: its default, the other values that it may have, and what to do instead of those."""
 
     default: Any
     may: Callable[[Any], bool] = lambda value: False
@@ -47,7 +47,7 @@ _LOGS = {
 
 
 class _Options:
-    """Attributes that are checked when they are set, and methods that are refused when they are called."""
+    """Base of options: checks attributes when they are set, and refuses methods when they are called."""
 
     _about: ClassVar[Mapping[str, Option]]
     _methods: ClassVar[Mapping[str, str]]  # that ONNX Runtime has, and what to do instead

@@ -1,4 +1,4 @@
-"""The settings of `mezzo train`: what the options say, and the optimizer that they describe."""
+"""The settings of `mezzo train`: the options, and the optimizer that they describe."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Settings:
 
 
 def check_places(how: Settings) -> None:
-    """What would be found out only after the training."""
+    """Check paths and settings for errors that would otherwise appear only after the training. Raises InputError."""
     if how.output.suffix.lower() != ".onnx":
         raise InputError("the result is an ONNX file", where=str(how.output), hint="write -o OUT.onnx")
     if how.curve:

@@ -1,4 +1,4 @@
-"""Who can be asked for the values of a model: our runtime, and what was recorded of an earlier run."""
+"""Sources of a model's values: our runtime, and the record of an earlier run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ META = "mezzo/recorded"  # the entry of a recording that says what the others ar
 
 
 class Side(Protocol):
-    """One side of a comparison. `about` says who it is: version, provider, precision."""
+    """One side of a comparison. `about` describes it: version, provider, precision."""
 
     @property
     def about(self) -> str: ...
@@ -56,7 +56,7 @@ class Ours:
 
 
 def digests(graph: Graph) -> dict[str, str]:
-    """What tells whether a weight has changed, by name."""
+    """Return the digest of each weight by name; a changed digest is a changed weight."""
     return {
         name: hashlib.blake2b(np.ascontiguousarray(a).reshape(-1).view(np.uint8).data, digest_size=16).hexdigest()
         for name, a in constants(graph).items()
@@ -117,7 +117,7 @@ def _storable(array: Array) -> Array:
 
 
 class Recorded:
-    """What an .npz file holds: a recording of ours, or any arrays under the names of inputs and outputs."""
+    """Values in an .npz file: a recording of ours, or any arrays under the names of inputs and outputs."""
 
     def __init__(self, path: Path, inputs: Iterable[str]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Which step of a program is wrong: each is compared, on the operands that it had, with what its node means.
+"""Check of the steps of a program: each is compared, on its actual operands, with the meaning of its node.
 
 The references of the operators are asked, in float64, for what every step of a planned program should have made of the
 very bytes that it read: so a wrong step is named itself, and not what comes of it further on. Values that change after
@@ -30,8 +30,8 @@ from .nearly import Nearly
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A step that does not make what it should. `number` is that in its program, which is the body of a step of another
-    where `inside` has the numbers of those, from the outermost; `value` is the result, or the operand that had changed;
+    """A step with a wrong result. `number` is its number in its program, which is the body of a step of another program
+    if `inside` has the numbers of those, outermost first; `value` is the result, or the operand that had changed;
     `origin` names the nodes of the model that the step stands for."""
 
     number: int
@@ -43,7 +43,7 @@ class Wrong:
 
     @property
     def place(self) -> str:
-        """Where it stands, for errors."""
+        """Place of the step, for error messages."""
         return self.step.node.place
 
     def __str__(self) -> str:
@@ -55,8 +55,8 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found: wrong steps in the order of the run, how many were right, and which could not be compared, and
-    why."""
+    """Result of a check: the wrong steps in the order of the run, the number of right ones, and those that could not be
+    compared, each with the reason."""
 
     wrong: tuple[Wrong, ...]
     right: int
@@ -91,7 +91,7 @@ def check_steps(session: Session, feeds: Mapping[str, Any], model: Graph | None 
 
 
 def _places(model: Graph) -> dict[str, str]:
-    """How the nodes of the model are called, by name, where one name means one of them."""
+    """Return the places of the model's nodes by node name, where a name is unique."""
     found: dict[str, list[str]] = {}
     for _, node in model.walk():
         found.setdefault(node.name, []).append(node.place)
@@ -100,7 +100,7 @@ def _places(model: Graph) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Running:
-    """A step that runs, how many had been blamed before it, and what it should make, if that is known."""
+    """A running step, the number of errors before it, and its expected results, if known."""
 
     number: int
     step: Step
@@ -110,7 +110,8 @@ class _Running:
 
 @dataclass(slots=True)
 class _Watch:
-    """An observer of one run. What is written is known by its digest until it is read, and kept while there is room."""
+    """Observer of one run. Written values are known by their digests until they are read, and kept while there is
+    room."""
 
     session: Session
     places: Mapping[str, str]
@@ -227,7 +228,8 @@ class _Watch:
         self._blamed.add(step)
 
     def _changed(self, index: int, name: str, program: Program) -> str:
-        """Who has changed a value between the step that wrote it and the one that reads it now."""
+        """Return an error message that names the step which changed a value between the step that wrote it and the one
+        that reads it now."""
         writer = next((i for i in reversed(range(index)) if name in program.steps[i].writes()), -1)
         slot = program.plan.by_value.get(name)
         said = f"its operand {name!r} is not what " + (f"step {writer} has made" if writer >= 0 else "was given")

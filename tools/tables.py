@@ -1,4 +1,4 @@
-"""Arrays of an .npz and the columns of a .csv as data to learn from."""
+"""Arrays of an .npz and the columns of a .csv as training data."""
 
 from __future__ import annotations
 

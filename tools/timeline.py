@@ -1,4 +1,4 @@
-"""The memory plan as a picture: bytes x steps, one rectangle per value, the owners of the peak named."""
+"""The memory plan as a picture: bytes over steps, one rectangle per value, with the owners of the peak named."""
 
 from __future__ import annotations
 

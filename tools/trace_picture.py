@@ -1,5 +1,5 @@
-"""A trace as a picture: one row for each thread, a bar for each span, in the colours of their kinds. Steps of programs
-are a strip along the foot of the workload that runs the program."""
+"""A trace as a picture: one row per thread, one bar per span, in the colours of their kinds. Steps of programs are a
+strip at the foot of the workload that runs the program."""
 
 from __future__ import annotations
 

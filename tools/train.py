@@ -1,4 +1,5 @@
-"""`mezzo train`: a model and data in, a trained model out, and a check that the file says what the training did."""
+"""`mezzo train`: trains a model on data, writes the trained model, and checks that the file answers as the training
+did."""
 
 from __future__ import annotations
 

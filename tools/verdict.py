@@ -1,4 +1,4 @@
-"""What `mezzo check` found out about one file, as data."""
+"""Results of `mezzo check` for one file, as data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATUS = ("covered", "not covered", "numbers differ", "bad file")  # by exit cod
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: in which part of the check, what, where, what to do, and the exit code it asks for."""
+    """One error: the part of the check, what is wrong, where, what to do, and the exit code for it."""
 
     part: str
     message: str
@@ -42,7 +42,7 @@ def file_problems(error: MezzoError) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A checked file. `parts` are the parts of the check that were made, in order, with what is to be said of each."""
+    """A checked file. `parts` are the parts of the check, in order, with a message for each."""
 
     path: str
     parts: Mapping[str, str]
@@ -62,7 +62,7 @@ class Verdict:
         return STATUS[self.code]
 
     def said(self, part: str) -> str:
-        """What to say of one part in a few words."""
+        """Return a short summary of one part."""
         wrong = sum(p.part == part for p in self.problems)
         if wrong:
             return f"{wrong} problem{'s' * (wrong > 1)}"

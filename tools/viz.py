@@ -1,4 +1,4 @@
-"""`mz.viz`: networks as a table and as a picture, of a graph, a symbol, or a block's export.
+"""`mz.viz`: pictures and tables of networks: graphs, symbols, or exports of blocks.
 
 >>> from mezzo.models.workloads import WORKLOADS
 >>> print(print_summary(WORKLOADS["mlp"].build(1)).splitlines()[-1])

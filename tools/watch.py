@@ -1,4 +1,4 @@
-"""What a training shows while it runs: a bar where the output is a terminal, plain lines elsewhere; and Ctrl-C."""
+"""Progress of a training: a bar on a terminal, plain lines elsewhere; and handling of Ctrl-C."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def interruptible() -> Iterator[threading.Event]:
 
 
 class Watch:
-    """Follows a course; a context. Epochs are lines, steps a bar that is gone in the end."""
+    """A context that shows the progress of a course: a line for each epoch, and a bar for its steps that vanishes at
+    the end."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet = quiet

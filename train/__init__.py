@@ -1,1 +1,1 @@
-"""Training: schedules, optimizers and losses as parts of a graph, the step that they make, and the Trainer."""
+"""Training: schedules, optimizers and losses as parts of a graph, the training step, and the Trainer."""

@@ -1,4 +1,4 @@
-"""Whether all workers of a job make the same step: what each would do is compared before the first one."""
+"""Agreement of workers: before the first step, they compare digests of what each would compute."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CODE = ("ops", "runtime", "kvstore", "train")  # folders whose code makes a step
 
 
 def digest(graph: Graph, without: Iterable[str] = (), *also: object) -> str:
-    """What a graph computes, as a number: its nodes, and its constants apart from states and those of `without`, of
-    which only the types count."""
+    """Return a digest of what a graph computes: its nodes and its constants. Of states, and of the constants in
+    `without`, only the types count."""
     first = {*(s.input for s in graph.states), *without}
     made = blake2b(f"{also} {graph.inputs} {graph.outputs} {graph.states}".encode(), digest_size=16)
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Mixed precision: products in 16 bits, what loses by it in 32, parameters in 32 (Micikevicius et al. 2017)."""
+"""Mixed precision: products in 16 bits, sensitive operators in 32, parameters in 32 (Micikevicius et al. 2017)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ KINDS = {"bf16": DType.BFLOAT16, "fp16": DType.FLOAT16}
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which operators compute in `dtype` and which in float32; the others as their inputs are, in float32 where those
-    differ."""
+    """Operators that compute in `dtype`, and those that compute in float32. All others follow their inputs, in float32
+    where those differ."""
 
     dtype: DType
     low: AbstractSet[str] = frozenset(LOW)

@@ -1,4 +1,4 @@
-"""`mz.callbacks`: what happens beside training. The same objects serve `mz.Trainer.fit` and `mz.gluon.fit`.
+"""`mz.callbacks`: hooks of a training. The same objects serve `mz.Trainer.fit` and `mz.gluon.fit`.
 
 >>> class Patient(Callback):
 ...     def epoch_end(self, run):
@@ -19,7 +19,7 @@ from .metrics import Metrics, StepMetrics
 
 
 class Trains(Protocol):
-    """What a callback may ask of whatever trains."""
+    """The trainer as callbacks see it."""
 
     @property
     def rate(self) -> float: ...
@@ -37,9 +37,9 @@ class Trains(Protocol):
 
 @dataclass(slots=True)
 class Run:
-    """A fit as callbacks see it. `epoch` counts from 0, `step` from 1 over the whole fit; `batch` is what is learned
-    from, `last` what the last step told; at the end of an epoch `metrics` are those of its training and `validation`
-    those of the other data, None without. `history` has a pair of both for each epoch."""
+    """A fit as callbacks see it. `epoch` counts from 0, `step` from 1 over the whole fit; `batch` is the current batch,
+    `last` the result of the last step. At the end of an epoch `metrics` are those of its training and `validation`
+    those of the validation data, or None. `history` has a pair of both for each epoch."""
 
     trainer: Trains
     epochs: int
@@ -70,7 +70,7 @@ class Run:
 
 
 class Callback:
-    """Does nothing, at every point of a fit; a callback overrides what it needs."""
+    """Base of callbacks: does nothing at any point of a fit; subclasses override the methods they need."""
 
     def fit_begin(self, run: Run) -> None: ...
     def epoch_begin(self, run: Run) -> None: ...
@@ -81,7 +81,7 @@ class Callback:
 
 
 class _Watching(Callback):
-    """What looks whether a number gets better, from epoch to epoch."""
+    """Base of callbacks that watch whether a number improves from epoch to epoch."""
 
     def __init__(self, watch: str, patience: int, mode: str, threshold: float, *, relative: bool) -> None:
         if mode not in ("min", "max"):
@@ -100,7 +100,7 @@ class _Watching(Callback):
         self._begin()
 
     def _better(self, value: float) -> bool:
-        """Whether a number is the best so far, by the threshold; if so it is kept. NaN never is."""
+        """True if a number is the best so far by more than the threshold, in which case it is kept. NaN never is."""
         by = abs(self.best) * self.threshold if self.relative and math.isfinite(self.best) else self.threshold
         by = by if math.isfinite(self.best) else 0.0
         better = value < self.best - by if self.mode == "min" else value > self.best + by
@@ -112,9 +112,9 @@ class _Watching(Callback):
 
 
 class Plateau(_Watching):
-    """Multiplies the rate by `factor` when a number has not become better for more than `patience` epochs, as PyTorch's
-    ReduceLROnPlateau: `threshold` is relative, `cooldown` epochs are left out after each fall, and the rate stays above
-    `least`."""
+    """Multiply the rate by `factor` when a number has not improved for more than `patience` epochs, as PyTorch's
+    ReduceLROnPlateau does: `threshold` is relative, `cooldown` epochs are left out after each reduction, and the rate
+    stays above `least`."""
 
     def __init__(
         self,
@@ -150,8 +150,8 @@ class Plateau(_Watching):
 
 
 class EarlyStopping(_Watching):
-    """Ends the training when a number has not become better by `threshold` for `patience` epochs in a row, and goes
-    back to what was learned at its best (`restore`)."""
+    """End the training when a number has not improved by `threshold` for `patience` epochs in a row, and return to the
+    best parameters (`restore`)."""
 
     def __init__(
         self, watch: str = "loss", *, patience: int = 3, mode: str = "min", threshold: float = 0.0, restore: bool = True
@@ -178,7 +178,7 @@ class EarlyStopping(_Watching):
 
 
 class Save(Callback):
-    """Writes a checkpoint into a folder after every `every` epochs, and at the end."""
+    """Write a checkpoint into a folder after every `every` epochs, and at the end."""
 
     def __init__(self, folder: str | os.PathLike[str], *, every: int = 1) -> None:
         self.folder, self.every = folder, every
@@ -192,7 +192,7 @@ class Save(Callback):
 
 
 class Log(Callback):
-    """Prints a line for each epoch, and for each `every` steps."""
+    """Print a line for each epoch, and for every `every` steps."""
 
     def __init__(self, *, every: int = 0, write: Callable[[str], Any] = print) -> None:
         self.every, self.write = every, write
@@ -209,7 +209,7 @@ class Log(Callback):
 
 @dataclass(frozen=True, slots=True)
 class Functions(Callback):
-    """Functions in the place of a callback; a truthy answer ends the training."""
+    """Functions as a callback; a truthy result ends the training."""
 
     on_step: Callable[[int, float], Any] | None
     on_epoch: Callable[[int, Metrics], Any] | None

@@ -1,4 +1,4 @@
-"""Checkpoints: the states of a training in safetensors, beside a manifest in JSON that says what they belong to.
+"""Checkpoints: the states of a training in safetensors, beside a JSON manifest that says what they belong to.
 
 `FOLDER/checkpoint.json` names a data file with its digest, and is replaced as a whole once that file is on the disk: a
 reader finds the former checkpoint or the new one, never half of one.
@@ -29,8 +29,8 @@ LARGEST_MANIFEST = 64 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a training needs to go on: its arrays by name, the number of the next run (which random numbers follow),
-    what the caller noted (`position` in the data, ...), and a digest of the graph that it trains."""
+    """The data needed to resume a training: its arrays by name, the number of the next run (random numbers depend on
+    it), the caller's notes (`position` in the data, ...), and a digest of the trained graph."""
 
     arrays: Mapping[str, Array]
     run: int
@@ -108,5 +108,5 @@ def _seal(manifest: Mapping[str, Any]) -> str:
 
 
 def exists(folder: str | os.PathLike[str]) -> bool:
-    """Whether the folder holds a checkpoint."""
+    """True if the folder holds a checkpoint."""
     return (Path(folder) / MANIFEST).exists()

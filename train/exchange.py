@@ -1,4 +1,4 @@
-"""Training with others: a KVStore as the Trainer and its programs see it.
+"""Distributed training: a KVStore as the Trainer and its programs see it.
 
 Gradients lie in arrays of the store (shared memory, where workers share a host). A program's Emit starts their way, its
 Await ends it (ops/training/exchange.py): with the optimizer on the worker what comes back is the sum of all workers'
@@ -32,14 +32,15 @@ _users: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()  # how many Exchan
 
 
 def prefix_of_next(store: KVStore) -> str:
-    """What the keys of the next trainer that uses a store begin with: several may share it, if every worker makes them
-    in the same order."""
+    """Return the key prefix of the next trainer on a store. Several trainers may share it if every worker makes them in
+    the same order."""
     number = _users[store] = _users.get(store, -1) + 1
     return f"{number}/" if number else ""
 
 
 class Exchange:
-    """What a step's Emit and Await speak to (`runtime.kernels.Exchange`), and the few numbers that Trainers exchange.
+    """The KVStore behind a step's Emit and Await (`runtime.kernels.Exchange`), and the sums of a few numbers that
+    Trainers exchange.
 
     `kvstore` is a store or the kind of one; `on_store` says where the optimizer runs, by default on the worker, but on
     the store where that is not sequential (`dist_async`). Raises InputError for what cannot be.
@@ -70,7 +71,7 @@ class Exchange:
 
     @property
     def shared(self) -> Shared:
-        """How a step is split."""
+        """Split of a step between workers and store."""
         return Shared(self._summed, self.on_store, self.overlap)
 
     @property
@@ -187,5 +188,5 @@ class Exchange:
         return [float(n) for n in place]
 
     def any(self, flag: bool) -> bool:
-        """Whether any worker says so. Every worker calls it."""
+        """Return True if the flag is set on any worker. Every worker calls it."""
         return self.total([float(flag)])[0] > 0

@@ -1,4 +1,4 @@
-"""Another head on a trained model: the last layer is cut off, and a new one learns in its place."""
+"""A new head on a trained model: the last layer is cut off, and a new one learns in its place."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def output_of(graph: Graph, output: str | None) -> str:
 
 
 def _features(graph: Graph, output: str) -> tuple[str, Dim]:
-    """What the last linear layer before an output reads, and how many features that are."""
+    """Return the value that the last linear layer before an output reads, and the number of its features."""
     makers, value = graph.producers(), output
 
     def fixed(name: str) -> bool:
-        """Whether a value is an initialiser, perhaps in steps."""
+        """True if a value is an initializer, perhaps through operators that do not change it."""
         while (maker := makers.get(name)) is not None and (maker.domain, maker.op) in SAME:
             name = maker.inputs[0]
         return name in graph.initializers
@@ -118,7 +118,8 @@ def logits_of(graph: Graph, output: str) -> str:
 
 
 def _over_classes(node: Node, type: Type) -> bool:
-    """Whether a node is a Softmax along axis 1; before opset 13 it went over all axes from there on."""
+    """True if a node is a Softmax or LogSoftmax over axis 1 alone; before opset 13 they went over all axes from `axis`
+    on."""
     if not isinstance(type, Tensor) or type.dims is None:
         return False
     rank, axis = len(type.dims), {**node.record.attrs, **node.attrs}.get("axis", 0)

@@ -1,4 +1,4 @@
-"""The weights of quantised graphs: floats, which learn, and integers, which are stored.
+"""Weights of quantised graphs: floats for learning, integers for storage.
 
 A weight that learns is a float, and stands before a QuantizeLinear and a DequantizeLinear. In a file it is what the
 first of the two makes of it. Biases learn as floats alone; they are stored in 32 bits, in units of the products that
@@ -85,7 +85,7 @@ def _is(node: Node, op: str) -> bool:
 
 
 class _Edit:
-    """A graph that is being made of another one: its nodes, its constants, and the names that are taken."""
+    """A graph that is derived from another one: its nodes, its constants, and the names in use."""
 
     def __init__(self, graph: Graph) -> None:
         self.source, self.nodes, self.constants = graph, list[Node](), dict(graph.initializers)
@@ -128,7 +128,7 @@ def _of_one_scale(graph: Graph, first: Node, back: Node) -> Node:
 
 
 def _whole_weight(edit: _Edit, node: Node) -> bool:
-    """Whether a node dequantises a constant, per tensor or per axis, to the type of its scale."""
+    """True if a node dequantises a constant, per tensor or per axis, to the type of its scale."""
     counted, scale, *zero = (edit.constant(i) if i else None for i in node.inputs)
     if counted is None or scale is None or scale.ndim > 1 or node.attrs.get("block_size"):
         return False
@@ -183,7 +183,8 @@ def _with_integer_biases(graph: Graph) -> Graph:
 
 
 def _unit(edit: _Edit, node: Node, makers: Mapping[str, Node]) -> Array | None:
-    """What one unit of the sums of a product is, where both operands have 8 bits and a bias is added."""
+    """Return the value of one unit of the accumulator of a product with a bias, if both operands have 8 bits; else
+    None."""
     if node.domain or node.op not in ("Conv", "Gemm") or len(node.inputs) < 3 or not node.inputs[2]:
         return None
     left, right = (makers.get(name) for name in node.inputs[:2])

@@ -1,4 +1,4 @@
-"""A model with its loss: which outputs are compared with what, and what is counted meanwhile."""
+"""A model with its loss: which outputs are compared with which targets, and which metrics are summed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Asked = Named | Mapping[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One loss: of which outputs, of which input as its target ("": it has none), and how much it weighs. `name` is how
-    metrics call it, empty where it is the only one."""
+    """One loss: its outputs, the input that is its target ("": none), and its weight. `name` is its name in metrics,
+    empty if it is the only one."""
 
     outputs: tuple[str, ...]
     loss: Loss
@@ -43,8 +43,8 @@ class Term:
 
 
 def terms_of(graph: Graph, loss: Asked, output: str | None) -> tuple[Term, ...]:
-    """What was asked for: one loss of one output, fed as `target`; or losses by output (or outputs, as a tuple), each
-    perhaps with its weight before it, fed as `OUTPUT_target`. Raises InputError for what does not fit."""
+    """Return the terms of a loss: one loss of one output, fed as `target`; or losses by output (or tuple of outputs),
+    each with an optional weight before it, fed as `OUTPUT_target`. Raises InputError for a loss that does not fit."""
     if not isinstance(loss, Mapping):
         found = _loss(loss, 1)
         return (Term((output_of(graph, output),), found, TARGET if found.target else ""),)
@@ -223,8 +223,8 @@ def _of(sum_: str, term: Term) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What the states of metrics say: samples, the loss of all terms with their weights, and by the name of a term its
-    own loss and its share of right answers."""
+    """Means from the states of metrics: the number of samples, the weighted loss of all terms, and by the name of a
+    term its own loss and its share of right answers."""
 
     samples: int
     loss: float
@@ -250,7 +250,7 @@ Measures = Sequence[tuple[Term, list[Metric]]]
 
 
 def measures_of(terms: Sequence[Term], asked: Sequence[Measured] | Mapping[str, Sequence[Measured]]) -> Measures:
-    """Which metrics compare the output of which loss with its target. Raises InputError for what does not fit."""
+    """Return the metrics of each loss's output against its target. Raises InputError for metrics that do not fit."""
     if not asked:
         return ()
     if not isinstance(asked, Mapping):

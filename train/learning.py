@@ -1,4 +1,5 @@
-"""What learns: the floating initialisers that a gradient of the loss reaches; and why others do not.
+"""Trainable parameters: the floating initializers that a gradient of the loss reaches, and the reasons why others are
+left out.
 
 Some are left out by what they are in the graph (running statistics, scales of quantised numbers, masks, numbers of the
 arithmetic); the rest is asked of the gradient itself.
@@ -45,8 +46,8 @@ UNASKED = "no pattern of train= names it"
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Which initialisers learn, and for each other floating one the reason why it does not. `overlooked` names those
-    that look like weights all the same: nothing in the graph says that they are something else."""
+    """The trained initializers, and for each other floating one the reason why it is frozen. `overlooked` names frozen
+    ones that look like weights, since nothing in the graph says that they are something else."""
 
     trained: tuple[str, ...]
     frozen: Mapping[str, str]
@@ -54,7 +55,7 @@ class Learning:
 
     @property
     def warning(self) -> str:
-        """What is worth a warning, empty if nothing is."""
+        """A warning about frozen initializers that look like weights; empty if there are none."""
         if not self.overlooked:
             return ""
         shown = "; ".join(f"{n!r}: {self.frozen[n]}" for n in self.overlooked[:5])
@@ -63,7 +64,8 @@ class Learning:
 
 
 def specs(graph: Graph) -> dict[str, str]:
-    """What a file of PyTorch's newer exporter says of the module's tensors: PARAMETER, BUFFER or CONSTANT_TENSOR."""
+    """Return the kinds of the module's tensors, as PyTorch's newer exporter records them: PARAMETER, BUFFER or
+    CONSTANT_TENSOR."""
     return {name: kind for kind, name in _SPEC.findall(graph.metadata.get(SIGNATURE, ""))}
 
 
@@ -85,8 +87,8 @@ def learning(
     freeze: Sequence[str] = (),
     scales: bool = False,
 ) -> Learning:
-    """What of a typed graph learns by the gradients of `losses`: floats of the typed graph `judged`, made of it; with
-    `scales` those of quantised numbers too.
+    """Return which floats of a typed graph learn by the gradients of `losses`. `judged` is the typed graph with losses,
+    derived from `graph`; with `scales` the scales of quantised numbers learn too.
 
     `train` and `freeze` are patterns of names. A name that is written out in `train` learns whatever it is, and nothing
     is left out then without a gradient telling so later. Raises InputError for a pattern that fits nothing, and
@@ -118,7 +120,7 @@ def learning(
 
 
 def _named(graph: Graph, train: Sequence[str], found: Sequence[str], frozen: Mapping[str, str]) -> list[str]:
-    """What the patterns of `train` name: of weights, or else of other floats."""
+    """Return the names that match the patterns of `train`: those of weights, or else of other floats."""
     asked: set[str] = set()
     for pattern in train:
         _fits(graph, pattern, [*found, *frozen])
@@ -179,14 +181,14 @@ def _candidates(graph: Graph, scales: bool) -> tuple[list[str], dict[str, str]]:
 
 
 def _is_literal(node: Node) -> bool:
-    """Whether a Constant node makes several floats."""
+    """True if a Constant node makes several floats."""
     value = node.attrs.get("value")
     several = isinstance(value, np.ndarray) and value.size > 1 and DType.of(value.dtype).floating
     return (node.op, node.domain) == ("Constant", "") and several
 
 
 def _looks(graph: Graph, name: str, reason: str) -> bool:
-    """Whether what was taken for a number of the arithmetic may as well be a weight: it has axes, and a name."""
+    """True if an array that was taken for a plain number may as well be a weight: it has axes and a readable name."""
     return reason == NUMBER and graph.initializers[name].ndim > 0 and _plain_name(graph, name)
 
 
@@ -195,7 +197,8 @@ def _plain_name(graph: Graph, name: str) -> bool:
 
 
 def _uses(graph: Graph) -> dict[str, list[tuple[Node, int]]]:
-    """Which nodes read each value, at which place; those of bodies too."""
+    """Return the nodes that read each value, with the input index (-1: the output of a body); nodes of bodies
+    included."""
     found: dict[str, list[tuple[Node, int]]] = {}
     for _, node in graph.walk():
         for i, name in enumerate(node.inputs):
@@ -217,8 +220,8 @@ def _dtype(graph: Graph, name: str) -> DType | None:
 
 
 def _scales(graph: Graph, name: str, uses: Uses) -> bool:
-    """Whether all that reads a value has to do with quantised numbers: integers of 8 bits and fewer, or what ONNX's
-    own two operators make and take."""
+    """True if all readers of a value deal with quantised numbers: integers of 8 bits and fewer, or operands of
+    QuantizeLinear and DequantizeLinear."""
 
     def quantised(node: Node) -> bool:
         own = not node.domain and node.op in ("QuantizeLinear", "DequantizeLinear")
@@ -232,8 +235,8 @@ def _quantised(dtype: DType | None) -> bool:
 
 
 def _masks(array: Array, name: str, uses: Uses) -> bool:
-    """Whether an array only lets through or holds back: 0 beside numbers that softmax takes for nothing, or, as a
-    factor or a choice, 0 beside 1."""
+    """True if an array is a mask: 0 beside numbers that softmax takes for minus infinity, or, as a factor or a
+    condition, 0 beside 1."""
     if not 1 < array.size <= _LARGEST_MASK or DType.of(array.dtype).bits < 16:
         return False
     few = np.array(array.flat[:64], np.float64)  # of weights these say it already
@@ -247,8 +250,8 @@ def _masks(array: Array, name: str, uses: Uses) -> bool:
 
 
 def _is_number(graph: Graph, name: str, uses: Uses, said: Mapping[str, str], made: set[str]) -> bool:
-    """Whether an array of one element is a number of the arithmetic. Files of PyTorch say so by its name; elsewhere it
-    is what elementwise operators read."""
+    """True if an array of one element is a plain number of the arithmetic, not a weight. Files of PyTorch tell by its
+    name; elsewhere all its readers must be elementwise operators."""
     ndim = graph.initializers[name].ndim
     if said:  # parameters are listed, what the exporter makes has plain identifiers
         return name.isidentifier()
@@ -258,7 +261,7 @@ def _is_number(graph: Graph, name: str, uses: Uses, said: Mapping[str, str], mad
 
 
 def _moves_floats(graph: Graph, name: str, uses: Uses) -> bool:
-    """Whether any node makes floats of a value, or numbers that stand for floats."""
+    """True if any node makes floats of a value, or numbers that stand for floats."""
 
     def stand_for_floats(value: str) -> bool:
         known = graph.types.get(value)
@@ -320,7 +323,7 @@ def _unreached(graph: Graph, losses: Sequence[str], name: str) -> str:
 
 
 def says(graph: Graph) -> Iterator[str]:
-    """What a file tells about weights that training should know: what an exporter merged, folded or made."""
+    """Yield messages about weights that an exporter merged, folded or made, and which training should know about."""
     said = specs(graph)
     lost = [n for n, kind in said.items() if kind == "PARAMETER" and n not in graph.initializers]
     if lost:

@@ -1,4 +1,4 @@
-"""`mz.loss`: what is added to a model to tell how wrong it is. Each takes an output, or several, and a target.
+"""`mz.loss`: losses that are added to a model. Each takes one output or several, and a target.
 
 >>> import mezzo as mz
 >>> sorted(LOSSES)
@@ -31,8 +31,8 @@ Target = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """`build(g, output, target)` adds the loss, a scalar; `target` tells the type of what was asked for from that of
-    the output, None where nothing is.
+    """A loss. `build(g, output, target)` adds it, a scalar; `target` returns the type of the target for that of the
+    output, None if the loss has no target.
 
     `each(g, output, target)` adds the loss of each element and what each counts for in their mean (None: all alike),
     axis 0 being the samples: what weights of samples need. `counts(g, output, target)` adds what the loss of a batch
@@ -115,7 +115,7 @@ def cross_entropy(
         return g.SoftmaxCrossEntropyLoss(y, target, *weighing(g, y), **attrs)
 
     def counting(g: Any, y: Value, target: Value) -> Value | None:
-        """What each label counts for; None: all alike."""
+        """Return the weight of each label; None if all are equal."""
         own, counts = weighing(g, y), valid(g, y, target)
         if not own:
             return counts

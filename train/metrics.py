@@ -1,5 +1,5 @@
-"""`mz.metrics`: what answers are worth, besides the loss. Each metric is a few sums over samples, so that batches of
-any size, and workers, add up to what all samples together would say.
+"""`mz.metrics`: measures of the answers besides the loss. Each metric is a few sums over samples, so that batches of
+any size, and workers, add up to the result for all samples together.
 
 >>> metric = TopK(2)
 >>> metric.update(preds=np.array([[1.0, 3.0, 2.0], [5.0, 1.0, 2.0]]), labels=np.array([2, 1]))
@@ -26,8 +26,8 @@ Value = Any  # a float, or an array of floats
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """What one call of `step` told: its number, its loss, the rate of its update, and the norm of all gradients
-    together before they are clipped (None where nobody asked, or no update was made)."""
+    """Result of one `step`: its number, its loss, the rate of its update, and the norm of all gradients together before
+    clipping (None if it was not requested, or no update was made)."""
 
     number: int
     loss: float
@@ -37,9 +37,9 @@ class StepMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Over the samples since the last `reset`: how many, their mean loss, and the share of right answers (None where
-    no loss has classes, or several have). Of several losses `losses` tells each by its output, without its weight, and
-    `accuracies` those of classes; `values` has the metrics that were asked for, by name."""
+    """Metrics over the samples since the last `reset`: their number, their mean loss, and the share of right answers
+    (None where no loss has classes, or several have). Of several losses, `losses` has each by its output, without its
+    weight, and `accuracies` those of classes; `values` has the requested metrics by name."""
 
     samples: int
     loss: float
@@ -64,8 +64,8 @@ class Metrics:
 
 
 class Metric:
-    """A metric: `sums` of some samples, which add up, and what their total is worth (`of`). One of your own is a class
-    with both; or a function of outputs and labels, whose mean over samples counts (`Own`)."""
+    """A metric: `sums` of some samples, which add up, and the result for their total (`of`). A metric of your own is a
+    subclass with both, or a function of outputs and labels whose mean over samples counts (`Own`)."""
 
     name = ""
 
@@ -162,7 +162,7 @@ class TopK(Metric):
 
 
 class ConfusionMatrix(Metric):
-    """How often each class (rows) was taken for each (columns), of `classes`."""
+    """Counts of predictions by true class (rows) and predicted class (columns), of `classes`."""
 
     name = "confusion"
 
@@ -191,7 +191,7 @@ class ConfusionMatrix(Metric):
 
 class F1(ConfusionMatrix):
     """The harmonic mean of precision and recall: of class 1 of two, else the mean over classes ("macro"), or of all
-    decisions together ("micro"). 0 where a class was neither asked for nor predicted."""
+    decisions together ("micro"). 0 where a class occurs neither in labels nor in predictions."""
 
     name = "f1"
 
@@ -211,8 +211,8 @@ class F1(ConfusionMatrix):
 
 
 class MCC(ConfusionMatrix):
-    """Matthews' correlation coefficient of labels and predictions, of two classes or more (Gorodkin 2004); 0 where one
-    of both is always the same."""
+    """Matthews' correlation coefficient of labels and predictions, of two classes or more (Gorodkin 2004); 0 if either
+    is constant."""
 
     name = "mcc"
 
@@ -245,7 +245,7 @@ class Perplexity(Metric):
 
 
 class MAE(Metric):
-    """The mean distance."""
+    """The mean absolute error."""
 
     name, power = "mae", 1
 
@@ -260,13 +260,13 @@ class MAE(Metric):
 
 
 class MSE(MAE):
-    """The mean squared distance."""
+    """The mean squared error."""
 
     name, power = "mse", 2
 
 
 class RMSE(MSE):
-    """The root of the mean squared distance."""
+    """The root of the mean squared error."""
 
     name = "rmse"
 
@@ -310,7 +310,7 @@ class LossOf(Metric):
 
 
 class Own(Metric):
-    """The mean over samples of what a function of outputs and labels tells of a batch."""
+    """The mean over samples of a user's function of the outputs and labels of a batch."""
 
     def __init__(self, function: Callable[[Array, Array], float], name: str = "") -> None:
         super().__init__()

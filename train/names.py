@@ -1,4 +1,4 @@
-"""Names of other libraries, answered with those of ours."""
+"""Names of other libraries, mapped to ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of a training step's nodes: updates early, what goes to others earlier, what comes back late."""
+"""The order of a training step's nodes: updates early, sends to other workers earlier, receives late."""
 
 from __future__ import annotations
 

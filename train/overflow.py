@@ -1,4 +1,4 @@
-"""Which operator made the first numbers that are not finite: a training step is run again, and watched."""
+"""Origin of numbers that are not finite: a training step is run again under observation to find the operator."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from ..runtime.execution.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """A value with elements that are not finite, though all that it was made of is: how many are infinite, and how
-    many no numbers. `place` names the operator (`operators`: all that one step computes at once), the input or the
-    state."""
+    """A value with elements that are not finite though all of its operands are: its counts of infinities and of NaN.
+    `place` names the operator (`operators`: all that one step computes at once), the input or the state."""
 
     place: str
     value: str
@@ -62,7 +61,7 @@ def overflows(session: Session, feeds: Mapping[str, Any]) -> tuple[Overflow, ...
 
 
 def _counts(kind: Type | None, array: Array | None) -> tuple[int, int]:
-    """How many elements are infinite, and how many NaN. The bytes of a layout are its elements in another order."""
+    """Return the number of infinite elements and of NaN. The bytes of a layout are its elements in another order."""
     if not isinstance(array, np.ndarray):
         return 0, 0
     if isinstance(kind, Tensor) and kind.layout:

@@ -1,4 +1,4 @@
-"""Models as exporters write them, made ready to learn: every weight is an initialiser of its own."""
+"""Preparation of exported models for training: every weight becomes an initializer of its own."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _own_statistics(graph: Graph) -> Graph:
 
 
 def _reads_inputs(graph: Graph, value: str) -> bool:
-    """Whether a value depends on an input of the graph."""
+    """True if a value depends on an input of the graph."""
     needed = {value}
     for node in reversed(graph.nodes):
         if not needed.isdisjoint(node.outputs):

@@ -1,4 +1,5 @@
-"""Quantisation: a float graph and some data to a graph with QuantizeLinear and DequantizeLinear, to run or to train.
+"""Quantisation: a float graph and calibration data to a graph with QuantizeLinear and DequantizeLinear, to run or to
+train.
 
 Weights get signed steps around zero, one scale for each filter or column; activations steps over the range that they
 take on the data. The result means what its nodes say and can be saved as ONNX; sessions run it on whole numbers where
@@ -104,7 +105,7 @@ Steps = tuple[Array, Array]  # scale and zero point
 
 @dataclass(slots=True)
 class Insertion:
-    """Chooses the values that are quantised, and puts the nodes around them."""
+    """Insertion of quantisation: chooses the values, and puts the nodes around them."""
 
     source: Graph
     dtype: DType  # of activations
@@ -170,7 +171,7 @@ class Insertion:
         return isinstance(found, Tensor) and found.value is not None
 
     def _fits(self, node: Node, wanted: Mapping[str, None]) -> bool:
-        """Whether a node is to be quantised."""
+        """True if a node is to be quantised."""
         if node.domain or node.op not in (*PRODUCTS, *POINTWISE, *MOVES) or {node.name, node.op} & self.skip:
             return False
         types = [self.source.types.get(n) for n in (*self._operands(node), node.outputs[0])]
@@ -324,8 +325,8 @@ def _axis(node: Node, rank: int) -> int | None:
 
 
 def shares(graph: Graph, learned: Iterable[str]) -> dict[str, float]:
-    """What the rates of the scales among `learned` are multiplied by: one by the number of steps that `graph`, in
-    training, has above and below each.
+    """Return the factors on the learning rates of the scales among `learned`: one over the number of steps that
+    `graph`, in training, has above and below each.
 
     By so much a range is larger than a step: an optimizer that makes steps of the size of its rate, as Adam does, moves
     a range as far as a weight. For the others it is a part of the factor of LSQ (see

@@ -1,4 +1,4 @@
-"""The ranges that the values of a graph take over given data: all of it, or what is left when rare extremes are cut."""
+"""Ranges of a graph's values over given data: the whole of it, or without rare extremes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHARES: Final = np.linspace(0.2, 1.0, 81)  # of the whole range, that entropy ch
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How often numbers fell into bins of equal width between two bounds."""
+    """Counts of numbers in bins of equal width between two bounds."""
 
     low: float
     high: float
@@ -54,7 +54,7 @@ class Histogram:
 
 
 def divergence(counts: Array, first: int, last: int, levels: int = 256) -> float:
-    """What is lost when the bins from `first` to `last` are told as so many steps and the others fall on the outer
+    """Return the divergence when the bins from `first` to `last` become `levels` steps and the others fall on the outer
     ones.
 
     >>> round(divergence(np.ones(512), 0, 512), 6)

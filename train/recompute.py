@@ -1,6 +1,6 @@
-"""Recomputation: values that the backward part reads are made again from others that are kept anyway, where the memory
-plan shrinks by it (Chen et al. 2016, arXiv 1604.06174; MXNet's "mirroring" without the cases in which it loses).
-"""
+"""Recomputation: values that the backward part reads are computed again from others that are kept anyway, where the
+memory plan shrinks by it (Chen et al. 2016, arXiv 1604.06174; MXNet's "mirroring" without the cases in which it
+loses)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def made_again(nodes: Sequence[Node], loss: str, cheap: Cheap) -> tuple[Node, ..
 
 
 def _forward(node: Node, value: str, kept: set[str]) -> Node | None:
-    """What makes a value again: the operator itself, or normalisation by the statistics that the batch had."""
+    """Return a node that computes a value again: the operator itself, or normalisation by the statistics of the batch.
+    None if there is none."""
     if node.op == "BatchNormalizationTrain":
         mean, var = node.outputs[3:5]
         if value != node.outputs[0] or not {mean, var} <= kept:
@@ -91,7 +92,8 @@ def _reading(node: Node, names: Mapping[str, str]) -> Node:
 
 
 def smallest(graphs: Sequence[Graph], types: Mapping[str, Type], options: Options) -> int:
-    """Which graph's plan needs the fewest bytes for inputs of these types; the first of equals."""
+    """Return the index of the graph whose plan needs the fewest bytes for inputs of these types; the first of
+    equals."""
     sizes = [specialise(compile_graph(g, options=options), types).program.arena_bytes for g in graphs]
     return sizes.index(min(sizes))
 

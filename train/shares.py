@@ -1,4 +1,4 @@
-"""Which samples each worker learns from: shares of each batch, equal by construction."""
+"""Shares of each batch for the workers, equal by construction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..ops.types import Array
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of worker `rank` of `count`: of every `count * size` samples that follow each other it learns `size`.
+    """The share of worker `rank` of `count`: `size` of every `count * size` successive samples.
 
     What is left of an epoch is shared out too, as a smaller batch. Where it does not divide, `pad=False` leaves the
     last few samples out, and `pad=True` takes as many from the epoch's beginning a second time; `told` says so.
@@ -33,15 +33,15 @@ class Share:
             raise InputError(f"there is no worker {self.rank} of {self.count}", where="Share")
 
     def last(self, samples: int, size: int, *, whole: bool = False) -> int:
-        """How many samples each worker has in the last step of an epoch; 0 where the steps before take all. A `whole`
-        batch has `size` or none."""
+        """Return the number of samples of each worker in the last step of an epoch; 0 if the steps before take all. A
+        `whole` batch has `size` or none."""
         rest = samples % (size * self.count)
         if whole:
             return size if rest and self.pad else 0
         return -(-rest // self.count) if self.pad else rest // self.count
 
     def steps(self, samples: int, size: int, *, whole: bool = False) -> int:
-        """How many steps an epoch has: as many for each worker.
+        """Return the number of steps in an epoch, the same for each worker.
 
         >>> Share().steps(10, 4), Share().steps(10, 4, whole=True), Share(0, 2).steps(10, 4)
         (3, 2, 2)
@@ -60,7 +60,7 @@ class Share:
         return order[begin : begin + each]
 
     def told(self, samples: int, size: int, *, whole: bool = False) -> str:
-        """What becomes of the samples that do not divide, in words; empty where all do.
+        """Return a sentence about the samples that do not divide; empty where all do.
 
         >>> Share(0, 4).told(10, 2), Share(0, 4, pad=True).told(10, 2), Share(0, 2).told(10, 2)
         ('2 of 10 samples are left out of each epoch', '2 of 10 samples are learned twice in each epoch', '')

@@ -33,8 +33,7 @@ MANY = 1024  # rows: a smaller table is stepped whole as fast
 @dataclass(frozen=True, slots=True)
 class Scaling:
     """Loss scaling for gradients in float16 (Micikevicius et al. 2017, arXiv 1710.03740): the loss is multiplied by a
-    scale that halves when a gradient overflows (the update is left out then) and doubles after `patience` good
-    updates."""
+    scale that halves when a gradient overflows (that update is skipped) and doubles after `patience` good updates."""
 
     first: float = 65536.0
     factor: float = 2.0
@@ -43,8 +42,8 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A step that `workers` make together, each with its share of the batch. The shares are equal, so that the mean of
-    the workers' gradients is the gradient of the whole batch (1: each worker's push is an update by itself).
+    """A step of `workers`, each with its share of the batch. The shares are equal, so that the mean of the workers'
+    gradients is the gradient of the whole batch (1: each worker's push is an update by itself).
 
     With `on_store` the optimizer runs where the store keeps the parameters: gradients go there, parameters come back.
     Without `overlap` gradients travel when the backward part is done, as measurements want it.
@@ -57,7 +56,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a training step does besides forward and backward.
+    """Settings of a training step besides forward and backward.
 
     `clip_norm` bounds the norm of all gradients together, `clip_value` each of their elements. `gather` is how many
     batches one update takes: the gradients of the others are summed in states, and their mean counts. `shared` splits
@@ -97,7 +96,7 @@ class Step:
 
 @dataclass(slots=True)
 class _Build:
-    """One graph being made: the builder, the states with their first values, and what each becomes."""
+    """A graph under construction: the builder, the states with their first values, and the new value of each."""
 
     g: TypedBuilder
     first: dict[str, Array] = field(default_factory=dict[str, Array])
@@ -299,7 +298,7 @@ def _in_rows(
 
 
 def _alone(step: Step) -> bool:
-    """Whether a gradient goes from the backward part to its update, and no sum of whole tables is in between."""
+    """True if a gradient goes from the backward part straight to its update, with no sum of whole tables in between."""
     return step.gather == 1 and step.shared is None
 
 
@@ -369,7 +368,7 @@ def _norm(g: TypedBuilder, grads: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A rate that lies in a value of the graph, or is a schedule's times that value."""
+    """A learning rate that is a value of the graph, or a schedule's rate times that value."""
 
     value: str
     schedule: Schedule | None = None

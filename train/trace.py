@@ -1,4 +1,4 @@
-"""One training step as a trace: the steps of its program beside what the engine does for the store meanwhile."""
+"""One training step as a trace: the steps of its program beside the engine's work for the store."""
 
 from __future__ import annotations
 

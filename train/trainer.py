@@ -1,4 +1,4 @@
-"""The Trainer: fine-tunes an imported model, keeps its place, and gives the model back."""
+"""The Trainer: fine-tunes an imported model, writes and resumes checkpoints, and exports the model."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class Trainer:
 
     @property
     def updates(self) -> int:
-        """How many updates the parameters have had."""
+        """Number of updates that the parameters have had."""
         return int(self.states[COUNT])
 
     @property
@@ -254,7 +254,7 @@ class Trainer:
 
     @property
     def last(self) -> StepMetrics:
-        """What the last step told: its loss, the rate of its update, the norm of its gradients."""
+        """Result of the last step: its loss, the rate of its update, the norm of its gradients."""
         if self._last is None:
             raise InputError("there was no step yet", where="last")
         number, loss, norm, held = self._last
@@ -295,7 +295,7 @@ class Trainer:
 
     @property
     def loss_scale(self) -> float | None:
-        """What the loss is multiplied by in float16 (see `train.step.Scaling`); None in other precisions."""
+        """Factor on the loss in float16 (see `train.step.Scaling`); None in other precisions."""
         return float(self.states[SCALE]) if SCALE in self.states else None
 
     def overflow(self, feeds: Feeds, *, loss_scale: float | None = None) -> tuple[Overflow, ...]:
@@ -364,7 +364,7 @@ class Trainer:
         self._held = self._rate_state()
 
     def metrics(self, *, everywhere: bool = False) -> Metrics:
-        """What was seen since the last reset: by this worker or, if every worker asks, `everywhere`."""
+        """Return the metrics since the last reset: of this worker or, if every worker asks, `everywhere`."""
         return self._metrics_of(self.states, self._measures, everywhere)
 
     def reset_metrics(self) -> None:
@@ -482,11 +482,11 @@ class Trainer:
         return self.notes
 
     def _digest(self) -> str:
-        """What the training step computes, as a number: its graph, its optimizer, and the seed."""
+        """Return a digest of the training step: its graph, its optimizer, and the seed."""
         return digest(self.graph_of_step, (), self.seed, self.plan.optimizer.to_dict())
 
     def _facts(self) -> dict[str, str]:
-        """What all workers of a job have in common."""
+        """Return the facts that all workers of a job must have in common."""
         plan = self.plan
         return {
             "the optimizer": str(plan.optimizer),
@@ -500,7 +500,7 @@ class Trainer:
 
 
 def _beside(folder: str | os.PathLike[str], run: int | str) -> Path:
-    """Where the states of an optimizer on the store lie, beside the checkpoint of a run."""
+    """Return the path of the states of a store's optimizer, beside the checkpoint of a run."""
     return Path(folder) / f"optimizer-{run}.states"
 
 

@@ -1,4 +1,4 @@
-"""Functions of symbols written into a graph that is being made."""
+"""Functions of symbols, written into a graph under construction."""
 
 from __future__ import annotations
 
