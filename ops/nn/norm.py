@@ -202,6 +202,16 @@ def _channels_grad(
     return tuple(None if d is None else cast_like(g, d, v) for d, v in zip(found, (X, scale, bias), strict=True))
 
 
+def _check_broadcast_to(X: Tensor, *operands: Tensor | None) -> None:
+    """Raise ShapeError for an operand that does not broadcast to X, or would make more of it."""
+    for t in operands:
+        if X.dims is not None and t is not None and t.dims is not None:
+            sizes = broadcast_dims(X.dims, t.dims)
+            grows = sizes and any(d == 1 and isinstance(n, int) and n != 1 for d, n in zip(X.dims, sizes, strict=False))
+            if sizes is None or grows or len(t.dims) > len(X.dims):
+                raise ShapeError(f"{t} does not broadcast to {X}")
+
+
 @op(
     "LayerNormalization",
     since=17,
@@ -248,11 +258,7 @@ def _(
     if X.dims is None:
         return X.of(None), Tensor(stash, None), Tensor(stash, None)
     at = axis_of(axis, X.rank)
-    for t in (Scale, B):
-        if t is not None and t.dims is not None:
-            sizes = zip(X.dims, broadcast_dims(X.dims, t.dims) or (), strict=False)
-            if len(t.dims) > X.rank or any(d == 1 and isinstance(n, int) and n != 1 for d, n in sizes):
-                raise ShapeError(f"{t} does not broadcast to {X}")
+    _check_broadcast_to(X, Scale, B)
     kept = Tensor(stash, tuple(d if i < at else 1 for i, d in enumerate(X.dims)))
     return X.forget(), kept, kept
 
@@ -399,8 +405,7 @@ def _(X: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_
     if X.dims is None:
         return scale.of(None)
     axis_of(axis, X.rank)
-    if scale.dims is not None and (broadcast_dims(X.dims, scale.dims) is None or len(scale.dims) > X.rank):
-        raise ShapeError(f"{scale} does not broadcast to {X}")
+    _check_broadcast_to(X, scale)
     return scale.of(X.dims)
 
 
