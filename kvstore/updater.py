@@ -31,8 +31,8 @@ Scalar = bool | int | float | str
 class UpdateRule:
     """An optimizer that steps values by name. It holds no states: their owner does.
 
-    >>> rule = UpdateRule({"kind": "SGD", "rate": 0.5, "weight_decay": 0.0, "groups": [], "momentum": 0.0, "dampening": 0.0,
-    ...              "nesterov": False})
+    >>> rule = UpdateRule({"kind": "SGD", "rate": 0.5, "weight_decay": 0.0, "groups": [], "momentum": 0.0,
+    ...     "dampening": 0.0, "nesterov": False})
     >>> weights, gradient = np.ones(3, np.float32), np.full(3, 0.5, np.float32)
     >>> states = rule.states("w", weights)
     >>> rule.step("w", 0, weights, gradient, states)

@@ -22,7 +22,8 @@ from .report import Report, Table
 PACKAGES = ("ops", "runtime")
 FRONT = {
     "mezzo/__init__.py": '"""A model and the runtime that it needs."""\n\n'
-    "from .ops.errors import MezzoError\nfrom .runtime.execution.bundled import load\nfrom .runtime.execution.session import Session\n\n"
+    "from .ops.errors import MezzoError\nfrom .runtime.execution.bundled import load\n"
+    "from .runtime.execution.session import Session\n\n"
     '__all__ = ["MezzoError", "Session", "load"]\n',
     "__main__.py": "from mezzo.runtime.execution.bundled import main\n\nmain()\n",
 }
