@@ -1,5 +1,5 @@
-"""`mz.amp`: mixed precision for blocks. `net.hybridize(amp="bf16")` computes products in 16 bits, and in 32 what loses
-by it (Micikevicius et al. 2017, arXiv 1710.03740); a Policy says otherwise which operators are narrow.
+"""`mz.amp`: mixed precision for blocks. `net.hybridize(amp="bf16")` computes products in 16 bits, and sensitive
+operators in 32 (Micikevicius et al. 2017, arXiv 1710.03740); a Policy changes which operators are narrow.
 
 In float16 gradients are too small or too large without a scale: `Trainer(..., scaling=True)` and `scale_loss`.
 

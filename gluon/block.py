@@ -1,4 +1,4 @@
-"""Blocks: what networks are made of in Python. They own parameters and other blocks, and compute in `forward`."""
+"""Blocks: the parts of networks written in Python. They own parameters and other blocks, and compute in `forward`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OWN = {
 
 
 class Block:
-    """Subclass it, assign parameters and blocks to attributes, and write `forward`.
+    """Base of blocks: subclass it, assign parameters and blocks to attributes, and write `forward`.
 
     >>> from mezzo.gluon import nn
     >>> class Twice(Block):
@@ -78,7 +78,7 @@ class Block:
         self._children[str(len(self._children)) if name is None else name] = block
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """What the block computes. Raises InputError if a subclass does not say it."""
+        """Compute the block. Raises InputError if the subclass does not define it."""
         name = type(self).__name__
         gluon1 = hasattr(self, "hybrid_forward")
         raise InputError(
@@ -201,7 +201,7 @@ class Block:
         return f"{type(self).__name__}({inside}\n)"
 
     def extra(self) -> str:
-        """What the representation tells besides children."""
+        """Return the block's own part of its representation, without its children."""
         return ""
 
     def summary(self, *inputs: Array) -> str:

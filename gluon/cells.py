@@ -1,5 +1,5 @@
-"""Recurrent cells, one step at a time, as Gluon has them: `cell(x, states)` answers the output and the next states, and
-`unroll` walks over a sequence.
+"""Recurrent cells, one step at a time, with Gluon's interface: `cell(x, states)` returns the output and the next
+states, and `unroll` runs over a sequence.
 
 Weights are [gates * hidden, inputs], in the order of Gluon and PyTorch: LSTM input, forget, candidate, output; GRU
 reset, update, candidate (whose reset comes after the product). The layers of `gluon.rnn` keep ONNX's order.
@@ -30,7 +30,7 @@ Function = str | Callable[[Array], Array]  # an activation
 
 
 class RecurrentCell(HybridBlock):
-    """What all cells have. A subclass writes `forward(x, states)` and says its `state_shapes`."""
+    """Base of all cells. A subclass defines `forward(x, states)` and its `state_shapes`."""
 
     def state_shapes(self, batch_size: int) -> list[tuple[int, ...]]:
         """The shape of each state."""
@@ -161,7 +161,7 @@ class RNNCell(_GatedCell):
 
 
 class _TwoActivations(_GatedCell):
-    """A cell with an activation of its own for the gates."""
+    """A cell with separate activations for the gates and for the states."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class GRUCell(_TwoActivations):
 
 
 class SequentialRNNCell(RecurrentCell):
-    """Cells one above the other; states lie one behind the other."""
+    """A stack of cells; their states are concatenated in one list."""
 
     def __init__(self, *cells: RecurrentCell) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class DropoutCell(RecurrentCell):
 
 
 class ModifierCell(RecurrentCell):
-    """A cell around another one, `base_cell`."""
+    """A cell that wraps another one, `base_cell`."""
 
     def __init__(self, base_cell: RecurrentCell) -> None:
         super().__init__()
@@ -283,7 +283,7 @@ class ModifierCell(RecurrentCell):
 
 
 class ResidualCell(ModifierCell):
-    """Adds the input to the output (Wu et al. 2016, arXiv 1609.08144): the two are of one size."""
+    """Add the input to the output (Wu et al. 2016, arXiv 1609.08144); both have the same size."""
 
     def forward(self, x: Array, states: States) -> tuple[Array, States]:
         y, after = self.base_cell(x, states)
@@ -307,9 +307,9 @@ class ResidualCell(ModifierCell):
 
 
 class ZoneoutCell(ModifierCell):
-    """In training some of the outputs and states stay what they were (Krueger et al. 2016, arXiv 1606.01305), each with
-    this probability. What the cell last answered is one more state, behind its own, where `zoneout_outputs` is above 0.
-    """
+    """Keep some of the outputs and states of the last step, in training, each with this probability (Krueger et al.
+    2016, arXiv 1606.01305). If `zoneout_outputs` is above 0, the last output is one more state, behind those of the
+    cell."""
 
     def __init__(self, base_cell: RecurrentCell, zoneout_outputs: float = 0.0, zoneout_states: float = 0.0) -> None:
         super().__init__(base_cell)
@@ -342,7 +342,7 @@ def _mixed(drop: Dropout, new: Array, old: Array) -> Array:
 
 
 class BidirectionalCell(RecurrentCell):
-    """Two cells over a sequence, one of them from its end; outputs lie side by side. It has no single step."""
+    """Two cells over a sequence, one of them from its end; outputs are concatenated. It has no single step."""
 
     def __init__(self, l_cell: RecurrentCell, r_cell: RecurrentCell) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a block computes as one graph, for inputs of some sizes, or with sizes that stay open."""
+"""Export of a block as one graph, for inputs of fixed sizes, or with open sizes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _refused(block: HybridBlock, what: str, hint: str = "") -> InputError:
 
 @dataclass(frozen=True, slots=True)
 class _Follows:
-    """Whole numbers that follow from the open sizes: the sum of `shares`, each times the product of some sizes."""
+    """Integers that depend on the open sizes: the sum of `shares`, each times the product of some sizes."""
 
     shares: tuple[tuple[tuple[int, ...], np.ndarray[Any, Any]], ...]
 
@@ -185,7 +185,8 @@ class _Open:
         )
 
     def fitted(self, name: str, steps: Sequence[Sizes], several: Sequence[np.ndarray[Any, Any]]) -> _Follows:
-        """How a constant follows from the sizes: inclusion and exclusion over the two sizes of each."""
+        """Fit a constant as a function of the open sizes, by inclusion and exclusion over two values of each. Raises an
+        error if it is no such function."""
         first = several[0]
         if first.dtype.kind not in "iu" or any(a.shape != first.shape for a in several) or first.ndim > 1:
             raise self.unlike(name, f"{first.dtype} of shape {first.shape}")

@@ -1,4 +1,4 @@
-"""`mz.gluon.fit`: the loop over batches and epochs that most programs write, with the callbacks of `mz.callbacks`."""
+"""`mz.gluon.fit`: the usual loop over batches and epochs, with the callbacks of `mz.callbacks`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Fit:
 
 
 class _Told:
-    """The metrics of an epoch: the loss and what was asked for."""
+    """The metrics of an epoch: the loss and the requested ones."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self.metrics, self.samples, self.total = metrics, 0, 0.0

@@ -1,4 +1,4 @@
-"""What a trace has read of Python, so that a later call can tell whether it would be the same.
+"""Guards on the Python values that a trace has read, which tell whether a later call would make the same trace.
 
 Every function of the user's that runs while a block is traced is looked at: the globals and closures that its code
 names, and what the blocks below hold in attributes. Their values are kept as snapshots; one that changes means another
@@ -40,7 +40,7 @@ DEEPEST = 3
 
 
 class Unguarded(Exception):
-    """A value that cannot be watched."""
+    """A value that cannot be guarded."""
 
 
 def snapshot(value: Any, depth: int = DEEPEST, arrays: list[Array] | None = None) -> Any:
@@ -84,14 +84,14 @@ def snapshot(value: Any, depth: int = DEEPEST, arrays: list[Array] | None = None
 
 
 def _bound(function: FunctionType, inner: Callable[[Any], Any]) -> Any:
-    """What tells functions of one code apart: defaults, and what they take from around."""
+    """Return the values that distinguish functions with the same code: their defaults and their closure."""
     cells = tuple(inner(_inside(cell)) for cell in function.__closure__ or ())
     return inner(function.__defaults__), inner(function.__kwdefaults__), cells
 
 
 @dataclass(slots=True)
 class Read:
-    """One value that a trace has read: how it is found again, what it was, and how it is called."""
+    """One value that a trace has read: how to read it again, the value, and its name."""
 
     find: Callable[[], Any]
     was: Any
@@ -106,7 +106,7 @@ class Read:
 
 @dataclass(slots=True)
 class Guards:
-    """All that a trace has read."""
+    """All values that a trace has read."""
 
     reads: list[Read] = field(default_factory=list[Read])
     quick: list[tuple[Callable[[], bool], str]] = field(default_factory=list[tuple[Callable[[], bool], str]])
@@ -141,7 +141,7 @@ def of_blocks(guards: Guards, root: Block) -> None:
 
 
 def _unchanged(block: Block) -> Callable[[], bool]:
-    """Whether a block has the children and the simple attributes that it has now, and computes with the same code."""
+    """Return a predicate: True while the block has the children, the simple attributes and the code that it has now."""
     held, children, kind, forward = vars(block), block._children, type(block), type(block).forward
     plain = [(n, v) for n, v in attributes(block).items() if isinstance(v, PLAIN)]
     count, kept = len(held), tuple(children.values())
@@ -159,13 +159,13 @@ def _unchanged(block: Block) -> Callable[[], bool]:
 
 
 def attributes(block: Block) -> dict[str, Any]:
-    """What a block holds besides parameters and blocks."""
+    """Return the attributes of a block besides parameters and blocks."""
     return {n: v for n, v in vars(block).items() if n not in OWN and not isinstance(v, Block | Parameter)}
 
 
 class Watch:
-    """While it is entered, every function of the user's that is called is noted down, to be guarded afterwards; and
-    whether one asks for what is another thing each time (`chance`, with its line): random numbers, the clock."""
+    """A context that records every called function of the user, to be guarded afterwards; and the first call whose
+    result changes each time (`chance`, with its line): random numbers, the clock."""
 
     def __init__(self) -> None:
         self.seen: dict[CodeType, FrameType] = {}
@@ -197,7 +197,7 @@ class Watch:
             self.chance = what, line_of(*site())
 
     def may_draw_by_numpy(self) -> bool:
-        """Whether any of these functions, or of libraries that were called, names what draws from NumPy."""
+        """True if any of these functions, or of the libraries they called, names a source of NumPy's random numbers."""
         return any(not NUMPYS.isdisjoint(code.co_names) for code in (*self.seen, *self.others))
 
     def guard(self, guards: Guards) -> None:
@@ -228,7 +228,8 @@ NUMPYS = {"random", *(n for n in dir(np.random) if n[:1].islower())}
 
 
 def numpys_state(root: Block) -> Any:
-    """Where NumPy's generators stand: its old one, and those in attributes of blocks. No call of theirs is seen."""
+    """Return the states of NumPy's random generators: the global one, and those in attributes of blocks. Their calls
+    cannot be observed."""
     held = [v for _, b in root.named_blocks() for v in attributes(b).values() if isinstance(v, GENERATORS)]
     old: Any = np.random.get_state()
     return old[1].tobytes(), old[2:], [_state(v) for v in held]
@@ -244,7 +245,7 @@ def _state(of: Any) -> str:
 
 
 def _chance(called: Any) -> str:
-    """What a function of C answers that is another thing each time; empty for others."""
+    """Return a description of a C function whose result changes each time; empty for others."""
     of = getattr(called, "__self__", None)
     name = called.__name__
     if isinstance(of, random.Random) or name == "urandom":
@@ -254,8 +255,8 @@ def _chance(called: Any) -> str:
 
 
 def _asked_by_user(frame: FrameType | None) -> bool:
-    """Whether the user's code asks, itself or through a library; our own looks at the clock, too, and so does what is
-    told of Python's garbage collection, which comes between any two lines."""
+    """True if the user's code makes the call, directly or through a library. Our own code reads the clock too, and so
+    do callbacks of Python's garbage collector, which runs between any two lines."""
     collecting = {getattr(getattr(c, "__func__", c), "__code__", None) for c in gc.callbacks}
     while frame is not None:
         if frame.f_code.co_filename.startswith(OURS) or frame.f_code in collecting:

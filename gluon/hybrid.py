@@ -38,13 +38,14 @@ _LOCK = threading.RLock()
 
 
 class GraphBroken(UserWarning):
-    """A hybridized block runs imperatively."""
+    """Warning: a hybridized block runs imperatively."""
 
 
 @dataclass(slots=True)
 class Break:
-    """Why a block is not traced as one graph, where, and what to do about it. `calls` ran imperatively since, and took
-    so many seconds; or, where it is `cut` there, they went on to another graph, after such a wait for the first."""
+    """The reason why a block is not traced as one graph, the place, and the remedy. `calls` ran imperatively since, and
+    took that many seconds; or, if it is `cut` there, they went on to another graph after waiting so long for the
+    first."""
 
     block: str
     reason: str
@@ -60,8 +61,8 @@ class Break:
 
 
 class HybridBlock(Block):
-    """A block that `hybridize` turns into planned graphs: one for each kind of inputs and each state of the Python
-    values that forward reads.
+    """A block that `hybridize` turns into planned graphs: one for each signature of the inputs and each state of the
+    Python values that forward reads.
 
     The values that a trace has read (attributes, globals, closures) are compared before each replay: where one has
     changed, the block is traced again. What cannot be traced, such as a branch on numbers, is told once, with its line
@@ -116,7 +117,7 @@ class HybridBlock(Block):
 
     @property
     def breaks(self) -> list[Break]:
-        """Where a block is not traced, or not as one graph: this one and those below."""
+        """Return the places where this block and its children are not traced, or not as one graph."""
         blocks = [block for _, block in self.named_blocks() if isinstance(block, HybridBlock)]
         return [b for block in blocks for b in (*block._broken.values(), *block._cuts.values())]
 
@@ -308,7 +309,7 @@ class HybridBlock(Block):
         return self
 
     def _whole(self, inputs: Sequence[Array], dynamic: Dynamic) -> Graph:
-        """What the block computes in prediction as a graph, for inputs of these kinds."""
+        """Return the block's computation in prediction as a graph, for inputs of these shapes and types."""
         params = self.collect_params()
         if not all(p.known for p in params.values()):
             self(*inputs)

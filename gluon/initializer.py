@@ -1,5 +1,4 @@
-"""What parameters begin with. Each initialiser draws from the generator of the parameter's device, and says so in the
-log `mezzo.gluon`.
+"""Initializers of parameters. Each draws from the generator of the parameter's device, and logs this in `mezzo.gluon`.
 
 >>> Xavier(factor="in", magnitude=2)
 Xavier(kind='uniform', factor='in', magnitude=2)
@@ -32,8 +31,8 @@ Kind = TypeVar("Kind", bound="Initializer")
 
 @dataclass(frozen=True)
 class Initializer:
-    """Makes the first value of a parameter: `init(name, shape, dtype, ctx)`. A subclass under `register` is one of its
-    own: it writes `draw`."""
+    """Make the first value of a parameter: `init(name, shape, dtype, ctx)`. For one of your own, write a subclass with
+    `draw`, decorated with `register`."""
 
     def draw(self, shape: Shape, ctx: Place) -> Any:
         """Numbers of this shape, an array or what NumPy makes one of; they are cast to the parameter's element type."""
@@ -118,8 +117,8 @@ class Normal(Initializer):
 
 @register
 class Xavier(Initializer):
-    """Numbers whose spread keeps that of what flows through (Glorot and Bengio 2010): the root of magnitude over
-    `factor`, the number of inputs, of outputs, or their mean."""
+    """Random numbers whose spread preserves the variance of activations (Glorot and Bengio 2010): the root of magnitude
+    over `factor`, which is the number of inputs, of outputs, or their mean."""
 
     kind: str = "uniform"
     factor: str = "avg"
@@ -162,7 +161,8 @@ class Orthogonal(Initializer):
 
 @register
 class TruncatedNormal(Initializer):
-    """A normal distribution around `mean`, whose numbers lie within two `stdev` of it; none was moved there."""
+    """A normal distribution around `mean`, truncated at two `stdev` from it: drawn by the inverse distribution, never
+    clipped."""
 
     stdev: float = 0.01
     mean: float = 0.0
@@ -209,8 +209,9 @@ class Bilinear(Initializer):
 
 @register
 class LSTMBias(Initializer):
-    """Zeros, and `forget_bias` for the forget gates (Jozefowicz et al. 2015): of a cell, whose four gates stand in
-    Gluon's order, or of a layer [directions, twice four gates], whose stand in ONNX's, inputs' before states'."""
+    """Zeros, and `forget_bias` for the forget gates (Jozefowicz et al. 2015): for a cell, whose four gates are in
+    Gluon's order, or for a layer [directions, twice four gates], whose gates are in ONNX's order, the input's biases
+    before the state's."""
 
     forget_bias: float = 1.0
 

@@ -1,4 +1,4 @@
-"""Arrays inside of lists, tuples and dicts: taken out, and others put in their places."""
+"""Arrays in nested lists, tuples and dicts: extraction and replacement."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..nd.array import Array
 
 
 class Slot(int):
-    """The place of an array, by its number."""
+    """A placeholder for an array, by its number."""
 
 
 def numbers(value: Any) -> bool:
-    """Whether a value is an array of NumPy that ours can be made of."""
+    """True if a value is a NumPy array that can become one of ours."""
     return isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
 
 

@@ -1,4 +1,4 @@
-"""Parameters: arrays that blocks own, with their gradients, whose shapes may be told by the first input."""
+"""Parameters: arrays that blocks own, with their gradients; their shapes may be inferred from the first input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .initializer import Initializer
 
 
 class Parameter:
-    """An array that is learnt (`grad_req` write or add), or is a state that only runs change (`null`).
+    """A trainable array (`grad_req` write or add), or a state that only runs change (`null`).
 
     Sizes of 0 in `shape` are open until the first input tells them. `lr_mult` and `wd_mult` weigh the optimizer's rate
     and decay. With the `grad_stype` row_sparse its gradient is a RowSparse (see mz.autograd.attach_grad).
@@ -54,7 +54,7 @@ class Parameter:
 
     @property
     def grad_req(self) -> str:
-        """What backward does with its gradient: write, add, or null."""
+        """The effect of backward on the gradient: write, add, or null."""
         return self._request
 
     @grad_req.setter
@@ -65,7 +65,7 @@ class Parameter:
 
     @property
     def known(self) -> bool:
-        """Whether every size is."""
+        """True if every size is known."""
         return self.shape is not None and all(self.shape)
 
     def initialize(
@@ -122,7 +122,7 @@ class Parameter:
         return [self.data()]
 
     def grad(self) -> Any:
-        """What its gradient goes to: an Array, or a RowSparse. Raises InputError if it has none."""
+        """The gradient: an Array, or a RowSparse. Raises InputError if the parameter has none."""
         found = self.data().grad if self._data is None else self._data.grad
         if found is None:
             raise InputError(f"{self.name!r} has no gradient: grad_req is {self._request}", where="Parameter")

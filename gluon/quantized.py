@@ -1,4 +1,5 @@
-"""`mz.gluon.quantize`: a block in few bits that trains on, by the function that does so for graphs."""
+"""`mz.gluon.quantize`: quantises a block, which can be trained further, as the function of the same name does for
+graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording what a block does while it runs once: every operation on every array, as nodes of a graph.
+"""Recording of one run of a block: every operation on every array becomes a node of a graph.
 
 A value is known by the memory that it lies in: views and detached arrays share it, and a write in place gives it
 another value. Arrays that are made from nothing but Python's numbers are constants. Where the program asks for a number
@@ -35,7 +35,7 @@ LONGEST = 16  # graphs, one after the other, in one run
 
 
 class GraphBreak(Exception):
-    """The program does what no graph does."""
+    """The program does something that no graph can express."""
 
     def __init__(self, reason: str, remedy: str, where: str = "") -> None:
         super().__init__(reason)
@@ -45,8 +45,7 @@ class GraphBreak(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a graph ends, since the program asks for a number: the value, as what sort of number it is wanted, and what
-    it was."""
+    """End of a graph where the program asks for a number: the value, the type that is wanted, and the number it was."""
 
     name: str
     sort: type
@@ -57,7 +56,7 @@ class Cut:
 
 @dataclass(slots=True)
 class Part:
-    """A graph of a run: its nodes, the draws among them, and why it ends where it is not the last."""
+    """A graph of a run: its nodes, the random draws among them, and the reason why it ends if it is not the last."""
 
     nodes: list[Node] = field(default_factory=list[Node])
     draws: int = 0
@@ -66,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What lies in the memory of a variable now."""
+    """The current content of a variable's memory."""
 
     var: Variable
     name: str
@@ -125,7 +124,7 @@ class Recorder:
     # -- what goes in -------------------------------------------------------------------------------------------------
 
     def stand_in(self, x: Array, name: str) -> Array:
-        """What the program gets in the place of an input or a parameter: the same numbers, under a name."""
+        """Return the array that stands for an input or a parameter in the trace: the same numbers, under a name."""
         made = adopt(memory(x), x._place)
         made._code, made._at = x._code, x._at
         self._fixed.pop(id(made._var), None)
@@ -135,7 +134,7 @@ class Recorder:
         return made
 
     def data(self, p: Parameter) -> Array | None:
-        """What stands for a parameter; None for one of no block that is traced."""
+        """Return the array that stands for a parameter; None if its block is not traced."""
         found = self._stands.get(id(p))
         if found is None and id(p) in self._names:
             with self._open(None):
@@ -216,7 +215,7 @@ class Recorder:
         return self._known[key][0]
 
     def _part_of(self, x: Array, value: Value) -> str:
-        """What a view shows of the value of its memory."""
+        """Return the name of the part of a value that a view shows."""
         key = value.name, str(x._view)
         if key not in self._known:
             with self._open(self):
@@ -365,7 +364,7 @@ class Recorder:
 
 
 def _draws(made: Prepared) -> bool:
-    """Whether an operator draws random numbers; dropout outside of training does not."""
+    """True if an operator draws random numbers; dropout outside of training does not."""
     given = made.template
     return not made.record.deterministic and not (made.name == "Dropout" and (len(given) < 3 or given[2] is None))
 

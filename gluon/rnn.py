@@ -103,7 +103,7 @@ class RNN(_Recurrent):
 
 
 class LSTM(_Recurrent):
-    """Long short-term memory; gates stand in ONNX's order: input, output, forget, candidate."""
+    """Long short-term memory; gates are in ONNX's order: input, output, forget, candidate."""
 
     op, gates, states = "LSTM", 4, 2
 

@@ -1,4 +1,4 @@
-"""Imported models as blocks: what an ONNX file computes, with its weights as parameters."""
+"""Imported models as blocks: the computation of an ONNX file, with its weights as parameters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .trace import Traced, call, move
 
 
 class SymbolBlock(HybridBlock):
-    """A graph as a block; its weights are parameters under the names that the graph has for them, and so are running
-    statistics of batch normalisation, which no gradient changes. In training (`autograd.record()`) normalisation by the
-    batch and dropout are what they are in any block, else by running statistics and without effect, whatever mode the
-    file says; `statistics=False` leaves the former to its running statistics.
-    A quantised graph learns through its steps (docs/training.md), and with `learn_scales` its scales learn.
+    """A graph as a block. Its weights are parameters under their names in the graph, and so are running statistics of
+    batch normalisation, which no gradient changes. In training (`autograd.record()`), batch normalisation and dropout
+    act as in any block; else running statistics are used and dropout has no effect, whatever mode the file has. With
+    `statistics=False` normalisation keeps to its running statistics. A quantised graph learns through its steps
+    (docs/training.md), and with `learn_scales` its scales learn.
 
     >>> from mezzo.models.digits import digits_model, held_out
     >>> net = SymbolBlock.imports(digits_model())

@@ -1,4 +1,4 @@
-"""Traces: what was recorded of a block as graphs, which are planned and replayed, forwards and backwards."""
+"""Traces: recordings of a block as graphs, which are planned and replayed, forwards and backwards."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Traced:
         self.lies = [p._data for p in self.params.values()]
 
     def fits(self) -> bool:
-        """Whether the parameters are of the kinds that they were; arrays that were made anew are taken up."""
+        """True if the parameters still have the shapes and types of the trace; arrays that were replaced are taken
+        over."""
         if all(map(is_, map(_array, self.params.values()), self.lies)):
             return True
         now = [p._data for p in self.params.values()]
@@ -78,7 +79,7 @@ _array = attrgetter("_data")
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What a run ends with: the values that are given out, in which shape, and what parameters become."""
+    """End of a run: its output values, their nested structure, and the new values of parameters."""
 
     outputs: tuple[str, ...]
     moved: Mapping[str, str]
@@ -87,7 +88,7 @@ class End:
 
 @dataclass(slots=True, eq=False)
 class Stretch:
-    """One graph of a trace: up to where the program asks for a number, and by that number the graphs that follow."""
+    """One graph of a trace: up to a number that the program asks for, with the graphs that follow by that number."""
 
     part: Part
     types: dict[str, Type]
@@ -98,7 +99,7 @@ class Stretch:
     next: dict[Any, Stretch] = field(default_factory=dict["Any", "Stretch"])
 
     def same(self, other: Stretch) -> bool:
-        """Whether it is the same graph, whatever follows."""
+        """True if the other stretch is the same graph, whatever follows it."""
         a, b = self.part, other.part
         return (
             len(a.nodes) == len(b.nodes)
@@ -128,7 +129,8 @@ MISSING = object()  # the answer of a trace that has not seen the number that a 
 
 
 class Trace:
-    """What a block computes for inputs of certain kinds, as a tree of graphs: one, where no number is asked for."""
+    """Trace of a block for one signature of the inputs, as a tree of graphs: a single graph if no number is asked
+    for."""
 
     def __init__(
         self, inputs: list[str], params: Mapping[str, Parameter], guards: Guards, policy: Policy | None = None
@@ -148,11 +150,11 @@ class Trace:
 
     @property
     def ways(self) -> int:
-        """How many ways through the program it knows, and has known."""
+        """Number of paths through the program that the trace has, including dropped ones."""
         return self.dropped + sum(not s.next for s in self.stretches())
 
     def fits(self) -> bool:
-        """Whether the parameters are of the kinds that they were (see Traced)."""
+        """True if the parameters still have the shapes and types of the trace (see Traced)."""
         if self.alone is not None:
             return self.alone.fits()
         return all(s.traced.fits() for s in self.stretches() if s.traced is not None)
@@ -270,9 +272,9 @@ def move(p: Parameter, value: Array) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The programs of a trace while gradients are recorded: forwards, which also gives what the way back reads, and
-    backwards, from that, the inputs and the outputs' gradients (`feeds` names where each comes from), to the gradients
-    of `wrt`, those of `rows` as rows. `reached` are the outputs that lead back to any of these, by number."""
+    """The programs of a trace while gradients are recorded. Forward also returns what backward reads; backward takes
+    that, the inputs and the gradients of the outputs (`feeds` names the source of each), and returns the gradients of
+    `wrt`, those of `rows` as rows. `reached` are the outputs that lead back to any of these, by number."""
 
     forward: Runs
     back: Runs
@@ -372,7 +374,7 @@ def _run(traced: Traced, runs: Runs, given: Sequence[Array], inputs: Sequence[Ar
 
 
 def _place(traced: Traced, inputs: Sequence[Array]) -> Place:
-    """Where all lies that a block reads. Raises InputError where that is several devices."""
+    """Return the device of all arrays that a block reads. Raises InputError if there are several."""
     return one_place("a hybridized block", [*inputs, *traced.lies, *traced.captured.values()])
 
 

@@ -1,4 +1,5 @@
-"""The trainer of blocks: takes the gradients that backward has left in parameters, and updates them in one program."""
+"""The trainer of blocks: takes the gradients that backward has left in parameters, and updates the parameters in one
+program."""
 
 from __future__ import annotations
 
@@ -131,12 +132,12 @@ class Trainer:
 
     @property
     def updates(self) -> int:
-        """How many updates the parameters have had; those that a gradient's overflow left out do not count."""
+        """Number of updates that the parameters have had, without those skipped because a gradient overflowed."""
         return self._updates if self._step.scaling is None else int(self._state(COUNT))
 
     @property
     def loss_scale(self) -> float:
-        """What the loss has to be multiplied by before backward (mz.amp.scale_loss does): 1 without `scaling`."""
+        """Factor on the loss before backward (mz.amp.scale_loss applies it): 1 without `scaling`."""
         return 1.0 if self._step.scaling is None else float(self._state(SCALE))
 
     def _state(self, name: str) -> Any:
@@ -244,7 +245,7 @@ class Trainer:
         return self._session, arrays
 
     def _facts(self) -> dict[str, str]:
-        """What all workers of a job have in common."""
+        """Return the facts that all workers of a job must have in common."""
         step = self._step
         return {
             "the optimizer": f"{step.optimizer}" + " on the store" * self._on_store,

@@ -1,4 +1,4 @@
-"""What losses have in common: one number for each example; the mean over an example's other axes is taken."""
+"""Base of losses: one number for each example, the mean over the example's other axes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from ..hybrid import HybridBlock
 
 
 class Loss(HybridBlock):
-    """`weight` weighs all examples, `sample_weight` (an operand) each; axis `batch_axis` counts the examples."""
+    """Base of losses. `weight` scales all examples, `sample_weight` (an operand) each; axis `batch_axis` counts the
+    examples."""
 
     def __init__(self, weight: float = 1.0, batch_axis: int = 0) -> None:
         super().__init__()

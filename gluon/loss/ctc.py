@@ -15,9 +15,9 @@ _FAR = 1e30  # how far the logarithm of nothing is away
 
 
 class CTCLoss(HybridBlock):
-    """Connectionist temporal classification (Graves et al. 2006): how unlikely a sequence of labels is, whatever times
-    they stand at. Predictions are [batch, time, classes] (`layout` NTC) or [time, batch, classes] (TNC), before the
-    softmax; labels are [batch, longest] (`label_layout` NT or TN) from 0, and -1 behind each example's last.
+    """Connectionist temporal classification (Graves et al. 2006): the negative log likelihood of a sequence of labels
+    under all alignments. Predictions are [batch, time, classes] (`layout` NTC) or [time, batch, classes] (TNC), before
+    the softmax; labels are [batch, longest] (`label_layout` NT or TN) from 0, and -1 behind each example's last.
 
     The last class is the blank, or `blank`. `pred_lengths` and `label_lengths` tell how much of each example counts.
     The loss of an example is a sum over its times; 1e30 or more, which stands for infinity, where its labels do not fit

@@ -9,7 +9,7 @@ from .base import Loss
 
 
 class L2Loss(Loss):
-    """Half the square of the distance."""
+    """Half the squared error."""
 
     def each(self, pred: Array, label: Array) -> Array:
         off = pred - nd.reshape(label, pred.shape)
@@ -17,14 +17,14 @@ class L2Loss(Loss):
 
 
 class L1Loss(Loss):
-    """The distance."""
+    """The absolute error."""
 
     def each(self, pred: Array, label: Array) -> Array:
         return nd.abs(pred - nd.reshape(label, pred.shape))
 
 
 class HuberLoss(Loss):
-    """Squares near zero, lines beyond `rho` (Huber 1964)."""
+    """Huber loss: squares near zero, linear beyond `rho` (Huber 1964)."""
 
     def __init__(self, rho: float = 1.0, weight: float = 1.0, batch_axis: int = 0) -> None:
         super().__init__(weight, batch_axis)
@@ -54,8 +54,8 @@ SigmoidBCELoss = SigmoidBinaryCrossEntropyLoss
 
 
 class SoftmaxCrossEntropyLoss(Loss):
-    """The cross entropy of the softmax over `axis` with numbers of classes, or (`sparse_label=False`) with a
-    distribution; `from_logits` means that `pred` are logarithms of probabilities already."""
+    """The cross entropy of the softmax over `axis` with class indices, or (`sparse_label=False`) with a distribution;
+    with `from_logits`, `pred` are log probabilities already."""
 
     def __init__(
         self,
@@ -86,7 +86,8 @@ SoftmaxCELoss = SoftmaxCrossEntropyLoss
 
 
 class KLDivLoss(Loss):
-    """How far a distribution is from `label`; `pred` are logarithms, unless `from_logits` is false."""
+    """The Kullback-Leibler divergence of `label` from `pred`, which are log probabilities, unless `from_logits` is
+    false."""
 
     def __init__(self, from_logits: bool = True, axis: int = -1, weight: float = 1.0, batch_axis: int = 0) -> None:
         super().__init__(weight, batch_axis)
@@ -98,7 +99,7 @@ class KLDivLoss(Loss):
 
 
 class HingeLoss(Loss):
-    """How far a prediction is on the wrong side of a margin; labels are -1 and 1."""
+    """The hinge loss: the distance of a prediction on the wrong side of a margin; labels are -1 and 1."""
 
     def __init__(self, margin: float = 1.0, weight: float = 1.0, batch_axis: int = 0) -> None:
         super().__init__(weight, batch_axis)

@@ -13,8 +13,8 @@ from .base import Loss, weighted_mean
 
 
 class PoissonNLLLoss(Loss):
-    """How unlikely counts are under Poisson's distribution, whose rate is `pred`, or (`from_logits`) its exponential.
-    `compute_full` adds Stirling's approximation of log(label!) where the label is above 1."""
+    """The negative log likelihood of counts under a Poisson distribution, whose rate is `pred`, or (`from_logits`) its
+    exponential. `compute_full` adds Stirling's approximation of log(label!) where the label is above 1."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class PoissonNLLLoss(Loss):
 
 
 class LogisticLoss(Loss):
-    """The cross entropy of two classes, whose labels are -1 and 1, or (`label_format="binary"`) 0 and 1."""
+    """The cross entropy of two classes; labels are -1 and 1, or (`label_format="binary"`) 0 and 1."""
 
     def __init__(self, weight: float = 1.0, batch_axis: int = 0, label_format: str = "signed") -> None:
         super().__init__(weight, batch_axis)
@@ -55,8 +55,8 @@ class LogisticLoss(Loss):
 
 
 class TripletLoss(HybridBlock):
-    """How much nearer than a margin the negative is than the positive, in squared distances (Schroff et al. 2015): each
-    may be [batch, ...]."""
+    """The triplet loss: the squared distance to the positive less that to the negative, plus a margin, at least 0
+    (Schroff et al. 2015). Each operand may be [batch, ...]."""
 
     def __init__(self, margin: float = 1.0, weight: float = 1.0, batch_axis: int = 0) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class TripletLoss(HybridBlock):
 
 
 class CosineEmbeddingLoss(HybridBlock):
-    """One less the cosine of two vectors where the label is 1; where it is -1, the cosine beyond a margin. Vectors are
+    """One minus the cosine of two vectors where the label is 1; where it is -1, the cosine beyond a margin. Vectors are
     along the last axis."""
 
     def __init__(self, weight: float = 1.0, batch_axis: int = 0, margin: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Layers. Each is a hybrid block; sizes that are left out are told by the first input."""
+"""Layers. Each is a hybrid block; sizes that are left out are inferred from the first input."""
 
 from .activations import ELU, GELU, SELU, Activation, LeakyReLU, PReLU, SiLU, Swish
 from .attention import MultiHeadAttention

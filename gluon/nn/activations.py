@@ -19,8 +19,8 @@ NAMED = {
 
 
 class Activation(HybridBlock):
-    """relu, sigmoid, tanh, softrelu, softsign, gelu, silu, softmax (over the last axis) and more by name, or a function
-    of an array: wherever a layer takes an activation, it takes both.
+    """An activation by name (relu, sigmoid, tanh, softrelu, softsign, gelu, silu, softmax over the last axis, and
+    more), or a function of an array. Every layer with an activation takes both.
 
     >>> from mezzo import nd
     >>> Activation(lambda x: x * x)(nd.asarray([2.0, -3.0])).tolist()
@@ -44,7 +44,7 @@ class Activation(HybridBlock):
 
 
 class LeakyReLU(HybridBlock):
-    """A slope below zero."""
+    """A rectifier with a slope below zero."""
 
     def __init__(self, alpha: float = 0.01) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class LeakyReLU(HybridBlock):
 
 
 class PReLU(HybridBlock):
-    """A slope below zero that is learnt, one for all channels or for each."""
+    """A rectifier with a learnt slope below zero, one for all channels or one for each."""
 
     def __init__(self, in_channels: int = 1, alpha_initializer: Initializer | str | None = None) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class PReLU(HybridBlock):
 
 
 class ELU(HybridBlock):
-    """Exponential below zero (Clevert et al. 2015)."""
+    """A rectifier that is exponential below zero (Clevert et al. 2015)."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()

@@ -68,7 +68,8 @@ class HybridSequential(HybridBlock, _Chain):
 
 
 class Dense(HybridBlock):
-    """y = act(x w^T + b); x is flattened to a matrix, or (`flatten=False`) multiplied over its last axis."""
+    """A dense layer, y = act(x w^T + b); x is flattened to a matrix, or (`flatten=False`) multiplied over its last
+    axis."""
 
     def __init__(
         self,
@@ -105,8 +106,8 @@ class Dense(HybridBlock):
 
 
 class Dropout(HybridBlock):
-    """In training, zeros instead of a share `rate` of the elements, and the others larger in turn. `axes` are those
-    along which all elements share their fate."""
+    """In training, set a share `rate` of the elements to zero and scale up the others. All elements along `axes` are
+    dropped together."""
 
     def __init__(self, rate: float = 0.5, axes: tuple[int, ...] = ()) -> None:
         super().__init__()
@@ -126,8 +127,8 @@ class Dropout(HybridBlock):
 
 
 class Embedding(HybridBlock):
-    """Rows of a table by their numbers. With `sparse_grad` the gradient of the table is a RowSparse: the rows that were
-    read. What an optimizer makes of it does not change by that (see `lazy_update` of optimizers).
+    """Rows of a table by index. With `sparse_grad` the gradient of the table is a RowSparse of the rows that were read.
+    The update by an optimizer does not change by that (see `lazy_update` of optimizers).
 
     >>> from mezzo import autograd, nd
     >>> words = Embedding(1000, 2, sparse_grad=True).initialize()
@@ -162,7 +163,7 @@ class Embedding(HybridBlock):
 
 
 class Flatten(HybridBlock):
-    """Everything but the first axis as one."""
+    """Flatten all axes but the first into one."""
 
     def forward(self, x: Array) -> Array:
         made: Array = apply("Flatten", x, axis=1)
@@ -170,7 +171,7 @@ class Flatten(HybridBlock):
 
 
 class Identity(HybridBlock):
-    """Its input."""
+    """Return the input."""
 
     def forward(self, x: Array) -> Array:
         return x

@@ -1,4 +1,4 @@
-"""Convolutions, transposed ones, and pooling, over one to three axes; axis 1 are the channels."""
+"""Convolutions, transposed convolutions, and pooling, over one to three axes; axis 1 is the channels."""
 
 from __future__ import annotations
 
@@ -137,19 +137,19 @@ class _Pool(HybridBlock):
 
 
 class MaxPool1D(_Pool):
-    """The largest of each window."""
+    """The maximum of each window."""
 
     axes, op = 1, "MaxPool"
 
 
 class MaxPool2D(_Pool):
-    """The largest of each window."""
+    """The maximum of each window."""
 
     axes, op = 2, "MaxPool"
 
 
 class MaxPool3D(_Pool):
-    """The largest of each window."""
+    """The maximum of each window."""
 
     axes, op = 3, "MaxPool"
 
@@ -188,7 +188,7 @@ class _GlobalPool(HybridBlock):
 
 
 class GlobalMaxPool1D(_GlobalPool):
-    """The largest of each channel."""
+    """The maximum of each channel."""
 
     op = "GlobalMaxPool"
 

@@ -13,7 +13,7 @@ from ..trace import move
 
 
 class _Scaled(HybridBlock):
-    """What has a scale and a shift for each channel."""
+    """Base of normalisations with a scale and a shift for each channel."""
 
     def __init__(self, epsilon: float, center: bool, scale: bool, in_channels: int) -> None:
         super().__init__()
@@ -29,7 +29,8 @@ class _Scaled(HybridBlock):
 
 
 class BatchNorm(_Scaled):
-    """By the statistics of the batch in training, by running ones in prediction; axis 1 are the channels."""
+    """Batch normalisation: by the statistics of the batch in training, by running ones in prediction; axis 1 is the
+    channels."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class BatchNorm(_Scaled):
 
 
 class LayerNorm(_Scaled):
-    """Over the last axis (Ba et al. 2016)."""
+    """Normalisation over the last axis (Ba et al. 2016)."""
 
     def __init__(self, epsilon: float = 1e-5, center: bool = True, scale: bool = True, in_channels: int = 0) -> None:
         super().__init__(epsilon, center, scale, in_channels)
@@ -76,7 +77,7 @@ class LayerNorm(_Scaled):
 
 
 class RMSNorm(HybridBlock):
-    """By the root of the mean of squares over the last axis (Zhang and Sennrich 2019)."""
+    """Normalisation by the root mean square over the last axis (Zhang and Sennrich 2019)."""
 
     def __init__(self, epsilon: float = 1e-5, in_channels: int = 0) -> None:
         super().__init__()
@@ -91,7 +92,7 @@ class RMSNorm(HybridBlock):
 
 
 class InstanceNorm(_Scaled):
-    """Each channel of each example by itself (Ulyanov et al. 2016)."""
+    """Normalisation of each channel of each example (Ulyanov et al. 2016)."""
 
     def __init__(self, epsilon: float = 1e-5, center: bool = True, scale: bool = True, in_channels: int = 0) -> None:
         super().__init__(epsilon, center, scale, in_channels)
@@ -102,7 +103,7 @@ class InstanceNorm(_Scaled):
 
 
 class GroupNorm(_Scaled):
-    """Groups of channels of each example (Wu and He 2018)."""
+    """Normalisation over groups of channels of each example (Wu and He 2018)."""
 
     def __init__(
         self, num_groups: int = 1, epsilon: float = 1e-5, center: bool = True, scale: bool = True, in_channels: int = 0

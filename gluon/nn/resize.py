@@ -1,4 +1,4 @@
-"""Layers that change the sizes of images and their kin: adaptive pooling, upsampling, shuffled pixels, reflections."""
+"""Layers that change sizes: adaptive pooling, upsampling, pixel shuffle, reflection padding."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .conv import Sizes, _many
 
 
 class _Adaptive(HybridBlock):
-    """Pooling to `output_size`, whatever the input's size is: window i of n out of N elements reaches from i N / n,
-    rounded down, to (i + 1) N / n, rounded up, as in PyTorch. None keeps a size."""
+    """Pooling to `output_size`, whatever the input's size: window i of n over N elements reaches from i N / n, rounded
+    down, to (i + 1) N / n, rounded up, as in PyTorch. None keeps a size."""
 
     axes: ClassVar[int]
     op: ClassVar[str]
@@ -99,19 +99,19 @@ class AdaptiveAvgPool3D(_AdaptiveAvg):
 
 
 class AdaptiveMaxPool1D(_AdaptiveMax):
-    """Largest elements over one axis."""
+    """Maxima over one axis."""
 
     axes = 1
 
 
 class AdaptiveMaxPool2D(_AdaptiveMax):
-    """Largest elements over two axes."""
+    """Maxima over two axes."""
 
     axes = 2
 
 
 class AdaptiveMaxPool3D(_AdaptiveMax):
-    """Largest elements over three axes."""
+    """Maxima over three axes."""
 
     axes = 3
 
@@ -121,7 +121,7 @@ MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilin
 
 
 class Upsample(HybridBlock):
-    """Each channel enlarged by `scale` (one number, or one for each axis), or to `size`: `mode` nearest, linear (also
+    """Enlarge each channel by `scale` (one number, or one for each axis), or to `size`: `mode` nearest, linear (also
     bilinear, trilinear) or bicubic, as in PyTorch. With `align_corners` the outermost pixels keep their places."""
 
     def __init__(
@@ -159,8 +159,8 @@ class Upsample(HybridBlock):
 
 
 class _PixelShuffle(HybridBlock):
-    """Channels become pixels (Shi et al. 2016): [batch, channels * factors, sizes...] becomes
-    [batch, channels, sizes times factors...]."""
+    """Move channels into pixels (Shi et al. 2016): [batch, channels * factors, sizes...] becomes [batch, channels,
+    sizes times factors...]."""
 
     axes: ClassVar[int]
 
@@ -187,19 +187,19 @@ class _PixelShuffle(HybridBlock):
 
 
 class PixelShuffle1D(_PixelShuffle):
-    """Channels become elements of one axis."""
+    """Move channels into elements of one axis."""
 
     axes = 1
 
 
 class PixelShuffle2D(_PixelShuffle):
-    """Channels become pixels."""
+    """Move channels into pixels."""
 
     axes = 2
 
 
 class PixelShuffle3D(_PixelShuffle):
-    """Channels become voxels."""
+    """Move channels into voxels."""
 
     axes = 3
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class SyncBatchNorm(BatchNorm):
-    """BatchNorm whose statistics in training are those of all workers of a store together (Peng et al. 2018): as if one
-    process had the whole batch, whatever the shares' sizes are. Without a store, or with one worker, it is BatchNorm.
+    """BatchNorm with training statistics over all workers of a store together (Peng et al. 2018), as if one process had
+    the whole batch, whatever the sizes of the shares. Without a store, or with one worker, it is BatchNorm.
 
     All workers run it equally often, forwards and backwards. The store sums (a sequential one without an optimizer).
     Statistics are exchanged twice forwards, means before variances, and once more for each backwards; a block that does
@@ -66,7 +66,7 @@ class SyncBatchNorm(BatchNorm):
 
 
 class _Sums:
-    """Sums of vectors over all workers, whose gradients are such sums too."""
+    """Differentiable sums of vectors over all workers: their gradients are such sums too."""
 
     def __init__(self, kvstore: KVStore) -> None:
         self._store, self._prefix = kvstore, f"{prefix_of_next(kvstore)}statistics/"
@@ -77,7 +77,7 @@ class _Sums:
         return made
 
     def exchange(self, x: Array, way: str) -> Array:
-        """What all workers have brought, in the order of their ranks."""
+        """Return the sum of a vector over all workers, added in the order of their ranks."""
         key = f"{self._prefix}{way}/{x.shape[0]}"
         if key not in self._keys:
             self._store.init(key, nd.zeros_like(x))

@@ -1,4 +1,4 @@
-"""Layers of transformers (Vaswani et al. 2017), as PyTorch has them with batches first."""
+"""Layers of transformers (Vaswani et al. 2017), as in PyTorch with batches first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from .norm import LayerNorm
 
 
 class _Layer(HybridBlock):
-    """Parts with a way around each, and a normalisation behind the sum, or (`pre_norm`) before the part."""
+    """Sublayers with a residual connection around each, and a normalisation after the sum, or (`pre_norm`) before the
+    sublayer."""
 
     def __init__(self, units: int, hidden_size: int, dropout: float, activation: Any, pre_norm: bool) -> None:
         super().__init__()
@@ -37,8 +38,8 @@ class _Layer(HybridBlock):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Attention of a sequence [batch, length, units] to itself, and a network at each place. `mask` is true, or 0,
-    where a place may be looked at: [length, length], or with [batch, heads] (or 1) before."""
+    """Self-attention over a sequence [batch, length, units], and a feed-forward network at each position. `mask` is
+    true, or 0, where a position may be attended to: [length, length], or with [batch, heads] (or 1) before."""
 
     def __init__(
         self,
@@ -61,8 +62,8 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Attention of a sequence to what stands before (`causal`), to a memory [batch, other length, units], and a network
-    at each place. Masks are those of TransformerEncoderLayer."""
+    """Self-attention to earlier positions (`causal`), attention to a memory [batch, other length, units], and a
+    feed-forward network at each position. Masks are those of TransformerEncoderLayer."""
 
     def __init__(
         self,
@@ -87,8 +88,8 @@ class TransformerDecoderLayer(_Layer):
 
 
 class PositionalEncoding(HybridBlock):
-    """Adds sines and cosines of wavelengths from 2 pi to 10000 * 2 pi to [batch, length, units], a sine first in each
-    pair; then dropout."""
+    """Add sines and cosines of wavelengths from 2 pi to 10000 * 2 pi to [batch, length, units], a sine first in each
+    pair; then apply dropout."""
 
     def __init__(self, units: int, dropout: float = 0.0) -> None:
         super().__init__()
