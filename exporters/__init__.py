@@ -1,4 +1,5 @@
-"""Graphs to other formats. The writers load on first use, so that `import mezzo` needs none of their packages."""
+"""Exporters: graphs to other formats. The writers load on first use, so that `import mezzo` needs none of their
+packages."""
 
 from __future__ import annotations
 

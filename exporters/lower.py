@@ -1,4 +1,4 @@
-"""At which opsets can a node be written, and how?
+"""Conversion of nodes to older opsets: the opsets at which a node can be written, and its form at each.
 
 Going down from our opset, a node crosses one schema change after another: unchanged where the older schema allows
 what it has, rewritten where the table of upgrades says how.
@@ -29,7 +29,8 @@ Choice = onnx.defs.OpSchema.FormalParameterOption
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A node as the opsets `low` to `high` write it, with initialisers that this makes and no longer reads."""
+    """A node as the opsets `low` to `high` write it, with the initializers that it adds and those that it no longer
+    reads."""
 
     form: Form
     low: int
@@ -40,7 +41,7 @@ class Way:
 
 @dataclass(slots=True)
 class Context:
-    """What is known of the graph that is written; `upgrade.Scope` for its nodes."""
+    """Facts about the graph being written; `upgrade.Scope` for its nodes."""
 
     source: int
     types: Mapping[str, Type]
@@ -84,7 +85,7 @@ class Context:
 
 
 def is_composed(node: Node) -> bool:
-    """Whether a node is an operator of ours that no opset of ONNX ever had: only its body can be written."""
+    """True if a node is an operator of ours that no opset of ONNX ever had, so that only its body can be written."""
     made = node.domain, node.op
     return node.domain == "mezzo" and not any(
         change.made == made and schema_of(domain, op, opset - 1)
@@ -109,8 +110,8 @@ def kind_of(schema: Schema, attr: str) -> int:
 
 
 def ways(node: Node, around: Context, limit: int | None) -> tuple[list[Way], str]:
-    """How a node can be written, newest opset first, and why it cannot be written for older ones. Changes that
-    rewrite a node are crossed only above `limit` (None: never)."""
+    """Return the forms of a node, newest opset first, and the reason why it cannot be written for older ones. Changes
+    that rewrite a node are crossed only above `limit` (None: never)."""
     form = Form(node.op, node.inputs, node.outputs, node.attrs, node.domain)
     at, found = OPSETS.get(node.domain, 0), list[Way]()
     around.added, around.taken = {}, set()

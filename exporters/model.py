@@ -1,4 +1,5 @@
-"""A graph as a ModelProto: opset and IR chosen, nodes written at that opset, operators of ours as functions."""
+"""A graph as a ModelProto: chooses opset and IR version, writes nodes at that opset, and operators of ours as
+functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model consists of: the graph, and a function for each operator of ours that ONNX has no node for.
+"""Parts of a model: the graph, and a function for each operator of ours that ONNX has no node for.
 
 One function serves all nodes of the same attributes, ranks and element types; its body are the standard operators that
 the operator's record says it is made of. Where functions are not wanted, the body stands in the place of the node.
@@ -75,7 +75,8 @@ class Function:
 
     @property
     def doc(self) -> str:
-        """What the operator is for, and what the body was written for."""
+        """Documentation of the function: the first line of the operator's own, and the types of the inputs that the
+        body was written for."""
         said = inspect.getdoc(self.record.reference) or ""
         types = ", ".join(f"{n}: {self.part.types[n]}" for n in self.part.graph.inputs if n in self.part.types)
         return f"{said.splitlines()[0]}\n{types}" if said else types
@@ -203,7 +204,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def _storable(value: Any) -> bool:
-    """Whether ONNX has attributes of this kind."""
+    """True if ONNX has attributes of this kind."""
     try:
         kind_by_value(value)
     except ModelError:

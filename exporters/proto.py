@@ -42,7 +42,7 @@ def payload(array: Array, dtype: DType) -> bytes:
 
 
 def stored_bytes(array: Array) -> int:
-    """How many bytes an array takes in a file (0 for strings, which are never set aside)."""
+    """Return the number of bytes that an array takes in a file (0 for strings, which are never set aside)."""
     array = np.asarray(array)
     return -(-int(array.size) * DType.of(array.dtype).bits // 8)
 

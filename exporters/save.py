@@ -1,4 +1,4 @@
-"""Writing model files so that a reader finds the old file or the new one, and never half of one."""
+"""Atomic writing of model files: a reader finds the old file or the new one, never half of one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGE, LINE = 4096, 64  # alignment of large and of small tensors, so that they c
 
 
 class DataFile:
-    """Weights set aside in a file that is named after its contents, once they are known."""
+    """Weights in a separate file, which is named after its contents once they are known."""
 
     def __init__(self, folder: Path, threshold: int) -> None:
         self.threshold = threshold

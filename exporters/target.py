@@ -1,4 +1,4 @@
-"""Which opset and which IR version a model is written at, and how each of its nodes is written there."""
+"""Choice of the opset and IR version of a model, and of the form of each node there."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def check_target(opset: int | None, ir_version: int | None) -> None:
 
 
 def has_functions(opset: int | None, ir_version: int | None) -> bool:
-    """Whether what reads such files knows local functions."""
+    """True if readers of this opset and IR version support local functions."""
     if ir_version is not None:
         return ir_version >= FUNCTIONS_IR
     return opset is None or opset >= FUNCTIONS_OPSET
 
 
 class Chosen:
-    """How each node of all parts is written, at one opset; and the IR version for all."""
+    """The chosen form of each node of all parts at one opset, and the IR version."""
 
     def __init__(self, parts: Parts, opset: int | None) -> None:
         self.parts, self._asked = parts, opset
@@ -72,7 +72,7 @@ class Chosen:
         return [Way(call, 1, FREE, {}, frozenset())], ""
 
     def is_misfit(self, node: Node) -> bool:
-        """Whether the chosen opset lacks this node's operator, and another form of it is to be looked for."""
+        """True if the chosen opset lacks this node's operator, so that another form of it must be found."""
         return id(node) in self.misfits
 
     def refuse(self) -> None:
@@ -121,7 +121,7 @@ class Chosen:
         return self._top.opsets.get(domain) or OPSETS.get(domain, 1)
 
     def _at(self, node: Node) -> Way | None:
-        """How a node is written at the chosen opset; None if that opset does not have it."""
+        """Return the form of a node at the chosen opset; None if that opset does not have it."""
         fitting = [w for w in self._ways[id(node)] if w.low <= self.opsets[w.form.domain] <= w.high]
         return fitting[0] if fitting else None
 
@@ -165,11 +165,11 @@ class Chosen:
         yield from ((version, f"elements of type {kind}") for kind, version in IR_OF_TYPES.items() if kind in kinds)
 
     def way(self, node: Node) -> Way:
-        """How a node is written."""
+        """Return the chosen form of a node."""
         return self._written[id(node)]
 
     def context(self, part: Part) -> Context:
-        """What is known around the nodes of a part."""
+        """Return the context of a part's nodes."""
         return self._contexts[id(part)]
 
 

@@ -1,4 +1,4 @@
-"""Graphs and functions as protobufs, once it is known how each of their nodes is written."""
+"""Graphs and functions as protobufs, once the form of each node is chosen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Store = Callable[[str, Array], onnx.TensorProto]
 
 
 class PartWriter:
-    """Writes one part: its nodes as the opset has them, and the constants that they still read."""
+    """Writer of one part: its nodes as the opset has them, and the constants that they still read."""
 
     def __init__(self, chosen: Chosen, part: Part, store: Store) -> None:
         self._chosen, self._part, self._store = chosen, part, store

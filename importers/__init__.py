@@ -1,4 +1,5 @@
-"""Other formats to graphs. The readers load on first use, so that `import mezzo` needs none of their packages."""
+"""Importers: other formats to graphs. The readers load on first use, so that `import mezzo` needs none of their
+packages."""
 
 from __future__ import annotations
 

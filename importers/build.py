@@ -1,4 +1,5 @@
-"""From checked protobufs to a Graph: names made unique, functions expanded, nodes brought to our opsets."""
+"""Construction of a Graph from checked protobufs: names made unique, functions expanded, nodes converted to our
+opsets."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ Given = Mapping[str, "Argument"]
 
 @dataclass(slots=True)
 class Scope:
-    """Which value a name of the file means here. `results` are names that are fixed before they are defined (the
+    """Names of a file, resolved to values of the graph. `results` are names that are fixed before they are defined (the
     outputs of an expanded function); `prefix` is put before new names."""
 
     parent: Scope | None = None
@@ -48,7 +49,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An attribute given to a function, with what its own names and references mean."""
+    """An attribute given to a function, with the scope in which its names and references are resolved."""
 
     proto: onnx.AttributeProto
     scope: Scope
@@ -66,7 +67,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What surrounds a list of nodes."""
+    """Context of a list of nodes."""
 
     scope: Scope
     frame: Frame
@@ -77,7 +78,7 @@ class Around:
 
 
 class Build:
-    """Builds one graph. `learn` gives types that onnx infers; it is asked only if an upgrade wants to know one."""
+    """Builder of one graph. `learn` returns types that onnx infers; it is called only if an upgrade needs one."""
 
     def __init__(
         self,
@@ -278,7 +279,7 @@ class Build:
         return known if isinstance(known, Tensor) else None
 
     def is_read(self, name: str) -> bool:
-        """Whether anything may read a value; inside functions, where names repeat, it always may."""
+        """True if anything may read a value; inside functions, where names repeat, it always may."""
         if self._read is None:
             self._read = names_read(self.model.graph)
         return name not in self._file_names or self._file_names[name] in self._read
@@ -321,8 +322,8 @@ class ImportContext:
 
 
 def metadata_of(model: onnx.ModelProto) -> dict[str, str]:
-    """What a file says of itself, with the fields that a graph does not have under keys of their own. The producer is
-    that of the file, or what a file of ours says where it came from."""
+    """Return the metadata of a file, with the fields that a graph does not have under keys of their own. The producer
+    is that of the file, or, for a file of ours, the original one."""
     said = {p.key: p.value for p in model.metadata_props}
     producer = " ".join(filter(None, (model.producer_name, model.producer_version)))
     fields = {

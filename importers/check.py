@@ -1,4 +1,4 @@
-"""onnx's own checks and inference, with the weights set aside: protobufs end at 2 GB, weights do not."""
+"""onnx's own checks and inference, with the weights set aside: protobufs are limited to 2 GB, weights are not."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ PASSED_OVER = "mezzo.foreign"  # the checker lets nodes of domains that it does 
 
 
 def _foreign(node: onnx.NodeProto, opset: int) -> bool:
-    """Whether the opset lacks an operator that we know nevertheless: one of `EARLY`, or one that onnx calls deprecated
-    there and that a later opset brought back in another form. (GroupNormalization of opset 18 to 20: the checker
-    refuses files that exporters wrote and runtimes take.)"""
+    """True if the opset lacks an operator that we support: one of `EARLY`, or one that onnx calls deprecated there and
+    that a later opset brought back in another form. (GroupNormalization of opset 18 to 20: the checker refuses files
+    that exporters wrote and runtimes take.)"""
     if domain_of(node.domain) or not 0 < opset < 1 << 31:
         return False
     returns = any(v > opset for v in upgrade.changes("", node.op_type))

@@ -1,4 +1,4 @@
-"""ONNX to Graph: parse, survey, check, build."""
+"""The ONNX reader: parse, survey, check, build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are a file's value names sound: each defined once, before its first use, and nothing in a circle?"""
+"""Checks of a file's value names: each is defined once, before its first use, and there are no cycles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Problem = tuple[str, str]  # what is wrong, and what to do
 
 
 def graph_problems(graph: onnx.GraphProto, where: str, outer: frozenset[str] = frozenset()) -> Iterator[Problem]:
-    """What is wrong with the names of a graph and its subgraphs."""
+    """Yield the problems with the names of a graph and its subgraphs."""
     inputs = [i.name for i in graph.input]
     constants = [t.name for t in graph.initializer] + [t.values.name for t in graph.sparse_initializer]
     for group, kind in ((inputs, "input"), (constants, "initialiser")):
@@ -25,7 +25,7 @@ def graph_problems(graph: onnx.GraphProto, where: str, outer: frozenset[str] = f
 def node_problems(
     nodes: Sequence[onnx.NodeProto], known: set[str], outputs: Iterable[str], where: str, outer: frozenset[str]
 ) -> Iterator[Problem]:
-    """What is wrong with the names of a list of nodes that starts with the values `known`."""
+    """Yield the problems with the names of a list of nodes that starts with the values `known`."""
     makers: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for name in filter(None, node.output):

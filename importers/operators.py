@@ -1,4 +1,4 @@
-"""Which operators a model uses, and what stands against each."""
+"""The operators that a model uses, and the problems with each."""
 
 from __future__ import annotations
 

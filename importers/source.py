@@ -1,4 +1,4 @@
-"""From a path, bytes or a parsed model to a ModelProto, with every failure told as a ModelError."""
+"""Reading of model files: a path, bytes or a parsed model become a ModelProto; every failure is a ModelError."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPORT_AGAIN = "export or download the model again"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A parsed model and where it came from; `folder` is None if it was not a file."""
+    """A parsed model and its origin; `folder` is None if it was not a file."""
 
     model: onnx.ModelProto
     name: str

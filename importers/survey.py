@@ -1,4 +1,4 @@
-"""Everything that stands against a model, found before anything is built and told in one error."""
+"""Survey of a model: all of its problems, found before anything is built and reported in one error."""
 
 from __future__ import annotations
 

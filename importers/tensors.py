@@ -1,4 +1,4 @@
-"""Tensors of ONNX files as arrays: without copies where the bytes allow it, and never larger than what is there.
+"""Tensors of ONNX files as arrays: without copies where the bytes allow it, and never larger than the data present.
 
 https://onnx.ai/onnx/repo-docs/IR.html#tensors and #external-tensor-data
 """
@@ -39,7 +39,7 @@ _FIELDS = {
 
 @dataclass(slots=True)
 class TensorReader:
-    """Reads the tensors of one model. `folder` is where external data may lie; None allows none."""
+    """Reader of the tensors of one model. `folder` is where external data may be; None allows none."""
 
     name: str
     folder: Path | None
@@ -230,7 +230,7 @@ def inside(folder: Path, location: str, where: str) -> str:
 
 
 def stays(location: str) -> bool:
-    """Whether a location names something below the folder of the model, as far as its text tells."""
+    """True if a location names something below the folder of the model, as far as its text tells."""
     usable = bool(location) and "\0" not in location and not os.path.isabs(location)
     return usable and ".." not in Path(location.replace("\\", "/")).parts
 

@@ -1,4 +1,4 @@
-"""ONNX's words for types and attributes as ours."""
+"""ONNX's types and attributes, converted to ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model uses one operator, and whether that is carried."""
+"""The uses of one operator in a model, and whether they are supported."""
 
 from __future__ import annotations
 

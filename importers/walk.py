@@ -1,4 +1,4 @@
-"""Going through the protobufs of a model: nodes, subgraphs, functions, tensors."""
+"""Traversal of the protobufs of a model: nodes, subgraphs, functions, tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def functions_of(model: onnx.ModelProto) -> dict[FunctionKey, onnx.FunctionProto
 
 
 def stands_for_ours(function: onnx.FunctionProto) -> bool:
-    """Whether calls of a function are nodes of an operator that has a record, and give the attributes that it needs."""
+    """True if calls of a function are nodes of an operator that has a record, and give all required attributes."""
     record = OPS.get((OURS, operator_of(function.domain, function.name)))
     if function.domain != OURS or record is None:
         return False
@@ -51,7 +51,7 @@ def operator_of(domain: str, name: str) -> str:
 
 
 def key_of(node: onnx.NodeProto) -> FunctionKey:
-    """What a node calls, if that is a local function."""
+    """Return the key of the local function that a node may call."""
     return domain_of(node.domain), node.op_type, node.overload
 
 
@@ -129,7 +129,7 @@ def attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorPr
 
 
 def label(index: int, node: onnx.NodeProto) -> str:
-    """How errors name a node of a file."""
+    """Return the label of a file's node in error messages."""
     name = f"{domain_of(node.domain)}::{node.op_type}" if domain_of(node.domain) else node.op_type
     return f"node {index} {node.name!r} ({name})"
 

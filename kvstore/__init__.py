@@ -1,4 +1,4 @@
-"""The KVStore: values of many workers, joined by key (decision 6). `mezzo.kv` is this package."""
+"""The KVStore: values of many workers, combined by key (decision 6). `mezzo.kv` is this package."""
 
 from .async_handle import Handle
 from .create import KINDS, create

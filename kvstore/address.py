@@ -1,4 +1,4 @@
-"""Addresses of processes, and the sockets that listen at them or lead to them."""
+"""Addresses of processes, and the sockets that listen on them or connect to them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def parse_address(text: str) -> Address:
 
 
 def written(address: Address) -> str:
-    """What `parse_address` reads."""
+    """Return an address as the text that `parse_address` reads."""
     return address if isinstance(address, str) else f"{address[0]}:{address[1]}"
 
 

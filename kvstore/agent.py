@@ -1,4 +1,4 @@
-"""The communication process of a host: it owns the connections to servers for values that are large.
+"""The communication process of a host: owns the connections to servers for large values.
 
 It is one more member of the host's group (protocol/host.py): it maps the shared memory of the workers' values, hears
 when a sum is complete, exchanges it with the servers in place, and tells the workers when the value is there. The first
@@ -27,7 +27,7 @@ STARTING = 30.0  # seconds that an agent may take to start, at least
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which host an agent serves: the name under which its members meet, and the ranks of its workers."""
+    """The host that an agent serves: the name under which its members meet, and the ranks of its workers."""
 
     name: str
     ranks: tuple[int, ...]

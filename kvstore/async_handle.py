@@ -1,4 +1,4 @@
-"""Operations that the engine starts, and what a caller holds of them."""
+"""Operations that the engine starts, and the handles that callers get for them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class AsyncHandle:
-    """A ticket that the engine's network threads get from a backend when the operations before it on its key have
-    ended, and those that touch arrays of the engine among what was given; `variable` stands for the key, `written` are
-    those of the arrays that it fills."""
+    """A ticket for an operation that the engine starts. Its network threads get it from a backend when earlier
+    operations on its key, and those on the engine's arrays among the arguments, have ended. `variable` stands for the
+    key, `written` are those of the arrays that it fills."""
 
     __slots__ = ("ticket", "work")
 
@@ -66,15 +66,15 @@ class AsyncHandle:
 
 
 def _lying(given: Any) -> Any:
-    """What a backend is given: the memory of arrays."""
+    """Return the arguments for a backend: arrays of the engine are replaced by their memory."""
     if isinstance(given, tuple):
         return tuple([x.lying if isinstance(x, Ordered) else x for x in given])
     return given
 
 
 class Handle:
-    """Operations under way; `wait` returns when they have ended, with the value of each pull (read-only; see `pull`),
-    and raises what they failed with."""
+    """Operations in flight. `wait` returns when they have ended, with the value of each pull (read-only; see `pull`),
+    and raises their errors."""
 
     __slots__ = ("_tickets",)
 

@@ -1,4 +1,4 @@
-"""`mezzo.kv.create`: a store of some kind."""
+"""`mezzo.kv.create`: creates a store by its kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store of workers that have servers: sums inside of a host, exchanged with the other hosts' by level 2."""
+"""The store of workers that use servers: sums within a host, exchanged between hosts by level 2."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DistStore(HostStore):
         self.group.wait(lambda: passed[0](), f"barrier {name!r}", lambda: passed.append(self._member.barrier(name)))
 
     def _request(self, message: m.Message) -> tuple[m.Message, ...]:
-        """What all servers answer. Raises what one of them refuses."""
+        """Send a request to all servers and return their answers. Raises the error if one of them refuses."""
         made: list[c.Answered] = []
         self.group.wait(
             lambda: bool(made), type(message).__name__, lambda: self._link.uplink.request(message, made.append)
@@ -241,5 +241,5 @@ def open_dist(kind: str, environment: Environment, levels: Levels) -> DistStore:
 
 
 def _reason(error: BaseException) -> str:
-    """What others are told of an error of this worker; its hint is for this one."""
+    """Return the message about an error of this worker for the others, without its hint."""
     return error.message if isinstance(error, MezzoError) else f"{type(error).__name__}: {error}"

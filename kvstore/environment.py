@@ -1,4 +1,4 @@
-"""The environment contract: what a launcher tells each process of a job, as one frozen dataclass.
+"""Environment variables that a launcher sets for each process of a job, as one frozen dataclass.
 
 The names are those of MXNet's parameter server (https://mxnet.apache.org/versions/1.9.1/api/faq/distributed_training),
 so that its launchers start ours; those with MEZZO_ are our own and may be absent.
@@ -115,17 +115,17 @@ class Environment:
 
     @property
     def most_bytes(self) -> int:
-        """What a process may take for values, in bytes."""
+        """Limit on the memory of a process for values, in bytes."""
         return self.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def present(given: Mapping[str, str] | None = None) -> bool:
-    """Whether a launcher has set any variable of the contract."""
+    """True if a launcher has set any variable of the contract."""
     return any(name.startswith("DMLC_") for name in (os.environ if given is None else given))
 
 
 def local(address: str) -> bool:
-    """Whether an address never leaves this machine."""
+    """True if an address is local to this machine."""
     if address == "localhost":
         return True
     try:
@@ -135,7 +135,7 @@ def local(address: str) -> bool:
 
 
 class _Reader:
-    """Takes variables one by one and remembers what is wrong with them, so that all is told at once."""
+    """Reader of variables one by one that collects their errors, to report them together."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = given

@@ -1,4 +1,4 @@
-"""Who may speak to a process of a job: a connection is closed, or handed on, when the handshake has ended.
+"""Access control of a process of a job: a connection is closed, or handed on, when the handshake has ended.
 
 `Gate` listens, in a loop; `enter` calls and waits. Until then nothing is read but the few bytes that the machine of
 `protocol/handshake.py` asks for, no memory is taken for buffers, and time is limited.
@@ -28,12 +28,12 @@ Refused = Callable[[MezzoError], None]
 
 
 def server(address: str) -> str:
-    """What callers want to reach who have this address from the scheduler."""
+    """Return the service name that callers expect at this address of a server."""
     return f"server {address}"
 
 
 class Told:
-    """Says on standard error whom a process has refused: the first TOLD of them, since strangers may be many."""
+    """Log on standard error of refused connections: the first TOLD of them, since strangers may be many."""
 
     def __init__(self, name: str) -> None:
         self._name, self._count = name, 0
@@ -47,7 +47,8 @@ class Told:
 
 
 class Gate:
-    """A listening socket in a loop: `opened` gets connections of the job, `refused` why others were closed."""
+    """A listening socket in a loop: `opened` gets connections of the job, `refused` the reasons why others were
+    closed."""
 
     def __init__(
         self, loop: Loop, sock: socket.socket, environment: Environment, service: str, opened: Opened, refused: Refused
@@ -100,7 +101,7 @@ class Gate:
 
 
 class _Caller:
-    """One connection that has been accepted and has not been handed on."""
+    """An accepted connection that has not been handed on."""
 
     def __init__(self, gate: Gate, loop: Loop, sock: socket.socket, machine: h.Handshake) -> None:
         sock.setblocking(False)

@@ -11,7 +11,7 @@ from .protocol.messages import Welcome
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """How the workers of one host follow each other, and how those who speak for hosts do.
+    """Consistency between the workers of one host, and between the representatives of hosts.
 
     >>> str(Levels.parse("sequential/bounded 3"))
     'sequential/bounded 3'
@@ -33,11 +33,11 @@ class Levels:
 
     @property
     def sums(self) -> bool:
-        """Whether the workers of a host sum before one of them speaks for all; else each speaks for itself."""
+        """True if the workers of a host sum before one of them speaks for all; else each speaks for itself."""
         return self.inside.sums
 
     def speakers(self, welcome: Welcome) -> int:
-        """How many ranks level 2 has."""
+        """Return the number of ranks on level 2."""
         return len(welcome.hosts) if self.sums else welcome.num_workers
 
     def speaker(self, welcome: Welcome, rank: int) -> int:

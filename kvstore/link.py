@@ -1,4 +1,4 @@
-"""Level 2 as the group of a host uses it: who speaks for the host about which key, over which connections."""
+"""Level 2 as the group of a host uses it: assigns each key to a member and a connection that speak for the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thread, many sockets and timers: what happens next is decided by what arrives.
+"""The event loop: one thread for many sockets and timers.
 
 The server, the scheduler and the agent run it for ever, a worker while it waits. Others may have descriptors of their
 own in `epoll` (the mesh of a host has), so that one call of the kernel waits for all of them.
@@ -19,7 +19,7 @@ READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 
 
 class Watched(Protocol):
-    """What stands behind a socket of the loop."""
+    """Handler of a socket in the loop."""
 
     def readable(self) -> None: ...
 
@@ -28,7 +28,7 @@ class Watched(Protocol):
 
 @dataclass(order=True, slots=True)
 class Timer:
-    """A call that is due at a time of `time.monotonic`; `cancel` forgets it."""
+    """A call that is due at a time of `time.monotonic`; `cancel` removes it."""
 
     due: float
     number: int
@@ -40,7 +40,7 @@ class Timer:
 
 
 class Loop:
-    """Sockets and timers; not for several threads at a time."""
+    """The event loop of sockets and timers; not thread-safe."""
 
     def __init__(self) -> None:
         self.epoll = select.epoll()

@@ -1,4 +1,4 @@
-"""What ties a worker, a server or an agent to the job: its connection to the scheduler."""
+"""Membership of a worker, a server or an agent: its connection to the scheduler."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Who this is, for people."""
+        """Name of this process in messages."""
         rank = self._welcome.rank if self._welcome else "?"
         return f"{self._role} {rank} on {self._host}"
 

@@ -1,4 +1,4 @@
-"""Being what DMLC_ROLE says, where that is no worker: `python -m mezzo.kvstore.role`."""
+"""The entry point of processes by their DMLC_ROLE, unless they are workers: `python -m mezzo.kvstore.role`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows of tables over several workers: first who has which, then those that any worker has, as one dense value.
+"""Rows of tables over several workers: an exchange of row indices, then of the rows that any worker has, as one dense
+value.
 
 Both are rounds of the store as it is: the sums have the order, and the bits, of dense ones in every layout. What
 travels is the numbers of all workers' rows, and of the table the rows that anybody has.
@@ -33,7 +34,7 @@ def room_for(count: int) -> int:
 
 
 def are_rows(given: Any) -> bool:
-    """Whether a value is a RowSparse of `mz.nd`, or a list of them, one per device."""
+    """True if a value is a RowSparse of `mz.nd`, or a list of them, one per device."""
     several = given if isinstance(given, list | tuple) else (given,)
     return bool(several) and all(getattr(x, "stype", "") == "row_sparse" for x in several)
 
@@ -83,7 +84,7 @@ def union(parts: Sequence[Rows]) -> Rows:
 
 
 class RowSums:
-    """Sums of rows by the rounds of a store that sums. Every worker calls for the same keys in the same order."""
+    """Sums of rows in the rounds of a store that sums. Every worker calls for the same keys in the same order."""
 
     def __init__(self, store: KVStore) -> None:
         self._store: KVStore = proxy(store)  # which holds this: a circle would keep its memory until it is searched for

@@ -1,4 +1,4 @@
-"""The scheduler's process: who takes part, where everybody is, barriers, and who died. It carries no values.
+"""The scheduler's process: runs membership, addresses, barriers and detection of dead processes. It carries no values.
 
 Started by `mezzo launch`, by a script in the role of a scheduler, or as `python -m mezzo.kvstore.role`.
 """

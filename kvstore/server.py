@@ -33,7 +33,7 @@ from .updater import UpdateRule, nested
 
 
 class Peer:
-    """Who is at the other end of a connection; nobody before its Hello."""
+    """The other end of a connection; unknown before its Hello."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -44,7 +44,7 @@ class Peer:
 
 
 class Server:
-    """Serves until the scheduler says that the job has ended."""
+    """Serve until the scheduler reports that the job has ended."""
 
     def __init__(self, environment: Environment) -> None:
         self._loop = Loop()
@@ -251,7 +251,7 @@ class Server:
         self._tell(peer, m.Welcome(self._member.welcome.rank))
 
     def _named(self, hello: m.Hello) -> str:
-        """Who speaks, for people: at level 2 a rank may be that of a host."""
+        """Return the name of a peer in messages; at level 2 a rank may be that of a host."""
         if hello.role == "agent":
             return f"the agent of host {hello.host!r}"
         ranks: tuple[int, ...] = (hello.rank,)

@@ -1,4 +1,4 @@
-"""The memory of a server: of each key the value, the sum of the round that is open, staged pushes, optimizer states.
+"""The memory of a server: for each key the value, the sum of the open round, staged pushes, and optimizer states.
 
 The machine (protocol/rounds.py) decides what happens to these bytes; here it happens. Everything that grows is counted
 against a limit before it is taken.
@@ -27,7 +27,7 @@ SPARE = 8  # blocks that are kept for the next push
 
 
 class Budget:
-    """Bytes that may be taken."""
+    """Bytes that may be allocated."""
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
@@ -44,7 +44,7 @@ class Budget:
 
 
 class Blocks:
-    """Staging memory in blocks of one frame; the one that was used last comes first, since it is in the cache."""
+    """Staging memory in blocks of one frame; the block used last is taken first, since it is in the cache."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -128,7 +128,7 @@ class Shards:
     # --- receiving
 
     def place(self, key: int, rank: int, lo: int, hi: int, into: Into) -> memoryview:
-        """Where the bytes [lo, hi) of a push go."""
+        """Return the memory for the bytes [lo, hi) of a push."""
         held = self._held[key]
         if into == "sum":
             return held.sum.data[lo:hi]

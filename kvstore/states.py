@@ -1,4 +1,4 @@
-"""The states of an optimizer as a file: safetensors, with the rest as JSON among its notes."""
+"""The states of an optimizer as a file: safetensors, with the rest as JSON in its metadata."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FORMAT = "mezzo kvstore states 1"
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """An optimizer as plain data; by key its states by name (each of the shape of the value), and how many updates the
-    key has had."""
+    """An optimizer as plain data; by key its states by name (each of the shape of the value), and the number of updates
+    that the key has had."""
 
     optimizer: Mapping[str, Any]
     states: Mapping[str, Mapping[str, Array]]
@@ -42,7 +42,7 @@ def write_states(path: str | PathLike[str], saved: Saved) -> None:
 
 
 def read_states(path: str | PathLike[str]) -> Saved:
-    """What `write_states` wrote. Raises ModelError where there is no such file, or it is damaged."""
+    """Return the states that `write_states` wrote. Raises ModelError if there is no such file, or it is damaged."""
     try:
         arrays, notes = decode(Path(path).read_bytes())
         if notes.get("format") != FORMAT:

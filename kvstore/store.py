@@ -1,4 +1,4 @@
-"""The verbs of a store, and the protocol of what lies below them.
+"""The verbs of a store, and the protocol of the backends below them.
 
 A store keeps arrays by key. Workers push to a key and pull from it; what a push means is decided by the store's
 consistency and by its optimizer (arXiv 1512.01274, section 3.3; the verbs are those of MXNet,
@@ -31,9 +31,9 @@ Updater = Callable[[Key, Array, Array], None]  # (key, what was received, what i
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a store has done in this process. `inside` and `between` are bytes of level 1 (shared memory of a host,
-    read and written for others) and of level 2 (the wire, both directions); `staleness` counts the pulls that were so
-    many steps behind."""
+    """Counters of a store in this process. `inside` and `between` are bytes of level 1 (shared memory of a host, read
+    and written for others) and of level 2 (the wire, both directions); `staleness` counts the pulls by the number of
+    steps that they were behind."""
 
     pushes: int = 0
     pulls: int = 0
@@ -43,7 +43,7 @@ class Stats:
 
 
 class Ticket(Protocol):
-    """One operation of a backend that has been started."""
+    """One operation in flight on a backend."""
 
     def wait(self) -> Array:
         """Return when it has ended, and raise what it failed with; messages of all keys are handled meanwhile.
@@ -59,7 +59,7 @@ class Ticket(Protocol):
 
 
 class Ended:
-    """A ticket of an operation that has ended with its start."""
+    """The ticket of an operation that ended at once."""
 
     __slots__ = ("value",)
 
@@ -77,8 +77,8 @@ ENDED = Ended(np.empty(0))
 
 
 class Backend(Protocol):
-    """What lies below the verbs. Keys are strings here ("#7" for the integer 7); arrays have been checked against what
-    `init` declared.
+    """Interface of the backends below the verbs. Keys are strings here ("#7" for the integer 7); arrays have been
+    checked against the declarations of `init`.
 
     Any thread may call; `push`, `pull` and `pushpull` start an operation and never wait for other workers. Operations
     of one worker on one key happen in the order of their calls. Higher priorities go first where there is a choice.
@@ -150,14 +150,14 @@ class Backend(Protocol):
 
 
 class Described(Protocol):
-    """What can be said as plain data: an optimizer of `mezzo.optimizer`."""
+    """An object that can be written as plain data: an optimizer of `mezzo.optimizer`."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
 
 @dataclass(slots=True, eq=False)
 class Declared:
-    """What `init` said of a key."""
+    """Declaration of a key by `init`."""
 
     key: Key
     name: str
@@ -171,8 +171,8 @@ Call = tuple[Declared, tuple[Any, ...], tuple[Any, ...]]  # of a verb: what for,
 
 
 class KVStore:
-    """Arrays by key, shared by `num_workers` workers; made by `mezzo.kv.create`. `consistency` is how the workers of
-    one host follow each other, and how hosts do.
+    """Arrays by key, shared by `num_workers` workers; made by `mezzo.kv.create`. `consistency` has that between the
+    workers of one host, and that between hosts.
 
     Keys are strings or integers (3 and "3" are two keys), values arrays or lists of arrays (one per device, summed in
     list order); every verb takes one key, a list of keys with a list of values, or a mapping of keys to values. A key
@@ -211,7 +211,7 @@ class KVStore:
 
     @property
     def kind(self) -> str:
-        """What `create` was asked for."""
+        """Kind of the store that was passed to `create`."""
         return self._backend.kind
 
     @property
@@ -411,7 +411,7 @@ class KVStore:
         return list(zip(key, value, strict=True))
 
     def _each(self, verb: str, key: Keys, *given: Any) -> Sequence[tuple[Any, ...]]:
-        """What was declared of each key, with what was given for it."""
+        """Return the declaration of each key, with its arguments."""
         if not isinstance(key, list | tuple):
             return ((self._of(cast(Key, key), verb), *given),)
         keys = [self._of(one, verb) for one in key]
@@ -444,7 +444,7 @@ class KVStore:
     def _arrays(
         self, declared: Declared, given: Any, verb: str, *, writable: bool = False, shape: tuple[int, ...] | None = None
     ) -> tuple[Array, ...]:
-        """What was given for one key, checked."""
+        """Return the checked arrays of one key."""
         if given is None:
             if verb == "push":
                 raise InputError(f"key {declared.key!r} was given no array", where=self._here(verb))

@@ -1,4 +1,4 @@
-"""Framed connections that never block: heads into a small buffer, payloads straight to where they belong.
+"""Framed connections that never block: heads go into a small buffer, payloads straight to their target.
 
 A frame is a head (`wire.py`) and a payload. Small frames come whole with one call of the kernel, several of them at a
 time; a payload that is not here yet is received by `recv_into` at the place which the receiver names, which may answer
@@ -25,13 +25,13 @@ AT_ONCE = 16  # buffers for one call of the kernel
 
 
 class Receiver(Protocol):
-    """Who handles the frames of a stream."""
+    """Handler of the frames of a stream."""
 
     def arrived(self, stream: Stream, frame: Frame, payload: memoryview) -> None:
         """A frame is complete. The payload is where `place` said, or in a buffer that is reused after this call."""
 
     def place(self, stream: Stream, frame: Frame) -> memoryview | None:
-        """Where to receive a payload that is not here yet, or None: not before `resume`."""
+        """Return the memory for a payload that has not arrived yet, or None to wait for `resume`."""
 
     def lost(self, stream: Stream, reason: str) -> None:
         """The other end has closed, died, or sent what cannot be understood; the stream is closed.
@@ -40,14 +40,14 @@ class Receiver(Protocol):
 
 
 class Frame(NamedTuple):
-    """What stands before a payload."""
+    """The part of a message before its payload."""
 
     header: Header
     message: Message
 
 
 class Stream:
-    """One connection, of TCP or of a unix socket, with a name for people."""
+    """One connection over TCP or a unix socket, with a name for messages."""
 
     def __init__(self, loop: Loop, sock: socket.socket, receiver: Receiver, name: str = "") -> None:
         sock.setblocking(False)
@@ -302,7 +302,7 @@ class Stream:
 
 
 class Door:
-    """A listening socket in a loop; `opened` gets what is accepted."""
+    """A listening socket in a loop; `opened` gets accepted connections."""
 
     def __init__(self, loop: Loop, sock: socket.socket, opened: Callable[[socket.socket], None]) -> None:
         sock.setblocking(False)

@@ -1,4 +1,4 @@
-"""Optimizers where values live: plain data that travels, and steps of the operators that training uses.
+"""Optimizers next to the values: plain data that travels, and steps by the operators that training uses.
 
 An optimizer is what its `to_dict` says (runtime/optimizer.py): a registered name, numbers and texts. Over the wire it
 goes as that name and a flat table (`flat`, `nested`); no code travels. Whoever owns a value, or a part of it, keeps
@@ -141,7 +141,8 @@ def flat(data: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def nested(table: Mapping[str, Scalar]) -> dict[str, Any]:
-    """What `flat` was given, but for entries that were None. Raises InputError for a table that it cannot have made.
+    """Return the tree that `flat` flattened, without entries that were None. Raises InputError for a table that it
+    cannot have made.
 
     >>> data = {"rate": 0.1, "groups": [{"patterns": ["a*", "b"], "scale": 2.0}]}
     >>> nested(flat(data)) == data

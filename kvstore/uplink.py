@@ -1,4 +1,4 @@
-"""One rank's connections to all servers: what an agent, or a worker that speaks for itself, exchanges with them.
+"""The connections of one rank to all servers: the exchange of an agent, or of a worker that speaks for itself.
 
 The machine of `protocol/client.py` decides; here its instructions are carried out. Values are read from memory that the
 caller names and received into memory that the caller names, which may be the same.
@@ -33,7 +33,7 @@ Asked = Callable[[m.Message, bytes], bool]
 
 @dataclass(slots=True)
 class Operation:
-    """One that has been started on a key."""
+    """An operation in flight on a key."""
 
     source: memoryview  # the bytes that are pushed
     target: memoryview  # where the value goes
@@ -41,7 +41,7 @@ class Operation:
 
 
 class Uplink:
-    """All operations are started and end on the thread that steps the loop.
+    """The connections of a rank. All operations start and end on the thread that steps the loop.
 
     `rank` is that at level 2, `lane` tells the connections of one rank apart, `first` gives initial values.
     """
@@ -190,7 +190,7 @@ class Uplink:
             self._handle(c.Lost(self._numbers[stream], f"{stream.name}: {reason}"))
 
     def _target(self, stream: Stream, frame: Frame) -> memoryview:
-        """Where the payload of a Value goes."""
+        """Return the memory for the payload of a Value."""
         number = self._numbers[stream]
         self._into = None
         self._handle(c.Heard(number, frame.message, frame.header.length))

@@ -1,4 +1,4 @@
-"""Messages as bytes: a fixed header, small metadata, a raw payload. Nothing that arrives is trusted.
+"""Messages as bytes: a fixed header, small metadata, a raw payload. No input is trusted.
 
 | bytes | field | |
 |---|---|---|
@@ -62,7 +62,7 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How one message lies on the wire: which fields the header carries, how those in the metadata are checked."""
+    """Wire format of one message: the fields in the header, and the checks of those in the metadata."""
 
     type: type[m.Message]
     header: tuple[str, ...] = ()

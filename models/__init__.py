@@ -1,1 +1,1 @@
-"""Models that come with the package, one folder each: the model, what it was tested on, and how it was made."""
+"""Models that come with the package, one folder each: the model, its test data, and the script that made it."""

@@ -1,4 +1,4 @@
-"""The networks that training benchmarks run, with the optimizer of each, and the graphs whose memory they compare."""
+"""The networks of the training benchmarks with their optimizers, and the graphs whose memory is compared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Feeder = Callable[..., dict[str, Array]]
 
 @dataclass(frozen=True, slots=True)
 class Lesson(Workload):
-    """A network that ends in scores of `classes` classes or their softmax, fed with labels too, and how it learns."""
+    """A network that ends in scores of `classes` classes or their softmax, its labels, and its training settings."""
 
     optimizer: Optimizer = field(kw_only=True)
 
@@ -65,7 +65,7 @@ def vectors(rng: np.random.Generator, batch: int, *, length: int = 128, width: i
 
 
 def _labelled(feeder: Feeder, count: int) -> Feeder:
-    """What `feeder` makes, each with the number of a class."""
+    """Return a feeder that adds a random class label to each sample of `feeder`."""
 
     def feeds(rng: np.random.Generator, batch: int, *, classes: int = count, **sizes: int) -> dict[str, Array]:
         return {**feeder(rng, batch, **sizes), TARGET: rng.integers(0, classes, batch)}

@@ -1,4 +1,4 @@
-"""The networks that benchmarks run and tests confirm, defined once: how each is built and what it is fed.
+"""The networks of benchmarks and tests, defined once: how to build and feed each.
 
 Sizes are those of the real networks and weights are random with a fixed seed, scaled so that what flows through has
 the range that trained networks have: a comparison of precisions then says something.

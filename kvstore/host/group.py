@@ -1,4 +1,4 @@
-"""The workers of a host as one of them sees them: executes what the machine of level 1 says."""
+"""The group of workers on a host, as seen by one of them: executes the instructions of the machine of level 1."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Group(Waiting):
     # -- the level above
 
     def count(self) -> tuple[int, int]:
-        """What the agent of the host has sent and received, in bytes of values."""
+        """Return the numbers of bytes of values that the agent of the host has sent and received."""
         with self._lock:
             self._check()
             said = self._said.setdefault(COUNTED, {})

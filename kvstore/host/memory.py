@@ -1,4 +1,5 @@
-"""Memory that the processes of a host share: segments without a name, which end with the last process that maps them.
+"""Shared memory between the processes of a host: segments without a name, which end with the last process that maps
+them.
 
 A segment is an anonymous file of the kernel (memfd); its descriptor goes to the others over their sockets, and is
 closed when it has been mapped. So nothing has to be unlinked, and nothing is left when processes are killed.
@@ -86,7 +87,7 @@ def attach(number: int, fd: int) -> Segment:
 
 
 class SharedPlaces:
-    """Where arrays lie: the segments of this member that were given out, by address.
+    """Locations of arrays: the segments that this member has handed out, by address.
 
     >>> places = SharedPlaces()
     >>> segment = attach(3, fd := create(4096)); os.close(fd)

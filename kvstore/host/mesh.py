@@ -1,4 +1,4 @@
-"""Sockets between the members of a host: each with each, of short tags, with the descriptors of memory beside them.
+"""Sockets between all pairs of members of a host: short tags, with file descriptors of memory beside them.
 
 A tag is 24 bytes: kind, flags, three numbers of 32 bits and one of 64. A *note* is a tag with a body of msgpack behind
 it, and sometimes a descriptor. A closed socket means that the process at its other end has died or left.
@@ -29,7 +29,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class Tag(NamedTuple):
-    """What has come from a member; of a note `body` is what was said, and `fd` the caller's to close."""
+    """A message from a member. The `body` is that of a note; `fd` is the caller's to close."""
 
     member: int
     kind: int
@@ -42,7 +42,7 @@ class Tag(NamedTuple):
 
 
 class _Peer:
-    """One socket: what has come in part, and what has not left yet."""
+    """One socket: partly received messages, and data that is not sent yet."""
 
     __slots__ = ("fds", "got", "member", "out", "sock")
 
@@ -149,8 +149,8 @@ class Mesh:
     # -- receiving
 
     def receive(self, seconds: float) -> list[Tag]:
-        """What has come, waiting at most so long for the first. A tag of kind GONE says that a member's socket is
-        closed; it is the last of that member. One of kind ABOVE says what has come for who else is in the loop."""
+        """Return the received tags, waiting at most `seconds` for the first. A tag of kind GONE says that a member's
+        socket is closed; it is the last of that member. One of kind ABOVE is for the other user of the loop."""
         found: list[Tag] = []
         try:
             ready = self._epoll.poll(max(0.0, seconds))
@@ -297,7 +297,7 @@ def _connect(address: str, me: int, members: int, end: float) -> socket.socket:
 
 
 def _greeted(sock: socket.socket, me: int, members: int, end: float) -> int | None:
-    """Who has connected; None for somebody else's process."""
+    """Return the member that has connected; None for a process of somebody else."""
     try:
         sock.settimeout(max(0.001, min(5.0, end - time.monotonic())))
         if not _same_user(sock):

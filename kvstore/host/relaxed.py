@@ -41,7 +41,7 @@ def _aligned(nbytes: int) -> int:
 
 
 class SharedValue(HostValue):
-    """A value that all members change; behind it lie how often each has pushed, and how many steps there were."""
+    """A value that all members change; behind it are the numbers of pushes of each, and the number of steps."""
 
     clocks: Array
     steps: Array
@@ -54,7 +54,7 @@ class SharedValue(HostValue):
 
 
 class RelaxedOperation(ValueOperation):
-    """A pull without a place to go to gets a copy: the value itself changes at any time."""
+    """An operation on a value that changes at any time; a pull without a target gets a copy."""
 
     __slots__ = ("answer",)
     answer: Array
@@ -171,7 +171,7 @@ class RelaxedGroup(Group):
             self.mesh.tell(self._others(), CLOCK, value.number)
 
     def _ahead(self, value: SharedValue) -> int:
-        """How many pushes this member is ahead of the slowest that has not left."""
+        """Return the number of pushes that this member is ahead of the slowest one still present."""
         slowest = min(int(clock) for member, clock in enumerate(value.clocks) if member not in self._left)
         return int(value.clocks[self.me]) - slowest
 

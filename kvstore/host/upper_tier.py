@@ -1,4 +1,4 @@
-"""The level above a host, as the group of its workers sees it."""
+"""The interface of the level above a host, as the group of its workers uses it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Ended = Callable[[MezzoError | None], None]
 
 
 class UpperTier(Protocol):
-    """Called under the lock of the group, and calls `ended` under it: in `ready` and `tick`, or at once. Its
-    descriptors are in `loop`, which the group's mesh waits for."""
+    """The level above. It is called under the lock of the group, and calls `ended` under it: in `ready` and `tick`, or
+    at once. Its descriptors are in `loop`, which the group's mesh waits for."""
 
     @property
     def loop(self) -> Loop: ...
 
     @property
     def newest(self) -> bool:
-        """Whether a pull asks the level above for the value as it is now, and a push need not wait for a value."""
+        """True if a pull asks the level above for the current value, and a push need not wait for a value."""
         ...
 
     def lifter(self, number: int, nbytes: int) -> int:

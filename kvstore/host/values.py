@@ -1,4 +1,4 @@
-"""A value of level 1: where the operands of a round lie, who sums which part of them, and what happens to the sum."""
+"""A value of level 1: the places of a round's operands, the parts that each member sums, and the fate of the sum."""
 
 from __future__ import annotations
 

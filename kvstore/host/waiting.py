@@ -1,4 +1,4 @@
-"""How threads wait for what other members say: whoever waits drives.
+"""Waiting for other members: any waiting thread drives the communication.
 
 A thread that waits for one operation handles what the others say about all of them. One thread receives at a time;
 others that wait sleep until it has ended or goes. Where nobody waits and somebody wants to be told, a workload of the
@@ -27,7 +27,7 @@ SLICE = 0.02  # seconds that a workload of the engine drives before it lets othe
 
 
 class Waiting:
-    """What a group needs for it. Methods that begin with `_` are called under the lock."""
+    """Waiting of a group's threads. Methods that begin with `_` are called under the lock."""
 
     def __init__(self, mesh: Mesh, ranks: Sequence[int], deadline: float, where: str, above: UpperTier | None) -> None:
         self.me, self.members = mesh.me, len(ranks)
@@ -131,7 +131,7 @@ class Waiting:
         return DeadlineError(why, where=self.where, hint=f"every worker must push to the key{hint}")
 
     def _why_late(self, value: HostValue, missing: str) -> tuple[str, str]:
-        """What has not ended, and how that could be prevented."""
+        """Return what has not ended, and how to prevent it, for an error message."""
         why = f"round {value.step} of key {value.name!r} is not complete after {self.deadline:g} s; missing {missing}"
         return why, " equally often; a longer wait is deadline="
 
@@ -241,7 +241,7 @@ class Waiting:
             raise PeerError(f"{self._names(gone())} left before {name}", where=self.where)
 
     def together(self, name: str, body: Any) -> dict[int, Any]:
-        """What every member says when it calls this with the same name; waits for all of them."""
+        """Exchange a body with every member that calls this with the same name; return the bodies of the others."""
         with self._lock:
             self._check()
             self.mesh.note(self._others(), {"is": "together", "name": name, "body": body})

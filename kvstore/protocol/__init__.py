@@ -1,1 +1,1 @@
-"""Machines without I/O: events in, instructions out (decision 6)."""
+"""State machines without I/O: events in, instructions out (decision 6)."""

@@ -1,4 +1,4 @@
-"""The machine of one who speaks to servers (an agent, or a worker): what is outstanding where, and what goes next.
+"""State machine of a client of the servers (an agent, or a worker): outstanding requests, and the next message to each.
 
 A key lies on one server or is split over all (`keys.place`); the machine alone knows. Offsets in its instructions are
 those of the whole array. Operations on one key follow each other; those on several keys run at a time, those of higher
@@ -38,8 +38,7 @@ class Lost(NamedTuple):
 
 
 class Declare(NamedTuple):
-    """A key is to be declared; ends with `Finish` when the initial value has been received (or, from the first rank,
-    taken).
+    """Declare a key; ends with `Finish` when the initial value has been received (or, from the first rank, taken).
 
     `step` is for a worker that goes on after a restart with its own state: the pushes whose answers it has had. It
     receives no value then, and pushes what was under way again. With None it counts from where the servers are, from 0
@@ -85,8 +84,8 @@ class Heard(NamedTuple):
 
 
 class Came(NamedTuple):
-    """A Value of a server has come with its payload: `Heard` and `Received` at once. The payload is brought to where
-    `Receive` says before what follows it is done."""
+    """A Value of a server has arrived with its payload: `Heard` and `Received` at once. The payload is copied to the
+    place that `Receive` gives before any later instruction is carried out."""
 
     server: int
     message: Value
@@ -118,8 +117,8 @@ class Tell(NamedTuple):
 
 
 class Transmit(NamedTuple):
-    """Send this message and the bytes [lo, hi) of what is pushed to the key; then say `Sent`. There is never more than
-    one per server under way."""
+    """Send this message with the bytes [lo, hi) of the key's pushed array, then report `Sent`. At most one per server
+    is in flight."""
 
     server: int
     message: Push
@@ -130,7 +129,7 @@ class Transmit(NamedTuple):
 
 class Receive(NamedTuple):
     """Read the payload of the `Value` just heard (which is not empty) into the bytes [lo, hi) of the key's array; then
-    say `Received`.
+    report `Received`.
 
     It may be the memory of what is pushed: bytes that are answered have been counted, and are not read again.
     """
@@ -150,7 +149,7 @@ class Finish(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A request has ended: what the servers said, by server."""
+    """A request has ended, with the answer of each server."""
 
     number: int
     messages: tuple[Message, ...]
@@ -158,7 +157,7 @@ class Answered(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """Nothing can go on; every operation under way, and every later one, has ended with this error."""
+    """The store has failed; every operation in flight, and every later one, ends with this error."""
 
     error: MezzoError
 
@@ -168,7 +167,7 @@ Instruction = Tell | Transmit | Receive | Finish | Answered | Fail
 
 @dataclass(slots=True)
 class _Part:
-    """The part of a key that one server holds, and how far the present operation has got there."""
+    """The part of a key that one server holds, and the progress of the current operation there."""
 
     name: str
     server: int
@@ -194,7 +193,7 @@ class _Part:
 
 @dataclass(slots=True)
 class _Key:
-    """One key: its parts by server, and operations in the order of their calls; the first is under way."""
+    """One key: its parts by server, and operations in the order of their calls; the first is in flight."""
 
     declare: Declare
     parts: dict[int, _Part]
@@ -215,7 +214,7 @@ class _Request:
 
 @dataclass(slots=True)
 class _Server:
-    """One server: what it has to answer in order, what is to be sent to it."""
+    """One server: the answers it owes, in order, and the messages to send to it."""
 
     number: int
     connected: bool = False
@@ -283,7 +282,7 @@ class Client:
         }
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
-        """What to do about what happened."""
+        """Return the instructions for an event."""
         if self._failure is None:
             try:
                 return tuple(self._handlers[event.__class__](event))

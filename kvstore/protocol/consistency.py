@@ -1,4 +1,4 @@
-"""When a push is applied, and when one who pushed may go on.
+"""Consistency models: when a push is applied, and when its sender may go on.
 
 | | a push is applied | a rank that pushed step n is answered |
 |---|---|---|
@@ -26,7 +26,7 @@ class Sequential:
     sums: ClassVar[bool] = True
 
     def may_go(self, clock: int, slowest: int) -> bool:
-        """Whether a rank at `clock` may be answered while the slowest rank is at `slowest`."""
+        """True if a rank at `clock` may be answered while the slowest rank is at `slowest`."""
         return slowest >= clock
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Sequential:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """Nobody is answered while it is more than `staleness` pushes ahead of the slowest rank."""
+    """Bounded staleness: no rank is answered while it is more than `staleness` pushes ahead of the slowest."""
 
     staleness: int
     sums: ClassVar[bool] = False
@@ -49,7 +49,7 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True)
 class Eventual:
-    """Nobody waits for anybody; every push counts once."""
+    """Eventual consistency: no rank waits for another; every push counts once."""
 
     sums: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""The first words on every connection between processes of a job: both ends prove that they know its key.
+"""The handshake on every connection between processes of a job: both ends prove that they know its key.
 
 Every message has SIZE bytes: magic, version, kind, side, whether its sender has a key, and 32 bytes that are a fresh
 nonce or a proof. The *caller* is who has connected, the *listener* who has accepted:
@@ -39,19 +39,19 @@ SAME_KEY = "give every process of the job the same secret as MEZZO_JOB_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The connection is there."""
+    """The connection is established."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeReceived:
-    """Bytes have come, at most `wanted`."""
+    """Bytes have arrived, at most `wanted`."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """Nothing more will come: the connection is closed, or time is up."""
+    """Nothing more will arrive: the connection is closed, or time is up."""
 
     reason: str
 
@@ -68,12 +68,12 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The other end belongs to the job: what it says next may be read."""
+    """The other end belongs to the job: its messages may be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeRefuse:
-    """Close the connection, when what was said before has left: it is no member of the job."""
+    """Close the connection once all earlier data is sent: the other end is no member of the job."""
 
     reason: str
     hint: str = ""
@@ -109,11 +109,11 @@ class Handshake:
 
     @property
     def wanted(self) -> int:
-        """How many bytes may be read now."""
+        """Number of bytes that may be read now."""
         return 0 if self.over else SIZE - len(self._got)
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
-        """What to do about what happened."""
+        """Return the instructions for an event."""
         if self.over:
             return ()
         match event:
@@ -174,7 +174,7 @@ class Handshake:
         return Say(_LAYOUT.pack(MAGIC, VERSION, kind, _SIDES.index(self._side), bool(self._key), body))
 
     def _proof(self, side: Side) -> bytes:
-        """What this side of the connection has to show."""
+        """Return the proof that this side of the connection has to present."""
         nonces = (self._nonce, self._theirs) if self._side == "caller" else (self._theirs, self._nonce)
         said = (b"MEZZO_JOB_KEY", bytes((VERSION,)), side.encode(), *nonces, self._service.encode())
         return hmac.digest(self._key, b"".join(len(part).to_bytes(4, "little") + part for part in said), "sha256")

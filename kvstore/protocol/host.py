@@ -1,4 +1,4 @@
-"""The machine of level 1: when the members of one host may reduce a value, and when it is final.
+"""State machine of level 1: when the members of one host may reduce a value, and when it is final.
 
 Every member has an operand of each round of a key; the reducers of a key each sum their part over all members. A member
 tells the reducers when its operand is ready, and a reducer tells when its part is done: to everybody or, with a level
@@ -39,7 +39,7 @@ class HostDone(NamedTuple):
 
 
 class Final(NamedTuple):
-    """The lifter has put the value of all hosts in the place of the sum."""
+    """The lifter has replaced the sum by the value of all hosts."""
 
     member: int
     key: int
@@ -47,7 +47,7 @@ class Final(NamedTuple):
 
 
 class Hopeless(NamedTuple):
-    """A reducer knows that this round will never be complete, since `gone` (members as bits) have left."""
+    """A reducer knows that this round will never complete, since `gone` (members as bits) have left."""
 
     member: int
     key: int
@@ -56,7 +56,7 @@ class Hopeless(NamedTuple):
 
 
 class HostLeft(NamedTuple):
-    """This member has closed its store in good order, after all its rounds: it takes part in no further one."""
+    """This member has closed its store in good order, after all its rounds; it takes part in no further one."""
 
     member: int
 
@@ -75,14 +75,14 @@ class HostTell(NamedTuple):
 
 
 class HostReduce(NamedTuple):
-    """Sum this member's part of the operands; then say Done."""
+    """Sum this member's part of the operands, then report HostDone."""
 
     key: int
     step: int
 
 
 class Lift(NamedTuple):
-    """Take the sum to the level above; then say Final."""
+    """Take the sum to the level above, then report Final."""
 
     key: int
     step: int
@@ -96,7 +96,7 @@ class Complete(NamedTuple):
 
 
 class HostFail(NamedTuple):
-    """The round that this member has begun will never be complete, since these members have left."""
+    """The round that this member has begun will never complete, since these members have left."""
 
     key: int
     step: int
@@ -111,7 +111,7 @@ Instruction = HostTell | HostReduce | Lift | Complete | HostFail
 
 @dataclass(slots=True)
 class _HostKey:
-    """The round under way (from 1), and who has said what about it; sets of members are bits."""
+    """The round in progress (from 1), and which members have reported what; sets of members are bits."""
 
     reducers: int
     lifter: int  # -1: none
@@ -131,7 +131,7 @@ class _HostKey:
 
 
 class Host:
-    """What one member knows. Members 0 to `members` - 1 have operands; `me` may be one more, which only lifts.
+    """State of one member. Members 0 to `members` - 1 have operands; `me` may be one more, which only lifts.
 
     >>> host = Host(0, 2)
     >>> host.declare(7, reducers=[0, 1])
@@ -170,7 +170,8 @@ class Host:
         return _numbers(needed & ~at.ready & self._all or needed)
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
-        """What to do now. Raises MezzoError for what no member says in good order; nothing has changed then."""
+        """Return the instructions for an event. Raises MezzoError, with the state unchanged, for an event that breaks
+        the protocol."""
         if isinstance(event, HostLeft):
             self._left |= 1 << event.member
             return tuple(made for key, at in self._keys.items() for made in self._doubt(at, key))
@@ -236,7 +237,7 @@ class Host:
         return (made, *self._doubt(at, key)) if self._left or at.doomed else (made,)
 
     def _needed(self, at: _HostKey) -> int:
-        """Who must still say something, as bits."""
+        """Return the members that must still report, as bits."""
         needed = self._all & ~at.ready if at.reducers & self._mine else 0
         if at.lifter in (-1, self.me):
             needed |= at.reducers & ~at.done

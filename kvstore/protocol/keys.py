@@ -1,4 +1,4 @@
-"""What a server knows of its keys before a byte of them arrives, and which server holds which bytes of a key."""
+"""The keys of a server: shapes and types known before any data arrives, and the split of each key over servers."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Shard:
 
     @property
     def whole(self) -> bool:
-        """Whether it is all of the array."""
+        """True if the shard is the whole array."""
         return self.nbytes == math.prod(self.shape) * element(self.dtype).itemsize
 
     @classmethod
     def of(cls, init: Init) -> Shard:
-        """What an Init declares; ShapeError or InputError if that is nothing that can be.
+        """Return the shard that an Init declares. Raises ShapeError or InputError if there can be no such shard.
 
         >>> Shard.of(Init("w", "float32", (4, 4), 0, 64)).whole
         True
@@ -161,8 +161,8 @@ def place(name: str, dtype: str, shape: tuple[int, ...], servers: int, split: in
 
 
 def slices(rows: Array, width: int, shard: Shard) -> Iterator[tuple[Array, int, int]]:
-    """What a shard holds of these rows (int64) of `width` bytes: groups of places in `rows`, and the bytes [lo, hi) of
-    each of those rows. A group, and the list of its places, fit into a frame.
+    """Yield the parts of these rows (int64) of `width` bytes that a shard holds: groups of indices into `rows`, and the
+    bytes [lo, hi) of each of those rows. A group, and its list of indices, fit into a frame.
 
     >>> for which, lo, hi in slices(np.array([3, 0, 1, 0]), 8, Shard("w", "float32", (4, 2), 0, 12)):
     ...     print(which, lo, hi)

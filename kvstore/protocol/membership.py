@@ -1,4 +1,4 @@
-"""The scheduler's machine: who takes part, with which rank, where; barriers; who is missing, and who died.
+"""The scheduler's state machine: members with their ranks and addresses, barriers, and missing or dead processes.
 
 Events name a connection by a number of the driver's own (`peer`). Workers and servers say `Hello`; when as many as were
 declared are there, all get their `Welcome`. A worker or server without a hint (`Hello.rank`) gets the lowest free rank:
@@ -33,7 +33,7 @@ from .messages import (
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A message has come: Hello, Barrier, Heartbeat, Failed, Stats or Bye."""
+    """A message has arrived: Hello, Barrier, Heartbeat, Failed, Stats or Bye."""
 
     peer: int
     message: Message
@@ -41,7 +41,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A connection is closed; without a Bye before, its process is dead."""
+    """A connection is closed; without an earlier Bye, its process is dead."""
 
     peer: int
     reason: str = "its connection was closed"
@@ -74,14 +74,14 @@ class MemberTell:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the connection when what was sent before has left."""
+    """Close the connection once all earlier messages are sent."""
 
     peer: int
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The job has ended, well or with the first failure; everybody has been told."""
+    """The job has ended, well or with the first failure; every process has been told."""
 
     failure: Failed | None = None
 
@@ -106,7 +106,7 @@ class _Member:
 
 
 class Membership:
-    """The machine of the scheduler, for a job of so many workers and servers.
+    """State machine of the scheduler, for a job of a given number of workers and servers.
 
     `deadline`: seconds for all to come, and for a barrier. `timeout`: seconds of silence after which a process that has
     sent a heartbeat before is taken for dead (0: never; a closed connection always is).
@@ -135,7 +135,7 @@ class Membership:
         self._ended = False
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
-        """What to do about what happened."""
+        """Return the instructions for an event."""
         if self._ended:
             return ()
         match event:
@@ -243,7 +243,7 @@ class Membership:
         return [MemberTell(peer, replace(job, rank=member.rank))]
 
     def _missing(self) -> Failed:
-        """What to say when not all have come in time."""
+        """Return the failure message when not all processes have joined in time."""
         parts, ranks = [], list[int]()
         for role, most in self._declared.items():
             here = [member for _, member in self._role(role)]

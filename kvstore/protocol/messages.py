@@ -1,4 +1,4 @@
-"""What processes of a job say to each other, as frozen dataclasses that print; `wire.py` makes bytes of them.
+"""Messages between processes of a job, as frozen dataclasses that print; `wire.py` makes bytes of them.
 
 Two kinds of traffic. *Control* is small and has metadata: Hello, Init, Barrier... A request is answered by a message of
 its own kind (an `Init` by an `Init` with the key filled in, a `Barrier` by a `Barrier`), or by `Refused`. *Data* is
@@ -38,8 +38,8 @@ def named(ranks: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First on every connection. To the scheduler: asks for a rank (`rank` is a hint, or NOBODY). To a server: says who
-    this is. The `incarnation` grows when a process is started again in another's place."""
+    """First message on every connection. To the scheduler: asks for a rank (`rank` is a hint, or NOBODY). To a server:
+    identifies the sender. The `incarnation` grows when a process is restarted in another's place."""
 
     role: Role
     host: str
@@ -81,8 +81,8 @@ class Init:
 
 
 class Push(NamedTuple):
-    """The payload is bytes [offset, offset + length) of what this rank adds to the round `step`. `pull` asks for the
-    value after it; else the answer is `Done`."""
+    """The payload is bytes [offset, offset + length) of this rank's contribution to the round `step`. `pull` asks for
+    the value after it; else the answer is `Done`."""
 
     key: int
     step: int
@@ -112,7 +112,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The push `step` has been counted, for one who did not ask for the value."""
+    """The push `step` has been counted; the answer to a push that did not ask for the value."""
 
     key: int
     step: int
@@ -121,7 +121,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class SetOptimizer:
-    """What rounds that open from now on do to values: an optimizer by its registered name, and its scalars."""
+    """Sets the optimizer for rounds that open from now on: its registered name, and its scalars."""
 
     name: str
     scalars: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
@@ -130,8 +130,8 @@ class SetOptimizer:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Optimizer states of a shard. Without a payload: asks for them. With one: here they are (an answer, or states to
-    be loaded): the bytes [offset, offset + length) of all `arrays` (name, dtype, shape) one after the other."""
+    """Optimizer states of a shard. Without a payload: a request for them. With one: the states (an answer, or states to
+    be loaded), as the bytes [offset, offset + length) of all `arrays` (name, dtype, shape) one after the other."""
 
     key: int
     rank: int
@@ -141,8 +141,8 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Asks for some bytes of a value as it is now: the payload is where each slice of `width` bytes begins (int64,
-    bytes of the shard). The answer has their bytes, one slice after the other, in one frame."""
+    """Asks for parts of the current value: the payload has the start of each slice of `width` bytes (int64, bytes of
+    the shard). The answer has their bytes, one slice after the other, in one frame."""
 
     key: int
     rank: int
@@ -151,7 +151,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Answered when every worker has said it with this name."""
+    """A barrier; answered when every worker has sent one with this name."""
 
     name: str
     rank: int
@@ -159,7 +159,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class ServerStats:
-    """Asks for, or tells, what a process has counted: rounds, pushes, "staleness 2"..."""
+    """Asks for, or reports, the counters of a process: rounds, pushes, "staleness 2"..."""
 
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
 
@@ -177,7 +177,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The job has failed, and because of whom."""
+    """The job has failed, because of these ranks."""
 
     ranks: tuple[int, ...]
     reason: str
@@ -186,12 +186,12 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Still here."""
+    """Sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """This rank leaves, in good order where `code` is 0; nothing of it follows."""
+    """This rank leaves, in good order if `code` is 0; none of its messages follow."""
 
     rank: int
     code: int = 0

@@ -1,4 +1,4 @@
-"""One key on its server: what has arrived of whom, what is in the sum, what is applied, who waits for it."""
+"""One key on its server: data received from each rank, the sum, the applied part, and the ranks that wait for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Refusal(Exception):
 
 @dataclass(slots=True)
 class KeyStream:
-    """What a rank is sending, be it new or a repetition."""
+    """State of the push that a rank is sending, be it new or a repetition."""
 
     step: int
     session: int  # the connection
@@ -40,7 +40,7 @@ class KeyStream:
 
 @dataclass(slots=True)
 class KeyPushed:
-    """The newest push of one rank, over however many connections it has come."""
+    """The newest push of one rank, over any number of connections."""
 
     step: int
     into: Into
@@ -51,7 +51,7 @@ class KeyPushed:
 
 @dataclass(slots=True)
 class Wait:
-    """Somebody who waits for an answer."""
+    """A rank that waits for an answer."""
 
     step: int
     lane: int
@@ -62,7 +62,7 @@ class Wait:
 
 @dataclass(slots=True)
 class Round:
-    """The round that is open."""
+    """The open round."""
 
     step: int
     ranks: list[int]
@@ -73,7 +73,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """What rounds that open now do."""
+    """The rule of rounds that open now."""
 
     consistency: Consistency
     update: bool = False
@@ -143,7 +143,7 @@ class OneKey:
         return [ServerReceive(rank, e.key, step, 0, hi, into), *self.progress(rank, rule)]
 
     def _check(self, e: Opened, stream: KeyStream | None, session: int) -> None:
-        """Whether a push may begin, be it new or a repetition. Raises Refusal."""
+        """Check that a push may begin, be it new or a repetition. Raises Refusal."""
         if stream and stream.session == session and e.step <= stream.step:
             raise Refusal(f"rank {e.rank} pushed step {stream.step} already, and now step {e.step}")
         if e.rank in self.waits:
@@ -166,7 +166,7 @@ class OneKey:
         return self.streams[e.rank]
 
     def _target(self, e: Opened | s.Pushed, rule: KeyRule) -> Into:
-        """Where a new push goes; opens a round if need be."""
+        """Return the target of a new push; open a round if need be. Raises Refusal for a wrong step."""
         if self.version < 0:
             if e.step or e.rank != min(self.clocks):
                 raise Refusal(f"rank {e.rank} pushed step {e.step}, but there is no initial value yet")
@@ -187,7 +187,7 @@ class OneKey:
         return "sum" if e.rank == self.round.ranks[0] else "staging"
 
     def _received(self, e: Opened) -> ServerReceive:
-        """What to do with the payload of a frame."""
+        """Return the instruction for the payload of a frame."""
         push, at = self.pushes.get(e.rank), self.round
         if push is None or push.step != e.step or e.hi <= push.arrived:
             return ServerReceive(e.rank, e.key, e.step, e.lo, e.hi, "nothing", keep=e.hi)
@@ -224,7 +224,7 @@ class OneKey:
         return self.progress(e.rank, rule)
 
     def progress(self, rank: int, rule: KeyRule) -> list[Instruction]:
-        """What became possible by bytes of this rank."""
+        """Return the instructions that new bytes of this rank make possible."""
         self.stirred = True
         push, made = self.pushes[rank], list[Instruction]()
         complete = push.arrived == self.nbytes
@@ -300,7 +300,7 @@ class OneKey:
     # ----------------------------------------------------------------------------------------------------- answers
 
     def answers(self, rule: KeyRule) -> list[Instruction]:
-        """What can be answered now, by rank."""
+        """Return the answers that can be sent now, by rank."""
         made, key = list[Instruction](), self.declared.key
         slowest = min(self.clocks.values(), default=0)
         for rank in sorted(self.waits):
@@ -321,7 +321,8 @@ class OneKey:
         return made
 
     def _ready(self, rank: int, wait: Wait, slowest: int, rule: KeyRule) -> int:
-        """How many bytes may be sent to somebody who waits; -1 where not even none."""
+        """Return the number of bytes of the value that may be sent to a waiting rank; -1 if it may not be answered at
+        all."""
         if self.version < 0:
             push = self.pushes.get(min(self.clocks))
             return (push.arrived if push else 0) or -1
@@ -351,7 +352,7 @@ class OneKey:
                 self.pushes[rank].early = 0
 
     def unfinished(self, rank: int) -> bool:
-        """Whether a push of this rank has come in part."""
+        """True if a push of this rank has arrived in part."""
         push = self.pushes.get(rank)
         return push is not None and push.arrived < self.nbytes
 

@@ -1,4 +1,4 @@
-"""A server's machine: which bytes go where, what is added to what, when a value is final and who may have it.
+"""A server's state machine: where bytes go, what is summed, and when a value is final and may be sent.
 
 `Rounds.handle(event)` takes what happened and returns what to do now, in this order. The machine holds no bytes. Its
 driver has, per key, the *value* and the *sum* of the round that is open, and per (rank, key) *staging* memory while a
@@ -58,7 +58,7 @@ class _Session:
 
 
 class Rounds:
-    """The machine of one server. `ranks` take part from the start, whether they have joined yet or not.
+    """State machine of one server. `ranks` take part from the start, whether they have joined yet or not.
 
     `deadline`: seconds without progress after which a wait is a failure that names the missing ranks. `grace`: seconds
     for which a lost rank may come back; with 0 a lost connection is a failure at once.
@@ -109,7 +109,7 @@ class Rounds:
         }
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
-        """What to do about what happened."""
+        """Return the instructions for an event."""
         if self._failure:
             return ()
         made = tuple(self._handlers[event.__class__](event))

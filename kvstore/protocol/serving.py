@@ -1,4 +1,4 @@
-"""What happens to a server, and what it does: the words of the machine in `rounds.py`.
+"""Events and instructions of a server, the vocabulary of the machine in `rounds.py`.
 
 Named tuples rather than frozen dataclasses, since a small push is a dozen of them and a third of a microsecond each.
 """
@@ -13,8 +13,8 @@ from .messages import NOBODY
 
 
 class KeyDeclared(NamedTuple):
-    """A key has been admitted (again, perhaps, by a further rank). `step` is the round that its value is of, where the
-    value was restored; -1 where the first rank will push it as step 0."""
+    """A key has been admitted (perhaps again, by a further rank). `step` is the round of its value if that was
+    restored, and -1 if the first rank will push the value as step 0."""
 
     key: int
     nbytes: int
@@ -26,7 +26,7 @@ class KeyDeclared(NamedTuple):
 
 
 class Configured(NamedTuple):
-    """Rounds that open from now on run another optimizer than before; whether it works element by element.
+    """Rounds that open from now on run another optimizer than before; it may or may not work element by element.
 
     Not for a `SetOptimizer` that equals the present one, which every rank but the first one sends.
     """
@@ -37,7 +37,7 @@ class Configured(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """A connection of this rank is open, for the first time or again; of one that it replaces no `Left` follows."""
+    """A connection of this rank is open, for the first time or again; no `Left` follows for the one it replaces."""
 
     rank: int
     incarnation: int = 0
@@ -66,7 +66,7 @@ class Opened(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """Of this push all bytes below `upto` are in memory (where `Receive` said)."""
+    """All bytes of this push below `upto` are in memory (in the place that `Receive` gave)."""
 
     rank: int
     key: int
@@ -75,8 +75,8 @@ class Arrived(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """A `Push` of the bytes [0, hi) has come with its payload: `Opened` and `Arrived` at once. The payload is brought
-    to where `Receive` says before what follows it is done."""
+    """A `Push` of the bytes [0, hi) has arrived with its payload: `Opened` and `Arrived` at once. The payload is copied
+    to the place that `Receive` gives before any later instruction is carried out."""
 
     rank: int
     key: int
@@ -107,7 +107,7 @@ Event = KeyDeclared | Configured | Joined | Left | Opened | Arrived | Pushed | A
 
 
 class ServerReceive(NamedTuple):
-    """Read the payload [lo, hi) that `Opened` announced, and tell of it with `Arrived` (chunk by chunk, or at its end).
+    """Read the payload [lo, hi) that `Opened` announced, and report it with `Arrived` (chunk by chunk, or at its end).
 
     Bytes below `keep` are in memory already: read and drop them. `early`: nothing can be done with the bytes before
     ranks that come first have sent theirs; they may stay in the kernel's buffers until `Due`, or until there is nothing
@@ -133,8 +133,8 @@ class Due(NamedTuple):
 
 
 class Add(NamedTuple):
-    """Add the staged bytes [lo, hi) of this rank to the sum; where it is `first`, they are the sum so far. The staging
-    memory of these bytes is free afterwards."""
+    """Add the staged bytes [lo, hi) of this rank to the sum; the `first` ones replace it. The staging memory of these
+    bytes is free afterwards."""
 
     key: int
     step: int
@@ -145,7 +145,7 @@ class Add(NamedTuple):
 
 
 class Apply(NamedTuple):
-    """Make the bytes [lo, hi) of the value those of `step`.
+    """Update the bytes [lo, hi) of the value to `step`.
 
     What is applied is the sum, or the staged push of `rank` (free afterwards). `assign`: it becomes the value; `add`:
     it is added to it; `update`: it is the gradient of one step of the optimizer, the `step`-th of this key. With
@@ -184,7 +184,7 @@ class Acknowledge(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """Send `Refused`. The connection goes on; a payload that was announced is received into nothing."""
+    """Send `Refused`. The connection goes on; an announced payload is read and discarded."""
 
     rank: int
     key: int

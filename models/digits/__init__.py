@@ -1,4 +1,4 @@
-"""Handwritten digits: a small convolutional network, and the real images that it never saw.
+"""Handwritten digits: a small convolutional network, and real images that it was not trained on.
 
 The images are the test part of Optical Recognition of Handwritten Digits (E. Alpaydin and C. Kaynak, UCI Machine
 Learning Repository, https://doi.org/10.24432/C50P49, CC BY 4.0), as scikit-learn carries them: 8 x 8 pixels, 0 to 16.
@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digits:
-    """Images that the network was not trained on, what they show, and what PyTorch answered."""
+    """Images that the network was not trained on, their labels, and PyTorch's answers."""
 
     images: NDArray[np.uint8]  # [360, 1, 8, 8], 0 to 16
     labels: NDArray[np.uint8]  # [360], 0 to 9
