@@ -1,4 +1,5 @@
-"""What an operator means: one record per operator, and the types they speak. Imports nothing of ours."""
+"""Operators: one record per operator, which defines its meaning, and the types that records use. Imports nothing of
+ours."""
 
 from .errors import MezzoError
 from .op import OPS, OPSETS, Body, Builder, Context, Held, Op, Param, Sample, Subgraph, op, pointwise

@@ -1,4 +1,4 @@
-"""Limits on what a model may ask for, checked before the memory or the time is taken."""
+"""Limits on the resources of a model, checked before memory or time is spent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .errors import BudgetError
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much a model may take. Every limit raises BudgetError, which names the value, the limit and this field.
+    """Limits on a model. Exceeding one raises BudgetError, which names the value, the limit and this field.
 
     >>> Budget(nesting=2).check("nesting", 3, "subgraphs inside subgraphs", where="m.onnx")
     Traceback (most recent call last):

@@ -80,7 +80,7 @@ def _first(name: str, make: Callable[[Any], Any]) -> Any:
 
 
 class _Signature:
-    """What `inspect.signature` and editors ask a class for, before its method is compiled."""
+    """The `__signature__` of a class for `inspect.signature` and editors, before its method is compiled."""
 
     def __get__(self, instance: object, cls: Any) -> Any:
         if "__dataclass_fields__" not in vars(cls):  # a subclass that is no data class has a method of its own

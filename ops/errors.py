@@ -1,20 +1,20 @@
-"""Every error a user can meet.
+"""Errors of this package.
 
 MezzoError
 ├── ModelError            the file is wrong, or cannot be read
-│   └── UnsupportedModel  the file is right, and asks for what is not carried
+│   └── UnsupportedModel  the file is valid, and needs what is not supported
 ├── ShapeError            operands do not fit an operator (types, ranks, sizes, attributes)
 ├── InputError            feeds do not fit the model's signature
-│   └── ArgumentError     what a call of ONNX Runtime's would refuse too, or would be ignored here
-├── BudgetError           a limit would be passed; raised before the memory or time is taken
+│   └── ArgumentError     ONNX Runtime would refuse the argument too, or it would be ignored here
+├── BudgetError           a limit would be exceeded; raised before the memory or time is taken
 ├── ExecutionError        a step failed while it ran
 ├── DeadlineError         a wait or a run passed its deadline
 ├── Cancelled             the caller ended a run
 ├── ForkedProcess         used in a child forked from a process that had run a program
 ├── MissingPackage        an optional package is absent; the hint is the line that installs it
-├── WireError             what another process sent cannot be right
+├── WireError             a message of another process is malformed
 ├── PeerError             another process of the job is gone, or has failed
-└── PlanError             a graph or a plan breaks its own promise: our bug
+└── PlanError             a graph or a plan fails its own check: our bug
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ModelError(MezzoError):
 
 
 class UnsupportedModel(ModelError):
-    """The model is valid, and needs an operator, opset or feature that is not carried."""
+    """The model is valid, and needs an operator, opset or feature that is not supported."""
 
 
 class ShapeError(MezzoError):
@@ -69,16 +69,16 @@ class ShapeError(MezzoError):
 
 
 class InputError(MezzoError):
-    """What was fed does not fit the model's inputs."""
+    """The feeds or arguments do not fit the model's inputs or the call."""
 
 
 class ArgumentError(InputError, ValueError, RuntimeError):
-    """What is given to a call that ONNX Runtime has too is wrong, or would be ignored. It is also what ONNX Runtime
-    raises there: ValueError for what is written wrongly, RuntimeError for names that it does not know."""
+    """An argument of a call that ONNX Runtime has too is wrong, or would be ignored. As in ONNX Runtime, it is a
+    ValueError (for malformed values) and a RuntimeError (for unknown names)."""
 
 
 class BudgetError(MezzoError):
-    """A limit on elements, bytes, nesting or steps would be passed."""
+    """A limit on elements, bytes, nesting or steps would be exceeded."""
 
 
 class ExecutionError(MezzoError):
@@ -102,7 +102,7 @@ class MissingPackage(MezzoError):
 
 
 class WireError(MezzoError):
-    """What another process sent is malformed, or contradicts what was agreed."""
+    """A message of another process is malformed, or breaks the protocol."""
 
 
 class PeerError(MezzoError):

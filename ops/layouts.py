@@ -63,7 +63,7 @@ def nbytes(layout: str, sizes: Sequence[int], itemsize: int) -> int:
 
 
 def is_permutation(layout: str) -> bool:
-    """Whether elements lie apart by constant strides, without padding."""
+    """True if a layout is a permutation of the dims: constant strides, without padding."""
     return layout.isalpha() and layout.islower()
 
 
@@ -79,7 +79,7 @@ def plain(layout: str, sizes: Sequence[int]) -> str:
 
 
 def alike(a: str, b: str, sizes: Sequence[int]) -> bool:
-    """Whether tensors of these sizes have the same bytes in both layouts, since dims of size 1 do not count.
+    """True if tensors of these sizes have the same bytes in both layouts, since dims of size 1 do not count.
 
     >>> alike("acbd", "acdb", (1, 64, 7, 1)), alike("acbd", "acdb", (1, 64, 7, 7))
     (True, False)
@@ -89,7 +89,8 @@ def alike(a: str, b: str, sizes: Sequence[int]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _loops(layout: str, sizes: tuple[int, ...]) -> tuple[list[tuple[int, int]], int]:
-    """What changes from one element to the next, from outer to inner: dims and their counts; and bytes behind."""
+    """Return the loops over the elements, from outer to inner, as dims with their counts; and the extra bytes
+    behind."""
     order, blocks, extra = parse(layout or row_major(len(sizes)), len(sizes))
     inner = [math.prod(n for d, n in blocks if d == dim) for dim in range(len(sizes))]
     found: list[tuple[int, int]] = []

@@ -32,7 +32,7 @@ OPSETS: dict[str, int] = {
 
 
 class Subgraph(Protocol):
-    """A body as an operator sees it. A rule asks for result types; a reference hands it to `k.run`."""
+    """A body as an operator sees it. An inference rule calls it for result types; a reference passes it to `k.run`."""
 
     @property
     def inputs(self) -> tuple[str, ...]: ...
@@ -62,7 +62,7 @@ def _no_bodies(body: Subgraph, *args: Array) -> tuple[Array, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """`k` in a reference: what it may ask for besides its inputs.
+    """The context `k` of a reference: services besides its inputs.
 
     `xp` is the array module (NumPy or CuPy); `wanted` says which outputs the node uses; `run(body, *args)` runs a
     subgraph and returns its outputs, which stay valid until the second-next call; `key` holds the random key;
@@ -77,7 +77,8 @@ class Context:
 
 
 class Builder(Protocol):
-    """`g` in a gradient rule or a body: `g.Mul(a, b)` runs an operator on arrays, or adds a node to a graph.
+    """The builder `g` in a gradient rule or a body: `g.Mul(a, b)` runs an operator on arrays, or adds a node to a
+    graph.
 
     `wants` says which inputs need a gradient, and `captured` names the values around an operator's bodies that need
     one, which may be given wherever a value is. Rules may look at element types and ranks, never at sizes:
@@ -94,7 +95,7 @@ class Builder(Protocol):
         """A constant of rank 0 in the element type of another value."""
 
     def type_of(self, x: Value) -> Type:
-        """What is known of a value: its element type always."""
+        """Return the type of a value; at least its element type is known."""
 
     def rank_of(self, x: Value) -> int:
         """The rank of a tensor; ShapeError where it is not known."""
@@ -122,8 +123,7 @@ class Builder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """What stands for a node while training: an operator with the same outputs and further ones, which the gradient
-    reads. The first outputs are those of the node."""
+    """The training form of a node: an operator with the same outputs first, and further ones for the gradient."""
 
     op: str
     attrs: Mapping[str, Any]
@@ -147,8 +147,8 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A host object as a sample's input: a list, a dict, or None for an empty optional; and its type, of which an
-    empty one says nothing itself."""
+    """A host object as a sample's input: a list, a dict, or None for an empty optional; and its type, which an empty
+    one does not tell by itself."""
 
     value: Any
     type: Type
@@ -157,7 +157,7 @@ class Held:
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One worked example, run by every test. Each input is a type (filled at random), an array, a host object, or None
-    (absent); `outputs` counts the outputs asked for."""
+    (absent); `outputs` is the number of requested outputs."""
 
     inputs: Sequence[Tensor | np.ndarray[Any, Any] | np.generic | Held | None]
     attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -182,7 +182,7 @@ REQUIRED, KEYWORD = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
 
 @dataclass(slots=True)
 class Op:
-    """Everything that is true of one operator, whatever runs it.
+    """The record of one operator: every fact about it that does not depend on a runtime.
 
     `since` is the opset of the ONNX schema it implements. `attrs` maps attribute names to defaults (REQUIRED where
     there is none). `tree` is the scalar expression of a pointwise operator. `deterministic` is False for operators
@@ -228,14 +228,14 @@ class Op:
         return rule
 
     def results(self, operands: Sequence[Any], attrs: Mapping[str, Any]) -> int:
-        """How many outputs a call asks for that does not say it: all that are always there; of one that divides its
-        operand (Split) as many as `num_outputs` says, or its list of sizes has."""
+        """Return the default number of outputs of a call: all required ones; for an operator that divides its operand
+        (Split), `num_outputs` or the length of the list of sizes."""
         if "num_outputs" in self.attrs:
             return int(attrs.get("num_outputs") or (np.size(operands[1]) if len(operands) > 1 else 1))
         return max(sum(not (p.optional or p.variadic) for p in self.outputs), 1)
 
     def derives(self, types: Sequence[Type | None]) -> bool:
-        """Whether there is a gradient rule, and it holds for inputs of these types."""
+        """True if there is a gradient rule, and it holds for inputs of these types."""
         return self.grad_rule is not None and (
             self.name in STRAIGHT or self.name in HOLOMORPHIC or not any(map(is_complex, types))
         )

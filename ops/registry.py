@@ -1,5 +1,5 @@
-"""Which module defines which operators. A module is imported when one of its operators is first asked for: a program
-needs some ten of three hundred, and a start is a third shorter.
+"""Index of operators by module. A module is imported on the first use of one of its operators: a program needs some ten
+of three hundred, and a start is a third shorter.
 
 Rules of gradients and standard forms may stand in a module beside the operator's own. Whoever asks for them loads all
 modules first (`Operators.load`), as does whoever goes through all operators.

@@ -1,4 +1,4 @@
-"""What is known of a value before it exists: its element type, its dims, and perhaps its elements."""
+"""Types: the element type of a value, its dims, and its elements where known."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class DType(Enum):
 
     @property
     def narrow(self) -> bool:
-        """Whether sums of this element type are taken in float32: floats of 16 bits and less."""
+        """True if sums of this element type are taken in float32: floats of 16 bits and less."""
         return self.floating and self.bits <= 16
 
     @property
@@ -141,7 +141,7 @@ Dim = int | str | None  # a size, a name, or not known yet
 
 
 class UnknownRank(Exception):
-    """Raised inside inference rules by `Tensor.shape`; inference answers it with an unknown rank."""
+    """Raised inside inference rules by `Tensor.shape`; inference then returns an unknown rank."""
 
 
 @lru_cache(maxsize=4096)
@@ -153,7 +153,7 @@ def _product(dims: tuple[Dim, ...]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor's type. `dims` is None when not even the rank is known; `value` holds the elements where known.
+    """A tensor's type. `dims` is None if even the rank is unknown; `value` holds the elements if they are known.
 
     `value` is knowledge, not identity: two types with the same dtype and dims are equal. `layout` tells how the
     elements lie in memory (see layouts.py); only programs have types that are not row-major.
@@ -186,7 +186,7 @@ class Tensor:
 
     @property
     def static(self) -> bool:
-        """Whether every dim is a size (and the elements can live in an arena)."""
+        """True if every dim is a size (and the elements can live in an arena)."""
         return self.dims is not None and _product(self.dims) is not None and self.dtype is not DType.STRING
 
     @property
@@ -284,7 +284,7 @@ def type_of(value: Any, *, known: bool = False) -> Type:
 
 
 def differentiable(type: Type) -> bool:
-    """Whether values of a type have gradients: floats, complex numbers, and lists of them."""
+    """True if values of a type have gradients: floats, complex numbers, and lists of them."""
     if isinstance(type, Sequence | Optional):
         return differentiable(type.element)
     return isinstance(type, Tensor) and (type.dtype.floating or type.dtype in _COMPLEX)

@@ -128,7 +128,7 @@ def _attend(xp: Any, q: Array, k: Array, v: Array, bias: Array | None, scale: fl
 
 
 def _mask_bias(xp: Any, mask: Array, batch: int, rows: int, columns: int, filter_value: float) -> Array:
-    """What a mask, in any of its forms, adds to the products: 0, or `filter_value` where nothing is to be seen.
+    """Return the number that a mask, in any of its forms, adds to the scores: 0, or `filter_value` for hidden keys.
 
     A list gives the end of each sequence (and, if twice as long, then their starts); else nonzero means visible.
     """

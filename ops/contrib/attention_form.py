@@ -1,4 +1,4 @@
-"""Attention of com.microsoft as standard operators: what both of its operators share."""
+"""Attention of com.microsoft as standard operators: the parts that both of its operators share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST = np.finfo(np.float32).min
 
 
 def causal(xp: Any, rows: int, columns: int, past: int) -> Array:
-    """What hides later places from earlier ones; the first row sees the past and the first place.
+    """Return the bias that hides later positions from earlier ones; the first row sees the past and the first position.
 
     The last row sees everything, more keys than queries included: so ONNX Runtime has it."""
     row = xp.arange(rows)[:, None]
@@ -25,7 +25,7 @@ def causal(xp: Any, rows: int, columns: int, past: int) -> Array:
 
 
 class AttentionForm:
-    """The same as standard operators; of operands whose sizes are known."""
+    """Attention as standard operators, for operands of known sizes."""
 
     def __init__(self, g: Builder, xs: Sequence[Value | None], types: Sequence[Type | None], heads: int) -> None:
         self.g, self.heads, self.like = g, heads, xs[0]
@@ -44,7 +44,8 @@ class AttentionForm:
         return g.Transpose(whole, perm=(0, 2, 1, 3))
 
     def mask(self, i: int, batch: int, rows: int, columns: int, filter_value: float) -> Value | None:
-        """What a mask, in any of its forms, adds to the products: 0 or `filter_value`; None without one."""
+        """Return the number that a mask, in any of its forms, adds to the scores: 0 or `filter_value`; None without
+        one."""
         g, mask, sizes = self.g, self.xs[i], self.sizes[i]
         if mask is None:
             return None

@@ -43,7 +43,7 @@ def _tokens(text: str, separators: Sequence[str], tokenexp: str) -> Iterator[str
 
 
 def _between(cut: re.Pattern[str], text: str) -> Iterator[str]:
-    """What lies between the matches; unlike `re.split`, without the groups of the pattern."""
+    """Yield the text between the matches; unlike `re.split`, without the groups of the pattern."""
     last = 0
     for found in cut.finditer(text):
         if found.end() > found.start():

@@ -1,4 +1,4 @@
-"""Operators of the domain com.microsoft whose weights alone are quantised: MatMulNBits, DynamicQuantizeLSTM.
+"""Operators of the domain com.microsoft with quantised weights and float activations: MatMulNBits, DynamicQuantizeLSTM.
 
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 """

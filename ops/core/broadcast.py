@@ -1,4 +1,4 @@
-"""The derivative of broadcasting, and what gradient rules share."""
+"""The derivative of broadcasting, and helpers that gradient rules share."""
 
 from __future__ import annotations
 

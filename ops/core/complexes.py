@@ -1,6 +1,6 @@
-"""Which operators take complex numbers: those that move elements, as https://onnx.ai/onnx/operators has it in their
-types, pointwise ones, and some sums and products. Others are refused by type, before an imaginary part is lost. And
-which have derivatives there."""
+"""Operators that take complex numbers: those that move elements, as https://onnx.ai/onnx/operators has it in their
+types, pointwise ones, and some sums and products; and those with complex derivatives. Others are refused by type,
+before an imaginary part is lost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ HOLOMORPHIC = frozenset(
 
 
 def is_complex(type: Type | None) -> bool:
-    """Whether a type is that of complex numbers."""
+    """True if a type is a tensor of complex numbers."""
     return isinstance(type, Tensor) and type.dtype in COMPLEX
 
 

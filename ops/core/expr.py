@@ -128,7 +128,8 @@ class Expr:
 
 
 class Expressions:
-    """`e` in a pointwise rule: `e.exp(x)`, `e.max(a, b)`, `e.where(c, a, b)`, `e.cast(x, dtype)`, `x * 2 + 1`."""
+    """The namespace `e` in a pointwise rule: `e.exp(x)`, `e.max(a, b)`, `e.where(c, a, b)`, `e.cast(x, dtype)`, `x * 2
+    + 1`."""
 
     def make(self, kind: str, *operands: Expr | Scalar) -> Expr:
         """A primitive of PRIMITIVES over expressions; Python scalars take the element type of the others."""
@@ -180,7 +181,7 @@ def tree_of(rule: Callable[..., Expr], dtypes: Sequence[DType | None], **attrs: 
 
 
 def _rounds(tree: Expr) -> bool:
-    """Whether a tree has several steps, of which one rounds."""
+    """True if a tree has several steps, of which one rounds."""
     if not any(a.args for a in tree.args) and all(a.kind != "const" for a in tree.args):
         return False
     todo = [tree]
@@ -222,7 +223,7 @@ def evaluate(expr: Expr, xp: Any, xs: Sequence[Array]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Where an instruction reads or writes: input number `index`, a temporary, the output, or a constant."""
+    """Operand or result of an instruction: input number `index`, a temporary, the output, or a constant."""
 
     space: str  # "input" | "temp" | "out" | "const"
     index: int = 0

@@ -104,7 +104,7 @@ class Arrays:
         return self.xp.zeros([v.shape[axis] for v, axis in sizes], like.dtype)
 
     def alive(self, lengths: Array, x: Array) -> Array:
-        """Whether a step of each sequence is before its end: [steps, batch, 1]."""
+        """Return where a step of each sequence is before its end, as booleans [steps, batch, 1]."""
         return (self.xp.arange(x.shape[0])[:, None] < lengths)[:, :, None]
 
     def reverse(self, x: Array, lengths: Array | None) -> Array:

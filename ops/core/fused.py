@@ -1,4 +1,4 @@
-"""Operators that passes make of several: each has a body of the standard operators that it stands for."""
+"""Operators that passes make by fusing several: each has a body of the standard operators that it replaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many operators' rules share: axes, known elements, arithmetic on dims that may be names or unknown."""
+"""Helpers that rules of many operators share: axes, known elements, arithmetic on dims that may be names or unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..types import Array, Dim, DType, Tensor
 
 
 class NoSuchPlace(ShapeError, IndexError):
-    """An axis or an index that an array does not have: an IndexError too, as Python's protocols ask."""
+    """An axis or an index that an array does not have: also an IndexError, as Python's protocols require."""
 
 
 def axis_of(axis: int, rank: int) -> int:
@@ -66,7 +66,8 @@ def sliced(
 
 
 def length(t: Tensor) -> int | None:
-    """How many elements a list such as axes or a shape has, where known."""
+    """Return the length of a list operand, such as axes or a shape; None if unknown. Raises ShapeError for a higher
+    rank."""
     if t.dims is not None and len(t.dims) > 1:
         raise ShapeError(f"{t} should be a list")
     return t.elements
@@ -116,7 +117,7 @@ def has_rank(t: Tensor, *ranks: int) -> None:
 
 @cache
 def is_narrow(dtype: Any) -> bool:
-    """Whether sums of this element type are taken in float32: floats of 16 bits and less."""
+    """True if sums of this element type are taken in float32: floats of 16 bits and less."""
     return DType.of(dtype).narrow
 
 

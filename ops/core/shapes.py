@@ -1,4 +1,4 @@
-"""Arithmetic on shapes that are values: what gradient rules and bodies compute where sizes are not known.
+"""Arithmetic on shapes that are values: used by gradient rules and bodies where sizes are unknown.
 
 Every function works for graphs and for arrays; where sizes are known the results fold.
 """
@@ -26,7 +26,7 @@ def size(g: Builder, shape: Value, axis: int) -> Value:
 
 
 def count(g: Builder, shape: Value) -> Value:
-    """How many elements a tensor of this shape has, as a list of one."""
+    """Return the number of elements of a tensor of this shape, as a list of one."""
     return g.ReduceProd(shape, g.const([0]), keepdims=1)
 
 
@@ -73,8 +73,8 @@ def with_axes(g: Builder, v: Value, behind: int) -> Value:
 
 
 def starts(g: Builder, image: Value, reach: Value, rank: int, pads: Ints, auto_pad: str) -> Value:
-    """How far before an image of sizes `image` its first window begins, where all windows reach over `reach` places
-    (see windows.window)."""
+    """Return the distance by which the first window begins before an image of sizes `image`, where all windows together
+    cover `reach` places (see windows.window)."""
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         missing = g.Max(g.Sub(reach, image), g.const([0]))
         small = g.Div(missing, g.const([2]))

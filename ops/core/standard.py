@@ -64,7 +64,7 @@ def _expression(name: str, dtype: DType) -> Expr:
 
 
 def _operand(pattern: Expr, e: Expr) -> Expr | None:
-    """What stands in `e` wherever its operand stands in the pattern; None where `e` is not of this form."""
+    """Return the part of `e` that stands in the place of the pattern's operand; None if `e` is not of this form."""
     found: Expr | None = None
 
     def fits(p: Expr, e: Expr) -> bool:

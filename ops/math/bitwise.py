@@ -1,4 +1,4 @@
-"""Operators on the bits of whole numbers.
+"""Operators on the bits of integers.
 
 https://onnx.ai/onnx/operators/onnx__BitShift.html
 """

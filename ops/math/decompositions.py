@@ -1,4 +1,4 @@
-"""Equations and decompositions of matrices, which ONNX has none of: LAPACK computes them, on the host.
+"""Linear systems and matrix decompositions, which ONNX lacks: LAPACK computes them, on the host.
 
 Each is for stacks of matrices, real or complex, as https://data-apis.org/array-api/2024.12 has them in its extension
 linalg. Where an element is not finite, what LAPACK would search for without an end is NaN. Gradients are those of

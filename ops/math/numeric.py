@@ -1,5 +1,5 @@
-"""Functions of numbers that every array library has and ONNX has under no name: each one expression, with a body of
-standard operators.
+"""Functions of numbers that every array library has and ONNX lacks: each one expression, with a body of standard
+operators.
 
 Their edge cases are those of the Python array API standard, https://data-apis.org/array-api/2024.12.
 """
@@ -68,7 +68,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
 
 
 def _negative(e: Expressions, x: Expr) -> Expr:
-    """Whether the sign is negative, of a zero too."""
+    """True if the sign is negative, also that of a zero."""
     return e.or_(e.less(x, 0), e.and_(e.equal(x, 0), e.less(e.reciprocal(x), 0)))
 
 
@@ -161,8 +161,8 @@ flat(floor_div)
     ],
 )
 def remainder(e: Expressions, A: Expr, B: Expr) -> Expr:
-    """What is left of A when it is divided by B, with the sign of B, as Python's `%` has it: of floats too, for which
-    ONNX's Mod has the sign of A."""
+    """The remainder of A divided by B, with the sign of B, as Python's `%` has it: also of floats, for which ONNX's Mod
+    has the sign of A."""
     return e.mod(A, B)
 
 

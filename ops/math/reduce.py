@@ -1,4 +1,4 @@
-"""Operators that combine the elements along axes: sums, extremes, where those stand, running sums, the largest k.
+"""Operators that combine the elements along axes: sums, extremes and their positions, running sums, the largest k.
 
 https://onnx.ai/onnx/operators/
 """

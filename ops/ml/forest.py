@@ -128,7 +128,8 @@ def checked(name: str, places: Array, size: int) -> Array:
 
 
 class _Same:
-    """Makes an attribute a key by what it is, not by its many elements; holds it, so that no other takes its place."""
+    """A key that compares an attribute by identity, not by its many elements; holds it, so that its id is not
+    reused."""
 
     __slots__ = ("value",)
 

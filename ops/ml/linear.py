@@ -30,7 +30,8 @@ def _linear(X: Array, coefficients: Floats, intercepts: Floats, columns: int) ->
 
 
 def _score_columns(coefficients: Floats, intercepts: Floats, labels: int, features: Dim) -> int:
-    """How many scores the coefficients make: one per intercept, and without intercepts one per class."""
+    """Return the number of scores that the coefficients make: one per intercept, and without intercepts one per
+    class."""
     if intercepts:
         return len(intercepts)
     if isinstance(features, int) and features and coefficients:

@@ -1,4 +1,5 @@
-"""ai.onnx.ml: between maps and tensors. Maps are dicts from str or int to str or NumPy's numbers, held by the host.
+"""ai.onnx.ml: conversion between maps and tensors. Maps are dicts from str or int to str or NumPy's numbers, held by
+the host.
 
 https://onnx.ai/onnx/operators/onnx_aionnxml_ZipMap.html
 """

@@ -1,4 +1,4 @@
-"""What the classifiers and regressors of ai.onnx.ml share: transforms of scores, and labels.
+"""Parts that the classifiers and regressors of ai.onnx.ml share: transforms of scores, and labels.
 
 https://onnx.ai/onnx/operators/onnx_aionnxml_LinearClassifier.html. Where the text is silent (two classes told by one
 score), this follows ONNX Runtime, which the converters are tested against.

@@ -44,7 +44,7 @@ def softmax(xp: Any, scores: Array) -> Array:
 
 
 def _scores(xp: Any, q: Array, key: Array, scale: float | None) -> Array:
-    """How well each query matches each key. Several query heads in a row may share one head of keys."""
+    """Return the score of each query against each key. Several query heads in a row may share one head of keys."""
     batch, heads, length, size = q.shape
     root = np.asarray(math.sqrt(1 / math.sqrt(max(size, 1)) if scale is None else scale), q.dtype)
     grouped = (q * root).reshape(batch, key.shape[1], heads // max(key.shape[1], 1), length, size)
@@ -61,7 +61,7 @@ def _average(xp: Any, weights: Array, value: Array) -> Array:
 def _visible(
     xp: Any, length: int, count: int, past: int, filled: Array | None, is_causal: int, left: int, right: int
 ) -> Array | None:
-    """Which keys each query may see, as [batch or 1, 1, queries, keys]; None for all of them.
+    """Return the mask of the keys that each query may see, as [batch or 1, 1, queries, keys]; None for all of them.
 
     A query's place among the keys is its number plus the keys that came before this block of queries.
     """
@@ -367,7 +367,7 @@ def _seen(
 def _bias(
     g: Builder, scores: Value, mask: Value | None, seen: Value | None, columns: Dim, count: Value
 ) -> tuple[Value | None, Value | None]:
-    """What hides keys: booleans that say what is seen, or numbers to add; and which queries see nothing at all.
+    """Return the mask of keys (booleans, true where seen, or numbers to add), and the mask of queries that see no key.
 
     All of it in the shape of the mask, which is often smaller than the scores.
     """

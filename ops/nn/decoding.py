@@ -1,4 +1,4 @@
-"""What decoders of language models use besides attention: rotary positions, caches, linear attention.
+"""Operators of language model decoders besides attention: rotary positions, caches, linear attention.
 
 https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html, https://onnx.ai/onnx/operators/onnx__LinearAttention.html
 """

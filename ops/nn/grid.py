@@ -1,4 +1,4 @@
-"""Grids of points over an image: made from an affine map, and read through.
+"""Sampling grids over an image: built from an affine map, and sampled.
 
 https://onnx.ai/onnx/operators/onnx__AffineGrid.html, https://onnx.ai/onnx/operators/onnx__GridSample.html
 """
@@ -242,7 +242,8 @@ def _(
 
 
 def _moved(g: Builder, at: Value, many: Value, padding_mode: str, align_corners: int) -> tuple[Value, Value | None]:
-    """Where places outside of an axis land, and the derivative of that (None: 1); see points.py."""
+    """Return the places inside an axis for places outside of it, and the derivative of that (None: 1); see
+    points.py."""
     one, zero = g.scalar(1, at), g.scalar(0, at)
     size_ = cast_like(g, many, at)
     last = g.Sub(size_, one)

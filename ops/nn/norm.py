@@ -363,7 +363,7 @@ def _(
 
 
 def _staged(g: Builder, x: Value, stash_type: int) -> Value:
-    """What `_stashed` is to arrays."""
+    """Convert a value to the type of `stash_type`; the counterpart of `_stashed` for graphs."""
     return wide(g, _stage_one(g, x, stash_type))
 
 
@@ -376,7 +376,7 @@ def _stage_one(g: Builder, x: Value, stash_type: int) -> Value:
 
 
 def _stashed(x: Array, stash_type: int) -> Array:
-    """What `_staged` is to values, 16-bit ones taken in float32."""
+    """Convert an array to the type of `stash_type`, 16-bit ones to float32; the counterpart of `_staged` for arrays."""
     return x if x.dtype == np.float64 else widen(x.astype(DType.from_onnx(stash_type).numpy))
 
 

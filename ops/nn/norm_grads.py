@@ -1,4 +1,4 @@
-"""Normalisation while training: what the statistics of a batch leave for the gradient, and the gradients.
+"""Normalisation in training: the saved statistics of a batch, and the gradients.
 
 Ioffe and Szegedy, Batch normalization (https://arxiv.org/abs/1502.03167), section 3; Ba, Kiros and Hinton, Layer
 normalization (https://arxiv.org/abs/1607.06450).

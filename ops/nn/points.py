@@ -1,4 +1,4 @@
-"""Reading a tensor between its elements: what grids, deformed windows and regions of interest share.
+"""Interpolated reads of a tensor, which grids, deformed windows and regions of interest share.
 
 https://onnx.ai/onnx/operators/onnx__GridSample.html
 """

@@ -1,4 +1,4 @@
-"""Pooling: the largest element or the average of each window, or of everything.
+"""Pooling: the maximum or the average of each window, or of everything.
 
 https://onnx.ai/onnx/operators/onnx__MaxPool.html, https://onnx.ai/onnx/operators/onnx__AveragePool.html
 """
@@ -53,7 +53,7 @@ POOL_SAMPLES = [
 
 
 def lowest(dtype: Any) -> Any:
-    """What stands in the padding of a search for the largest."""
+    """Return the padding value for a search of the maximum."""
     return -math.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
@@ -131,7 +131,7 @@ def _(
 
 @max_pool.twin
 def _(types: Any, wanted: tuple[bool, ...], **attrs: Any) -> Twin | None:
-    """What saves the positions; a node that is asked for Indices has them already."""
+    """Return the twin that also saves the positions; None for a node that returns Indices already."""
     return None if len(wanted) > 1 and wanted[1] else Twin("MaxPoolTrain", attrs, 2, "mezzo")
 
 
@@ -148,7 +148,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, storage_order: int = 0, **attrs
 
 
 def counted(found: Sequence[Window], sizes: Sequence[int], count_include_pad: int) -> Array:
-    """How many elements the average of each window is taken over."""
+    """Return the number of elements that the average of each window is taken over."""
     count: Any = np.ones((), np.int64)
     for w, size in zip(found, sizes, strict=True):
         seen = np.arange(w.out)[:, None] * w.stride + np.arange(w.kernel) * w.dilation - w.before

@@ -1,4 +1,4 @@
-"""The derivatives of pooling: each window hands its gradient to its largest element, or to all of them.
+"""The derivatives of pooling: each window passes its gradient to its maximum, or to all of its elements.
 
 https://onnx.ai/onnx/operators/onnx__MaxPool.html; the saved position is what oneDNN's workspace of max pooling holds
 (https://uxlfoundation.github.io/oneDNN/dev_guide_pooling.html).
@@ -149,7 +149,7 @@ def _axes(
 
 
 def _positions(sample: Sample) -> Array:
-    """Where the largest elements of some image stand."""
+    """Return the positions of the maxima of a sample's image."""
     sizes = _image(sample)
     image = (np.arange(sizes.prod()) * 7 % 11).astype(np.float32).reshape(sizes)
     return max_pool_train.run(Context(), [image], sample.attrs)[1]
@@ -208,7 +208,7 @@ def _by_channel(g: Builder, x: Value) -> Value:
 
 
 def _places(g: Builder, position: Value, shape: Value, kernel_shape: Sequence[int], attrs: dict[str, Any]) -> Value:
-    """Where in its channel each maximum stands, as [batch * channels, windows]."""
+    """Return the position of each maximum in its channel, as [batch * channels, windows]."""
     attrs = {a: v for a, v in attrs.items() if a != "storage_order"}
     at = g.Cast(position, to=DType.INT64.onnx)
     found: Value = None
@@ -298,7 +298,7 @@ def _counts(
     pads: Ints = None,
     **attrs: Any,
 ) -> Value:
-    """How many elements the average of each window is taken over (see pool.counted)."""
+    """Return the number of elements that the average of each window is taken over (see pool.counted)."""
     if count_include_pad and auto_pad in ("SAME_UPPER", "SAME_LOWER"):  # padded as far as the windows reach
         return g.scalar(math.prod(kernel_shape), pooled)
     n = len(kernel_shape)

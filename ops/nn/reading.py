@@ -1,4 +1,4 @@
-"""Reading between the elements of a tensor in standard operators: what points.py does to arrays.
+"""Interpolated reads of a tensor in standard operators, the counterpart of points.py for graphs.
 
 A place outside of an image reads a zero that stands behind its elements, and writes there in vain.
 """
@@ -21,8 +21,8 @@ Outside = Callable[[Value, Value], Value]
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """One of the elements around each point: where it stands in its channel, its weight, and the derivatives of that to
-    the places along each axis (None: none)."""
+    """One of the elements around each point: its position in its channel, its weight, and the derivatives of the weight
+    with respect to the coordinates along each axis (None: none)."""
 
     index: Value
     weight: Value
@@ -101,7 +101,7 @@ def _product(g: Builder, factors: Sequence[Value]) -> Value:
 
 
 class Reader:
-    """A tensor [batch, channels, *sizes] and points of it: reads them, and derives that."""
+    """Interpolated reads of a tensor [batch, channels, *sizes] at points, and their derivatives."""
 
     def __init__(self, g: Builder, x: Value, around: Sequence[Neighbour]) -> None:
         self.g, self.shape, self.around = g, g.shape_of(x), around
@@ -119,7 +119,7 @@ class Reader:
         return g.Expand(g.Unsqueeze(n.index, self.axis), joined(g, self.lead, points))
 
     def read(self) -> Value:
-        """What stands at the points: [batch, channels, points]."""
+        """Return the values at the points: [batch, channels, points]."""
         g = self.g
         found: Value = None
         for n in self.around:

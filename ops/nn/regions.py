@@ -58,7 +58,7 @@ def _round(value: float) -> int:
 
 
 def _bins(first: int, last: int, count: int, size: int) -> list[slice]:
-    """Where the bins of one axis lie; they may overlap by an element."""
+    """Return the slices of the bins along one axis; they may overlap by an element."""
     step = max(last - first + 1, 1) / count
     ends = [(math.floor(i * step) + first, math.ceil((i + 1) * step) + first) for i in range(count)]
     return [slice(min(max(a, 0), size), min(max(b, 0), size)) for a, b in ends]
@@ -75,7 +75,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | Non
 
 
 def _frame(X: Tensor, rois: Tensor, entries: int) -> tuple[Dim, Dim]:
-    """How many regions, and of how many channels."""
+    """Return the number of regions and the number of channels."""
     has_rank(X, 4)
     has_rank(rois, 2)
     if rois.dims is not None:

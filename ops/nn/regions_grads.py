@@ -1,4 +1,4 @@
-"""The derivatives of pooling over regions, to the image; regions are given, not learnt.
+"""The derivatives of pooling over regions with respect to the image; regions are given, not learnt.
 
 In standard form each region gets an image of its own, and these are summed.
 """
@@ -57,7 +57,7 @@ def _(g: Builder, xs: Any, types: Any, *, pooled_shape: Sequence[int], spatial_s
     shape = g.shape_of(X)
 
     def within(axis: int) -> Value:
-        """Which places of an axis lie in which bin: [regions, bins, size]."""
+        """Return where a place along the axis lies in a bin, as booleans [regions, bins, size]."""
         first, last = (g.Gather(boxes, g.const([1 - axis + i]), axis=1) for i in (0, 2))
         one = g.scalar(1, boxes)
         step = g.Div(g.Max(g.Add(g.Sub(last, first), one), one), g.scalar(pooled_shape[axis], boxes))

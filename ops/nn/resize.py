@@ -22,8 +22,8 @@ Vector = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """How one axis is resampled: sizes before and after, the factor (`scale` as asked for, which need not be their
-    ratio), and the part of the input that tf_crop_and_resize looks at, as fractions."""
+    """Resampling of one axis: sizes before and after, the factor (`scale` as requested, which need not be their ratio),
+    and the part of the input that tf_crop_and_resize uses, as fractions."""
 
     axis: int
     size: int
@@ -73,7 +73,7 @@ def resized(
 
 
 def coordinates(x: Axis, mode: str) -> Vector:
-    """Where in the input each place of the output lies; in float32, as other runtimes reckon."""
+    """Return the coordinate in the input of each place of the output, in float32 as other runtimes compute it."""
     i = np.arange(x.out, dtype=np.float32)
     one, half, scale = np.float32(1), np.float32(0.5), np.float32(x.scale)
     last = np.float32(x.size - 1)
@@ -153,8 +153,8 @@ def resamplings(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Iterator[tuple[Axis, Vector | None, Vector | None]]:
-    """What becomes of each axis: the place in the input that each element shows, or the matrix of weights [out, size],
-    or None where it stays; and, where only a part is looked at, a mask of what lies outside of the input."""
+    """Yield the resampling of each axis: the index in the input of each element, or the matrix of weights [out, size],
+    or None if the axis stays; and, if only a part is used, a mask of the places outside of the input."""
     if mode not in ("nearest", "linear", "cubic") or nearest_mode not in ROUNDINGS:
         raise ShapeError(f"mode {mode!r} with nearest_mode {nearest_mode!r} is unknown")
     transform = coordinate_transformation_mode
@@ -255,7 +255,7 @@ def _rounded(xp: Any, y: Array, dtype: Any) -> Array:
 
 
 def _given(x: Any) -> bool:
-    """Whether an optional list is there; old models give an empty one for absent."""
+    """True if an optional list is given; old models pass an empty one for an absent list."""
     return x is not None and x.size > 0
 
 

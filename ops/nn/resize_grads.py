@@ -1,4 +1,4 @@
-"""The gradient of Resize: each axis goes back by the transpose of what resampled it."""
+"""The gradient of Resize: each axis is mapped back by the transpose of its resampling."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _(g: Builder, xs: Any, types: Any, *, axes: Sequence[int] | None = None, **a
 
 
 def _stays(asked: Tensor, i: int, dims: list[int] | None, axis: int) -> bool:
-    """Whether an axis is known to keep its size: a scale of 1, or the size that it has."""
+    """True if an axis is known to keep its size: a scale of 1, or its own size."""
     if asked.value is None:
         return False
     value = float(np.asarray(asked.value).ravel()[i])

@@ -1,4 +1,4 @@
-"""Softmax and what is made of it: its logarithm, the hard maximum, the losses of classification.
+"""Softmax and its relatives: LogSoftmax, Hardmax, the losses of classification.
 
 https://onnx.ai/onnx/operators/onnx__Softmax.html, https://onnx.ai/onnx/operators/onnx__NegativeLogLikelihoodLoss.html
 """

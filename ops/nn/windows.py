@@ -28,7 +28,7 @@ class Window:
 
     @property
     def span(self) -> int:
-        """How many places the dilated kernel covers."""
+        """Number of places that the dilated kernel covers."""
         return (self.kernel - 1) * self.dilation + 1
 
 
@@ -44,7 +44,7 @@ def per_axis(values: Ints, count: int, default: int, what: str) -> tuple[int, ..
 def window(
     size: int, kernel: int, stride: int, dilation: int, pads: tuple[int, int], auto_pad: str, ceil_mode: int = 0
 ) -> Window:
-    """Where the windows of one axis of `size` lie."""
+    """Return the windows of one axis of `size`. Raises ShapeError if none fits."""
     span = (kernel - 1) * dilation + 1
     before, after = pads if auto_pad == "NOTSET" else (0, 0)
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):

@@ -1,5 +1,5 @@
-"""Numbers rounded as QuantizeLinear and DequantizeLinear round them, one after the other, in floats; and the estimates
-of their gradients, which exist nowhere else than at steps.
+"""Fake quantisation: numbers rounded in floats as QuantizeLinear followed by DequantizeLinear rounds them; and
+estimates of the gradients, which are zero or undefined everywhere.
 
 Straight-through estimates (Bengio et al. 2013, arXiv 1308.3432) let the gradient of what was rounded pass, and stop
 that of what was saturated. The gradient of a scale is that of Learned Step Size Quantization (Esser et al. 2020, arXiv
@@ -29,7 +29,7 @@ BACK = [Sample([f32(2, 3), *given], attrs) for given, attrs in OPERANDS]
 
 
 def _counted(e: Expressions, X: Expr, scale: Expr, zero: Expr) -> tuple[Expr, Expr, Expr]:
-    """What a step is, how many steps X is from zero, and the number of the nearest step, not yet saturated."""
+    """Return the size of a step, X in steps, and the number of the nearest step before saturation."""
     step = e.max(scale, LEAST)
     steps = X / step
     return step, steps, e.rint(steps) + zero

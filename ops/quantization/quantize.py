@@ -1,4 +1,4 @@
-"""Between real numbers and few bits: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear.
+"""Quantisation and dequantisation: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear.
 
 https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html, https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
 """

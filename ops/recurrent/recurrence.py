@@ -1,4 +1,4 @@
-"""A Scan whose step is listed as data, so that one kernel can look at the whole of it."""
+"""A Scan whose step is stored as data, so that one kernel can run the whole of it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _(*values: Tensor, links: tuple[Link, ...], rows: int, after: tuple[int, ...
 
 
 def _either(before: Tensor, after: Tensor) -> Tensor:
-    """What is known of a state that is one type before a step and another one after it."""
+    """Return the common type of a state before and after a step. Raises ShapeError if there is none."""
     if before.dims is None or after.dims is None:
         return after.of(None)
     sizes = list(zip(before.dims, after.dims, strict=False))

@@ -100,7 +100,7 @@ class Cell:
         self.m, self.act, self.r, self.R = m, act, R, m.swap(R)
 
     def bias(self, Rb: Operand) -> Operand:
-        """What of the recurrent bias can be added to the gates' inputs ahead."""
+        """Return the part of the recurrent bias that can be added to the gates' inputs before the loop."""
         return Rb
 
     def step(self, x: Operand, states: list[Operand]) -> tuple[list[Operand], list[Operand]]:
@@ -119,7 +119,7 @@ class GruCell(Cell):
         self.early, self.late = m.join(parts[:2]), parts[2]
 
     def candidate(self, r: Operand, h: Operand) -> Operand:
-        """What the candidate gets of the state."""
+        """Return the state's contribution to the candidate."""
         return (r * h) @ self.late
 
     def step(self, x: Operand, states: list[Operand]) -> tuple[list[Operand], list[Operand]]:
@@ -131,7 +131,7 @@ class GruCell(Cell):
 
 
 class LinearFirst(GruCell):
-    """The GRU whose candidate multiplies with the weights before the reset gate does."""
+    """The GRU whose candidate applies the recurrent weights before the reset gate."""
 
     def __init__(self, m: Arithmetic, R: Operand, Rb: Operand | None, P: Operand | None, act: list[Activation]) -> None:
         super().__init__(m, R, Rb, P, act)
@@ -174,7 +174,7 @@ class LstmCell(Cell):
 
 
 class CoupledCell(LstmCell):
-    """The LSTM that forgets as much as it takes in."""
+    """The LSTM with coupled gates: it forgets as much as it takes in."""
 
     def forget(self, f: Operand, i: Operand) -> Operand:
         return 1 - i
@@ -189,7 +189,7 @@ def backwards(direction: str) -> tuple[bool, ...]:
 
 
 class Frame:
-    """What the attributes of a recurrent operator say, for a kind of cell."""
+    """Settings of a recurrent operator, from its attributes and its kind of cell."""
 
     def __init__(
         self,
@@ -213,7 +213,8 @@ class Frame:
 
     @property
     def tells(self) -> bool:
-        """Whether the results of all activations tell their slopes: else the standard form is differentiated."""
+        """True if the derivatives of all activations follow from their results; else the standard form is
+        differentiated."""
         return self.clip is None and all(name.lower() in SLOPES for name in self.names)
 
     def slopes(self, d: int) -> list[Slope]:

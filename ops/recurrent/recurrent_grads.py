@@ -1,4 +1,4 @@
-"""Recurrent networks while training: what each step has computed is kept, and gradients go back through time.
+"""Recurrent networks in training: the results of each step are kept, and gradients go back through time.
 
 Per step only the small recurrent product runs; the products for weights, biases and inputs run once over all steps.
 Formulas as in recurrent.py: the references and the standard bodies come from the same lines.
@@ -38,15 +38,15 @@ Row = Mapping[str, Operand]  # of one step
 
 
 class Back:
-    """The derivative of a cell in one direction, here that of RNN. Of each step it knows what was kept and the states
-    before it; `more` are gradients of what was kept, which only second derivatives have."""
+    """The derivative of a cell in one direction, here that of RNN. It has the kept results of each step and the states
+    before it; `more` are gradients of the kept results, which only second derivatives have."""
 
     def __init__(self, m: Arithmetic, cell: Any, slopes: list[Slope], kept: Kept, before: Kept, more: Kept) -> None:
         self.m, self.cell, self.slopes, self.kept, self.before = m, cell, slopes, kept, before
         self.rows = {f"more{i}": x for i, x in enumerate(more) if x is not None} | self.needed()
 
     def needed(self) -> dict[str, Operand]:
-        """What `step` reads."""
+        """Return the values that `step` reads."""
         return {"y": self.kept[0]}
 
     def step(self, dstates: list[Operand], row: Row) -> tuple[Operand, list[Operand]]:

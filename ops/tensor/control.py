@@ -202,7 +202,7 @@ def _(M: Tensor | None, cond: Tensor | None, *v_initial: Type, body: Subgraph) -
 
 
 def _varies(type: Type) -> bool:
-    """Whether values of a type may differ in size from one iteration to the next."""
+    """True if values of a type may change in size between iterations."""
     return not isinstance(type, Tensor) or type.dims is None or None in type.dims
 
 

@@ -1,4 +1,4 @@
-"""Operators whose result is made from a description: constants, ranges, shapes, masks.
+"""Operators that make their result from a description: constants, ranges, shapes, masks.
 
 https://onnx.ai/onnx/operators/
 """
@@ -97,7 +97,7 @@ def _(input: Tensor, *, value: Array | None = None) -> Tensor:
 
 
 def _steps(start: Any, limit: Any, delta: Any) -> int:
-    """How many elements a range has."""
+    """Return the number of elements of a range. Raises ShapeError for a step of 0."""
     if delta == 0:
         raise ShapeError(f"a range from {start} to {limit} cannot have step 0")
     if isinstance(start, int):

@@ -114,7 +114,7 @@ def gather_elements(k: Context, data: Array, indices: Array, *, axis: int = 0) -
 
 
 def _positions(xp: Any, indices: Array, shape: Sequence[int], axis: int) -> tuple[Array, ...]:
-    """Where each entry of `indices` points: itself along `axis`, its own position along the others."""
+    """Return the index arrays of `indices`: its entries along `axis`, the own position along the other axes."""
     grid = [xp.arange(n).reshape([-1 if i == j else 1 for j in range(len(shape))]) for i, n in enumerate(indices.shape)]
     grid[axis] = xp.asarray(indices)
     return tuple(grid)

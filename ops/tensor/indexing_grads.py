@@ -1,5 +1,5 @@
-"""What gradients of indexing operators are made of: a small tensor added into zeros at given places, whole or as the
-rows that there are."""
+"""Parts of gradients of indexing operators: a small tensor added into zeros at given places, as a dense tensor or as
+its non-zero rows."""
 
 from __future__ import annotations
 

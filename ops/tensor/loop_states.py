@@ -1,4 +1,4 @@
-"""Carried values of a loop whose size changes: what each iteration started from, which its derivative asks for."""
+"""States of a loop whose size changes: the values that each iteration started from, for its derivative."""
 
 from __future__ import annotations
 

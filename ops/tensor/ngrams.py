@@ -1,4 +1,4 @@
-"""TfIdfVectorizer: how often known n-grams occur (https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html)."""
+"""TfIdfVectorizer: counts of known n-grams (https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html)."""
 
 from __future__ import annotations
 

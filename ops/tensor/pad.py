@@ -34,7 +34,8 @@ def pad_pairs(pads: Sequence[int], axes: Iterable[int] | None, rank: int) -> lis
 
 
 def pad_indices(mode: str, n: int, before: int, after: int) -> np.ndarray[Any, Any]:
-    """Which element of an axis of size `n` each place of the padded axis shows. Negative padding crops first."""
+    """Return the index, along an axis of size `n`, of the element at each place of the padded axis. Negative padding
+    crops first."""
     first, last = max(-before, 0), n - max(-after, 0)
     size = last - first
     at = np.arange(-max(before, 0), size + max(after, 0))

@@ -1,4 +1,4 @@
-r"""RE2's regular expressions in Python's words (https://github.com/google/re2/wiki/Syntax).
+r"""RE2's regular expressions, translated to Python's (https://github.com/google/re2/wiki/Syntax).
 
 What RE2 refuses is refused (references back, looking around, possessive repetition); what both write alike and mean
 otherwise is translated: `\d \w \s \b` are ASCII in RE2, and `$` is the very end of the text. Python's engine searches
@@ -61,7 +61,7 @@ def _refused(pattern: str, reason: str) -> ShapeError:
 
 
 class _Reader:
-    """Goes through a pattern once, from the front."""
+    """Parser of a pattern, in one pass from the front."""
 
     def __init__(self, pattern: str, lines: bool = False) -> None:
         self.text, self.at = pattern, 0
@@ -116,7 +116,7 @@ class _Reader:
         return f"(?{found['flags']}:{inner.translate()})"
 
     def _closing(self) -> int:
-        """Where the group that we are in ends."""
+        """Return the end of the current group."""
         depth, at, brackets = 0, self.at, False
         while at < len(self.text):
             char = self.text[at]

@@ -1,4 +1,4 @@
-"""Operators that keep some elements of a tensor, in another order or each once.
+"""Operators that select elements of a tensor, sort them, or keep each once.
 
 https://onnx.ai/onnx/operators/onnx__Compress.html, https://onnx.ai/onnx/operators/onnx__Unique.html
 """

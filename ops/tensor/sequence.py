@@ -19,7 +19,7 @@ from .movement import concat, size_of
 
 
 def element_of(sequence: Type) -> Type:
-    """What a sequence holds; ShapeError for anything else."""
+    """Return the element type of a sequence. Raises ShapeError for any other type."""
     if not isinstance(sequence, Sequence):
         raise ShapeError(f"{sequence} is no sequence")
     return sequence.element

@@ -1,4 +1,4 @@
-"""Where a training program is split for a KVStore: what goes to others, and what comes back.
+"""Split of a training program for a KVStore: values sent to it, and values received.
 
 Both are the identity: in a program without a store, in an exported model, and for derivatives. With a store, an Emit
 says that a value is final, so that it travels while the steps behind it run, and an Await waits for what the store
@@ -27,7 +27,7 @@ def emit(k: Context, X: Array, *, key: str) -> Array:
 
 @op(AWAIT, domain=DOMAIN, samples=[*SAMPLES, Sample([f32(3), f32(3)], {"key": "weight"})])
 def await_(k: Context, X: Array, Emitted: Array | None = None, *, key: str) -> Array:
-    """What the store has under `key`, and X where there is no store. `Emitted` has to be on its way before."""
+    """Return the store's value of `key`, or X if there is no store. `Emitted` must be on its way before."""
     return k.xp.array(X)
 
 

@@ -1,4 +1,4 @@
-"""The gradient of a part of the graph that the node stands in, which its attributes name.
+"""The gradient of a part of the enclosing graph, which the node's attributes name.
 
 https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Gradient.html
 """

@@ -98,14 +98,14 @@ def _arity(kind: str) -> int:
 
 
 def names_of(numbers: int, draws: int, states: int) -> tuple[str, ...]:
-    """What a rule calls the operator's inputs."""
+    """Return the names of the operator's inputs in a rule."""
     several = (("n", numbers), ("z", draws), ("s", states))
     return ("W", "dW", "rate", *(f"{letter}{i}" for letter, count in several for i in range(count)))
 
 
 def still(rule: str, numbers: int, draws: int, states: int) -> bool:
-    """Whether a rule leaves an element whose gradient is zero as it is, and its states too, whatever finite numbers
-    they are: this follows from the rule by what is known of zero, without a look at any number.
+    """True if a rule leaves an element with a zero gradient unchanged, and its states too, for all finite numbers. This
+    is derived from the rule by identities of zero, without evaluating it.
 
     >>> descent, adam = SHOWN[0], SHOWN[2]
     >>> still(*descent), still(*adam)

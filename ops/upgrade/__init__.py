@@ -1,4 +1,5 @@
-"""Older opsets to ours, and back: one table of small entries, keyed (domain, operator, opset of the change).
+"""Conversion of nodes from older opsets to ours, and back: one table of small entries, keyed (domain, operator, opset
+of the change).
 
 A graph speaks the opsets of `OPSETS`. An importer reads each node at the opset of its file and takes it through every
 change since (`upgrade`); an exporter goes the other way, one change at a time (`before`).
@@ -74,7 +75,7 @@ def changes(domain: str, op: str) -> list[int]:
 
 
 def carried(domain: str, op: str) -> bool:
-    """Whether a node of this operator can become one that has a record."""
+    """True if a node of this operator can become one that has a record."""
     if (domain, op) in OPS:
         return True
     return any(c.made in OPS or carried(*c.made) for v in changes(domain, op) if (c := CHANGES[domain, op, v]).made)

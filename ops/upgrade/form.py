@@ -1,4 +1,4 @@
-"""What an upgrade rule sees and makes: one node as one opset writes it."""
+"""The input and result of an upgrade rule: one node as one opset writes it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Form:
 
 
 class Scope(Protocol):
-    """What surrounds a node while it is rewritten."""
+    """Surroundings of a node during its rewrite."""
 
     @property
     def source(self) -> int:
@@ -69,11 +69,11 @@ class Scope(Protocol):
         ...
 
     def type(self, name: str) -> Tensor | None:
-        """What is known of a value's type."""
+        """Return the known type of a value, or None."""
         ...
 
     def used(self, name: str) -> bool:
-        """Whether anybody reads a value."""
+        """True if anything reads a value."""
         ...
 
 
@@ -92,7 +92,7 @@ def not_written(form: Form, scope: Scope) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened to an operator at one opset.
+    """The change of an operator at one opset.
 
     `up` rewrites a node of the opset before into this one, `down` does the inverse; either raises Declined. With
     `same`, a node is written alike in both wherever both schemas allow it; `down` checks it, and may count axes from

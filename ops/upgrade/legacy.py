@@ -1,4 +1,4 @@
-"""Operators that ONNX once had and that have no equal of one node today. They live in the domain `mezzo`."""
+"""Operators that ONNX once had and that no single node replaces today. They live in the domain `mezzo`."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ for _name in ("Softmax", "LogSoftmax", "Hardmax"):
 
 
 def _old_coordinates(form: Form, scales: str, scope: Scope) -> dict[str, str]:
-    """How Resize and Upsample found their points before they could say so: from the left edge, and for the nearest
-    one downwards where an axis grows, upwards where it shrinks."""
+    """Return the attributes for Resize's and Upsample's former implicit coordinates: from the left edge, and for
+    nearest rounded down where an axis grows, up where it shrinks."""
     found = {"coordinate_transformation_mode": "asymmetric"}
     if form.attrs.get("mode", "nearest") != "nearest":
         return found

@@ -1,6 +1,5 @@
-"""Opsets at which an operator's schema changed and old nodes kept their meaning: more element types, attributes
-whose default is the former behaviour, clearer words. The operators are carried at the last opset of their line.
-"""
+"""Opsets at which an operator's schema changed and old nodes kept their meaning: more element types, attributes whose
+default is the former behaviour, clearer words. The operators have the last opset of their line."""
 
 from __future__ import annotations
 
