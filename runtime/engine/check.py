@@ -1,4 +1,4 @@
-"""What a workload touches, against what it declared."""
+"""Access checks: finds workloads that touch what they did not declare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .work import Variable, Workload
 
 
 def digest(value: Any) -> str:
-    """What a value is told apart by: arrays by type, shape and bytes, generators by their state, lists by elements.
+    """Return a digest of a value: of the type, shape and bytes of arrays, the state of generators, the elements of
+    lists.
 
     >>> digest(np.zeros(3)) == digest([0.0, 0.0, 0.0]), digest([1, np.ones(2)]) == digest([1, np.ones(2)])
     (False, True)
@@ -37,8 +38,8 @@ def digest(value: Any) -> str:
 
 @dataclass(slots=True)
 class AccessCheck:
-    """A variable's array: whether it may be written at all, how many run that may not and that may, and how often
-    it was written as declared."""
+    """Access state of a variable's array: whether it may be written at all, the numbers of running workloads that may
+    and may not write it, and the number of declared writes."""
 
     array: Array | None
     writeable: bool
@@ -53,7 +54,7 @@ class AccessCheck:
 
 
 class Guard:
-    """Finds workloads that touch what they did not declare, among the variables that stand for a value.
+    """Detector of workloads that touch what they did not declare, among the variables that stand for a value.
 
     `Variable.value` is for those that declare the variable, and setting it for those that declare to write it. Around a
     workload the arrays of all other variables are read-only and must keep their bytes, so that it is also found when a

@@ -1,4 +1,5 @@
-"""Differential mode: one program run in order and on threads, and the first workload that did something else."""
+"""Differential mode: runs one program in order and on threads, and reports the first workload with a different
+effect."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ JITTER = 2e-4  # seconds that a workload is delayed by, at most
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDone:
-    """What a workload did: where it was pushed, and what each variable that it writes stood for then."""
+    """Effect of a workload: where it was pushed, and the value of each variable that it wrote."""
 
     where: str
     wrote: tuple[tuple[str, str, str], ...]  # name, digest, what is shown of it
@@ -28,7 +29,7 @@ class WorkloadDone:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first workload, in the order of the program, that did something else on threads."""
+    """The first workload, in the order of the program, whose effect on threads was different."""
 
     where: str
     what: str
@@ -41,7 +42,8 @@ class Difference:
 
 
 class WorkloadRecorder:
-    """Notes what each workload did, by its place: the number of the push, behind the place of whoever pushed it."""
+    """Recorder of the effect of each workload by its place: the number of the push, after the place of the workload
+    that pushed it."""
 
     def __init__(self, seed: int | None) -> None:
         self._lock = threading.Lock()
@@ -67,7 +69,7 @@ class WorkloadRecorder:
             time.sleep(self._random.uniform(0, JITTER))
 
     def ends(self, work: Workload, error: BaseException | None) -> None:
-        """What it did."""
+        """Record the effect of a workload that has ended."""
         wrote = tuple((v.name, digest(v._value), _shown(v._value)) for v in work.writes)
         with self._lock:
             place = self._places[work]
@@ -119,7 +121,7 @@ def _run(
 
 
 def _outcome(call: Callable[[], Any]) -> Any:
-    """What a call returns, or how it fails."""
+    """Return the result of a call, or its error as text."""
     try:
         return call()
     except Exception as error:

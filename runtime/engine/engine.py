@@ -1,4 +1,4 @@
-"""The engine as its users see it."""
+"""The engine's public interface."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ alive: WeakSet[Engine] = WeakSet()
 
 
 class Engine(Scheduler):
-    """Runs workloads on threads, as soon as the variables that they declare allow it.
+    """Run workloads on threads, as soon as the variables that they declare allow it.
 
     A workload that reads a variable runs after those pushed before that write it; one that writes it runs after those
     pushed before that read or write it. So a program has the results that it has when every workload runs where it is

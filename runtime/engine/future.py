@@ -1,4 +1,4 @@
-"""Futures of the standard library whose calls the engine makes, and reading ahead with them."""
+"""Standard futures whose calls the engine makes, and read-ahead with them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ T = TypeVar("T")
 
 
 class Pending(Future[T]):
-    """A future that runs in the thread that waits for it, if nothing has begun it; `work` makes the call."""
+    """A future that runs in the thread that waits for it, unless it has begun; `work` makes the call."""
 
     work: Workload
 
     def result(self, timeout: float | None = None) -> T:
-        """What the call returns; raises what it raises, and TimeoutError after so many seconds."""
+        """Return the result of the call. Raises its error, and TimeoutError after `timeout` seconds."""
         self._help(timeout)
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the call raises, or None."""
+        """Return the error of the call, or None."""
         self._help(timeout)
         return super().exception(timeout)
 
@@ -67,8 +67,8 @@ def submit(
 
 
 def ahead(calls: Iterable[Callable[[], T]], depth: int) -> Iterator[T]:
-    """What each call returns, in order, while up to `depth` more are made on threads for I/O; 0 makes them as they are
-    asked for. What a call raises is raised in its place, and those that have not begun then never do.
+    """Yield the result of each call in order, while up to `depth` more are made on threads for I/O; 0 makes each on
+    demand. An error is raised in the place of its call, and later calls that have not begun are cancelled.
 
     >>> list(ahead([lambda: 1, lambda: 2, lambda: 3], 2))
     [1, 2, 3]

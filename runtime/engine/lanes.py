@@ -1,4 +1,4 @@
-"""A lane: the threads of one resource, and the workloads that are ready for them."""
+"""Lanes: the threads of one resource, and the workloads that are ready for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parked() -> LockType:
 
 
 class Lane:
-    """Ready workloads, those of highest priority first and among equals as they were pushed.
+    """Ready workloads, highest priority first, equal ones in the order of their pushes.
 
     All methods are called under the engine's lock. Threads start when there is something to do, at most `most`.
     """

@@ -1,4 +1,4 @@
-"""The engine of this process: made from the environment, closed at the end, refused in a forked child."""
+"""The engine of this process: made from the environment, closed at exit, refused in a forked child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an engine decides what runs, and runs it: one lock, and the order in which variables let workloads through.
+"""The scheduler of an engine: one lock, and queues of workloads on each variable.
 
 A workload waits for those that it finds when it is pushed: the last writer of what it reads, and the readers since then
 of what it writes, or else the last writer (the queues of MXNet's engine, arXiv 1512.01274, section 3.2, as edges).
@@ -22,7 +22,7 @@ BRIEFLY = 0.1  # seconds
 
 
 class Scheduler:
-    """The part of an engine that no user sees."""
+    """The internal part of an engine."""
 
     def __init__(self, counts: Mapping[str, int], bound: int, naive: bool) -> None:
         self._naive, self._bound = naive, bound
@@ -42,8 +42,8 @@ class Scheduler:
             raise kind(message, where="Engine", hint=hint)
 
     def only_calls(self) -> bool:
-        """Whether a push would do no more than call its function, so that a caller may do so without one: the engine is
-        naive, nothing is under way, nobody looks on, and there is no other thread to keep an order with."""
+        """True if a push would only call its function, so that the caller may do it directly: the engine is naive, no
+        workload is in flight, there are no watchers and no other threads."""
         return (
             self._naive
             and not self._under_way
@@ -148,7 +148,7 @@ class Scheduler:
     # -- running ----------------------------------------------------------------------------------------------------
 
     def _serve(self, lane: Lane, sleeper: LockType) -> None:
-        """What a thread of a lane does all its life."""
+        """Run the loop of a lane's thread."""
         lock, ended = self._lock, None
         while True:
             with lock:

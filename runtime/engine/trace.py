@@ -1,4 +1,4 @@
-"""What ran where and when, in the Trace Event Format that Chrome's tracing and Perfetto show.
+"""Traces of workloads in time, in the Trace Event Format of Chrome's tracing and Perfetto.
 
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. A workload is a complete
 event ("X") of its thread, an asynchronous one of a row of its own, and an arrow ("s" to "f") leads to it from each
@@ -24,7 +24,7 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class Span:
-    """One stretch of time in a row, in nanoseconds of `perf_counter_ns`."""
+    """One span of time in a row, in nanoseconds of `perf_counter_ns`."""
 
     name: str
     kind: str  # the resource
@@ -37,14 +37,14 @@ class Span:
 
 @dataclass(slots=True)
 class Uses:
-    """Who touched a variable last."""
+    """Last uses of a variable."""
 
     writer: Span | None = None
     readers: list[Span] = field(default_factory=list[Span])
 
 
 class Trace:
-    """Collects what runs while it looks on (`Engine.trace`); grows with every workload."""
+    """Recorder of workloads (`Engine.trace`); it grows with each of them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

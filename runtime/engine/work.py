@@ -1,4 +1,4 @@
-"""What an engine knows of a workload and of a variable; both are changed by their engine alone, under its lock."""
+"""Workloads and variables; only their engine changes them, under its lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OURS = f"{Path(__file__).parents[2]}"  # code below is ours: the line that a use
 
 
 class Here(threading.local):
-    """What a thread is doing: the workload that it runs, and those that it pushed from it, as naive engines need it."""
+    """State of a thread: the workload that it runs, and those pushed from it, for naive engines."""
 
     work: Workload | None = None
     later: list[Workload] | None = None
@@ -38,7 +38,7 @@ def current() -> Workload | None:
 
 
 class Failure:
-    """An error and where it came from; `told` once somebody was told of it."""
+    """An error and its origin; `told` once it has been reported."""
 
     __slots__ = ("error", "told", "traceback")
 
@@ -47,7 +47,7 @@ class Failure:
 
     @property
     def interrupts(self) -> bool:
-        """Whether it ends more than a workload: an interrupt, or an exit."""
+        """True if the error ends more than a workload: an interrupt, or an exit."""
         return not isinstance(self.error, Exception)
 
     def throw(self) -> None:
@@ -77,7 +77,7 @@ class Variable:
 
     @property
     def value(self) -> Any:
-        """What the variable stands for. A workload gets it at once, anybody else when it is written."""
+        """Value of the variable. A workload gets it at once, any other caller once it is written."""
         work = here.work
         if work is None or work._engine is not self._engine:
             self._engine.wait(self)
@@ -100,8 +100,7 @@ class Variable:
 
 
 class Ordered:
-    """An array whose numbers the engine orders: a workload that was pushed with `variable` may touch `lying`, its
-    memory."""
+    """An array whose accesses the engine orders: a workload pushed with `variable` may touch its memory, `lying`."""
 
     __slots__ = ()
 
@@ -127,7 +126,7 @@ class Ordered:
 
 
 class Workload:
-    """A workload that was pushed; returned by `Engine.push`.
+    """A pushed workload; returned by `Engine.push`.
 
     `number` is its place in the order of pushes, from 1; `name` the one given, or that of its function.
     """
@@ -182,7 +181,7 @@ class Workload:
 
     @property
     def where(self) -> str:
-        """What an error says of it."""
+        """Description of the workload in error messages."""
         return f"workload {self.name!r}, pushed at {self.line}"
 
     @property
@@ -197,17 +196,17 @@ class Workload:
 
     @property
     def resource(self) -> str:
-        """What it keeps busy."""
+        """Resource that the workload occupies."""
         return self._lane.name
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """True if the workload has ended, well or not."""
         return self._state == ENDED
 
     @property
     def error(self) -> BaseException | None:
-        """What it raised, or what kept it from running; None while it has not ended."""
+        """Error of the workload, or the reason why it did not run; None while it has not ended."""
         failure = self._failure
         if failure is None or self._state != ENDED:
             return None
@@ -239,7 +238,7 @@ class Workload:
 
 
 class WorkloadWatcher(Protocol):
-    """Looks on while an engine works."""
+    """Observer of an engine's workloads."""
 
     def pushed(self, work: Workload) -> None:
         """Under the engine's lock, in the order of pushes, in the thread that pushes."""

@@ -1,4 +1,4 @@
-"""`.mezzo` files: a graph with its weights, and programs that were planned for some machines.
+"""`.mezzo` files: a graph with its weights, and planned programs for specific machines.
 
 `encode` makes the bytes of a file, `open_file` reads one; neither needs onnx. docs/mezzo.fbs declares every field.
 """

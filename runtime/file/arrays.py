@@ -1,4 +1,4 @@
-"""The arrays of a file: plain elements at aligned places, used where they are mapped.
+"""The arrays of a file: plain elements at aligned offsets, used in place where they are mapped.
 
 Small arrays lie in the part of the file that its digest covers; the large ones, the weights, each have a digest of
 their own, which only `mezzo doctor` reads them for.
@@ -40,7 +40,7 @@ def digest_of(data: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where an array lies, and the digest of its bytes there."""
+    """Location of an array, and the digest of its bytes."""
 
     dtype: DType
     dims: tuple[int, ...]
@@ -58,7 +58,7 @@ class Stored:
 
 
 class ArrayWriter:
-    """Collects arrays; equal ones are stored once. Places are given out when all are known."""
+    """Writer of arrays; equal ones are stored once. Offsets are assigned when all arrays are known."""
 
     def __init__(self) -> None:
         self._index: dict[Any, int] = {}
@@ -130,7 +130,7 @@ class ArrayWriter:
 
 
 class Arrays:
-    """The arrays of a file by their numbers, as read-only views of what is mapped: made when the first is asked for.
+    """The arrays of a file by number, as read-only views of the mapped bytes; made on first use.
 
     Raises ModelError where one lies outside of the file, BudgetError where one is too large.
     """
@@ -144,7 +144,7 @@ class Arrays:
 
     @property
     def stored(self) -> list[Stored]:
-        """Where those lie that are not of strings."""
+        """Locations of the arrays that are not of strings."""
         return self._read[1]
 
     def __getitem__(self, number: int) -> Array:

@@ -1,4 +1,4 @@
-"""What a stored program must satisfy before it may run: nothing in it is believed that can be worked out again.
+"""Checks of a stored program before it may run: everything that can be derived again is derived, not trusted.
 
 A program that contradicts itself is a bad file (ModelError or PlanError). One that is sound, and not what this build
 would make, differs: the caller binds the graph again and says why.
@@ -35,7 +35,7 @@ Confirmed = tuple[Choice, Choice]  # as this build makes it, and as a file has i
 
 
 class Differs(Exception):
-    """This machine or this build would make another program; the message says what is different."""
+    """This machine or this build would make another program; the message tells the difference."""
 
 
 def confirm(program: Program, options: Options, weights: Mapping[str, Array], budget: Budget) -> Program:
@@ -112,7 +112,7 @@ def _check_names(program: Program, weights: Mapping[str, Array], outer: Mapping[
 
 @dataclass(slots=True)
 class _Checked:
-    """What is worked out of steps. Equal steps (same operator, attributes and types) share one answer: a file names
+    """Results derived from steps. Equal steps (same operator, attributes and types) share one result: a file names
     types and values by index, so that equal ones are one object."""
 
     device: Device
@@ -151,7 +151,7 @@ class _Checked:
         return found
 
     def _kind(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> Kind:
-        """What equal steps have in common, and the types of operands and results."""
+        """Return a key that equal steps share, and the types of the operands and results."""
         node = step.node
         ins = [self._type(i, types[i]) if i else None for i in node.inputs]
         outs = [types[o] if o else None for o in node.outputs]
@@ -228,7 +228,7 @@ def _check_step(
 
 
 def _check_types(node: Node, ins: Sequence[Type | None], outs: Sequence[Type | None]) -> None:
-    """What the operator's own rule knows of the results is what the program says of them."""
+    """Check that the stored types of the results agree with the operator's own inference rule."""
     if (node.domain, node.op) == ("mezzo", "Raise"):  # it stands for a body whose types do not fit
         return
     try:

@@ -1,4 +1,4 @@
-"""Graphs and nodes as columns, and back."""
+"""Graphs and nodes as columns, and their reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .table import Table, malformed
 
 
 class NodeWriter:
-    """Nodes as columns."""
+    """Writer of nodes as columns."""
 
     def __init__(self, pool: PoolWriter) -> None:
         self._pool = pool
@@ -87,7 +87,7 @@ def _with_bodies(value: Any, body: Callable[[int], Graph]) -> Any:
 
 
 class GraphWriter:
-    """A graph and its bodies, bodies first."""
+    """Writer of a graph and its bodies, bodies first."""
 
     def __init__(self, array: Callable[[Any], int]) -> None:
         self.tables: list[dict[str, Any]] = []

@@ -18,8 +18,7 @@ COLUMNS = {"[ubyte]": "B", "[uint]": "I", "[ulong]": "Q", "[long]": "q"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field: its flatbuffers type, the table that it holds, if it holds one, and the code of its numbers, if it
-    holds numbers."""
+    """A field: its flatbuffers type, the table that it holds, if any, and the typecode of its numbers, if any."""
 
     number: int
     kind: str

@@ -1,4 +1,4 @@
-"""Files of other vocabularies: nodes go through the table of upgrades."""
+"""Conversion of files with older vocabularies: nodes go through the table of upgrades."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts, types and attribute values of a section, each stored once and named by its index.
+"""Strings, types and attribute values of a section, each stored once and referred to by its index.
 
 What contains something names smaller indices only, so that reading is one pass without recursion, and no file can
 describe a thing that contains itself.
@@ -29,13 +29,13 @@ _DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
 
 
 class Indexed(Protocol):
-    """What gives the thing of a number."""
+    """Lookup of an object by its number."""
 
     def __getitem__(self, number: int, /) -> Any: ...
 
 
 class Ends:
-    """A list of lists as two columns: all elements, and where each list ends.
+    """A list of lists as two columns: all elements, and the end of each list.
 
     >>> e = Ends()
     >>> e.add([7, 8]); e.add([])
@@ -72,7 +72,7 @@ def same_length(*columns: Sequence[Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BodyRef:
-    """An attribute value that is the graph of this number; nodes put the graph in its place."""
+    """An attribute value that refers to the graph of this number; nodes replace it by the graph."""
 
     number: int
 
@@ -81,7 +81,7 @@ class BodyRef:
 
 
 class TextWriter:
-    """Texts in order of first use."""
+    """Strings in the order of first use."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
@@ -101,7 +101,7 @@ def texts_content(texts: Sequence[str]) -> dict[str, Any]:
 
 
 class PoolWriter:
-    """Collects texts, types and values; every method returns an index."""
+    """Writer of strings, types and values; every method returns an index."""
 
     def __init__(self, array: Callable[[Any], int], graph: Callable[[Graph], int] | None = None) -> None:
         self.text = TextWriter()
@@ -201,8 +201,8 @@ def read_texts(table: Table) -> list[str]:
 
 
 class ConstantPool:
-    """The texts, types and values of a section, read and checked when they are asked for. Lists raise IndexError for
-    numbers that they lack; callers run under `reading`."""
+    """The strings, types and values of a section, read and checked on demand. Lists raise IndexError for numbers that
+    they lack; callers run under `reading`."""
 
     def __init__(self, table: Table, arrays: Indexed, budget: Budget) -> None:
         self._table, self._arrays, self._budget = table, arrays, budget

@@ -1,4 +1,4 @@
-"""Programs as columns, and back: steps with their kernels, the memory plan, types."""
+"""Programs as columns, and their reader: steps with their kernels, the memory plan, types."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_storable(program: Program) -> None:
 
 
 class ProgramWriter:
-    """A program and the programs of its bodies, bodies first."""
+    """Writer of a program and the programs of its bodies, bodies first."""
 
     def __init__(self, pool: PoolWriter) -> None:
         self.tables: list[dict[str, Any]] = []
@@ -190,7 +190,7 @@ def _program(table: Table, pool: ConstantPool, bodies: _Bodies, target: Target) 
 
 
 def _target(target: Target, device: str) -> Target:
-    """What a program of a variant was made for: bodies of a GPU's programs run on the host (Options.inside)."""
+    """Return the target of a variant's program: bodies of a GPU's programs run on the host (Options.inside)."""
     return target if device == target.device else replace(target, device=device, math="strict", sm=0)
 
 

@@ -121,8 +121,7 @@ def _digest(preamble: bytes, head: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Where a file comes from: the program that wrote it, the model file it was made of and what had made that, the
-    vocabulary of its graph."""
+    """Origin of a file: the program that wrote it, the source model and its producer, the vocabulary of its graph."""
 
     written_by: str
     source: str
@@ -132,7 +131,7 @@ class About:
 
 @dataclass(eq=False)
 class Opened:
-    """A file whose digest is right: `about`, `signature`, `variants` by what they are for, and its arrays.
+    """A file with a valid digest: `about`, `signature`, `variants` by their keys, and its arrays.
 
     `data` is the whole file, in memory or mapped; all arrays are views of it. The graph and the programs are read when
     somebody asks for them: a session that finds its program in the file needs no graph. Raises ModelError if the file
@@ -179,7 +178,7 @@ class Opened:
 
     @property
     def stored(self) -> list[Stored]:
-        """Where the arrays lie."""
+        """Locations of the arrays."""
         with reading(self.name):
             return self._arrays.stored
 
@@ -214,11 +213,11 @@ class Opened:
                 return None, str(reason)
 
     def holds(self, options: Options, outputs: Sequence[str], types: Mapping[str, Type]) -> bool:
-        """Whether a variant was made for just these inputs, options and machine."""
+        """True if a variant was made for exactly these inputs and options, and this machine."""
         return not self.problem and key_here(options, outputs, types) in self.variants
 
     def fits(self, key: VariantKey) -> bool:
-        """Whether a variant of this key would be looked at on this machine."""
+        """True if a variant of this key can be used on this machine."""
         try:
             here = key_here(Options(device_named(key.device)), (), {})
         except MezzoError:  # of a device that is not here
@@ -228,7 +227,7 @@ class Opened:
         return (key.isa, key.kernels, key.precision) == (here.isa, here.kernels, here.precision)
 
     def place_of(self, array: Array) -> int:
-        """Where an array of this file lies; some other number for an array that does not come from it."""
+        """Return the offset of an array of this file; any other number for an array that is not from it."""
         return int(array.ctypes.data - np.frombuffer(self.data, np.uint8).ctypes.data)
 
     def damaged(self) -> list[Stored]:
@@ -309,7 +308,7 @@ def _verified(graph: Graph) -> Graph:
 
 
 def is_mezzo(source: Any) -> bool:
-    """Whether a path or bytes begin like a `.mezzo` file; False for what cannot be read."""
+    """True if a path or bytes begin like a `.mezzo` file; False for unreadable sources."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source[:8]) == MAGIC
     try:

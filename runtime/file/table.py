@@ -1,4 +1,4 @@
-"""Reading flatbuffers tables with every bound checked, from bytes that nobody can change any more.
+"""Reader of flatbuffers tables with every bound checked, over immutable bytes.
 
 The flatbuffers package has no verifier in Python, and takes a microsecond per field; see
 docs/decisions/0003-the-mezzo-file.md. Needs nothing but Python, so that a bundle does not either. Numbers
@@ -27,8 +27,8 @@ def malformed(message: str) -> ModelError:
 
 @dataclass(slots=True)
 class FileBuffer:
-    """The bytes of one flatbuffer. `left` bounds how much may be read in all: parts of an honest file do not overlap,
-    so that it never asks for more than its size, and a file of a few bytes cannot pretend to hold a million tables."""
+    """The bytes of one flatbuffer. `left` limits the total that may be read: parts of a valid file do not overlap, so
+    that reading never exceeds its size, and a file of a few bytes cannot pretend to hold a million tables."""
 
     data: bytes
     left: int

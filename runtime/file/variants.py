@@ -29,9 +29,9 @@ PRECISION = "as the model"
 
 @dataclass(frozen=True, slots=True)
 class VariantKey:
-    """What a variant was made for. `isa` is the processor (or the sm of a GPU), `kernels` names the kernels and the
-    versions of what is behind them (ours too: our operators folded the constants), `strategy` how the program was
-    planned, `signature` the inputs' types and the outputs."""
+    """Key of a variant. `isa` is the processor (or the sm of a GPU), `kernels` names the kernels and the versions of
+    the libraries behind them (ours too: our operators folded the constants), `strategy` is that of the planner,
+    `signature` has the inputs' types and the outputs."""
 
     device: str
     isa: str
@@ -84,7 +84,7 @@ def variant_content(key: VariantKey, bound: Executable, array: Callable[[Array],
 
 
 def read_key(table: Table) -> VariantKey:
-    """What a variant was made for."""
+    """Return the key of a variant."""
     return VariantKey(*(table.text(name) for name in VariantKey.__slots__))
 
 

@@ -1,5 +1,5 @@
-"""Optimizers: what each adds to a training step, or to a server of the KVStore. Each is one class (record.py), which
-whoever trains can write too: `mz.optimizer.register`."""
+"""Optimizers: their part of a training step, or of a server of the KVStore. Each is one class (record.py); write your
+own with `mz.optimizer.register`."""
 
 from .adaptive import Adadelta, Adagrad, Adam, AdamW, Ftrl, Nadam, RMSprop
 from .plain import DCASGD, NAG, SGD, SGLD, Lion, Signum

@@ -1,4 +1,4 @@
-"""Optimizers with a rate for each element, from gradients that were."""
+"""Adaptive optimizers, with a rate for each element from past gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .schedule import Schedule
 
 @register
 class Adam(Optimizer):
-    """Running means of the gradient and of its square, without their bias towards zero (Kingma and Ba 2014, arXiv
+    """Running means of the gradient and of its square, corrected for their bias towards zero (Kingma and Ba 2014, arXiv
     1412.6980)."""
 
     rate: Schedule | float = 0.001
@@ -40,7 +40,7 @@ class Adam(Optimizer):
 
 @register
 class AdamW(Adam):
-    """Adam whose weight decay is apart from the gradient (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
 
     weight_decay: float = 0.01
 
@@ -88,8 +88,8 @@ class Nadam(Adam):
 
 @register
 class Adagrad(Optimizer):
-    """Rates fall with the sum of squared gradients (Duchi, Hazan and Singer 2011); `rate_decay` divides the rate by
-    1 + rate_decay * t."""
+    """Gradient descent whose rates fall with the sum of squared gradients (Duchi, Hazan and Singer 2011); `rate_decay`
+    divides the rate by 1 + rate_decay * t."""
 
     rate_decay: float = 0.0
     initial: float = 0.0
@@ -113,7 +113,7 @@ class Adagrad(Optimizer):
 @register
 class RMSprop(Optimizer):
     """The gradient over the root of a running mean of its square (Tieleman and Hinton 2012); `centered` subtracts the
-    mean gradient's (Graves 2013, arXiv 1308.0850), and with `momentum` steps gather in a velocity."""
+    square of the mean gradient (Graves 2013, arXiv 1308.0850), and `momentum` accumulates steps in a velocity."""
 
     alpha: float = 0.99
     epsilon: float = 1e-8
@@ -135,7 +135,7 @@ class RMSprop(Optimizer):
 
 @register
 class Adadelta(Optimizer):
-    """Steps as long as recent steps were (Zeiler 2012, arXiv 1212.5701)."""
+    """Steps scaled by the size of recent steps (Zeiler 2012, arXiv 1212.5701)."""
 
     rate: Schedule | float = 1.0
     rho: float = 0.9
@@ -151,8 +151,8 @@ class Adadelta(Optimizer):
 
 @register
 class Ftrl(Optimizer):
-    """Follow the regularised leader (McMahan et al. 2013, "Ad click prediction"), as MXNet has it: `lamda1` is the
-    weight of the L1 norm, which makes zeros, `beta` steadies the rates; weight decay is the paper's L2 norm."""
+    """Follow the regularised leader (McMahan et al. 2013, "Ad click prediction"), as in MXNet: `lamda1` is the weight
+    of the L1 norm, which makes zeros, `beta` stabilises the rates; weight decay is the paper's L2 norm."""
 
     rate: Schedule | float = 0.1
     lamda1: float = 0.01

@@ -1,4 +1,4 @@
-"""Optimizers without a rate for each element: gradient descent and its kin."""
+"""Optimizers without a rate for each element: gradient descent and its variants."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .schedule import Schedule
 
 @register
 class SGD(Optimizer):
-    """Stochastic gradient descent (Robbins and Monro 1951); with `momentum` the velocity of PyTorch (Polyak 1964),
-    outside of which the rate is; `nesterov` looks ahead (Sutskever et al. 2013). With `dampening` only a share of the
-    gradient goes into the velocity, but for the first.
+    """Stochastic gradient descent (Robbins and Monro 1951); `momentum` adds a velocity as in PyTorch, which the rate
+    multiplies (Polyak 1964); `nesterov` looks ahead (Sutskever et al. 2013). With `dampening` only a share of the
+    gradient goes into the velocity, except in the first step.
 
     >>> SGD(rate=0.1, momentum=0.9).slots
     ('velocity',)
@@ -48,7 +48,7 @@ class SGD(Optimizer):
 
 @register
 class NAG(SGD):
-    """Nesterov's accelerated gradient: SGD with momentum that looks ahead, under MXNet's name."""
+    """Nesterov's accelerated gradient: SGD with Nesterov momentum, under MXNet's name."""
 
     momentum: float = 0.9
     nesterov: bool = True
@@ -56,8 +56,8 @@ class NAG(SGD):
 
 @register
 class Signum(Optimizer):
-    """The sign of a running mean of gradients (Bernstein et al. 2018, arXiv 1802.04434), as MXNet has it: `wd_lh` is
-    a weight decay apart from the gradient, `momentum=0` takes the gradient's own sign."""
+    """The sign of a running mean of gradients (Bernstein et al. 2018, arXiv 1802.04434), as in MXNet: `wd_lh` is a
+    decoupled weight decay, `momentum=0` takes the gradient's own sign."""
 
     momentum: float = 0.9
     wd_lh: float = 0.0
@@ -75,7 +75,7 @@ class Signum(Optimizer):
 
 @register
 class Lion(Optimizer):
-    """The sign of a running mean (Chen et al. 2023, arXiv 2302.06675); weight decay is apart from the gradient."""
+    """The sign of a running mean (Chen et al. 2023, arXiv 2302.06675), with decoupled weight decay."""
 
     rate: Schedule | float = 0.0001
     beta1: float = 0.9
@@ -91,7 +91,7 @@ class Lion(Optimizer):
 @register
 class SGLD(Optimizer):
     """Stochastic gradient Langevin dynamics (Welling and Teh 2011): half a step against the gradient, and normal noise
-    whose variance is the rate. Parameters wander as if drawn from their posterior distribution."""
+    whose variance is the rate, so that the parameters sample their posterior distribution."""
 
     draws: ClassVar[int] = 1
 
@@ -101,8 +101,8 @@ class SGLD(Optimizer):
 
 @register
 class DCASGD(Optimizer):
-    """Gradients that come late, corrected to first order (Zheng et al. 2016, arXiv 1609.08326): `lamda` weighs how far
-    the tensor has moved since. For asynchronous stores."""
+    """SGD with delay compensation for late gradients, to first order (Zheng et al. 2016, arXiv 1609.08326): `lamda`
+    weighs the distance that the tensor has moved since. For asynchronous stores."""
 
     momentum: float = 0.0
     lamda: float = 0.04

@@ -1,5 +1,5 @@
-"""What an optimizer is: one class, which says its settings, its states and its rule. Training programs, the servers of
-a store, files and exports need nothing else.
+"""The base class of optimizers: settings, states and the update rule. Training programs, the servers of a store, files
+and exports need nothing else.
 
 >>> from mezzo.runtime import optimizer
 >>> @optimizer.register
@@ -54,10 +54,10 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """What all optimizers have: a rate (a number or a schedule), weight decay, and groups of parameters; the first
-    group that a parameter's name matches counts. With `lazy_update` a table whose gradient is rows is stepped at these
-    rows alone, states and decay included, as MXNet's lazy updates and PyTorch's SparseAdam do; without it a step is
-    always that of the whole table.
+    """Base of all optimizers: a rate (a number or a schedule), weight decay, and groups of parameters; the first group
+    that matches a parameter's name counts. With `lazy_update` a table whose gradient is rows is stepped at these rows
+    alone, states and decay included, as MXNet's lazy updates and PyTorch's SparseAdam do; without it a step is always
+    that of the whole table.
 
     A subclass under `register` is an optimizer of its own. Its fields are settings: numbers. `slots` are the names of
     its states, which have the shape of the tensor and begin as `first`. It says one of two:
@@ -89,7 +89,7 @@ class Optimizer:
         return 0.0
 
     def numbers(self, e: Expressions, t: Expr) -> Sequence[Expr]:
-        """What the rule takes behind the rate, for update `t` (float64, counted from 0)."""
+        """Return the rule's numbers after the rate, for update `t` (float64, counted from 0)."""
         return ()
 
     def update(self, *given: Any) -> tuple[Expr, ...]:
@@ -111,13 +111,13 @@ class Optimizer:
 
     @property
     def elementwise(self) -> bool:
-        """Whether any part of a tensor can be stepped by itself."""
+        """True if any part of a tensor can be stepped by itself."""
         return type(self).whole is Optimizer.whole
 
     @property
     def still(self) -> bool:
-        """Whether an element whose gradient is zero stays as it is, and its states too: a step of the others is then
-        the whole step. It follows from the rule.
+        """True if an element with a zero gradient stays unchanged, with its states, so that a step of the others is the
+        whole step. Derived from the rule.
 
         >>> from mezzo.runtime.optimizer import SGD, Adagrad, Adam
         >>> SGD().still, Adagrad().still, SGD(weight_decay=0.1).still, Adam().still
@@ -215,8 +215,8 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of an optimizer by weight decay, its numbers as a rule over `t`, its states, their first value, and how
-    many tensors it draws."""
+    """The rules of an optimizer by weight decay, its numbers as a rule over `t`, its states with their first value, and
+    the number of tensors that it draws."""
 
     texts: tuple[tuple[float, str], ...]
     numbers: str
@@ -292,7 +292,7 @@ def create(given: str | Optimizer, **settings: Any) -> Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class CarriedOptimizer(Optimizer):
-    """An optimizer whose class this process has not: its data, with the rules that they bring."""
+    """An optimizer without a class in this process: its data, and the rules that came with it."""
 
     data: Mapping[str, Any]
     known: Rules

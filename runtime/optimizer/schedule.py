@@ -49,7 +49,7 @@ def _positive(what: str, *values: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The same rate for ever."""
+    """A constant rate."""
 
     value: float
 
@@ -59,7 +59,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`value`, times `factor` again and again after every `every` updates (PyTorch's StepLR)."""
+    """`value`, multiplied by `factor` after every `every` updates (PyTorch's StepLR)."""
 
     value: float
     every: int
@@ -75,7 +75,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class MultiStep:
-    """`value`, times `factor` after each of the updates in `milestones` (MultiStepLR)."""
+    """`value`, multiplied by `factor` after each of the updates in `milestones` (MultiStepLR)."""
 
     value: float
     milestones: Sequence[int]
@@ -89,7 +89,7 @@ class MultiStep:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """`value`, times `factor` after every update (ExponentialLR)."""
+    """`value`, multiplied by `factor` after every update (ExponentialLR)."""
 
     value: float
     factor: float
@@ -101,7 +101,7 @@ class Exponential:
 @dataclass(frozen=True, slots=True)
 class Cosine:
     """From `value` down to `end` over `total` updates along half a cosine (Loshchilov and Hutter 2016, arXiv
-    1608.03983); it stays there."""
+    1608.03983), then constant."""
 
     value: float
     total: int
@@ -133,7 +133,7 @@ class Polynomial:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Rises linearly over the first `updates` updates from `first` times the rate of `then` to all of it.
+    """Linear rise over the first `updates` updates, from `first` times the rate of `then` to the whole of it.
 
     `then` begins when the rise ends, unless `inside` is set: then it runs from the start and is scaled (LinearLR
     times another schedule).
@@ -157,8 +157,8 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class OneCycle:
-    """Smith and Topin 2017 (arXiv 1708.07120), as PyTorch's OneCycleLR with two phases: along a cosine from
-    `highest / first` up to `highest`, and down to `highest / first / last`."""
+    """The one-cycle policy (Smith and Topin 2017, arXiv 1708.07120), as PyTorch's OneCycleLR with two phases: along a
+    cosine from `highest / first` up to `highest`, and down to `highest / first / last`."""
 
     highest: float
     total: int
@@ -178,7 +178,7 @@ class OneCycle:
 
 
 def _part(g: Builder, t: Value, begin: float, end: float) -> Value:
-    """How much of the way from `begin` to `end` is done: 0 to 1."""
+    """Return the progress from `begin` to `end` at `t`, from 0 to 1."""
     part = g.Div(g.Sub(t, _number(g, begin)), _number(g, end - begin))
     return g.Max(g.Min(part, _number(g, 1)), _number(g, 0))
 

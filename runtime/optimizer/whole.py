@@ -20,7 +20,7 @@ def _if_both(g: Builder, a: Value, b: Value, value: Value) -> Value:
 
 @register
 class LAMB(Adam):
-    """Adam's direction, as long as the tensor that it moves: for large batches (You et al. 2019, arXiv 1904.00962)."""
+    """Adam's direction, scaled to the norm of the tensor: for large batches (You et al. 2019, arXiv 1904.00962)."""
 
     epsilon: float = 1e-6
 
@@ -57,9 +57,9 @@ class LARS(Optimizer):
 
 @register
 class LBFGS(Optimizer):
-    """Newton's direction from the last `history` steps and changes of the gradient (Liu and Nocedal 1989), without a
-    line search: PyTorch's LBFGS with `max_iter=1`, for each tensor by itself. It wants gradients of the same examples
-    at every update, and keeps 2 * history + 2 tensors for each."""
+    """L-BFGS: Newton's direction from the last `history` steps and changes of the gradient (Liu and Nocedal 1989),
+    without a line search, as PyTorch's LBFGS with `max_iter=1`, for each tensor by itself. It needs gradients of the
+    same examples at every update, and keeps 2 * history + 2 tensors for each."""
 
     rate: Schedule | float = 1.0
     history: int = 10

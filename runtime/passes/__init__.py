@@ -1,4 +1,4 @@
-"""Rewriting of typed graphs: one pass, one file; a pass returns the graph itself when nothing changed."""
+"""Passes over typed graphs, one per file; a pass returns the graph itself when nothing changed."""
 
 from __future__ import annotations
 

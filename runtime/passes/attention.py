@@ -1,4 +1,5 @@
-"""Attention as exporters write it (two products around a Softmax) as the operator, where a kernel takes it whole.
+"""Fusion of attention: two products around a Softmax, as exporters write it, become one operator where a kernel
+supports it.
 
 https://onnx.ai/onnx/operators/onnx__Attention.html
 """
@@ -43,7 +44,7 @@ def attended(graph: Graph, takes: Takes) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The nodes to put in place, and the types of what they add."""
+    """The nodes of a replacement, and the types of the values that they add."""
 
     nodes: tuple[Node, ...]
     types: dict[str, Tensor]

@@ -1,5 +1,5 @@
-"""Scales and shifts of channels: into the weights of the convolution before them. Batch normalisation with fixed
-statistics is such a scale and shift, and stays one where no convolution takes it.
+"""Folding of per-channel scales and shifts into the weights of the preceding convolution. Batch normalisation with
+fixed statistics is such a scale and shift, and remains one where there is no such convolution.
 
 https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
 """

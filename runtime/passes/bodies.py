@@ -1,4 +1,4 @@
-"""How a pass reaches the subgraphs of a graph."""
+"""Application of a pass to the subgraphs of a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that exporters write out in several nodes, as the one operator that they mean; and a few in a plainer form.
+"""Canonical forms: operators that exporters write as several nodes become one, and some others get a simpler form.
 
 Kernels then need to know one form only.
 """
@@ -253,7 +253,7 @@ EVERY_TAP = "every tap sees a pixel"
 
 
 def _wide(m: Match) -> bool:
-    """Whether images are so much larger than windows that this need not be counted: most are."""
+    """True if images are so much larger than the windows that the exact count does not matter, as most are."""
     x, w = m.tensor(m.input(0)), m.tensor(m.input(1))
     if x is None or w is None or not x.static or not w.static:
         return False

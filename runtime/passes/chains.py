@@ -1,4 +1,4 @@
-"""Chains: a node and those that follow it become one `mezzo.Fused`, where a kernel of the device computes them at once.
+"""Fusion of chains: a node and its successors become one `mezzo.Fused`, where one kernel of the device computes them.
 
 Nothing is fused on suspicion: a chain grows by one node as long as a kernel that fuses takes the whole of it.
 """
@@ -18,7 +18,7 @@ Takes = Callable[[Graph, Node], str | None]  # None if a kernel computes the nod
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Nodes that one kernel computes, and the node that stands for them."""
+    """Nodes that one kernel computes, and the node that replaces them."""
 
     nodes: tuple[Node, ...]
     whole: Node
@@ -30,7 +30,7 @@ Chains = dict[tuple[str, tuple[bool, ...]], Chain]
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Where a chain ended, and why."""
+    """The end of a chain, and the reason."""
 
     where: str
     reason: str

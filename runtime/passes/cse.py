@@ -1,4 +1,4 @@
-"""One node where several compute the same, one initialiser where several hold the same elements."""
+"""Elimination of common subexpressions and of equal initializers."""
 
 from __future__ import annotations
 

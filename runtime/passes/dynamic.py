@@ -1,4 +1,4 @@
-"""Products of operands that are quantised as they come: what quantisers write as six nodes becomes one.
+"""Fusion of dynamic quantisation: the six nodes that quantisers write for a product become one.
 
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.DynamicQuantizeMatMul
 """

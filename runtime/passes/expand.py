@@ -1,4 +1,4 @@
-"""Nodes written out as the standard operators that their records say they are made of."""
+"""Expansion of nodes into the standard operators of their records' bodies."""
 
 from __future__ import annotations
 

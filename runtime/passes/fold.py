@@ -1,4 +1,4 @@
-"""Constants in place of nodes whose results are known."""
+"""Constant folding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that put one operator in the place of several; applied where the caller asks for them."""
+"""Fusion rules that put one operator in the place of several; applied where the caller asks for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX's Gradient operator, written out: the nodes between the values that it names, and their derivatives."""
+"""Expansion of ONNX's Gradient operator into the nodes between the values that it names, and their derivatives."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _is_gradient(node: Node) -> bool:
 
 @dataclass(slots=True)
 class _Writing:
-    """The types of all values, the names that are taken, and what could not be differentiated."""
+    """The types of all values, the names in use, and the values that could not be differentiated."""
 
     types: dict[str, Type]
     taken: set[str]

@@ -1,4 +1,4 @@
-"""Nodes that return their first input unchanged, as rules."""
+"""Removal of nodes that return their first input unchanged, as rules."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def _as_cast(m: Match) -> Replacement:
 
 
 def _other_way(op: str, after: str) -> Rule:
-    """What puts complex numbers together behind what takes them apart, and the other way round."""
+    """Return the rule that removes an operator that joins the parts of complex numbers after one that splits them, or
+    the reverse."""
     inner = Pattern(after, (Leaf("x"),), domain="mezzo")
 
     def back(m: Match) -> str | None:

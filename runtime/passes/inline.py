@@ -1,4 +1,4 @@
-"""The branch that will be taken, in place of an If whose condition is known."""
+"""Inlining of the branch of an If whose condition is known."""
 
 from __future__ import annotations
 

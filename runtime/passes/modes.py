@@ -1,4 +1,4 @@
-"""A model in training mode and back: BatchNormalization keeps running statistics, Dropout drops, and gradients go
+"""Training mode of a model and back: BatchNormalization updates running statistics, Dropout drops, and gradients go
 straight through pairs of QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Splits of which not all parts are wanted, as slices: a kernel for a split writes each part."""
+"""Conversion of splits with unused parts to slices: a kernel for a split writes each part."""
 
 from __future__ import annotations
 

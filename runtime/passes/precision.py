@@ -1,5 +1,5 @@
-"""Computing in bfloat16 or float16 what a kernel of the device computes so; inputs and outputs of the graph keep their
-types.
+"""Computation in bfloat16 or float16 where a kernel of the device supports it; inputs and outputs of the graph keep
+their types.
 
 Products and convolutions are narrowed wherever a kernel takes them; other operators where an operand is narrow already,
 so that nothing is rounded twice without need. What an operator that jumps reads (`Op.jumps`: Round, QuantizeLinear)
@@ -33,8 +33,8 @@ Takes = Callable[[Graph, Node], str | None]
 
 @dataclass(slots=True)
 class _Narrowing:
-    """The nodes so far. `narrow` maps float32 values to their forms of type `to`, `wide` holds those that exist as
-    float32 too."""
+    """State of the pass: the nodes so far. `narrow` maps float32 values to their forms of type `to`, `wide` holds those
+    that exist as float32 too."""
 
     graph: Graph
     types: dict[str, Type]
@@ -68,12 +68,12 @@ class _Narrowing:
         return name
 
     def is_float(self, name: str) -> bool:
-        """Whether a value is a float32 tensor of known sizes."""
+        """True if a value is a float32 tensor of known sizes."""
         known = self.types.get(name)
         return isinstance(known, Tensor) and known.dtype is DType.FLOAT and known.static
 
     def may_be_float(self, name: str) -> bool:
-        """Whether a value is, or may become, a float32 tensor."""
+        """True if a value is, or may become, a float32 tensor."""
         known = self.types.get(name)
         return not isinstance(known, Tensor) or known.dtype is DType.FLOAT
 
@@ -144,7 +144,7 @@ def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], arou
 
 
 def _steep(graph: Graph) -> set[str]:
-    """What operators that jump read, and what it is made of, as far as products."""
+    """Return the values that discontinuous operators read, and their operands, back to products."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
         between = (node.op in FOLLOW | MOVE and not node.domain) and not found.isdisjoint(node.outputs)
@@ -154,7 +154,7 @@ def _steep(graph: Graph) -> set[str]:
 
 
 def _beyond(array: Array, to: DType) -> bool:
-    """Whether a finite element of a constant is beyond the largest number of a type."""
+    """True if a finite element of a constant exceeds the largest number of a type."""
     if to is not DType.FLOAT16 or not array.size:  # bfloat16 reaches as far as float32
         return False
     largest = max(-float(np.min(array)), float(np.max(array)))

@@ -1,4 +1,4 @@
-"""Only what the outputs need."""
+"""Removal of nodes and constants that no output needs."""
 
 from __future__ import annotations
 

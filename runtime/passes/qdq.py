@@ -1,4 +1,4 @@
-"""Quantised graphs: operators between DequantizeLinear and QuantizeLinear become operators on the whole numbers.
+"""Quantised operators: those between DequantizeLinear and QuantizeLinear become operators on integers.
 
 A rule fits at a QuantizeLinear. What it puts there computes the same sums exactly and rounds once, as the nodes that it
 replaces do in float32: results differ by at most one step, where a tie falls.
@@ -41,7 +41,7 @@ def _dequantised(name: str, constant: bool = False) -> Pattern:
 
 
 class QuantSteps:
-    """How a DequantizeLinear or QuantizeLinear counts: scale, zero point, axis."""
+    """Quantisation of a DequantizeLinear or QuantizeLinear: scale, zero point, axis."""
 
     def __init__(self, m: Match, node: Node) -> None:
         self.node = node
@@ -78,7 +78,7 @@ class QuantSteps:
         return None
 
     def same(self, other: QuantSteps) -> bool:
-        """Whether both count alike."""
+        """True if both have the same element type, scales and zero points."""
         a, b = self.type, other.type
         return (
             a is not None and b is not None and a.dtype is b.dtype
@@ -144,7 +144,7 @@ def _axis(m: Match, inner: Node, right: QuantSteps) -> str | None:
 
 
 def _unit(m: Match, inner: Node) -> Array:
-    """What one unit of the sums stands for, for each filter or column."""
+    """Return the real value of one unit of the accumulator, for each filter or column."""
     left, right = (QuantSteps(m, _maker(m, inner.inputs[i])) for i in (0, 1))
     return np.float32(inner.attrs.get("alpha", 1.0)) * left.scales * right.scales
 
@@ -172,7 +172,7 @@ def _bias(m: Match, inner: Node, unit: Array) -> tuple[Array, str | None]:
 
 
 class _Made:
-    """Constants beside a new node."""
+    """Constants for a new node."""
 
     def __init__(self, m: Match) -> None:
         self.m, self.constants = m, dict[str, Array]()

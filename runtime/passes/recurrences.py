@@ -1,4 +1,5 @@
-"""Scans as `mezzo.Recurrence`, whose step is a list of operators: for devices that have a kernel for the whole."""
+"""Conversion of Scans to `mezzo.Recurrence`, whose step is a list of operators, for devices with a kernel for the
+whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules as data, and the small engine that runs them.
+"""Rewrite rules as data, and the engine that runs them.
 
 A pattern is a DAG over graph nodes; a rule names what it looks for, asks a check, and says what stands there instead.
 A check that declines gives its reason, which `rewrite` can report.
@@ -28,9 +28,9 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A node of a pattern: operator, patterns of its inputs (fewer than the node has: the rest is free), attributes
-    that must be equal, which output is meant, how many readers that output may have, a name to remember it by, and
-    whether its two operands may stand in either order."""
+    """A node of a pattern: the operator, the patterns of its inputs (further inputs of the node are free), the
+    attributes that must be equal, the output that it stands for, the number of readers that output may have, a name to
+    remember it by, and whether its two operands commute."""
 
     op: str | tuple[str, ...]
     inputs: tuple[Operand, ...] = ()
@@ -48,7 +48,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """An operand of a pattern that may be written in several ways."""
+    """An operand of a pattern with several alternatives."""
 
     choices: tuple[Operand, ...]
 
@@ -58,7 +58,7 @@ Operand = Pattern | Leaf | Either
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Where a pattern fits: its root, all matched nodes, and the remembered values by name."""
+    """Match of a pattern: its root, all matched nodes, and the remembered values by name."""
 
     graph: Graph
     root: Node
@@ -89,8 +89,8 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What stands in place of the matched nodes: new nodes, for outputs of the root the values to read instead, and
-    constants that the new nodes read."""
+    """Replacement of the matched nodes: new nodes, the values to read instead of the root's outputs, and constants that
+    the new nodes read."""
 
     values: Mapping[str, str]
     nodes: tuple[Node, ...] = ()
@@ -109,7 +109,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RewriteDeclined:
-    """A rule that fitted a node and declined, with its reason."""
+    """A rule that matched a node and declined, with its reason."""
 
     rule: str
     where: str
@@ -182,7 +182,8 @@ def _leaves(pattern: Pattern) -> list[str] | None:
 
 
 def _near(pattern: Pattern, root: Node, producers: Mapping[str, Node]) -> bool:
-    """Whether the operands of the root have the makers that the pattern wants: a quick look at most nodes is enough."""
+    """True if the operands of the root have the producers that the pattern needs: a quick test that rules out most
+    nodes."""
 
     def fits(inputs: Sequence[str]) -> bool:
         for want, value in zip(pattern.inputs, inputs, strict=False):
@@ -247,7 +248,7 @@ def _apart(done: Replacement, taken: Mapping[str, Array]) -> Replacement:
 
 
 def _possible(want: Operand, present: Container[str]) -> bool:
-    """Whether a graph of these operators can hold the pattern: most graphs lack some operator of most rules."""
+    """True if a graph of these operators can hold the pattern; most graphs lack some operator of most rules."""
     match want:
         case Leaf():
             return True

@@ -1,5 +1,5 @@
-"""Pairs of QuantizeLinear and DequantizeLinear as one operator over floats, whose gradient is a straight-through
-estimate (ops/quantization/fake_quantize.py): what a quantised graph is in training.
+"""Fake quantisation: pairs of QuantizeLinear and DequantizeLinear become one operator over floats with a
+straight-through gradient (ops/quantization/fake_quantize.py), for training.
 
 Between the two there may be a Clip, by which PyTorch's exporter says that fewer steps are used than the type has.
 """
