@@ -37,14 +37,14 @@ def test_a_model_imports_what_it_needs() -> None:
 import sys
 import numpy as np
 import mezzo as mz
-from mezzo.runtime.compile.lazy_kernel import Later
+from mezzo.runtime.compile.lazy_kernel import LazyKernel
 from mezzo.runtime.execution.device import DEVICES
 from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.ops.types import f32
 g = GraphBuilder()
 s = mz.Session(g.graph([g.MaxPool(g.Relu(g.input("x", f32(1, 2, 4, 4))), kernel_shape=[2, 2])]))
 s.run({"x": np.ones((1, 2, 4, 4), np.float32)})
-later = {k.source.rpartition(".")[0] for k in DEVICES["cpu"].kernels if isinstance(k, Later)}
+later = {k.source.rpartition(".")[0] for k in DEVICES["cpu"].kernels if isinstance(k, LazyKernel)}
 print(*sorted(later & {*sys.modules}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

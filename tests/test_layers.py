@@ -44,6 +44,7 @@ LONGEST = 600
 TABLES = (
     "ops/registry.py",
     "runtime/compile/lazy_kernel.py",
+    "runtime/renamed.py",
     "tools/lazy.py",
     "tools/cli.py",
 )  # the last: modules of users

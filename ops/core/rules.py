@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShapeError
+from ..op import broadcast_dims
 from ..types import Array, Dim, DType, Tensor
 
 
@@ -148,3 +149,13 @@ def variance_of(x: Array, axes: Any, *, keepdims: bool = False) -> Array:
     """The mean of the squared distances from the mean."""
     centred = x - mean_of(x, axes, keepdims=True)
     return mean_of(centred * centred, axes, keepdims=keepdims)
+
+
+def check_broadcast_to(X: Tensor, *operands: Tensor | None) -> None:
+    """Raise ShapeError for an operand that does not broadcast to X, or would make more of it."""
+    for t in operands:
+        if X.dims is not None and t is not None and t.dims is not None:
+            sizes = broadcast_dims(X.dims, t.dims)
+            grows = sizes and any(d == 1 and isinstance(n, int) and n != 1 for d, n in zip(X.dims, sizes, strict=False))
+            if sizes is None or grows or len(t.dims) > len(X.dims):
+                raise ShapeError(f"{t} does not broadcast to {X}")

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..core.rules import axes_of, axis_of, mean_of, narrow, same, variance_of, widen
+from ..core.rules import axes_of, axis_of, check_broadcast_to, mean_of, narrow, same, variance_of, widen
 from ..core.shapes import cast_like, count, joined, reshaped, sizes, wide, with_axes
 from ..errors import ShapeError
 from ..math.random import draw
-from ..op import Builder, Context, Sample, Twin, Value, broadcast_dims, op
+from ..op import Builder, Context, Sample, Twin, Value, op
 from ..types import Array, DType, Tensor, f32
 
 POSITIVE = np.array([0.5, 1.0, 2.0], np.float32)
@@ -202,16 +202,6 @@ def _channels_grad(
     return tuple(None if d is None else cast_like(g, d, v) for d, v in zip(found, (X, scale, bias), strict=True))
 
 
-def _check_broadcast_to(X: Tensor, *operands: Tensor | None) -> None:
-    """Raise ShapeError for an operand that does not broadcast to X, or would make more of it."""
-    for t in operands:
-        if X.dims is not None and t is not None and t.dims is not None:
-            sizes = broadcast_dims(X.dims, t.dims)
-            grows = sizes and any(d == 1 and isinstance(n, int) and n != 1 for d, n in zip(X.dims, sizes, strict=False))
-            if sizes is None or grows or len(t.dims) > len(X.dims):
-                raise ShapeError(f"{t} does not broadcast to {X}")
-
-
 @op(
     "LayerNormalization",
     since=17,
@@ -258,7 +248,7 @@ def _(
     if X.dims is None:
         return X.of(None), Tensor(stash, None), Tensor(stash, None)
     at = axis_of(axis, X.rank)
-    _check_broadcast_to(X, Scale, B)
+    check_broadcast_to(X, Scale, B)
     kept = Tensor(stash, tuple(d if i < at else 1 for i, d in enumerate(X.dims)))
     return X.forget(), kept, kept
 
@@ -405,7 +395,7 @@ def _(X: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_
     if X.dims is None:
         return scale.of(None)
     axis_of(axis, X.rank)
-    _check_broadcast_to(X, scale)
+    check_broadcast_to(X, scale)
     return scale.of(X.dims)
 
 
