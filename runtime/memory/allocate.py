@@ -1,4 +1,4 @@
-"""Memory for what operators and programs make on the CPU: from the pool of arrays, or NumPy's where that is quicker.
+"""Allocation of CPU memory for operators and programs: from the pool of arrays, or from NumPy where that is quicker.
 
 Fresh pages of the system have to be cleared and entered in the table of pages, which takes longer than adding two
 arrays does: blocks that come back lie ready for the next array of their size. `mz.memory` tells of them.

@@ -1,4 +1,4 @@
-"""Values merged into buffers: in place, as views, as parts of a concatenation."""
+"""Merging of values into buffers: in place, as views, as parts of a concatenation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .liveness import ALIGN, Life, Sharing, Timeline
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A value in a buffer: where it begins there, and which content its bytes belong to.
+    """A value in a buffer: its offset there, and the content that its bytes belong to.
 
     Values of one content are views of each other: they hold the same elements in the same bytes, and none may be
     overwritten while another lives. `before` is the value that it took over from, in place.
@@ -46,7 +46,7 @@ class Buffer:
 
 
 def clashing(a: Member, b: Member, time: Timeline) -> bool:
-    """Whether two values of one buffer hold the same bytes at the same time without being meant to."""
+    """True if two values of one buffer occupy the same bytes at the same time without intent."""
     if a.at >= b.end or b.at >= a.end or a.content == b.content or not time.meets(a.life, b.life):
         return False
     new, old = (a, b) if a.life.first > b.life.first else (b, a)

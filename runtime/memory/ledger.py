@@ -1,4 +1,5 @@
-"""The rules of a memory pool, without its memory: the sizes of blocks, who has how much, what is kept and let go."""
+"""Bookkeeping of a memory pool, without its memory: sizes of blocks, owners, and the blocks that are kept or
+released."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ LARGEST_CUTOFF = 40
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """Which sizes blocks have: the strategies of MXNet's pools (its MXNET_GPU_MEM_POOL_TYPE).
+    """Rounding of block sizes: the strategies of MXNet's pools (its MXNET_GPU_MEM_POOL_TYPE).
 
     `naive` takes what is asked, `round` the next power of two up to 2**cutoff bytes and multiples of 2**cutoff above;
     neither less than a page. `unpooled` takes what is asked, and keeps nothing. A block that has come back serves
@@ -42,7 +43,7 @@ class Rounding:
 
     @classmethod
     def parse(cls, text: str) -> Rounding:
-        """What `str` gives, read again: naive, round, round:26, unpooled. Raises InputError."""
+        """Parse the result of `str`: naive, round, round:26, unpooled. Raises InputError."""
         kind, _, cutoff = text.lower().partition(":")
         if cutoff and not (cutoff.isdecimal() and kind == "round"):
             raise InputError(f"rounding {text!r}", where="memory pool", hint="give naive, unpooled, round or round:26")
@@ -64,9 +65,9 @@ class Rounding:
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """Bytes of a pool: in blocks that are out, of these what was asked for, and in all that it took from the system;
-    the most that these ever were; the largest block that lies ready; how often one did (`hits`) or a new one had to be
-    made (`misses`). `owners` tells who has how many bytes out."""
+    """Bytes of a pool: in blocks in use, those requested of them, and all that it took from the system; the peaks of
+    these; the largest free block; the number of requests served by a free block (`hits`) or a new one (`misses`).
+    `owners` has the bytes in use of each."""
 
     in_use: int
     asked: int
@@ -106,7 +107,7 @@ class PoolStats:
 
 
 class Ledger:
-    """The rules of a pool without its memory: which blocks are out, which lie ready, what is given back to the system.
+    """Bookkeeping of a pool: the blocks in use, the free ones, and those returned to the system.
 
     Of what lies ready, sizes that were used longest ago go first. What a block is does not matter here. Not for
     several threads at once.

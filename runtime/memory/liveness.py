@@ -1,4 +1,4 @@
-"""Lives of values: what the memory plan is made from."""
+"""Liveness of values, the input of the memory plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def aligned(nbytes: int) -> int:
 
 
 class Space(Enum):
-    """Whose bytes: only the arena's are ours to place; the others are pointers given at instantiation or run.
+    """Owner of a value's bytes: the plan places only the arena's; the others are pointers given at instantiation or
+    run.
 
     DYNAMIC values have sizes that data decides: they take their bytes from the session's pool while the program runs
     (or are host objects: strings, sequences).
@@ -37,7 +38,7 @@ class Space(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A value, its bytes, and the first and last step that touch it. `name` is the buffer's name in EXTERN space."""
+    """A value, its bytes, and the first and last step that use it. `name` is the buffer's name in EXTERN space."""
 
     value: str
     nbytes: int
@@ -49,7 +50,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """An offer of bytes that a kernel makes.
+    """An offer of a kernel to share bytes.
 
     `value` may take the bytes of `other`, which dies in the step that makes `value` (`inplace`); or `value` is the same
     bytes as `other` from `delta` on, while both live (`view`: a reshape, a slice, an operand written straight into its
@@ -66,17 +67,17 @@ class Sequential:
     """Steps run one after another: two values meet if their lives overlap."""
 
     def meets(self, a: Life, b: Life) -> bool:
-        """Whether both may be alive at the same time."""
+        """True if both may be alive at the same time."""
         return a.first <= b.last and b.first <= a.last
 
     def succeeds(self, new: Life, old: Life) -> bool:
-        """Whether `old` ends in the very step that makes `new`, all its other readers being done."""
+        """True if `old` ends in the very step that makes `new`, after all its other readers."""
         return old.first < new.first == old.last
 
 
 class Parallel:
-    """Steps run as soon as their operands are there: two values may be apart only if one is done, by every path, before
-    the other begins.
+    """Steps run as soon as their operands are ready: two values may share bytes only if one is done, by every path,
+    before the other begins.
 
     `needs[i]` lists the steps whose results step `i` reads; `touches` maps each value to the steps that touch it.
     """
@@ -94,11 +95,11 @@ class Parallel:
         return not self._touches.get(a.value, 1 << a.first) & ~(self._ancestors[b.first] | allowed)
 
     def meets(self, a: Life, b: Life) -> bool:
-        """Whether both may be alive at the same time in some order of the steps."""
+        """True if both may be alive at the same time in some order of the steps."""
         return not (self._done_before(a, b) or self._done_before(b, a))
 
     def succeeds(self, new: Life, old: Life) -> bool:
-        """Whether every other reader of `old` is done before the step that makes `new`."""
+        """True if every other reader of `old` is done before the step that makes `new`."""
         return old.first < new.first == old.last and self._done_before(old, new, 1 << new.first)
 
 

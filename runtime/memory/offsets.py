@@ -33,7 +33,7 @@ def extent(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
 
 
 class _Gaps:
-    """The free bytes below `top`, found by size, joined with their neighbours when more is given back."""
+    """The free bytes below `top`, found by size, merged with their neighbours when more is freed."""
 
     def __init__(self) -> None:
         self.top = 0

@@ -1,4 +1,4 @@
-"""The memory plan: where every value lives, decided before the first run.
+"""The memory plan: the place of every value, decided before the first run.
 
 Lifetimes, then merging of values into buffers (in place, views, parts), then sharing of bytes by buffers that never
 live together, then offsets: the order and the four strategies of the MXNet paper (arXiv 1512.01274, section 3.1).
@@ -20,7 +20,7 @@ MOST_BYTES = 1 << 62  # offsets are 64-bit numbers
 
 
 class Strategy(Enum):
-    """How bytes are reused; BOTH is the default. LINEAR is BOTH without the search, for huge graphs."""
+    """Strategies of memory reuse; BOTH is the default. LINEAR is BOTH without the search, for huge graphs."""
 
     NONE = "none"
     INPLACE = "inplace"
@@ -35,7 +35,7 @@ class Strategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A value's place: bytes `offset` to `end` of the arena, where it lives there.
+    """The place of a value: bytes `offset` to `end`, if it is in the arena.
 
     Values of one `content` are views of each other: they are bytes `delta` onwards of the same elements.
     """
@@ -50,7 +50,7 @@ class Slot:
         return self.offset + self.life.nbytes
 
     def same_content(self, other: Slot) -> bool:
-        """Whether both are views of the same elements, each at its right place."""
+        """True if both are views of the same elements, each at its right place."""
         mine, theirs = self.content or self.life.value, other.content or other.life.value
         return mine == theirs and self.offset - self.delta == other.offset - other.delta
 

@@ -1,4 +1,4 @@
-"""Memory that is handed out, comes back by itself, and lies ready for the next who asks: pools."""
+"""Pools of memory: arrays that return to the pool by themselves, and are reused by later requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Block = tuple[Any, int]  # what owns the bytes, and where they begin in it
 
 
 class Lent(weakref.ref[Any]):
-    """An array that was handed out: every view of it, and whoever has it through DLPack, keeps it alive."""
+    """A weak reference to an allocated array: its views, and owners of it through DLPack, keep it alive."""
 
     __slots__ = ("block", "key", "number", "terms")
     block: Block | None
@@ -34,7 +34,7 @@ class Lent(weakref.ref[Any]):
 
 
 class PoolWatcher(Protocol):
-    """Is told of what a pool hands out, and gets back."""
+    """Observer of a pool's allocations and frees."""
 
     def took(self, number: int, nbytes: int, owner: str) -> None: ...
 
@@ -42,7 +42,7 @@ class PoolWatcher(Protocol):
 
 
 class Turn:
-    """One thread at a time at the ledger of a pool.
+    """Mutual exclusion of threads at the ledger of a pool.
 
     Arrays die anywhere, within a turn too (Python looks for circles when it likes): what dies is noted down, and
     entered when the next turn begins, or this one ends.
@@ -79,7 +79,7 @@ class Turn:
         self._settle()
 
     def has(self, array: Any) -> bool:
-        """Whether this very array is out."""
+        """True if this very array is in use."""
         lent = self.out.get(id(array))
         return lent is not None and lent() is array
 
@@ -93,8 +93,7 @@ SMALL = Rounding("round", LARGEST_CUTOFF, 256)
 
 
 class Pool:
-    """Hands out arrays whose bytes return when nobody can see them any more: the last view, buffer or DLPack capsule of
-    them is gone.
+    """A pool of arrays whose bytes return when no view, buffer or DLPack capsule of them is left.
 
     What lies ready is at most `keep` bytes (a quarter of the limit, if nothing is said). Raises BudgetError before
     `limit` bytes are passed; `what` tells what for.
@@ -114,7 +113,7 @@ class Pool:
 
     @property
     def room(self) -> int | None:
-        """What a session's ceiling leaves beside its arenas, if that is less than the limit."""
+        """Bytes that a session's ceiling leaves beside its arenas, if that is less than the limit."""
         return self._room
 
     @room.setter
@@ -210,8 +209,8 @@ class Pool:
 
 
 class Owned(np.ndarray[Any, Any]):
-    """Bytes of NumPy's as the base of arrays. Being of another class, it keeps NumPy from looking through to it: every
-    view of an array over it then holds that array alive."""
+    """Bytes of NumPy's as the base of arrays. Being of another class, it keeps NumPy from collapsing it as a base:
+    every view of an array over it then keeps that array alive."""
 
 
 MAPPED = 1 << 17  # from here on memory is asked of the system itself, and is given back to it for certain

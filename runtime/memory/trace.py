@@ -1,4 +1,4 @@
-"""Traces of what a pool handed out and got back: recorded from a run, kept in a file, replayed on other rules.
+"""Traces of a pool's allocations and frees: recorded from a run, kept in a file, replayed on other policies.
 
 The file is JSON, one object a line: a head, `{"mezzo": "memory trace", "version": 1}`, then for each array
 `{"t": 12.5, "take": 1, "bytes": 1048576, "owner": "Conv"}` and `{"t": 80.0, "give": 1}`, in order; `t` is microseconds
@@ -27,7 +27,7 @@ LONGEST = 1 << 12  # characters of a line
 
 
 class Event(NamedTuple):
-    """An array was handed out (`nbytes` for `owner`), or came back (both None); `at` is in microseconds."""
+    """An array was allocated (`nbytes` for `owner`), or freed (both None); `at` is in microseconds."""
 
     at: float
     number: int
@@ -36,7 +36,7 @@ class Event(NamedTuple):
 
 
 class PoolRecorder:
-    """Watches a pool. What was out before is not told of when it comes back."""
+    """Recorder of a pool. The frees of earlier allocations are not recorded."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -159,7 +159,7 @@ def _whole(value: Any, most: int) -> TypeGuard[int]:
 
 
 def replay(events: Sequence[Event], rounding: Rounding, *, limit: int | None = None, keep: int = KEEP) -> PoolStats:
-    """What a pool of these rules would have had at the end of a trace, without the memory.
+    """Return the statistics that a pool with these policies would have at the end of a trace, without the memory.
 
     Raises BudgetError where it would have passed the limit.
 

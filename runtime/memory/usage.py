@@ -1,4 +1,4 @@
-"""`mz.memory`: what arrays, and the results of programs, take on the CPU.
+"""`mz.memory`: memory of arrays, and of programs' results, on the CPU.
 
 Those of 256 KiB and more lie in a pool; smaller ones are NumPy's affair, and not counted. A block comes back when
 nobody can see it any more: no array, view, workload under way, buffer or DLPack capsule. It lies ready for the next
@@ -23,7 +23,8 @@ from .trace import read, record, replay
 
 
 def stats() -> PoolStats:
-    """What the pool has now, and had at the most; by owner: the operator or program that asked for it."""
+    """Return the current and peak bytes of the pool, and those of each owner: the operator or program that asked for
+    them."""
     return POOL.stats()
 
 

@@ -1,4 +1,4 @@
-"""Emit, Await and SumRows: what is handed over to a store, and taken back when others have added theirs.
+"""Emit, Await and SumRows: values sent to a store, and received when others have added theirs.
 
 Without a store both are the identity, which costs nothing where operand and result share their bytes.
 """
@@ -19,8 +19,8 @@ from .rows import both
 
 
 class Exchanges:
-    """The plan puts operand and result of an Emit into the store's own buffer where it can (see lower.py); the rest is
-    copied."""
+    """Kernels of Emit and Await. The plan puts operand and result of an Emit into the store's own buffer where it can
+    (see lower.py); else they are copied."""
 
     name = "exchange"
 
@@ -52,7 +52,7 @@ class Exchanges:
 
 
 class SumRows:
-    """Rows go to the store and come back in one step."""
+    """Rows are sent to the store and received in one step."""
 
     name = "exchange.rows"
 
@@ -102,5 +102,5 @@ def _emit(exchange: Exchange, key: str, x: Array, buffer: Array, out: Array) -> 
 
 
 def _same(a: Array, b: Array) -> bool:
-    """Whether two arrays are the same bytes in the same order."""
+    """True if two arrays are the same bytes in the same order."""
     return a.shape == b.shape and bool(a.ctypes.data == b.ctypes.data)

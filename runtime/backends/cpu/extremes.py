@@ -1,5 +1,5 @@
-"""Largest and smallest elements, and where they are, into their slots. oneDNN's reductions begin with the largest
-finite number and skip NaN, so that infinities and NaN would be lost."""
+"""Extremes and their positions, written into their slots. oneDNN's reductions begin with the largest finite number and
+skip NaN, so that infinities and NaN would be lost."""
 
 from __future__ import annotations
 

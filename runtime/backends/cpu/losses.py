@@ -1,4 +1,4 @@
-"""The cross-entropy of classes and its gradient, for labels that all count alike."""
+"""The cross-entropy of classes and its gradient, for labels of equal weight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPS = {("", "SoftmaxCrossEntropyLoss"), ("mezzo", "SoftmaxCrossEntropyGrad")}
 
 
 class CrossEntropy:
-    """A few numpy calls with `out=`; probabilities lie in the workspace, or where the result shall be."""
+    """A few numpy calls with `out=`; probabilities are in the workspace, or in the slot of the result."""
 
     name = "numpy.cross_entropy"
 
@@ -52,7 +52,7 @@ class CrossEntropy:
 
 
 class _Labels:
-    """Where each label's element lies among the scores."""
+    """Indices of the labels' elements among the scores."""
 
     def __init__(self, labels: Any, scores: Any) -> None:
         batch, self._classes, *rest = scores.shape

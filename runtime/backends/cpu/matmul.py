@@ -1,4 +1,4 @@
-"""MatMul and Gemm into their slots, through numpy's BLAS."""
+"""MatMul and Gemm through numpy's BLAS, written into their slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _why_not(inputs: Sequence[Type | None]) -> str | None:
 
 
 class MatMul:
-    """`np.matmul(a, b, out=)`; batched and broadcast as ONNX has it."""
+    """`np.matmul(a, b, out=)`; batched and broadcast as in ONNX."""
 
     name = "numpy.matmul"
     remembers = True

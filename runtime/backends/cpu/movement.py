@@ -104,7 +104,7 @@ SAME_BYTES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 class Movement:
-    """Strided copies whose source and target are fixed once the buffers are."""
+    """Strided copies between slices that are fixed once the buffers are."""
 
     name = "numpy.copy"
     remembers = True
@@ -142,7 +142,7 @@ class Movement:
 
 
 def _aliases(node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type]) -> Iterator[Alias]:
-    """Which copies move nothing if the plan puts their two ends into the same bytes."""
+    """Yield the copies that move nothing if the plan puts both ends into the same bytes."""
     wholes = tensors([t for t in (*inputs, *outputs) if t is not None])
     if wholes is None or not all(t.static for t in wholes):
         return
@@ -161,7 +161,7 @@ def _aliases(node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type])
 
 
 def _first_byte(node: Node, inputs: Sequence[Type | None], x: Tensor, y: Tensor) -> int | None:
-    """Where a slice begins in its input, if it is one run of bytes there."""
+    """Return the first byte of a slice in its input; None if the slice is not contiguous there."""
     places = [t if t is None or not isinstance(t, Tensor) else t.value for t in (*inputs[1:], None, None)[:4]]
     if any(isinstance(t, Tensor) and v is None for t, v in zip(inputs[1:], places, strict=False)):
         return None
@@ -191,7 +191,7 @@ def _same_place(a: Array, b: Array) -> bool:
 
 
 class Take:
-    """Gather along one axis with `np.take(out=)`; of one known index, a slice that may be a view."""
+    """Gather along one axis with `np.take(out=)`; for a single known index, a slice that may be a view."""
 
     name = "numpy.take"
     remembers = True

@@ -1,4 +1,4 @@
-"""Pad: the tensor is copied into its place, then each border from the constant or from what is there already."""
+"""Pad: the tensor is copied into its place, then each border from the constant or from elements already there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pad:
         return (node.domain, node.op) == ("", "Pad")
 
     def select(self, ask: KernelRequest) -> Choice | Declined:
-        """Where widths and axes are known, and there is something to copy."""
+        """Choose the kernel if widths and axes are known, and there are elements to copy."""
         found = tensors([t for t in (*ask.inputs, *ask.outputs) if t is not None])
         if found is None or not all(t.static for t in found):
             return Declined("an operand is no tensor of numbers, or its sizes are not known")
@@ -73,7 +73,7 @@ class Pad:
 
 
 def _runs(at: list[int], inner: slice) -> Iterator[Run]:
-    """Which places outside of `inner` show which others: runs whose places advance evenly."""
+    """Yield the places outside of `inner` with the places that they copy, as runs of equal steps."""
     place = 0
     while place < len(at):
         if inner.start <= place < inner.stop:

@@ -12,7 +12,7 @@ from ...ir.graph import Node
 
 
 class Reference:
-    """Serves every operator; control flow runs through it too, with planned bodies behind `k.run`."""
+    """The fallback for every operator; control flow runs through it too, with planned bodies behind `k.run`."""
 
     name = "reference"
     remembers = True

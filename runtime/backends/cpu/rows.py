@@ -1,5 +1,5 @@
-"""Gradients of tables as rows, and optimizer steps of these rows: the cost of a step follows from the rows that a batch
-has read, not from the table."""
+"""Gradients of tables as rows, and optimizer steps of these rows: the cost of a step depends on the rows of a batch,
+not on the size of the table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def both(outputs: Sequence[Array | None], width: Sequence[int], dtype: Any) -> t
 
 
 class GatherGradRows:
-    """Sums in the order of the indices, as `numpy.scatter` takes them: the rows have the same bits."""
+    """Sums in the order of the indices, as `numpy.scatter` computes them, with the same bits."""
 
     name = "numpy.gather_rows"
 
@@ -98,7 +98,8 @@ def _by_marks(at: Array, marked: Array) -> tuple[Array, Array]:
 
 
 class UpdateRows:
-    """Rows are taken out, stepped as `numpy.update` steps tensors, and put back, over W and its states."""
+    """Optimizer steps of rows: they are gathered, stepped as `numpy.update` steps tensors, and written back, over W and
+    its states."""
 
     name = "numpy.update_rows"
 

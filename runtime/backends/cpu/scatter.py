@@ -1,4 +1,4 @@
-"""Gradients of Gather and Slice: the slot is cleared, and what arrives is added or copied to its places."""
+"""Gradients of Gather and Slice: the slot is cleared, then the incoming gradient is added or copied to its places."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...ir.graph import Node
 
 
 class Scatter:
-    """Numbers of places lie in the workspace."""
+    """Indexed additions and copies, with the indices in the workspace."""
 
     name = "numpy.scatter"
 

@@ -1,4 +1,4 @@
-"""The sum of the squares of all elements, as the norm of a gradient asks for it: read once, in any order."""
+"""The sum of the squares of all elements, for the norm of a gradient: read once, in any order."""
 
 from __future__ import annotations
 

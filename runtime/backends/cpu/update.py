@@ -21,7 +21,7 @@ BLOCK = 16 << 10  # elements: with a handful of temporaries they fit into a seco
 
 @dataclass(frozen=True, slots=True)
 class UpdateCode:
-    """What runs once (parts of scalars only) and what runs for each block.
+    """Code of an update: the scalar parts, which run once, and the parts that run for each block.
 
     Values are numbered: inputs first, then constants and results in the order of `parts`. `registers` gives the
     temporary of each block result, or -1 - i for output i: a result is written there at once where nobody reads what
@@ -99,7 +99,8 @@ def _direct(
 
 
 class Update:
-    """Temporaries of one block in the workspace; results are written when a block is done, over W and its states."""
+    """Optimizer steps with the temporaries of one block in the workspace; the results of a block overwrite W and its
+    states."""
 
     name = "numpy.update"
 

@@ -1,4 +1,4 @@
-"""Memory of arrays on a GPU: fresh memory, the ways to the host and back, and runs of sessions on it.
+"""Memory of arrays on a GPU: allocation, copies to the host and back, and runs of sessions on it.
 
 Values are arrays of CuPy. Whatever is done here is over when the call returns, so that the engine's order is the order
 on the device; copies go over one stream for each device, runs over those of their instances.
@@ -72,7 +72,7 @@ def write(target: Any, value: Any) -> None:
 
 
 def on_gpu(value: Any) -> bool:
-    """Whether a value is an array of CuPy."""
+    """True if a value is an array of CuPy."""
     return hasattr(value, "__cuda_array_interface__")
 
 

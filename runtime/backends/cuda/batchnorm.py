@@ -1,5 +1,5 @@
-"""Batch normalisation while training, and its gradient: the sums of channels in one launch, or in two where several
-blocks take parts of a channel, and one launch for the elements.
+"""Batch normalisation in training, and its gradient: the sums of channels in one launch, or in two where several blocks
+share a channel, and one launch for the elements.
 
 Means and squared distances of parts are put together as in Chan, Golub and LeVeque, Updating formulae and a pairwise
 algorithm for computing sample variances (Stanford STAN-CS-79-773): no sum of squares is subtracted from another.
@@ -54,7 +54,7 @@ class BatchNormalisationTraining(Generated):
 
 @dataclass(frozen=True, slots=True)
 class _Channels:
-    """The channels of [N, C, ...] lying in a layout, and the parts into which each is cut; sums are of `wide`."""
+    """The channels of [N, C, ...] in a layout, and the number of parts of each; sums are of type `wide`."""
 
     sizes: tuple[int, ...]
     layout: str

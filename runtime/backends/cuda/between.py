@@ -1,4 +1,4 @@
-"""Elements read between places that are operands themselves: GridSample and RoiAlign, a thread for each result."""
+"""Interpolated reads at coordinates that are operands: GridSample and RoiAlign, one thread for each result."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class GridSample(Generated):
 
 
 def _moved(place: str, n: int, padding: str, align: int) -> str:
-    """Where a place outside of an axis lands."""
+    """Return the source of the place inside an axis for a place outside of it."""
     if padding == "border":
         return f"fminf(fmaxf({place}, 0.0f), {n - 1}.0f)"
     low, span = (0.0, n - 1.0) if align else (-0.5, float(n))
@@ -90,7 +90,7 @@ def _sampled(e: Element, point: Element, x: Tensor, y: Tensor, mode: str, paddin
 
 
 class RoiAlign(Generated):
-    """Means and largest values of samples in the bins of regions."""
+    """Averages and maxima of samples in the bins of regions."""
 
     name = "gpu.roi_align"
 

@@ -1,4 +1,4 @@
-"""What is made once on a machine and kept for later processes: compiled kernels, plans of libraries.
+"""The disk cache of a machine for later processes: compiled kernels, plans of libraries.
 
 `MEZZO_CACHE` names the folder; without it, it is the place for such files of the platform. Entries are replaced as a
 whole, and one that is damaged is made again. Where all together take more than `MEZZO_CACHE_SIZE`, those that were used
@@ -32,7 +32,8 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def folder() -> Path:
-    """Where entries lie; it may not exist yet. Raises InputError where the environment has an unknown MEZZO_*."""
+    """Return the folder of the entries; it may not exist yet. Raises InputError if the environment has an unknown
+    MEZZO_*."""
     given = switch("MEZZO_CACHE")
     if given:
         return Path(given)
@@ -106,7 +107,7 @@ def kept(kind: str, key: str, make: Callable[[], bytes]) -> bytes:
 
 
 class _Room:
-    """How much entries take, as far as this process knows: what it found, and what it has written since."""
+    """The size of all entries, as far as this process knows: those that it found, and those written since."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -141,7 +142,7 @@ def trim(nbytes: int) -> int:
 
 
 def _entries() -> Iterator[tuple[int, int, Path]]:
-    """When each was used last, in nanoseconds, its bytes, and where it lies."""
+    """Yield the time of the last use of each entry in nanoseconds, its size in bytes, and its path."""
     now = time.time()
     for path in folder().glob("*/*"):
         with suppress(OSError):  # removed by another process

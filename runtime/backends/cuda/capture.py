@@ -1,4 +1,4 @@
-"""Calls recorded as CUDA graphs. What refuses to be recorded is found by trying, and named with its reason."""
+"""Capture of calls as CUDA graphs. Calls that cannot be captured are found by trying, and reported with the reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Numbered = tuple[int, Callable[[], Any]]  # the number of a step, and its call
 
 @dataclass(frozen=True, slots=True)
 class CaptureRefused:
-    """A step that cannot be captured, and why."""
+    """A step that cannot be captured, and the reason."""
 
     index: int
     reason: str
@@ -22,7 +22,7 @@ class CaptureRefused:
 
 @dataclass(slots=True)
 class Captured:
-    """What is replayed in place of calls: graphs, and between them the calls of steps that were refused.
+    """The replay of captured calls: graphs, and between them the calls of steps that could not be captured.
 
     `parts` holds the number of the first step of each part and its call.
     """
@@ -89,7 +89,7 @@ def _forbid(nbytes: int) -> NoReturn:
 
 
 class _Launch:
-    """Replays one graph."""
+    """The replay of one graph."""
 
     __slots__ = ("_graph", "_stream")
 

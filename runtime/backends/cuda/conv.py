@@ -1,6 +1,5 @@
 """Convolutions of our own, of any number of axes and groups, where cuDNN declines: products of the weights with patches
-that are read where they lie, and for single channels a thread for each element.
-"""
+that are read in place, and for single channels one thread for each element."""
 
 from __future__ import annotations
 

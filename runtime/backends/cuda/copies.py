@@ -1,4 +1,4 @@
-"""Strided copies: arrays that stand for tensors whose bytes are elsewhere, and the launches that move between them.
+"""Strided copies: arrays of places that stand for tensors, and the launches that copy between them.
 
 What a copy moves is told by NumPy's own views of arrays that are never read: slices, transposes and broadcasts find
 sizes, strides and where they begin.
@@ -35,8 +35,8 @@ def shadow(type: Tensor) -> Shadow:
 
 @dataclass(frozen=True, slots=True)
 class StridedCopy:
-    """Elements of an input moved to an output: sizes, strides of both, and where they begin, in elements of
-    `itemsize` bytes. The axes are in the order of the output's memory, and as few as there can be."""
+    """A copy of elements of an input to an output: sizes, strides of both, and their first elements, in elements of
+    `itemsize` bytes. The axes are in the order of the output's memory, merged as far as possible."""
 
     source: int
     target: int
@@ -67,11 +67,11 @@ class StridedCopy:
 
     @property
     def flat(self) -> bool:
-        """Whether one run of bytes becomes another."""
+        """True if the copy is one contiguous run of bytes on both sides."""
         return not self.sizes or (len(self.sizes) == 1 and self.to == self.of == (1,))
 
     def alias(self, x: Tensor, y: Tensor) -> Alias | None:
-        """What makes the copy needless: a whole operand that may be bytes of the other one."""
+        """Return the alias that makes the copy needless: one operand as a whole may be bytes of the other."""
         if not self.flat or x.dtype.itemsize != self.itemsize:
             return None
         kind, begin = ("view", self.of_begin) if self.count == y.elements else ("part", self.to_begin)

@@ -13,7 +13,7 @@ MOST = 512  # rows: the columns follow one another, and libraries know better fo
 
 
 class Determinant(Generated):
-    """Det, computed in float64: cofactors, which take many, are differences of large products."""
+    """Det, computed in float64: cofactors, which are the usual use, are differences of large products."""
 
     name = "gpu.determinant"
 

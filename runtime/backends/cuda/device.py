@@ -1,4 +1,4 @@
-"""`gpu:0`: a GPU as a device. Its kernels, its memory, and how instances are made of programs for it."""
+"""`gpu:0`: a GPU as a device, with its kernels, its memory, and the instances of its programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ USUAL_SM = 90  # what is planned for where nobody says: H100 and H200
 
 @dataclass(frozen=True, slots=True)
 class Gpu(Device):
-    """A GPU, or the plan of one: with `planned` nothing is ever asked of a driver, and nothing runs.
+    """A GPU, or a plan for one: with `planned` no driver is called, and nothing runs.
 
     `index` counts the devices that CUDA shows, `architecture` is that of `sm_90` as 90.
     """

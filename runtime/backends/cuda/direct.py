@@ -1,5 +1,5 @@
-"""Runs on a GPU that were seen before: arrays of the device in and out, of the kinds that they had, go straight to an
-instance."""
+"""Fast path of repeated runs on a GPU: arrays of the device in and out, of the same signature as before, go straight to
+an instance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Made = tuple[str, tuple[int, ...], Any]
 
 @dataclass(slots=True, eq=False)
 class Direct:
-    """What was fed and which buffers were given, and the program that took them; `index` is the device's."""
+    """The signature of the feeds and buffers of a run, and the program for them; `index` is the device's."""
 
     bound: Executable
     index: int
@@ -34,8 +34,8 @@ class Direct:
 
     @classmethod
     def of(cls, bound: Executable, index: int, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> Direct | None:
-        """What a run has shown; None where it cannot be had so: inputs were left out or are no arrays, results have
-        sizes that data decide, or a step draws random numbers or runs on the host."""
+        """Return the signature of a run. None if the fast path cannot serve it: inputs were left out or are no arrays,
+        results have data-dependent sizes, or a step draws random numbers or runs on the host."""
         program = bound.program
         steps = program.all_steps()
         fixed = all(isinstance(p.type, Tensor) and p.type.static for p in (*program.inputs, *program.outputs))
@@ -48,7 +48,7 @@ class Direct:
         return cls(bound, index, _kinds(feeds), _kinds(outputs), tuple(results))
 
     def fits(self, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> bool:
-        """Whether these are of the same kinds, contiguous, and on the device or the host as those were."""
+        """True if these have the same signature, are contiguous, and are on the device or the host as those were."""
         return self._same(self.fed, feeds) and self._same(self.given, outputs)
 
     def _same(self, kinds: Sequence[Kind], arrays: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The side of CUDA: CuPy on first use, kernels loaded and launched on CuPy's current stream."""
+"""CUDA through CuPy, imported on first use: kernels are loaded and launched on CuPy's current stream."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Description:
 
 
 def count() -> int:
-    """How many GPUs CUDA shows. Raises MissingPackage where CuPy is missing or there is no driver for it."""
+    """Return the number of GPUs. Raises MissingPackage if CuPy or a driver for it is missing."""
     runtime = cupy().cuda.runtime
     try:
         return int(runtime.getDeviceCount())
@@ -146,7 +146,8 @@ def _call(launch: Launch, work: KernelArgs, scratch: Any) -> Callable[[], None]:
 
 
 def _argument(operand: Operand, work: KernelArgs, scratch: Any) -> np.generic:
-    """What a kernel's parameter is: an address of the device as a number of 8 bytes, or the number itself."""
+    """Return the value of a kernel's parameter: an address on the device as a number of 8 bytes, or the number
+    itself."""
     match operand:
         case In(index):
             return _address(work.inputs[index])

@@ -1,4 +1,4 @@
-"""Einsum of one or two operands: a product of matrices whose rows, columns and sums are several axes each."""
+"""Einsum of one or two operands: a matrix product whose rows, columns and sums are several axes each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Axes = dict[str, tuple[int, int]]  # label -> size and stride; an ellipsis has o
 
 
 class Einsum(Generated):
-    """Labels of both operands and the result count products, those of one operand and the result rows or columns;
-    those that the result lacks are summed over."""
+    """Labels of both operands and the result are batch axes, those of one operand and the result are rows or columns,
+    and those that the result lacks are summed over."""
 
     name = "gpu.einsum"
 

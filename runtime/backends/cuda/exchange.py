@@ -1,5 +1,5 @@
-"""Emit and Await on a GPU: gradients go down through pinned memory to the store while the backward part goes on, and
-what the store makes of them comes back up.
+"""Emit and Await on a GPU: gradients are copied through pinned memory to the store while the backward part goes on, and
+the store's results are copied back.
 
 An Emit orders a copy on a stream of its own and goes on. The processor is far ahead of the GPU: it meets the first
 Await while the backward part still runs, and hands over each value there, in the order of the Emits, as soon as its
@@ -24,7 +24,8 @@ from .memory import pinned
 
 
 class CudaExchanges:
-    """Without a store both are the identity, which costs nothing where operand and result share their bytes."""
+    """Kernels of Emit and Await. Without a store both are the identity, which costs nothing if operand and result share
+    their bytes."""
 
     name = "gpu.exchange"
     remembers = True
@@ -64,7 +65,7 @@ def _both(first: Call, second: Call) -> None:
 
 
 class Transfer:
-    """A store as the steps of an instance on a GPU speak to it; `stream` is where those steps run."""
+    """The store's side of the steps of an instance on a GPU; `stream` is the one that runs those steps."""
 
     def __init__(self, store: Exchange, stream: Any) -> None:
         self._store, self._stream = store, stream
@@ -93,7 +94,7 @@ class Transfer:
         return self._store.sum_rows(key, ids, rows)
 
     def sending(self, key: str, x: Any, known: Tensor) -> Call:
-        """What sends a value of the device on its way."""
+        """Return the call that starts to send a value of the device."""
         mirror, buffer = self._mirror(key, known), self._store.buffer(key, known)
         left = self._left[key] = self._cuda.Event(disable_timing=True)
 
@@ -107,7 +108,7 @@ class Transfer:
         return send
 
     def fetching(self, key: str, out: Any, known: Tensor) -> Call:
-        """What waits for the store's answer, and copies it to the device."""
+        """Return the call that waits for the store's answer and copies it to the device."""
         mirror = self._mirror(key, known)
 
         def fetch() -> None:
@@ -121,7 +122,7 @@ class Transfer:
         return fetch
 
     def forget(self) -> None:
-        """What has not been handed over is not any more: the run has ended."""
+        """Drop the transfers that have not been handed over: the run has ended."""
         self._copies.synchronize()
         self._under_way.clear()
 

@@ -1,4 +1,4 @@
-"""Libraries that may be missing: what is found is kept, and what is not is told with the reason."""
+"""Optional libraries: the module is cached if found, else the reason why it is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def tried(what: str, hint: str, load: Callable[[], T]) -> T | str:
-    """What `load` finds, or why it finds nothing.
+    """Return the result of `load`, or its error as text.
 
     >>> tried("the moon", "pip install moon", lambda: 1 / 0)
     'the moon cannot be loaded: division by zero; pip install moon'
@@ -24,7 +24,7 @@ def tried(what: str, hint: str, load: Callable[[], T]) -> T | str:
 
 
 def needed(found: T | str, hint: str = "", error: type[MezzoError] = MissingPackage) -> T:
-    """What was found. Raises `error` with the reason where nothing was."""
+    """Return the library. Raises `error` with the reason if it is missing."""
     if isinstance(found, str):
         raise error(found, hint=hint)
     return found

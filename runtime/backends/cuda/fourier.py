@@ -1,4 +1,4 @@
-"""Fourier transforms as sums: a table of the circle's points, then a thread for each bin of each signal.
+"""Fourier transforms as sums: a table of the points of the unit circle, then one thread for each bin of each signal.
 
 The sums take as many steps as a signal has points, each from a table that is computed in float64. That is no fast
 transform: it serves frames of speech, and lengths that are no powers of two, in two launches without a library.
@@ -21,7 +21,7 @@ MOST = 1 << 14  # points: beyond, sums of all points cost more than the way to t
 
 
 class Fourier(Generated):
-    """DFT and STFT whose lengths are known."""
+    """DFT and STFT of known lengths."""
 
     name = "gpu.fourier"
 

@@ -216,7 +216,7 @@ def _matmul(ask: KernelRequest, y: Tensor) -> GemmProduct | Declined:
 
 
 def _into(sizes: Sequence[int], lead: Sequence[int]) -> str:
-    """Where the matrix of product `z0`, `z1`, ... begins in an operand that is broadcast against the others."""
+    """Return the source of the offset of product `z0`, `z1`, ... in an operand that is broadcast against the others."""
     own = sizes[:-2]
     strides = [0 if n == 1 else s for n, s in zip(sizes, strides_of(sizes), strict=True)][: len(own)]
     return dot([*[0] * (len(lead) - len(own)), *strides], "z")

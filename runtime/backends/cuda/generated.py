@@ -1,4 +1,4 @@
-"""What all kernels have in common whose source is written here: chosen from launches, prepared as calls."""
+"""Base of all generated kernels: chosen as launches, prepared as calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Generated(ABC):
 
     @abstractmethod
     def serves(self, node: Node) -> bool:
-        """Whether the node belongs to this family."""
+        """True if the node belongs to this family."""
 
     @abstractmethod
     def written(self, ask: KernelRequest) -> Written | Declined:

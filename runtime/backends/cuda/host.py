@@ -1,4 +1,4 @@
-"""Steps without a kernel on the GPU: the CPU's kernels compute them, on copies of their operands.
+"""Host fallback: steps without a kernel on the GPU run on the CPU's kernels, with copies of their operands.
 
 Nothing is hidden: such a step cannot be captured, and its copies are counted (`copies`) and shown.
 """
@@ -19,11 +19,11 @@ NAME = "host"
 
 
 class HostSteps(UserWarning):
-    """Steps of a program for a GPU run on the host, with copies before and after them."""
+    """Warning: steps of a program for a GPU run on the host, with copies before and after them."""
 
 
 class Host:
-    """Serves every operator on row-major arrays; it is asked last.
+    """The fallback for every operator on row-major arrays, asked last.
 
     The steps are prepared with arrays of the host: the instance copies what they read and what others read of them.
     """
@@ -55,7 +55,7 @@ class Host:
 
 
 def _on_cpu(ask: KernelRequest) -> Choice:
-    """What the CPU would choose that takes and gives row-major arrays."""
+    """Return the CPU's choice with row-major operands and results."""
     for onednn in (True, False):
         choice, _ = DEVICES["cpu"].choose(replace(ask, target=Target("cpu", ask.target.threads, onednn)))
         if not any(choice.layouts):
@@ -68,7 +68,7 @@ HOST = Device(NAME, (Host(),), aligned_empty)
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """A value that is copied between the host and the device for a step; bytes are None where data decide them."""
+    """A copy of a value between the host and the device for a step; bytes are None if they depend on data."""
 
     value: str
     nbytes: int | None
@@ -79,7 +79,7 @@ class HostCopy:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """What is copied to the host before a step (`down`), and to the device after it (`up`)."""
+    """The copies to the host before a step (`down`), and to the device after it (`up`)."""
 
     down: tuple[HostCopy, ...] = ()
     up: tuple[HostCopy, ...] = ()
@@ -91,7 +91,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A step that the host computes: its number, why, and what is copied for it."""
+    """A step that runs on the host: its number, the reason, and its copies."""
 
     index: int
     step: Step
@@ -111,7 +111,7 @@ class Aside:
 
 
 def on_host(step: Step) -> bool:
-    """Whether a step of a program for a GPU runs on the host."""
+    """True if a step of a program for a GPU runs on the host."""
     return step.choice.kernel == NAME or step.dynamic or bool(step.bodies)
 
 

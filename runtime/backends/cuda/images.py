@@ -1,5 +1,4 @@
-"""Images put together and taken apart: grids of affine maps, patches, what pooling has left, largest elements of
-regions, convolution through deformed windows."""
+"""Image operators: grids of affine maps, patches, unpooling, maxima of regions, deformable convolution."""
 
 from __future__ import annotations
 
@@ -136,7 +135,8 @@ def _roi_pool(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) ->
 
 
 def _deformed(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
-    """What the moved windows see as one launch, between elements by linear weights; the product with the kernel."""
+    """Return one launch that gathers the deformed windows by linear interpolation; the product with the kernel
+    follows."""
     attrs, e, (w, offset) = ask.node.attrs, found[0], ask.inputs[1:3]
     assert isinstance(w, Tensor) and isinstance(offset, Tensor)
     if len({e.dtype for e in found}) > 1:

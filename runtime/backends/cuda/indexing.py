@@ -1,4 +1,4 @@
-"""Elements picked by position, and written to positions, in an order that nothing but the operands decides.
+"""Indexing: reads and writes by position, in an order that depends on the operands alone.
 
 A kernel cannot raise an error: from an index outside of its axis zeros are read, and to it nothing is written.
 """
@@ -48,7 +48,7 @@ def _index(e: str, place: str, size: int, name: str = "k") -> str:
 
 
 class Gather(Generated):
-    """Gather, GatherElements and GatherND: a thread for each element, or for each 16 bytes of a row."""
+    """Gather, GatherElements and GatherND: one thread for each element, or for each 16 bytes of a row."""
 
     name = "gpu.gather"
 
@@ -76,7 +76,8 @@ class Gather(Generated):
 
 
 def _slice(x: Tensor, y: Tensor, axis: int, at: int) -> Written:
-    """What a known index picks: perhaps bytes of the input as they are."""
+    """Return the copy for a known index, which may be a view of the input. Raises ShapeError for an index out of
+    range."""
     n = x.sizes[axis]
     if not -n <= at < n:
         raise ShapeError(f"index {at} is outside of the {n} elements of axis {axis}")
@@ -127,8 +128,8 @@ def _blocks(x: Tensor, indices: Tensor, y: Tensor, kind: Element, batch: int) ->
 
 
 class CudaScatter(Generated):
-    """ScatterND and ScatterElements, and GatherGrad. Each element looks for what is written to it, in order: of several
-    updates without a reduction the last one stays, and sums are taken one after the other."""
+    """ScatterND and ScatterElements, and GatherGrad. Each element looks up its updates in order: without a reduction
+    the last one stays, and sums are taken one after the other."""
 
     name = "gpu.scatter"
 

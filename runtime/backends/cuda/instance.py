@@ -1,4 +1,4 @@
-"""An instance on a GPU: its arena, its own stream, its program as CUDA graphs over staging slots.
+"""Instances on a GPU: the arena, the stream, and the program as CUDA graphs over staging slots.
 
 The first run launches every step by itself, which is the warm-up; with the second, what can be captured is captured,
 and from then on a run copies in, launches a graph, and copies out. Steps that run on the host (host.py) stand between
@@ -332,7 +332,7 @@ class GpuInstance(Instance):
 
 
 def on_device(array: Any) -> bool:
-    """Whether an array is one of CuPy's."""
+    """True if an array is one of CuPy's."""
     return hasattr(array, "__cuda_array_interface__")
 
 

@@ -1,4 +1,4 @@
-"""The random keys of a run where captured graphs find them: in the device's memory, copied there before each run."""
+"""The random keys of a run in device memory, where captured graphs read them; copied there before each run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ APART = 64  # bytes from one step's words to the next one's
 
 
 class Keys:
-    """A place of two words of 32 bits for each of these steps, which draw random numbers, on GPU `index`."""
+    """Two words of 32 bits for each step that draws random numbers, on GPU `index`."""
 
     def __init__(self, steps: Sequence[Step], index: int) -> None:
         self._steps, self._places = steps, {s.node: i * APART for i, s in enumerate(steps)}
@@ -26,7 +26,7 @@ class Keys:
         self._here = pinned(nbytes).view(np.uint32).reshape(len(steps), APART // 4)
 
     def words(self, step: Step) -> Any:
-        """Where a step finds its words; None for one that draws nothing."""
+        """Return the words of a step; None for one that draws nothing."""
         at = self._places.get(step.node)
         return None if at is None or self._there is None else self._there[at : at + APART]
 

@@ -1,4 +1,4 @@
-"""What is asked of a GPU, as data: a kernel's source, its grid, its operands. Nothing here needs a GPU or CuPy.
+"""Launches as data: the source of a kernel, its grid, its operands. Nothing here needs a GPU or CuPy.
 
 The same data is compiled for a device, compiled as C++ by the tests, counted in reports, and found again when a step is
 prepared: it follows from the types alone.
@@ -48,7 +48,7 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchKey:
-    """The address of the two words of 32 bits that the step draws random numbers with; others in each run."""
+    """The address of the two words of 32 bits that are the step's random key; they change with each run."""
 
 
 Operand = (
@@ -58,9 +58,9 @@ Operand = (
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One call of a kernel: blocks in the grid, threads in a block, bytes of shared memory that the source does not
-    declare itself. `copies` is the alias whose bytes it moves and nothing else: where the plan has put both ends into
-    one place (`in_place`), there is nothing to launch."""
+    """One call of a kernel: blocks in the grid, threads in a block, bytes of dynamic shared memory. If the launch only
+    copies an alias, `copies` is that alias: where the plan has put both ends into one place (`in_place`), nothing is
+    launched."""
 
     source: Source
     grid: Extent
@@ -70,7 +70,7 @@ class Launch:
     copies: Alias | None = None
 
     def in_place(self, inputs: Sequence[int], outputs: Sequence[int]) -> bool:
-        """Whether what it copies lies there already, given the addresses of the step's operands."""
+        """True if the copied bytes are in place already, given the addresses of the step's operands."""
         if self.copies is None:
             return False
         ahead = self.copies.delta if self.copies.kind == "view" else -self.copies.delta
@@ -82,8 +82,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A step as launches, one after the other, with the bytes of workspace that they share and what may lie in one
-    place. `layouts` are those of Choice: of all inputs, then of all outputs; empty for row-major throughout."""
+    """A step as a sequence of launches, with their shared workspace in bytes and its aliases. `layouts` are those of
+    Choice: of all inputs, then of all outputs; empty if all are row-major."""
 
     launches: tuple[Launch, ...]
     workspace: int = 0
@@ -92,5 +92,5 @@ class Written:
 
     @property
     def draws(self) -> bool:
-        """Whether the step draws random numbers."""
+        """True if the step draws random numbers."""
         return any(operand.__class__ is LaunchKey for launch in self.launches for operand in launch.operands)

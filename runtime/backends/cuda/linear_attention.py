@@ -1,4 +1,4 @@
-"""Linear attention: a matrix of each head that every step reads, fades and adds to.
+"""Linear attention: a matrix for each head that every step reads, decays and updates.
 
 The columns of the matrix know nothing of one another, so a thread goes through all steps with one column, which it
 keeps in workspace; neighbouring threads have neighbouring columns.

@@ -1,4 +1,4 @@
-"""Loops over the elements of several arrays at once, as few as their strides allow."""
+"""Loops over the elements of several arrays at once, merged as far as their strides allow."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ Parameter = tuple[str, str, Operand]
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """The labels of a loss as source: which class a sample has and how much it counts. `scores` are [N, C, ...], the
-    inputs from number `first` on are the labels and, if there are any, the weights of the classes."""
+    """The labels of a loss as source: the class of a sample and its weight. `scores` are [N, C, ...]; the inputs from
+    number `first` on are the labels and, optionally, the weights of the classes."""
 
     ask: KernelRequest
     scores: Tensor
@@ -54,7 +54,7 @@ class _Samples:
 
     @property
     def alike(self) -> bool:
-        """Whether each sample counts 1."""
+        """True if each sample has weight 1."""
         return self.ignored is None and not given(self.ask, self.first + 1)
 
     def parameters(self) -> list[Parameter]:
@@ -81,7 +81,7 @@ class _Samples:
 
 
 class Losses(Generated):
-    """A launch for the rows of scores, and one or two that add."""
+    """One launch for the rows of scores, and one or two for the sums."""
 
     name = "gpu.losses"
 

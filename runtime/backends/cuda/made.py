@@ -1,4 +1,4 @@
-"""Elements that follow from where they stand: constants, ranges, diagonals, one-hot codes, parts, turned sequences."""
+"""Elements computed from their position: constants, ranges, diagonals, one-hot codes, parts, reversed sequences."""
 
 from __future__ import annotations
 

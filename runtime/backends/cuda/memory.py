@@ -1,4 +1,4 @@
-"""Memory of a GPU: allocations that say what they need, constants uploaded once, states, and what is left."""
+"""Memory of a GPU: allocations with clear errors, constants uploaded once, states, and free memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def allocated(nbytes: int, index: int) -> Any:
 
 
 class DeviceFull(BudgetError):
-    """A GPU has no room for what a plan asks of it."""
+    """A GPU has too little memory for a plan."""
 
     def __init__(self, nbytes: int, info: MemoryInfo) -> None:
         self.nbytes, self.info = nbytes, info
@@ -54,7 +54,7 @@ class DeviceFull(BudgetError):
 
 @dataclass(frozen=True, slots=True)
 class MemoryInfo:
-    """Bytes of a device: all, free for anybody, reserved by this process from the driver, and in use of those.
+    """Bytes of a device: in total, free, reserved by this process from the driver, and in use of those.
 
     `largest_free_block` is the largest piece that can be had without asking the driver: the pool tells it only while
     it keeps one free block, and it is None otherwise. `utilisation` is the part of the last moments in which the GPU
@@ -79,7 +79,7 @@ class MemoryInfo:
 
 
 def gpu_memory_info(index: int = 0) -> MemoryInfo:
-    """What GPU `index` has, and what this process holds of it through CuPy's pool.
+    """Return the memory of GPU `index`, and the part that this process holds through CuPy's pool.
 
     Raises MissingPackage where CuPy or the device is missing.
     """
@@ -123,7 +123,7 @@ def element(dtype: DType) -> Any:
 
 
 class Resident:
-    """A state in a device's memory that is read and written like an array of the host, a copy each time.
+    """A state in device memory that is read and written like an array of the host, with a copy each time.
 
     `array` is CuPy's array: what programs read and write.
     """

@@ -1,4 +1,4 @@
-"""Elements moved and nothing else: views where bytes are the same, strided copies, borders."""
+"""Movement of elements: views where the bytes are the same, strided copies, borders."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ IN_ANY_ORDER = ("Concat", "Split", "Slice", "Transpose")  # whose copies only ta
 
 
 class CudaMovement(Generated):
-    """Copies from one place to another, told by the views that the CPU's copies have; a whole operand that lies in
-    another one as it is, costs nothing."""
+    """Copies described by the same views as the CPU's; an operand that is a contiguous part of another costs
+    nothing."""
 
     name = "gpu.copy"
 
@@ -131,7 +131,7 @@ def _layouts(ask: KernelRequest, x: Tensor, y: Tensor) -> list[str]:
 
 
 class Pad(Generated):
-    """Pad in every mode by known widths, and CenterCropPad: a thread for each element of the result."""
+    """Pad in every mode by known widths, and CenterCropPad: one thread for each element of the result."""
 
     name = "gpu.pad"
 
@@ -189,7 +189,8 @@ class Pad(Generated):
 
 
 def _half(less: int) -> int:
-    """What stands before the tensor where it has `less` elements more than the result, negative where it is cropped."""
+    """Return the number of elements before the tensor if it has `less` elements more than the result; negative for
+    cropping."""
     return -(less // 2) if less > 0 else -less // 2
 
 

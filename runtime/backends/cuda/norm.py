@@ -28,8 +28,8 @@ OPS = (
 
 @dataclass(frozen=True, slots=True)
 class NormForm:
-    """A normalisation of rows. With `sum` of the squares (or of sizes, `power` 1) over the `n` elements of a row,
-    `factor` is what each is multiplied with; `result` is made of that product, `v`."""
+    """A normalisation of rows. From the `sum` of the squares (or of absolute values, `power` 1) over the `n` elements
+    of a row follows `factor`, which multiplies each element; `result` is computed from that product, `v`."""
 
     rows: Rows
     wide: str
@@ -42,7 +42,7 @@ class NormForm:
 
 
 class Normalisation(Generated):
-    """One launch: a row for a warp or a block."""
+    """One launch, with a warp or a block for each row."""
 
     name = "gpu.normalisation"
 
@@ -217,7 +217,7 @@ _FORMS = dict(zip(OPS, (_layer, _rms, _instance, _group, _mean_variance, _lp), s
 
 
 class BatchNormalisation(Generated):
-    """BatchNormalization by statistics that are given, in the order of axes that the input has."""
+    """BatchNormalization by given statistics, in the order of axes that the input has."""
 
     name = "gpu.batch_normalisation"
 

@@ -1,4 +1,4 @@
-"""Sources compiled for an architecture by NVRTC, through CuPy's binding of it; results are kept on disk (cache.py).
+"""Compilation of sources for an architecture by NVRTC, through CuPy's binding; results are kept on disk (cache.py).
 
 Neither a GPU nor a driver is needed: cubins for any architecture come out on any machine that has the library.
 https://docs.nvidia.com/cuda/nvrtc/

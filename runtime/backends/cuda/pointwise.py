@@ -30,7 +30,7 @@ BYTES = 16  # that a thread reads or writes at once
 
 
 class CudaPointwise(Generated):
-    """Everything that is an expression of the elements at one place."""
+    """Operators whose results are expressions of the elements at one place."""
 
     name = "gpu.pointwise"
 
@@ -102,7 +102,7 @@ def tree_over(record: Op, operands: Sequence[Expr | None], attrs: Mapping[str, A
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """An operand of the kernel: its element type, its strides along the axes of the loop, what it is called."""
+    """An operand of the kernel: its element type, its strides along the axes of the loop, its name."""
 
     element: Element
     strides: tuple[int, ...]
@@ -111,7 +111,7 @@ class _Array:
 
     @property
     def moves(self) -> bool:
-        """Whether neighbours of the innermost axis are neighbours here (else they are one element)."""
+        """True if neighbours along the innermost axis are neighbours here (else they are one element)."""
         return self.strides[-1] == 1
 
     @property
@@ -120,7 +120,7 @@ class _Array:
 
 
 class _Kernel:
-    """One launch over the elements of the results, in the order in which they lie."""
+    """One launch over the elements of the results, in the order of their memory."""
 
     def __init__(
         self, ask: KernelRequest, operands: Sequence[Tensor | None], results: Sequence[Tensor], made: tuple[Expr, ...]
@@ -239,7 +239,7 @@ def _read(made: Sequence[Expr]) -> list[int]:
 
 
 def _layout(operands: Sequence[Tensor], out: Tensor) -> str:
-    """How a result lies: as its largest operand of full rank does."""
+    """Return the layout of a result: that of its largest operand of full rank."""
     full = [t for t in operands if t.rank == out.rank and (not t.layout or is_permutation(t.layout))]
     largest = max(full, key=lambda t: (t.elements or 0, bool(t.layout)), default=None)
     return largest.layout if largest is not None else ""
@@ -253,8 +253,8 @@ def _broadcast(known: Tensor, layout: str, sizes: Sequence[int]) -> Iterator[int
 
 
 def _width(sizes: Sequence[int], arrays: Sequence[_Array]) -> int:
-    """How many neighbours a thread computes: those of 16 bytes of the widest operand, if all lie where they can be
-    read at once."""
+    """Return the number of neighbours that a thread computes: 16 bytes of the widest operand, if all can be read at
+    once."""
     if any(a.strides[-1] not in (0, 1) for a in arrays):
         return 1
     width = BYTES // max((a.element.dtype.itemsize for a in arrays if a.moves), default=BYTES)
@@ -277,7 +277,7 @@ def _pack(stored: str) -> str:
 
 
 def _function(ins: Sequence[_Array], outs: Sequence[_Array], lines: Sequence[str], results: Sequence[str]) -> str:
-    """What happens to one element."""
+    """Return the source of the function for one element."""
     parameters = [f"{a.element.wide} {a.name}" for a in ins] + [f"{a.element.stored}& {a.name}" for a in outs]
     ends = [f"{a.name} = {a.element.write(r)};" for a, r in zip(outs, results, strict=True)]
     inner = "".join(f"    {line}\n" for line in (*lines, *ends))

@@ -1,4 +1,4 @@
-"""Pools: a thread for each window, in the order of axes that the image has; whole images row by row."""
+"""Pools: one thread for each window, in the order of axes that the image has; whole images row by row."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def over(around: tuple[Window, ...], x: Tensor, layout: str, *inner: str) -> lis
 
 
 def _lanes(e: Element, y: Tensor, layout: str) -> int:
-    """How many channels a thread takes together: up to 16 bytes, where they are neighbours and threads are many."""
+    """Return the number of channels for each thread: up to 16 bytes, if they are neighbours and threads are many."""
     if not layout or ord(layout[-1]) - ord("a") != 1:
         return 1
     lanes = math.gcd(16 // e.dtype.itemsize, y.sizes[1])
@@ -161,7 +161,7 @@ def _summed(
 
 
 def powers(e: Element, p: int, value: str, sum: str) -> tuple[str, str]:
-    """What is summed for a norm, and what is made of the sum; p=0 for the sum itself."""
+    """Return the summand of a p-norm and the result for the sum; p=0 is the sum itself."""
     size, root = f"({value} < 0 ? -{value} : {value})", f"{e.f('pow')}({sum}, {e.number(1 / p)})" if p else sum
     if p == 0:
         return value, sum

@@ -1,4 +1,4 @@
-"""What a GPU needs, and which of it is here: for `mezzo doctor` and `mz.runtime.Features`."""
+"""Libraries for a GPU and which of them are installed, for `mezzo doctor` and `mz.runtime.Features`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _cuda(version: int) -> str:
 
 
 def libraries() -> list[tuple[str, str, str]]:
-    """What GPUs need besides CuPy: each with its version, or the line that installs it."""
+    """Return the libraries that GPUs need besides CuPy, each with its version, or the line that installs it."""
     rows = []
     for what, module, packages in LIBRARIES:
         found = next((f"{p} {version(p)}" for p in packages if version(p) != "not installed"), "")

@@ -1,4 +1,4 @@
-"""Between real numbers and few bits: QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear."""
+"""Quantisation and dequantisation: QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def step_of(e: Element, steps: str, zero: str) -> str | Declined:
 
 
 class Quantise(Generated):
-    """QuantizeLinear and DequantizeLinear to and from whole numbers of 8, 16 and 32 bits, by scales for all, for an
-    axis or for blocks."""
+    """QuantizeLinear and DequantizeLinear for integers of 8, 16 and 32 bits, with scales per tensor, per axis or per
+    block."""
 
     name = "gpu.quantise"
 
@@ -69,7 +69,7 @@ class Quantise(Generated):
 
 
 def _scale_at(x: Tensor, scale: Tensor, axis: int, block_size: int) -> str:
-    """Where the scale of an element lies, as `spread` (ops/quantization/quantize.py) has it."""
+    """Return the source of the index of an element's scale, as `spread` (ops/quantization/quantize.py) defines it."""
     if scale.elements == 1 and scale.rank < 2:
         return "0"
     at = axis_of(axis, x.rank) if x.rank > 1 else 0
@@ -81,7 +81,7 @@ def _scale_at(x: Tensor, scale: Tensor, axis: int, block_size: int) -> str:
 
 
 class DynamicQuantise(Generated):
-    """DynamicQuantizeLinear: a block finds the range, then all elements are divided."""
+    """DynamicQuantizeLinear: one block finds the range, then all elements are quantised."""
 
     name = "gpu.dynamic_quantise"
 

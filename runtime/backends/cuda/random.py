@@ -1,4 +1,4 @@
-"""Random numbers on a device: counters, words and rounding of ops/math/random.py, so that the numbers are the same.
+"""Random numbers on a device, with the counters, words and rounding of ops/math/random.py, so that they are the same.
 
 The key of a run lies in the device's memory (`Key`, keys.py), so that a captured graph draws anew each time. What could
 be contracted to a fused multiplication and addition is written so that it is not.
@@ -26,7 +26,7 @@ SINGLE, WIDE = Element(DType.FLOAT, "float", "float"), Element(DType.DOUBLE, "do
 
 
 class Random(Generated):
-    """Draws of uniform and normal numbers, and what compares with them; a thread for four numbers."""
+    """Draws of uniform and normal numbers, and operators that compare with them; one thread for four numbers."""
 
     name = "gpu.random"
 

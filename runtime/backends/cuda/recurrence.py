@@ -1,4 +1,4 @@
-"""Recurrent networks: the steps of a scan as launches, the states between them in workspace.
+"""Recurrent networks: the steps of a scan as launches, with the states between them in workspace.
 
 A block has some units of some sequences. Its threads share out the inner axis of the products: neighbours take
 neighbouring columns of the weights, which are read once for all sequences of the block, and the threads' sums are added
@@ -54,7 +54,7 @@ class Recurrence(Generated):
 
 
 class _Text:
-    """The source of the steps."""
+    """Writer of the source of the steps."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps, self.e = steps, element_of(steps.kind)
@@ -138,7 +138,7 @@ class _Text:
             yield f"{self.e.stored}*", name, Scratch(offset)
 
     def _unread(self) -> list[int]:
-        """What is made in each step, and nobody wants in the end: it lies in the workspace."""
+        """Return the values that each step computes and no output needs: they are in the workspace."""
         return [i for i in range(len(self._made)) if not self.wanted[i + self.steps.states]]
 
     def _begin(self, group: str, dots: int) -> list[str]:
@@ -149,7 +149,7 @@ class _Text:
         ]
 
     def _pointers(self) -> list[str]:
-        """Where the rows of this step lie, and the states before and after it."""
+        """Return the pointers to the rows of this step, and to the states before and after it."""
         steps, attrs, found = self.steps, self.steps.ask.node.attrs, []
         last = steps.steps - 1
         for i in range(steps.states):
@@ -175,7 +175,7 @@ class _Text:
         return f"({self.steps.steps - 1} - step)" if back else "step"
 
     def _lead(self, i: int) -> int:
-        """How many rows an input has in a step: the batch, or one for all of it."""
+        """Return the number of rows of an input in a step: the batch, or 1 if all share it."""
         known = self.steps.types[i]
         count: int = known.sizes[0] if known.rank == 2 else 1
         return count

@@ -30,8 +30,8 @@ BYTES = 16  # that a thread reads at once
 
 @dataclass(frozen=True, slots=True)
 class ReduceForm:
-    """What a reduction keeps of the elements that it has seen: `kept` are (type, name, first value); `step` takes in an
-    element `v`, `combine` what another thread has kept (`o_NAME`), `result` is the outcome in the computed type."""
+    """State of a reduction: `kept` are (type, name, first value); `step` takes in an element `v`, `combine` merges
+    another thread's state (`o_NAME`), `result` is the outcome in the computed type."""
 
     kept: tuple[tuple[str, str, str], ...]
     step: str
@@ -45,7 +45,7 @@ Maker = Callable[
 
 
 class CudaReduce(Generated):
-    """ReduceSum and its kind, and the gradient of broadcasting."""
+    """ReduceSum and the other reductions, and the gradient of broadcasting."""
 
     name = "gpu.reduce"
 
@@ -138,7 +138,7 @@ def _extreme(sign: str) -> Maker:
 
 
 def _highest(e: Element) -> str:
-    """What no element is above."""
+    """Return the highest number of an element type."""
     if e.dtype.floating:
         return e.number(math.inf)
     if e.dtype is DType.BOOL:
@@ -209,7 +209,8 @@ _FORMS: dict[str, Maker] = {
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """`outer` counts the rows, with strides in the input and in the result; `inner` the elements of a row."""
+    """Rows of a reduction. `outer` counts the rows, with strides in the input and in the result; `inner` the elements
+    of a row."""
 
     outer: Loops
     inner: Loops
@@ -228,7 +229,7 @@ class _Rows:
 
     @property
     def columns(self) -> bool:
-        """Whether neighbouring rows, and not the elements of one, lie side by side."""
+        """True if neighbouring rows, and not the elements of one, are adjacent."""
         return self.inner.strides[0][-1] != 1 and self.inner.count > 1 and self.outer.count > 1
 
     @property
@@ -248,7 +249,7 @@ class _Reduction:
 
     @property
     def width(self) -> int:
-        """How many elements of a row a thread reads at once."""
+        """Number of elements of a row that a thread reads at once."""
         inner, outer = self.rows.inner, self.rows.outer
         if self.rows.columns or inner.strides[0] != (1,):
             return 1

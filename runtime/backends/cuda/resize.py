@@ -1,5 +1,5 @@
-"""Resize: each element of the result takes a few of the input along each axis, with weights that the operator's
-definition gives (ops/nn/resize.py) and that stand in the source as tables."""
+"""Resize: each element of the result reads a few of the input along each axis, by weights from the operator's
+definition (ops/nn/resize.py), which the source has as tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Table = tuple[list[int], list[list[float]]]  # for each place its first tap, and
 
 
 class Resize(Generated):
-    """In every mode, by scales or sizes that are constants."""
+    """Resize in every mode, by constant scales or sizes."""
 
     name = "gpu.resize"
 
@@ -91,7 +91,7 @@ def _body(
     mode: str,
     fill: float,
 ) -> tuple[list[str], str]:
-    """What a thread does, and the tables that stand before the kernel."""
+    """Return the statements of a thread, and the tables before the kernel."""
     strides, before, loops, weights = strides_of(x.sizes, layout), "", [], []
     steps = [0 if d in tables else s for d, s in enumerate(strides)]
     places = [dot(steps, "c", y.sizes)]

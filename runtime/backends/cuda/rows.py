@@ -1,4 +1,4 @@
-"""Rows: what is combined along some axes of a tensor, by a thread, a warp or a block for each row."""
+"""Rows: elements combined along some axes of a tensor, by a thread, a warp or a block for each row."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ REGISTERS = 32  # elements that a thread keeps
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of an array: `outer` counts them by the axes that stay, `inner` their elements by those that go, both
-    as (sizes, strides); `size` is the number of elements of a row, `count` that of rows."""
+    """The rows of an array: `outer` has the kept axes, which count the rows, `inner` the combined ones, both as (sizes,
+    strides); `size` is the number of elements of a row, `count` the number of rows."""
 
     outer: tuple[tuple[int, ...], tuple[int, ...]]
     inner: tuple[tuple[int, ...], tuple[int, ...]]
@@ -39,8 +39,7 @@ class Rows:
 
     @property
     def columns(self) -> bool:
-        """Whether neighbouring rows begin with neighbouring elements: threads then stand beside one another for
-        them."""
+        """True if neighbouring rows begin with neighbouring elements, so that adjacent threads take adjacent rows."""
         return self.size > 1 and self.inner[1][-1] != 1 and self.outer[1][-1:] == (1,) and self.count >= WARP
 
     @property
@@ -92,7 +91,7 @@ class Rows:
         ]
 
     def place(self, j: str) -> str:
-        """Where element number `j` (a name) of the row lies, counted from its first."""
+        """Return the source of the offset of element number `j` (a name) of the row from its first."""
         sizes, strides = self.inner
         if len(sizes) < 2:
             return f"({self.index}){j} * {strides[0]}" if strides and strides[0] != 1 else j
@@ -143,12 +142,12 @@ class Rows:
 
     @property
     def kept(self) -> int:
-        """How many elements of a row each thread has."""
+        """Number of elements of a row for each thread."""
         return -(-self.size // self.team)
 
     @property
     def in_registers(self) -> bool:
-        """Whether they can stay in registers."""
+        """True if they fit into registers."""
         return self.kept <= REGISTERS
 
     def unrolled(self, *body: str) -> list[str]:

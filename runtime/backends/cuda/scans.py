@@ -1,4 +1,4 @@
-"""What runs along one axis in order: CumSum and CumProd, and where the largest element stands.
+"""Scans along one axis in order: CumSum and CumProd, and positions of extremes.
 
 A block takes a row piece by piece: each thread adds up its own few elements, the threads' sums are added up across the
 block, and what came before is carried on.
@@ -115,7 +115,7 @@ def _by_block(rows: Rows, e: Element, product: bool, exclusive: bool, reverse: b
 
 
 class ScanPlaces(Generated):
-    """ArgMax, ArgMin and Hardmax: the first of the extreme elements, or the last where that is asked for."""
+    """ArgMax, ArgMin and Hardmax: the first of the extreme elements, or the last if requested."""
 
     name = "gpu.places"
 

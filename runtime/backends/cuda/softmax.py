@@ -1,4 +1,4 @@
-"""Softmax, its logarithm, and their gradients: rows that stay in registers, and longer ones read twice.
+"""Softmax, its logarithm, and their gradients: rows that stay in registers, and longer ones that are read twice.
 
 A long row is read once for its largest element and the sum of the exponentials together, the sum being scaled
 whenever a larger element turns up (https://arxiv.org/abs/1805.02867).
@@ -22,8 +22,8 @@ KINDS = {
 
 
 class Softmax(Generated):
-    """Softmax and LogSoftmax along one axis, or as they were before opset 13, over all axes from one on; and
-    SoftmaxGrad and LogSoftmaxGrad."""
+    """Softmax and LogSoftmax along one axis, or, as before opset 13, over all axes from one on; and SoftmaxGrad and
+    LogSoftmaxGrad."""
 
     name = "gpu.softmax"
 

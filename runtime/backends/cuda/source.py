@@ -1,5 +1,5 @@
-"""Scalar expressions as statements in CUDA C++: what `evaluate` (ops/core/expr.py) computes with NumPy, for one
-element.
+"""Scalar expressions as CUDA C++ statements for one element; the counterpart of `evaluate` (ops/core/expr.py) for
+NumPy.
 
 Whole numbers go round, divisions are floored where the primitive says so, extremes keep NaN, shifts are total, and
 numbers that fit no whole number become what they become on x86-64, where NumPy leaves it to the processor: the smallest
@@ -23,12 +23,12 @@ from .text import Element, element
 
 
 class Unwritten(Exception):
-    """There is no source for an expression, for this reason."""
+    """An expression without CUDA source, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class CudaSource:
-    """Statements, the names of their results, and the functions that stand before the kernel."""
+    """Statements, the names of their results, and the functions before the kernel."""
 
     lines: tuple[str, ...]
     results: tuple[str, ...]
@@ -71,7 +71,7 @@ def simplified(kind: str, args: Sequence[Expr]) -> tuple[str, Sequence[Expr]] | 
 
 
 def element_of(dtype: DType) -> Element:
-    """How C++ has an element type; Unwritten for those that it lacks."""
+    """Return the C++ form of an element type. Raises Unwritten for those without one."""
     found = element(dtype)
     if found is None:
         raise Unwritten(f"no kernel of ours computes with {dtype}")

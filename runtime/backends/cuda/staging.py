@@ -1,4 +1,4 @@
-"""The way in and out of a GPU: pinned memory that mirrors the staged ports, a stream of copies, events.
+"""Staging of inputs and outputs of a GPU: pinned memory that mirrors the staged ports, a copy stream, events.
 
 The staged ports of a program lie side by side behind its plan (Program.staged), and the mirror has them in the same
 order: what is small goes over in one copy. What is large goes in pieces on the stream of copies, each as soon as the
@@ -23,7 +23,7 @@ PIECE = 4 << 20  # bytes: pinned memory is written at some 10 GB/s and read by t
 
 
 class Staging:
-    """Pinned mirrors of the staged ports, and pinned copies of `beside`: values that steps of the host touch.
+    """Pinned mirrors of the staged ports, and pinned copies of `beside`: values that steps on the host touch.
 
     `arrays` has them by name. `begin` is where the staged ports begin in the arena at `base`.
     """

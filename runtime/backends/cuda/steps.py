@@ -1,4 +1,5 @@
-"""A step of a recurrence as phases: what each thread computes of its own unit, and the products across units between.
+"""A step of a recurrence as phases: the computation of each thread on its own unit, with products across units in
+between.
 
 A value of a step is [batch, parts * units]. The elements of all its parts at one unit follow from those of others at
 that unit alone, but for matrix products: these read a whole row. So a step is cut into phases. Each begins with
@@ -25,7 +26,8 @@ MOST_PARTS = 16  # of a value: more are no recurrent network, and their source w
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an element lies in each step: `space` is input (of the node), made, after or kept, `index` counts there."""
+    """Location of an element in each step: `space` is input (of the node), made, after or kept, `index` counts
+    there."""
 
     space: str
     index: int
@@ -46,7 +48,7 @@ class Dot:
 
 @dataclass(slots=True)
 class Phase:
-    """Products that are taken, then what is stored where."""
+    """Products, then the stores of their results."""
 
     dots: list[Dot] = field(default_factory=list[Dot])
     stores: list[tuple[Place, Expr]] = field(default_factory=list[tuple[Place, Expr]])
@@ -62,7 +64,7 @@ class StepParts:
 
 
 class Steps:
-    """What the links of a recurrence come to. Raises Unwritten for links that have no such form.
+    """The links of a recurrence as phases. Raises Unwritten for links without such a form.
 
     `leaves` are what expressions read, by the number of their inputs: places and products. `kept` holds the widths of
     what is stored from phase to phase, in parts.
@@ -257,7 +259,7 @@ class Steps:
         return tree if args == tree.args else Expr(tree.kind, args, tree.dtype, tree.value)
 
     def _multiplies(self, tree: Expr) -> bool:
-        """Whether there are products below."""
+        """True if a tree contains products."""
         if tree not in self._crossing:
             leaf = self.leaves[int(tree.value or 0)] if tree.kind == "input" else None
             self._crossing[tree] = isinstance(leaf, Dot) or any(map(self._multiplies, tree.args))

@@ -1,4 +1,4 @@
-"""Pieces of source that our templates share: element types, places in memory, one kernel around a body.
+"""Pieces of source that our templates share: element types, offsets in memory, one kernel around a body.
 
 Helper functions are written out in place, so that the texts of all kernels can stand in one file.
 """
@@ -34,7 +34,7 @@ _RAW = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element type in C++: as it lies in memory, and as it is computed with (narrow floats in float)."""
+    """An element type in C++: its type in memory, and the type it is computed in (float for narrow floats)."""
 
     dtype: DType
     stored: str
@@ -50,7 +50,7 @@ class Element:
 
     @property
     def sums(self) -> str:
-        """What sums and products are taken in: whole numbers without a sign, since those may go round."""
+        """Type of sums and products: unsigned for integers, since those may wrap around."""
         if self.dtype.floating:
             return self.wide
         return "unsigned long long" if self.dtype.bits == 64 else "unsigned int"
@@ -77,7 +77,7 @@ class Element:
 
     @property
     def lowest(self) -> str:
-        """What no element is below."""
+        """Lowest number of the type, as source."""
         bits = self.dtype.bits
         if self.dtype.floating:
             return self.number(-math.inf)
@@ -85,7 +85,8 @@ class Element:
 
 
 def element(dtype: DType) -> Element | None:
-    """How C++ has an element type; None for those of less than 8 bits, of 8-bit floats, complex numbers and text."""
+    """Return the C++ form of an element type; None for those of less than 8 bits, 8-bit floats, complex numbers and
+    strings."""
     stored = _C.get(dtype)
     return None if stored is None else Element(dtype, stored, "float" if dtype.narrow else stored)
 
@@ -140,7 +141,8 @@ def writes(e: Element | str, name: str, operand: Operand) -> tuple[str, str, Ope
 
 
 def index_type(*counts: int) -> str:
-    """What counts places in arrays of so many elements; room is left for the threads beyond the last."""
+    """Return the index type for arrays of these numbers of elements; some room is left for the threads beyond the
+    last."""
     return "int" if max(counts, default=0) < 2**31 - 2**20 else "long long"
 
 
@@ -203,7 +205,7 @@ def dot(strides: Sequence[int], name: str = "c", sizes: Sequence[int] | None = N
 
 
 def strides_of(sizes: Sequence[int], layout: str = "") -> tuple[int, ...]:
-    """How far apart neighbours along each axis lie, in elements.
+    """Return the stride along each axis, in elements.
 
     >>> strides_of((2, 3, 4)), strides_of((1, 8, 2, 2), "acdb")
     ((12, 4, 1), (32, 1, 16, 8))
@@ -237,5 +239,5 @@ def constant(ask: KernelRequest, i: int) -> list[int] | None:
 
 
 def given(ask: KernelRequest, i: int) -> bool:
-    """Whether an optional input is there."""
+    """True if an optional input is given."""
     return i < len(ask.inputs) and ask.inputs[i] is not None

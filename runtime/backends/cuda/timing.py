@@ -1,4 +1,4 @@
-"""Choosing among ways to compute the same by running them: what libraries offer, timed on the device."""
+"""Autotuning: timings on the device choose among the implementations that libraries offer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fastest(candidates: Iterable[T], clock: Callable[[T], float], most: int = TI
 
 
 def milliseconds(run: Callable[[], Any]) -> float:
-    """How long a run takes on CuPy's current stream: the shortest of some."""
+    """Return the time of a run on CuPy's current stream in milliseconds: the shortest of several."""
     cp = cupy()
     run()
     times: list[float] = []

@@ -1,4 +1,4 @@
-"""TopK: rows sorted in shared memory, longer ones part by part, and by counting where many elements are asked for.
+"""TopK: rows sorted in shared memory, longer ones part by part, or by counting if many elements are requested.
 
 A bitonic network sorts pairs of a value and its place, so that of equals the first comes first, in whatever order the
 threads run (https://doi.org/10.1145/1468075.1468121). NaN counts as larger than all numbers.
@@ -22,7 +22,7 @@ PATIENCE = 2**36  # comparisons, where places are counted
 
 
 class TopK(Generated):
-    """The largest or smallest elements of each row, and where they stand."""
+    """The largest or smallest elements of each row, and their positions."""
 
     name = "gpu.top_k"
 
@@ -52,7 +52,7 @@ class TopK(Generated):
 
 
 class _Place:
-    """Where the elements of rows along an axis lie: `inner` is how far apart neighbours are, `n` how many there are."""
+    """Offsets of the elements of rows along an axis: `inner` is the distance of neighbours, `n` their number."""
 
     def __init__(self, inner: int, n: int) -> None:
         self.inner, self.n = inner, n
@@ -64,7 +64,8 @@ class _Place:
 
 
 def _before(e: Element, largest: bool, a: str, i: str, b: str, j: str) -> str:
-    """Whether element `a` at place `i` comes before `b` at `j`; places behind the end are -1, and come last."""
+    """Return the source of the test that element `a` at place `i` comes before `b` at `j`; places behind the end are
+    -1, and come last."""
     better = f"{a} > {b}" if largest else f"{a} < {b}"
     if e.dtype.floating:
         odd = f"{a} != {a} && {b} == {b}" if largest else f"{a} == {a} && {b} != {b}"

@@ -1,4 +1,4 @@
-"""Constants and states on their way to a GPU, all in one pass."""
+"""Upload of constants and states to a GPU, all in one pass."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _UPLOADING = threading.Lock()
 
 
 class Uploads:
-    """Arrays on their way to a GPU: through pinned memory on a stream of their own, which is waited for once, when the
-    `with` ends. Of more than `STAGED` bytes, the pinned memory is used again, behind the copies out of it.
+    """A context that uploads arrays to a GPU through pinned memory on a stream of its own, which is waited for once, at
+    the end of the `with`. Beyond `STAGED` bytes, the pinned memory is reused after the copies out of it.
 
         with Uploads(index, sum(a.nbytes for a in arrays)) as way:
             there = [way.send(a) for a in arrays]

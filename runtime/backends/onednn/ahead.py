@@ -1,4 +1,4 @@
-"""Primitives made in a thread while the next ones are looked for: to make one is oneDNN's work, to look for it
+"""Creation of primitives in a thread while the next ones are selected: creation is oneDNN's work, selection
 Python's."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .primitive import Descriptor
 
 
 class Maker:
-    """Makes what is wanted, one primitive after the other, in a thread that begins with the first."""
+    """A thread that creates the requested primitives one after the other; it begins with the first."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Descriptor | None] = SimpleQueue()
@@ -56,7 +56,7 @@ _last = Maker()
 
 @contextmanager
 def made_ahead() -> Iterator[None]:
-    """What kernels choose inside is made in a thread, each primitive once it is chosen.
+    """Create the primitives that kernels select inside the context in a thread, each as soon as it is selected.
 
     The library keeps what was made, so that to make it again for a step takes microseconds. One thread at a time may
     be inside.

@@ -134,7 +134,7 @@ _LENGTHY: Final = ("engine_create", "stream_create", "primitive_create")
 
 
 class Refused(Exception):
-    """oneDNN does not do what was asked; the message says which call and why."""
+    """A call of oneDNN failed; the message has the call and the reason."""
 
 
 class Argument(ctypes.Structure):

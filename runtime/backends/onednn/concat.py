@@ -23,7 +23,7 @@ from .primitive import Draft, Operand, address, repacked
 
 
 class Concat(OneDnn):
-    """Concat of tensors that lie alike: in the layout that most of their bytes have."""
+    """Concat of tensors in one layout: that which most of their bytes have."""
 
     name = "onednn.concat"
     ops = frozenset({"Concat"})
@@ -81,7 +81,7 @@ class Concat(OneDnn):
 
 
 class Split(OneDnn):
-    """Split of a tensor in a layout of its own: each part is reordered out of it, or is a view."""
+    """Split of a tensor in its own layout: each part is reordered out of it, or is a view."""
 
     name = "onednn.split"
     ops = frozenset({"Split"})
@@ -148,7 +148,7 @@ def _layouts(parts: Sequence[Tensor]) -> list[str]:
 
 
 def _begins(parts: Sequence[Tensor], whole: Tensor, axis: int, layout: str) -> list[int] | None:
-    """Where each part begins in the whole, in bytes, if they follow one another in this layout."""
+    """Return the byte offset of each part in the whole, if they are contiguous in this layout; else None."""
     order, blocks, extra = parse(layout, whole.rank)
     if extra or any(whole.sizes[d] != 1 for d in order[: order.index(axis)]):
         return None

@@ -81,9 +81,9 @@ def _forward_windows(link: Link, x: Tensor, w: Tensor) -> tuple[Window, ...]:
 
 
 def _stays_blocked(x: Tensor, y: Tensor, group: int) -> bool:
-    """Whether the result should lie in blocks of channels because the image does. The first convolutions of a network
-    can only give blocks, later ones are faster channels-last. A depthwise one is as fast either way, and a result of
-    one block is channels-last too, so that nothing needs to be reordered (MobileNetV2: up to 2 %)."""
+    """True if the result should be in blocks of channels because the image is. The first convolutions of a network can
+    only write blocks, later ones are faster channels-last. A depthwise one is as fast either way, and a result of one
+    block is channels-last too, so that nothing needs to be reordered (MobileNetV2: up to 2 %)."""
     if not x.layout or is_permutation(x.layout):
         return False
     inner = [n for d, n in parse(x.layout, len(x.sizes))[1] if d == 1]
@@ -91,7 +91,7 @@ def _stays_blocked(x: Tensor, y: Tensor, group: int) -> bool:
 
 
 def _is_product(link: Link, x: Tensor, w: Tensor) -> bool:
-    """Whether all that the convolution sees is one pixel."""
+    """True if the convolution is a product over a single pixel."""
     pixel = all(n == 1 for n in (*x.sizes[2:], *w.sizes[2:]))
     return link.op == "Conv" and pixel and link.attr("group") == 1 and not any(link.attr("pads") or ())
 
@@ -138,7 +138,7 @@ class ConvTranspose(Conv):
 
 
 def _is_column(x: Tensor, w: Tensor, y: Tensor) -> bool:
-    """Whether images are one pixel wide, and higher than that."""
+    """True if images are one pixel wide, and higher than that."""
     wide = {t.sizes[-1] for t in (x, w, y)}
     return len(x.sizes) == 4 and wide == {1} and y.sizes[2] > 1
 

@@ -1,4 +1,4 @@
-"""The gradients of a convolution: to its input, and to its weights.
+"""The gradients of a convolution with respect to its input and its weights.
 
 https://oneapi-src.github.io/oneDNN/dev_guide_convolution.html
 """
@@ -18,7 +18,7 @@ from .primitive import Attributes, Draft, Operand
 
 
 class Training(OneDnn):
-    """Kernels of the operators that stand for others while training, and of gradients."""
+    """Base of the kernels of training twins and gradients."""
 
     domain = "mezzo"
     remembers = True

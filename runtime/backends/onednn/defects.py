@@ -1,4 +1,4 @@
-"""What oneDNN computes wrongly: conditions, and what a kernel says that declines for them.
+"""Known defects of oneDNN: their conditions, and the reasons that kernels decline with.
 
 docs/onednn-defects.md has the smallest cases and the versions; tests/test_onednn_defects.py looks whether the installed
 library still has them.
@@ -31,7 +31,7 @@ class Defect:
 
 
 def _order(memory: Memory) -> str:
-    """How elements lie: "rows", "channels last", "blocks" or "otherwise"."""
+    """Return the order of elements: "rows", "channels last", "blocks" or "otherwise"."""
     rank = len(memory.dims)
     if memory.strides is not None:
         steps = strides_of(row_major(rank), memory.dims)
@@ -48,7 +48,7 @@ def _number(operand: Memory) -> bool:
 
 
 def _channels(result: Memory, operand: Memory) -> bool:
-    """Whether there is one number for each channel."""
+    """True if there is one number for each channel."""
     ones = (1,) * len(result.dims)
     return len(ones) > 1 and operand.dims == (1, result.dims[1], *ones[2:]) and operand.dims not in (result.dims, ones)
 
@@ -92,7 +92,7 @@ DEFECTS: Final = (
 
 
 def defect(draft: Draft, implementation: str) -> str | None:
-    """What makes a primitive wrong, if anything does."""
+    """Return the reason why a primitive is wrong; None if it is not."""
     operands = [p.other for p in draft.attributes.post if p.other is not None and p.kind != "sum"]
     if not operands:
         return None

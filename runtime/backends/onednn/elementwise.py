@@ -85,6 +85,6 @@ def _layouts(x: Tensor, y: Tensor) -> tuple[str, ...]:
 
 
 def _whole(ask: KernelRequest, at: int, y: Tensor) -> bool:
-    """Whether an operand has all elements of the result."""
+    """True if an operand has as many elements as the result."""
     found = ask.inputs[at]
     return isinstance(found, Tensor) and found.static and found.elements == y.elements

@@ -32,7 +32,7 @@ ELTWISE_GRADS: Final[dict[str, Callable[[Link], tuple[str, float, float]]]] = {
 
 
 class Overwriting(Training):
-    """Gradients that may be written over the gradient that they are made from."""
+    """Gradients that may overwrite the gradient that they are computed from."""
 
     inplace = True
 

@@ -1,4 +1,4 @@
-"""How a primitive sees the axes of a result: in the order in which they lie, and some of them as one.
+"""Frames: the axes of a result as a primitive sees them, in the order of their memory, some of them merged.
 
 oneDNN tells how an operand is spread over a result from dims and strides, and errs where dims of size 1 leave a choice,
 or where axes lie in an unusual order (docs/onednn-defects.md). A tensor in its order of memory is row-major, whatever
@@ -20,8 +20,8 @@ from .memory import Memory, strides_of
 @dataclass(frozen=True, slots=True)
 class Frame:
     """The axes of a tensor of these sizes as a primitive sees them. `groups` has, for each axis of the primitive, the
-    tensor's axes that it stands for, from outer to inner; axes of size 1 may be in none. `layout` is how the step has
-    the tensor, `seen` how the primitive's axes lie."""
+    tensor's axes that it merges, from outer to inner; axes of size 1 may be in none. `layout` is that of the step's
+    tensor, `seen` the order of the primitive's axes."""
 
     sizes: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]

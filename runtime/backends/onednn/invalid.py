@@ -1,4 +1,4 @@
-"""The flag that a processor raises for an invalid operation: how a run learns that a NaN was met.
+"""The processor's flag for invalid operations, by which a run detects NaN.
 
 IEEE 754 has a sticky flag for operations that make a NaN (the difference of infinities, the root of a negative number),
 and x86 raises it too where a maximum, a minimum or an ordered comparison meets one: the only ways in which oneDNN's
@@ -36,11 +36,11 @@ LOOK = bytes.fromhex(
 
 
 class Invalid(Exception):
-    """A step met a NaN and may have made a number of it: the run has to be made again by exact kernels."""
+    """A step met a NaN and may have turned it into a number: the run must be repeated with exact kernels."""
 
 
 def readable() -> bool:
-    """Whether the flag can be read on this machine."""
+    """True if the flag can be read on this machine."""
     return sys.platform == "linux" and os.uname().machine == "x86_64"
 
 
@@ -58,7 +58,7 @@ _HERE = threading.local()
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """What this thread finds is taken down, and says nothing."""
+    """Suppress Invalid in this thread, inside the context: the flag is cleared without raising."""
     _HERE.unheard = True
     try:
         yield
@@ -67,7 +67,7 @@ def unheard() -> Iterator[None]:
 
 
 class Look:
-    """A call that takes the flag down in the calling thread, and raises Invalid if it was up."""
+    """A call that clears the flag in the calling thread, and raises Invalid if it was set."""
 
     __slots__ = ("_call", "_found")
 
@@ -90,8 +90,8 @@ def met() -> None:
 
 
 class LookAtAll(Look):
-    """The same in all OpenMP workers of the calling thread, of which primitives use `threads`, or as many as OpenMP
-    takes where nobody asks for a number: some look at it when they run."""
+    """The same in all OpenMP workers of the calling thread, of which primitives use `threads`, or OpenMP's default if
+    no number is given: some check the flag when they run."""
 
     __slots__ = ()
 
@@ -104,7 +104,7 @@ class LookAtAll(Look):
 
 
 class LowerAll(LookAtAll):
-    """Takes the flag down in all of them, and says nothing."""
+    """A call that clears the flag in all of them, without raising."""
 
     __slots__ = ()
 
@@ -129,7 +129,7 @@ def _lowering() -> tuple[Any, ctypes.c_void_p]:
 
 @cache
 def _openmp() -> tuple[Any, Any]:
-    """What OpenMP's runtime calls to let each thread of a team run a function, and how many make a team."""
+    """Return OpenMP's functions that run a function on each thread of a team, and that return the size of a team."""
     found = library()
     assert found is not None
     parallel, most = found.handle.GOMP_parallel, found.held.omp_get_max_threads

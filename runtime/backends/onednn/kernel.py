@@ -1,4 +1,4 @@
-"""What all oneDNN kernels share: plans tried in order, layouts read back, calls prepared."""
+"""Base of all oneDNN kernels: tries plans in order, reads layouts back, prepares calls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OneDnn(ABC):
         return ((draft,) for draft in self.drafts(ask, chain(ask.node)))
 
     def serves(self, node: Node) -> bool:
-        """Whether the node, or the first operator of its chain, belongs to this family."""
+        """True if the node, or the first operator of its chain, belongs to this family."""
         domain, op = anchor(node)
         return domain == self.domain and op in self.ops
 
@@ -219,7 +219,7 @@ class Moved:
 
 
 class Calls:
-    """Primitives one after the other; answers with the first bad status."""
+    """A sequence of primitives; calling it returns the first status that is not success."""
 
     def __init__(self, calls: Sequence[Any]) -> None:
         self._calls = tuple(calls)
@@ -346,7 +346,7 @@ def result(ask: KernelRequest) -> Tensor:
 
 
 def _as_it_is(memory: Memory, known: Tensor) -> bool:
-    """Whether a primitive sees the operand's own axes, in their order."""
+    """True if a primitive sees the operand's own axes, in their order."""
     return memory.dims == known.sizes and memory.strides is None
 
 

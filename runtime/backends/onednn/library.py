@@ -1,4 +1,4 @@
-"""Finding oneDNN, its version, and what it may use of this machine."""
+"""Loading of oneDNN: the library, its version, and the instruction sets that it may use."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _ISAS = {
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The loaded library: `handle` for ctypes, `held` the same for calls that keep Python's lock (what takes less than
-    a microsecond should not hand it over: a thread beside may keep it much longer); `isa` the best instruction set that
-    it uses here."""
+    """The loaded library: `handle` for ctypes, `held` the same for calls that keep Python's lock (calls below a
+    microsecond should not release it: another thread may keep it much longer); `isa` is the best instruction set in
+    use."""
 
     handle: Any
     held: Any
@@ -44,12 +44,12 @@ class Library:
 
     @property
     def bf16(self) -> bool:
-        """Whether bfloat16 is computed natively."""
+        """True if bfloat16 is computed natively."""
         return "bf16" in self.isa or self.amx or "fp16" in self.isa
 
     @property
     def amx(self) -> bool:
-        """Whether it computes products in tiles."""
+        """True if products are computed in tiles (AMX)."""
         return "amx" in self.isa
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Primitives that look at an operand before they compute, and leave it to the reference where a NaN would be lost.
+"""Primitives guarded by a check of an operand: where a NaN would be lost, the reference runs instead.
 
 For programs that cannot be run again because they overwrite their states (docs/decisions/0011)."""
 
@@ -22,7 +22,7 @@ LOWEST: Final = np.finfo(np.float32).min
 
 
 def has_nan(x: Array) -> bool:
-    """Whether an element of a flat array is NaN."""
+    """True if an element of a flat array is NaN."""
     infinity = INFINITY.get(x.dtype.name)
     if infinity is None:
         with np.errstate(over="ignore"):
@@ -32,7 +32,7 @@ def has_nan(x: Array) -> bool:
 
 
 def has_nan_or_infinity(x: Array) -> bool:
-    """Whether an element is NaN or +inf."""
+    """True if an element is NaN or +inf."""
     infinity = INFINITY.get(x.dtype.name)
     if infinity is None:
         return not np.maximum.reduce(x, initial=-np.inf) < np.inf
@@ -40,8 +40,8 @@ def has_nan_or_infinity(x: Array) -> bool:
 
 
 def has_lowest(x: Array) -> bool:
-    """Whether an element is -inf or the lowest finite number, where none is NaN. It leaves the processor's flags alone,
-    which NumPy's minimum would clear."""
+    """True if an element is -inf or the lowest finite number, for arrays without NaN. The processor's flags stay
+    unchanged; NumPy's minimum would clear them."""
     infinity = INFINITY.get(x.dtype.name)
     if infinity is None:
         return bool(x[x.argmin()] <= LOWEST)
@@ -50,8 +50,8 @@ def has_lowest(x: Array) -> bool:
 
 
 class Looked:
-    """The call of a step, made by its reference where one of `odd` says so of the elements of an operand, before it, or
-    of a result, behind it."""
+    """The call of a step, replaced by its reference if one of the `odd` checks holds for an operand before the call, or
+    for a result after it."""
 
     def __init__(self, call: Any, work: KernelArgs, odd: Mapping[Place, Callable[[Array], bool]]) -> None:
         self._call, self._node, self.threads = call, work.node, call.threads

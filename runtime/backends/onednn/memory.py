@@ -1,4 +1,4 @@
-"""Memory descriptors: how the elements of one operand lie, and layouts read back from them."""
+"""Memory descriptors: the layout of one operand, and layouts read back from oneDNN."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a memory descriptor says: sizes, element type, and a layout as ops/layouts.py writes it, ANY, or strides in
-    elements. `inside` makes it a part of a larger one: the sizes of that, and where the part begins."""
+    """A memory descriptor: sizes, element type, and a layout as ops/layouts.py writes it, ANY, or strides in elements.
+    `inside` makes it a part of a larger one: the sizes of that, and the offsets of the part."""
 
     dims: tuple[int, ...]
     dtype: DType

@@ -1,4 +1,4 @@
-"""Layouts changed: reordering, and transposing without a copy.
+"""Changes of layout: reordering, and transposing without a copy.
 
 https://oneapi-src.github.io/oneDNN/dev_guide_reorder.html
 """
@@ -44,7 +44,7 @@ class Reorder(OneDnn):
 
 
 class Units:
-    """Squeeze, Unsqueeze and Reshape that only take away or add axes of size 1, in the layout of the input."""
+    """Squeeze, Unsqueeze and Reshape that only remove or add axes of size 1, in the layout of the input."""
 
     name = "layout.units"
     remembers = True
@@ -84,7 +84,7 @@ def _as_they_lie(work: KernelArgs) -> Call:
 
 
 def _reorders(memory: Memory) -> bool:
-    """Whether whoever wants row-major order can be given it."""
+    """True if an efficient reorder to row-major order exists."""
     operands = (Operand(SRC, ("in", 0), memory), Operand(DST, ("out", 0), memory.row_major()))
     try:
         found = describe(Draft("reorder", operands), 1)
@@ -94,7 +94,7 @@ def _reorders(memory: Memory) -> bool:
 
 
 class Transpose:
-    """Transpose as another layout of the same bytes: nothing moves until somebody wants row-major order."""
+    """Transpose as another layout of the same bytes: nothing moves until a consumer needs row-major order."""
 
     name = "layout.transpose"
     remembers = True

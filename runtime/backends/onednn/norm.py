@@ -26,8 +26,8 @@ USE_SCALE, USE_SHIFT = 2, 4
 
 
 class Rowwise(OneDnn):
-    """What goes over a row more than once: its result may be written over what it reads, and not over an operand of a
-    post-op, of which it would write intermediate numbers over elements that are still to be read."""
+    """Kernels that pass over a row more than once: the result may overwrite their input, but not an operand of a
+    post-op, where intermediate numbers would overwrite elements that are still to be read."""
 
     inplace = True
 

@@ -1,4 +1,4 @@
-"""Normalisation while training: forward with the statistics that the gradient reads, and the gradients.
+"""Normalisation in training: forward with the statistics that the gradient reads, and the gradients.
 
 https://oneapi-src.github.io/oneDNN/dev_guide_batch_normalization.html,
 https://oneapi-src.github.io/oneDNN/dev_guide_layer_normalization.html
@@ -77,7 +77,7 @@ class BatchNormTrain(Training):
 
 
 class _Running:
-    """Means of old statistics and of those of the batch."""
+    """Running means of the old statistics and those of the batch."""
 
     def __init__(self, triples: list[tuple[Any, Any, Any]], kept: float) -> None:
         self._triples, self._kept = triples, kept
@@ -169,8 +169,8 @@ class LayerNormTrain(OneDnn):
 
 
 class LayerNormGrad(Overwriting):
-    """`mezzo.LayerNormalizationGrad`: the variance that oneDNN reads is made of the inverse of the deviation, without
-    an epsilon."""
+    """`mezzo.LayerNormalizationGrad`: the variance for oneDNN is computed from the inverse deviation, without an
+    epsilon."""
 
     name = "onednn.layer_norm_grad"
     ops = frozenset({"LayerNormalizationGrad"})
@@ -220,7 +220,7 @@ VARIANCES = "variances"  # ("variances", 0): made from what is at hand
 
 
 def _matrix(x: Tensor, axis: int) -> tuple[Memory, Memory]:
-    """What is normalised as rows of a matrix, and one number for each row."""
+    """Return the normalised tensor as a matrix of rows, and one number for each row."""
     at = axis % len(x.sizes)
     rows, columns = max(math.prod(x.sizes[:at]), 1), math.prod(x.sizes[at:])
     return Memory((rows, columns), x.dtype), Memory((rows,), DType.FLOAT)

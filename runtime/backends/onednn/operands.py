@@ -19,7 +19,7 @@ from .primitive import Draft, Operand
 
 
 class Sum(OneDnn):
-    """Sum and Mean of several operands, all of one size."""
+    """Sum and Mean of several operands of one size."""
 
     name = "onednn.sum"
     ops = frozenset({"Sum", "Mean"})
@@ -68,8 +68,8 @@ class PRelu(OneDnn):
 
 
 class Cast(OneDnn):
-    """Cast between float32 and bfloat16, to the nearest even. Numbers below the normal ones become zero, as they do in
-    all arithmetic of bfloat16."""
+    """Cast between float32 and bfloat16, to the nearest even. Subnormal numbers become zero, as in all arithmetic of
+    bfloat16."""
 
     name = "onednn.cast"
     ops = frozenset({"Cast"})

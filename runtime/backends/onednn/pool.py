@@ -1,4 +1,4 @@
-"""Pooling: the largest element or the average of windows, or of whole images.
+"""Pooling: the maximum or the average of windows, or of whole images.
 
 https://oneapi-src.github.io/oneDNN/dev_guide_pooling.html
 """

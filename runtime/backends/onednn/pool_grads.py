@@ -1,4 +1,4 @@
-"""Pooling while training: the maximum with its position, and the gradients.
+"""Pooling in training: the maximum with its position, and the gradients.
 
 https://oneapi-src.github.io/oneDNN/dev_guide_pooling.html
 """
@@ -27,7 +27,7 @@ class TrainingPool(Training):
 
 
 class MaxPoolTrain(TrainingPool):
-    """`mezzo.MaxPoolTrain`: oneDNN's workspace holds what its second output means, the position in the window."""
+    """`mezzo.MaxPoolTrain`: its second output, the position in the window, is oneDNN's workspace."""
 
     name = "onednn.max_pool_train"
     ops = frozenset({"MaxPoolTrain"})

@@ -1,4 +1,4 @@
-"""Operators that follow another one, as post-ops of its primitive: a table of what each becomes."""
+"""Post-ops: operators that follow another one as part of its primitive, from a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Attrs = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One operator of a chain: operands are inputs of the step by number, or PREVIOUS, or ABSENT."""
+    """One operator of a chain: operands are numbers of the step's inputs, PREVIOUS, or ABSENT."""
 
     op: str
     operands: tuple[int, ...]
@@ -137,20 +137,20 @@ def keeping(ask: KernelRequest, link: Link) -> None:
 
 
 def loses(node: Node, results: Sequence[Type | None]) -> bool:
-    """Whether a step of oneDNN may make something else of a NaN or an infinity, given the types of its results."""
+    """True if a step of oneDNN may lose a NaN or an infinity, given the types of its results."""
     first, *others = (link.op for link in chain(node))
     behind = {*others} - {"Relu"} if few(results) else {*others}
     return not (LOSING | BENDING).isdisjoint({first, *behind})
 
 
 def noisy(node: Node, results: Sequence[Type | None]) -> bool:
-    """Whether a step of oneDNN may raise the flag for no reason: exponentials are taken of unused lanes too."""
+    """True if a step of oneDNN may set the invalid flag without cause: it computes exponentials of unused lanes too."""
     _, *behind = ops = [link.op for link in chain(node)]
     return not NOISY.isdisjoint(ops) or ("Relu" in behind and few(results))
 
 
 def few(results: Sequence[Type | None]) -> bool:
-    """Whether a step makes at most FEW elements."""
+    """True if a step makes at most FEW elements."""
     return all(isinstance(t, Tensor) and t.static and (t.elements or 0) <= FEW for t in results)
 
 

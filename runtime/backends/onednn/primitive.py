@@ -1,4 +1,4 @@
-"""Primitives: what is asked of oneDNN as data, its answer, and the prepared call."""
+"""Primitives: requests to oneDNN as data, its answers, and prepared calls."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Place = tuple[str, int]  # ("in", 2): the third input of the step; ("out", 0): i
 
 @dataclass(frozen=True, slots=True)
 class PostOp:
-    """What is done to each element of the result before it is written: an eltwise function, a binary one whose other
-    operand is `other`, or the sum with what the result held before (`kind` "sum"). `layout` is how the step has that
-    operand; `value` as for `Operand`."""
+    """An operation on each element of the result before it is written: an eltwise function, a binary one whose other
+    operand is `other`, or the sum with the former content of the result (`kind` "sum"). `layout` is that of the operand
+    in the step; `value` as for `Operand`."""
 
     kind: str
     alpha: float = 0.0
@@ -51,7 +51,7 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One argument of the call: where its bytes are and how the primitive sees them.
+    """One argument of the call: the place of its bytes and the form in which the primitive sees them.
 
     `layout` is how the step has them (the primitive may see a matrix where the step has more axes). For constants that
     oneDNN may lay out as it likes (`memory` in ANY), `source` says how the primitive would see them row-major, and
@@ -71,8 +71,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A primitive as a kernel asks for it. `settings` are the numbers that the kind takes, in its own order (see
-    `_create`)."""
+    """The request for a primitive. `settings` are the numbers that the kind takes, in its own order (see `_create`)."""
 
     kind: str
     operands: tuple[Operand, ...]
@@ -102,7 +101,7 @@ class Draft:
 
     @property
     def places(self) -> list[Place]:
-        """Where the call reads and writes."""
+        """Places that the call reads and writes."""
         return list(
             dict.fromkeys([*(o.place for o in self.operands), *(p.place for p in self.attributes.post if p.other)])
         )
@@ -148,7 +147,7 @@ FEW_ELEMENTS, FEW_PRODUCTS = 1 << 15, 1 << 19
 
 
 def worth_sharing(draft: Draft) -> bool:
-    """Whether several threads are faster than one."""
+    """True if several threads are faster than one."""
     sizes = [math.prod(o.memory.dims) for o in draft.operands]
     if sum(sizes) > FEW_ELEMENTS and draft.kind not in PRODUCTS:
         return True
@@ -314,7 +313,7 @@ def _forward_of(draft: Draft) -> Handle:
 
 class Execution(partial[int]):
     """A primitive bound to its buffers; calling it runs it and returns oneDNN's status, 0 for success. `needed` has the
-    bytes that it reads or writes at each place."""
+    bytes that it accesses at each place."""
 
     memories: Mapping[Place, Sequence[Handle]]
     needed: Mapping[Place, int]
@@ -338,8 +337,8 @@ class Execution(partial[int]):
 
 
 class Summing:
-    """A primitive that adds to what its result holds. The plan puts the operand there where it can; where it cannot,
-    the operand is copied first."""
+    """A primitive that adds to the content of its result. The plan puts the operand there if it can; else the operand
+    is copied first."""
 
     def __init__(self, call: Execution, source: Place, arrays: Mapping[Place, Array]) -> None:
         self._call, self._source, self.threads = call, source, call.threads
@@ -361,7 +360,7 @@ class Summing:
 
 
 def address(array: Array) -> int:
-    """Where an array begins."""
+    """Return the address of an array."""
     return int(array.__array_interface__["data"][0])
 
 

@@ -61,7 +61,7 @@ class Quantised(OneDnn):
 
 @dataclass(slots=True)
 class QuantizedParts:
-    """Scales, zero points and other values that a draft holds itself."""
+    """Scales, zero points and other constants of a draft."""
 
     operands: list[Operand] = field(default_factory=list[Operand])
     scales: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -262,7 +262,7 @@ def signed(ask: KernelRequest, at: int, source: Tensor, memory: Memory, zero: bo
 
 
 def largest_sum(w: Type | None) -> float:
-    """How large a sum of products with the weights of one filter may be."""
+    """Return a bound on the sum of products with the weights of one filter."""
     if not isinstance(w, Tensor) or not w.static:
         return math.inf
     if w.value is None:
@@ -272,7 +272,7 @@ def largest_sum(w: Type | None) -> float:
 
 
 class ConvInteger(Quantised):
-    """ConvInteger: the sums themselves. They pass through float32, so that they have to fit there."""
+    """ConvInteger: the integer sums. They pass through float32, which must hold them exactly."""
 
     name = "onednn.conv_integer"
     ops = frozenset({"ConvInteger"})

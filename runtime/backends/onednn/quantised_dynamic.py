@@ -1,4 +1,4 @@
-"""Floats quantised as they come: DynamicQuantizeLinear, and DynamicQuantizeMatMul of com.microsoft.
+"""Dynamic quantisation: DynamicQuantizeLinear, and DynamicQuantizeMatMul of com.microsoft.
 
 Scale and zero point are found in the data before each call and handed to the primitives, which read them when they run.
 """
@@ -38,7 +38,7 @@ def _quantised(x: Tensor, dims: tuple[int, ...], place: Place) -> Draft:
 
 
 class Dynamic(OneDnn):
-    """Kernels that look at their first input before they quantise it."""
+    """Kernels that find the range of their first input before they quantise it."""
 
     def serves(self, node: Node) -> bool:
         domain, op = anchor(node)
@@ -64,7 +64,7 @@ class Dynamic(OneDnn):
 
 
 class Looking(Calls):
-    """Primitives behind a look at the range of the input."""
+    """Primitives that run after the range of the input is known."""
 
     def __init__(self, calls: Sequence[Bound], x: Array, live: Sequence[Array], outputs: Sequence[Array]) -> None:
         super().__init__(calls)

@@ -1,4 +1,4 @@
-"""Between floats and 8-bit numbers, and operators on single 8-bit numbers and on windows of them.
+"""Conversion between floats and 8-bit numbers, elementwise operators on 8-bit numbers, and pooling of them.
 
 Additions, divisions and functions run through oneDNN's binary primitive: it reads 8-bit numbers, computes in float32,
 and rounds what comes out of its post-ops to the nearest even.
@@ -61,7 +61,7 @@ def _by_axis(ask: KernelRequest, link: Link, at: int, x: Tensor) -> tuple[Array,
 
 class Quantize(Quantised):
     """QuantizeLinear of float32 into 8 bits, per tensor or per axis: a true division, rounded before the zero point is
-    added, so that ties fall as ONNX has them. NaN, of which ONNX says nothing, becomes the lowest step, as in ONNX
+    added, so that ties round as in ONNX. NaN, which ONNX leaves undefined, becomes the lowest step, as in ONNX
     Runtime."""
 
     name = "onednn.quantize"
@@ -115,7 +115,7 @@ class Dequantize(Quantised):
 
 
 class Arithmetic(Quantised):
-    """QLinearAdd and QLinearMul of com.microsoft; one operand may be widened."""
+    """QLinearAdd and QLinearMul of com.microsoft; one operand may be broadcast."""
 
     name = "onednn.qlinear_binary"
     ops = frozenset({"QLinearAdd", "QLinearMul"})

@@ -59,7 +59,7 @@ class QLinearMatMul(Quantised):
 
 
 class MatMulInteger(Quantised):
-    """MatMulInteger: the sums themselves."""
+    """MatMulInteger: the integer sums."""
 
     name = "onednn.matmul_integer"
     ops = frozenset({"MatMulInteger"})
@@ -80,7 +80,7 @@ class MatMulInteger(Quantised):
 
 
 class QGemm(Quantised):
-    """QGemm of com.microsoft: quantised again or left as float32."""
+    """QGemm of com.microsoft: requantised or left as float32."""
 
     name = "onednn.qgemm"
     ops = frozenset({"QGemm"})
@@ -127,7 +127,7 @@ def _zeros(ask: KernelRequest, parts: QuantizedParts, left: int, right: tuple[Te
 
 
 def columns_sum(b: Type | None) -> float:
-    """How large a sum of products with one column may be."""
+    """Return a bound on the sum of products with one column."""
     if not isinstance(b, Tensor) or not b.static or len(b.sizes) < 2:
         return math.inf
     if b.value is None:
@@ -170,7 +170,7 @@ def _matrix(sizes: tuple[int, ...], dtype: DType, transposed: int, rank: int) ->
 
 
 class MatMulNBits(Quantised):
-    """MatMulNBits of com.microsoft: the weights are unpacked once, into float32 as oneDNN lays it out.
+    """MatMulNBits of com.microsoft: the weights are unpacked once, into float32 in oneDNN's layout.
 
     It has no product with a scale for each block. Float32 costs the memory of unquantised weights and is exact.
     """

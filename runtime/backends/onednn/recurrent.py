@@ -37,7 +37,7 @@ W, R, B, LENGTHS, H, C, P = range(1, 8)
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Steps, batch, inputs, hidden units, directions, gates; and whether the batch comes before the steps."""
+    """Steps, batch, inputs, hidden units, directions, gates; and whether the batch axis comes before the steps."""
 
     steps: int
     batch: int
@@ -117,7 +117,7 @@ SHARED_WEIGHTS = range(1 << 17, 1 << 23)
 
 
 def _reads_only(ask: KernelRequest, sizes: _Sizes) -> bool:
-    """Whether reading the weights is all that counts, and plain ones serve best: of products with one column."""
+    """True if reading the weights dominates, so that plain ones are best: products with one column."""
     if sizes.batch > 1 or sizes.steps == 1:
         return False
     found = library()

@@ -42,7 +42,7 @@ POOLING = {"mean": "pooling_avg_exclude_padding"}
 
 
 class OneDnnReduce(OneDnn):
-    """A reduction along known axes, and what is done to its result."""
+    """A reduction along known axes, and the operators that follow it."""
 
     name = "onednn.reduce"
     ops = frozenset(REDUCTIONS)
@@ -152,7 +152,7 @@ def _count(x: Tensor, dims: tuple[int, ...]) -> int:
 def _result(
     y: Tensor, order: tuple[int, ...], axes: frozenset[int], parts: tuple[tuple[int, ...], ...], seen: str
 ) -> Frame:
-    """How the last primitive sees the result, of which these dims of the input are left, in this order."""
+    """Return the frame of the last primitive's result, which has these dims of the input left, in this order."""
     kept = sorted(order) if len(y.sizes) == len(order) else [d for d in sorted(order) if d not in axes]
     letters = row_major(y.rank)
     layout = usual("".join(letters[kept.index(d)] for d in order if d in kept), y.sizes)

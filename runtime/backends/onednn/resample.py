@@ -1,4 +1,4 @@
-"""Resize of images, where oneDNN looks at the very elements that ONNX does.
+"""Resize of images, where oneDNN reads exactly the elements that ONNX does.
 
 https://oneapi-src.github.io/oneDNN/dev_guide_resampling.html. oneDNN knows one rule (half a pixel, nearest away from
 zero), ONNX many; which elements go into each result, and how much of them, is worked out by both and compared.
@@ -74,7 +74,7 @@ def _list(ask: KernelRequest, link: Link, i: int) -> list[Any] | None:
 
 
 def _same(x: Axis, link: Link, mode: str) -> bool:
-    """Whether both see the same elements along an axis."""
+    """True if both read the same elements along an axis."""
     at = coordinates(x, link.attr("coordinate_transformation_mode"))
     if mode == "nearest":
         theirs = ROUNDINGS[link.attr("nearest_mode")](at).clip(0, x.size - 1)
@@ -85,7 +85,7 @@ def _same(x: Axis, link: Link, mode: str) -> bool:
 
 
 def _centres(x: Axis) -> Vector:
-    """Where the centres of the new elements lie among the old, as oneDNN computes it in float32."""
+    """Return the centres of the new elements in the coordinates of the old, as oneDNN computes them in float32."""
     half = np.float32(0.5)
     return (np.arange(x.out, dtype=np.float32) + half) * np.float32(x.size) / np.float32(x.out) - half
 

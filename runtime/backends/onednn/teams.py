@@ -1,4 +1,4 @@
-"""OpenMP's number of threads, while primitives run that ask for it then and are too small for more than one.
+"""OpenMP's number of threads, set to 1 while small primitives run that read it at run time.
 
 Most primitives that are no products do not keep to the number for which they were made: a rectifier of 128 elements
 takes 1.3 µs on two threads, and 0.5 on one.
@@ -20,7 +20,8 @@ Order = list[tuple[int, Callable[[], Any] | None]]  # numbers of steps, each wit
 
 @cache
 def _openmp() -> tuple[Any, Any] | None:
-    """What tells OpenMP's number for the calling thread, and what sets it."""
+    """Return OpenMP's functions that get and set the number of threads of the calling thread; None if there are
+    none."""
     found = library()
     held = None if found is None else found.held
     if held is None or not hasattr(held, "omp_set_num_threads"):
@@ -30,7 +31,7 @@ def _openmp() -> tuple[Any, Any] | None:
 
 
 class Team:
-    """The calling thread's number: 1 between `alone` and `together`, then again what it was."""
+    """The calling thread's number of threads: 1 between `alone` and `together`, then restored."""
 
     __slots__ = ("_before", "_openmp")
 
@@ -52,7 +53,7 @@ class Team:
 
 
 def alone(step: Step, call: Any) -> bool | None:
-    """Whether the call of a step asks how many threads there are and should be told one; None if it does not ask."""
+    """Return True if the call of a step reads the number of threads and should see one; None if it does not read it."""
     if getattr(call, "asks", False) and call.threads == 1 and _openmp():
         return True
     fixed = not step.choice.implementation or step.choice.implementation.startswith("brg")

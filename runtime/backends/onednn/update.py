@@ -38,8 +38,8 @@ BINARY = {"add", "sub", "mul", "div"}
 
 @dataclass(frozen=True, slots=True)
 class UpdateChain:
-    """A binary primitive over two values, and what its post-ops do to the result: a binary kind with another value, or
-    `sqrt` with none. `end` is the value that is written, `target` its place."""
+    """A binary primitive over two values, and its post-ops: a binary kind with another value, or `sqrt` with none.
+    `end` is the value that is written, `target` its place."""
 
     kind: str
     a: int
@@ -114,7 +114,7 @@ def _placed(
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """An update: its code, its chains, how many temporaries they need, and the elements of a block."""
+    """An update: its code, its chains, the number of temporaries, and the elements of a block."""
 
     code: UpdateCode
     chains: tuple[UpdateChain, ...]
@@ -155,7 +155,8 @@ def _draft(code: UpdateCode, chain: UpdateChain, places: Mapping[int, Place], bl
 
 
 class ChainedUpdate(Update):
-    """Blocks of the tensors by oneDNN, what is left behind them by NumPy; results are written over W and its states."""
+    """Optimizer steps on blocks of the tensors by oneDNN, the remainder by NumPy; results overwrite W and its
+    states."""
 
     name = "onednn.update"
 
@@ -194,7 +195,7 @@ class ChainedUpdate(Update):
 
 
 class _Pieces:
-    """The chains of a block, which move from block to block, and NumPy's blocks for the rest."""
+    """The chains of a block, which move from block to block, and NumPy's blocks for the remainder."""
 
     def __init__(self, made: UpdatePlan, found: Sequence[Descriptor], work: KernelArgs) -> None:
         self._plan, self._threads = made, work.ask.target.threads

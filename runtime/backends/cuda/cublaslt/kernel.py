@@ -1,4 +1,4 @@
-"""Matrix products of cuBLASLt as kernels: algorithms chosen, timed once, kept on disk; calls prepared."""
+"""Matrix products of cuBLASLt as kernels: algorithms are chosen, timed once, kept on disk; calls are prepared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def workspace_of(sm: int) -> int:
 
 
 class Algorithms:
-    """What was found in this process: the algorithm to take for each product and device."""
+    """Cache of this process: the chosen algorithm of each product and device."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[LtProduct, str, int], Algorithm | LtRefused] = {}
@@ -88,7 +88,7 @@ ALGORITHMS = Algorithms()
 
 
 class _Clock:
-    """Times an algorithm over operands of small numbers."""
+    """Timer of an algorithm over operands of small numbers."""
 
     def __init__(self, descriptors: Descriptors, handle: int) -> None:
         self._descriptors, self._handle = descriptors, handle
@@ -121,7 +121,7 @@ def _key(product: LtProduct, target: Target) -> str:
 
 
 class Products:
-    """MatMul, Gemm and FusedMatMul with bias, residual, Relu or Gelu behind them."""
+    """MatMul, Gemm and FusedMatMul, followed by bias, residual, Relu or Gelu."""
 
     name = "cublaslt.matmul"
     remembers = False  # what is timed only in the end answers differently before: see Ask.trial
@@ -191,7 +191,7 @@ class Products:
 
 
 class _Run:
-    """Calls one after the other."""
+    """A sequence of calls."""
 
     def __init__(
         self, descriptors: Descriptors, handle: int, starts: Sequence[tuple[int, int, int, int]], algorithm: Algorithm,
@@ -216,7 +216,7 @@ def _check(work: KernelArgs, p: LtProduct) -> None:
 
 
 def _addresses(work: KernelArgs, p: LtProduct, start: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Where A, B, C and D of one call begin; C is D where nothing is added."""
+    """Return the addresses of A, B, C and D of one call; C is D if nothing is added."""
     at = [
         _address(work, m.place) + n * m.dtype.itemsize for m, n in zip((p.a, p.b, p.c or p.d, p.d), start, strict=True)
     ]

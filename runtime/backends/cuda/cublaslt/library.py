@@ -80,8 +80,8 @@ HANDLES = _Handles()
 
 @dataclass(eq=False)
 class Descriptors:
-    """A product as cuBLASLt knows it. Its matrices lie by columns: a row-major matrix is the transpose of one, so that
-    D^T = B^T A^T is computed, and A and B change places."""
+    """A product as cuBLASLt describes it. Its matrices are column-major: a row-major matrix is the transpose of one, so
+    that D^T = B^T A^T is computed, with A and B swapped."""
 
     library: CublasLt
     product: LtProduct
@@ -120,11 +120,12 @@ class Descriptors:
         return made
 
     def point_bias(self, address: int) -> None:
-        """Where the bias lies."""
+        """Set the address of the bias."""
         self._set(self.library.lt.MatmulDescAttribute.BIAS_POINTER, address)
 
     def algorithms(self, handle: int, workspace: int, most: int, aligned: int = ALIGNED) -> list[Algorithm]:
-        """What the heuristics name, best first, for operands aligned to so many bytes. Refused where there is none."""
+        """Return the algorithms that the heuristics suggest, best first, for operands aligned to `aligned` bytes.
+        Raises LtRefused if there is none."""
         lt, name = self.library.lt, self.library.lt.MatmulPreferenceAttribute
         preference = lt.matmul_preference_create()
         try:
@@ -187,8 +188,8 @@ class Descriptors:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """An algorithm as cuBLASLt describes it to itself, in hexadecimal digits, with its bytes of workspace and how long
-    it took where it was timed."""
+    """An algorithm in cuBLASLt's own encoding, as hexadecimal digits, with its workspace in bytes and its time if it
+    was measured."""
 
     data: str
     workspace: int
@@ -196,7 +197,7 @@ class Algorithm:
 
 
 def _compute(p: LtProduct) -> tuple[str, str]:
-    """How products and sums are computed, and the type of alpha and beta."""
+    """Return the compute type, and the type of alpha and beta."""
     if p.d.dtype is DType.DOUBLE:
         return "COMPUTE_64F", "CUDA_R_64F"
     fast = p.d.dtype is DType.FLOAT and p.math == "tf32"

@@ -19,14 +19,14 @@ MOST_CALLS = 64  # of row-major operands
 
 
 class LtRefused(MezzoError):
-    """cuBLASLt has no product for what is asked."""
+    """cuBLASLt does not support the product."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One operand: `rows` by `columns` as the product sees it; where `turned`, it lies in memory as `columns` by
-    `rows`. `leading` elements lie from one stored row to the next, `apart` from one matrix of the batch to the next (0:
-    all share one)."""
+    """One operand: `rows` by `columns` as the product sees it; if `turned`, it is stored as `columns` by `rows`.
+    `leading` is the distance between stored rows in elements, `apart` that between matrices of the batch (0: all share
+    one)."""
 
     place: Place
     dtype: DType
@@ -44,8 +44,8 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class LtProduct:
-    """A call of cuBLASLt, made once for each of `starts`: the first elements of A, B, C and D. `epilogue` is "",
-    "relu" or "gelu" (its tanh form); `bias` has a number for each column of D; `math` is `strict` or `tf32`."""
+    """A call of cuBLASLt, made once for each of `starts`: the first elements of A, B, C and D. `epilogue` is "", "relu"
+    or "gelu" (its tanh form); `bias` has a number for each column of D; `math` is `strict` or `tf32`."""
 
     a: Matrix
     b: Matrix
@@ -66,8 +66,8 @@ class LtProduct:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A tensor as matrices in the places of a batch: sizes and strides of its last two dims, and its strides along the
-    dims of the batch (0 where it is repeated)."""
+    """A tensor as a batch of matrices: sizes and strides of its last two dims, and its strides along the batch dims (0
+    where it is repeated)."""
 
     place: Place
     dtype: DType
@@ -141,10 +141,10 @@ def products(batch: tuple[int, ...], a: Spread, b: Spread, c: Spread | None, d: 
 
 
 def _follows(s: Spread, dim: int, rows: int) -> bool:
-    """Whether the next matrix along a dim of the batch begins where the rows end."""
+    """True if each matrix along a batch dim begins where the rows of the one before end."""
     return s.batch[dim] == rows * s.strides[0] and (s.strides[1] == 1 or s.sizes[1] == 1) and s.strides[0] >= s.sizes[1]
 
 
 def _merges(s: Spread, dim: int, last: int, count: int) -> bool:
-    """Whether one stride leads through this dim and `count` matrices along the ones behind it."""
+    """True if one stride covers this dim together with the `count` matrices of the inner ones."""
     return s.batch[dim] == s.batch[last] * count

@@ -22,7 +22,7 @@ ATTRIBUTES = {  # of operators that are products: what A and B are turned by, an
 
 @dataclass(slots=True)
 class _Tail:
-    """What stands behind the product of A and B."""
+    """The operations after the product of A and B."""
 
     alpha: float = 1.0
     beta: float = 0.0
@@ -81,7 +81,7 @@ def _tail(ask: KernelRequest, links: tuple[Link, ...], y: Tensor) -> _Tail:
 
 
 def _scales(link: Link) -> bool:
-    """Whether the result of the link before is multiplied, or divided by something."""
+    """True if a link multiplies the previous result, or divides it."""
     return link.op == "Mul" or (link.op == "Div" and link.operands[0] == PREVIOUS)
 
 

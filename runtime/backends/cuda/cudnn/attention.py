@@ -23,8 +23,8 @@ PLAIN = {  # what must have its default for cuDNN to mean the same
 
 
 class Attention(CuDnn):
-    """Attention with a scale, a mask that is added, or a causal one. Heads may be packed into the last of three dims;
-    four may lie in any order in which the elements of a head lie side by side."""
+    """Attention with a scale, an additive mask, or a causal one. Heads may be packed into the last of three dims; four
+    dims may be in any order in which the elements of a head are contiguous."""
 
     name = "cudnn.attention"
     ops = frozenset({"Attention"})
@@ -78,7 +78,7 @@ def _heads(place: tuple[str, int], t: Tensor, heads: int | None) -> GraphTensor:
 
 
 def _mask(at: int, t: Any, scores: tuple[int, ...], dtype: DType) -> GraphTensor:
-    """What is added to the scores."""
+    """Return the mask that is added to the scores. Raises GraphRefused if it does not fit."""
     if not isinstance(t, Tensor) or t.dtype is not dtype:
         raise GraphRefused(f"the mask is {t}")
     sizes = (1,) * (4 - len(t.sizes)) + t.sizes

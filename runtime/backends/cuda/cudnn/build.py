@@ -1,4 +1,5 @@
-"""Drafts as graphs of cuDNN. Which method an operation is, and how a tensor is described, is written here only."""
+"""Conversion of drafts to cuDNN graphs: the only module that knows the methods of operations and the descriptors of
+tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions and transposed convolutions, with what follows them.
+"""Convolutions and transposed convolutions, with the operators that follow them.
 
 A transposed convolution is the gradient of a convolution by its input. A residual is added before the bias: the sum is
 the same but for one rounding in float32, and most engines know that order only.
@@ -93,7 +93,8 @@ class ConvTranspose(Conv):
 
 
 def _settings(found: Sequence[Window], rank: int) -> dict[str, tuple[int, ...]]:
-    """Where windows lie. cuDNN has two spatial axes at least: a first one of one place stands before a single one."""
+    """Return the padding, strides and dilations. cuDNN needs at least two spatial axes, so that a single one gets a
+    first axis of size 1."""
     if any(w.out < 1 or min(w.before, w.after) < 0 for w in found):
         raise GraphRefused("there is no window, or a padding is negative")
     more = rank - 2 - len(found)

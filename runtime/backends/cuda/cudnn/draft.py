@@ -1,4 +1,4 @@
-"""What is asked of cuDNN, as data: a graph of operations between tensors that lie in memory. Nothing here needs cuDNN.
+"""Requests to cuDNN as data: a graph of operations between tensors in memory. Nothing here needs cuDNN.
 
 A draft follows from types alone, prints as text, and is the key under which plans are kept.
 https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/
@@ -34,13 +34,13 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 
 
 class GraphRefused(MezzoError):
-    """cuDNN has nothing for what is asked, or a draft of it is not written."""
+    """cuDNN does not support the request, or the request has no draft."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphTensor:
-    """A tensor in memory: where the step has it, how cuDNN sees it (sizes, and strides in elements), and the layout in
-    which the step has it."""
+    """A tensor in memory: its place in the step, its form for cuDNN (sizes, and strides in elements), and its layout in
+    the step."""
 
     place: Place
     sizes: tuple[int, ...]
@@ -51,7 +51,7 @@ class GraphTensor:
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """One operation: a method of cuDNN's graph, what it reads, its settings, and the sizes of its result."""
+    """One operation: a method of cuDNN's graph, its operands, its settings, and the sizes of its result."""
 
     op: str
     inputs: tuple[Value, ...]
@@ -61,7 +61,7 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class GraphDraft:
-    """Operations one after the other; the last one's result is written to `result`.
+    """A sequence of operations; the result of the last one is written to `result`.
 
     `math` says how float32 is multiplied: `strict`, or `tf32`. Sums are taken in float32 (float64 for float64), and
     what lies between two operations has that type too.
@@ -74,7 +74,7 @@ class GraphDraft:
 
     @property
     def all(self) -> tuple[GraphTensor, ...]:
-        """What is read, then what is written."""
+        """All tensors: the operands, then the result."""
         return (*self.operands, self.result)
 
     @property
@@ -85,7 +85,7 @@ class GraphDraft:
 
 @dataclass(slots=True)
 class Writer:
-    """Puts a draft together."""
+    """Builder of a draft."""
 
     operands: list[GraphTensor] = field(default_factory=list[GraphTensor])
     nodes: list[GraphNode] = field(default_factory=list[GraphNode])
@@ -103,7 +103,7 @@ class Writer:
         return ~(len(self.nodes) - 1)
 
     def draft(self, result: GraphTensor, math: str) -> GraphDraft:
-        """What was put together."""
+        """Return the finished draft."""
         return GraphDraft(tuple(self.operands), tuple(self.nodes), result, math)
 
 

@@ -1,4 +1,4 @@
-"""Operators that follow another one, as operations of the same graph: a table of what each becomes.
+"""Fused epilogues: operators that follow another one as operations of the same graph, from a table.
 
 cuDNN's rectifiers may answer a number to NaN. Its Elu knows alpha 1 only.
 """
@@ -25,7 +25,7 @@ Write = Callable[["Epilogue", Link, int], int]
 
 
 class Epilogue:
-    """Writes the operators behind the first one of a chain.
+    """Writer of the operators behind the first one of a chain.
 
     `sizes` are those of the result as cuDNN sees it, `layout` that of the step; `clipped` has a Clip that begins at 0
     written as one clipped rectifier, which other engines know than two operations.

@@ -1,4 +1,4 @@
-"""What all cuDNN kernels share: drafts tried in order, plans chosen, calls prepared."""
+"""Base of all cuDNN kernels: tries drafts in order, chooses plans, prepares calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BY_RULE = "cuDNN, by rule"  # the implementation, where there is no cuDNN to ask
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """A draft with its number and its plan; None where there is no cuDNN to ask."""
+    """A draft with its number and its plan; None if cuDNN is not installed."""
 
     number: int
     draft: GraphDraft

@@ -1,4 +1,5 @@
-"""Finding cuDNN: the module `cudnn` of nvidia-cudnn-frontend, the library behind it, and the GPU that plans are for."""
+"""Loading of cuDNN: the module `cudnn` of nvidia-cudnn-frontend, the library behind it, and the GPU that plans are
+for."""
 
 from __future__ import annotations
 
@@ -56,14 +57,14 @@ def library() -> Cudnn:
 
 
 def is_plan(device: str) -> bool:
-    """Whether a device's name asks for plans alone: `gpu:0@sm_90`."""
+    """True if a device is for planning only, such as `gpu:0@sm_90`."""
     return "@" in device
 
 
 @cache
 def properties(device: str, sm: int) -> tuple[Any, str]:
-    """What cuDNN has to know of a GPU, and the same as text: of the device itself, or, for plans alone, of one of its
-    architecture."""
+    """Return the properties of a GPU for cuDNN, and the same as text: of the device itself, or, for planning only, of
+    one of its architecture."""
     create = library().module.create_device_properties
     if is_plan(device):
         text = described(sm)
@@ -83,7 +84,7 @@ def described(sm: int) -> str:
 
 
 class _CudnnHandles(threading.local):
-    """A handle of cuDNN for each device and thread: it holds the stream."""
+    """A handle of cuDNN for each device and thread; it holds the stream."""
 
     def __init__(self) -> None:
         self.made: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""Plans: cuDNN's answers to drafts. Each is found once, timed once where there is a GPU, and kept on disk.
+"""Plans: cuDNN's answers to drafts. Each is looked up once, timed once where there is a GPU, and kept on disk.
 
 Which plan is taken is data (its name, in Choice.params): a stored program names it, and gets it again. Without a GPU
 the heuristics' first that can be built is taken.
@@ -29,8 +29,8 @@ Built = tuple[int, int]  # the number of a plan and its workspace
 
 @dataclass(frozen=True, slots=True)
 class CudnnPlan:
-    """An engine of cuDNN and its settings by their name, the bytes of workspace, what `load` reads, and how long a run
-    took where it was timed."""
+    """An engine of cuDNN with its settings by name, its workspace in bytes, the text that `load` reads, and the time of
+    a run if it was measured."""
 
     name: str
     workspace: int
@@ -39,7 +39,7 @@ class CudnnPlan:
 
 
 class Plans:
-    """What was found in this process."""
+    """Cache of this process: the plan of each draft."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[GraphDraft, str, int], CudnnPlan | GraphRefused] = {}
@@ -110,7 +110,7 @@ PLANS = Plans()
 
 
 def key(draft: GraphDraft, target: Target) -> str:
-    """What a plan is found by: the draft, the versions, and the GPU."""
+    """Return the cache key of a plan: the draft, the versions, and the GPU."""
     found = library()
     return key_of(FORM, repr(draft), found.version, found.frontend, properties(target.device, target.sm)[1])
 
@@ -169,7 +169,7 @@ def _unpacked(held: bytes) -> CudnnPlan | GraphRefused:
 
 
 def _clock(graph: Any, draft: GraphDraft, target: Target) -> Callable[[Built], float]:
-    """What times a plan of a graph on the device, in milliseconds."""
+    """Return a function that times a plan of a graph on the device, in milliseconds."""
     assert not is_plan(target.device)
     held = {uid: filled(nbytes(operand)) for uid, operand in uids(draft).items()}
     pointers = {uid: int(memory.ptr) for uid, memory in held.items()}

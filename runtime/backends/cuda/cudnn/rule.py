@@ -1,4 +1,4 @@
-"""What cuDNN is expected to take, where a plan for a GPU is made on a machine that has no cuDNN to ask.
+"""Rules that predict which drafts cuDNN takes, for planning on a machine without cuDNN.
 
 Taken from the answers of cuDNN 9.28 for sm_80 and sm_90; tests/test_gpu_cudnn.py compares the two where cuDNN is.
 """
@@ -26,7 +26,7 @@ def expected(draft: GraphDraft) -> None:
 
 
 def _usual(first: GraphNode, behind: list[GraphNode]) -> bool:
-    """Whether an epilogue is a bias, perhaps after a residual, and perhaps a rectifier or the like."""
+    """True if an epilogue is a bias, optionally after a residual and before an activation."""
     names = [node.op for node in behind]
     if first.op != "conv_fprop" or "bias" not in names:
         return False

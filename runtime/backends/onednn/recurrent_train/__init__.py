@@ -1,4 +1,4 @@
-"""Recurrent networks while training, for their usual forms: forward with what is kept, and back through time.
+"""Recurrent networks in training, in their usual forms: forward with kept results, and back through time.
 
 They run step by step over oneDNN's products. Weights are laid out once per run. Per step only the products with the
 state run, whose post-ops are the activations, and a few calls of NumPy on [batch, hidden]; the products with inputs,

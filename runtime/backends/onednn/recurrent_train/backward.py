@@ -1,4 +1,4 @@
-"""Back through time, a span of steps after the other."""
+"""Backpropagation through time, one span of steps after the other."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .run import Do, Run, copied, gate_after_gate
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Gates `begin` to `end`: the names of the gradients of what their weights make of the inputs and of the state, and
-    of what the recurrent weights are multiplied with."""
+    """Gates `begin` to `end`: the names of the gradients with respect to their products with inputs and with the state,
+    and of the other factor of the recurrent weights."""
 
     begin: int
     end: int
@@ -34,8 +34,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """Steps that are in work together: `steps` are their places in what is kept of all, and `turns` their places here,
-    in the order in which they run back."""
+    """Steps that are computed together: `steps` are their indices in the kept results, and `turns` their indices here,
+    in backward order."""
 
     d: int
     steps: slice
@@ -48,7 +48,7 @@ class TimeSpan:
 
 
 class Backward(Run):
-    """Back through time; the parts say what becomes of the gradients of the gates.
+    """Backpropagation through time; the parts define the use of the gates' gradients.
 
     What does not depend on the gradients, as the slopes of the gates, is made for a span of steps at once, and so are
     the products that give the gradients of weights and inputs, while what they read is still in the caches.
@@ -151,8 +151,8 @@ class Backward(Run):
         return [[partial(np.add, dh, dy, dh)] for dy in self.load("dY", dY[span.steps, span.d], calls)]
 
     def store(self, name: str, k: int) -> tuple[Any, list[Do]]:
-        """Where step `k` of a span writes gradients of gates in float32, gate after gate, and what must be done then:
-        they are added up, and go where products read them."""
+        """Return the memory for the float32 gradients of the gates of step `k` of a span, gate after gate, and the
+        calls that follow: they are accumulated, and copied to the operands of products."""
         wide, target, total = self.space[f"wide {name}"], self.space[name][k], self.space[f"sum {name}"]
         moved = partial(np.copyto, target, wide) if self.layer.exact else self.move(wide, target)
         return gate_after_gate(wide, wide.shape[1] // self.layer.hidden), [partial(np.add, total, wide, total), moved]
@@ -177,7 +177,7 @@ class Backward(Run):
         return calls
 
     def weights(self, name: str, d: int) -> Any:
-        """Where the gradients of weights are added up."""
+        """Return the memory where the gradients of weights are accumulated."""
         return self.arrays[name][d] if self.layer.exact else self.space[name]
 
     def end(self, d: int, gradients: Mapping[str, str]) -> list[Do]:

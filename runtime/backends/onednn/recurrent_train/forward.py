@@ -1,4 +1,4 @@
-"""Forward while training."""
+"""The forward pass in training."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .run import Do, RecurrentPlan, Run, copied
 
 
 class Forward(Run):
-    """Forward, with what is kept. `gates` counts the rows of weights for each hidden unit; `widths` are those of what
-    is kept, by name."""
+    """Forward with kept results. `gates` counts the rows of weights for each hidden unit; `widths` are those of the
+    kept results, by name."""
 
     gates: ClassVar[int]
     widths: ClassVar[Mapping[str, int]] = {}
@@ -54,7 +54,7 @@ class Forward(Run):
         return [copied(both, given), partial(np.add, both[:end], both[half : half + end], both[:end])]
 
     def kept(self, name: str, d: int, last: list[Do]) -> Any:
-        """Where the steps write what is kept, in float32: [steps, batch, ...]."""
+        """Return the float32 memory of the kept results of the steps: [steps, batch, ...]."""
         target = self.arrays[name][:, d]
         if self.layer.exact:
             return target
@@ -70,7 +70,7 @@ class Forward(Run):
         return self.space[f"wide {name}"]
 
     def shown(self, t: int, d: int) -> tuple[Any, list[Do]]:
-        """Where a step writes its output in float32, and what must be done then."""
+        """Return the float32 memory for a step's output, and the calls that follow."""
         target = self.arrays["Y"][t, d]
         return (target, []) if self.layer.exact else (self.space["wide Y"], [self.move(self.space["wide Y"], target)])
 

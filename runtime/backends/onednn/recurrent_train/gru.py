@@ -1,4 +1,4 @@
-"""GRU while training, forward and back through time."""
+"""GRU in training, forward and back through time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ACTIVATIONS = ("sigmoid", "tanh")
 
 
 class GruForward(Forward):
-    """The gates z and r, then the candidate n, from the product of its weights with the state, or with what the reset
-    gate leaves of it."""
+    """The gates z and r, then the candidate n, from the product of its weights with the state, or with the state after
+    the reset gate."""
 
     gates = 3
     widths: ClassVar = {"updates": 1, "resets": 1, "candidates": 1}
@@ -78,9 +78,9 @@ class GruForward(Forward):
 
 
 class GruBackward(Backward):
-    """The gradients of the inputs of z and r lie beside each other in "early", those of the candidate's inputs in
-    "late". Where the candidate's recurrent product comes before the reset gate, it is made "again", and its gradients
-    are "linear"; else it was made of what the reset gate "left" of the state."""
+    """The gradients of the inputs of z and r are adjacent in "early", those of the candidate's inputs in "late". If the
+    candidate's recurrent product comes before the reset gate, it is computed "again", and its gradients are "linear";
+    else the product was of the state "left" by the reset gate."""
 
     gates = 3
     packs: ClassVar = {"R early": "early", "R late": "late"}

@@ -1,4 +1,4 @@
-"""What a recurrent layer is to its training kernels, and the products that they ask for."""
+"""A recurrent layer for its training kernels, and the products that they need."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Space = tuple[DType, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Steps, batch, inputs, hidden units; which directions run backwards; the type of all tensors; the attributes of
-    the node, its results that are wanted, and the threads that a product may use."""
+    """Steps, batch, inputs, hidden units; the directions that run backwards; the type of all tensors; the attributes of
+    the node, its requested results, and the number of threads for a product."""
 
     steps: int
     batch: int
@@ -42,12 +42,12 @@ class Layer:
 
     @property
     def exact(self) -> bool:
-        """Whether the tensors are in float32, as all arithmetic between products is."""
+        """True if the tensors are in float32, as all arithmetic between products is."""
         return self.dtype is F32
 
     @property
     def parted(self) -> bool:
-        """Whether the steps of one direction lie apart in what the products of the inputs write."""
+        """True if the steps of one direction are not adjacent in the results of the input products."""
         return self.exact and len(self.backwards) > 1
 
     def order(self, d: int) -> range:
@@ -65,7 +65,7 @@ class Layer:
 
     @property
     def counts(self) -> set[int]:
-        """How many steps spans have: the last one maybe fewer."""
+        """Lengths of the spans; the last one may be shorter."""
         return {self.few, self.steps % self.few or self.few}
 
     def span(self, width: int = 1, dtype: DType = F32) -> Space:

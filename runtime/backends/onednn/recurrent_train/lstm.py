@@ -1,4 +1,4 @@
-"""LSTM while training, forward and back through time."""
+"""LSTM in training, forward and back through time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACTIVATIONS = ("sigmoid", "tanh", "tanh")
 
 
 class LstmForward(Forward):
-    """One product makes all four gates: the candidate g is a sigmoid too, as tanh(x) = 2 sigmoid(2 x) - 1."""
+    """One product for all four gates: the candidate g is computed by a sigmoid too, as tanh(x) = 2 sigmoid(2 x) - 1."""
 
     gates = 4
     widths: ClassVar = {"gates": 4, "cells": 1}
@@ -63,8 +63,8 @@ class LstmForward(Forward):
 
 
 class LstmBackward(Backward):
-    """A span's "slopes" say how much of the cell's gradient reaches the weighted sums of i, f and g, and of the
-    output's that of o; "reached" how much of the output's reaches the cell."""
+    """Derivatives of a span: "slopes" are those of the cell with respect to the weighted sums of i, f and g, and of the
+    output with respect to that of o; "reached" is that of the output with respect to the cell."""
 
     gates = 4
     packs: ClassVar = {"R": "step"}

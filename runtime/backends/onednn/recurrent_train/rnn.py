@@ -1,4 +1,4 @@
-"""RNN while training, forward and back through time: one product is a step, with its activation."""
+"""RNN in training, forward and back through time: one product is a step, with its activation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def activation(layer: Layer) -> str:
 
 
 class RnnForward(Forward):
-    """The inputs are added to the product, which in float32 finds them in its result."""
+    """The product of a step, added to the inputs, which in float32 are in its result already."""
 
     gates = 1
     packs: ClassVar = {"W": "inputs", "R": "states"}
@@ -57,7 +57,7 @@ class RnnForward(Forward):
 
 
 class RnnBackward(Backward):
-    """The output tells the slope."""
+    """Backward of an RNN; the derivative follows from the output."""
 
     gates = 1
     packs: ClassVar = {"R": "step"}

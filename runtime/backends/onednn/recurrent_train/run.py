@@ -1,4 +1,4 @@
-"""The calls of a layer: they are prepared once, and run step by step."""
+"""The calls of a layer, prepared once and run step by step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def alone(calls: Sequence[Do]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentPlan:
-    """The products of a layer and the workspace that it needs, by name."""
+    """The products of a layer and its workspace, by name."""
 
     layer: Layer
     products: Mapping[str, Descriptor]
@@ -92,7 +92,7 @@ class Stepwise:
 
 
 class Run(ABC):
-    """The calls of one layer; `rebind` makes them anew where more than its input moves.
+    """The calls of one layer; `rebind` prepares them again if more than its input moves.
 
     A kind says which products it needs (`drafts`), which of their weights are laid out (`packs`: by the name of the
     laid-out ones that of the product, if there is one), its further workspace (`needs`), and what is called for each
@@ -188,7 +188,7 @@ class Run(ABC):
             return reordering(*sides)
 
     def given(self, name: str, d: int) -> Any:
-        """What belongs to a direction of an operand or a result, None where it is absent."""
+        """Return one direction of an operand or a result, None if it is absent."""
         return None if self.arrays[name] is None else self.arrays[name][d]
 
     def state(self, name: str, d: int) -> Any:
