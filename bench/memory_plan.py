@@ -18,6 +18,7 @@ from mezzo.models.convnets import NETS
 from mezzo.models.training import forward_and_backward, whole_step
 from mezzo.ops import Tensor
 from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.devices import options_for
 from mezzo.runtime.ir.graph import Graph
 from mezzo.runtime.memory.liveness import Life, Sharing
 from mezzo.runtime.memory.plan import Strategy, plan
@@ -66,7 +67,7 @@ def arena_rows() -> tuple[list[Row], list[str]]:
     for (kind, batch), measured in MXNET.items():
         for name, make in NETS.items():
             case = f"{kind}/{name}/b{batch}"
-            program = specialise(compile_graph(GRAPHS[kind](make(batch))), {}).program
+            program = specialise(compile_graph(GRAPHS[kind](make(batch)), options=options_for("cpu")), {}).program
             memory = program.plan
             peers = {"mxnet": measured[name]} if name in measured else {}
             rows.append(Row(case, "MiB", memory.size / MIB, peers, memory.bound / MIB))

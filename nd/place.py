@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError
-from ..runtime.execution.device import device_named
+from ..runtime.devices import device_named
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ RENAMED: Final = {  # below `mezzo`
     "runtime.arrays": "nd",
     "runtime.autodiff": "runtime.ir.autodiff",
     "runtime.autograd": "nd.autograd",
-    "runtime.device": "runtime.execution.device",
+    "runtime.device": "runtime.devices",
     "runtime.eager": "runtime.ir.interpreter",
     "runtime.graph": "runtime.ir.graph",
     "runtime.infer": "runtime.ir.infer",

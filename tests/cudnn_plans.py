@@ -92,7 +92,7 @@ def convolution(which: Convolution, dtype: Any, math: str) -> Any:
 
     from mezzo.ops import OPS, Tensor
     from mezzo.ops.types import type_of
-    from mezzo.runtime.compile.kernel import KernelRequest, Target
+    from mezzo.runtime.compile.kernel import KernelRequest, TargetSpec
     from mezzo.runtime.ir.graph import Node
 
     image, filters, stride, pad, group, behind = which
@@ -112,13 +112,13 @@ def convolution(which: Convolution, dtype: Any, math: str) -> Any:
             links.append(("", "Relu", (-1,), ()))
     node = Node("Fused", tuple(f"x{i}" for i in range(len(inputs))), ("y",), {"chain": tuple(links)}, "mezzo")
     constants = [0 < i < 3 or t.value is not None for i, t in enumerate(inputs)]
-    return KernelRequest(node, inputs, [y], constants, Target("gpu:0@sm_90", 1, True, math, 90))
+    return KernelRequest(node, inputs, [y], constants, TargetSpec("gpu:0@sm_90", 1, True, math, 90))
 
 
 def attention(dtype: Any) -> Iterator[tuple[str, Any]]:
     """Questions for attention."""
     from mezzo.ops import OPS, Tensor
-    from mezzo.runtime.compile.kernel import KernelRequest, Target
+    from mezzo.runtime.compile.kernel import KernelRequest, TargetSpec
     from mezzo.runtime.ir.graph import Node
 
     def heads(*dims: int) -> Tensor:
@@ -137,7 +137,7 @@ def attention(dtype: Any) -> Iterator[tuple[str, Any]]:
         yield (
             name,
             KernelRequest(
-                node, shapes, outputs[:1], [False] * len(shapes), Target("gpu:0@sm_90", 1, True, "strict", 90)
+                node, shapes, outputs[:1], [False] * len(shapes), TargetSpec("gpu:0@sm_90", 1, True, "strict", 90)
             ),
         )
 

@@ -105,7 +105,7 @@ class Standin:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let `import cupy` find this, and forget it when the test ends."""
-        from mezzo.runtime.execution import device as devices
+        from mezzo.runtime import devices
 
         for name, module in self.modules().items():
             monkeypatch.setitem(sys.modules, name, module)

@@ -11,7 +11,7 @@ import numpy as np
 from mezzo.ops import OPS, Context, DType, Tensor
 from mezzo.ops.layouts import parse
 from mezzo.runtime.backends.cuda.generated import laid
-from mezzo.runtime.compile.kernel import Choice, Declined, Kernel, KernelArgs, KernelRequest, Target
+from mezzo.runtime.compile.kernel import Choice, Declined, Kernel, KernelArgs, KernelRequest, TargetSpec
 
 from .cuda_shim import relaid
 from .cupy_standin import Standin
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 def on(asked: KernelRequest, math: str = "strict", device: str = "gpu:0", *, trial: bool = False) -> KernelRequest:
     """The question as a GPU is asked it."""
-    return replace(asked, target=Target(device, 1, True, math, 90), trial=trial)
+    return replace(asked, target=TargetSpec(device, 1, True, math, 90), trial=trial)
 
 
 def run_step(

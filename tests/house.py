@@ -167,7 +167,7 @@ def _room(module: str) -> str | None:
     first, _, deeper = inner.partition(".")
     if first in ROOMS:
         return first
-    return None if deeper or first in ("optimizer", "features", "manifest", "renamed") else ""
+    return None if deeper or first in ("optimizer", "devices", "features", "manifest", "renamed") else ""
 
 
 def main() -> None:

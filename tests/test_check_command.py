@@ -22,7 +22,8 @@ from mezzo.models.digits import digits_model
 from mezzo.ops import DType
 from mezzo.ops.types import f32, i64
 from mezzo.runtime.backends.cpu.matmul import MatMul
-from mezzo.runtime.execution.device import DEVICES
+from mezzo.runtime.compile.target import Target
+from mezzo.runtime.devices import DEVICES
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.ir.infer import infer
 from mezzo.tools import locate
@@ -274,7 +275,7 @@ def test_what_cannot_be_exported_is_listed_with_places(tmp_path: Path) -> None:
 
 
 def test_a_device_names_the_operators_that_it_lacks(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    products = replace(DEVICES["cpu"], name="gpu", kernels=(MatMul(),))
+    products = replace(DEVICES["cpu"], target=Target("gpu", (MatMul(),)))
     monkeypatch.setitem(DEVICES, "gpu", products)
     verdict = check(files[0], Options(device="gpu"))
     assert verdict.code == MISSING

@@ -22,7 +22,7 @@ from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.backends.onednn.matmul import MatMul
 from mezzo.runtime.backends.onednn.primitive import Draft
 from mezzo.runtime.compile.defects import DEFECTS, KernelDefect
-from mezzo.runtime.execution.device import DEVICES
+from mezzo.runtime.devices import DEVICES
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.tools.explain import explain
@@ -34,8 +34,8 @@ DRAWN = np.random.default_rng(0)
 def forget() -> None:
     """Let go of the defects, and of what was chosen without the kernels that have them."""
     DEFECTS.forget()
-    DEVICES["cpu"]._chosen.forget()
-    _ANSWERS.forget()
+    DEVICES["cpu"].target._chosen.clear()
+    _ANSWERS.clear()
 
 
 @pytest.fixture(autouse=True)

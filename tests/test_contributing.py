@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mezzo.ops import OPS
-from mezzo.runtime.execution.device import DEVICES
+from mezzo.runtime.devices import DEVICES
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 

@@ -19,7 +19,8 @@ from mezzo.ops import OPS
 from mezzo.ops.errors import InputError
 from mezzo.runtime.backends.cpu import CPU_KERNELS
 from mezzo.runtime.backends.onednn.library import library
-from mezzo.runtime.execution.device import DEVICES, device_named
+from mezzo.runtime.compile.target import Target
+from mezzo.runtime.devices import DEVICES, device_named
 from mezzo.runtime.execution.session import Session
 from mezzo.tools import coverage_page as page
 from mezzo.tools.attributes import ENTRIES, FLAGS, VALUES, documented
@@ -132,14 +133,14 @@ def test_a_wrong_reference_is_told_by_the_referees(monkeypatch: pytest.MonkeyPat
     referee()
     neg = OPS["", "Neg"]
     monkeypatch.setattr(neg, "reference", lambda k, X: X.copy())
-    monkeypatch.setattr("mezzo.runtime.execution.device.DEVICES", {"cpu": references_only()})
+    monkeypatch.setattr("mezzo.runtime.devices.DEVICES", {"cpu": references_only()})
     found = coverage("Neg")["Neg"]
     assert found.count("run")[0] < found.count("run")[1]
     assert any("ONNX Runtime says otherwise" in text for text in found.problems())
 
 
 def references_only() -> Any:
-    return replace(DEVICES["cpu"], kernels=CPU_KERNELS[-1:])
+    return replace(DEVICES["cpu"], target=Target("cpu", CPU_KERNELS[-1:]))
 
 
 def test_a_wrong_gradient_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +182,7 @@ def test_a_device_that_is_not_there_was_not_run() -> None:
 
 def test_a_device_that_appears_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     device_named("gpu:0@sm_90")  # for which programs are planned, and do not run
-    monkeypatch.setitem(DEVICES, "gpu", replace(DEVICES["cpu"], name="gpu"))
+    monkeypatch.setitem(DEVICES, "gpu", replace(DEVICES["cpu"], target=replace(DEVICES["cpu"].target, name="gpu")))
     found = coverage("Relu")
     assert found["Relu"].count("run", "gpu") == (18, 18)
     assert page.row(found["Relu"], found)[-2] == "18/18"

@@ -10,8 +10,8 @@ import pytest
 
 from mezzo.ops.errors import ModelError
 from mezzo.ops.types import f32
-from mezzo.runtime.compile.lower import Options
 from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.devices import options_for
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.file import Opened, encode, key_here, variants
 from mezzo.runtime.ir.graph import GraphBuilder, State
@@ -63,12 +63,12 @@ def test_programs_that_need_more_than_a_file_are_not_stored() -> None:
     graph = fixed().graph
     kept = graph.nodes[0].outputs[0]
     for options, said in (
-        (Options(extern={kept: "outside"}), "needs the buffers outside from outside"),
-        (Options(parallel=True), "has a parallel plan"),
+        (options_for("cpu", extern={kept: "outside"}), "needs the buffers outside from outside"),
+        (options_for("cpu", parallel=True), "has a parallel plan"),
     ):
         bound = specialise(compile_graph(graph, options=options), graph.signature.inputs)
         key = key_here(options, graph.outputs, graph.signature.inputs)
-        assert key != key_here(Options(), graph.outputs, graph.signature.inputs)
+        assert key != key_here(options_for("cpu"), graph.outputs, graph.signature.inputs)
         with pytest.raises(ModelError, match=said):
             list(encode(graph, [(key, bound)]))
 

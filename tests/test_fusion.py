@@ -7,8 +7,8 @@ import pytest
 
 from mezzo.models.convnets import alexnet_owt, random_weights, vgg
 from mezzo.ops.types import f32
-from mezzo.runtime.compile.lower import Options
 from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.devices import options_for
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.runtime.ir.infer import infer
@@ -19,8 +19,8 @@ MIB = 1 << 20
 
 
 def test_one_image_of_vgg_16_needs_less_than_16_mib() -> None:
-    plain = specialise(compile_graph(vgg("d"), options=Options(onednn=False)), {}).program.plan
-    fused = specialise(compile_graph(vgg("d"), options=Options(fuse=True, onednn=False)), {}).program
+    plain = specialise(compile_graph(vgg("d"), options=options_for("cpu", onednn=False)), {}).program.plan
+    fused = specialise(compile_graph(vgg("d"), options=options_for("cpu", fuse=True, onednn=False)), {}).program
     assert plain.size > 24 * MIB
     assert fused.plan.size < 16 * MIB
     assert sum(s.choice.kernel == "numpy.conv_relu_pool" for s in fused.steps) == 5

@@ -14,14 +14,14 @@ import mezzo as mz
 from mezzo.models.digits import digits_model, held_out
 from mezzo.models.workloads import WORKLOADS
 from mezzo.ops.types import DType, Tensor, f32
+from mezzo.runtime import devices
 from mezzo.runtime.backends.cuda import uploads
 from mezzo.runtime.backends.cuda.host import HostSteps, aside
 from mezzo.runtime.backends.cuda.instance import GpuInstance
 from mezzo.runtime.backends.cuda.kernels import GPU_KERNELS
 from mezzo.runtime.backends.cuda.memory import Resident
 from mezzo.runtime.compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
-from mezzo.runtime.execution import device as devices
-from mezzo.runtime.execution.device import device_named
+from mezzo.runtime.devices import device_named
 from mezzo.runtime.execution.feeds import checked
 from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 from mezzo.tools.explain import explain
@@ -196,7 +196,9 @@ class Without:
 
 def without(monkeypatch: pytest.MonkeyPatch, *ops: str) -> None:
     """Take operators from all kernels of the GPU."""
-    monkeypatch.setattr("mezzo.runtime.backends.cuda.device.GPU_KERNELS", tuple(Without(k, *ops) for k in GPU_KERNELS))
+    monkeypatch.setattr(
+        "mezzo.runtime.backends.cuda.executor.GPU_KERNELS", tuple(Without(k, *ops) for k in GPU_KERNELS)
+    )
 
 
 def test_a_step_without_a_kernel(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +262,7 @@ SPOILT = ["get", "synchronising", "allocating", "cuBLAS", "the default stream"]
 def test_what_cannot_be_captured_is_found_by_trying(
     standin: Standin, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr("mezzo.runtime.backends.cuda.device.GPU_KERNELS", (Spoils(what), *GPU_KERNELS))
+    monkeypatch.setattr("mezzo.runtime.backends.cuda.executor.GPU_KERNELS", (Spoils(what), *GPU_KERNELS))
     g = GraphBuilder()
     x = g.input("x", f32(3, 5))
     session = mz.Session(g.graph([g.Relu(g.Softmax(g.Neg(x)))]), device="gpu:0")

@@ -16,8 +16,8 @@ from mezzo.exporters import save_onnx
 from mezzo.models.training import LESSONS
 from mezzo.models.workloads import WORKLOADS
 from mezzo.ops.types import f32
+from mezzo.runtime import devices
 from mezzo.runtime.backends.cuda.kernels import GPU_KERNELS
-from mezzo.runtime.execution import device as devices
 from mezzo.runtime.ir.graph import GraphBuilder, Node
 from mezzo.tools.check import Options, check
 from mezzo.tools.explain import explain
@@ -133,7 +133,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def take(op: str) -> None:
         monkeypatch.setattr(
-            "mezzo.runtime.backends.cuda.device.GPU_KERNELS", tuple(Without(k, op) for k in GPU_KERNELS)
+            "mezzo.runtime.backends.cuda.executor.GPU_KERNELS", tuple(Without(k, op) for k in GPU_KERNELS)
         )
         monkeypatch.setattr(devices, "DEVICES", {"cpu": devices.DEVICES["cpu"]})
 

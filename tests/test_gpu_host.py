@@ -20,7 +20,7 @@ from .test_program import assert_same
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
-    monkeypatch.setattr("mezzo.runtime.backends.cuda.device.GPU_KERNELS", ())
+    monkeypatch.setattr("mezzo.runtime.backends.cuda.executor.GPU_KERNELS", ())
     made = Standin(computes=True)
     made.install(monkeypatch)
     yield made

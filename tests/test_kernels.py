@@ -12,10 +12,9 @@ from mezzo.ops import OPS, DType, Op, Tensor
 from mezzo.ops.budget import Budget
 from mezzo.ops.types import f32, i64
 from mezzo.runtime.backends.onednn.library import library
-from mezzo.runtime.compile.lower import Options
 from mezzo.runtime.compile.program import Step
 from mezzo.runtime.compile.specialize import compile_graph, specialise
-from mezzo.runtime.execution.device import DEVICES
+from mezzo.runtime.devices import DEVICES, options_for
 from mezzo.runtime.execution.instance import ExecutionContext, Instance
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
@@ -99,7 +98,7 @@ def test_a_reference_says_that_it_allocates() -> None:
     assert chosen["Softmax"].allocates
     assert not chosen["Relu"].allocates
     assert session.program.allocating == 1
-    assert {s.choice.kernel for s in session.program.steps} <= {k.name for k in DEVICES["cpu"].kernels}
+    assert {s.choice.kernel for s in session.program.steps} <= {k.name for k in DEVICES["cpu"].target.kernels}
 
 
 def test_declining_kernels_give_their_reason() -> None:
@@ -116,7 +115,7 @@ def test_a_value_may_live_in_a_buffer_from_outside() -> None:
     x = g.input("x", f32(4))
     kept = g.Exp(x)
     graph = g.graph([g.Neg(kept)])
-    bound = specialise(compile_graph(graph, options=Options(extern={kept: "shared"})), {"x": f32(4)})
+    bound = specialise(compile_graph(graph, options=options_for("cpu", extern={kept: "shared"})), {"x": f32(4)})
     assert bound.program.space(kept) is Space.EXTERN
     assert bound.program.plan.by_value[kept].life.name == "shared"
     assert bound.program.plan.size == 0
@@ -124,7 +123,7 @@ def test_a_value_may_live_in_a_buffer_from_outside() -> None:
     budget = Budget()
     around = ExecutionContext(bound.constants, budget, Pool(1 << 20), Meter(budget.steps), extern={"shared": shared})
     fed = np.arange(4, dtype=np.float32)
-    Instance(bound.program, aligned_empty(bound.program.arena_bytes), around).run([fed], [out])
+    DEVICES["cpu"].instantiate(bound.program, aligned_empty(bound.program.arena_bytes), around).run([fed], [out])
     np.testing.assert_array_equal(shared, np.exp(fed))
     np.testing.assert_array_equal(out, -np.exp(fed))
 

@@ -10,10 +10,10 @@ import pytest
 from mezzo.ops import OPS
 from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.compile.lazy_kernel import LazyKernel, itself
-from mezzo.runtime.execution.device import DEVICES
+from mezzo.runtime.devices import DEVICES
 from mezzo.runtime.ir.graph import Node
 
-LATER = [k for k in DEVICES["cpu"].kernels if isinstance(k, LazyKernel)]
+LATER = [k for k in DEVICES["cpu"].target.kernels if isinstance(k, LazyKernel)]
 
 
 @pytest.mark.parametrize("later", LATER, ids=lambda k: k.name)
@@ -38,13 +38,13 @@ import sys
 import numpy as np
 import mezzo as mz
 from mezzo.runtime.compile.lazy_kernel import LazyKernel
-from mezzo.runtime.execution.device import DEVICES
+from mezzo.runtime.devices import DEVICES
 from mezzo.runtime.ir.graph import GraphBuilder
 from mezzo.ops.types import f32
 g = GraphBuilder()
 s = mz.Session(g.graph([g.MaxPool(g.Relu(g.input("x", f32(1, 2, 4, 4))), kernel_shape=[2, 2])]))
 s.run({"x": np.ones((1, 2, 4, 4), np.float32)})
-later = {k.source.rpartition(".")[0] for k in DEVICES["cpu"].kernels if isinstance(k, LazyKernel)}
+later = {k.source.rpartition(".")[0] for k in DEVICES["cpu"].target.kernels if isinstance(k, LazyKernel)}
 print(*sorted(later & {*sys.modules}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

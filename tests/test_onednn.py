@@ -20,7 +20,7 @@ from mezzo.runtime.backends.onednn import KERNELS
 from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.backends.onednn.memory import Memory
 from mezzo.runtime.backends.onednn.primitive import repacked
-from mezzo.runtime.compile.kernel import Choice, Kernel, KernelArgs, KernelRequest, Target, anchor
+from mezzo.runtime.compile.kernel import Choice, Kernel, KernelArgs, KernelRequest, TargetSpec, anchor
 from mezzo.runtime.compile.lazy_kernel import itself
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
@@ -166,7 +166,7 @@ def unlay(array: Array, type: Tensor, layout: str) -> Array:
 def call(kernel: Kernel, node: Node, given: Sequence[Array], layouts: Sequence[str], outputs: Sequence[Tensor]) -> Any:
     """The results of a kernel for operands at hand in these layouts, and its choice; None where it declines."""
     types = [Tensor(DType.of(a.dtype), a.shape).laid(x) for a, x in zip(given, layouts, strict=True)]
-    choice = kernel.select(KernelRequest(node, types, outputs, target=Target()))
+    choice = kernel.select(KernelRequest(node, types, outputs, target=TargetSpec()))
     if not isinstance(choice, Choice):
         return None
     wanted = choice.layouts or ("",) * (len(given) + len(outputs))

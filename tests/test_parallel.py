@@ -14,10 +14,10 @@ from mezzo.ops import Tensor
 from mezzo.ops.budget import Budget
 from mezzo.ops.types import type_of
 from mezzo.runtime.compile.executable import Executable
-from mezzo.runtime.compile.lower import Options
 from mezzo.runtime.compile.order import needs
 from mezzo.runtime.compile.specialize import compile_graph, specialise
-from mezzo.runtime.execution.instance import ExecutionContext, Instance
+from mezzo.runtime.devices import DEVICES, options_for
+from mezzo.runtime.execution.instance import ExecutionContext
 from mezzo.runtime.ir.graph import Graph
 from mezzo.runtime.ir.interpreter import Meter, evaluate
 from mezzo.runtime.memory.pool import Pool, aligned_empty
@@ -41,13 +41,13 @@ def shuffled(bound: Executable, luck: Random) -> Executable:
 def test_any_order_answers_alike(graph: Graph, seed: int) -> None:
     rng = np.random.default_rng(seed)
     feeds = {n: rng.standard_normal((2, 3)).astype(np.float32) for n in graph.inputs}
-    compiled = compile_graph(graph, options=Options(parallel=True, onednn=False))
+    compiled = compile_graph(graph, options=options_for("cpu", parallel=True, onednn=False))
     bound = specialise(compiled, {n: type_of(x) for n, x in feeds.items()})
     want, budget = evaluate(graph, feeds), Budget()
     for turn in range(3):
         made = shuffled(bound, Random(seed + turn))
         around = ExecutionContext(bound.constants, budget, Pool(1 << 20), Meter(budget.steps))
-        instance = Instance(made.program, aligned_empty(made.program.arena_bytes), around)
+        instance = DEVICES["cpu"].instantiate(made.program, aligned_empty(made.program.arena_bytes), around)
         static = [isinstance(p.type, Tensor) and p.type.static for p in made.program.outputs]
         buffers = [np.empty_like(want[o]) if known else None for o, known in zip(graph.outputs, static, strict=True)]
         results = instance.run([feeds[n] for n in graph.inputs], buffers)
@@ -57,7 +57,7 @@ def test_any_order_answers_alike(graph: Graph, seed: int) -> None:
 
 def test_branches_cost_bytes_when_they_may_run_together() -> None:
     graph = googlenet()
-    one = specialise(compile_graph(graph), {}).program.plan
-    many = specialise(compile_graph(graph, options=Options(parallel=True)), {}).program.plan
+    one = specialise(compile_graph(graph, options=options_for("cpu")), {}).program.plan
+    many = specialise(compile_graph(graph, options=options_for("cpu", parallel=True)), {}).program.plan
     assert many.check() is many
     assert one.size <= many.size < one.total()

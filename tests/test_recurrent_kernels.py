@@ -14,7 +14,7 @@ from mezzo.ops import OPS, DType, Tensor
 from mezzo.ops.types import type_of
 from mezzo.runtime.backends.onednn import KERNELS
 from mezzo.runtime.backends.onednn.library import library
-from mezzo.runtime.compile.kernel import Choice, Declined, Kernel, KernelArgs, KernelRequest, Target
+from mezzo.runtime.compile.kernel import Choice, Declined, Kernel, KernelArgs, KernelRequest, TargetSpec
 from mezzo.runtime.ir.graph import GraphBuilder, Node
 from mezzo.runtime.ir.interpreter import evaluate
 
@@ -85,7 +85,7 @@ def check(node: Node, inputs: Sequence[Any], tolerance: float, threads: int = 1)
     """The results of the kernel: twice, and again for another input."""
     types = [None if x is None else type_of(x) for x in inputs]
     outputs = list(node.record.infer_types(types, node.attrs, (True,) * len(node.outputs)))
-    ask = KernelRequest(node, types, outputs, target=Target(threads=threads))
+    ask = KernelRequest(node, types, outputs, target=TargetSpec(threads=threads))
     kernel = kernel_of(node)
     choice = kernel.select(ask)
     assert isinstance(choice, Choice), choice
@@ -151,7 +151,7 @@ def test_other_forms_are_declined_with_the_reason(op: str, attrs: dict[str, Any]
     node = node_of(f"{op}Train", attrs, operands(op, SIZES[0], {}, True))
     inputs = [None if x is None else type_of(x) for x in operands(op, SIZES[0], {}, True)]
     outputs = node.record.infer_types(inputs, attrs, (True,) * len(node.outputs))
-    answer = kernel_of(node).select(KernelRequest(node, inputs, outputs, target=Target()))
+    answer = kernel_of(node).select(KernelRequest(node, inputs, outputs, target=TargetSpec()))
     assert answer == Declined(why)
 
 
@@ -163,7 +163,7 @@ def test_lengths_and_peepholes_are_declined() -> None:
         node = node_of("LSTMTrain", {}, inputs)
         types = [None if x is None else type_of(x) for x in inputs]
         outputs = node.record.infer_types(types, {}, (True,) * len(node.outputs))
-        answer = kernel_of(node).select(KernelRequest(node, types, outputs, target=Target()))
+        answer = kernel_of(node).select(KernelRequest(node, types, outputs, target=TargetSpec()))
         assert answer == Declined("sequences have lengths of their own, or cells peepholes")
 
 

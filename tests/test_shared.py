@@ -10,9 +10,9 @@ import numpy as np
 from mezzo.exporters import to_onnx
 from mezzo.importers import load_onnx
 from mezzo.ops.types import f32
-from mezzo.runtime import shared_constants as shared
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
+from mezzo.runtime.memory import shared_constants as shared
 
 SIDE = 512  # of a weight of 1 MiB
 

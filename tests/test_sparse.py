@@ -16,6 +16,7 @@ from mezzo.importers import load_onnx
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import InputError, MezzoError
 from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.devices import options_for
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.ir.interpreter import evaluate
@@ -446,7 +447,9 @@ def test_no_gradient_takes_the_memory_of_a_table(optimizer: Optimizer) -> None:
     (loss,) = graph.outputs
 
     def planned(step: Step) -> int:
-        return specialise(compile_graph(training_step(graph, loss, tables, step)), {}).program.arena_bytes
+        return specialise(
+            compile_graph(training_step(graph, loss, tables, step), options=options_for("cpu")), {}
+        ).program.arena_bytes
 
     assert planned(Step(optimizer)) < 20 * count * width * 4
     assert planned(Step(replace(optimizer, lazy_update=False), rows=False)) > size * width * 4

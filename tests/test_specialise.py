@@ -15,7 +15,6 @@ import pytest
 from mezzo.importers import load_onnx
 from mezzo.models.transformer import encoder
 from mezzo.ops.types import f32, type_of
-from mezzo.runtime import shared_constants as shared
 from mezzo.runtime.backends.cpu import CPU_KERNELS
 from mezzo.runtime.backends.cpu.reference import Reference
 from mezzo.runtime.backends.onednn.kernel import OneDnn
@@ -25,11 +24,14 @@ from mezzo.runtime.compile.executable import Executable
 from mezzo.runtime.compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
 from mezzo.runtime.compile.queries import AsyncQueries
 from mezzo.runtime.compile.specialize import compile_graph, specialise
-from mezzo.runtime.execution.device import DEVICES, Device
+from mezzo.runtime.compile.target import Target
+from mezzo.runtime.devices import DEVICES, options_for
+from mezzo.runtime.execution.executor import Executor
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.ir.infer import infer
 from mezzo.runtime.memory import offsets
+from mezzo.runtime.memory import shared_constants as shared
 from mezzo.runtime.memory.liveness import Life
 from mezzo.runtime.memory.plan import plan
 from mezzo.runtime.memory.pool import aligned_empty
@@ -99,7 +101,7 @@ def test_a_value_that_keeps_its_name_keeps_its_type(real: Real) -> None:
     """What `infer` believes of rewritten graphs."""
     feeds = real.feeds()
     graph = load_onnx(real.path())
-    compiled = compile_graph(graph)
+    compiled = compile_graph(graph, options=options_for("cpu"))
     types = {n: type_of(feeds[n]) if n in feeds else graph.types[n] for n in graph.inputs}
     for typed, again in (
         (compiled.graph, infer(compiled.graph)),
@@ -120,7 +122,7 @@ def test_constants_of_one_type_are_not_taken_for_each_other() -> None:
 @needed
 def test_weights_are_packed_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     for make, shapes in MODELS.values():
-        compiled = compile_graph(make())
+        compiled = compile_graph(make(), options=options_for("cpu"))
         first = specialise(compiled, {"x": f32(*shapes[0])})
         packed = {n for n in first.constants if ":" in n and first.constants[n].nbytes >= shared.SMALL}
         assert packed
@@ -148,11 +150,11 @@ class Counted:
 
 @needed
 def test_a_second_size_takes_one_plan_and_asks_no_chains(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = compile_graph(encoder(2, 64, 2))
+    compiled = compile_graph(encoder(2, 64, 2), options=options_for("cpu"))
     specialise(compiled, {"x": f32(1, 9, 64)})
-    plans, asked = Counted(plan), Counted(Device.choose)
+    plans, asked = Counted(plan), Counted(Target.choose)
     monkeypatch.setattr(lower, "plan", plans)
-    monkeypatch.setattr(Device, "choose", lambda *args: asked(*args))
+    monkeypatch.setattr(Target, "choose", lambda *args: asked(*args))
     bound = specialise(compiled, {"x": f32(1, 12, 64)})
     assert plans.calls == 1
     assert asked.calls == len(bound.program.steps)
@@ -165,7 +167,7 @@ def test_what_takes_long_is_asked_ahead(monkeypatch: pytest.MonkeyPatch, lay: An
     weights, bias = (g.const(rng.random(dims, np.float32)) for dims in ((3, 16, 2, 2), (16,)))
     x = g.Relu(g.input("x", f32("n", 3, "h", "w")))
     graph = g.graph([g.Relu(g.ConvTranspose(x, weights, bias, strides=(2, 2)))])
-    compiled, asked = compile_graph(graph), list[str]()
+    compiled, asked = compile_graph(graph, options=options_for("cpu")), list[str]()
     specialise(compiled, {"x": f32(1, 3, 8, 8)})
     lying = compiled.learned.lying
     assert [(len(ins), len(outs)) for ins, outs in lying.values()] == [(3, 1)]
@@ -180,7 +182,7 @@ def test_what_takes_long_is_asked_ahead(monkeypatch: pytest.MonkeyPatch, lay: An
     monkeypatch.setattr(AsyncQueries, "_answer", answer)
     found = specialise(compiled, {"x": f32(1, 3, 9, 8)})
     assert asked == (["mezzo-ahead"] if lay is None or len(lay[0]) == 3 else [])
-    fresh = specialise(compile_graph(graph), {"x": f32(1, 3, 9, 8)})
+    fresh = specialise(compile_graph(graph, options=options_for("cpu")), {"x": f32(1, 3, 9, 8)})
     assert [s.choice for s in found.program.steps] == [s.choice for s in fresh.program.steps]
 
 
@@ -221,7 +223,7 @@ class Picky(Reference):
 
 @pytest.fixture
 def picky() -> Iterator[str]:
-    DEVICES["picky"] = Device("picky", (Picky(), *CPU_KERNELS), aligned_empty)
+    DEVICES["picky"] = Executor(Target("picky", (Picky(), *CPU_KERNELS)), aligned_empty)
     yield "picky"
     del DEVICES["picky"]
 
@@ -238,7 +240,7 @@ def test_a_kernel_that_declines_a_known_chain_is_noticed(picky: str) -> None:
 
 
 def test_one_order_is_kept_for_each_graph() -> None:
-    compiled = compile_graph(encoder(2, 64, 2))
+    compiled = compile_graph(encoder(2, 64, 2), options=options_for("cpu"))
     orders = set()
     for n in (4, 9, 100, 200):
         specialise(compiled, {"x": f32(1, n, 64)})

@@ -10,6 +10,7 @@ import pytest
 from mezzo.models.convnets import NETS
 from mezzo.models.training import forward_and_backward, whole_step
 from mezzo.runtime.compile.specialize import compile_graph, specialise
+from mezzo.runtime.devices import options_for
 from mezzo.runtime.ir.graph import Graph
 from mezzo.runtime.memory.plan import MemoryPlan
 from mezzo.runtime.optimizer import SGD
@@ -19,7 +20,7 @@ MXNET = {"alexnet_owt": 190.97, "vgg_a": 2979.24}  # MiB at batch 64, measured
 
 
 def planned(graph: Graph) -> MemoryPlan:
-    return specialise(compile_graph(graph), {}).program.plan
+    return specialise(compile_graph(graph, options=options_for("cpu")), {}).program.plan
 
 
 @pytest.mark.parametrize("name", MXNET)

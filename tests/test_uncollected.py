@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from mezzo.runtime.collection import uncollected
+from mezzo.runtime.compile.collection import uncollected
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from onnx.backend.base import BackendRep
 from ..importers import load_onnx
 from ..ops.errors import InputError, MissingPackage
 from ..ops.types import Array, DType
-from ..runtime.execution.device import device_named
+from ..runtime.devices import device_named
 from ..runtime.execution.session import Session
 
 

@@ -16,7 +16,7 @@ from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import MezzoError, UnsupportedModel
 from ..ops.types import differentiable
 from ..runtime.backends.cuda.host import aside
-from ..runtime.execution.device import device_named
+from ..runtime.devices import device_named
 from ..runtime.execution.session import Session
 from ..runtime.file import is_mezzo, open_file
 from ..runtime.ir.graph import Graph
@@ -158,7 +158,7 @@ def _check_device(graph: Graph, name: str) -> None:
     serves, and that no standard operators stand for."""
     if name.startswith("gpu:"):
         return  # what has no kernel there runs on the host, and is listed
-    kernels = device_named(name).kernels
+    kernels = device_named(name).target.kernels
     parts = [
         UnsupportedModel(f"{node.op} has no kernel on {name}", where=node.place, hint="place it on the CPU")
         for _, node in graph.walk()
@@ -170,7 +170,7 @@ def _check_device(graph: Graph, name: str) -> None:
 
 def _planned_on_gpu(graph: Graph, options: Options, found: _Findings) -> str:
     """Plan for a GPU, with what --dim says and 1 for other open sizes; the steps that would run on the host."""
-    from ..runtime.backends.cuda.device import plannable  # with all kernels of GPUs
+    from ..runtime.devices import plannable  # with all kernels of GPUs
 
     name, missing = plannable(options.device)
     session = Session(graph, device=name, budget=found.budget)

@@ -124,7 +124,7 @@ def explain(
 
     facts: dict[str, Any] = {}
     if device.startswith("gpu:"):
-        from ..runtime.backends.cuda.device import plannable
+        from ..runtime.devices import plannable
 
         device, missing = plannable(device)
         facts |= {"only_planned": missing} if missing else {}

@@ -13,7 +13,7 @@ from ..ops import OPSETS
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError, MissingPackage
 from ..runtime.backends.onednn.library import library
-from ..runtime.execution.device import DEVICES, device_named
+from ..runtime.devices import DEVICES, device_named
 
 CELLS_OF = ("run", "train", "export")
 DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")  # those that ONNX has schemas of

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import OPS, OPSETS
+from ..ops import OPS, OPSETS, MezzoError
 from ..runtime.backends.cuda.present import gpus, libraries, version
 from ..runtime.backends.onednn.library import find, library
-from ..runtime.file import open_file
+from ..runtime.devices import device_named
+from ..runtime.file import Opened, VariantKey, open_file
 from .report import Report, Table
 
 PACKAGES = ("mezzo", "numpy", "onnx", "ml_dtypes", "flatbuffers", "rich", "click", "pillow")
@@ -59,7 +60,7 @@ def doctor_file(path: Path) -> tuple[Report, int]:
         for name, array in graph.initializers.items():
             names.setdefault(opened.place_of(array), []).append(name)
     damaged = [(", ".join(names.get(s.at, ["-"])), str(s.dtype), str(list(s.dims)), s.at) for s in opened.damaged()]
-    here = [(k.device, k.isa, k.signature, "yes" if opened.fits(k) else "no") for k in opened.variants]
+    here = [(k.device, k.isa, k.signature, "yes" if _fits(opened, k) else "no") for k in opened.variants]
     about = opened.about
     facts = {
         "bytes": path.stat().st_size,
@@ -76,6 +77,14 @@ def doctor_file(path: Path) -> tuple[Report, int]:
         Table("Damaged arrays", ("initialiser", "element type", "shape", "at byte"), damaged),
     )
     return Report(str(path), facts, tables), 3 if damaged else 0
+
+
+def _fits(opened: Opened, key: VariantKey) -> bool:
+    """Whether a variant would be looked at on this machine."""
+    try:
+        return opened.fits(key, device_named(key.device).target)
+    except MezzoError:  # of a device that is not here
+        return False
 
 
 def doctor() -> Report:

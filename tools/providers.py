@@ -8,7 +8,7 @@ from typing import Any
 
 from ..ops.dataclasses import dataclass
 from ..ops.errors import ArgumentError, MissingPackage
-from ..runtime.execution.device import device_named
+from ..runtime.devices import device_named
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # Those that ONNX Runtime knows (get_all_providers of 1.32), and names that it had before.

@@ -18,7 +18,7 @@ from ..importers import load_onnx
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
-from ..runtime.compile.lower import Options
+from ..runtime.devices import options_for
 from ..runtime.environment import usual_threads
 from ..runtime.execution.instance import Observer
 from ..runtime.execution.session import Session
@@ -151,7 +151,7 @@ class Trainer:
         if recompute:
             types = sized(with_loss, {} if isinstance(recompute, bool) else recompute)
             exchanges = self.exchange is not None
-            options = Options(threads=threads or usual_threads(), onednn=onednn, exchange=exchanges)
+            options = options_for("cpu", threads=threads or usual_threads(), onednn=onednn, exchange=exchanges)
             ways = (None, *WAYS)
             graphs = [self.graph_of_step, *(steps(again=way) for way in WAYS)]
             at = smallest(graphs, types, options)

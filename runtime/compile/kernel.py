@@ -20,7 +20,7 @@ Scratch = Callable[[DType, tuple[int, ...]], Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetSpec:
     """What programs are made for: a device, how many of its threads one step may use, whether oneDNN is taken where
     it is found, how float32 products are computed (`strict`, or of operands rounded to `bf16` or `tf32`), the
     architecture of a GPU (90 for sm_90; 0 on the CPU), whether operators with a seed draw NumPy's numbers, and what
@@ -95,9 +95,11 @@ class KernelRequest:
     inputs: Sequence[Type | None]
     outputs: Sequence[Type]
     constants: Sequence[bool] = ()
-    target: Target = field(default_factory=Target)
+    target: TargetSpec = field(default_factory=TargetSpec)
     trial: bool = False
-    asked: list[Any] = field(default_factory=list[Any], init=False, compare=False, repr=False)  # its kind
+    keys: list[Any] = field(
+        default_factory=list[Any], init=False, compare=False, repr=False
+    )  # its cache key, once made
 
     def constant(self, i: int) -> bool:
         """Whether input `i` is a constant."""
@@ -159,8 +161,8 @@ class KernelArgs:
 class Kernel(Protocol):
     """A way to run some operators on one kind of device.
 
-    One that says `remembers = True` looks at nothing but what makes the `kind` of a question (kind.py), so that its
-    answer serves all nodes of the kind.
+    One that says `remembers = True` looks at nothing but what the cache key of a request has, so that its
+    answer serves all nodes of that key.
     """
 
     @property

@@ -9,15 +9,15 @@ from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import ShapeError
 from ...ops.training.exchange import AWAIT, DOMAIN, EMIT
 from ...ops.types import Array
-from ..execution.device import DEVICES, Device
 from ..ir.graph import Graph, Node
 from ..memory.liveness import Life, Parallel, Sharing, Space, aligned
 from ..memory.plan import MemoryPlan, Strategy, plan
-from .kernel import KernelRequest, Target
+from .kernel import KernelRequest, TargetSpec
 from .order import LARGEST, ORDERS, Order, as_given, needs
 from .program import Port, Program, Step
 from .queries import Lying
 from .selection import Arranger, wishes
+from .target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Options:
     on lie in buffers named for their keys; `reorder` lets the planner choose among orders
     of execution; `parallel` plans so that independent steps may run at the same time; `fuse` applies the rules of
     passes/fusions.py. `precision` is one of PRECISIONS; `threads`, `onednn`, `numpy_random` and `nan` are those of
-    `Target`.
+    `TargetSpec`.
     """
 
-    device: Device = DEVICES["cpu"]
+    target: Target
     strategy: Strategy = Strategy.BOTH
     extern: Mapping[str, str] | None = None
     exchange: bool = False
@@ -59,15 +59,15 @@ class Options:
     nan: str = "watched"
 
     @property
-    def target(self) -> Target:
+    def spec(self) -> TargetSpec:
         """What kernels are told of these options."""
-        math = MATH.get(self.precision, "strict")
-        return Target(self.device.name, self.threads, self.onednn, math, self.device.sm, self.numpy_random, self.nan)
+        math, on = MATH.get(self.precision, "strict"), self.target
+        return TargetSpec(on.name, self.threads, self.onednn, math, on.sm, self.numpy_random, self.nan)
 
     @property
     def inside(self) -> Options:
         """How bodies are made: those of a GPU's programs run on the host."""
-        return replace(self, device=DEVICES["cpu"], precision="fp32") if self.device.sm else self
+        return self if self.target.host is None else replace(self, target=self.target.host, precision="fp32")
 
 
 def lower(
@@ -92,7 +92,7 @@ def _lower(
     learned: Learned,
 ) -> Program:
     graph = _own_outputs(graph)
-    if options.exchange and not options.device.sm:  # values of a GPU are copied to the store's buffers
+    if options.exchange and not options.target.sm:  # values of a GPU are copied to the store's buffers
         options = replace(options, extern={**(options.extern or {}), **exchanged(graph)})
     overridable = {*graph.inputs, *(s.input for s in graph.states)}
     constants = {**weights, **{n: a for n, a in graph.initializers.items() if n not in overridable}}
@@ -116,7 +116,7 @@ def _lower(
         captures=tuple(outside),
         states=states,
         results=graph.outputs,
-        target=options.target,
+        target=options.spec,
     )
 
 
@@ -208,7 +208,7 @@ def _steps(
     captured = {n for node in graph.nodes for body in node.bodies.values() for n in body.captures()}
     plain = {*graph.outputs, *captured, *(options.extern or ()), *dynamic, *(s.output for s in graph.states)}
     wished = wishes(graph, plain)
-    made = Arranger(options.device, options.target, dict(graph.types), constants, packed, plain, wished, learned.lying)
+    made = Arranger(options.target, options.spec, dict(graph.types), constants, packed, plain, wished, learned.lying)
     made.look_ahead(graph.nodes)
     for node in graph.nodes:
         bodies = {
@@ -237,8 +237,8 @@ def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Gra
     def copied(value: str, copy: str) -> str:
         node = Node("Identity", (value,), (copy,), name=copy, origin=(value,))
         types[copy] = _plain(types[value])
-        ask = KernelRequest(node, [types[value]], [types[copy]], target=options.target)
-        choice, declined = options.device.choose(ask)
+        ask = KernelRequest(node, [types[value]], [types[copy]], target=options.spec)
+        choice, declined = options.target.choose(ask)
         readers.setdefault(value, []).append(len(steps))
         makers[copy] = len(steps)
         steps.append(Step(node, choice, {}, declined))

@@ -16,7 +16,7 @@ from ..ir.graph import Graph, Node
 from ..memory.liveness import aligned
 from ..memory.plan import MemoryPlan, Space
 from .defects import MARK
-from .kernel import Choice, Target
+from .kernel import Choice, TargetSpec
 
 STAGED = 16 << 10  # bytes: binding a call to another buffer costs more than a copy of so many
 
@@ -87,7 +87,7 @@ class Program:
     captures: tuple[str, ...] = ()
     states: Mapping[str, str] = field(default_factory=dict[str, str])
     results: tuple[str, ...] = ()
-    target: Target = field(default_factory=Target)
+    target: TargetSpec = field(default_factory=TargetSpec)
 
     @cached_property
     def given(self) -> tuple[str, ...]:

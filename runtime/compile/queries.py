@@ -7,9 +7,9 @@ from contextlib import suppress
 from threading import Thread
 
 from ...ops import MezzoError, Tensor, Type
-from ..execution.device import Device
 from ..ir.graph import Node
 from .kernel import KernelRequest
+from .target import Target
 
 # How the inputs and the outputs of a node lay when it was asked about, by its first output
 Lying = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
@@ -18,12 +18,12 @@ Lying = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
 class AsyncQueries:
     """Asks about the nodes that kernels call `lengthy`, with other sizes than before and layouts as before.
 
-    The answers are those that `device.choose` remembers. Where the layouts are others this time, the question is asked
+    The answers are those that `target.choose` remembers. Where the layouts are others this time, the question is asked
     again in its turn, and nothing is lost but time.
     """
 
-    def __init__(self, device: Device, lying: Lying) -> None:
-        self._device, self._lying = device, lying
+    def __init__(self, target: Target, lying: Lying) -> None:
+        self._target, self._lying = target, lying
         self._thread: Thread | None = None
 
     def begin(self, asks: Iterable[KernelRequest]) -> None:
@@ -48,7 +48,7 @@ class AsyncQueries:
 
     def meet(self, ask: KernelRequest) -> None:
         """Wait for the thread where its answer is now wanted, and note how the node lies."""
-        if not ask.node.outputs or not self._device.lengthy(ask.node):
+        if not ask.node.outputs or not self._target.lengthy(ask.node):
             return
         if self._thread is not None:
             self._thread.join()
@@ -58,7 +58,7 @@ class AsyncQueries:
     def _answer(self, asks: list[KernelRequest]) -> None:
         for ask in asks:
             with suppress(MezzoError):  # it is raised again where the step is made
-                self._device.choose(ask)
+                self._target.choose(ask)
 
 
 def _layout(type: Type | None) -> str:

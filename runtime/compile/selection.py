@@ -13,12 +13,12 @@ from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import PlanError
 from ...ops.layouts import alike, plain, row_major
 from ...ops.types import Array
-from ..execution.device import Device
 from ..ir.graph import Graph, Node
-from ..shared_constants import derived
-from .kernel import Choice, KernelRequest, Packs, Target
+from ..memory.shared_constants import derived
+from .kernel import Choice, KernelRequest, Packs, TargetSpec
 from .program import Program, Step, body_bytes, without_bodies
 from .queries import AsyncQueries, Lying
+from .target import Target
 
 LowerBody = Callable[[Graph, Mapping[str, Type]], Program]
 
@@ -30,8 +30,8 @@ class Arranger:
     `plain` names values that somebody reads who knows no layouts: outputs, states, what bodies capture.
     """
 
-    device: Device
     target: Target
+    spec: TargetSpec
     types: dict[str, Type]
     constants: Mapping[str, Array]
     packed: dict[str, Array]
@@ -43,7 +43,7 @@ class Arranger:
     _ahead: AsyncQueries = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ahead = AsyncQueries(self.device, self.lying)
+        self._ahead = AsyncQueries(self.target, self.lying)
 
     def look_ahead(self, nodes: Iterable[Node]) -> None:
         """Begin to ask about those of the nodes that take long, if they were met before."""
@@ -51,7 +51,7 @@ class Arranger:
         self._ahead.begin(self._ask(n, *self._ahead.types(n, self.types)) for n in known)
 
     def _ask(self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type]) -> KernelRequest:
-        return KernelRequest(node, inputs, outputs, [i in self.constants for i in node.inputs], self.target)
+        return KernelRequest(node, inputs, outputs, [i in self.constants for i in node.inputs], self.spec)
 
     def add(self, node: Node, bodies: Mapping[str, Program], dynamic: bool) -> None:
         """Append the step of a node, and the reordering steps that it needs around it."""
@@ -59,7 +59,7 @@ class Arranger:
         ins = [self.types[i] if i else None for i in node.inputs]
         ask = self._ask(node, ins, outputs)
         self._ahead.meet(ask)
-        choice, declined = self.device.choose(ask)
+        choice, declined = self.target.choose(ask)
         if bodies and not self.target.sm:  # those of a GPU's steps have their place on the host
             # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner
             choice = replace(choice, workspace=max(map(body_bytes, bodies.values())))
@@ -114,7 +114,7 @@ class Arranger:
             source = self.constants[name]
 
             def pack() -> Array:
-                kernel = self.device.kernel(choice.kernel)
+                kernel = self.target.kernel(choice.kernel)
                 assert isinstance(kernel, Packs)
                 return kernel.pack(ask, choice, index, source)
 
@@ -129,7 +129,7 @@ class Arranger:
         assert isinstance(known, Tensor)
         self.types[made] = known.laid(layout)
         node = Node("Reorder", (source,), (made,), {"layout": layout}, "mezzo", made, around.where, around.origin)
-        choice, declined = self.device.choose(KernelRequest(node, [known], [self.types[made]], target=self.target))
+        choice, declined = self.target.choose(KernelRequest(node, [known], [self.types[made]], target=self.spec))
         if split(choice, node) != ([(source, known.layout)], [(made, layout)]):
             raise PlanError(f"nothing reorders {known} to {layout or 'row-major'}", where=around.place)
         self.steps.append(Step(node, choice, {}, declined))

@@ -57,8 +57,8 @@ class Compiled:
 def compile_graph(
     graph: Graph,
     *,
+    options: Options,
     outputs: Sequence[str] | None = None,
-    options: Options | None = None,
     budget: Budget | None = None,
 ) -> Compiled:
     """Prepare a graph for specialisation: prune to the asked outputs, infer, simplify.
@@ -71,7 +71,7 @@ def compile_graph(
         raise InputError(
             f"there is no output {unknown[0]!r}", where=graph.name, hint=f"the outputs are {', '.join(graph.outputs)}"
         )
-    options, limits = options or Options(), budget or Budget()
+    limits = budget or Budget()
     graph = prune(write_gradients(graph, limits).but(outputs=names))
     graph = simplify(infer(graph, budget=limits))
     return Compiled(_canonical(graph, limits) if options.onednn else graph, names, options, limits)
@@ -139,27 +139,27 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
         known = [around.types[n] if n else None for n in node.inputs]
         constants = [n in around.initializers or n in graph.initializers for n in node.inputs]
         results = [around.types[n] for n in node.outputs if n]
-        ask = KernelRequest(node, known, results, constants, options.target, trial=True)
-        choice, declined = options.device.choose(ask)
+        ask = KernelRequest(node, known, results, constants, options.spec, trial=True)
+        choice, declined = options.target.choose(ask)
         return None if choice.implementation else "; ".join(reason for _, reason in declined)
 
     def in_parts(node: Node) -> bool:
         written_out = (node.domain, node.op) in WRITTEN_OUT
-        return written_out and not (options.device.sm and takes(graph, node) is None)
+        return written_out and not (options.target.sm and takes(graph, node) is None)
 
     graph = _retyped(graph, fold(quantise(graph, takes), weights=True), budget)
     if any(in_parts(node) for _, node in graph.walk()):
         written = expand(graph, in_parts, graph.types)
         graph = simplify(_retyped(graph, written, budget))  # what the parts make of sizes is known
-    if options.device.sm:
+    if options.target.sm:
 
         def elsewhere(around: Graph, node: Node) -> bool:
             """Whether a node runs on the host, in whole."""
             known = [around.types[n] if n else None for n in node.inputs]
             results = [around.types[n] for n in node.outputs if n]
             constants = [n in around.initializers or n in graph.initializers for n in node.inputs]
-            ask = KernelRequest(node, known, results, constants, options.target, trial=True)
-            return not options.device.choose(ask)[0].capturable
+            ask = KernelRequest(node, known, results, constants, options.spec, trial=True)
+            return not options.target.choose(ask)[0].capturable
 
         def listed(around: Graph) -> Graph:
             parted = _retyped(around, wanted_parts(around), budget)
@@ -172,6 +172,6 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
     graph = _canonical(graph, budget)
     if options.precision in NARROW:
         graph = _retyped(graph, narrowed(graph, takes, NARROW[options.precision]), budget)
-    if options.device.sm:
+    if options.target.sm:
         graph = _retyped(graph, attended(graph, takes), budget)
     return fuse_chains(graph, takes, options.extern or (), chains=compiled.chains)

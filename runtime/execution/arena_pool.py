@@ -12,7 +12,7 @@ from typing import Any
 from ...ops.errors import BudgetError, DeadlineError
 from ..compile.executable import Executable
 from ..memory.pool import Pool
-from .device import Device
+from .executor import Executor
 from .guards import Replay
 from .instance import Instance
 
@@ -20,9 +20,9 @@ from .instance import Instance
 class Arena:
     """One arena, and the instances that live in it; at most one of them runs at a time."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self.arena = device.allocate(0)
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self.arena = executor.allocate(0)
         self.instances: dict[Executable, Instance] = {}
         self.replays: dict[Any, Replay] = {}  # by what was seen: Known, of GPUs Direct
         self.done = 0  # runs that have ended here
@@ -31,13 +31,13 @@ class Arena:
         """Make the arena large enough; instances that point into a smaller one are dropped."""
         if nbytes > self.arena.nbytes:
             self.clear()
-            self.arena = self._device.allocate(nbytes)
+            self.arena = self._executor.allocate(nbytes)
 
     def clear(self) -> int:
         """Give the arena back; returns its bytes."""
         released = int(self.arena.nbytes)
         self.keep(set())
-        self.arena = self._device.allocate(0)
+        self.arena = self._executor.allocate(0)
         return released
 
     def keep(self, live: set[Executable]) -> None:
@@ -55,9 +55,9 @@ class ArenaPool:
     seat before having popped it: under the lock, `_drained` has them all.
     """
 
-    def __init__(self, device: Device, pool: Pool, most: int, ceiling: int | None, spare: int = 0) -> None:
+    def __init__(self, executor: Executor, pool: Pool, most: int, ceiling: int | None, spare: int = 0) -> None:
         self.most, self._ceiling, self._spare = most, ceiling, spare
-        self._device, self._pool = device, pool
+        self._executor, self._pool = executor, pool
         self._all: list[Arena] = []
         self._free: list[Arena] = []
         self._lock = threading.Lock()
@@ -177,7 +177,7 @@ class ArenaPool:
         fitting = [s for s in free if s.arena.nbytes >= nbytes]
         seat = min(fitting, key=lambda s: s.arena.nbytes, default=None)
         if seat is None:
-            seat = free[-1] if free else Arena(self._device)
+            seat = free[-1] if free else Arena(self._executor)
             if not self._make_room(nbytes, seat, free):
                 if len(free) < len(self._all):
                     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,8 +22,10 @@ from ..ir.infer import check_size
 from ..ir.interpreter import Meter, blaming, node_key
 from ..memory.liveness import Space, aligned
 from ..memory.pool import Pool
-from .device import device_named
 from .invalid_flag import FlagWatch
+
+if TYPE_CHECKING:
+    from .executor import Executor
 
 
 class Observer(Protocol):
@@ -67,10 +69,11 @@ class Instance:
         program: Program,
         arena: np.ndarray[Any, Any],
         around: ExecutionContext,
+        executor: Executor,
         states: Mapping[str, Array] | None = None,
     ) -> None:
-        self._begin(program, arena, around)
-        self._device, self._memory = device_named(program.target.device), arena
+        self._begin(program, arena, around, executor)
+        self._target, self._memory = executor.target, arena
         self.arrays: dict[str, Array] = {}
         self._bind_fixed(states or {})
         self.staged = self._bind_staged()
@@ -96,11 +99,12 @@ class Instance:
         self.fixed = None if self._moving else self._working()
         self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
 
-    def _begin(self, program: Program, arena: Any, around: ExecutionContext) -> None:
+    def _begin(self, program: Program, arena: Any, around: ExecutionContext, executor: Executor) -> None:
         """What instances of all devices have."""
         if arena.nbytes < program.arena_bytes:
             raise PlanError(f"an arena of {arena.nbytes} bytes for a program of {program.arena_bytes}")
         self.program, self.arena, self.around = program, arena, around
+        self.host = executor.host or executor  # of bodies
         self._constant, self.team = frozenset(program.weights), Team()
         # kernels look at a few numbers among the constants (an exponent, a bound, axes, the scales of an image)
         small = [n for n in program.weights if around.weights[n].size <= 16 and around.weights[n].dtype != np.uint8]
@@ -166,7 +170,7 @@ class Instance:
         step = self.program.steps[i]
         outputs = [self.arrays[o] if o else None for o in step.node.outputs]
         work = self._work(i, outputs, self._scratch(step))
-        call = self._device.prepare(work)
+        call = self._target.prepare(work)
         return _into(call, outputs) if step.choice.allocates else call
 
     def _work(self, i: int, outputs: Sequence[Array | None], scratch: Scratch) -> KernelArgs:
@@ -196,7 +200,7 @@ class Instance:
         types: Sequence[Type | None] = []
         if not step.bodies:
             types = self._result_types(step)
-        kernel = self._device.kernel(step.choice.kernel)
+        kernel = self._target.kernel(step.choice.kernel)
         if step.choice.allocates:
             results = kernel.prepare(self._work(i, (), pool.take))()
             for name, result in zip(step.node.outputs, results, strict=False):
@@ -329,7 +333,7 @@ class BodyRunner:
 
     def __init__(self, program: Program, space: np.ndarray[Any, Any], parent: Instance) -> None:
         self.program, self._parent = program, parent
-        self._instance = Instance(program, space[: program.arena_bytes], parent.around)
+        self._instance = Instance(program, space[: program.arena_bytes], parent.around, parent.host)
         at = program.arena_bytes
         self._buffers: tuple[list[Array | None], list[Array | None]] = ([], [])
         for buffers in self._buffers:

@@ -19,13 +19,14 @@ from ...ops.types import Array, type_of
 from ..backends.onednn.ahead import made_ahead
 from ..backends.onednn.invalid import Invalid, readable
 from ..backends.onednn.library import fetch, find, library
-from ..collection import uncollected
 from ..compile.buckets import Buckets, check_buckets, cut, padded
+from ..compile.collection import uncollected
 from ..compile.defects import DEFECTS, Unprepared
 from ..compile.executable import Executable
 from ..compile.kernel import Exchange
 from ..compile.lower import PRECISIONS, Options
 from ..compile.program import Port, Program
+from ..devices import device_named
 from ..environment import processors, usual_threads
 from ..ir.graph import Graph
 from ..ir.interpreter import Meter
@@ -34,7 +35,6 @@ from ..memory.ledger import PoolStats
 from ..memory.plan import MemoryPlan, Strategy
 from ..memory.pool import Pool
 from .arena_pool import Arena, ArenaPool
-from .device import Device, device_named
 from .exact_rerun import again
 from .feeds import checked, signature_type
 from .guards import FedKey, Guard, fed_key
@@ -172,9 +172,9 @@ class Session:
         self._model, self.signature, self.budget = model, model.signature, budget or Budget()
         self._owner = self.signature.name or "a program"
         self._stored = None if isinstance(model, Graph) else model
-        on = device_named(device)
+        self.device = on = device_named(device)
         self._options = Options(
-            on, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
+            on.target, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
             precision=_possible(precision, onednn, bool(on.sm)), exchange=exchange is not None,
             numpy_random=random == "numpy",
             nan="kept" if self.signature.states and not on.sm else "watched" if readable() else "exact",
@@ -198,7 +198,7 @@ class Session:
         most = 1 if self.signature.states else max(1, instances or processors())
         spare = 0 if instances or self.signature.states or on.sm else SMALL_ARENAS
         self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))
-        self._seats = ArenaPool(self._options.device, self._pool, most, max_memory, spare)
+        self._seats = ArenaPool(on, self._pool, most, max_memory, spare)
         self._turn: Variable | None = None  # written by runs that the engine starts, where they change states
         self._planned, self._evicted, self._reported = 0, 0, False
         self.next_run = 0
@@ -227,11 +227,6 @@ class Session:
             return self._model
         with self._planning:
             return self._model.graph
-
-    @property
-    def device(self) -> Device:
-        """Where its programs run."""
-        return self._options.device
 
     @property
     def inputs(self) -> tuple[Port, ...]:
@@ -333,7 +328,7 @@ class Session:
             with uncollected():
                 made = self._from_file(outputs, types) or self._specialised(outputs, types)
             if not self._reported:
-                self._reported = self._options.device.report(made.program)
+                self._reported = self.device.report(made.program)
             with self._table:
                 self._bound[key] = self._latest = made
                 self._planned += 1
@@ -368,7 +363,7 @@ class Session:
         """The program that the session's file holds for these types; otherwise the graph is bound again as a whole."""
         if self._stored is None:
             return None
-        if self._options.onednn and not self._options.device.sm:
+        if self._options.onednn and not self.device.sm:
             fetch()  # while the program is read and confirmed
             with made_ahead():
                 found, reason = self._stored.find(self._options, outputs, types, self.budget)
@@ -474,7 +469,7 @@ class Session:
                 return answer
         until = None if deadline is None else monotonic() + deadline
         wanted = tuple(self.signature.outputs if names is None else names)
-        arrays, had = padded(self._buckets, self.inputs, checked(self.signature, feeds, self._options.device.taken))
+        arrays, had = padded(self._buckets, self.inputs, checked(self.signature, feeds, self.device.from_dlpack))
         if had and outputs:
             raise InputError("outputs= and buckets= exclude each other", hint="copy from the results instead")
         types = {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs}
@@ -491,10 +486,10 @@ class Session:
                     with np.errstate(all="ignore"):
                         results = instance.run(list(arrays.values()), buffers, observe=observe)
                     if names is None and not self._buckets and not (deadline or cancel or observe):
-                        self._direct = self._options.device.direct(bound, feeds, outputs or {}, seat, instance)
+                        self._direct = self.device.fast_path(bound, feeds, outputs or {}, seat, instance)
                 break
             except BudgetError as error:
-                raise self._options.device.explained(error, self, program) from error.__cause__
+                raise self.device.explain(error, self, program) from error.__cause__
             except Invalid:
                 rest = None if until is None else until - monotonic()
                 return again(
@@ -528,7 +523,7 @@ class Session:
                 numpy_random=self._numpy_random,
                 exchange=self._exchange,
             )
-            made = self._options.device.instantiate(bound.program, seat.arena, around, self.states)
+            made = self.device.instantiate(bound.program, seat.arena, around, self.states)
             found = seat.instances[bound] = made
         return found
 
@@ -588,7 +583,7 @@ class Session:
             return fresh(port.type.sizes, port.type.dtype.numpy, self._owner)
         array = given[port.name]
         if not isinstance(array, np.ndarray):
-            array = self._options.device.taken(array) if hasattr(array, "__dlpack__") else np.asarray(array)
+            array = self.device.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
         writable = not isinstance(array, np.ndarray) or array.flags.writeable
         fits = type_of(array) == port.type and array.flags.c_contiguous and writable
         if not fits:

@@ -17,11 +17,11 @@ from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import PlanError
 from ...ops.types import Array, type_of
-from ..compile.kernel import Choice, KernelRequest, Recalls, Target
+from ..compile.kernel import Choice, KernelRequest, Recalls, TargetSpec
 from ..compile.lower import Options, sharings
 from ..compile.program import Program, Step, body_bytes
 from ..compile.selection import as_they_lie, split
-from ..execution.device import Device
+from ..compile.target import Target
 from ..ir.graph import Node, check_arity
 from ..ir.infer import check_size
 from ..memory.liveness import ALIGN, Space, aligned
@@ -46,16 +46,16 @@ def confirm(program: Program, options: Options, weights: Mapping[str, Array], bu
     """
     # rules and kernels look at the elements of shapes, axes, scales and the like; weights are left alone
     known = {n: type_of(a, known=True) for n, a in weights.items() if a.size <= 16 or a.dtype.kind in "iub"}
-    inside = _Checked(options.inside.device, options.inside.target, known)
-    checked = _Checked(options.device, options.target, known, inside if options.device.sm else None)
+    inside = _Checked(options.inside.target, options.inside.spec, known)
+    checked = _Checked(options.target, options.spec, known, inside if options.target.host is not None else None)
     return _confirm(program, checked, weights, budget, outer={})
 
 
 def _confirm(
     program: Program, checked: _Checked, weights: Mapping[str, Array], budget: Budget, outer: Mapping[str, Type]
 ) -> Program:
-    if program.target != checked.target:
-        raise malformed(f"a program for {program.target} lies in a variant for {checked.target}")
+    if program.target != checked.spec:
+        raise malformed(f"a program for {program.target} lies in a variant for {checked.spec}")
     types, plan = program.types, program.plan
     _check_names(program, weights, outer)
     program.check_order()
@@ -115,8 +115,8 @@ class _Checked:
     """Results derived from steps. Equal steps (same operator, attributes and types) share one result: a file names
     types and values by index, so that equal ones are one object."""
 
-    device: Device
     target: Target
+    spec: TargetSpec
     weights: Mapping[str, Type]
     inside: _Checked | None = None  # for bodies, where they run elsewhere
     checked: set[Any] = field(default_factory=set[Any])
@@ -144,7 +144,7 @@ class _Checked:
         if found is None:
             known = [i in constants for i in step.node.inputs]
             results = [t for t in _asked(step, outs, len(ins)) if t is not None]
-            ask = KernelRequest(step.node, _asked(step, ins), results, known, self.target)
+            ask = KernelRequest(step.node, _asked(step, ins), results, known, self.spec)
             made = self._choose(step, ask)
             found = made, replace(made, primitives=tuple(map(repr, made.primitives))) if made.primitives else made
             self.choices[key] = found
@@ -170,14 +170,14 @@ class _Checked:
         return stored if laid else self.weights.get(name, stored)
 
     def _choose(self, step: Step, ask: KernelRequest) -> Choice:
-        kernel = self.device.kernel(step.choice.kernel)
+        kernel = self.target.kernel(step.choice.kernel)
         if _recalls(type(kernel)):
             assert isinstance(kernel, Recalls)
             try:
                 kernel.recall(ask, step.choice)
             except MezzoError as error:
                 raise Differs(f"{step.choice.kernel} cannot run {step.node.op} as it was stored: {error}") from error
-        choice, _ = self.device.choose(ask)
+        choice, _ = self.target.choose(ask)
         if step.bodies and not self.target.sm:
             choice = replace(choice, workspace=max(map(body_bytes, step.bodies.values())))
         return as_they_lie(choice, ask)
@@ -212,7 +212,7 @@ def _check_step(
 ) -> Choice:
     """The choice of a step, as this build makes it: with primitives in place of the texts that describe them."""
     node, types, stored = step.node, program.types, step.choice
-    if not any(k.name == stored.kernel for k in checked.device.kernels):
+    if not any(k.name == stored.kernel for k in checked.target.kernels):
         raise Differs(f"there is no kernel {stored.kernel!r}")
     choice, described = checked.choice(step, kind, constants)
     if described != stored:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import ModelError
-from ..compile.kernel import Alias, Choice, Target
+from ..compile.kernel import Alias, Choice, TargetSpec
 from ..compile.program import Port, Program, Step
 from ..ir.graph import Graph
 from ..memory.liveness import Life, Sequential, Sharing, Space
@@ -153,7 +153,7 @@ class _Bodies:
         return self.made[number]  # IndexError: it is not among the programs before this one
 
 
-def read_program(tables: Sequence[Table], pool: ConstantPool, target: Target) -> Program:
+def read_program(tables: Sequence[Table], pool: ConstantPool, target: TargetSpec) -> Program:
     """The last program of a variant, with the others as bodies of its steps, made for `target` (the key says so).
 
     Nothing is checked beyond its form. Primitives are the texts that describe them: `confirm` puts those in their place
@@ -166,7 +166,7 @@ def read_program(tables: Sequence[Table], pool: ConstantPool, target: Target) ->
     return bodies.made[-1]
 
 
-def _program(table: Table, pool: ConstantPool, bodies: _Bodies, target: Target) -> Program:
+def _program(table: Table, pool: ConstantPool, bodies: _Bodies, target: TargetSpec) -> Program:
     texts, types = pool.texts, pool.types
 
     def names(column: str) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ def _program(table: Table, pool: ConstantPool, bodies: _Bodies, target: Target) 
     )
 
 
-def _target(target: Target, device: str) -> Target:
+def _target(target: TargetSpec, device: str) -> TargetSpec:
     """Return the target of a variant's program: bodies of a GPU's programs run on the host (Options.inside)."""
     return target if device == target.device else replace(target, device=device, math="strict", sm=0)
 

@@ -29,8 +29,8 @@ from ...ops.registry import INDEX
 from ...ops.types import Array
 from ..compile.executable import Executable
 from ..compile.lower import Options
+from ..compile.target import Target
 from ..digests import blake2b
-from ..execution.device import device_named
 from ..ir.graph import Graph, Signature
 from ..version import __version__
 from .arrays import Arrays, ArrayWriter, Stored, aligned, digest_of
@@ -216,14 +216,11 @@ class Opened:
         """True if a variant was made for exactly these inputs and options, and this machine."""
         return not self.problem and key_here(options, outputs, types) in self.variants
 
-    def fits(self, key: VariantKey) -> bool:
-        """True if a variant of this key can be used on this machine."""
-        try:
-            here = key_here(Options(device_named(key.device)), (), {})
-        except MezzoError:  # of a device that is not here
-            return False
+    def fits(self, key: VariantKey, target: Target) -> bool:
+        """True if a variant of this key, which is for this target, can be used on this machine."""
         if self.problem:
             return False
+        here = key_here(Options(target), (), {})
         return (key.isa, key.kernels, key.precision) == (here.isa, here.kernels, here.precision)
 
     def place_of(self, array: Array) -> int:

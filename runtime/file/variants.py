@@ -51,16 +51,16 @@ class VariantKey:
 
 def key_here(options: Options, outputs: Sequence[str], types: Mapping[str, Type]) -> VariantKey:
     """The key of programs that this machine makes with these options."""
-    device = options.device
+    target = options.target
     how = {"fused": options.fuse, "parallel": options.parallel, "in given order": not options.reorder}
     how["with a store"] = options.exchange
     outside = [f"{value!r} in {buffer!r}" for value, buffer in sorted((options.extern or {}).items())]
     how_many = f"{options.threads} threads{'' if options.onednn else ', no oneDNN'}"
-    names = ", ".join(k.name for k in device.kernels)
+    names = ", ".join(k.name for k in target.kernels)
     shown = "; ".join(f"{name!r}: {t}" for name, t in types.items())
     return VariantKey(
-        device=device.name,
-        isa=f"sm_{device.sm}" if device.sm else ISA,
+        device=target.name,
+        isa=f"sm_{target.sm}" if target.sm else ISA,
         kernels=f"mezzo {__version__}, numpy {np.__version__}, {how_many}: {names}",
         precision=PRECISION if options.precision == "fp32" else options.precision,
         strategy=", ".join([options.strategy.value, *(word for word, on in how.items() if on), *outside]),
@@ -107,7 +107,7 @@ def read_variant(
     constants = {pool.texts[n]: arrays[a] for n, a in grouped(table.column("constants"), 2)}
     tables = table.tables("programs")
     budget.check("nodes", sum(len(t.table("steps").raw("kernel")) for t in tables), "steps of a stored program")
-    program = read_program(tables, pool, options.target)
+    program = read_program(tables, pool, options.spec)
     given = [p.name for p in program.inputs]
     if {p.name: p.type for p in program.inputs} != dict(types) or given != list(signature.inputs):
         raise malformed("a variant has other inputs than its key says")

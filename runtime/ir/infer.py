@@ -17,8 +17,8 @@ from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import ShapeError
 from ...ops.types import differentiable, type_of
-from ..shared_constants import shared
-from .cache_keys import CacheKey
+from ..caches import CacheKey
+from ..memory.shared_constants import shared
 from .graph import Graph, GraphBuilder, Node
 
 

@@ -15,7 +15,7 @@ from ...ops import DType, Tensor
 from ...ops.nn.windows import windows
 from ...ops.types import Array
 from ..ir.graph import Node
-from ..shared_constants import derived
+from ..memory.shared_constants import derived
 from .rewrite import Either, Leaf, Match, Operand, Pattern, Replacement, Rule
 
 X = Leaf("x")

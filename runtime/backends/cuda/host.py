@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 from ....ops import Tensor, Type
 from ....ops.dataclasses import dataclass, replace
-from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, Target
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, TargetSpec
 from ...compile.program import Program, Step
-from ...execution.device import DEVICES, Device
+from ...compile.target import Target
 from ...ir.graph import Node
-from ...memory.pool import aligned_empty
+from ..processor import CPU
 
 NAME = "host"
 
@@ -50,20 +50,20 @@ class Host:
 
     def prepare(self, work: KernelArgs) -> Call:
         (choice,) = work.choice.primitives
-        ask = replace(work.ask, target=Target("cpu", work.ask.target.threads))
-        return DEVICES["cpu"].kernel(choice.kernel).prepare(replace(work, ask=ask, choice=choice))
+        ask = replace(work.ask, target=TargetSpec("cpu", work.ask.target.threads))
+        return CPU.kernel(choice.kernel).prepare(replace(work, ask=ask, choice=choice))
 
 
 def _on_cpu(ask: KernelRequest) -> Choice:
     """Return the CPU's choice with row-major operands and results."""
     for onednn in (True, False):
-        choice, _ = DEVICES["cpu"].choose(replace(ask, target=Target("cpu", ask.target.threads, onednn)))
+        choice, _ = CPU.choose(replace(ask, target=TargetSpec("cpu", ask.target.threads, onednn)))
         if not any(choice.layouts):
             break
     return choice
 
 
-HOST = Device(NAME, (Host(),), aligned_empty)
+HOST = Target(NAME, (Host(),))
 
 
 @dataclass(frozen=True, slots=True)

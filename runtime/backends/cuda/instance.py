@@ -19,14 +19,13 @@ from ....ops import DType, Tensor
 from ....ops.types import Array
 from ...compile.kernel import KernelArgs, Rebinds, failed, nothing
 from ...compile.program import Program, Step, body_bytes
-from ...execution.device import device_named
+from ...execution.executor import Executor
 from ...execution.instance import BodyRunner, ExecutionContext, Instance, Observer
 from ...execution.instance import _into as into
 from ...ir.interpreter import blaming
 from ...memory.liveness import Space, aligned
 from ...memory.pool import aligned_empty
 from .capture import CaptureRefused, Numbered, captured
-from .device import Gpu
 from .driver import LOADED, cupy
 from .exchange import Transfer
 from .host import HOST, Aside, aside
@@ -34,6 +33,7 @@ from .keys import Keys
 from .launch import Written
 from .memory import Resident, check_operand, view
 from .staging import Staging
+from .target import GpuTarget
 from .uploads import uploaded
 
 
@@ -50,13 +50,14 @@ class GpuInstance(Instance):
         program: Program,
         arena: Any,
         around: ExecutionContext,
+        executor: Executor,
         states: Mapping[str, Array] | None = None,
     ) -> None:
-        self._begin(program, arena, around)
-        gpu = device_named(program.target.device)
-        assert isinstance(gpu, Gpu)
+        self._begin(program, arena, around, executor)
+        gpu = executor.target
+        assert isinstance(gpu, GpuTarget)
         self._gpu, self._there = gpu, arena
-        self._device = HOST
+        self._target = HOST
         self._aside = {a.index: a for a in aside(program)}
         self._kept: list[Array] = []
         self._moving: dict[int, Any] = {}

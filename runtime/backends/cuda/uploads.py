@@ -10,7 +10,7 @@ import numpy as np
 
 from ....ops import DType
 from ....ops.types import Array
-from ...shared_constants import derived, known
+from ...memory.shared_constants import derived, known
 from .driver import cupy
 from .memory import Resident, allocated, element, pinned
 

@@ -12,8 +12,9 @@ from ....ops import DType, Tensor, Type
 from ....ops.layouts import channels_last as channels_last
 from ....ops.layouts import is_permutation, plain, row_major, usual
 from ....ops.types import Array
-from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, Target, anchor
-from ...ir.cache_keys import MOST, Answers, kind
+from ...caches import MOST, Cache
+from ...compile.cache_keys import cache_key
+from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, TargetSpec, anchor
 from ...ir.graph import Node
 from ...memory.liveness import aligned
 from . import ahead, api
@@ -103,7 +104,7 @@ class OneDnn(ABC):
 
     def _answer(self, ask: KernelRequest) -> Answer | Declined:
         """The first plan that does, with its layouts; asked once for steps of a kind, of which a network has many."""
-        asked = kind(ask) if self.remembers else None
+        asked = cache_key(ask) if self.remembers else None
         return self._found(ask) if asked is None else _ANSWERS.get((self.name, asked), lambda: self._found(ask))
 
     def _found(self, ask: KernelRequest) -> Answer | Declined:
@@ -161,7 +162,7 @@ class OneDnn(ABC):
                 yield Alias(0, i)
 
 
-def chosen(choice: Choice, target: Target) -> tuple[Descriptor, ...]:
+def chosen(choice: Choice, target: TargetSpec) -> tuple[Descriptor, ...]:
     """The primitives that a choice describes."""
     return tuple(describe(draft, target.threads) for draft in choice.primitives)
 
@@ -238,7 +239,7 @@ class Calls:
             call.rebind(place, array)
 
 
-_ANSWERS: Answers[Answer | Declined] = Answers()
+_ANSWERS: Cache[Answer | Declined] = Cache("oneDNN: primitives of requests")
 
 
 def unavailable(ask: KernelRequest) -> str | None:

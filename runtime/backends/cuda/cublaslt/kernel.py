@@ -11,7 +11,7 @@ from typing import Any
 
 from .....ops import DType, Tensor
 from .....ops.types import Array
-from ....compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, Target, anchor
+from ....compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, TargetSpec, anchor
 from ....ir.graph import Node
 from ..cache import key_of, read, write
 from ..cudnn.library import is_plan
@@ -41,7 +41,7 @@ class Algorithms:
         self._found: dict[tuple[LtProduct, str, int], Algorithm | LtRefused] = {}
         self._lock = threading.RLock()
 
-    def best(self, product: LtProduct, target: Target, *, timed: bool) -> Algorithm:
+    def best(self, product: LtProduct, target: TargetSpec, *, timed: bool) -> Algorithm:
         """The algorithm to take, the fastest where `timed` asks for it. Raises Refused where there is none."""
         at = product, target.device, target.sm
         with self._lock:
@@ -53,7 +53,7 @@ class Algorithms:
             raise found
         return found
 
-    def recall(self, product: LtProduct, target: Target, algorithm: Algorithm) -> None:
+    def recall(self, product: LtProduct, target: TargetSpec, algorithm: Algorithm) -> None:
         """Take what was chosen elsewhere, on such a device."""
         with self._lock:
             self._found[product, target.device, target.sm] = algorithm
@@ -63,11 +63,11 @@ class Algorithms:
         with self._lock:
             self._found.clear()
 
-    def _kept(self, product: LtProduct, target: Target) -> Algorithm | None:
+    def _kept(self, product: LtProduct, target: TargetSpec) -> Algorithm | None:
         held = read(KIND, _key(product, target))
         return None if held is None else Algorithm(**json.loads(held))
 
-    def _asked(self, product: LtProduct, target: Target, timed: bool) -> Algorithm | LtRefused:
+    def _asked(self, product: LtProduct, target: TargetSpec, timed: bool) -> Algorithm | LtRefused:
         try:
             descriptors = Descriptors(_library(), product)
             handle = HANDLES.get(descriptors.library, index_of(target.device))
@@ -115,7 +115,7 @@ def _library() -> CublasLt:
     return needed(find(), error=LtRefused)
 
 
-def _key(product: LtProduct, target: Target) -> str:
+def _key(product: LtProduct, target: TargetSpec) -> str:
     about = described(index_of(target.device))
     return key_of(FORM, repr(product), _library().version, about.name, str(about.sm))
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from .....ops.dataclasses import dataclass, field, replace
-from ....compile.kernel import Target
+from ....compile.kernel import TargetSpec
 from ..cache import key_of, read, write
 from ..timing import fastest, filled, milliseconds
 from .build import create_plans, graph_of, uids, words
@@ -45,7 +45,7 @@ class Plans:
         self._found: dict[tuple[GraphDraft, str, int], CudnnPlan | GraphRefused] = {}
         self._lock = threading.RLock()
 
-    def best(self, draft: GraphDraft, target: Target, *, timed: bool = False) -> CudnnPlan:
+    def best(self, draft: GraphDraft, target: TargetSpec, *, timed: bool = False) -> CudnnPlan:
         """The plan to take, the fastest where `timed` asks for it. Raises Refused where cuDNN has none."""
         at = draft, target.device, target.sm
         with self._lock:
@@ -58,7 +58,7 @@ class Plans:
                 found = self._found[at] = self._fastest(draft, target)
             return found
 
-    def recall(self, draft: GraphDraft, target: Target, name: str, milliseconds: float | None) -> None:
+    def recall(self, draft: GraphDraft, target: TargetSpec, name: str, milliseconds: float | None) -> None:
         """Take the plan that was chosen elsewhere, on such a device. Raises Refused where it is not to be had."""
         at = draft, target.device, target.sm
         with self._lock:
@@ -74,7 +74,7 @@ class Plans:
         with self._lock:
             self._found.clear()
 
-    def _kept(self, draft: GraphDraft, target: Target) -> CudnnPlan | GraphRefused:
+    def _kept(self, draft: GraphDraft, target: TargetSpec) -> CudnnPlan | GraphRefused:
         """From the disk, or the first that the heuristics name."""
         held = read(KIND, key(draft, target))
         if held is not None:
@@ -91,7 +91,7 @@ class Plans:
         self._keep(draft, target, made)
         return made
 
-    def _fastest(self, draft: GraphDraft, target: Target) -> CudnnPlan:
+    def _fastest(self, draft: GraphDraft, target: TargetSpec) -> CudnnPlan:
         graph, names = _asked(draft, target)
         found = fastest(_buildable(graph, len(names)), _clock(graph, draft, target))
         if found is None:
@@ -102,14 +102,14 @@ class Plans:
         self._keep(draft, target, made)
         return made
 
-    def _keep(self, draft: GraphDraft, target: Target, made: CudnnPlan | GraphRefused) -> None:
+    def _keep(self, draft: GraphDraft, target: TargetSpec, made: CudnnPlan | GraphRefused) -> None:
         write(KIND, key(draft, target), _packed(made))
 
 
 PLANS = Plans()
 
 
-def key(draft: GraphDraft, target: Target) -> str:
+def key(draft: GraphDraft, target: TargetSpec) -> str:
     """Return the cache key of a plan: the draft, the versions, and the GPU."""
     found = library()
     return key_of(FORM, repr(draft), found.version, found.frontend, properties(target.device, target.sm)[1])
@@ -122,13 +122,13 @@ def load(plan: CudnnPlan, device: str) -> Any:
     return graph
 
 
-def _asked(draft: GraphDraft, target: Target) -> tuple[Any, list[str]]:
+def _asked(draft: GraphDraft, target: TargetSpec) -> tuple[Any, list[str]]:
     module = library().module
     graph = graph_of(module, draft, properties(target.device, target.sm)[0], target.sm)
     return graph, create_plans(module, graph, draft)
 
 
-def _named(draft: GraphDraft, target: Target, name: str) -> CudnnPlan:
+def _named(draft: GraphDraft, target: TargetSpec, name: str) -> CudnnPlan:
     graph, names = _asked(draft, target)
     if name not in names:
         raise GraphRefused(f"cuDNN does not name the plan {name} here")
@@ -168,7 +168,7 @@ def _unpacked(held: bytes) -> CudnnPlan | GraphRefused:
     return GraphRefused(about["refused"]) if "refused" in about else CudnnPlan(**about, data=data)
 
 
-def _clock(graph: Any, draft: GraphDraft, target: Target) -> Callable[[Built], float]:
+def _clock(graph: Any, draft: GraphDraft, target: TargetSpec) -> Callable[[Built], float]:
     """Return a function that times a plan of a graph on the device, in milliseconds."""
     assert not is_plan(target.device)
     held = {uid: filled(nbytes(operand)) for uid, operand in uids(draft).items()}

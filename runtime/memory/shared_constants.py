@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
-from ..ops.types import Array
-from .digests import blake2b
+from ...ops.types import Array
+from ..digests import blake2b
 
 SMALL = 4096  # bytes: below, looking for an equal one costs more than it saves
 

@@ -1,0 +1,49 @@
+"""Cache keys of kernel requests: a network asks for the same kernel for many of its nodes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from ...ops import Tensor, Type
+from ..caches import CacheKey
+from .kernel import KernelRequest
+
+FEW: Final = 16  # elements of which kernels look at the values
+
+
+def cache_key(request: KernelRequest) -> CacheKey | None:
+    """What a choice depends on: everything but the names of values and the elements of large ones. None where that
+    cannot be compared: operators of others, whose records change, and nodes with bodies or arrays."""
+    if not request.keys:
+        request.keys.append(_key(request))
+    key: CacheKey | None = request.keys[0]
+    return key
+
+
+def _key(request: KernelRequest) -> CacheKey | None:
+    node, types = request.node, (*request.inputs, *request.outputs)
+    if node.domain not in ("", "mezzo"):
+        return None
+    try:
+        return CacheKey(
+            node.domain,
+            node.op,
+            tuple(sorted(node.attrs.items())),
+            tuple(map(node.inputs.index, node.inputs)),
+            node.wanted,
+            *(t.forget() if isinstance(t, Tensor) and t.value is not None else t for t in types),
+            *map(_value, request.inputs),
+            tuple(request.constants),
+            request.target,
+        )
+    except TypeError:
+        return None
+
+
+def _value(type: Type | None) -> bytes | bool:
+    """The elements of a small value; of others, whether they are known."""
+    if type is None or not isinstance(type, Tensor) or (value := type.value) is None:
+        return False
+    return np.asarray(value).tobytes() if np.size(value) <= FEW else True

@@ -1,0 +1,53 @@
+"""The devices of this process, by name."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..ops.errors import MissingPackage
+from .backends.processor import EXECUTOR
+from .compile.lower import Options
+from .execution.executor import Executor
+
+DEVICES: Final[dict[str, Executor]] = {"cpu": EXECUTOR}
+GPU: Final = "gpu:"
+
+
+def device_named(name: str) -> Executor:
+    """The device of this name: `cpu`, `gpu:0`, or `gpu:0@sm_90` to plan for a GPU that is not here.
+
+    Raises MissingPackage for one that is missing, and says what of it is; InputError for a GPU without a number.
+
+    >>> device_named("cpu").name, device_named("gpu:0@sm_80").sm
+    ('cpu', 80)
+    """
+    device = DEVICES.get(name)
+    if device is None and name.startswith(GPU):
+        from .backends.cuda.executor import gpu  # with the first GPU that is asked for
+
+        device = DEVICES.setdefault(name, gpu(name, EXECUTOR))
+    if device is None:
+        raise MissingPackage(
+            f"device {name!r} is not available; this build runs on {', '.join(DEVICES)}",
+            hint="leave out device=, or see `mezzo doctor` for what this machine has",
+        )
+    return device
+
+
+def plannable(name: str) -> tuple[str, str]:
+    """The name of a GPU for plans: its own, or where it is not here, that of one which stands for it; and why it is not
+    here."""
+    try:
+        return device_named(name).name, ""
+    except MissingPackage as error:
+        from .backends.cuda.executor import NAMES
+        from .backends.cuda.target import USUAL_SM
+
+        if NAMES.fullmatch(name) is None:
+            raise
+        return f"{name}@sm_{USUAL_SM}", error.message
+
+
+def options_for(device: str, **settings: Any) -> Options:
+    """Options to compile for the device of this name, with settings of `Options`."""
+    return Options(device_named(device).target, **settings)

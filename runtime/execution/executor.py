@@ -1,0 +1,70 @@
+"""Executors: where the bytes of programs come from on a device, and how instances of programs are made there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...ops.dataclasses import dataclass
+from ...ops.errors import BudgetError
+from ...ops.types import Array
+from ..compile.program import Program
+from ..compile.target import Target
+from .instance import ExecutionContext, Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """A device on which programs for `target` run; `allocate(nbytes)` gives the bytes of an arena.
+
+    This one is for devices in the memory of the host. `host` runs the subgraphs of control flow, where those run on
+    another device than their node.
+    """
+
+    target: Target
+    allocate: Callable[[int], Array]
+    host: Executor | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the device."""
+        return self.target.name
+
+    @property
+    def sm(self) -> int:
+        """The architecture of a GPU, 90 for sm_90; 0 for all others."""
+        return self.target.sm
+
+    @property
+    def runs(self) -> bool:
+        """Whether programs run here; a device that is only planned for runs none."""
+        return True
+
+    def instantiate(
+        self, program: Program, arena: Any, context: ExecutionContext, states: Mapping[str, Array] | None = None
+    ) -> Any:
+        """An instance of a program over an arena of this device."""
+        return Instance(program, arena, context, self, states)
+
+    def keep(self, states: Mapping[str, Array]) -> Mapping[str, Array]:
+        """States where programs of this device read and write them."""
+        return states
+
+    def report(self, program: Program) -> bool:
+        """Warn of steps of a program that run elsewhere; return whether there are any."""
+        return False
+
+    def fast_path(self, executable: Any, feeds: Any, outputs: Any, arena: Any, instance: Any) -> Any:
+        """A guard by which runs of arrays like these go straight to an instance, entered into the arena's replays; None
+        where there is none."""
+        return None
+
+    def explain(self, error: BudgetError, session: Any, program: Program) -> BudgetError:
+        """Add what is known of the device to the error of a run that found no room."""
+        return error
+
+    def from_dlpack(self, value: Any) -> Any:
+        """An array that programs of this device take, of one that offers DLPack: one of NumPy here."""
+        return np.from_dlpack(value)
