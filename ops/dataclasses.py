@@ -18,6 +18,7 @@ Point(x=1, y=2)
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, FrozenInstanceError, asdict, field, fields, replace
 from types import MemberDescriptorType
@@ -39,8 +40,16 @@ def _dataclass(
     if cls is None:
         return lambda cls: _dataclass(cls, frozen=frozen, slots=slots, eq=eq, kw_only=kw_only)
     cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library works out a signature for it
-    # the standard library gathers the fields, and makes no method
-    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+    for base in cls.__mro__[1:]:  # those of the standard library get our parameters too, see there
+        theirs = vars(base).get("__dataclass_params__")
+        if theirs is not None and not isinstance(theirs, _Parameters):
+            base.__dataclass_params__ = _Parameters(theirs.frozen, theirs.eq)  # type: ignore[attr-defined]
+    _GATHERING.now = True
+    try:  # the standard library gathers the fields, and makes no method
+        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+    finally:
+        _GATHERING.now = False
+    made.__dataclass_params__ = _Parameters(frozen, eq)
     if slots:
         made = _slotted(made)
     own = vars(made)
@@ -62,6 +71,31 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
     dataclass = _dataclass
+
+
+class _Gathering(threading.local):
+    """True in a thread whose fields the standard library gathers for us."""
+
+    now = False
+
+
+_GATHERING = _Gathering()
+
+
+class _Parameters:
+    """`__dataclass_params__`: what the standard library's decorator asks of a class that it is to inherit from. It
+    refuses to mix frozen classes and others, and ours are not frozen yet while their fields are gathered."""
+
+    __slots__ = ("_frozen", "eq")
+    init = repr = True
+    order = unsafe_hash = False
+
+    def __init__(self, frozen: bool, eq: bool) -> None:
+        self._frozen, self.eq = frozen, eq
+
+    @property
+    def frozen(self) -> bool:
+        return self._frozen and not _GATHERING.now
 
 
 def _first(name: str, make: Callable[[Any], Any]) -> Any:

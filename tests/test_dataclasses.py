@@ -112,3 +112,29 @@ def test_methods_are_made_when_they_are_called() -> None:
 def test_what_is_not_offered_is_refused() -> None:
     with pytest.raises(TypeError, match="order"):
         quick.dataclass(order=True)  # type: ignore[call-overload, unused-ignore]
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_classes_of_the_standard_library_inherit_from_these_and_the_other_way(first: str, frozen: bool) -> None:
+    both: list[Any] = [quick.dataclass, dataclasses.dataclass]
+    below, above = both if first == "ours" else both[::-1]
+
+    @below(frozen=frozen)
+    class Base:
+        a: int = 1
+
+    @above(frozen=frozen, kw_only=True)
+    class Further(Base):
+        b: int = 2
+
+    further: Any = Further
+    made = further(3, b=4)
+    assert repr(made).endswith("Further(a=3, b=4)")
+    assert made == dataclasses.replace(further(b=4), a=3)
+    if frozen:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            made.a = 5
+    if below is quick.dataclass:
+        with pytest.raises(TypeError, match="cannot inherit"):
+            dataclasses.dataclass(frozen=not frozen)(type("Mixed", (Base,), {}))

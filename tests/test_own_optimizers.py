@@ -3,6 +3,7 @@ exported. So are initialisers of one's own."""
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -183,6 +184,29 @@ def test_servers_step_it_without_knowing_it(signed: Any, servers: int, tmp_path:
     gradients = [np.full(40, 0.25 * 3 * (update + 1)) for update in range(3)]
     want = by_hand(signed(rate=0.125), np.linspace(-1, 1, 40), gradients, 0.5)
     np.testing.assert_allclose(np.load(tmp_path / "found.npy"), want, rtol=1e-12)
+
+
+def test_a_data_class_of_the_standard_library_is_an_optimizer_too() -> None:
+    @register
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Halving(Optimizer):
+        share: float = 0.5
+
+        def update(self, e: Any, W: Any, dW: Any, rate: Any) -> Any:
+            return (W - rate * dW * self.share,)
+
+    @register
+    class Thirding(Halving):
+        share: float = 1 / 3
+
+    try:
+        graph, data = digits_model(), held_out()
+        feeds = {"image": data.inputs[:32], "target": data.labels[:32]}
+        ours, theirs = (mz.Trainer(graph, optimizer=o) for o in (Halving(rate=0.02), mz.optimizer.SGD(rate=0.01)))
+        assert [theirs.step(feeds) for _ in range(3)] == pytest.approx([ours.step(feeds) for _ in range(3)])
+        assert from_dict(Thirding(rate=0.3).to_dict()) == create("thirding", rate=0.3)
+    finally:
+        del KINDS["Halving"], KINDS["Thirding"]
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
