@@ -110,7 +110,7 @@ class Block:
     # -- parameters ---------------------------------------------------------------------------------------------------
 
     def named_blocks(self, prefix: str = "") -> Iterator[tuple[str, Block]]:
-        """This block and all below, each once, by the path of attributes that leads there."""
+        """Yield this block and all blocks below, each once, with the path of attributes that leads to it."""
         seen: set[int] = set()
         todo: list[tuple[str, Block]] = [(prefix, self)]
         while todo:
@@ -122,7 +122,7 @@ class Block:
             todo += [(f"{path}{n}.", child) for n, child in reversed(block._children.items())]
 
     def collect_params(self, select: str | None = None) -> dict[str, Parameter]:
-        """All parameters by the path that leads to them; one that is shared has its first. `select` is a regular
+        """Return all parameters by the path that leads to them; a shared one has its first path. `select` is a regular
         expression that names have to match."""
         found: dict[str, Parameter] = {}
         seen: set[int] = set()

@@ -364,7 +364,8 @@ class BidirectionalCell(RecurrentCell):
         merge_outputs: bool | None = None,
         valid_length: Array | None = None,
     ) -> tuple[Any, States]:
-        """Both cells over the sequence; the one from the end begins at each example's own, with `valid_length`."""
+        """Unroll both cells over the sequence; with `valid_length`, the backward one begins at each example's own
+        end."""
         steps, merge = _steps(length, inputs, layout, merge_outputs)
         states = self._begin(steps[0], begin_state)
         at = len(self.l_cell.state_shapes(0))

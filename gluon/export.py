@@ -275,7 +275,7 @@ class _Open:
         return whole.but(types=types)
 
     def places(self) -> list[Sizes]:
-        """All combinations of the first size of each and of twice that."""
+        """Combinations of the first size of each open axis and of twice that."""
         steps = product((1, 2), repeat=len(self.names))
         return [tuple(b * s for b, s in zip(self.base, step, strict=True)) for step in steps]
 

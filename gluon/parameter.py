@@ -106,7 +106,7 @@ class Parameter:
             attach_grad(data, self._request, stype=self.grad_stype)
 
     def data(self, ctx: Place | None = None) -> Array:
-        """Its array. Raises InputError before it has one."""
+        """Return the array. Raises InputError before there is one."""
         if RECORDING.trace is not None and (found := RECORDING.trace.data(self)) is not None:
             return found
         if self._data is None:

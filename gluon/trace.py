@@ -300,7 +300,7 @@ def _outputs(traced: Traced, inputs: Sequence[Array]) -> Sequence[Array]:
 
 
 def _given(traced: Traced, inputs: Sequence[Array]) -> dict[str, Array]:
-    """All that the graph reads."""
+    """Return all values that the graph reads."""
     known = {**traced.captured, **dict(zip(traced.inputs, inputs, strict=True))}
     known |= {n: p.data() for n, p in traced.params.items()}  # of a trace that goes on, what stands for them there
     return {n: known[n] for n in traced.graph.inputs}

@@ -22,7 +22,7 @@ def operator_uses(
     used: list[FunctionKey],
     where: str,
 ) -> list[OperatorUse]:
-    """All operators of a model and of the functions that it calls (`used`), in order of first use."""
+    """Return all operators of a model and of the functions that it calls (`used`), in order of first use."""
     count: Counter[Used] = Counter()
     first: dict[Used, str] = {}
     for place in _all_places(model, functions, used, where):

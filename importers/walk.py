@@ -65,13 +65,13 @@ def bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
 
 
 def names_read(graph: onnx.GraphProto) -> set[str]:
-    """Every name that a node, an output or a subgraph reads."""
+    """Return every name that a node, an output or a subgraph reads."""
     names = {o.name for o in graph.output} | {i for n in graph.node for i in (*n.input, *differentiated(n))}
     return names.union(*(names_read(body) for n in graph.node for _, body in bodies(n)))
 
 
 def names_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[str | bytes]:
-    """Every text that nodes name something by, subgraphs included."""
+    """Yield every name in nodes, subgraphs included."""
     for node in nodes:
         yield from (node.name, node.op_type, node.domain, node.overload, *node.input, *node.output)
         for attribute in node.attribute:
@@ -81,7 +81,7 @@ def names_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[str | bytes]:
 
 
 def graph_names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
-    """Every text that a graph names something by."""
+    """Yield every name in a graph."""
     yield from (graph.name, graph.doc_string)
     yield from (i.name for i in (*graph.input, *graph.output, *graph.value_info))
     yield from (t.name for t in tensors(graph))
@@ -89,7 +89,7 @@ def graph_names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
 
 
 def model_names(model: onnx.ModelProto) -> Iterator[str | bytes]:
-    """Every text that a model names something by."""
+    """Yield every name in a model."""
     yield model.doc_string
     yield from (text for p in model.metadata_props for text in (p.key, p.value))
     yield from (o.domain for holder in (model, *model.functions) for o in holder.opset_import)
@@ -108,7 +108,7 @@ def differentiated(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor stored in a graph, those of attributes and subgraphs included."""
+    """Yield every tensor stored in a graph, those of attributes and subgraphs included."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -116,7 +116,7 @@ def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    """Every tensor stored in attributes of these nodes, subgraphs included."""
+    """Yield every tensor stored in attributes of these nodes, subgraphs included."""
     for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("t"):
@@ -145,7 +145,7 @@ class Place:
 
 
 def places(where: str, nodes: Iterable[onnx.NodeProto], opsets: dict[str, int], depth: int = 0) -> Iterator[Place]:
-    """This list of nodes, and those of all subgraphs below it."""
+    """Yield this list of nodes, and those of all subgraphs below it."""
     yield Place(where, nodes, opsets, depth)
     for index, node in enumerate(nodes):
         for attribute, body in bodies(node):

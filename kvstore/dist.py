@@ -53,7 +53,7 @@ class DistStore(HostStore):
         self._stand("barrier")
 
     def _stand(self, name: str) -> None:
-        """Until every worker of the job has said this name as often as this one."""
+        """Wait until every worker of the job has called this with this name as often as this one."""
         passed: list[Callable[[], bool]] = []
         self.group.wait(lambda: passed[0](), f"barrier {name!r}", lambda: passed.append(self._member.barrier(name)))
 

@@ -24,7 +24,7 @@ Rows = tuple[Array, Array]  # their numbers, ascending and each once; and they
 
 
 def room_for(count: int) -> int:
-    """At least as many, and at most a quarter more, of few kinds: a store has a key for each.
+    """Round a count up by at most a quarter, to one of few sizes: a store has a key for each.
 
     >>> [room_for(n) for n in (0, 1, 5, 9, 100, 257)]
     [1, 1, 5, 10, 112, 320]

@@ -193,7 +193,7 @@ class Server:
         self._early.add(stream)
 
     def _read_early(self) -> None:
-        """Nothing else is to be done: what is early is staged, since another key may be behind it."""
+        """Stage the early payloads when there is nothing else to do, since another key may be behind them."""
         early, self._early = self._early, set()
         for stream in early:
             stream.resume()
@@ -318,7 +318,8 @@ class Server:
             self._tell(peer, m.Refused(error.message[:4000], error.hint, key, rank=peer.rank))
 
     def _slices(self, peer: Peer, frame: Frame, message: m.Slices, payload: memoryview) -> None:
-        """Some bytes of a value. What its rank pushed before has been answered, so nobody need be waited for."""
+        """Answer a request for some bytes of a value. Earlier pushes of its rank have been answered, so there is
+        nothing to wait for."""
         self._check_speaker(peer, message.rank)
         wire.check(frame.header, self._keys)
         if self._levels.between.sums or len(payload) % 8:

@@ -123,11 +123,11 @@ class Backend(Protocol):
         ...
 
     def set_optimizer(self, optimizer: Mapping[str, Any]) -> None:
-        """From now on a push is a gradient. `optimizer` is plain data; see `updater.py`. Every worker calls it."""
+        """Make each later push a gradient. `optimizer` is plain data; see `updater.py`. Every worker calls it."""
         ...
 
     def set_updater(self, updater: Updater) -> None:
-        """From now on `updater` says what a push does; refused where the value does not live in this process."""
+        """Let `updater` define each later push; refused where the value is in another process."""
         ...
 
     def barrier(self) -> None:
@@ -345,15 +345,15 @@ class KVStore:
     # -- what a push does
 
     def set_optimizer(self, optimizer: Mapping[str, Any] | Described) -> None:
-        """From now on every push is a gradient, and the stored value makes one step of the optimizer: one of
+        """Make every later push a gradient, with which the stored value makes one step of the optimizer: one of
         `mezzo.optimizer`, or its `to_dict()`. It travels as data. Every worker calls it."""
         data = optimizer if isinstance(optimizer, Mapping) else optimizer.to_dict()
         self._backend.set_optimizer(data)
         self._steps = True
 
     def set_updater(self, updater: Updater) -> None:
-        """From now on `updater(key, received, stored)` says what a push does; it changes `stored` in place. Raises
-        InputError in the dist kinds, whose values live in other processes: code does not travel."""
+        """Let `updater(key, received, stored)` define every later push; it changes `stored` in place. Raises InputError
+        in the dist kinds, whose values are in other processes: code does not travel."""
         names = self._names
         self._backend.set_updater(lambda name, received, stored: updater(names[str(name)], received, stored))
         self._steps = True
@@ -400,7 +400,7 @@ class KVStore:
         return f"{verb} in {self.kind}, rank {self.rank}"
 
     def _pairs(self, key: Keys, value: Any, verb: str) -> list[tuple[Key, Any]]:
-        """Each key with what was given for it (None where nothing was)."""
+        """Return each key with its argument (None if there is none)."""
         if not isinstance(key, list | tuple):
             return [(cast(Key, key), value)]
         if value is None:
@@ -493,7 +493,7 @@ class KVStore:
     # -- rows
 
     def _rows_given(self, declared: Declared, given: Rows, verb: str) -> Rows:
-        """Some rows of a value, checked."""
+        """Return some rows of a value, checked."""
         ids = self._rows(declared, given[0], verb)
         check_rows(declared, ids, given[1], self._here(verb))
         return ids, given[1]
@@ -517,7 +517,7 @@ class KVStore:
     def _started(
         self, start: Callable[..., Ticket], calls: Sequence[Call], wait: bool | None
     ) -> Sequence[Ticket | AsyncHandle]:
-        """All operations of a call, started; what the caller gave has been checked."""
+        """Start all operations of a call, whose arguments have been checked."""
         return [self._start(declared, start, args, outs, wait) for declared, args, outs in calls]
 
     def _start(

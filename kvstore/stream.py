@@ -278,7 +278,7 @@ class Stream:
             self.receiver.lost(self, reason)
 
     def finish(self) -> None:
-        """Nothing more is sent after what was given; the other end hears that, and is waited for (`lost`)."""
+        """Send nothing after the data so far; the other end is told, and its close is waited for (`lost`)."""
         self._finishing = True
         if not self._out and not self.closed:
             self._finish()

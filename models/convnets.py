@@ -27,7 +27,7 @@ def no_weights(shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def random_weights(seed: int = 0) -> Weights:
-    """He-scaled random weights, for runs whose speed or answers matter."""
+    """Return a source of He-scaled random weights, for runs whose speed or answers matter."""
     rng = np.random.default_rng(seed)
 
     def make(shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -36,7 +36,7 @@ def _dataclass(
     eq: bool = True,
     kw_only: bool = False,
 ) -> Any:
-    """As dataclasses.dataclass."""
+    """Make a data class; see dataclasses.dataclass."""
     if cls is None:
         return lambda cls: _dataclass(cls, frozen=frozen, slots=slots, eq=eq, kw_only=kw_only)
     cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library works out a signature for it
@@ -224,7 +224,7 @@ def _delete_attribute(self: Any, name: str) -> None:
 
 
 def _refuse(cls: Any, name: str, what: str) -> None:
-    """As the standard library: other attributes may be set where a class that is none of these inherits from one."""
+    """Refuse a change as the standard library does: a subclass that is no data class may have other attributes."""
     if "__dataclass_fields__" in vars(cls) or name in cls.__dataclass_fields__:
         raise FrozenInstanceError(f"cannot {what} field {name!r}")
 

@@ -201,12 +201,12 @@ class Operators(dict[Key, "Op"]):
         return super().keys()
 
     def values(self) -> ValuesView[Op]:  # type: ignore[override]
-        """Every record."""
+        """Return all records."""
         self.load()
         return super().values()
 
     def items(self) -> ItemsView[Key, Op]:  # type: ignore[override]
-        """Every record with its domain and name."""
+        """Return all records with their domains and names."""
         self.load()
         return super().items()
 

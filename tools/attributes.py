@@ -161,7 +161,7 @@ def _value(attrs: Mapping[str, Any], name: str, schema: Any) -> Any:
 
 
 def pairs(op: str, schema: Any) -> list[Pair]:
-    """Every pair of documented values of two attributes."""
+    """Return every pair of documented values of two attributes."""
     few = documented(op, schema)
     return [((a, v), (b, w)) for a, b in combinations(few, 2) for v, w in product(few[a], few[b])]
 

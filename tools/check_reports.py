@@ -35,7 +35,7 @@ def reports(verdicts: Sequence[Verdict]) -> list[Report]:
 
 
 def as_json(verdicts: Sequence[Verdict]) -> str:
-    """All of it, for programs."""
+    """Return the verdicts as JSON."""
     models = [{**json.loads(v.report().json_text()), "exit_code": v.code, "seconds": v.seconds} for v in verdicts]
     code = worst(verdicts)
     return json.dumps({"status": STATUS[code], "exit_code": code, "models": models}, indent=1)

@@ -403,7 +403,7 @@ def _imported(modules: Sequence[str]) -> None:
 
 
 def _write(path: Path, results: dict[str, Any]) -> None:
-    """All outputs into one .npz, replaced as a whole."""
+    """Write all outputs into one .npz, replaced atomically."""
     part = path.with_suffix(path.suffix + ".part")
     with part.open("wb") as file:
         np.savez(file, **dict(_arrays(results)))

@@ -108,7 +108,7 @@ class Measured:
 
     @property
     def median(self) -> float | None:
-        """Of the rounds."""
+        """Median time of the rounds."""
         return statistics.median(self.rounds) if self.rounds else None
 
 
@@ -181,7 +181,7 @@ def lined_up(
     agreement: Agreement = ONE_ANSWER,
     tell: Told = silent,
 ) -> Iterator[tuple[dict[str, Measured], dict[str, Engine]]]:
-    """All engines loaded, run and compared; those that failed are among the measured, with the reason, and not among
+    """Load, run and compare all engines; those that failed are among the measurements, with the reason, and not among
     the engines."""
     measured = {c.name: Measured(c.name) for c in contestants}
     engines: dict[str, Engine] = {}
@@ -246,7 +246,7 @@ def race(
 
 
 def milliseconds(seconds: float | None) -> float | str:
-    """For a table, with the digits that mean something.
+    """Return milliseconds for a table, with the significant digits.
 
     >>> milliseconds(0.00001234567), milliseconds(0.1234567), milliseconds(None)
     (0.01235, 123.5, '')
@@ -296,7 +296,7 @@ _HINTS = {"ort": "pip install onnxruntime, if that is what is missing"}
 
 
 def accuracy(model: Path, feeds: Mapping[str, Array], precisions: Sequence[str], *, threads: int) -> Report:
-    """Each output of a run in each precision beside the run in fp32."""
+    """Return a report of the difference of each output in each precision from the run in fp32."""
     from .load import load
 
     settings: dict[str, Any] = {"threads": threads}

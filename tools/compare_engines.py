@@ -10,7 +10,7 @@ from .compare_child import Answer, Make, Ready, serve
 
 
 def mezzo(settings: Answer, feeds: dict[str, Any]) -> Ready:
-    """This package. Settings: `model`, `threads`, `precision`."""
+    """Load Mezzo. Settings: `model`, `threads`, `precision`."""
     from importlib.metadata import version
 
     from .load import load

@@ -103,7 +103,7 @@ def _tolerance(graph: Graph) -> Tolerance:
 
 
 def _of_other_types(graph: Graph, ys: list[Any]) -> str:
-    """Of random numbers only element types can be told."""
+    """Return the error of random results, of which only element types can be checked."""
     types = [graph.types[o] for o in graph.outputs]
     wrong = [t for t, y in zip(types, ys, strict=True) if isinstance(t, Tensor) and DType.of(y.dtype) is not t.dtype]
     return f"the result is no {wrong[0]}" if wrong else ""

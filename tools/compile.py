@@ -32,7 +32,7 @@ def compile_model(model: Path, output: Path, given: Iterable[str] = (), *, porta
 
 
 def _combinations(given: Iterable[str]) -> list[dict[str, str]]:
-    """Every choice of one text for each name; nothing if nothing is given."""
+    """Return every combination of one text for each name; an empty list if nothing is given."""
     texts: dict[str, list[str]] = {}
     for text in given:
         for name, value in feeds.parse_sizes([text]).items():

@@ -53,7 +53,7 @@ class History:
             self.each *= 2
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data; see `from_dict`."""
+        """Return the history as plain data; see `from_dict`."""
         return asdict(self)
 
     @staticmethod

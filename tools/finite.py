@@ -141,8 +141,8 @@ def leaves(value: Any) -> list[Any]:
 def numeric(
     graph: Graph, feeds: Mapping[str, Any], dys: Mapping[str, Any], name: str, most: int = MOST
 ) -> list[tuple[Any, Any]]:
-    """For each array of an input: the gradient by central differences and where it is known. Of complex numbers it is
-    the slope along the real parts plus 1j times that along the imaginary parts.
+    """Return, for each array of an input, the gradient by central differences and where it is known. For complex
+    numbers it is the slope along the real parts plus 1j times that along the imaginary parts.
 
     Elements at a kink, where the slopes to both sides differ, are marked as not known.
     """

@@ -40,7 +40,7 @@ class Tolerance:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Tolerance:
-        """From `1e-3` for all floats, or `float16=1e-2` for one type; raises InputError for anything else.
+        """Parse `1e-3` for all floats, or `float16=1e-2` for one type. Raises InputError for anything else.
 
         >>> Tolerance.parse(["1e-3", "float16=0.1"]).of(DType.FLOAT16)
         0.1

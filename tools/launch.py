@@ -183,7 +183,8 @@ class Crew:
         return self._ends_well(grace)
 
     def _ends_well(self, grace: float) -> int:
-        """All workers are done: the others end by themselves if the workers have met them, and are asked to if not."""
+        """End the job after all workers: the other processes end by themselves if the workers have met them, and are
+        asked to otherwise."""
         until, code = monotonic() + min(grace, 3.0), 0
         while self._running and (event := self._next(until)) is not None:
             if isinstance(event, Ended) and event.code:

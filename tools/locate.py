@@ -82,7 +82,7 @@ class Probe:
     gaps: dict[str, Gap | None] = field(default_factory=dict[str, Gap | None])  # None: a side does not give it
 
     def differing(self, names: Sequence[str]) -> list[str]:
-        """Those of these values that differ, in this order."""
+        """Return those of these values that differ, in this order."""
         new = [n for n in names if n not in self.gaps]
         if new:
             self._ask(new)

@@ -18,7 +18,7 @@ HEADS = ("rounding", "asked bytes", "in use bytes", "reserved bytes", "waste %",
 def memory(
     path: str | os.PathLike[str], roundings: Sequence[str] = (), *, limit: int | None = None, keep: int = KEEP
 ) -> Report:
-    """Each rounding's pool at the end of a trace of `mz.memory.record`.
+    """Return a report of each rounding's pool at the end of a trace of `mz.memory.record`.
 
     Bytes asked for, in blocks, and taken from the system, each at its peak; waste is the part of the last that was
     never asked for at once; `made` blocks came from the system, the others lay ready. Raises InputError for a file

@@ -190,7 +190,7 @@ def _down(graph: Graph, around: _Around, domain: str, op: str, opset: int) -> Fo
 
 
 def _unbroadcast(form: Form, scope: Scope) -> Form:
-    """Before opset 7 the last operand could have the last dims of the result, on demand."""
+    """Broadcast the last operand explicitly: before opset 7 it could, on demand, have the last dims of the result."""
     whole, last = (scope.type(n) for n in (form.outputs[0], form.inputs[-1]))
     assert whole is not None
     assert last is not None

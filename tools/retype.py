@@ -99,7 +99,7 @@ def held(leaf: Any, target: str) -> Any:
 
 
 def value_of(target: str) -> Any:
-    """Some value of a type."""
+    """Return an arbitrary value of a type."""
     return held(recast(np.array([1, 1]), BY_NAME[LEAF.findall(target)[0]]), target)
 
 

@@ -35,7 +35,7 @@ class Side(Protocol):
         ...
 
     def run(self, feeds: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-        """These values for these inputs."""
+        """Return the values of these names for these inputs."""
         ...
 
 

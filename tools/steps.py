@@ -64,7 +64,7 @@ class Checked:
 
     @property
     def said(self) -> str:
-        """In a few words."""
+        """Summary in a few words."""
         beside = f", {len(self.left)} cannot be compared ({self.left[0][1]})" if self.left else ""
         return f"{self.right} steps agree with their operators{beside}"
 
@@ -249,7 +249,7 @@ class _Watch:
         return replace(step.node, attrs=made[step.writes()[0]].attrs)
 
     def _constants(self) -> Mapping[str, Array]:
-        """Every constant of the program and its bodies, before kernels pack them."""
+        """Return all constants of the program and its bodies, before kernels pack them."""
         if not self._known:
             self._known = dict(self._bound.graph.initializers)
             for part, _ in self._bound.graph.walk():

@@ -28,13 +28,14 @@ class Problem:
 
 
 def problems_of(error: MezzoError, part: str, code: int) -> Iterator[Problem]:
-    """Every problem that an error tells."""
+    """Yield every problem that an error contains."""
     for one in error.parts or (error,):
         yield Problem(part, one.message, one.where, one.hint, code)
 
 
 def file_problems(error: MezzoError) -> Iterator[Problem]:
-    """Every problem that reading a file met: what is not carried stands against running it, all else against it."""
+    """Yield every problem of reading a file: unsupported features stand against running it, all others against the
+    file."""
     for one in error.parts or (error,):
         part, code = ("run", MISSING) if isinstance(one, UnsupportedModel) else ("file", BAD_FILE)
         yield from problems_of(one, part, code)
@@ -69,7 +70,7 @@ class Verdict:
         return self.parts.get(part, "")
 
     def report(self) -> Report:
-        """All that is known, for people and for programs."""
+        """Return a report of all results, for people and for programs."""
         facts = {"status": self.status, **{p.replace(" ", "_"): self.said(p) for p in self.parts}, **self.facts}
         rows = [(p.part, p.where, p.message, p.hint) for p in self.problems]
         problems = [Table("Problems", ("part", "where", "problem", "what to do"), rows)] if rows else []

@@ -76,7 +76,7 @@ class Exchange:
 
     @property
     def part(self) -> tuple[int, ...]:
-        """Each worker draws random numbers of its own."""
+        """Part of the random key of this worker, so that each worker draws numbers of its own."""
         return (self.rank,) if self.workers > 1 else ()
 
     def join(

@@ -49,7 +49,7 @@ class Share:
         return samples // (size * self.count) + bool(self.last(samples, size, whole=whole))
 
     def rows(self, order: Array, size: int, number: int, *, whole: bool = False) -> Array:
-        """This worker's samples of step `number` of an epoch that takes them in this order."""
+        """Return this worker's samples of step `number` of an epoch in this order."""
         full = len(order) // (size * self.count)
         begin, each = number * size * self.count, size
         if number >= full:

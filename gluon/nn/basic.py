@@ -106,7 +106,7 @@ class Dense(HybridBlock):
 
 
 class Dropout(HybridBlock):
-    """In training, set a share `rate` of the elements to zero and scale up the others. All elements along `axes` are
+    """Set a share `rate` of the elements to zero, and scale up the others, in training. All elements along `axes` are
     dropped together."""
 
     def __init__(self, rate: float = 0.5, axes: tuple[int, ...] = ()) -> None:

@@ -91,7 +91,7 @@ class Group(Waiting):
     # -- keys
 
     def declare(self, name: str, value: Array) -> HostValue:
-        """Every member declares every key; the value of member 0 counts, and the others wait for it alone.
+        """Declare a key; every member does. The value of member 0 counts, and the others wait for that member alone.
 
         Raises ShapeError where this member's shape or element type differs from member 0's.
         """
@@ -219,7 +219,7 @@ class Group(Waiting):
             self._end(operation, None)
 
     def _fetch(self, value: HostValue, operation: ValueOperation, rows: Array) -> None:
-        """Only these rows come from the level above, and go to where they are wanted."""
+        """Fetch only these rows from the level above, into their targets."""
         assert self._above is not None
         outs, operation.outs = operation.outs, ()
         found = np.empty_like(outs[0], order="C", subok=False)
@@ -258,8 +258,8 @@ class Group(Waiting):
         self._execute(self._machine.handle(Ready(self.me, value.number, step)), value, place)
 
     def _lift_alone(self, value: HostValue, operation: ValueOperation) -> None:
-        """Nobody else is here to sum with. A pushpull's one operand goes up from where it lies: it belongs to the store
-        until the pull has ended, which is later."""
+        """Lift a value without a sum, since there is no other member. A pushpull's only operand is sent from its own
+        memory: it belongs to the store until the pull has ended, which is later."""
         assert self._above is not None
         given, *others = operation.values
         if others or not operation.pull or not given.flags.c_contiguous:
@@ -414,7 +414,7 @@ class Group(Waiting):
                 self._announce(said, segment)
 
     def _forget(self, member: int, number: int) -> None:
-        """Nobody holds this segment of another member any more."""
+        """Drop the views of a segment of another member that is no longer in use."""
         self._foreign.pop((member, number), None)
         for value in self._values.values():
             for known in [k for k in value.views if k[:2] == (member, number)]:

@@ -145,7 +145,7 @@ class SharedPlaces:
         return made
 
     def _forget(self) -> None:
-        """Before an address can mean anything else: the kernel may give it again once a segment is unmapped."""
+        """Remove the segments that are gone, before the kernel can reuse their addresses."""
         while self._gone:
             start, number = self._gone.popleft()
             at = bisect_right(self._starts, start) - 1

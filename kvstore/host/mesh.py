@@ -75,7 +75,7 @@ class Mesh:
         return tuple(self._peers)
 
     def share(self, loop: Loop) -> None:
-        """From now on `receive` waits for what else is in this loop too."""
+        """Let `receive` also wait for the sockets of this loop from now on."""
         self._epoll = loop.epoll
         for peer in self._peers.values():
             self._epoll.register(peer.sock, READ | WRITE if peer.out else READ)

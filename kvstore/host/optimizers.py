@@ -13,7 +13,7 @@ from .values import HostValue
 
 
 def take_rule(group: Group, rule: UpdateRule, saved: Saved | None = None) -> None:
-    """From now on rounds step by this rule, from these states on. All members call it between the same rounds."""
+    """Set the update rule and its states for the following rounds. All members call it between the same rounds."""
     with group._lock:
         group._check()
         group._until(lambda: not group._busy(), group._unfinished)

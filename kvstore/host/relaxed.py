@@ -189,7 +189,8 @@ class RelaxedGroup(Group):
 
     @contextmanager
     def _locked(self, value: HostValue, how: int) -> Iterator[None]:
-        """While no other process changes the value. Raises DeadlineError where one does for too long."""
+        """Hold the value, so that no other process changes it. Raises DeadlineError if another one holds it for too
+        long."""
         end, pause = 0.0, SHORTEST
         while True:
             try:
@@ -238,8 +239,8 @@ class RelaxedGroup(Group):
         return {name: segment.array(i * size, (count,), dtype) for i, name in enumerate(names)}
 
     def take_rule(self, rule: UpdateRule, saved: Saved | None) -> None:
-        """From now on pushes step by this rule. All members have called it when it begins, and none goes on before
-        member 0 has made the states."""
+        """Set the update rule of the following pushes. It begins when all members have called it, and none goes on
+        before member 0 has made the states."""
         with self._lock:
             self._check()
             for value in self._values.values() if self.me == 0 else ():
@@ -248,7 +249,7 @@ class RelaxedGroup(Group):
         self.rule = rule
 
     def gather(self, rule: UpdateRule) -> Saved:
-        """All states, while nobody pushes: all members call it."""
+        """Return all states while there are no pushes; all members call it."""
         self.together("save_optimizer_states", None)
         values = list(self._values.values())
         states = {v.name: {n: s.reshape(v.shape).copy() for n, s in v.states.items()} for v in values}

@@ -53,7 +53,7 @@ class Waiting:
         return tuple(m for m in range(self.members) if m != self.me)
 
     def _handle(self, tags: Sequence[Tag]) -> None:
-        """Others have said this."""
+        """Handle the tags received from other members."""
         raise NotImplementedError
 
     def _missing(self, value: HostValue) -> Sequence[int]:
@@ -87,7 +87,8 @@ class Waiting:
     # -- waiting
 
     def drive(self, operation: ValueOperation) -> None:
-        """Until an operation has ended. Raises DeadlineError that names who is missing."""
+        """Receive and handle messages until an operation has ended. Raises DeadlineError that names the missing
+        members."""
         with self._lock:
             patience, end = min(PATIENCE, self.deadline), 0.0
             while not operation.ended:
@@ -102,7 +103,7 @@ class Waiting:
             self._make_calls()
 
     def _until(self, ready: Callable[[], bool], what: Callable[[], tuple[str, Sequence[int]]]) -> None:
-        """Until something holds. Raises DeadlineError that says what, and of whom."""
+        """Wait until a condition holds. Raises DeadlineError that says what is missing, and of which members."""
         end = time.monotonic() + self.deadline
         while not ready():
             self._check()
@@ -219,7 +220,7 @@ class Waiting:
     # -- all together
 
     def barrier(self) -> None:
-        """Until every member has called this as often as this one."""
+        """Wait until every member has called this as often as this one."""
         with self._lock:
             self._check()
             self._barriers[self.me] = count = self._barriers[self.me] + 1
@@ -231,7 +232,7 @@ class Waiting:
         return [m for m, passed in enumerate(self._barriers) if passed < count]
 
     def _all_say(self, name: str, absent: Callable[[], list[int]]) -> None:
-        """Until nobody is absent. Raises PeerError where one of them has left."""
+        """Wait until no member is absent. Raises PeerError if one of them has left."""
 
         def gone() -> list[int]:
             return [m for m in absent() if m in self._left]

@@ -300,7 +300,7 @@ class Client:
         return Fail(error)
 
     def parts(self, name: str) -> dict[int, tuple[int, Shard]]:
-        """By server, its number of a declared key, and which part of it it holds."""
+        """Return, by server, its number of a declared key, and the part of it that the server holds."""
         return {server: (part.number, part.shard) for server, part in self._keys[name].parts.items()}
 
     # ------------------------------------------------------------------------------------------------- operations

@@ -198,7 +198,7 @@ class Host:
         return told + self._complete(at, key)
 
     def _begin(self, at: _HostKey, event: Ready) -> tuple[Instruction, ...]:
-        """This member's operand is ready."""
+        """Begin the round with this member's operand."""
         if event.step != at.step or at.begun:
             raise self._unexpected(at, event)
         at.begun = True
@@ -225,7 +225,7 @@ class Host:
         return self._doubt(at, key) if self._left else ()
 
     def _reduced(self, at: _HostKey, key: int) -> tuple[Instruction, ...]:
-        """Every part of the sum is in its place."""
+        """Return the instructions once every part of the sum is in place."""
         if at.lifter < 0:
             return self._complete(at, key)
         return (Lift(key, at.step),) if at.lifter == self.me else ()

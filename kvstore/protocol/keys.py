@@ -143,7 +143,7 @@ def cut(nbytes: int, parts: int, alignment: int = ALIGNMENT) -> tuple[tuple[int,
 
 
 def place(name: str, dtype: str, shape: tuple[int, ...], servers: int, split: int = SPLIT) -> dict[int, Shard]:
-    """By server, the part of this array that it holds: an even share beyond `split` bytes, else all on one.
+    """Return, by server, the part of this array that it holds: an even share beyond `split` bytes, else all on one.
 
     The server depends on the name alone, so that every rank finds the same one in whatever order keys are declared.
     Raises ShapeError, InputError.

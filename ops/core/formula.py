@@ -27,11 +27,11 @@ class Arrays:
         self.xp = xp
 
     def widened(self, x: Array) -> Array:
-        """In the element type that sums are taken in."""
+        """Cast to the element type that sums are taken in."""
         return widen(x)
 
     def like(self, x: Array, model: Array) -> Array:
-        """In the element type of another."""
+        """Cast to the element type of another array."""
         return self.xp.asarray(narrow(x, model.dtype), order="C")
 
     def pick(self, x: Array, i: int, axis: int = 0) -> Array:

@@ -75,7 +75,7 @@ def length(t: Tensor) -> int | None:
 
 
 def unknown(rank: int | None) -> tuple[Dim, ...] | None:
-    """That many unknown dims."""
+    """Return `rank` unknown dims; None for an unknown rank."""
     return None if rank is None else (None,) * rank
 
 

@@ -15,7 +15,7 @@ from ..types import DType, Tensor
 
 
 def sizes(g: Builder, shape: Value, start: int = 0, end: int | None = None) -> Value:
-    """Some entries of a shape, as a list."""
+    """Return some entries of a shape, as a list."""
     ends = np.iinfo(np.int64).max if end is None else end
     return g.Slice(shape, g.const([start]), g.const([ends]), g.const([0]))
 

@@ -109,7 +109,8 @@ def _one_over(g: Builder, x: Value) -> Value:
 
 
 def _between(g: Builder, values: Value, like: Value) -> Value:
-    """For each pair i, j of values one divided by the difference of j and i, in the element type of other matrices."""
+    """Return, for each pair i, j of values, one over the difference of j and i, in the element type of other
+    matrices."""
     return g.CastLike(_one_over(g, g.Sub(_row(g, values), _column(g, values))), like)
 
 

@@ -45,7 +45,7 @@ def derivative(of: Op) -> Callable[[Callable[..., Expr]], Op]:
 
 
 def flat(*ops: Op) -> None:
-    """These operators have derivatives that are zero wherever they exist: no gradient passes through them."""
+    """Register operators with a derivative of zero wherever it exists: no gradient passes through them."""
 
     def rule(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[None, ...]:
         return (None,) * len(xs)

@@ -99,7 +99,7 @@ def normal(k: Context, seed: float | None, shape: Sequence[int]) -> Array:
 
 
 def normal_from(xp: Any, words: tuple[int, int], begin: int, count: int) -> Array:
-    """So many float64 numbers of a draw from the standard normal distribution, from number `begin` on."""
+    """Return `count` float64 numbers of a draw from the standard normal distribution, from number `begin` on."""
     made = xp.empty(count, np.float64)
     for at in range(begin - begin % 4, begin + count, PIECE):
         size = min(PIECE, begin + count - at)

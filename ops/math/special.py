@@ -32,7 +32,7 @@ _OUTER = (
 
 
 def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """By Horner's rule; the highest power comes first."""
+    """Evaluate a polynomial by Horner's rule; the highest power comes first."""
     first, second, *rest = coefficients
     total = (x if first == 1 else x * first) + second
     for c in rest:

@@ -294,7 +294,7 @@ def label_encoder(
 
 
 def _key(value: Any) -> Any:
-    """All NaN are one key."""
+    """Return the key of a value; all NaN are one key."""
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 

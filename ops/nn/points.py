@@ -156,7 +156,7 @@ def _neighbours(
     outside: Outside,
     edges: Sequence[tuple[float, float]] | None,
 ) -> Iterator[tuple[tuple[int, ...], Array, Array]]:
-    """For each neighbour of a point: its number along each axis, where it stands in a channel, whether it exists."""
+    """Yield each neighbour of a point: its index along each axis, its position in a channel, whether it exists."""
     bounds = edges or [(0.0, float(n - 1)) for n in sizes]
     for taps in product(*(range(len(weights)) for _, weights in axes)):
         index: Any = xp.zeros(axes[0][0].shape, np.int64)

@@ -84,7 +84,8 @@ def max_pool_train(
 
 
 def _first_inside(found: Sequence[Window]) -> Array:
-    """For each window the first place of the kernel that is not in the padding: the answer where all is -inf."""
+    """Return, for each window, the first place of the kernel that is not in the padding: the answer if all elements are
+    -inf."""
     position: Any = np.zeros((), np.int64)
     for w in found:
         outside = np.maximum(w.before - np.arange(w.out) * w.stride, 0)
@@ -131,8 +132,8 @@ def _axes(
     pads: Ints = None,
     strides: Ints = None,
 ) -> list[tuple[Value, Value, int]]:
-    """For each spatial axis: where its windows start (shaped to meet what was pooled), over how many elements of a
-    channel a step along it leads, and the dilation."""
+    """Yield, for each spatial axis, the starts of its windows (shaped as the pooled tensor), the number of elements of
+    a channel in a step along it, and the dilation."""
     n = len(kernel_shape)
     image, out = sizes(g, shape, 2), sizes(g, pooled, 2)
     reach = reaches(g, out, g.const(kernel_shape), n, strides, dilations)

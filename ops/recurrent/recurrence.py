@@ -72,7 +72,7 @@ def recurrence(
 
 
 def stepped(values: Sequence[Any], links: Sequence[Link], run: Callable[[Op, list[Any], Any, int], Any]) -> list[Any]:
-    """All values of one step, where `run(record, operands, attributes, how many results)` does one link."""
+    """Return all values of one step, where `run(record, operands, attributes, number of results)` computes one link."""
     known = list(values)
     for record, operands, some, attrs in records(links):
         found = run(record, [None if i == ABSENT else known[i] for i in operands], attrs, some)

@@ -19,7 +19,7 @@ FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOA
 
 
 def _to_text(x: Array) -> Array:
-    """Each number as the shortest text that reads back as itself."""
+    """Return each number as the shortest text that reads back as itself."""
     return np.array([str(v) for v in x.ravel()], object).reshape(x.shape)
 
 

@@ -168,7 +168,7 @@ def center_crop_pad(k: Context, input_data: Array, shape: Array, *, axes: Sequen
 
 
 def _targets(shape: Sequence[int], axes: Sequence[int] | None, rank: int) -> list[tuple[int, int]]:
-    """Each axis that changes, with its new size."""
+    """Return each axis that changes, with its new size."""
     at = tuple(range(rank)) if axes is None else axes_of(axes, rank)
     if len(shape) != len(at) or min(shape, default=0) < 0:
         raise ShapeError(f"the shape {list(shape)} does not fit {len(at)} axes")

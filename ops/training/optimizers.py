@@ -20,7 +20,7 @@ Update = Callable[..., tuple[Array, ...]]
 
 
 def _groups(inputs: tuple[Any, ...], kinds: int) -> list[tuple[Any, ...]]:
-    """For each tensor: it, its gradient, its states."""
+    """Return each tensor with its gradient and its states."""
     count, rest = divmod(len(inputs), kinds)
     if rest or not count:
         raise ShapeError(f"{len(inputs)} tensors are not {kinds} for each one that is optimized")

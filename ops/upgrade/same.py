@@ -176,7 +176,7 @@ TreeEnsembleRegressor 3 5
 
 
 def parse(table: str) -> dict[str, dict[int, bool]]:
-    """By operator: the opsets, each with whether axes may count from the back from there on.
+    """Return, by operator, its opsets, each with whether negative axes are allowed from it on.
 
     >>> parse("Concat [11] 13")
     {'Concat': {11: True, 13: False}}

@@ -73,7 +73,7 @@ class Guard:
             self._watches[var] = _watch(var._value)
 
     def pushed(self, work: Workload) -> None:
-        """Nothing is touched yet."""
+        """Handle a push: nothing is touched yet."""
 
     def begins(self, work: Workload) -> None:
         """Close what it did not declare."""

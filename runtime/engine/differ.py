@@ -53,7 +53,7 @@ class WorkloadRecorder:
         self.done: dict[tuple[int, ...], WorkloadDone] = {}
 
     def pushed(self, work: Workload) -> None:
-        """Its place; and another order among what is ready."""
+        """Record the place of a workload, and shuffle the ready ones."""
         parent = current()
         with self._lock:
             over = self._places.get(parent, ()) if parent is not None else ()

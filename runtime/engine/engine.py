@@ -134,7 +134,7 @@ class Engine(Scheduler):
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     def wait(self, var: Variable, deadline: float | None = None) -> None:
-        """Until every workload pushed so far that writes the variable has ended; raises the error that it has.
+        """Wait until every workload pushed so far that writes the variable has ended. Raises its error.
 
         Raises DeadlineError after so many seconds. What is ready and waited for runs in this thread, unless there is a
         deadline.
@@ -147,7 +147,8 @@ class Engine(Scheduler):
             var._failure.throw()
 
     def wait_all(self, deadline: float | None = None) -> None:
-        """Until nothing is under way; raises the first error that no `wait` has raised yet, and forgets the others."""
+        """Wait until no workload is in flight. Raises the first error that no `wait` has raised yet, and drops the
+        others."""
         self._check()
         self._check_outside()
         until = None if deadline is None else monotonic() + deadline

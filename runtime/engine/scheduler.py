@@ -284,7 +284,7 @@ class Scheduler:
             work._failure.throw()
 
     def _until(self, target: Workload, deadline: float | None) -> None:
-        """Until a workload has ended; what it waits for and is ready runs here, unless there is a deadline."""
+        """Wait until a workload has ended; its dependencies that are ready run here, unless there is a deadline."""
         until = None if deadline is None else monotonic() + deadline
         inside = here.work
         path = [target]  # each waits for the next

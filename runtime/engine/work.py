@@ -214,7 +214,7 @@ class Workload:
         return failure.error
 
     def wait(self, deadline: float | None = None) -> None:
-        """Until it has ended; raises its error, or DeadlineError after so many seconds."""
+        """Wait until the workload has ended. Raises its error, or DeadlineError after `deadline` seconds."""
         self._engine._check()
         if self._state != ENDED:
             self._engine._until(self, deadline)
@@ -244,7 +244,8 @@ class WorkloadWatcher(Protocol):
         """Under the engine's lock, in the order of pushes, in the thread that pushes."""
 
     def begins(self, work: Workload) -> None:
-        """In the thread that runs it; not called for a workload that is cancelled."""
+        """Handle a begin, in the thread that runs the workload; not called for a cancelled one."""
 
     def ends(self, work: Workload, error: BaseException | None) -> None:
-        """In the thread that ends it, before any that depends on it begins; a MezzoError becomes the workload's."""
+        """Handle an end, in the thread that ends the workload, before any dependent one begins; a raised MezzoError
+        becomes the workload's."""

@@ -53,7 +53,7 @@ class Stored:
 
     @property
     def extent(self) -> int:
-        """Its bytes with the padding after it."""
+        """Size in bytes, with the padding after it."""
         return aligned(self.nbytes)
 
 

@@ -81,7 +81,8 @@ def _confirm(
 
 
 def _check_names(program: Program, weights: Mapping[str, Array], outer: Mapping[str, Type]) -> None:
-    """Every value has a slot and a type, and the types of ports, weights and captures are the values' own."""
+    """Check that every value has a slot and a type, and that the types of ports, weights and captures are the values'
+    own."""
     by_value, types = program.plan.by_value, program.types
     touched = {n for s in program.steps for n in (*s.reads(), *s.writes())}
     touched.update(p.name for p in program.inputs)

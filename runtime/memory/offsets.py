@@ -58,7 +58,7 @@ class _Gaps:
         return offset
 
     def give(self, offset: int, size: int) -> None:
-        """These bytes are free again."""
+        """Free these bytes."""
         after = self._size_at.get(offset + size)
         if after is not None:
             self._remove(offset + size, after)
@@ -133,7 +133,7 @@ def _busiest(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:
 
 
 def _meetings(buffers: Sequence[Buffer], time: Timeline) -> list[list[int]]:
-    """For each buffer the others that live at the same time."""
+    """Return, for each buffer, the others that are alive at the same time."""
     found: list[list[int]] = [[] for _ in buffers]
     if isinstance(time, Sequential):
         spans = [(b.first, b.last) for b in buffers]
@@ -155,7 +155,8 @@ def _meetings(buffers: Sequence[Buffer], time: Timeline) -> list[list[int]]:
 
 
 def _orders(buffers: Sequence[Buffer], sizes: list[int], meets: list[list[int]]) -> Iterator[list[int]]:
-    """By size, by size x duration, by what each meets, by time; then shuffled a little, always in the same way."""
+    """Yield orders of the buffers: by size, by size x duration, by the number of meetings, by time; then random
+    variations, the same each time."""
     spans = [b.last - b.first + 1 for b in buffers]
 
     @cache

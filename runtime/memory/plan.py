@@ -100,7 +100,7 @@ class MemoryPlan:
         return self
 
     def _meetings(self) -> Iterator[tuple[Slot, Slot]]:
-        """Every two slots that may be alive together; raises PlanError for a slot outside of the arena."""
+        """Yield every two slots that may be alive together. Raises PlanError for a slot outside of the arena."""
         alive: list[Slot] = []
         for slot in sorted(self.arena(), key=lambda s: s.life.first):
             if slot.offset < 0 or slot.end > self.size:

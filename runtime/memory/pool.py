@@ -74,7 +74,7 @@ class Turn:
         self._settle()
 
     def back(self, lent: Lent) -> None:
-        """Nobody sees this array any more."""
+        """Return an array that is no longer in use."""
         self._back.append(lent)
         self._settle()
 

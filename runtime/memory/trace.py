@@ -48,7 +48,7 @@ class PoolRecorder:
         self._note(Event(self._now(), number, nbytes, owner))
 
     def gave(self, number: int) -> None:
-        """It has come back."""
+        """Record that an array has come back."""
         self._note(Event(self._now(), number))
 
     def _note(self, event: Event) -> None:

@@ -205,7 +205,7 @@ class Optimizer:
         return found
 
     def rules(self) -> Rules:
-        """All that a step needs besides the rate."""
+        """Return everything that a step needs besides the rate."""
         decays = dict.fromkeys(
             [self.weight_decay, *(g.weight_decay for g in self.groups if g.weight_decay is not None)]
         )

@@ -184,7 +184,7 @@ def _part(g: Builder, t: Value, begin: float, end: float) -> Value:
 
 
 def _cosine(g: Builder, part: Value, first: float, last: float) -> Value:
-    """From `first` to `last` along half a cosine."""
+    """Return the point at `part` on half a cosine from `first` to `last`."""
     bent = g.Add(g.Cos(g.Mul(part, _number(g, math.pi))), _number(g, 1))
     return g.Add(_number(g, last), g.Mul(_number(g, (first - last) / 2), bent))
 

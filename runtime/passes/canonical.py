@@ -227,7 +227,8 @@ def _padded_window(m: Match) -> Replacement:
 
 
 def _seen_taps(m: Match) -> list[tuple[int, int, int, int]] | None:
-    """For each spatial axis the first tap that sees a pixel, the one after the last, and the padding that is left."""
+    """Return, for each spatial axis, the first tap that sees a pixel, the one after the last, and the remaining
+    padding."""
     x, w, a = m.tensor(m.input(0)), m.tensor(m.input(1)), m.attr
     if x is None or w is None or not x.static or not w.static or a("auto_pad") != "NOTSET":
         return None

@@ -87,7 +87,7 @@ def _only_wanted_iterations(node: Node, outputs: tuple[str, ...]) -> Node:
 
 
 def _needed(graph: Graph, values: Iterable[str]) -> set[str]:
-    """All values that these values of a graph are made of."""
+    """Return all values that these values of a graph depend on."""
     needed = set(values)
     for node in reversed(graph.nodes):
         if not needed.isdisjoint(node.outputs):

@@ -117,7 +117,7 @@ class _Strips:
 
 
 def _inside(size: int, count: int, start: int, step: int) -> tuple[int, int, int, int]:
-    """Of `count` positions from `start` on, those within `size`: their range there, and which of them they are."""
+    """Return the range, within `size`, of `count` positions from `start` on, and their indices."""
     first = max(0, -(start // step)) if start < 0 else 0
     last = min(count, max(first, (size - 1 - start) // step + 1))
     return start + first * step, start + (last - 1) * step + 1 if last > first else start + first * step, first, last

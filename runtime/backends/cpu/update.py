@@ -181,7 +181,7 @@ class Blocks:
         return values
 
     def each_block(self, values: list[Any]) -> None:
-        """All blocks, from what `numbers` tells."""
+        """Run all blocks on the values that `numbers` returns."""
         code, each, outs = self.code, self.each, self.outs
         size = outs[0].size
         blocked = [i for i in range(len(self.xs)) if not code.scalar[i]]

@@ -70,7 +70,7 @@ class _Channels:
 
     @property
     def elements(self) -> int:
-        """Of a channel."""
+        """Number of elements of a channel."""
         return math.prod(self.sizes) // self.sizes[1]
 
     @property

@@ -69,7 +69,7 @@ def _windows(ask: KernelRequest, x: Tensor, w: Tensor) -> tuple[Window, ...]:
 
 
 def _single(ask: KernelRequest, x: Tensor, w: Tensor, y: Tensor, layout: str) -> Launch:
-    """Each channel has its own kernel."""
+    """Return the launch of a depthwise convolution."""
     e, around = _e(x), _windows(ask, x, w)
     parameters = [reads(e, "x", In(0)), reads(_e(w), "w", In(1))]
     tap = " + ".join(f"k{d} * {s}" for d, s in enumerate(strides_of(w.sizes[2:]), 2)) or "0"
@@ -159,7 +159,8 @@ def _read_at(
 
 
 def _transposed(ask: KernelRequest, x: Tensor, w: Tensor, y: Tensor) -> GemmProduct | Declined:
-    """Each place of the result gathers from the places of the image whose windows see it."""
+    """Return the product of a transposed convolution: each place of the result gathers from the places whose windows
+    see it."""
     attr = {**ask.node.record.attrs, **ask.node.attrs}
     around = known(
         transposed_windows(

@@ -49,7 +49,7 @@ class StridedCopy:
 
     @classmethod
     def between(cls, target: int, out: Shadow, to: Shadow, source: int, x: Shadow, of: Shadow) -> StridedCopy:
-        """From the view `of` of input `source` to the view `to` of output `target`."""
+        """Return the copy from the view `of` of input `source` to the view `to` of output `target`."""
         n = x.itemsize
         axes = [(s, a // n, b // n) for s, a, b in zip(to.shape, to.strides, of.strides, strict=True) if s != 1]
         found: list[tuple[int, int, int]] = []

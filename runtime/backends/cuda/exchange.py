@@ -145,7 +145,7 @@ class Transfer:
         return self._mirrors[key]
 
     def _copy(self, mirror: Array, there: Any, *, down: bool) -> None:
-        """Between a mirror and the device, behind all that was asked of the steps' stream before."""
+        """Copy between a mirror and the device, after all earlier work on the steps' stream."""
         self._ready.record(self._stream)
         self._copies.wait_event(self._ready)
         runtime, ends = self._cuda.runtime, (there.data.ptr, mirror.ctypes.data)

@@ -56,7 +56,7 @@ def _windows(ask: KernelRequest, sizes: Sequence[int], kernel: Sequence[int]) ->
 
 
 def _col2im(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
-    """Each element of the image looks for the blocks that have it."""
+    """Return the launch of Col2Im: each element of the image gathers from the blocks that have it."""
     block, e = constant(ask, 2), found[0]
     if block is None:
         return Declined("block_shape is no small constant")
@@ -77,7 +77,8 @@ def _col2im(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> W
 
 
 def _unpool(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
-    """Each place notes the last element that goes there, so that the order in which they come does not count."""
+    """Return the launches of MaxUnpool: each place records the last element that is written to it, so that the order of
+    threads has no effect."""
     attrs, e, places = ask.node.attrs, found[0], found[1]
     sizes = unpooled(x.sizes[2:], attrs["kernel_shape"], attrs.get("pads"), attrs.get("strides"))
     whole = (*x.sizes[:2], *(s or 0 for s in sizes))

@@ -24,14 +24,15 @@ def check_operand(array: Any, nbytes: int, alignment: int, place: tuple[str, int
 
 
 def pinned(nbytes: int) -> Array:
-    """So many bytes of host memory that a GPU copies from and to by itself."""
+    """Return pinned host memory of `nbytes`, which a GPU copies from and to by itself."""
     if not nbytes:
         return np.empty(0, np.uint8)
     return np.frombuffer(cupy().cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
 
 def allocated(nbytes: int, index: int) -> Any:
-    """So many uninitialised bytes in one piece, as an array of CuPy. Raises DeviceFull where there is no room."""
+    """Return `nbytes` of uninitialised, contiguous memory, as an array of CuPy. Raises DeviceFull if there is not
+    enough."""
     cp = cupy()
     with cp.cuda.Device(index):
         try:

@@ -76,7 +76,7 @@ class CudaMovement(Generated):
         return Written(made, aliases=aliases, layouts=tuple(layouts) if any(layouts) else ())
 
     def _pairs(self, ask: KernelRequest, laid: list[Any]) -> list[Any] | Declined:
-        """Each copy as ((output, its shadow, the view), (input, its shadow, the view))."""
+        """Return each copy as ((output, its shadow, the view), (input, its shadow, the view))."""
         node, count = ask.node, len(ask.inputs)
         x, y = laid[0], laid[count]
         xs, ys = [shadow(t) if isinstance(t, Tensor) else None for t in laid[:count]], [shadow(t) for t in laid[count:]]
@@ -112,7 +112,7 @@ def _order(node: Node, x: Tensor) -> tuple[int, ...]:
 
 
 def _layouts(ask: KernelRequest, x: Tensor, y: Tensor) -> list[str]:
-    """In which layouts the inputs are taken, and the outputs given."""
+    """Return the layouts of the inputs and of the outputs."""
     node, others = ask.node, [""] * (len(ask.inputs) - 1)
     if node.op == "Reorder":
         return [x.layout, node.attrs.get("layout", "")]

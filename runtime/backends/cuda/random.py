@@ -164,7 +164,7 @@ def _bernoulli(ask: KernelRequest, y: Tensor) -> Written | Declined:
 
 
 def _dropout(ask: KernelRequest, y: Tensor) -> Written | Declined:
-    """In training, what is kept, and larger. Whether it trains may be told when it runs."""
+    """Return the launch of Dropout in training: kept elements are scaled up. The mode may be an input at run time."""
     if not given(ask, 2) or constant(ask, 2) == [0]:
         return Declined("it does not train")  # and draws nothing: see made.py
     e, node = _element(y), ask.node

@@ -116,14 +116,14 @@ class _Text:
         return Written(tuple(listed), offset)
 
     def _carried(self) -> Iterator[Launch]:
-        """Of no steps: the states as they were."""
+        """Yield the launches for no steps: the states are copied."""
         for i in filter(self.wanted.__getitem__, range(self.steps.states)):
             count = self.steps.batch * self.steps.width(i)
             parameters = [reads(self.e, "x", In(i)), writes(self.e, "y", Out(i))]
             yield each("carried", parameters, (count,), "y[i] = x[i];")
 
     def _parameters(self, places: Sequence[int]) -> Iterator[tuple[str, str, Operand]]:
-        """All that is read and written: what the kernel writes itself may be read through no other cache."""
+        """Yield all parameters; memory that the kernel writes itself may not be read through another cache."""
         steps = self.steps
         for i, known in enumerate(steps.ask.inputs):
             assert isinstance(known, Tensor)
@@ -211,7 +211,7 @@ class _Text:
         return [*found, *(["__syncthreads();"] if self.through else [])]
 
     def _products(self, phase: Phase) -> list[str]:
-        """Each thread's part of the products into shared memory."""
+        """Return the statements for each thread's part of the products, into shared memory."""
         kind, n = self.e.wide, self.together
         found = [f"{kind} sums[{len(phase.dots)}][{n}] = {{}};", f"if (j < {self.steps.units}) {{"]
         for left in dict.fromkeys(d.left for d in phase.dots):

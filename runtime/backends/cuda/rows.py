@@ -151,7 +151,7 @@ class Rows:
         return self.kept <= REGISTERS
 
     def unrolled(self, *body: str) -> list[str]:
-        """As `loop`, with the number of the thread's element in `k`, known to the compiler."""
+        """Return the loop as `loop` does, with the number of the thread's element in `k`, known to the compiler."""
         inner = self._inner(body)
         whole = self.size % self.team == 0
         test = "" if whole else f"if (j < {self.size}) "

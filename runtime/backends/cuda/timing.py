@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def fastest(candidates: Iterable[T], clock: Callable[[T], float], most: int = TIMED) -> tuple[T, float] | None:
-    """Of the first candidates, the one for which `clock` tells the least, and what it told; None where there are none.
+    """Return the fastest of the first candidates by `clock`, with its time; None if there are none.
 
     >>> fastest(range(9), lambda n: 9.0 - n, most=3)
     (2, 7.0)

@@ -167,7 +167,7 @@ def _in_parts(e: Element, largest: bool, rows: int, n: int, k: int, inner: int) 
 
 
 def _counted(e: Element, largest: bool, x: Tensor, axis: int, k: int) -> Launch:
-    """Each element counts those that come before it: their number is its place."""
+    """Return the launch of TopK by counting: the position of an element is the number of those that come before it."""
     n, inner = x.sizes[axis], math.prod(x.sizes[axis + 1 :])
     body = f"""
 const {e.wide} v = {e.read("x[i]")};

@@ -31,7 +31,7 @@ class Maker:
             self._queue.put(descriptor)
 
     def end(self) -> None:
-        """Nothing more is wanted; what is, goes on to be made."""
+        """End the thread once the requested primitives are created."""
         self._queue.put(None)
 
     def join(self) -> None:
@@ -71,7 +71,7 @@ def made_ahead() -> Iterator[None]:
 
 
 def wanted(found: Iterable[Descriptor]) -> None:
-    """These were chosen."""
+    """Request the creation of the selected primitives."""
     if _maker is not None:
         _maker.want(found)
 

@@ -102,7 +102,7 @@ class Split(OneDnn):
         return Choice(self.name, aliases=aliases, layouts=layouts, implementation="copies")
 
     def plans(self, ask: KernelRequest) -> Iterator[tuple[Draft, ...]]:
-        """Every part in the layout of the whole."""
+        """Yield the reorders of the parts, all in the layout of the whole."""
         x = ask.inputs[0]
         if not isinstance(x, Tensor) or not x.layout or "=" in x.layout:
             raise Refused("a row-major tensor is split into views, or by copies")

@@ -27,7 +27,7 @@ class Eltwise(OneDnn):
     inplace = True
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the input, else row-major."""
+        """Yield drafts in the layout of the input, then row-major."""
         link, y = links[0], result(ask)
         found = applied(ask, link)
         if found is None:
@@ -52,7 +52,7 @@ class Binary(OneDnn):
     inplace = True
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the larger operand, else row-major."""
+        """Yield drafts in the layout of the larger operand, then row-major."""
         link, y = links[0], result(ask)
         if len(link.operands) != 2:
             raise Refused(f"{len(link.operands)} operands")

@@ -47,7 +47,7 @@ class EltwiseGrad(Overwriting):
     ops = frozenset(ELTWISE_GRADS)
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the forward value, else of the gradient, else row-major."""
+        """Yield drafts in the layout of the forward value, then of the gradient, then row-major."""
         link, dx = alone(links), result(ask)
         dy, x = floats(ask, link.operands[:2])
         if not x.sizes or dy.sizes != x.sizes or dy.dtype is not x.dtype:
@@ -74,7 +74,7 @@ class SoftmaxGrad(Overwriting):
     ops = frozenset({"SoftmaxGrad", "LogSoftmaxGrad"})
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the result, else row-major."""
+        """Yield drafts in the layout of the result, then row-major."""
         link, dx = alone(links), result(ask)
         dy, y = floats(ask, link.operands[:2])
         axis = link.attr("axis") % len(y.sizes)

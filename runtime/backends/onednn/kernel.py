@@ -298,8 +298,8 @@ _SEEN: dict[tuple[tuple[int, ...], DType], tuple[tuple[Handle, str | None], ...]
 
 
 def _seen(descriptor: int, memory: Memory) -> str | None:
-    """As `_named`, for constants, whose sizes come again for images of other sizes: to compare two descriptors costs a
-    call, to read one a dozen."""
+    """Return the layout as `_named` does, for constants, whose sizes recur for images of other sizes: comparing two
+    descriptors takes one call, reading one a dozen."""
     kind = (memory.dims, memory.dtype)
     seen = _SEEN.get(kind, ())
     for other, layout in seen:

@@ -29,7 +29,8 @@ class MatMul(OneDnn):
     remembers = True
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """As one product of two matrices where the second operand is one; as it stands otherwise."""
+        """Yield the draft of a single product of two matrices if the second operand is one, else the batched
+        product."""
         link = links[0]
         a, b = floats(ask, link.operands)
         y = result(ask)
@@ -89,7 +90,7 @@ def transposed(memory: Memory) -> Memory:
 
 
 def _flat(ask: KernelRequest, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor) -> Draft:
-    """All leading axes as one; a bias that follows goes into the product itself."""
+    """Return the draft with all leading axes merged; a bias that follows becomes part of the product."""
     left = Memory((math.prod(a.sizes[:-1]), a.sizes[-1]), a.dtype)
     right = constant(ask, WEIGHTS, links[0].operands[1], Memory(b.sizes, b.dtype))
     return product(ask, links, Operand(SRC, ("in", links[0].operands[0]), left), right, y)

@@ -66,7 +66,7 @@ class Units:
         return Choice(self.name, aliases=(Alias(0, 0, "view"),), layouts=(x.layout, *others, layout))
 
     def prepare(self, work: KernelArgs) -> Call:
-        """Nothing to do where the plan has both in one place."""
+        """Return a call that does nothing if the plan has both in one place."""
         return _as_they_lie(work)
 
     def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
@@ -125,7 +125,7 @@ class Transpose:
         return Choice(self.name, aliases=(Alias(0, 0, "view"),), layouts=layouts if any(layouts) else ())
 
     def prepare(self, work: KernelArgs) -> Call:
-        """Nothing to do where the plan has both in one place."""
+        """Return a call that does nothing if the plan has both in one place."""
         return _as_they_lie(work)
 
     def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:

@@ -47,7 +47,7 @@ class Softmax(Rowwise):
     remembers = True
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the input, else row-major, else with the elements of the axis side by side."""
+        """Yield drafts in the layout of the input, then row-major, then with the elements of the axis contiguous."""
         link, y = links[0], result(ask)
         keeping(ask, link)
         (x,) = floats(ask, link.operands)
@@ -77,7 +77,7 @@ class LayerNorm(Rowwise):
     remembers = True
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """As a matrix, whose rows are normalised."""
+        """Yield the draft of a matrix whose rows are normalised."""
         link, y = links[0], result(ask)
         (x,) = floats(ask, link.operands[:1])
         axis = link.attr("axis") % len(x.sizes)
@@ -145,8 +145,9 @@ class LocalNorm(OneDnn):
     ops = frozenset({"LRN"})
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the input first. Not row-major: there oneDNN adds to one sum, and takes away from it, while
-        its window moves, so that all channels behind a large number lose digits, and behind an infinity are NaN."""
+        """Yield drafts in the layout of the input first, but not row-major: there oneDNN adds to and subtracts from one
+        running sum while its window moves, so that all channels after a large number lose digits, and after an infinity
+        are NaN."""
         link, y = links[0], result(ask)
         (x,) = floats(ask, link.operands)
         if x.elements == x.sizes[0] * x.sizes[1]:

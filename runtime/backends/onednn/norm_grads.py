@@ -46,7 +46,7 @@ class BatchNormTrain(Training):
     ops = frozenset({"BatchNormalizationTrain"})
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the input first."""
+        """Yield drafts in the layout of the input first."""
         link = alone(links)
         (x,) = floats(ask, link.operands[:1])
         _float32(ask, 1, 2, 3, 4)
@@ -98,7 +98,7 @@ class BatchNormGrad(Overwriting):
     ops = frozenset({"BatchNormalizationGrad"})
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the forward input first."""
+        """Yield drafts in the layout of the forward input first."""
         link = alone(links)
         dy, x = floats(ask, link.operands[:2])
         _float32(ask, 2, 3, 4)
@@ -131,7 +131,8 @@ class LayerNormTrain(OneDnn):
     remembers = True
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """As a matrix, whose rows are normalised; the variance is written where its inverse root shall be."""
+        """Yield the draft of a matrix whose rows are normalised; the variance is written to the memory of its inverse
+        root."""
         link = alone(links)
         (x,) = floats(ask, link.operands[:1])
         if len(ask.node.outputs) != 3 or not all(ask.node.outputs) or link.attr("stash_type") != 1:
@@ -176,7 +177,7 @@ class LayerNormGrad(Overwriting):
     ops = frozenset({"LayerNormalizationGrad"})
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """As a matrix, whose rows are normalised."""
+        """Yield the draft of a matrix whose rows are normalised."""
         link = alone(links)
         dy, x = floats(ask, link.operands[:2])
         _float32(ask, 2, 3, 4)

@@ -27,7 +27,7 @@ class Sum(OneDnn):
     slow = ("ref",)  # `simple:any` adds the operands piece by piece
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the first operand, else row-major."""
+        """Yield drafts in the layout of the first operand, then row-major."""
         link, y = links[0], result(ask)
         found = floats(ask, link.operands)
         if len(links) > 1 or len(found) < 2 or any(t.sizes != y.sizes for t in found):
@@ -50,7 +50,7 @@ class PRelu(OneDnn):
     inplace = True
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the input first."""
+        """Yield drafts in the layout of the input first."""
         link, y = links[0], result(ask)
         keeping(ask, link)
         x, slope = floats(ask, link.operands)

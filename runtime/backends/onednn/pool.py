@@ -32,7 +32,7 @@ class OneDnnPool(OneDnn):
     slow = (*REFERENCE, "simple_nchw")  # one element at a time
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the input first, then channels-last."""
+        """Yield drafts in the layout of the input first, then channels-last."""
         link = links[0]
         keeping(ask, link)
         (x,) = floats(ask, link.operands[:1])

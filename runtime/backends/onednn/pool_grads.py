@@ -33,7 +33,7 @@ class MaxPoolTrain(TrainingPool):
     ops = frozenset({"MaxPoolTrain"})
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the input first, then channels-last."""
+        """Yield drafts in the layout of the input first, then channels-last."""
         link = alone(links)
         (x,) = floats(ask, link.operands[:1])
         if len(ask.outputs) != 2:
@@ -63,7 +63,7 @@ class MaxPoolGrad(TrainingPool):
     ops = frozenset({"MaxPoolGrad"})
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the positions first, then channels-last."""
+        """Yield drafts in the layout of the positions first, then channels-last."""
         link, dx, at = alone(links), result(ask), ask.inputs[1]
         (dy,) = floats(ask, link.operands[:1])
         assert isinstance(at, Tensor)
@@ -80,7 +80,7 @@ class AveragePoolGrad(TrainingPool):
     ops = frozenset({"AveragePoolGrad"})
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the gradient first, then channels-last."""
+        """Yield drafts in the layout of the gradient first, then channels-last."""
         link, dx = alone(links), result(ask)
         (dy,) = floats(ask, link.operands[:1])
         for layout in dict.fromkeys((dy.layout, channels_last(len(dx.sizes)))):

@@ -177,7 +177,7 @@ def describe(draft: Draft, count: int) -> Descriptor:
 
 
 def described(draft: Draft, count: int) -> Descriptor:
-    """As `describe`, whatever oneDNN answers."""
+    """Return the descriptor as `describe` does, whatever oneDNN answers."""
     short = not worth_sharing(draft)
     count = 1 if short else count
     with threads(count):

@@ -68,7 +68,7 @@ class Quantize(Quantised):
     ops = frozenset({"QuantizeLinear"})
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the input, else row-major."""
+        """Yield drafts in the layout of the input, then row-major."""
         link = _alone(links)
         (x,) = tensors(ask, link.operands[:1], (DType.FLOAT,))
         y = output(ask, BYTES)
@@ -121,7 +121,7 @@ class Arithmetic(Quantised):
     ops = frozenset({"QLinearAdd", "QLinearMul"})
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the larger operand, else row-major."""
+        """Yield drafts in the layout of the larger operand, then row-major."""
         link, y = _alone(links), output(ask, BYTES)
         sides = [link.operands[:3], link.operands[3:6]]
         types = tensors(ask, [s[0] for s in sides], BYTES)
@@ -165,7 +165,7 @@ class Sigmoid(Quantised):
     ops = frozenset({"QLinearSigmoid"})
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the input, else row-major."""
+        """Yield drafts in the layout of the input, then row-major."""
         link, y = _alone(links), output(ask, BYTES)
         (x,) = tensors(ask, link.operands[:1], BYTES)
         if not x.sizes:

@@ -49,7 +49,7 @@ class OneDnnReduce(OneDnn):
     remembers = True
 
     def plans(self, ask: KernelRequest) -> Iterator[tuple[Draft, ...]]:
-        """In the layout of the input, else row-major."""
+        """Yield plans in the layout of the input, then row-major."""
         links = chain(ask.node)
         (x,) = floats(ask, links[0].operands[:1])
         axes = _axes(ask, links[0], x)
@@ -82,7 +82,7 @@ def _axes(ask: KernelRequest, link: Link, x: Tensor) -> frozenset[int]:
 
 
 def _single(ask: KernelRequest, links: tuple[Link, ...], x: Tensor) -> Draft:
-    """Of one element: that itself, but for what is done before and after."""
+    """Return the draft for a single element: the element itself, with the functions before and after the reduction."""
     before, _, after = REDUCTIONS[links[0].op]
     y, sizes = result(ask), (1, x.elements or 1)
     post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], flat(y.sizes, 0))

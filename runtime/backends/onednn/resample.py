@@ -34,7 +34,7 @@ class Resize(OneDnn):
     remembers = True
 
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
-        """In the layout of the input first, then channels-last."""
+        """Yield drafts in the layout of the input first, then channels-last."""
         link, y = links[0], result(ask)
         (x,) = floats(ask, link.operands[:1])
         if not 3 <= len(x.sizes) <= 5 or x.sizes[:2] != y.sizes[:2]:

@@ -81,7 +81,7 @@ class Spread:
         return replace(self, sizes=self.sizes[::-1], strides=self.strides[::-1])
 
     def matrix(self) -> Matrix:
-        """As an operand. Refused where neither rows nor columns lie side by side."""
+        """Return the operand. Raises LtRefused if neither rows nor columns are contiguous."""
         (rows, columns), (down, right) = self.sizes, self.strides
         if (right == 1 or columns == 1) and (down >= columns or rows == 1):
             leading = down if rows > 1 else max(columns, 1)

@@ -94,7 +94,7 @@ _HANDLES = _CudnnHandles()
 
 
 def handle(device: str) -> Any:
-    """This thread's handle for a device, set to CuPy's current stream."""
+    """Return this thread's handle for a device, set to CuPy's current stream."""
     module, index = library().module, index_of(device)
     found = _HANDLES.made.get(index)
     if found is None:

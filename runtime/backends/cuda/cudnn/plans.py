@@ -75,7 +75,7 @@ class Plans:
             self._found.clear()
 
     def _kept(self, draft: GraphDraft, target: TargetSpec) -> CudnnPlan | GraphRefused:
-        """From the disk, or the first that the heuristics name."""
+        """Return the plan from the disk, or the first that the heuristics suggest."""
         held = read(KIND, key(draft, target))
         if held is not None:
             return _unpacked(held)

@@ -144,7 +144,7 @@ class Backward(Run):
         return bind(describe(draft, 1), arrays, None)
 
     def arriving(self, span: TimeSpan, calls: list[Do]) -> list[list[Do]]:
-        """For each step of a span, what adds to dh the gradient that arrives at the output."""
+        """Return, for each step of a span, the calls that add the gradient of the output to dh."""
         dY, dh = self.arrays["dY"], self.space["dh"]
         if dY is None:
             return [[] for _ in range(span.count)]

@@ -23,7 +23,8 @@ class Forward(Run):
 
     @classmethod
     def plan(cls, layer: Layer, drafts: Mapping[str, Draft]) -> RecurrentPlan:
-        """As for every run. What is kept is written as the steps run, so that all of it must be wanted."""
+        """Return the plan of a run. Kept results are written while the steps run, so that all of them must be
+        requested."""
         if not {"Y", *cls.widths} <= layer.wanted:
             raise Refused("what is kept is not wanted")
         return super().plan(layer, drafts)

@@ -113,7 +113,7 @@ class Run(ABC):
 
     @abstractmethod
     def way(self, d: int) -> Sequence[Do]:
-        """All calls of a direction, in their order."""
+        """Return all calls of a direction, in order."""
 
     @classmethod
     def plan(cls, layer: Layer, drafts: Mapping[str, Draft]) -> RecurrentPlan:
