@@ -28,7 +28,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..nd.array import Array
-from ..nd.running import line_of, site
+from ..nd.sites import line_of, site
 from ..runtime.engine import Variable
 from ..runtime.engine.work import OURS
 from .block import OWN, Block

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..nd import running
-from ..nd.array import Array, kind_of_value
+from ..nd.array import Array
 from ..nd.autograd.back import placed
 from ..nd.autograd.tape import Fragment, plain
 from ..nd.indexing import as_operators
@@ -23,8 +23,9 @@ from ..nd.place import Place
 from ..nd.prepared import Call, Prepared
 from ..nd.random import Generator, generator
 from ..nd.recording import RECORDING
-from ..nd.running import adopt, apply, line_of, memory, site
-from ..nd.specs import Constant, TensorSpec, known
+from ..nd.running import adopt, apply, memory
+from ..nd.sites import line_of, site
+from ..nd.specs import Constant, TensorSpec, kind_of_value, known
 from ..ops.types import Type, differentiable
 from ..runtime.engine import Variable
 from ..runtime.ir.graph import DRAW, Node

@@ -21,7 +21,7 @@ from .place import Place, cpu, gpu
 from .sparse import RowSparse, row_sparse_array
 
 __all__ = [*functions.__all__, *neural.__all__, "Place", "RowSparse", "cpu", "gpu", "random", "row_sparse_array"]
-methods.add()
+methods.attach()
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from ..ops.errors import InputError, ShapeError
 from .array import Array
 from .place import Place, cpu, gpu, place_of
 from .running import adopt, apply, as_array, cast, moved
+from .shaping import broadcast_to, permute_dims, reshape
 from .specs import FLOAT, INT, dtype_of, known
 
 Where = Place | str | None
@@ -229,8 +230,6 @@ def triu(x: Array, /, *, k: int = 0) -> Array:
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
     """Coordinates of a grid. Raises InputError for another `indexing` than xy and ij."""
-    from .shaping import broadcast_to, permute_dims, reshape
-
     if indexing not in ("xy", "ij"):
         raise InputError(f"indexing {indexing!r}", where="mezzo.nd.meshgrid", hint="give 'xy' or 'ij'")
     sizes = tuple(x.size for x in arrays)

@@ -14,7 +14,9 @@ import numpy as np
 from ..ops import DType
 from ..ops.errors import ShapeError
 from .array import Array
+from .creation import zeros_like
 from .running import SCALARS, alike, apply, as_array, binary, cast, pair, run, scalar, unary
+from .shaping import stack
 
 DOUBLE = np.dtype(np.float64)
 
@@ -224,8 +226,6 @@ def real(x: Any, /) -> Array:
 
 def imag(x: Any, /) -> Array:
     """The imaginary parts; of real numbers zeros."""
-    from .creation import zeros_like
-
     one = as_array(x)
     return _pairs(one)[..., 1] if one.dtype.kind == "c" else zeros_like(one)
 
@@ -399,7 +399,5 @@ def _real_imag(x: Array) -> tuple[Array, Array]:
 
 def _complex(re: Array, im: Array) -> Array:
     """Complex numbers of their parts: `mezzo.Complex`."""
-    from .shaping import stack
-
     made: Array = apply("Complex", stack([re, im], axis=-1), domain="mezzo")
     return made

@@ -9,8 +9,11 @@ import numpy as np
 
 from ..ops.core.rules import NoSuchPlace
 from .array import Array, Key
+from .elementwise import where
 from .recording import RECORDING
-from .running import SCALARS, apply, as_array, assign, cast, line_of, numbers_for, refuse_recorded, site
+from .running import SCALARS, apply, as_array, assign, cast, numbers_for, refuse_recorded
+from .shaping import broadcast_arrays, broadcast_to, moveaxis, reshape, stack
+from .sites import line_of, site
 from .specs import kind_of, known
 
 Index = Any
@@ -160,8 +163,6 @@ class _Indices:
 
     def places(self) -> Array:
         """Indices beside each other: [..., axes]."""
-        from .shaping import broadcast_arrays, stack
-
         return stack(broadcast_arrays(*self.found), axis=-1)
 
 
@@ -200,8 +201,6 @@ def _axes_of(part: Any) -> int:
 
 
 def _moved(x: Array, source: tuple[int, ...], destination: tuple[int, ...]) -> Array:
-    from .shaping import moveaxis
-
     return x if source == destination else moveaxis(x, source, destination)
 
 
@@ -221,8 +220,6 @@ def _gather(x: Array, given: tuple[Any, ...]) -> Array:
 
 
 def _scatter(x: Array, given: tuple[Any, ...], value: Any) -> None:
-    from .shaping import broadcast_to, reshape
-
     number = isinstance(value, (*SCALARS, np.generic)) or (isinstance(value, Array | np.ndarray) and value.size == 1)
     if number and _where_true(x, given, value):
         return
@@ -243,9 +240,6 @@ def _scatter(x: Array, given: tuple[Any, ...], value: Any) -> None:
 def _where_true(x: Array, given: tuple[Any, ...], value: Any) -> bool:
     """Write one number where a mask is true, beside basic indices alone; whether that was it. No size depends on the
     elements of the mask then."""
-    from .functions import where
-    from .shaping import reshape
-
     parts = _filled(x, given)
     several = [i for i, p in enumerate(parts) if _is_array(p)]
     if len(several) != 1 or _axes_of(parts[several[0]]) == 0:

@@ -7,7 +7,6 @@ those that read it; one that somebody holds is computed on its own.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType
@@ -19,14 +18,14 @@ import numpy as np
 from ..ops import DType, MezzoError
 from ..ops.core.expr import E, Expr, lower
 from ..runtime.engine import Variable, engine
+from .array import Array
+from .pending import MOST as MOST_PENDING
+from .pending import flush, lock, put_off, waiting
 from .prepared import Call, Pieces, Prepared
+from .sites import line_of
 from .specs import MOST, TensorSpec
 
 LONGEST = 24  # operations in one expression
-MANY = 96  # nodes that wait at most
-
-lock = threading.RLock()
-waiting: list[ref[Any]] = []  # nodes, and what else has a `push`
 _on = False
 
 
@@ -78,33 +77,12 @@ def gather(made: Prepared, given: tuple[Any, ...], out: Any) -> None:
         operands = tuple([x if x.__class__ is np.ndarray or x._lazy is None else x._lazy for x in given])
         out._lazy = node = LazyNode(made, operands, out)
         put_off(node)
-        if node.length >= LONGEST or len(waiting) >= MANY:
+        if node.length >= LONGEST or len(waiting) >= MOST_PENDING:
             flush()
-
-
-def put_off(one: Any) -> None:
-    """Have `one.push()` called when anybody asks for a variable, as long as somebody holds it."""
-    with lock:
-        waiting.append(ref(one))
-        if len(waiting) >= MANY:
-            waiting[:] = [r for r in waiting if r() is not None]
-
-
-def flush(but: Any = None) -> None:
-    """Push all that is gathered, `but` this, as long as somebody holds it."""
-    with lock:
-        found, waiting[:] = [r() for r in waiting], []
-        for one in found:
-            if one is not None and one is not but:
-                one.push()
-        if but is not None:
-            waiting.append(ref(but))
 
 
 def _push(root: LazyNode) -> None:
     """Compute a node's array by one workload."""
-    from .array import Array
-
     order: list[LazyNode] = []
     numbers: dict[int, int] = {}
     leaves: list[Any] = []
@@ -162,8 +140,6 @@ def _compute(call: Call, leaves: tuple[Any, ...], out: Any, steps: Steps, sites:
 
 def _blame(steps: Steps, sites: Sites, values: Sequence[Any]) -> None:
     """Run the operations one by one: the one that fails says where it was asked for."""
-    from .running import line_of
-
     done: list[Any] = []
     for (made, operands), site in zip(steps, sites, strict=True):
         try:

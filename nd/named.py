@@ -12,7 +12,8 @@ from ..ops import OPS, DType
 from ..ops.errors import InputError
 from .array import Array
 from .creation import asarray
-from .running import apply, line_of, site
+from .running import apply
+from .sites import line_of, site
 from .specs import dtype_of, known
 
 ELEMENT_TYPES = {"to", "dtype", "output_dtype"}  # attributes that are the number of an element type

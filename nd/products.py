@@ -16,7 +16,8 @@ from ..ops.errors import ShapeError
 from .array import Array
 from .elementwise import abs as absolute
 from .elementwise import conj, floats
-from .reducing import Axis, reduced
+from .reducing import Axis, count_nonzero, reduced
+from .reducing import sum as total
 from .running import alike, apply, as_array, binary, cast, unary
 from .shaping import broadcast_arrays, matrix_transpose, moveaxis, reshape, stack
 from .specs import known
@@ -69,8 +70,6 @@ def outer(x1: Array, x2: Array, /) -> Array:
 
 def trace(x: Array, /, *, offset: int = 0, dtype: Any = None) -> Array:
     """The sum of a diagonal of each matrix."""
-    from .reducing import sum as total
-
     return total(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
 
@@ -120,14 +119,12 @@ def vector_norm(x: Array, /, *, axis: Axis = None, keepdims: bool = False, ord: 
         case 1:
             return reduced("ReduceL1", one, axis, keepdims)
         case 0:
-            from .reducing import count_nonzero
-
             return cast(count_nonzero(one, axis=axis, keepdims=keepdims), one.dtype)
     sizes = unary("Abs", one)
     if math.isinf(ord):
         return reduced("ReduceMax" if ord > 0 else "ReduceMin", sizes, axis, keepdims)
-    total = reduced("ReduceSum", binary("Pow", sizes, float(ord)), axis, keepdims)
-    return binary("Pow", total, 1 / ord)
+    powers = reduced("ReduceSum", binary("Pow", sizes, float(ord)), axis, keepdims)
+    return binary("Pow", powers, 1 / ord)
 
 
 __all__ = [

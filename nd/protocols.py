@@ -1,14 +1,12 @@
-"""Others' protocols: NumPy's functions on our arrays, and DLPack."""
+"""NumPy's functions on our arrays: `np.add(a, b)`, `np.sum(a)`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from . import functions
 from .array import Array
-from .recording import RECORDING
-from .running import assign, fetched
+from .running import assign
 
 # ufuncs of NumPy that the standard calls by another name
 UFUNCS = {
@@ -23,8 +21,6 @@ FUNCTIONS = {
 
 
 def _named(name: str, other: dict[str, str]) -> Any:
-    from . import functions
-
     return getattr(functions, other.get(name, name), None)
 
 
@@ -54,36 +50,3 @@ def function(given: Any, args: Any, kwargs: Any) -> Any:
         return ours(*args, **kwargs)
     except TypeError:
         return NotImplemented
-
-
-NEWER = np.lib.NumpyVersion(np.__version__) >= "2.1.0"  # knows the options of DLPack 1.0
-HOST = (1, 0)  # DLPack's number of the memory of the host
-
-
-def dlpack(
-    x: Array,
-    stream: Any = None,
-    max_version: tuple[int, int] | None = None,
-    dl_device: tuple[Any, int] | None = None,
-    copy: bool | None = None,
-) -> Any:
-    """A capsule over the memory of an array, once it is computed, or over a copy on the host.
-
-    Raises BufferError where a copy is needed and `copy` forbids it, for other devices, and for a stream on the host.
-    """
-    own = x.__dlpack_device__()
-    wanted = own if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
-    if wanted not in (own, HOST):
-        raise BufferError(f"{x.where}: DLPack hands it over there, or on the host, not on device {wanted}")
-    if wanted != own and copy is False:
-        raise BufferError(f"{x.where}: its memory is not the host's, and copy=False forbids a copy")
-    if wanted == HOST and stream is not None:
-        raise BufferError(f"stream={stream!r} of memory on the host, which has none: leave it out")
-    if RECORDING.trace is not None:
-        RECORDING.trace.read(x)
-    x.wait_to_read()
-    memory = x._look(x._var._value)
-    if wanted != own or (copy and not NEWER):
-        memory, copy = fetched(memory), None
-    options = {"stream": stream, "max_version": max_version if NEWER else None, "copy": copy if NEWER else None}
-    return memory.__dlpack__(**{name: value for name, value in options.items() if value is not None})

@@ -14,9 +14,11 @@ import numpy as np
 from ..ops.core.rules import axes_of, axis_of
 from ..ops.errors import ShapeError
 from .array import Array
+from .creation import full
 from .elementwise import floats
 from .prepared import Prepared
 from .running import apply, as_array, binary, cast, ready, run, unary
+from .shaping import concat, reshape
 from .specs import MOST, dtype_of, known
 
 Axis = int | Sequence[int] | None
@@ -116,8 +118,6 @@ def count_nonzero(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Ar
 
 
 def _place(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
-    from .shaping import reshape
-
     one = as_array(x)
     if not (one.size if axis is None else one.shape[axis_of(axis, one.ndim)]):
         raise ShapeError(f"{name} of no elements: axis {axis} of {one.where}", where="mezzo.nd")
@@ -139,9 +139,6 @@ def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Arr
 
 
 def _running(name: str, x: Any, axis: int | None, dtype: Any, first: int, include_initial: bool) -> Array:
-    from .creation import full
-    from .shaping import concat
-
     one = _summed(as_array(x), dtype)
     if axis is None and one.ndim != 1:
         raise ShapeError(f"which axis of {one.where}?", where="mezzo.nd", hint="give axis=")
@@ -165,8 +162,6 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, in
 
 def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None) -> Array:
     """What each element is more than the one before it, `n` times."""
-    from .shaping import concat
-
     one = as_array(x)
     at = axis_of(axis, one.ndim)
     parts = [p for p in (prepend, one, append) if p is not None]

@@ -5,46 +5,28 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ..ops import DType
 from ..ops.errors import InputError, MezzoError, ShapeError
 from ..runtime.engine import Engine, Variable, engine
-from ..runtime.engine.work import OURS
 from ..runtime.memory.allocate import copied
-from . import lazy, recording
-from .array import Array, kind_of_value
+from . import lazy, pending, recording
+from .array import Array
 from .place import Place, cpu
 from .prepared import Call, Prepared, prepared
+from .reading import copied_to, read, value_of
 from .recording import RECORDING
-from .specs import MOST, Scalar, TensorSpec, dtype_of, kind_of, known, together
+from .sites import line_of, site
+from .specs import MOST, Scalar, TensorSpec, dtype_of, kind_of, kind_of_value, known, together
 
 Operand = Any  # an Array, an np.ndarray without axes (a scalar that differs from call to call), a Known, or None
-A = TypeVar("A", bound=Array)
 SCALARS = (bool, int, float, complex)
-
-
-# -- where the user is ------------------------------------------------------------------------------------------------
-
-
-def site(above: int = 1) -> tuple[CodeType, int]:
-    """The code outside of this package that calls, and the instruction; so many frames `above` are looked for there."""
-    frame = sys._getframe(above)
-    while frame.f_code.co_filename.startswith(OURS) and frame.f_back is not None:
-        frame = frame.f_back
-    return frame.f_code, frame.f_lasti
-
-
-def line_of(code: CodeType, at: int) -> str:
-    """File, line and function of an instruction."""
-    number = next((n for a, b, n in code.co_lines() if a <= at < b and n), code.co_firstlineno)
-    return f"{code.co_filename}:{number} in {code.co_name}"
 
 
 # -- operators --------------------------------------------------------------------------------------------------------
@@ -104,8 +86,8 @@ def run_unseen(made: Prepared, given: tuple[Any, ...], place: Place | None = Non
     place = place or cpu()
     if lazy.fusing() and made.tree is not None and call is None and place.name == "cpu":
         return _gathered(made, given, place)
-    if lazy.waiting:
-        lazy.flush()
+    if pending.waiting:
+        pending.flush()
     one, call = engine(), call or (made.call if place.name == "cpu" else made.on(place))
     if one.only_calls():
         result = _right_here(one, made, given, place, call)
@@ -166,13 +148,9 @@ def _made(one: Engine, name: str, value: Any, kind: TensorSpec | None, place: Pl
 
 
 def _compute(call: Call, given: tuple[Any, ...], outs: list[Array]) -> None:
-    results = call(*map(_value, given))
+    results = call(*map(value_of, given))
     for out, result in zip(outs, (results,) if len(outs) == 1 else results, strict=True):
         out._var.value = result
-
-
-def _value(x: Any) -> Any:
-    return x if x.__class__ is np.ndarray else x._look(x._var.value)
 
 
 def several_places(name: str, given: Sequence[Any]) -> InputError:
@@ -318,50 +296,14 @@ def _holds_numpy(x: Any) -> bool:
 def adopt(value: Any, place: Place) -> Array:
     """An array over memory that is there, and that nobody else writes; on a GPU, a copy of what lies on the host."""
     if place.name != "cpu" and isinstance(value, np.ndarray):
-        value = lying(value, place)
+        value = copied_to(value, place)
     made = _made(engine(), "array", value, kind_of_value(value), place, *site())
     if RECORDING.trace is not None:
         RECORDING.trace.made(made)
     return made
 
 
-# -- reading and writing ----------------------------------------------------------------------------------------------
-
-
-def read(x: Array, sort: type | None = None) -> np.ndarray[Any, Any]:
-    """A copy of the elements. It is taken by a workload: in the order of the others that touch the array. `sort` says
-    as what sort of number the only one is wanted."""
-    if RECORDING.trace is not None:
-        RECORDING.trace.read(x, sort)
-    one = x._var._engine
-    if one.only_calls() and x._var._failure is None:
-        taken: np.ndarray[Any, Any] = fetched(x._look(x._var._value))
-        return taken
-    found: list[np.ndarray[Any, Any]] = []
-    one.push(_take, (x._var,), name="asnumpy", args=(x, found)).wait()
-    return found[0]
-
-
-def _take(x: Array, found: list[Any]) -> None:
-    found.append(fetched(_value(x)))
-
-
-def lying(value: Any, place: Place) -> Any:
-    """A copy of the memory of an array, of this device or another one, at a place."""
-    if place.name == "cpu":
-        return fetched(value)
-    from ..runtime.backends.cuda.arrays import put  # with the first array there
-
-    return put(value, place.index)
-
-
-def fetched(value: Any) -> Any:
-    """A copy on the host, row after row."""
-    if isinstance(value, np.ndarray):
-        return copied(value, "copy")
-    from ..runtime.backends.cuda.arrays import fetched as from_gpu
-
-    return from_gpu(value)
+# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def assign(target: Array, value: Operand) -> None:
@@ -412,7 +354,7 @@ def _same(x: Any) -> Any:
     return x
 
 
-def inplace(name: str, target: A, other: Operand, floating: bool = False, domain: str = "") -> A:
+def inplace(name: str, target: Array, other: Operand, floating: bool = False, domain: str = "") -> Array:
     """`target = name(target, other)` in the memory of the target. Raises ShapeError if the result has another kind."""
     a, b = alike(target, other, floating=floating)
     made = pair(name, a, b, domain=domain)
@@ -475,13 +417,15 @@ def write(
 def _put(target: Array, call: Call, given: tuple[Any, ...], into: Call | None) -> None:
     root = target._var.value
     if into is not None and root is not None:
-        into(*map(_value, given), target._look(root))
+        into(*map(value_of, given), target._look(root))
         return
-    result = call(*map(_value, given))
+    result = call(*map(value_of, given))
     if root is None:  # what should have made it has failed
         kind, place = target._kind, target._place
         here = place.name == "cpu"
-        target._var.value = np.array(np.broadcast_to(result, kind.shape), kind.dtype) if here else lying(result, place)
+        target._var.value = (
+            np.array(np.broadcast_to(result, kind.shape), kind.dtype) if here else copied_to(result, place)
+        )
     elif target._place.name == "cpu":
         np.copyto(target._look(root), result, casting="unsafe")
     else:
@@ -501,7 +445,7 @@ def moved(x: Array, place: Place, copy: bool = False) -> Array:
         RECORDING.trace.broke(f"an array moves from {x._place} to {place}", "move it outside of the block")
     one = engine()
     out = Array(Variable(one, "copy", None), x._kind, place)
-    call = partial(lying, place=place)
+    call = partial(copied_to, place=place)
     work = one.push(_compute, (x._var,), (out._var,), resource="copy", name="copy", args=(call, (x,), [out]))
     out._code, out._at = work._code, work._at
     return out
@@ -509,7 +453,7 @@ def moved(x: Array, place: Place, copy: bool = False) -> Array:
 
 def waitall() -> None:
     """Until everything that was asked of the engine is done. Raises the first error that nobody has seen."""
-    lazy.flush()
+    pending.flush()
     engine().wait_all()
 
 

@@ -12,12 +12,12 @@ from ..ops import Tensor
 from ..runtime.compile.program import Port
 from ..runtime.engine import Variable, engine
 from ..runtime.execution.session import Session
-from . import lazy
-from .array import Array, kind_of_value
+from . import pending
+from .array import Array
 from .place import Place
 from .planned import ran
 from .running import UNKNOWN
-from .specs import TensorSpec, kind_of
+from .specs import TensorSpec, kind_of, kind_of_value
 
 BRIEF = 4e-4  # seconds: handing a run to a thread, which both then want Python's lock, takes up to a tenth of that
 
@@ -49,8 +49,8 @@ class Runs:
     def __call__(self, given: Sequence[Any], place: Place, draw: tuple[int, ...] | None = None) -> list[Array]:
         """Ask for a run on these inputs, arrays or memory of NumPy, in the session's order; `draw` begins its random
         numbers. Returns before the outputs, which are at `place`, are computed."""
-        if lazy.waiting:
-            lazy.flush()
+        if pending.waiting:
+            pending.flush()
         one = engine()
         outs = [Array(Variable(one, self._name, None), kind, place) for kind in self._kinds]
         reads = [x._var for x in given if x.__class__ is not np.ndarray]

@@ -49,6 +49,13 @@ def kind_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> TensorSpec:
     return found
 
 
+def kind_of_value(value: np.ndarray[Any, Any]) -> TensorSpec:
+    """The kind of a NumPy array. Raises InputError for text and objects."""
+    if value.dtype.hasobject or (value.dtype.kind in "USV" and not value.dtype.isbuiltin == 2):
+        raise InputError(f"an array of {value.dtype}", where="mezzo.nd", hint="arrays hold numbers")
+    return kind_of(value.dtype, value.shape)
+
+
 class Constant:
     """A small operand that is known beforehand (axes, a shape): part of what is prepared; one object for each."""
 

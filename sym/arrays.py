@@ -1,6 +1,6 @@
 """Arrays by name, with arithmetic array by array.
 
-Sums, differences and products are put off (see nd/lazy.py): a change in place of all arrays,
+Sums, differences and products are put off (see nd/pending.py): a change in place of all arrays,
 `w -= rate * g`, is one workload, which goes through memory once.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..nd import lazy
+from ..nd import lazy, pending
 from ..nd.array import Array
 from ..nd.prepared import Pieces, Prepared
 from ..nd.recording import RECORDING
@@ -56,7 +56,7 @@ class Arrays(Mapping[str, Array]):
 
     def push(self) -> None:
         """Compute what is put off."""
-        with lazy.lock:
+        with pending.lock:
             if self._later is None:
                 return
             (op, left, right), self._later = self._later, None
@@ -87,7 +87,7 @@ class Arrays(Mapping[str, Array]):
             made = Arrays({})
             made._names, made._kinds, made._length = self._names, self._kinds, length
             made._later = (op, other, self) if turned else (op, self, other)
-            lazy.put_off(made)
+            pending.put_off(made)
             return made
         return self._at_once(NOW[op], other, turned)
 
@@ -146,8 +146,8 @@ Form = int | tuple[str, Any, Any]  # a leaf by its number, or an operator on two
 def _change(targets: Arrays, op: str, other: Arrays) -> bool:
     """Have arrays changed by what is put off, which stays so: who holds it may read it later. False, and nothing is
     changed, where nothing is put off, or it reads one of the targets."""
-    with lazy.lock:
-        lazy.flush(but=other)
+    with pending.lock:
+        pending.flush(but=other)
         if other._later is None or targets._later is not None:
             return False
         leaves: list[Any] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mezzo.nd import lazy
+from mezzo.nd import lazy, pending
 from mezzo.runtime.engine import Engine, process, scheduler
 from mezzo.runtime.engine.engine import BOUND
 
@@ -39,7 +39,7 @@ class Using:
         return one
 
     def __exit__(self, *_: object) -> None:
-        lazy.flush()
+        pending.flush()
         self.patch.undo()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mezzo as mz
-from mezzo.nd import lazy, prepared
+from mezzo.nd import pending, prepared
 from mezzo.nd.planned import FROM, Planned
 from mezzo.nd.running import apply
 from mezzo.nd.specs import known
@@ -66,7 +66,7 @@ def test_a_run_of_operations_is_one_workload() -> None:
         with one.trace() as trace:
             c = (a + b) * 2 - a
             d = c / 4
-            assert lazy.waiting
+            assert pending.waiting
             e = d @ b.mT
             e.wait_to_read()
             nd.waitall()

@@ -116,7 +116,7 @@ def test_methods() -> None:
     assert np.allclose(x.square().sum(axis=1).sqrt().asnumpy(), np.sqrt((X**2).sum(1)), rtol=1e-5)
     assert np.allclose(x.clip(-1, 1).abs().prod(axis=-1).asnumpy(), np.abs(X.clip(-1, 1)).prod(-1), rtol=1e-5)
     assert np.array_equal(x.topk(k=1).asnumpy()[..., 0], X.argmax(-1))
-    for name in (*methods.METHODS, *methods.NEURAL):
+    for name in (*methods.FUNCTIONS, *methods.NEURAL):
         assert callable(getattr(x, name))
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from ...ops.errors import InputError
 from ..array import Array
 from ..recording import RECORDING
-from ..running import adopt, line_of, site
+from ..running import adopt
+from ..sites import line_of, site
 from .tape import mode, note, plain, tracked
 
 

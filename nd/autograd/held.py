@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...runtime.engine.work import OURS
 from ..array import Array
-from .tape import Entry
+
+if TYPE_CHECKING:
+    from .tape import Entry
 
 
 class HeldTape(UserWarning):
@@ -70,10 +74,6 @@ def _of_whom(namespace: dict[str, Any], key: str) -> str:
 
 
 def _frames() -> Iterator[FrameType]:
-    import sys
-
-    from ...runtime.engine.work import OURS
-
     for top in sys._current_frames().values():
         frame: FrameType | None = top
         while frame is not None:
