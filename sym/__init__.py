@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import standard
+from . import methods, standard
 from .arrays import Arrays
 from .control import cond, foreach, while_loop
 from .executor import Executor
@@ -25,6 +25,7 @@ from .symbol import Symbol
 from .text import load, load_json
 
 var = Variable
+methods.attach()
 
 
 def __getattr__(name: str) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,28 +14,14 @@ from ..nd.running import adopt, as_array
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from .executor import Executor
-from .shapes import Typed, closed
-from .symbol import Symbol, variables
+from .expression import variables
+from .names import check_names
+from .shapes import closed
+from .symbol import Symbol
+from .typed import Typed
 
 REQUESTS = ("write", "add", "null")
 FIRST = {"ones": 1.0}  # what arrays begin with, by initialiser; zeros for the others
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """A note on the names that are like this one; empty if none is."""
-    found = get_close_matches(name, list(names), 2)
-    return f" (did you mean {' or '.join(map(repr, found))}?)" if found else ""
-
-
-def check_names(given: Iterable[str], names: Sequence[str], what: str, where: str, *, complete: bool) -> None:
-    """Raise InputError naming all that is unknown, with the nearest name that is known, and if they are to be complete
-    all that is missing."""
-    unknown = [n for n in given if n not in names]
-    missing = [n for n in names if n not in given] if complete else []
-    told = [f"there is no {n!r}{nearest(n, names)}" for n in unknown]
-    told += [f"{n!r} is missing" for n in missing]
-    if told:
-        raise InputError("; ".join(told), where=f"{what} of {where}", hint=f"the names are {', '.join(names)}")
 
 
 def requests(grad_req: Any, names: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..ops import DType
 from ..ops.errors import InputError
-from .symbol import NAMES, Body, Entry, Symbol, Use, Variable, line, use
+from .expression import NAMES, Body, Entry, Use, Variable, line
+from .symbol import Symbol, use
 
 Symbols = Symbol | Sequence[Symbol]
 _SERIAL = itertools.count()

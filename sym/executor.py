@@ -15,9 +15,11 @@ from ..nd.runs import states as of_arrays
 from ..ops.errors import InputError
 from ..runtime.execution.session import Session
 from .arrays import Arrays
+from .expression import variables
+from .names import check_names
 from .programs import Way, gradient_of, lossless, program
-from .shapes import Typed
-from .symbol import Symbol, variables
+from .symbol import Symbol
+from .typed import Typed
 
 TOGETHER = Way(train=True, gradients="state")
 
@@ -144,9 +146,7 @@ class Executor:
 
     def reshape(self, **shapes: Sequence[int]) -> Executor:
         """An executor for other shapes of the inputs; what keeps its shape is shared."""
-        from .binding import simple_bind
-
-        made = simple_bind(self.symbol, self.place, dict(self._wanted), shapes)
+        made = self.symbol.simple_bind(self.place, dict(self._wanted), **shapes)
         for mine, other in ((self.arg_dict, made.arg_dict), (self.grad_dict, made.grad_dict),
                             (self.aux_dict, made.aux_dict)):  # fmt: skip
             other.update({n: a for n, a in mine.items() if n in other and a.shape == other[n].shape})
@@ -155,8 +155,6 @@ class Executor:
 
     def copy_params_from(self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None) -> None:
         """Take numbers for arguments and auxiliary states. Raises InputError for names that there are not."""
-        from .binding import check_names
-
         for given, held in ((arg_params, self.arg_dict), (aux_params or {}, self.aux_dict)):
             check_names(given, list(held), "copy_params_from", self.symbol.name, complete=False)
             for name, value in given.items():
@@ -165,8 +163,6 @@ class Executor:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def _feed(self, data: Mapping[str, Any]) -> None:
-        from .binding import check_names
-
         check_names(data, list(self.arg_dict), "run", self.symbol.name, complete=False)
         for name, value in data.items():
             self._assign(name, self.arg_dict[name], value)

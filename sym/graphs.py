@@ -10,8 +10,8 @@ import numpy as np
 from ..ops import Type
 from ..ops.types import type_of
 from ..runtime.ir.graph import Graph, Node
-from .shapes import Typed, plain
-from .symbol import Body, Constant, Entry, Maker, Use, Variable, captured, inside, makers, output_name
+from .expression import Body, Constant, Entry, Maker, Use, Variable, captured, inside, makers, output_name
+from .typed import Typed, plain
 
 
 class Naming:

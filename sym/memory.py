@@ -10,9 +10,11 @@ import numpy as np
 
 from ..ops import Tensor
 from ..runtime.execution.session import Session
+from .binding import learnt, requests
+from .expression import variables
 from .programs import Way, gradient_of, program
 from .shapes import closed
-from .symbol import Symbol, variables
+from .symbol import Symbol
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,6 @@ class Memory:
 
 def memory(symbol: Symbol, shapes: Mapping[str, Sequence[int]], train: bool, grad_req: Any) -> Memory:
     """What `Symbol.memory` answers. The arrays that stand for those of an executor are never touched."""
-    from .binding import learnt, requests
-
     found = closed(symbol, shapes)
     arguments, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     wanted = learnt(symbol, requests(grad_req if train else "null", arguments))

@@ -10,7 +10,9 @@ import numpy as np
 
 from ..ops import OPS, DType
 from ..ops.errors import InputError
-from .symbol import NAMES, Body, Dims, Entry, Symbol, Use, Variable, line, use
+from .expression import NAMES, Body, Dims, Entry, Use, Variable, line
+from .names import nearest
+from .symbol import Symbol, use
 
 Function = Callable[..., Symbol]
 LAYERS: dict[str, Function] = {}
@@ -28,8 +30,6 @@ def find(name: str) -> Function:
     if found is not None:
         return found
     if ("", name) not in OPS:
-        from .binding import nearest
-
         names = [*LAYERS, *(op for domain, op in OPS if not domain)]
         raise AttributeError(f"there is no operator or layer {name!r}{nearest(name, names)}")
     return functools.partial(_of_onnx, name)

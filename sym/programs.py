@@ -14,9 +14,10 @@ from ..runtime.ir.graph import Graph, State
 from ..runtime.ir.typed import TypedBuilder
 from ..runtime.passes.modes import training
 from ..runtime.passes.prune import prune
+from .expression import Use, output_name
 from .graphs import graph_of
-from .shapes import Typed
-from .symbol import Symbol, Use, output_name
+from .symbol import Symbol
+from .typed import Typed
 
 GRADIENT = "@gradient"  # ends the names of gradients' states and of heads' gradients
 

@@ -4,7 +4,6 @@ they ask of their weights."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,11 @@ from ..ops import OPS, Tensor, Type
 from ..ops.errors import InputError, MezzoError, ShapeError
 from ..ops.types import type_of
 from ..runtime.ir.infer import infer
-from .symbol import Body, Constant, Dims, Entry, Shapes, Symbol, Use, Variable, label, makers, variables
+from .expression import Body, Constant, Dims, Shapes, Use, Variable, label, makers, variables
+from .graphs import lonely
+from .names import check_names
+from .symbol import Symbol
+from .typed import Typed
 
 Asked = Sequence[Dims | None]  # of each input, what the operator asks of its shape
 Rule = Callable[[Sequence[Any], Mapping[str, Any]], Asked]  # from the dims of the inputs (None: unknown) and attributes
@@ -87,22 +90,6 @@ ASKS: dict[str, Rule] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Pow"), _alike),
 }  # fmt: skip
 SAME = {"Cast", "Identity", "Relu", "Sigmoid", "Tanh", "Neg", "Exp", "Log", "Sqrt", "Abs", "Dropout"}  # dims go through
-
-
-@dataclass(slots=True)
-class Typed:
-    """What is known of an expression: types of entries, and what became of its variables and constants."""
-
-    entries: dict[Entry, Type] = field(default_factory=dict[Entry, Type])
-    dims: dict[Variable, Dims | None] = field(default_factory=dict[Variable, Dims | None])
-    constants: dict[Constant, np.ndarray[Any, Any]] = field(default_factory=dict[Constant, "np.ndarray[Any, Any]"])
-
-    def tensor(self, entry: Entry | None) -> Dims | None:
-        """The dims of an entry; None where they are unknown, or it is absent or no tensor."""
-        known = self.entries.get(entry) if entry is not None else None
-        if not isinstance(known, Tensor) or known.dims is None:
-            return None
-        return tuple(d if isinstance(d, int) else None for d in known.dims)
 
 
 def typed(symbol: Symbol, shapes: Mapping[str, Sequence[int]]) -> Typed:
@@ -199,8 +186,6 @@ def _weak(maker: Any) -> bool:
 
 def _results(found: Typed, maker: Use, known: Sequence[Type | None]) -> Sequence[Type]:
     if any(isinstance(v, Body) for v in maker.attrs.values()):
-        from .graphs import lonely
-
         types = infer(lonely(maker, found)).types  # bodies are typed inside their scope
         return [types[n] for n in (f"out{i}" for i in range(maker.outputs))]
     record = OPS[maker.domain, maker.op]
@@ -225,8 +210,6 @@ def _shown(dims: Dims | None) -> str:
 
 def shapes_of(symbol: Symbol, shapes: Mapping[str, Sequence[int]], complete: bool) -> tuple[Shapes, Shapes, Shapes]:
     """What `Symbol.infer_shape` answers."""
-    from .binding import check_names
-
     check_names(shapes, symbol.list_inputs(), "infer_shape", symbol.name, complete=False)
     found = typed(symbol, shapes)
     every = variables(symbol.entries)
@@ -251,8 +234,3 @@ def closed(symbol: Symbol, shapes: Mapping[str, Sequence[int]]) -> Typed:
     """`typed`, and every variable's shape is known. Raises InputError naming those that are not."""
     shapes_of(symbol, shapes, complete=True)
     return typed(symbol, shapes)
-
-
-def plain(known: Type | None) -> Type | None:
-    """A type without elements."""
-    return known.forget() if isinstance(known, Tensor) and known.value is not None else known

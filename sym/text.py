@@ -12,7 +12,8 @@ import numpy as np
 
 from ..ops import OPS, DType
 from ..ops.errors import InputError, ModelError
-from .symbol import Body, Constant, Entry, Maker, Symbol, Use, Variable, inside, makers
+from .expression import Body, Constant, Entry, Maker, Use, Variable, inside, makers
+from .symbol import Symbol
 
 FORMAT = "mezzo.symbol"
 VERSION = 1

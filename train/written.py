@@ -9,7 +9,8 @@ from ..ops import DType
 from ..ops.errors import InputError
 from ..ops.op import Value
 from ..runtime.ir.typed import TypedBuilder
-from ..sym.symbol import Body, Constant, Entry, Symbol, Variable, makers
+from ..sym.expression import Body, Constant, Entry, Variable, makers
+from ..sym.symbol import Symbol
 
 
 def written(g: TypedBuilder, function: Callable[..., Any], values: Sequence[str]) -> Value:
