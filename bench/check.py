@@ -19,7 +19,8 @@ from rows import Row, arguments, machine, show, users_environment
 OURS = """
 import sys
 from pathlib import Path
-from mezzo.tools.check import Options, check
+from mezzo.tools.check import check
+from mezzo.tools.check_options import Options
 import onnx.checker, mezzo.importers.load, mezzo.exporters.model
 print(check(Path(sys.argv[1]), Options(train=True, opset=17)).seconds)
 """

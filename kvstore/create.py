@@ -79,7 +79,7 @@ def create(
         from .dist import open_dist
 
         return KVStore(open_dist(kind, environment, levels), (str(levels.inside), str(levels.between)))
-    from .host.backend import open_host
+    from .host.opening import open_host
 
     return KVStore(open_host(kind, environment, levels), (str(levels.inside), str(levels.between)))
 

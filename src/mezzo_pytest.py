@@ -65,7 +65,8 @@ class ModelCheck(pytest.Item):
 
 def checked(path: str | os.PathLike[str], **options: Any) -> Verdict:
     """Check a model; NotCovered with the report where there are problems."""
-    from mezzo.tools.check import Options, check
+    from mezzo.tools.check import check
+    from mezzo.tools.check_options import Options
     from mezzo.tools.report import text
 
     verdict = check(Path(path), Options(**options))
@@ -78,7 +79,7 @@ def checked(path: str | os.PathLike[str], **options: Any) -> Verdict:
 def mezzo_check() -> Callable[..., Verdict]:
     """`mezzo_check(path, **options)` checks a model file, and fails the test with the report where there are problems.
 
-    The options are those of `mezzo.tools.check.Options`: `against="onnxruntime"`, `opset=17`, `train=True`, ...
+    The options are those of `mezzo.tools.check_options.Options`: `against="onnxruntime"`, `opset=17`, `train=True`, ...
     Returns the verdict.
     """
     return checked

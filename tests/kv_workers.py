@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from mezzo.kvstore.create import create
-from mezzo.kvstore.host.backend import host_store
 from mezzo.kvstore.host.mesh import join
+from mezzo.kvstore.host.opening import host_store
 from mezzo.kvstore.protocol.consistency import parse
 from mezzo.kvstore.store import KVStore
 from mezzo.ops.errors import MezzoError

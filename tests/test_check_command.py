@@ -27,8 +27,9 @@ from mezzo.runtime.devices import DEVICES
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.ir.infer import infer
 from mezzo.tools import locate
-from mezzo.tools.check import Options, check
+from mezzo.tools.check import check
 from mezzo.tools.check_files import check_files
+from mezzo.tools.check_options import Options
 from mezzo.tools.cli_check import BAD_CALL
 from mezzo.tools.convert import convert
 from mezzo.tools.exact import Exact
@@ -400,7 +401,8 @@ def test_mezzo_files_are_checked_too(tmp_path: Path) -> None:
 PROBE = """
 import sys
 from pathlib import Path
-from mezzo.tools.check import check, Options
+from mezzo.tools.check import check
+from mezzo.tools.check_options import Options
 verdict = check(Path(sys.argv[1]), Options(train=True, opset=17))
 most = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
 print(verdict.status, int(most.split()[1]) >> 10)  # ru_maxrss would count the process that this one came from

@@ -22,7 +22,8 @@ from mezzo.runtime.execution import instance
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.passes import simplify
-from mezzo.tools.check import Options, check
+from mezzo.tools.check import check
+from mezzo.tools.check_options import Options
 from mezzo.tools.steps import Checked, Wrong, check_steps, in_order
 from mezzo.tools.verdict import DIFFERENT, GOOD
 

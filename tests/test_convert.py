@@ -16,7 +16,8 @@ from mezzo.ops import DType
 from mezzo.ops.errors import InputError, UnsupportedModel
 from mezzo.ops.types import f32
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
-from mezzo.tools.check import Options, check
+from mezzo.tools.check import check
+from mezzo.tools.check_options import Options
 from mezzo.tools.convert import convert
 from mezzo.tools.halve import policy
 from mezzo.tools.report import text

@@ -25,7 +25,8 @@ from mezzo.runtime.execution.session import Session
 from mezzo.tools import coverage_page as page
 from mezzo.tools.attributes import ENTRIES, FLAGS, VALUES, documented
 from mezzo.tools.cells import digest
-from mezzo.tools.coverage import Coverage, Mark, OperatorCoverage, coverage, names, processor
+from mezzo.tools.coverage import Coverage, coverage, names, processor
+from mezzo.tools.coverage_cells import Mark, OperatorCoverage
 from mezzo.tools.one_node import any_schema, versions
 
 from .models import referee

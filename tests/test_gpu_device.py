@@ -444,7 +444,7 @@ def test_a_small_convolutional_network(standin: Standin) -> None:
 
 
 def test_commands_that_tell_of_a_gpu(standin: Standin) -> None:
-    from mezzo.tools.coverage import available
+    from mezzo.tools.coverage_cells import available
     from mezzo.tools.doctor import doctor
 
     (devices_of,) = (t for t in doctor().tables if t.title == "Devices")

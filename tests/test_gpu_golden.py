@@ -19,7 +19,8 @@ from mezzo.ops.types import f32
 from mezzo.runtime import devices
 from mezzo.runtime.backends.cuda.kernels import GPU_KERNELS
 from mezzo.runtime.ir.graph import GraphBuilder, Node
-from mezzo.tools.check import Options, check
+from mezzo.tools.check import check
+from mezzo.tools.check_options import Options
 from mezzo.tools.explain import explain
 
 from . import cublaslt_standin, cudnn_standin

@@ -19,7 +19,8 @@ from mezzo.ops.errors import InputError
 from mezzo.ops.types import f32
 from mezzo.runtime.ir.graph import PRODUCER, SIGNATURE, Graph, GraphBuilder
 from mezzo.runtime.ir.typed import TypedBuilder
-from mezzo.tools.check import Options, check
+from mezzo.tools.check import check
+from mezzo.tools.check_options import Options
 from mezzo.train.learning import BUFFER, INTEGERS, MASK, NUMBER, SCALE, STATISTICS, says, weights
 from mezzo.train.trainer import Trainer
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from mezzo.exporters import save_onnx
-from mezzo.tools.check import Options, check
+from mezzo.tools.check import check
+from mezzo.tools.check_options import Options
 from mezzo.tools.verdict import GOOD
 
 from .random_graphs.children import ISAS, Part, Report, parts, run

@@ -28,9 +28,10 @@ from mezzo.runtime.optimizer import KINDS, SGD
 from mezzo.runtime.optimizer import schedule as schedules
 from mezzo.tools import images, watch
 from mezzo.tools import settings as module
-from mezzo.tools.batches import Data, Reading, read
+from mezzo.tools.batches import Data, Reading
 from mezzo.tools.cli import cli
 from mezzo.tools.curve import MOST, Epoch, History, curve
+from mezzo.tools.datasets import read
 from mezzo.tools.fit import Course, Every
 from mezzo.tools.load import load
 from mezzo.train.loss import LOSSES, register

@@ -1,4 +1,4 @@
-"""Training data: arrays in an .npz, a table in a .csv, or a folder of images; and the batches of an epoch.
+"""Training data in memory or on disk as numbered samples, and the batches of an epoch.
 
 An epoch's order is a permutation of the samples that follows from the seed and the epoch's number alone, so that a
 training can go on at any batch.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -111,20 +110,6 @@ def permutation(count: int, seed: int, epoch: int) -> Array:
     True
     """
     return np.random.default_rng((seed, epoch)).permutation(count)
-
-
-def read(path: Path, how: Reading) -> Data:
-    """The data of an .npz or .csv file, or of a folder with one folder of images for each class.
-
-    Raises InputError that names the place where the data are wrong, BudgetError where they are larger than memory.
-    """
-    if path.is_dir():
-        from .images import images
-
-        return images(path, how)
-    from .tables import table
-
-    return table(path, how)
 
 
 def numbered(texts: Sequence[str], names: tuple[str, ...], where: str) -> tuple[Array, tuple[str, ...]]:

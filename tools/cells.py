@@ -20,7 +20,7 @@ from ..ops.types import type_of
 from ..ops.upgrade import UpgradeDeclined
 from .attributes import Tries, gaps, pairs, shown, with_pair
 from .compare_node import NOT_OURS, Known, Trial, quiet, tried
-from .coverage import KINDS_OF_DEVICES, Cell, Mark, OperatorCoverage, available
+from .coverage_cells import KINDS_OF_DEVICES, Cell, Mark, OperatorCoverage, available
 from .one_node import OneNode, any_schema, model_of, one_node, records, versions
 from .retype import (
     BODIES,

@@ -24,38 +24,12 @@ from ..runtime.ir.infer import infer
 from ..runtime.passes import modes
 from ..train.learning import learning, says
 from ..train.prepare import prepared
+from .check_options import AS_IT_IS, FOLDED, Options
 from .feeds import parse_sizes, shapes
-from .gaps import Tolerance
 from .report import Table
 from .verdict import MISSING, Problem, Verdict, file_problems, problems_of
 
-FOLDED = 1 << 18  # elements: shape arithmetic is computed in the static part, weights are not
 OPERATORS = ("domain", "operator", "opset", "nodes", "covered", "what to do")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of a check; see `mezzo check --help`."""
-
-    train: bool = False
-    opset: int | None = None
-    device: str = "cpu"
-    against: str | None = None
-    sizes: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-    seed: int = 0
-    tolerance: tuple[str, ...] = ()
-    record: str | None = None
-    record_limit: int = 1 << 30
-    round_trip: bool | None = None  # by default where numbers are compared
-
-    def __post_init__(self) -> None:
-        """Raise InputError for what cannot be meant, before any file is opened."""
-        Tolerance.parse(self.tolerance)
-        parse_sizes((*self.sizes, *self.inputs))
-
-
-AS_IT_IS = Options()
 
 
 def check(path: Path, options: Options = AS_IT_IS, budget: Budget | None = None) -> Verdict:

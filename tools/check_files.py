@@ -9,7 +9,8 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from ..ops.errors import InputError
-from .check import AS_IT_IS, Options, check
+from .check import check
+from .check_options import AS_IT_IS, Options
 from .processes import each
 from .verdict import BAD_FILE, Problem, Verdict
 

@@ -74,8 +74,8 @@ def check(
     from rich.progress import Progress
 
     from . import check_reports as written
-    from .check import Options
     from .check_files import check_files, paths
+    from .check_options import Options
 
     errors = Console(stderr=True)
     try:

@@ -12,7 +12,8 @@ from ..runtime.execution.session import Session
 from ..runtime.file import is_mezzo, open_file
 from ..runtime.ir.graph import Graph
 from ..train.prepare import hoisted
-from .check import Options, check
+from .check import check
+from .check_options import Options
 from .report import Report, Table
 
 

@@ -7,9 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from html import escape
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from .coverage import CELLS_OF, Cell, Coverage, Mark, OperatorCoverage
+from .coverage_cells import CELLS_OF, Cell, Mark, OperatorCoverage
 from .report import Report, Table
+
+if TYPE_CHECKING:
+    from .coverage import Coverage
 
 COMMAND = "mezzo coverage --markdown docs/coverage.md"
 COLUMNS = ("operator", "opsets", "types", *CELLS_OF, "kernels", "GPU", "not covered")

@@ -18,7 +18,7 @@ from ..runtime.file import is_mezzo, open_file
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
 from . import feeds as inputs
-from .check import FOLDED, Options
+from .check_options import FOLDED, Options
 from .compare_models import REFEREES, referee
 from .exact import Exact, exact
 from .fills import fills, given_arrays

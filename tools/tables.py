@@ -22,7 +22,7 @@ USUAL = ("target", "label", "labels", "class", "y")  # where the target is looke
 
 
 def table(path: Path, how: Reading) -> Data:
-    """The data of a file, by its ending (see `batches.read`)."""
+    """The data of a file, by its ending (see `datasets.read`)."""
     kind = KINDS.get(path.suffix.lower())
     if kind is None or not path.is_file():
         raise InputError(

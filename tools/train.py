@@ -19,8 +19,9 @@ from ..train.head import output_of, with_head
 from ..train.loss import loss_named
 from ..train.shares import Share
 from ..train.trainer import Trainer
-from .batches import ALL, Data, Reading, read
+from .batches import ALL, Data, Reading
 from .curve import draw
+from .datasets import read
 from .exported import check_export
 from .feeds import parse_sizes
 from .fit import Course, Every

@@ -1,0 +1,67 @@
+"""Opening the store of one host: by its consistency that of sums, or one whose workers do not wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...ops.errors import InputError
+from ..environment import Environment
+from ..levels import Levels
+from ..loop import Loop
+from ..member import Member
+from ..protocol.consistency import Consistency
+from .backend import HostStore
+from .group import Group
+from .mesh import Mesh, join
+from .relaxed import RelaxedGroup, RelaxedStore
+
+
+def host_store(
+    kind: str,
+    mesh: Mesh,
+    ranks: Sequence[int],
+    deadline: float,
+    consistency: Consistency,
+    leave: Callable[[BaseException | None], None] | None = None,
+) -> HostStore:
+    """The store of the members of a mesh, whose ranks in the job are these."""
+    where = f"{kind}, rank {ranks[mesh.me]}"
+    if consistency.sums:
+        return HostStore(kind, Group(mesh, ranks, deadline, where), leave)
+    return RelaxedStore(kind, RelaxedGroup(mesh, ranks, deadline, where, consistency), leave)
+
+
+def open_host(kind: str, environment: Environment, levels: Levels) -> HostStore:
+    """Join a job without servers: the scheduler says who is there, and the workers of the host find each other.
+
+    Raises InputError where they are on several hosts, DeadlineError where somebody is missing.
+    """
+    loop = Loop()
+    try:
+        member = Member(loop, environment, "worker", consistency=str(levels))
+    except BaseException:
+        loop.close()
+        raise
+
+    def leave(error: BaseException | None) -> None:
+        try:
+            member.leave(0 if error is None else 1, "" if error is None else f"{type(error).__name__}: {error}")
+        finally:
+            loop.close()
+
+    try:
+        hosts, rank = member.welcome.hosts, member.welcome.rank
+        if len(hosts) != 1:
+            names = ", ".join(name for name, _ in hosts)
+            raise InputError(
+                f"the workers are on {len(hosts)} hosts ({names}), and there is no server",
+                where="kv.create",
+                hint="start at least one server: mezzo launch -s 1, or DMLC_NUM_SERVER=1",
+            )
+        ranks = hosts[0][1]
+        name = f"mezzo/{environment.root[0]}:{environment.root[1]}/{environment.host}"
+        mesh = join(name, ranks.index(rank), len(ranks), environment.deadline)
+        return host_store(kind, mesh, ranks, environment.deadline, levels.inside, leave)
+    except BaseException as error:
+        leave(error)
+        raise

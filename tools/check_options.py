@@ -1,0 +1,34 @@
+"""Options of `mezzo check`, and the limit of what it computes."""
+
+from __future__ import annotations
+
+from ..ops.dataclasses import dataclass
+from .feeds import parse_sizes
+from .gaps import Tolerance
+
+FOLDED = 1 << 18  # elements: shape arithmetic is computed in the static part, weights are not
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a check; see `mezzo check --help`."""
+
+    train: bool = False
+    opset: int | None = None
+    device: str = "cpu"
+    against: str | None = None
+    sizes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    seed: int = 0
+    tolerance: tuple[str, ...] = ()
+    record: str | None = None
+    record_limit: int = 1 << 30
+    round_trip: bool | None = None  # by default where numbers are compared
+
+    def __post_init__(self) -> None:
+        """Raise InputError for what cannot be meant, before any file is opened."""
+        Tolerance.parse(self.tolerance)
+        parse_sizes((*self.sizes, *self.inputs))
+
+
+AS_IT_IS = Options()
