@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..exporters import save_onnx
-from ..importers import load_onnx
+from ..importers import load_graph
 from ..nd.array import Array
 from ..nd.recording import RECORDING
 from ..nd.running import as_array
@@ -60,8 +60,8 @@ class SymbolBlock(HybridBlock):
 
     @classmethod
     def imports(cls, path: str | os.PathLike[str], *, statistics: bool = True, learn_scales: bool = False) -> Self:
-        """Read an ONNX file. Raises ModelError as `mz.load` does."""
-        return cls(load_onnx(path), statistics=statistics, learn_scales=learn_scales)
+        """Read a model file of any format. Raises ModelError as `mz.load` does."""
+        return cls(load_graph(path), statistics=statistics, learn_scales=learn_scales)
 
     def forward(self, *inputs: Array) -> Any:
         fed = [n for n in self._graph.inputs if n not in self._graph.initializers]

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from ..ops.budget import Budget
 from ..runtime.ir.graph import Graph
+from .registry import load_graph, register_importer
 from .uses import OperatorUse
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["OperatorUse", "load_onnx", "operators_of"]
+__all__ = ["OperatorUse", "load_graph", "load_onnx", "operators_of", "register_importer"]
 
 DEFAULT = Budget()
 

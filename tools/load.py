@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..importers import load_onnx
+from ..importers import load_graph
 from ..ops.budget import Budget
 from ..ops.errors import InputError
 from ..ops.types import Array
@@ -38,7 +38,8 @@ def load(
 ) -> Session:
     """Load a model and make a session of it.
 
-    `source` is the path of an ONNX or a `.mezzo` file (told apart by how they begin), or its bytes. `budget` limits
+    `source` is the path of an ONNX or a `.mezzo` file, or one of a registered format (`importers.register_importer`),
+    which are told apart by how they begin, or its bytes. `budget` limits
     what the model may ask for; see Session for the rest. `precision="int8"` quantises a float model by what its
     activations are on `calibration` (see train/quantize.py). A model whose input sizes are all known is planned here,
     so that the first run only replays; the programs in a `.mezzo` file are taken where they were made for such a
@@ -52,7 +53,7 @@ def load(
     >>> print(*load(digits_model()).inputs)
     image: float32[batch,1,8,8]
     """
-    model = open_file(source, budget) if is_mezzo(source) else load_onnx(source, budget=budget or Budget())
+    model = open_file(source, budget) if is_mezzo(source) else load_graph(source, budget=budget)
     if precision == "int8":
         if calibration is None:
             raise InputError("precision 'int8' needs data", where="load", hint="give calibration=[inputs, ...]")

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from ..importers import load_onnx
+from ..importers import load_graph
 from ..ops import DType, Tensor
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError
@@ -76,7 +76,7 @@ def quantize(
     for what, given, known in (("activations", activations, ACTIVATIONS), ("weights", weights, WEIGHTS)):
         if given not in known:
             raise InputError(f"{what}={given!r} is unknown", hint=f"give one of {', '.join(known)}")
-    graph = model if isinstance(model, Graph) else load_onnx(model)
+    graph = model if isinstance(model, Graph) else load_graph(model)
     plain = prune(rewrite(simplify(infer(graph)), FOLDED))
     typed = infer(prune(plain))
     made = Insertion(typed, ACTIVATIONS[activations], WEIGHTS[weights], per_channel, frozenset(skip))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..exporters import save_onnx
-from ..importers import load_onnx
+from ..importers import load_graph
 from ..ops import DType, Tensor
 from ..ops.errors import InputError
 from ..ops.types import Array, type_of
@@ -115,7 +115,7 @@ class Trainer:
         **others: Any,
     ) -> None:
         refuse(others, "Trainer", TRAINER, Trainer.__init__.__annotations__)
-        given = model if isinstance(model, Graph) else load_onnx(model)
+        given = model if isinstance(model, Graph) else load_graph(model)
         self.source = infer(prepared(given, train or ()))
         policy = None if amp is None else policy_named(amp)
         scaling = Scaling() if policy is not None and policy.dtype is DType.FLOAT16 else None
