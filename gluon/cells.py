@@ -316,9 +316,7 @@ class ZoneoutCell(ModifierCell):
         self._outputs = bool(zoneout_outputs)
         self.outputs, self.kept = Dropout(zoneout_outputs), Dropout(zoneout_states)
         if isinstance(base_cell, BidirectionalCell):
-            raise InputError(
-                "zoneout of a cell that looks both ways", where="ZoneoutCell", hint="put it into its cells"
-            )
+            raise InputError("zoneout of a bidirectional cell", where="ZoneoutCell", hint="put it into its cells")
 
     def state_shapes(self, batch_size: int) -> list[tuple[int, ...]]:
         shapes = super().state_shapes(batch_size)

@@ -100,14 +100,14 @@ def fit(
     """
     refuse(others, "fit", FIT, fit.__annotations__)
     if isinstance(validate, Iterator):
-        raise InputError("batches that can be gone through once", where="validate=", hint="give a list")
+        raise InputError("batches that can be iterated only once", where="validate=", hint="give a list")
     asked = metrics_named(metrics) if metrics else []
     told, state = [_Told(asked)], _Fit(net, trainer)
 
     def given(batch: Batch) -> tuple[Array, Array]:
         data, label = (as_array(x) for x in batch)
         if not len(label):
-            raise InputError("a batch without samples", where="fit", hint="leave it out: its mean loss is no number")
+            raise InputError("a batch without samples", where="fit", hint="leave it out: its mean loss is NaN")
         return data, label
 
     def begin() -> None:

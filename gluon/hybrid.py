@@ -276,7 +276,7 @@ class HybridBlock(Block):
         kinds = next(reversed(self._traces), ())[:-1]
         if not kinds or not all(isinstance(k, TensorSpec) for k in kinds):
             raise InputError(
-                "for which inputs?",
+                "the shapes of the inputs are not known",
                 where=f"{type(self).__name__}.export",
                 hint="net.export(path, x), or call the net once after hybridize()",
             )

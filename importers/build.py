@@ -312,7 +312,7 @@ class ImportContext:
         return self.build.constant(name)
 
     def take(self, name: str) -> Array:
-        raise UpgradeDeclined("an import takes nothing away")
+        raise UpgradeDeclined("an import keeps all constants")
 
     def type(self, name: str) -> Tensor | None:
         return self.build.type_of(name, self.around.frame)

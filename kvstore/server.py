@@ -232,7 +232,7 @@ class Server:
             case m.Heartbeat():
                 pass
             case _:
-                raise WireError(f"{type(message).__name__} is nothing to say to a server", where=peer.name)
+                raise WireError(f"{type(message).__name__} is no message for a server", where=peer.name)
 
     def _check_speaker(self, peer: Peer, rank: int) -> None:
         if peer.rank == m.NOBODY or rank != peer.rank:
@@ -307,7 +307,7 @@ class Server:
         if message.offset == 0:
             peer.loading = bytearray(total)
         if len(peer.loading) != total:
-            raise WireError("states that do not belong together", where=peer.name)
+            raise WireError("states that do not fit together", where=peer.name)
         peer.loading[message.offset : message.offset + length] = payload
         if message.offset + length < total:
             return

@@ -227,7 +227,7 @@ def parse(data: bytes | bytearray | memoryview, at: int = 0) -> Header:
         raise WireError(f"a header has {HEADER} bytes, here are {len(data) - at}")
     magic, version, number, flags, rank, key, step, offset, length, metadata, zero = _LAYOUT.unpack_from(data, at)
     if magic != MAGIC:
-        raise WireError("what connects does not speak the protocol of a KVStore", hint="is this the right port?")
+        raise WireError("the other end does not speak the protocol of a KVStore", hint="is this the right port?")
     if version != VERSION:
         raise WireError(
             f"the message has version {version}, this process speaks version {VERSION}",

@@ -35,7 +35,7 @@ class Every:
         """
         found = re.fullmatch(r"([1-9]\d*)\s*(epochs?|steps?)?", text.strip())
         if found is None:
-            raise InputError(f"{text!r} tells no time", where="--every", hint="write 2epochs or 500steps")
+            raise InputError(f"{text!r} is no interval", where="--every", hint="write 2epochs or 500steps")
         return Every(int(found[1]), (found[2] or "").startswith("step"))
 
 

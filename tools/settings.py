@@ -82,7 +82,7 @@ def check_places(how: Settings) -> None:
         if path is not None and not path.parent.is_dir():
             raise InputError("there is no such folder", where=str(path.parent), hint="make it first")
     if how.resume and how.checkpoint is None:
-        raise InputError("--resume from where?", where="train", hint="give --checkpoint FOLDER")
+        raise InputError("--resume needs a checkpoint", where="train", hint="give --checkpoint FOLDER")
     if how.checkpoint and exists(how.checkpoint) and not how.resume:
         raise InputError(
             "the folder holds the checkpoint of another training",

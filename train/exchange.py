@@ -174,7 +174,7 @@ class Exchange:
             return list(numbers)
         if self.on_store:
             raise InputError(
-                "numbers of all workers together cannot be had: the store takes what it gets for gradients",
+                "there are no sums over workers: the store treats all that it gets as gradients",
                 where="update_on_kvstore=True",
                 hint="ask for this worker's own, or let the workers update: update_on_kvstore=False",
             )

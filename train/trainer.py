@@ -248,7 +248,7 @@ class Trainer:
         sizes = () if first is None else np.shape(made[first])
         if sizes and not sizes[0]:
             raise InputError(
-                "a batch without samples", where=f"feeds[{first!r}]", hint="leave it out: its mean loss is no number"
+                "a batch without samples", where=f"feeds[{first!r}]", hint="leave it out: its mean loss is NaN"
             )
         return made, sizes[0] if sizes else 1
 
@@ -278,7 +278,9 @@ class Trainer:
         if not isinstance(rate, int | float):
             planned = schedules.at(rate, self.updates)
             if not planned:
-                raise InputError("the schedule says 0 here, which no factor changes", where="rate", hint="set it later")
+                raise InputError(
+                    "the rate of the schedule is 0 here, which no factor changes", where="rate", hint="set it later"
+                )
             self._held /= planned
         self.states[RATE][...] = self._held
 
@@ -331,7 +333,7 @@ class Trainer:
         """
         refuse(others, "fit", FIT, Trainer.fit.__annotations__)
         if isinstance(validate, Iterator):
-            raise InputError("batches that can be gone through once", where="validate=", hint="give a list")
+            raise InputError("batches that can be iterated only once", where="validate=", hint="give a list")
         told = [*callbacks, *([Functions(on_step, on_epoch)] if on_step or on_epoch else [])]
         whole = (
             bool(callbacks) and self.exchange is not None and self.exchange.workers > 1 and not self.exchange.on_store

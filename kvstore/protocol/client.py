@@ -552,4 +552,4 @@ class Client:
 
 def _unexpected(server: _Server, what: str, part: _Part | None = None) -> WireError:
     about = f" of key {part.name!r} (step {part.step})" if part else ""
-    return WireError(f"it sent {what}{about} that nobody waits for", where=f"server {server.number}")
+    return WireError(f"it sent {what}{about} that no request waits for", where=f"server {server.number}")

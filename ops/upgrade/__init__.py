@@ -30,16 +30,14 @@ __all__ = [
 def _axis_from_front(form: Form, scope: Scope) -> Form:
     known = scope.value(form.input(3 if form.op == "Slice" else 1)) if form.op in ("Slice", "Gather") else None
     if known is not None and known.min(initial=0) < 0:
-        raise UpgradeDeclined("before this opset, axes and indices could not count from the back")
+        raise UpgradeDeclined("before this opset, axes and indices could not be negative")
     rank, made = rank_of(form.input(0), scope), dict[str, object]()
     for name in ("axis", "axes"):
         value = form.attrs.get(name, 0)
         given = value if isinstance(value, tuple) else (value,)
         if any(n < 0 for n in given):
             if rank is None:
-                raise UpgradeDeclined(
-                    "before this opset, axes could not count from the back, and the rank is not known"
-                )
+                raise UpgradeDeclined("before this opset, axes could not be negative, and the rank is not known")
             ends = rank + {"Unsqueeze": len(given), "OneHot": 1}.get(form.op, 0)
             front = tuple(n + ends if n < 0 else n for n in given)
             made[name] = front if isinstance(value, tuple) else front[0]

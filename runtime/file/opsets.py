@@ -37,7 +37,7 @@ class UpgradeContext:
         return self.constants.get(name)
 
     def take(self, name: str) -> Array:
-        raise UpgradeDeclined("reading a file takes nothing away")
+        raise UpgradeDeclined("reading a file keeps all constants")
 
     def type(self, name: str) -> Tensor | None:
         found = self.types.get(name)

@@ -117,7 +117,7 @@ class Movement:
         if tensors([t for t in inputs if t is not None]) is None or tensors(outputs) is None:
             return Declined("an operand is no tensor of numbers")
         if node.op == "Split" and not all(node.outputs):
-            return Declined("a part is not wanted")
+            return Declined("a part is not requested")
         for i in MOVES[node.op][1]:
             t = inputs[i] if i < len(inputs) else None
             if isinstance(t, Tensor) and t.value is None:

@@ -36,9 +36,9 @@ class BatchNormalisationTraining(Generated):
         x, gradient = ask.inputs[1 if ask.node.op == GRADIENT else 0], ask.node.op == GRADIENT
         found = elements([*ask.inputs, *ask.outputs])
         if found is None or not isinstance(x, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if any(not e.dtype.floating for e in found) or len({e.wide for e in found}) > 1:
-            return Declined("numbers are whole, or some of them float64")
+            return Declined("operands are integers, or some are float64")
         if not x.elements or x.rank < 2:
             return Declined("there is nothing to take the mean of")
         layout = permuted(x)

@@ -34,9 +34,9 @@ class GridSample(Generated):
         found, y = elements([*ask.inputs, *ask.outputs]), ask.outputs[0]
         x, attrs = ask.inputs[0], ask.node.attrs
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if any(not e.dtype.floating or e.dtype is DType.DOUBLE for e in found):
-            return Declined("whole numbers and float64 are left to the host")
+            return Declined("integers and float64 run on the host")
         mode, padding = attrs.get("mode", "linear"), attrs.get("padding_mode", "zeros")
         if mode not in NEIGHBOURS or padding not in ("zeros", "border", "reflection"):
             return Declined(f"mode {mode!r} with padding_mode {padding!r}")
@@ -100,7 +100,7 @@ class RoiAlign(Generated):
     def written(self, ask: KernelRequest) -> Written | Declined:
         found, y, x = elements([*ask.inputs, *ask.outputs]), ask.outputs[0], ask.inputs[0]
         if found is None or not found[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         attrs = ask.node.attrs
         mode, transform = attrs.get("mode", "avg"), attrs.get("coordinate_transformation_mode", "half_pixel")
         if mode not in ("avg", "max") or transform not in ("half_pixel", "output_half_pixel"):

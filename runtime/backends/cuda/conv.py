@@ -40,9 +40,9 @@ class Convolution(Generated):
         image, weights, _ = OPERANDS[ask.node.op][0]
         x, w = ask.inputs[image], ask.inputs[weights]
         if found is None or not isinstance(x, Tensor) or not isinstance(w, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if max(t.elements or 0 for t in (x, w, y)) >= 2**31:
-            return Declined("more elements than 32 bits count")
+            return Declined("too many elements for 32-bit indices")
         if ask.node.op in ("Conv", "ConvTranspose") and not found[0].dtype.floating:
             return Declined(f"{x.dtype} is convolved by ConvInteger")
         group = ask.node.attrs.get("group", 1)

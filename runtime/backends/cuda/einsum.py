@@ -29,12 +29,12 @@ class Einsum(Generated):
     def written(self, ask: KernelRequest) -> Written | Declined:
         found, y = elements([*ask.inputs, *ask.outputs]), ask.outputs[0]
         if found is None or not isinstance(y, Tensor) or found[0].dtype is DType.BOOL:
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         tensors = [t for t in ask.inputs if isinstance(t, Tensor)]
         if len(tensors) > 2:
             return Declined("more than two operands")
         if max(t.elements or 0 for t in (*tensors, y)) >= 2**31:
-            return Declined("more elements than 32 bits count")
+            return Declined("too many elements for 32-bit indices")
         if not y.elements:
             return Written(())
         terms, result = terms_of(ask.node.attrs["equation"], len(tensors))

@@ -155,4 +155,4 @@ class Transfer:
 
     def _refuse_in_capture(self) -> None:
         if self._stream.is_capturing():
-            raise ExecutionError("what goes to a KVStore, or comes from it, is part of no graph")
+            raise ExecutionError("exchange with a KVStore cannot be part of a CUDA graph")

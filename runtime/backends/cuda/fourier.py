@@ -35,7 +35,7 @@ class Fourier(Generated):
         if not y.elements:
             return Written(())
         if max(x.elements or 0, y.elements) >= 2**31:
-            return Declined("more elements than 32 bits count")
+            return Declined("too many elements for 32-bit indices")
         return _dft(ask, found[0], x, y) if ask.node.op == "DFT" else _stft(ask, found[0], x, y)
 
 

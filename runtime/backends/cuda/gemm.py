@@ -111,11 +111,11 @@ class Gemm(Generated):
         found = elements([t for t in (*ask.inputs, *ask.outputs) if t is not None])
         y = ask.outputs[0]
         if found is None or not isinstance(y, Tensor) or any(e.dtype is DType.BOOL for e in found):
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if not y.elements:
             return Written(())
         if y.elements >= 2**31 or any((t.elements or 0) >= 2**31 for t in ask.inputs if isinstance(t, Tensor)):
-            return Declined("more elements than 32 bits count")
+            return Declined("too many elements for 32-bit indices")
         made = _gemm(ask, y) if ask.node.op == "Gemm" else _matmul(ask, y)
         return made if isinstance(made, Declined) else Written((made.launch(),))
 
@@ -137,7 +137,7 @@ def _gemm(ask: KernelRequest, y: Tensor) -> GemmProduct | Declined:
     e, (rows, columns) = _e(a), y.sizes
     alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 1.0)
     if not e.dtype.floating and (alpha != 1 or beta not in (0, 1)):
-        return Declined("whole numbers are scaled by fractions")
+        return Declined("integers are scaled by fractions")
     turned = attrs.get("transA", 0), attrs.get("transB", 0)
     inner = a.sizes[0 if turned[0] else 1]
     left = f"k * {rows} + row" if turned[0] else f"row * {inner} + k"

@@ -28,11 +28,11 @@ class Images(Generated):
         found = elements([t for t in (*ask.inputs, *ask.outputs) if t is not None])
         x, y = ask.inputs[0], ask.outputs[0]
         if found is None or not found[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if not y.elements:
             return Written(())
         if max(x.elements or 0, y.elements) >= 2**31:
-            return Declined("more elements than 32 bits count")
+            return Declined("too many elements for 32-bit indices")
         return MAKERS[ask.node.op](ask, found, x, y)
 
 
@@ -84,7 +84,7 @@ def _unpool(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> W
     whole = (*x.sizes[:2], *(s or 0 for s in sizes))
     count = math.prod(whole)
     if count >= 2**31:
-        return Declined("more elements than 32 bits count")
+        return Declined("too many elements for 32-bit indices")
     last = ("int*", "last", Scratch(0))
     note = f"""
 long long at = (long long){places.read("places[i]")};
@@ -148,9 +148,9 @@ def _deformed(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) ->
     places, (batch, channels) = math.prod(outs), x.sizes[:2]
     count = batch * channels * spread * places
     if count >= 2**31:
-        return Declined("more elements than 32 bits count")
+        return Declined("too many elements for 32-bit indices")
     if not count:
-        return Declined("windows that see nothing")
+        return Declined("windows without elements")
     kind, place = e.wide, dot(strides_of(outs), "o")
     lines = [*coordinates("int", "c2", [v.kernel for v in wins], "t"), *coordinates("int", "c3", outs, "o")]
     lines.append(f"const int part = c0 * {moved} + c1 / {channels // moved};")

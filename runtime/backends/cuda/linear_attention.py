@@ -31,9 +31,9 @@ class LinearAttention(Generated):
             return Declined("an operand is no tensor of floats, or its sizes are not known")
         assert isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)
         if max(t.elements or 0 for t in every if isinstance(t, Tensor)) >= 2**31:
-            return Declined("more elements than 32 bits count")
+            return Declined("too many elements for 32-bit indices")
         if not ask.node.outputs[0]:
-            return Declined("only the state is wanted")
+            return Declined("only the state is requested")
         attrs, there = ask.node.attrs, [i for i, t in enumerate(ask.inputs) if t is not None]
         kinds = dict(zip(there, found, strict=False))
         heads, groups = attrs["q_num_heads"], attrs["kv_num_heads"]

@@ -93,7 +93,7 @@ class Losses(Generated):
         scores = ask.inputs[1 if gradient else 0]
         found = elements([t for t in (*ask.inputs, *ask.outputs) if t is not None])
         if found is None or not isinstance(scores, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         (e,) = elements([scores]) or [found[0]]
         samples = _Samples(ask, scores, e, 2 if gradient else 1)
         floats = {t.dtype for t in (*ask.inputs, *ask.outputs) if isinstance(t, Tensor) and t.dtype.floating}

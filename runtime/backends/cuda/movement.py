@@ -59,7 +59,7 @@ class CudaMovement(Generated):
             if t.layout and not is_permutation(t.layout):
                 return Declined(f"{t} has no order of axes")
         if not all(node.outputs):
-            return Declined("a part is not wanted")
+            return Declined("a part is not requested")
         if node.op == "BitCast" and isinstance(x, Tensor) and x.dtype.bits < 8:
             return Declined(f"one element of {x.dtype} has a byte, whose other bits are its sign")
         assert isinstance(x, Tensor) and isinstance(y, Tensor)

@@ -51,11 +51,11 @@ class Normalisation(Generated):
 
     def written(self, ask: KernelRequest) -> Written | Declined:
         if elements([t for t in (*ask.inputs, *ask.outputs) if t is not None]) is None:
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         x = ask.inputs[0]
         assert isinstance(x, Tensor)
         if any(isinstance(t, Tensor) and not t.dtype.floating for t in (*ask.inputs, *ask.outputs)):
-            return Declined("whole numbers are not normalised")
+            return Declined("integers are not normalised")
         if not x.elements:
             empty = not any(isinstance(t, Tensor) and t.elements for t in ask.outputs)
             return Written(()) if empty else Declined("there is nothing to take the mean of")
@@ -227,9 +227,9 @@ class BatchNormalisation(Generated):
     def written(self, ask: KernelRequest) -> Written | Declined:
         found, x, y = elements([*ask.inputs, *ask.outputs]), ask.inputs[0], ask.outputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if ask.node.attrs.get("training_mode") or any(not e.dtype.floating for e in found):
-            return Declined("statistics are those of the batch, or numbers are whole")
+            return Declined("statistics are those of the batch, or operands are integers")
         layout = permuted(x)
         layouts = (layout, *[""] * (len(ask.inputs) - 1), layout) if layout else ()
         if not y.elements:

@@ -30,9 +30,9 @@ class CudaPool(Generated):
     def written(self, ask: KernelRequest) -> Written | Declined:
         found, x, y = elements([*ask.inputs, *ask.outputs]), ask.inputs[0], ask.outputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if ask.node.op not in MAXIMA and not found[0].dtype.floating:
-            return Declined("whole numbers have no average")
+            return Declined("integers have no average")
         layout = permuted(x)
         layouts = (layout,) * (1 + len(ask.outputs)) if layout else ()
         if not y.elements:

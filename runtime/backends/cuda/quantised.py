@@ -38,7 +38,7 @@ class Quantise(Generated):
         present = [t for t in (*ask.inputs, *ask.outputs) if t is not None]
         found, y, x = elements(present), ask.outputs[0], ask.inputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         attrs, up = ask.node.attrs, ask.node.op == "DequantizeLinear"
         scale, whole = ask.inputs[1], found[0] if up else found[-1]
         real = found[1] if up else found[0]
@@ -93,7 +93,7 @@ class DynamicQuantise(Generated):
         if not isinstance(x, Tensor) or not x.static or x.dtype is not DType.FLOAT or not x.elements:
             return Declined("the input is no tensor of float32 with elements, or its sizes are not known")
         if len(ask.outputs) < 3 or not all(ask.node.outputs):
-            return Declined("scale or zero point are not wanted")
+            return Declined("scale or zero point are not requested")
         rows = Rows.of((1, x.elements), [1])
         zero, step = step_of_uint8("-least / by", "0"), step_of_uint8("quotient", "zero[0]")
         body = [

@@ -45,7 +45,7 @@ class Recurrence(Generated):
             return Declined("an operand is no tensor of numbers, or its sizes are not known")
         sizes = [t.elements or 0 for t in every if isinstance(t, Tensor)]
         if max(sizes) >= 2**31:
-            return Declined("more elements than 32 bits count")
+            return Declined("too many elements for 32-bit indices")
         try:
             steps = Steps(ask)
             return Written((), 0) if not steps.batch else _Text(steps).written()

@@ -31,7 +31,7 @@ class Resize(Generated):
     def written(self, ask: KernelRequest) -> Written | Declined:
         found, x, y = elements([ask.inputs[0], *ask.outputs]), ask.inputs[0], ask.outputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or found[0].dtype is DType.BOOL:
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         layout = permuted(x)
         layouts = (layout, *[""] * (len(ask.inputs) - 1), layout) if layout else ()
         if not y.elements:

@@ -30,7 +30,7 @@ class Cumulated(Generated):
     def written(self, ask: KernelRequest) -> Written | Declined:
         found, x, axis = elements([ask.inputs[0], *ask.outputs]), ask.inputs[0], constant(ask, 1)
         if found is None or not isinstance(x, Tensor) or found[0].dtype is DType.BOOL:
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if axis is None:
             return Declined("the axis is no constant")
         if not x.elements:
@@ -125,7 +125,7 @@ class ScanPlaces(Generated):
     def written(self, ask: KernelRequest) -> Written | Declined:
         found, x, y = elements([*ask.inputs, *ask.outputs]), ask.inputs[0], ask.outputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if not y.elements:
             return Written(())
         if not x.elements:

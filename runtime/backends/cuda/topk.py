@@ -32,9 +32,9 @@ class TopK(Generated):
     def written(self, ask: KernelRequest) -> Written | Declined:
         found, x, y = elements([ask.inputs[0], *ask.outputs]), ask.inputs[0], ask.outputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            return Declined("an operand is no tensor of numbers of 8 bits and more, or its sizes are not known")
+            return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if len(ask.outputs) < 2 or not all(ask.node.outputs):
-            return Declined("values or places are not wanted")
+            return Declined("values or places are not requested")
         if not y.elements:
             return Written(())
         axis = axis_of(ask.node.attrs.get("axis", -1), x.rank)

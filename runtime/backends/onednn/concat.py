@@ -110,7 +110,7 @@ class Split(OneDnn):
         outputs = iter(ask.outputs)
         types = [next(outputs) if name else None for name in ask.node.outputs]
         if not all(isinstance(t, Tensor) for t in types):
-            raise Refused("a part is not wanted")
+            raise Refused("a part is not requested")
         at, drafts = 0, []
         for i, part in enumerate(types):
             assert isinstance(part, Tensor)

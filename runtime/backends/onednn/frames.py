@@ -45,7 +45,7 @@ class Frame:
         """An operand of the tensor's size, or one that is spread over it, and the layout that it is wanted in."""
         sizes = aligned(other.sizes, len(self.sizes))
         if any(n not in (1, whole) for n, whole in zip(sizes, self.sizes, strict=True)):
-            raise Refused("an operand would widen the result")
+            raise Refused("an operand would broadcast the result")
         if sizes == self.sizes:
             if self.layout and len(other.sizes) != len(self.sizes):
                 raise Refused("an operand of fewer axes is wanted in a layout")
@@ -72,7 +72,7 @@ def aligned(sizes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """The sizes with so many axes, as ONNX spreads one tensor over another; Refused where there are more."""
     more = len(sizes) - rank
     if any(n != 1 for n in sizes[: max(more, 0)]):
-        raise Refused("an operand would widen the result")
+        raise Refused("an operand would broadcast the result")
     return sizes[more:] if more > 0 else (1,) * -more + sizes
 
 

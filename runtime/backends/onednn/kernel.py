@@ -140,7 +140,7 @@ class OneDnn(ABC):
             return layout_at(found[0], place, type)
         layouts = {layout_at(d, place, type) for d in found if d.draft.at(place)}
         if len(layouts) > 1:
-            raise api.Refused("an operand is wanted in two layouts")
+            raise api.Refused("an operand is needed in two layouts")
         return layouts.pop() if layouts else layout_at(found[0], place, type)
 
     def _aliases(self, ask: KernelRequest, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
@@ -264,7 +264,7 @@ def layout_at(found: Descriptor, place: Place, type: Type | None) -> str:
         return type.layout if isinstance(type, Tensor) and place[0] == "in" else ""
     first, *others = (_one_layout(found, o) for o in operands)
     if any(layout != first for layout in others):
-        raise api.Refused("an operand is wanted in two layouts")
+        raise api.Refused("an operand is needed in two layouts")
     return usual(first, type.sizes) if isinstance(type, Tensor) and type.static else first
 
 
@@ -340,7 +340,7 @@ def result(ask: KernelRequest) -> Tensor:
     """The type of the one output."""
     found = ask.outputs[0]
     if not ask.node.outputs[0]:
-        raise api.Refused("the first result is not wanted")
+        raise api.Refused("the first result is not requested")
     if len(ask.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in FLOATS:
         raise api.Refused(f"the results are {', '.join(map(str, ask.outputs))}")
     return found

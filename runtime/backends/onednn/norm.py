@@ -115,7 +115,7 @@ class ChannelNorm(OneDnn):
         link, y = links[0], result(ask)
         x, scale, shift = floats(ask, link.operands)
         if len({t.dtype for t in (x, scale, shift)}) > 1 or x.dtype is not DType.FLOAT:
-            raise Refused("numbers between the two are rounded to another type than float32")
+            raise Refused("intermediate numbers are rounded to another type than float32")
         if len(x.sizes) < 3 or link.attrs.get("stash_type", 1) != 1:
             raise Refused("there are no elements in a channel, or statistics are kept in another type than float32")
         batch, channels, *rest = x.sizes

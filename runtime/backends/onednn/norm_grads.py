@@ -136,7 +136,7 @@ class LayerNormTrain(OneDnn):
         link = alone(links)
         (x,) = floats(ask, link.operands[:1])
         if len(ask.node.outputs) != 3 or not all(ask.node.outputs) or link.attr("stash_type") != 1:
-            raise Refused("statistics are not wanted, or in another type than float32")
+            raise Refused("statistics are not requested, or in another type than float32")
         if len(link.operands) != 3:
             raise Refused("there is no bias")
         _float32(ask, 1, 2)
@@ -229,4 +229,4 @@ def _matrix(x: Tensor, axis: int) -> tuple[Memory, Memory]:
 
 def _all_wanted(ask: KernelRequest) -> None:
     if len(ask.outputs) != 3:
-        raise Refused("one of the gradients is not wanted")
+        raise Refused("one of the gradients is not requested")

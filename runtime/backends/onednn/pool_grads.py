@@ -37,7 +37,7 @@ class MaxPoolTrain(TrainingPool):
         link = alone(links)
         (x,) = floats(ask, link.operands[:1])
         if len(ask.outputs) != 2:
-            raise Refused("one of its results is not wanted")
+            raise Refused("one of its results is not requested")
         y, at = ask.outputs
         if not isinstance(y, Tensor) or not isinstance(at, Tensor) or not 3 <= len(x.sizes) <= 5:
             raise Refused(f"results are {y} and {at}")

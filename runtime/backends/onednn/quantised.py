@@ -208,7 +208,7 @@ def _residual(
     mine, theirs = (link.operands[:3], link.operands[3:6]) if first else (link.operands[3:6], link.operands[:3])
     (other,) = tensors(ask, theirs[:1], BYTES)
     if other.sizes != y.sizes or PREVIOUS in theirs:
-        raise Refused("an operand of the sum is widened")
+        raise Refused("an operand of the sum is broadcast")
     own, beside, made = scale_of(ask, mine[1]), scale_of(ask, theirs[1]), scale_of(ask, link.operands[6])
     own_zero, beside_zero = zero_of(ask, mine[2]), zero_of(ask, theirs[2])
     low, high = int_range(y.dtype)

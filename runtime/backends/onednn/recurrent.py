@@ -191,7 +191,7 @@ def _usual(ask: KernelRequest, link: Link, sizes: _Sizes) -> None:
     if link.attr("clip") is not None:
         raise Refused("inputs of activations are clipped")
     if link.op == "LSTM" and link.attr("input_forget"):
-        raise Refused("the forget gate is the input gate's rest")
+        raise Refused("the forget gate is coupled to the input gate")
     if link.op != "RNN" and _activations(link) != DEFAULTS[link.op] * sizes.directions:
         raise Refused("activations are not the usual ones")
 

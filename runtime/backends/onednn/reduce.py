@@ -103,7 +103,7 @@ def _drafts(
     dtype, shown, turn = x.dtype, layout, 0
     if before:
         if x.dtype is not DType.FLOAT:
-            raise Refused("what is done before would be rounded")
+            raise Refused("the function before the reduction would be rounded")
         memory = Memory((1, x.elements or 1), dtype)
         operands: tuple[Operand, ...] = (Operand(SRC, place, memory, layout), Operand(DST, (WORK, 0), memory))
         yield Draft("eltwise_forward", operands, (before, 0.0, 0.0))

@@ -89,7 +89,7 @@ class Spread:
         if (down == 1 or rows == 1) and (right >= rows or columns == 1):
             leading = right if columns > 1 else max(rows, 1)
             return Matrix(self.place, self.dtype, rows, columns, True, leading, layout=self.layout)
-        raise LtRefused("neither the rows nor the columns of an operand lie side by side")
+        raise LtRefused("neither the rows nor the columns of an operand are contiguous")
 
 
 def spread(place: Place, t: Tensor, batch: Sequence[int], layout: str, vector: str = "") -> Spread:

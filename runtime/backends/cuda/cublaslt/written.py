@@ -42,7 +42,7 @@ def written(ask: KernelRequest) -> LtProduct:
         if t is not None and (not isinstance(t, Tensor) or not t.static or 0 in t.sizes):
             raise LtRefused("an operand has no known sizes, or no elements")
     if any(first.attrs.get(name) for name in ("transBatchA", "transBatchB")):
-        raise LtRefused("axes of the batch are turned")
+        raise LtRefused("batch axes are permuted")
     tail = _tail(ask, links, y)
     reasons: list[str] = []
     for layouts in _orders(ask, first, y, tail):
@@ -126,7 +126,7 @@ def _product(ask: KernelRequest, first: Link, y: Tensor, tail: _Tail, left: str,
     c = None if tail.added is None else _result(y, ("in", tail.added), lead, out, vectors, d.sizes)
     if d.matrix().turned:  # its transpose is the product of the transposes
         if tail.bias is not None:
-            raise LtRefused("a bias for each row")
+            raise LtRefused("the bias is per row")
         found = products(lead, b.transposed, a.transposed, c and c.transposed, d.transposed)
     else:
         found = products(lead, a, b, c, d)

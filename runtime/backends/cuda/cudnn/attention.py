@@ -32,9 +32,9 @@ class Attention(CuDnn):
     def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[GraphDraft]:
         link, (y, *others) = links[0], ask.outputs
         if len(links) > 1 or others:
-            raise GraphRefused("something follows, or more than the result is wanted")
+            raise GraphRefused("other operators follow, or further results are requested")
         if any(link.operand(i) != ABSENT for i in (4, 5, 6)):
-            raise GraphRefused("keys of the past are given, or how many are filled")
+            raise GraphRefused("past keys, or their number, are given")
         for name, plain in PLAIN.items():
             if link.attrs.get(name, plain) != plain and not (name == "softmax_precision" and link.attrs[name] == 1):
                 raise GraphRefused(f"{name} is {link.attrs[name]}")

@@ -70,7 +70,7 @@ class Epilogue:
         rank = len(self._shape)
         dims = (1,) * (rank - len(known.sizes)) + known.sizes
         if len(dims) != rank or any(d not in (1, n) for d, n in zip(dims, self._shape, strict=True)):
-            raise GraphRefused(f"{known} would widen the result")
+            raise GraphRefused(f"{known} would broadcast the result")
         layout = self._layout if dims == self._shape == known.sizes else ""
         seen = (*dims[:2], *(1,) * (len(self._sizes) - rank), *dims[2:])
         strides = strides_of(layout, dims)

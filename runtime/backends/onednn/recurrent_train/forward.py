@@ -26,7 +26,7 @@ class Forward(Run):
         """Return the plan of a run. Kept results are written while the steps run, so that all of them must be
         requested."""
         if not {"Y", *cls.widths} <= layer.wanted:
-            raise Refused("what is kept is not wanted")
+            raise Refused("a kept result is not requested")
         return super().plan(layer, drafts)
 
     @staticmethod

@@ -93,9 +93,9 @@ def layer_of(ask: KernelRequest) -> Layer:
     if {"sequence_lens", "P"} & set(given):
         raise Refused("sequences have lengths of their own, or cells peepholes")
     if "dP" in wanted:
-        raise Refused("the gradient of peepholes is wanted")
+        raise Refused("the gradient of peepholes is requested")
     if any(name.startswith("d") and not name.startswith("dY") for name in given):
-        raise Refused("what is kept has a gradient")
+        raise Refused("a kept result has a gradient")
     tensors = [t for t in given.values() if isinstance(t, Tensor) and t.static and t.elements]
     X, R = given["X"], given["R"]
     if len(tensors) < len(given) or not isinstance(X, Tensor) or not isinstance(R, Tensor):
