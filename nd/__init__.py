@@ -1,4 +1,4 @@
-"""`mz.nd`: arrays in the manner of the Python array API standard, computed by the dependency engine.
+"""`mz.nd`: arrays with the interface of the Python array API standard, computed by the dependency engine.
 
 https://data-apis.org/array-api/2024.12. Operations return at once, and run the same operators as graphs do; reading
 waits. Every operator of ONNX is here by its name too (`Softmax`, `Conv`, ...), as in `mz.sym`. docs/arrays.md tells the

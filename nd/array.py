@@ -25,7 +25,7 @@ Key = tuple[Any, ...]  # integers, slices, None and one Ellipsis
 
 
 class Array(Ordered, ArrayMethods):
-    """Numbers of one type in a shape, computed by the engine: operations return at once, reading waits.
+    """An array of one element type, computed by the engine: operations return at once, reading waits.
 
     Made by the functions of `mz.nd`. Its methods and operators are those of the Python array API standard
     (https://data-apis.org/array-api/2024.12), and MXNet's `asnumpy`, `wait_to_read`, `copyto` and `as_in_context`. An
@@ -59,19 +59,19 @@ class Array(Ordered, ArrayMethods):
 
     @property
     def _var(self) -> Variable:
-        """What the engine orders it by; all that is gathered goes to the engine first."""
+        """The engine's variable of the array; lazy operations are sent to the engine first."""
         if pending.waiting:
             pending.flush()
         return self._variable
 
     @property
     def variable(self) -> Variable:
-        """What workloads that touch it name."""
+        """The variable that workloads which use the array declare."""
         return self._var
 
     @property
     def lying(self) -> np.ndarray[Any, Any]:
-        """Its memory, for workloads that have named its variable."""
+        """The memory of the array, for workloads that have declared its variable."""
         memory: np.ndarray[Any, Any] = self._look(self._var.value)
         return memory
 
@@ -103,7 +103,7 @@ class Array(Ordered, ArrayMethods):
 
     @property
     def device(self) -> Place:
-        """Where it is."""
+        """The device of the array."""
         return self._place
 
     context = ctx = device  # MXNet's names
@@ -115,7 +115,7 @@ class Array(Ordered, ArrayMethods):
 
     @property
     def grad(self) -> Any:
-        """Where its gradient goes, after `attach_grad`: an Array, or a RowSparse if that was asked for; None before."""
+        """The gradient, after `attach_grad`: an Array, or a RowSparse if that was requested; None before."""
         return getattr(self._origin, "grad", None)
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ class Array(Ordered, ArrayMethods):
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def _look(self, root: Any) -> Any:
-        """This array's part of the buffer."""
+        """Return this array's part of the buffer."""
         for key in self._view:
             root = root[key]
         return root
@@ -136,7 +136,7 @@ class Array(Ordered, ArrayMethods):
         return read(self)
 
     def wait_to_read(self) -> Self:
-        """Until it is computed. Raises the error of what computed it."""
+        """Wait until the array is computed. Raises the error of its computation."""
         self._var._engine.wait(self._var)
         return self
 
@@ -196,9 +196,9 @@ class Array(Ordered, ArrayMethods):
         dl_device: tuple[Any, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """What DLPack hands over, once it is computed: the memory itself, unless `copy` or another device (`dl_device`:
-        the host) asks for a copy. Who writes it later is not ordered with the operations on this array. Raises
-        BufferError for what cannot be handed over so."""
+        """Return a DLPack capsule, once the array is computed: of its own memory, unless `copy` or another device
+        (`dl_device`: the host) requires a copy. Later writes through the capsule are not ordered with the operations on
+        this array. Raises BufferError if the array cannot be exported."""
         return dlpack(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:

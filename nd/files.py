@@ -1,4 +1,4 @@
-"""Arrays in files: safetensors, and NumPy's .npz. A pickle is neither read nor written."""
+"""Arrays in files: safetensors, and NumPy's .npz. Pickles are neither read nor written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an array lives: `cpu()`, `cpu(1)`, `gpu(0)`."""
+"""Places of arrays: `cpu()`, `cpu(1)`, `gpu(0)`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ..runtime.devices import device_named
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A device and its number. All of `cpu(i)` share the memory of the host, and yet are places of their own, so that
-    a program for several devices can be written, and tried, without them.
+    """A device and its number. All of `cpu(i)` share the memory of the host, but are distinct places, so that a program
+    for several devices can be written, and tried, without them.
 
     >>> print(cpu(), cpu(1), cpu() is cpu(0))
     cpu(0) cpu(1) True

@@ -1,4 +1,4 @@
-"""Runs of sessions on arrays: each is a workload of the engine, ordered with all that touches these arrays."""
+"""Runs of sessions on arrays: each is a workload of the engine, ordered with all other uses of these arrays."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BRIEF = 4e-4  # seconds: handing a run to a thread, which both then want Python'
 
 
 class Runs:
-    """Has a session run. `states` are arrays that its program reads where they lie, `writes` those among them that it
-    changes; `outputs` is how many outputs become arrays (all, if none is said).
+    """Runs of a session. `states` are arrays that its program reads in place, `writes` those among them that it
+    changes; `outputs` is the number of outputs that become arrays (default: all).
 
     Where runs take less than BRIEF, they are made by the thread that asks for them, if there is nothing to wait for.
     """
@@ -79,7 +79,8 @@ class Runs:
 
 
 def first(memory: Any) -> np.ndarray[Any, Any]:
-    """What stands in a graph for a state that lies in this memory: itself, or for a GPU's zeros that take no room."""
+    """Return the initial value in a graph of a state in this memory: the memory itself, or, for a GPU's, zeros that
+    take no memory."""
     here = isinstance(memory, np.ndarray)
     return memory if here else np.broadcast_to(np.zeros((), memory.dtype), memory.shape)
 

@@ -1,4 +1,4 @@
-"""The environment variables that change what this package does; any other `MEZZO_*` variable is refused."""
+"""The environment variables that this package reads; any other `MEZZO_*` variable is refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ SWITCHES = {
 
 
 def switch(name: str) -> str:
-    """What the environment says for one of `SWITCHES`, or an empty string.
+    """Return the value of one of `SWITCHES` in the environment, or an empty string. Raises InputError for an unknown
+    MEZZO_*.
 
     Raises InputError where the environment has a `MEZZO_*` variable that nothing reads: a misspelt switch would be a
     silent one.
@@ -48,11 +49,11 @@ def switch(name: str) -> str:
 
 
 def processors() -> int:
-    """How many processors this process may use, which in a container is fewer than the machine has."""
+    """Return the number of processors that this process may use; in a container fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def usual_threads() -> int:
-    """How many threads a step uses when nothing is said: OMP_NUM_THREADS, else one for each processor."""
+    """Return the default number of threads of a step: OMP_NUM_THREADS, else one for each processor."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     return min(int(wanted), processors()) if wanted.isdecimal() and int(wanted) else processors()

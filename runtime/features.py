@@ -1,4 +1,4 @@
-"""`mz.runtime.Features`: what this build can do here, and why something is off."""
+"""`mz.runtime.Features`: the features of this build on this machine, and the reason why one is off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .backends.onednn.library import find, library
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature; `why` tells what it is made of, or what is missing."""
+    """One feature; `why` names its implementation, or what is missing."""
 
     name: str
     enabled: bool
@@ -30,7 +30,7 @@ class Features(dict[str, Feature]):
         super().__init__({f.name: f for f in _found()})
 
     def is_enabled(self, name: str) -> bool:
-        """Whether a feature is on; KeyError for one that there is not."""
+        """Return True if a feature is on. Raises KeyError for an unknown one."""
         return self[name.upper()].enabled
 
     def __str__(self) -> str:

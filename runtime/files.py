@@ -1,4 +1,4 @@
-"""Replacing a file as a whole: a reader finds the old one or the new one, and never half of one."""
+"""Atomic replacement of files: a reader finds the old one or the new one, never half of one."""
 
 from __future__ import annotations
 

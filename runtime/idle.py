@@ -1,5 +1,4 @@
-"""What the engine's threads do when they have had nothing to do for a while: libraries take back what they keep for
-each thread that calls them.
+"""Cleanup on idle threads of the engine: libraries release what they keep for each thread that calls them.
 
 OpenMP keeps a team of threads for each thread that has run something on several processors. Where there are more of
 them than processors, it lets none wait awake any more, and every step of every other thread pays for waking its team.

@@ -1,4 +1,4 @@
-"""Run manifests: what has to be the same for a run to give the same bits again, as a file.
+"""Run manifests: a file of everything that must be equal for a run to give the same bits again.
 
 A manifest has the seed, the versions of what computes, the machine, the environment variables that change numbers, and
 digests of what was run (models, parameters, data). It is JSON, and is replaced as a whole.
@@ -39,12 +39,12 @@ PACKAGES = (
 
 
 class NotTheSame(UserWarning):
-    """A run is not what its manifest says, and goes on all the same."""
+    """Warning: a run differs from its manifest, and continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a run depends on. `digests` are of what was noted, by the names that it was noted under.
+    """The dependencies of a run. `digests` are those of noted values, by their names.
 
     >>> import numpy as np
     >>> one = taken(7).noting(data=np.arange(3))
@@ -76,7 +76,8 @@ class Manifest:
         replace_file(path, [json.dumps(said, indent=1, sort_keys=True).encode(), b"\n"])
 
     def differences(self, **ran: Any) -> tuple[str, ...]:
-        """What is not as it was: versions, machine and environment of this process, and digests of what is given."""
+        """Return the differences from now: versions, machine and environment of this process, and digests of the given
+        values."""
         now = taken(self.seed).noting(**ran)
         found = []
         for part in PARTS:

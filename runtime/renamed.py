@@ -1,4 +1,4 @@
-"""Former names of modules, which go on working for one release, with a DeprecationWarning.
+"""Former names of modules, which keep working for one release, with a DeprecationWarning.
 
 >>> import warnings
 >>> with warnings.catch_warnings(record=True) as seen:
@@ -37,7 +37,7 @@ TOP: Final = __name__.partition(".")[0]
 
 
 class Renamed(MetaPathFinder, Loader):
-    """The finder that knows former names, of modules inside of packages too."""
+    """Import finder for former names, also of modules inside packages."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,4 +1,5 @@
-"""Arrays by name as bytes: safetensors (https://huggingface.co/docs/safetensors), of every element type it has."""
+"""The safetensors format (https://huggingface.co/docs/safetensors): arrays by name as bytes, of every element type that
+it has."""
 
 from __future__ import annotations
 

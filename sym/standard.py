@@ -65,7 +65,7 @@ def where(condition: Symbol, x1: Any, x2: Any) -> Symbol:
 
 
 def clip(x: Symbol, min: float | None = None, max: float | None = None) -> Symbol:
-    """Every element within bounds."""
+    """Limit every element to a range."""
     return use("Clip", x, min, max)
 
 

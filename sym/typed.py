@@ -13,7 +13,7 @@ from .expression import Constant, Dims, Entry, Variable
 
 @dataclass(slots=True)
 class Typed:
-    """What is known of an expression: types of entries, and what became of its variables and constants."""
+    """Result of inference over an expression: types of entries, dims of its variables and values of its constants."""
 
     entries: dict[Entry, Type] = field(default_factory=dict[Entry, Type])
     dims: dict[Variable, Dims | None] = field(default_factory=dict[Variable, Dims | None])

@@ -69,7 +69,7 @@ class Data:
         return {**self.take(chosen), TARGET: self.target[chosen]}
 
     def part(self, chosen: Array) -> Data:
-        """Some of the samples."""
+        """Return the data of the chosen samples."""
         return replace(self, target=self.target[chosen], take=lambda some: self.take(chosen[some]))
 
     def split(self, share: float, seed: int) -> tuple[Data, Data]:
@@ -85,8 +85,8 @@ class Data:
         return self.part(np.sort(order[apart:])), self.part(np.sort(order[:apart]))
 
     def batches(self, size: int, *, whole: bool = False, first: int = 0, step: int = 1) -> Iterator[dict[str, Array]]:
-        """All samples in their order; the last batch may be smaller, unless batches have to be `whole`. From number
-        `first` on, every so many."""
+        """Yield the batches of all samples in order; the last one may be smaller, unless batches have to be `whole`.
+        Begin at number `first`, and take every `step`-th."""
         return self._in_order(np.arange(len(self)), size, range(first, ALL.steps(len(self), size, whole=whole), step))
 
     def shuffled(

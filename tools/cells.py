@@ -71,7 +71,7 @@ class _Filled:
 
 
 def cells_of(key: tuple[str, str]) -> OperatorCoverage:
-    """Everything about one operator of a domain."""
+    """Return the coverage of one operator of a domain."""
     with quiet():
         return _cells_of(*key)
 
@@ -109,7 +109,8 @@ class _Opset:
     known: Known
 
     def filled(self, own: Sequence[tuple[Op, Sample]]) -> Iterator[Cell]:
-        """Every cell of this opset: first the samples as they are, then turned into the types that none of them has."""
+        """Yield the cells of this opset: first from the samples as they are, then converted to the types that none of
+        them has."""
         schema = any_schema(self.domain, self.op, self.opset)
         places = [(p, t) for p, listed in allowed(schema).items() for t in listed]
         found = {place: _Filled() for place in places}

@@ -73,7 +73,7 @@ class OperatorCoverage:
         return sum(m is Mark.YES for m in asked), len(asked)
 
     def problems(self) -> Iterator[str]:
-        """Everything that is not covered, one line each."""
+        """Yield one line for everything that is not covered."""
         for cell in self.cells:
             if Mark.NO in (cell.run, cell.train, cell.export):
                 yield f"{cell.place}: {'; '.join(cell.why) or 'no sample can be written'}"

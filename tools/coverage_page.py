@@ -101,7 +101,8 @@ def row(o: OperatorCoverage, coverage: Coverage) -> tuple[str, ...]:
 
 
 def report(coverage: Coverage) -> Report:
-    """For a terminal: a line for each operator, of few also what is not covered; of one all of its opsets."""
+    """Return a report for the terminal: a line for each operator, of few also the gaps, of a single one all of its
+    opsets."""
     tables = [Table("Operators", COLUMNS, [row(o, coverage) for o in coverage.operators])]
     if len(coverage.operators) == 1:
         tables.append(_opsets(coverage.operators[0]))
@@ -170,7 +171,7 @@ def _plain(text: str) -> str:
 
 
 def as_json(coverage: Coverage) -> str:
-    """Every cell, for programs."""
+    """Return all cells as JSON."""
     return json.dumps(asdict(coverage), indent=1)
 
 

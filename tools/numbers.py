@@ -69,7 +69,7 @@ class Numbers:
         self._ran: list[tuple[str, dict[str, Any], dict[str, Any]]] = []  # what was filled in, feeds, our outputs
 
     def check(self, *, round_trip: bool) -> Iterator[Part]:
-        """Each part in turn; nothing is raised for what is wrong with the model or the other side."""
+        """Yield each part in turn; errors of the model or of the other side are not raised, but are in the parts."""
         compare = self._by_steps if self.options.against == STEPS else self._against
         with_other = [("numbers", compare)] if self.options.against else []
         recording = [("record", self._record)] if self.options.record else []
@@ -130,7 +130,7 @@ class Numbers:
     # Against our own references
 
     def _by_steps(self, part: Part) -> None:
-        """Each step of the program with the operators that it stands for."""
+        """Compare each step of the program with the operators that it stands for."""
         shown, feeds, _ = self._runs()[0]
         found = check_steps(self.ours.session, feeds, self.graph)
         self.facts |= {"ours": self.ours.about, "steps": found.right + len(found.left) + len(found.wrong)}

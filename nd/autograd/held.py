@@ -1,4 +1,4 @@
-"""Who keeps a tape alive: the variable and the line, for the report that training loops leak without."""
+"""Reports of memory leaks in training loops: the variable and the line that keep a tape alive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HeldTape(UserWarning):
-    """What was recorded long ago is still there, since an array that leads to it is kept."""
+    """Warning: an old recording is still alive, since an array that leads to it is kept."""
 
 
 def tell(entries: Sequence[Entry], now: int) -> None:
@@ -45,7 +45,7 @@ def _leads_to(x: Array, wanted: set[int]) -> bool:
 
 
 def _names(x: Any, depth: int = 2) -> Iterator[str]:
-    """What refers to an object, by the names that a user knows."""
+    """Yield the names, as the user knows them, of the objects that refer to an object."""
     for holder in gc.get_referrers(x):
         if isinstance(holder, FrameType):
             continue

@@ -1,4 +1,4 @@
-"""A few sizes instead of many: open dims are padded up to the next bucket, and the results cut back."""
+"""Bucketing: open dims are padded up to one of a few sizes, and the results cut back."""
 
 from __future__ import annotations
 

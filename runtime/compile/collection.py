@@ -1,4 +1,4 @@
-"""Planning without garbage collection."""
+"""Suspension of garbage collection during planning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defects of kernels: what failed where it should have chosen or prepared. Another kernel takes the step.
+"""Defects of kernels: failures while a kernel chooses or prepares a step. Another kernel then takes the step.
 
 An exception that no kernel foresees is no fault of the model. It is counted, stands among the reasons why kernels
 declined (`mezzo explain --kernels` shows them), and is named once in a warning; a suite that makes warnings errors
@@ -18,15 +18,15 @@ MARK: Final = "a defect"  # how the reason begins with which such a kernel is li
 
 
 class KernelDefect(UserWarning):
-    """A kernel failed where it should have chosen or prepared a step, and another one took it."""
+    """Warning: a kernel failed to choose or prepare a step, and another one took it."""
 
 
 class Unprepared(PlanError):
-    """A chosen kernel could not be prepared; planned again, another one takes the step."""
+    """A chosen kernel could not be prepared; after replanning, another one takes the step."""
 
 
 class Defects:
-    """The defects that were met in this process."""
+    """The defects of this process so far."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -67,7 +67,7 @@ class Defects:
 
 
 def _made(choice: Choice) -> Choice:
-    """What is made for a choice, without what the plan makes of it."""
+    """Return a choice without the parts that depend on the plan."""
     return Choice(choice.kernel, choice.params, implementation=choice.implementation, primitives=choice.primitives)
 
 

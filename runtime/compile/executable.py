@@ -1,4 +1,4 @@
-"""What planning makes, or a file holds ready: a program with what it needs."""
+"""The result of compilation, made by planning or read from a file: a program with its constants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .program import Program
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Executable:
-    """A program for one input signature, the constants that it needs, and the graph that it was made from.
+    """A program for one input signature, its constants, and the graph that it was made from.
 
     `origin` tells whether the program was read as a variant of a file, or bound from the graph (and why).
     """

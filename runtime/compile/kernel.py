@@ -1,4 +1,4 @@
-"""What a kernel is: `select` at bind, `prepare` at instantiation, then only calls.
+"""The interface of kernels: `select` at compile time, `prepare` at instantiation, then only calls.
 
 A kernel is chosen once from types (`select` answers a Choice or a reason), and prepared once per set of buffers
 (`prepare` answers a call without arguments that writes into the buffers it was given).
@@ -76,14 +76,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """Why a kernel does not serve a node."""
+    """The reason why a kernel does not serve a node."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRequest:
-    """One step before a kernel is chosen: a node and the types around it.
+    """One step before a kernel is chosen: a node and the types of its operands and results.
 
     The inputs' layouts are those in which they are at hand (a kernel may want others: they are then reordered), those
     of the outputs are what their readers would like best. `constants` tells which inputs are constant, so that they
@@ -102,12 +102,12 @@ class KernelRequest:
     )  # its cache key, once made
 
     def constant(self, i: int) -> bool:
-        """Whether input `i` is a constant."""
+        """Return True if input `i` is a constant."""
         return i < len(self.constants) and self.constants[i]
 
 
 class Exchange(Protocol):
-    """What a program's Emit and Await speak to: a store that is shared with other processes (train/exchange.py).
+    """The store behind a program's Emit and Await, shared with other processes (train/exchange.py).
 
     `part` is added to the keys of random numbers, so that each process draws its own.
     """
@@ -115,7 +115,8 @@ class Exchange(Protocol):
     @property
     def part(self) -> tuple[int, ...]: ...
     def buffer(self, key: str, type: Tensor) -> Array:
-        """Where the value of a key lies, of this type: the same array each time. Raises InputError for another."""
+        """Return the buffer for the value of a key, of this type: the same array each time. Raises InputError for
+        another type."""
         ...
 
     def emit(self, key: str) -> None:
@@ -123,7 +124,7 @@ class Exchange(Protocol):
         ...
 
     def wait(self, key: str) -> Array:
-        """What the store answers, once it does: the buffer, or an array that is valid until the next `emit`."""
+        """Wait for the store's answer and return it: the buffer, or an array that is valid until the next `emit`."""
         ...
 
     def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
@@ -134,7 +135,7 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KernelArgs:
-    """One step as a kernel prepares it: what was asked, its chosen kernel and its buffers.
+    """One step for a kernel to prepare: the request, the choice and the buffers.
 
     Inputs are None where absent. `scratch(dtype, shape)` hands out workspace. Where `outputs` is None the kernel
     returns its results instead (Choice.allocates). `bodies` maps attribute names to runnable subgraphs; `key`
@@ -159,7 +160,7 @@ class KernelArgs:
 
 
 class Kernel(Protocol):
-    """A way to run some operators on one kind of device.
+    """An implementation of some operators for one kind of device.
 
     One that says `remembers = True` looks at nothing but what the cache key of a request has, so that its
     answer serves all nodes of that key.
@@ -174,7 +175,7 @@ class Kernel(Protocol):
 
 @runtime_checkable
 class Packs(Protocol):
-    """A kernel that reads and writes layouts of its own, and packs constants into them."""
+    """A kernel with layouts of its own, which packs constants into them."""
 
     def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """The bytes of constant input `index` in the layout that the choice, the answer to `ask`, names."""
@@ -183,7 +184,7 @@ class Packs(Protocol):
 
 @runtime_checkable
 class Recalls(Protocol):
-    """A kernel whose choice was measured, so that it could be another one today."""
+    """A kernel whose choice was measured, so that it could differ today."""
 
     def recall(self, ask: KernelRequest, choice: Choice) -> None:
         """Let `select` answer with what a stored program holds. Raises MezzoError where that is not to be had."""

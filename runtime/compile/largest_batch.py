@@ -1,4 +1,4 @@
-"""The largest batch whose arena fits: plans are made for one size after the other, and nothing runs."""
+"""Search for the largest batch whose arena fits: plans one size after the other, and runs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that are imported when they are first asked: a process loads what its models need."""
+"""Lazy kernels, imported on first use: a process loads only those that its models need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .kernel import Call, Choice, Declined, Kernel, KernelArgs, KernelRequest, a
 
 
 class LazyKernel:
-    """A kernel that is known by its name and operators until it is asked.
+    """A kernel that is known by its name and operators until it is used.
 
     `source` is its class or object, as `module.attribute` of a package; `ops` are all operators that it serves, as
     `name` or `domain.name`. `remembers` is what the kernel says of itself (`Kernel`).

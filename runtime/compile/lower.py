@@ -1,4 +1,4 @@
-"""From a typed graph to a program: kernels chosen, values given a space, the memory planned."""
+"""Lowering of a typed graph to a program: selects kernels, assigns memory spaces, plans the memory."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .target import Target
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What planning for some sizes tells of others: which order of steps was the best, by the outputs of the graph or
-    body, and how the steps lie that are asked about ahead."""
+    """Results of planning that are reused for other sizes: the best order of steps, by the outputs of the graph or
+    body, and the layouts of the steps that are queried ahead."""
 
     orders: dict[tuple[str, ...], Order] = field(default_factory=dict[tuple[str, ...], Order])
     lying: Lying = field(default_factory=Lying)
@@ -36,7 +36,7 @@ MATH = {"bf16-math": "bf16", "tf32": "tf32"}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How programs are made.
+    """Options of compilation.
 
     `extern` maps values to the names of buffers given at instantiation; with `exchange` those that Emit and Await pass
     on lie in buffers named for their keys; `reorder` lets the planner choose among orders
@@ -66,7 +66,7 @@ class Options:
 
     @property
     def inside(self) -> Options:
-        """How bodies are made: those of a GPU's programs run on the host."""
+        """Options for bodies: those of a GPU's programs run on the host."""
         return self if self.target.host is None else replace(self, target=self.target.host, precision="fp32")
 
 
@@ -267,7 +267,8 @@ def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Gra
 
 
 def _may_overwrite(step: Step, maker: int, readers: Sequence[int], state: str, value: str) -> bool:
-    """Whether step number `maker` can write `value` over the bytes of `state`, which the steps `readers` read."""
+    """Return True if step number `maker` can write `value` over the bytes of `state`, which the steps `readers`
+    read."""
     if step.dynamic or any(i > maker for i in readers):
         return False
     if maker not in readers:

@@ -1,4 +1,4 @@
-"""Orders of execution: the same steps, so that less is alive at once."""
+"""Orders of execution that lower the peak of live memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LARGEST = 5000  # steps: above it the order of the graph stands
 
 
 def needs(steps: Sequence[Step]) -> list[list[int]]:
-    """For each step the steps whose results it reads."""
+    """Return, for each step, the steps whose results it reads."""
     maker = {value: i for i, step in enumerate(steps) for value in step.writes()}
     return [sorted({maker[n] for n in step.reads() if n in maker}) for step in steps]
 

@@ -1,4 +1,4 @@
-"""A program: steps and their memory plan, as data without a pointer or an array in it.
+"""Programs: steps and their memory plan, as data without pointers or arrays.
 
 Threads share a program and a file can store it; `runtime/execution/instance.py` makes it run.
 """
@@ -34,7 +34,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One call: a node without its subgraphs, the kernel chosen for it, and what declined before.
+    """One call: a node without its subgraphs, its kernel, and the kernels that declined.
 
     `bodies` holds the programs of its subgraphs, which also read `captures` of the values around them. `dynamic` marks
     a step of a dynamic segment (prepared when its operands are there); `frees` names dynamic values that die here.
@@ -52,7 +52,7 @@ class Step:
     _reads: tuple[str, ...] | None = field(init=False, default=None, repr=False)  # planning asks again and again
 
     def reads(self) -> tuple[str, ...]:
-        """Every value the step reads, those of its bodies included."""
+        """Return every value that the step reads, those of its bodies included."""
         found = self._reads
         if found is None:
             inside = [c for body in self.bodies.values() for c in body.captures]
@@ -71,7 +71,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What is replayed: steps in order over the slots of a memory plan.
+    """A sequence of steps over the slots of a memory plan, replayed at each run.
 
     `inputs` and `outputs` are in the graph's order; `captures` are values of the scopes around a body, given like
     inputs. `weights` names the constant arrays that an instance needs; `states` maps the value a state is read as to
@@ -109,7 +109,7 @@ class Program:
         return aligned(self.plan.size) + sum(aligned(t.nbytes) for t in types if isinstance(t, Tensor))
 
     def space(self, value: str) -> Space:
-        """Whose bytes hold a value."""
+        """Return the owner of the bytes that hold a value."""
         return self.plan.by_value[value].life.space
 
     def all_weights(self) -> set[str]:
@@ -128,17 +128,17 @@ class Program:
 
     @property
     def allocating(self) -> int:
-        """How many steps run a reference that allocates its result."""
+        """Number of steps that run a reference, which allocates its result."""
         return sum(s.choice.allocates for s in self.all_steps())
 
     @property
     def defects(self) -> int:
-        """How many kernels have failed while they were asked for a step, which another one took."""
+        """Number of kernels that failed while they were asked for a step; another one took it."""
         return sum(reason.startswith(MARK) for s in self.all_steps() for _, reason in s.declined)
 
     @property
     def dynamic(self) -> int:
-        """How many steps have shapes that data decides."""
+        """Number of steps whose shapes depend on data."""
         return sum(s.dynamic for s in self.all_steps())
 
     def check(self) -> Program:

@@ -1,4 +1,4 @@
-"""Questions that take long, asked in a thread while others are answered."""
+"""Asynchronous kernel queries: slow ones run in a thread while others are answered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Lying = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
 
 
 class AsyncQueries:
-    """Asks about the nodes that kernels call `lengthy`, with other sizes than before and layouts as before.
+    """Queries of the nodes that kernels call `lengthy`, with new sizes and the layouts of earlier plans.
 
     The answers are those that `target.choose` remembers. Where the layouts are others this time, the question is asked
     again in its turn, and nothing is lost but time.
@@ -34,7 +34,7 @@ class AsyncQueries:
             self._thread.start()
 
     def knows(self, node: Node) -> bool:
-        """Whether the node was met before, with as many operands."""
+        """Return True if the node was met before, with as many operands."""
         ins, outs = self._lying.get(node.outputs[0], ((), ())) if node.outputs else ((), ())
         return 0 < len(ins) == len(node.inputs) and len(outs) == sum(node.wanted)
 

@@ -1,4 +1,4 @@
-"""Steps from nodes: kernels and memory layouts chosen together.
+"""Selection of kernels and memory layouts together: nodes become steps.
 
 Kernels are asked in order of execution. A kernel says in which layouts it wants its inputs and gives its outputs; where
 an input is at hand in another one, a Reorder step stands before, or a constant is packed once and for all.
@@ -25,7 +25,8 @@ LowerBody = Callable[[Graph, Mapping[str, Type]], Program]
 
 @dataclass(slots=True)
 class Arranger:
-    """Makes the steps of one graph. `types` grows by the values that reordering adds; `packed` by packed constants.
+    """Builder of the steps of one graph. `types` grows by the values that reordering adds; `packed` by packed
+    constants.
 
     `plain` names values that somebody reads who knows no layouts: outputs, states, what bodies capture.
     """

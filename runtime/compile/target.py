@@ -60,7 +60,7 @@ class Target:
         return self._chosen.get(key, lambda: self._choose(request))
 
     def lengthy(self, node: Node) -> bool:
-        """Whether the first kernel that serves a node takes long to answer."""
+        """Return True if the first kernel that serves a node is slow to answer."""
         return any(getattr(k, "lengthy", False) for k in self._serves(node)[0][:1])
 
     def _serves(self, node: Node) -> Serving:

@@ -1,4 +1,4 @@
-"""Arenas that runs borrow: at most so many, and together within a ceiling of bytes."""
+"""The arenas that runs borrow: a bounded number, and together within a ceiling of bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .instance import Instance
 
 
 class Arena:
-    """One arena, and the instances that live in it; at most one of them runs at a time."""
+    """One arena and its instances; at most one of them runs at a time."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -47,7 +47,7 @@ class Arena:
 
 
 class ArenaPool:
-    """The seats of a session: at most `most`, or more while all arenas take at most `spare` bytes. `ceiling` bounds
+    """The arenas of a session: at most `most`, or more while all arenas take at most `spare` bytes. `ceiling` bounds
     arenas and the pool together, in bytes.
 
     Locking costs a small model a twentieth of its run. So a run that was seen before takes the free seat on top
@@ -132,7 +132,7 @@ class ArenaPool:
 
     @contextmanager
     def _drained(self) -> Iterator[list[Arena]]:
-        """All free seats, for the holder of the lock; those that are left in the list are free again after it."""
+        """Yield all free arenas, for the holder of the lock; those left in the list are free again afterwards."""
         free: list[Arena] = []
         try:
             while True:
@@ -169,7 +169,7 @@ class ArenaPool:
                     self._changed.notify_all()
 
     def _may_grow(self, nbytes: int) -> bool:
-        """Whether there may be one more seat."""
+        """Return True if there may be one more arena."""
         return len(self._all) < self.most or sum(int(s.arena.nbytes) for s in self._all) + nbytes <= self._spare
 
     def _claim(self, nbytes: int, free: list[Arena]) -> Arena | None:
@@ -194,7 +194,7 @@ class ArenaPool:
         return seat
 
     def _make_room(self, nbytes: int, seat: Arena, free: list[Arena]) -> bool:
-        """Whether an arena of `nbytes` fits under the ceiling once what is idle has been given back."""
+        """Return True if an arena of `nbytes` fits under the ceiling, after idle memory is released."""
         if self._ceiling is None:
             return True
         taken = sum(int(s.arena.nbytes) for s in self._all if s is not seat)
@@ -206,7 +206,7 @@ class ArenaPool:
         return taken + self._pool.held() + nbytes <= self._ceiling
 
     def _room(self) -> int | None:
-        """What the ceiling leaves for the pool."""
+        """Return the bytes that the ceiling leaves for the pool."""
         if self._ceiling is None:
             return None
         return self._ceiling - sum(int(s.arena.nbytes) for s in self._all)

@@ -1,4 +1,4 @@
-"""The front of a bundle: one file that holds a model and the modules to run it, and needs numpy alone.
+"""The entry point of a bundle: one file that holds a model and the modules to run it, and needs numpy alone.
 
 `mezzo bundle` puts this module, the runtime and a `.mezzo` file into a zip that Python runs and imports from:
 `python app.pyz --input x=x.npy`, or `sys.path.insert(0, "app.pyz"); import mezzo; session = mezzo.load()`.

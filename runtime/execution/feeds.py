@@ -1,4 +1,4 @@
-"""What a caller feeds, against what a model takes."""
+"""Validation of a caller's feeds against the inputs of a model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def checked(signature: Signature, feeds: Mapping[str, Any], taken: Taken = np.fr
 
 
 def signature_type(declared: Type, value: Any) -> Type:
-    """What a program is planned for: sizes of arrays, but only the declared type of host objects."""
+    """Return the type that a program is planned for: sizes of arrays, but only the declared type of host objects."""
     return type_of(value) if isinstance(declared, Tensor) else declared
 
 
@@ -77,7 +77,7 @@ def _as_array(value: Any, type: Type, taken: Taken) -> Any:
 
 
 def _misfits(name: str, want: Type, array: Array, sizes: dict[str, tuple[int, str]]) -> list[str]:
-    """What is wrong with one feed; named dims must agree over all inputs."""
+    """Return the errors of one feed; named dims must agree over all inputs."""
     if isinstance(want, Optional):
         return [] if array is None else _misfits(name, want.element, array, sizes)
     if isinstance(want, ListType):

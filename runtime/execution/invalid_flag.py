@@ -1,4 +1,4 @@
-"""Looks at the processor's flag for invalid operations, between the calls of a program."""
+"""Checks of the processor's flag for invalid operations, between the calls of a program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..compile.program import Program, Step
 
 
 class FlagWatch:
-    """Where a program looks at the flag: behind `losing`, the steps that may have made another number of a NaN.
+    """Places where a program checks the flag: after `losing`, the steps that may have replaced a NaN by a number.
 
     NumPy takes the flag of its thread down before it computes, and leaves it up after a NaN: so it is taken down before
     each stretch of the library's calls with such a step, and looked at behind it. Stretches end before steps that may
@@ -108,7 +108,7 @@ def _loses(program: Program, step: Step) -> bool:
 
 
 def _stretches(program: Program, losing: frozenset[int], noise: list[int]) -> list[tuple[int, int, Look]]:
-    """Where the stretches begin and end, by the numbers of steps."""
+    """Return the first and last step of each stretch between checks of the flag, with its check."""
     found: list[tuple[int, int, Look]] = []
     begin = 0
     for i, step in enumerate([*program.steps, None]):
@@ -138,7 +138,7 @@ def _spread(program: Program) -> list[tuple[int, str, Any]]:
 
 
 def _along_rows(reader: Step, step: Step, name: str, rank: int) -> bool:
-    """Whether a step that reads the result of a Softmax multiplies whole rows of it alone."""
+    """Return True if a step that reads the result of a Softmax only multiplies whole rows of it."""
     product, rows = chain(reader.node)[0], chain(step.node)[0]
     first = product.operands[0]
     by_rows = first >= 0 and reader.node.inputs[first] == name and reader.node.inputs.count(name) == 1
@@ -155,5 +155,5 @@ def _rows(arrays: Mapping[str, Any], name: str, dtype: Any) -> None:
 
 
 def _view(step: Step) -> bool:
-    """Whether a step computes nothing: its result is where it belongs already."""
+    """Return True if a step computes nothing: its result is in place already."""
     return any(a.kind == "view" for a in step.choice.aliases)

@@ -1,5 +1,5 @@
-"""Who looks on while programs run. A session asks `PROFILING.observer` with each run, and pays for an answer of None
-with the look alone; tools/profiler.py is who answers."""
+"""Observers of running programs. A session asks `PROFILING.observer` with each run; if it is None, that is the only
+cost. tools/profiler.py sets it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Profiling:
-    """The one who is told of the steps of every program (see `runtime.instance.Observer`); None for nobody."""
+    """The observer of the steps of every program (see `runtime.instance.Observer`); None if there is none."""
 
     observer: Callable[..., Any] | None = None
 

@@ -1,4 +1,4 @@
-"""The graph: values with types, nodes, initialisers, subgraphs and states, in ONNX's words.
+"""The graph: values with types, nodes, initializers, subgraphs and states, in ONNX's terms.
 
 A graph is data that is never changed in place: a pass returns another graph. Values are named by strings that are
 unique in the graph and in all its subgraphs together; the empty string is an absent optional input or an output that
@@ -29,8 +29,8 @@ AGAIN = "@again"  # how the names of nodes end that compute something a second t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One use of an operator. `where` is the file position or source line that made it; `origin` names the nodes it
-    stands for after rewriting; `device` is where it runs."""
+    """One use of an operator. `where` is the file position or source line that made it; `origin` names the nodes that
+    it replaces after rewriting; `device` is the one that runs it."""
 
     op: str
     inputs: tuple[str, ...]
@@ -56,7 +56,7 @@ class Node:
 
     @property
     def place(self) -> str:
-        """How an error names this node."""
+        """Name of the node in error messages."""
         return self.where or f"node {self.name or ', '.join(self.outputs)!r} ({self.op})"
 
     @property
@@ -69,7 +69,7 @@ class Node:
         return tuple(bool(o) for o in self.outputs)
 
     def reads(self) -> Iterator[str]:
-        """Every value this node needs: its inputs, and what its subgraphs take from outside."""
+        """Yield every value that this node needs: its inputs, and the outer values that its subgraphs read."""
         yield from filter(None, self.inputs)
         for value in self.attrs.values():
             if isinstance(value, Graph):
@@ -89,8 +89,8 @@ def _short(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A value that lives from run to run: `output` of one run is `input` of the next; the initialiser of the same
-    name as `input` is its first value."""
+    """A value that lives from run to run: `output` of one run is `input` of the next; the initializer named as `input`
+    is its first value."""
 
     name: str
     input: str
@@ -99,8 +99,8 @@ class State:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """What a caller of a graph meets: its inputs with their types, the names of its outputs, the values of inputs that
-    may be left out, and the first value of each state, by the name that a run reads."""
+    """Interface of a graph: its inputs with their types, the names of its outputs, the defaults of optional inputs, and
+    the first value of each state, by the name that a run reads."""
 
     name: str
     inputs: Mapping[str, Type]
@@ -111,7 +111,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A typed dataflow graph; nodes stand in an order in which they can run.
+    """A typed dataflow graph; nodes are in topological order.
 
     `types` holds what is known of each value by name; `initializers` the constant arrays (an input of the same name
     may be left out by the caller). `opset` and `ir_version` tell what file it came from (0: none).
@@ -135,7 +135,7 @@ class Graph:
 
     @property
     def signature(self) -> Signature:
-        """What a caller meets; ShapeError if an input has no type."""
+        """Interface of the graph. Raises ShapeError if an input has no type."""
         untyped = [n for n in self.inputs if n not in self.types]
         if untyped:
             raise ShapeError(f"input {untyped[0]!r} has no type", where=self.name, hint="declare every input's type")
@@ -152,7 +152,7 @@ class Graph:
         return {o: n for n in self.nodes for o in n.outputs if o}
 
     def uses(self) -> dict[str, int]:
-        """How often each value is read, by nodes (subgraphs included), outputs and states."""
+        """Return the number of reads of each value, by nodes (subgraphs included), outputs and states."""
         count: dict[str, int] = {}
         for name in self.reads():
             count[name] = count.get(name, 0) + 1
@@ -175,7 +175,7 @@ class Graph:
         return tuple(dict.fromkeys(n for n in self.reads() if n not in own))
 
     def walk(self) -> Iterator[tuple[Graph, Node]]:
-        """Every node, those of subgraphs included, with the graph it stands in."""
+        """Yield every node, those of subgraphs included, with its graph."""
         for node in self.nodes:
             yield self, node
             for body in node.bodies.values():
@@ -237,7 +237,7 @@ class Graph:
 
 
 def names_of(graph: Graph) -> set[str]:
-    """Every name that a graph defines, those of its subgraphs included."""
+    """Return every name that a graph defines, those of its subgraphs included."""
     return graph.defined().union(*(names_of(b) for n in graph.nodes for b in n.bodies.values()))
 
 

@@ -1,4 +1,4 @@
-"""Types of every value of a graph, subgraphs included, from the types of its inputs.
+"""Type inference for all values of a graph, subgraphs included, from the types of its inputs.
 
 Known elements travel with the types: an operator whose inputs are all known is evaluated here (within the budget),
 so that shape arithmetic has vanished before anything is planned.
@@ -38,12 +38,12 @@ def check_size(made: Type, budget: Budget) -> None:
 
 @dataclass(slots=True)
 class Allowance:
-    """What constant evaluation may still create in this graph, in elements."""
+    """Remaining elements that constant evaluation may create in this graph."""
 
     left: int
 
     def take(self, elements: int) -> bool:
-        """Whether so many elements are still allowed; if so they are used up."""
+        """Return True, and use up the elements, if this many are still allowed."""
         if elements > self.left:
             return False
         self.left -= elements
@@ -52,7 +52,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class TypedBody:
-    """A subgraph as inference rules see it: `infer` types it inside the scope where its node stands."""
+    """A subgraph as inference rules see it: `infer` types it inside the scope of its node."""
 
     graph: Graph
     scope: Scope
@@ -92,7 +92,8 @@ class TypedBody:
 
 @dataclass(slots=True)
 class Scope:
-    """All types found so far; names are unique over the graph and its subgraphs, so one dict serves every level."""
+    """All types inferred so far; names are unique over the graph and its subgraphs, so that one dict serves every
+    level."""
 
     budget: Budget
     types: dict[str, Type] = field(default_factory=dict[str, Type])
@@ -158,8 +159,8 @@ class Scope:
 
 
 def _kind(node: Node, ins: Sequence[Type | None]) -> Any:
-    """What a rule is told, to be compared with what it was told before: networks repeat themselves. None where that
-    cannot be compared."""
+    """Return the key of an inference rule's arguments, since networks repeat themselves. None if they cannot be
+    compared."""
     if node.bodies:
         return None
     values = [id(t.value) if isinstance(t, Tensor) else 0 for t in ins]  # types are equal whatever their elements

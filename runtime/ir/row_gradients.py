@@ -1,4 +1,4 @@
-"""Gradients of tables that are rows: what Gather has read, and nothing besides."""
+"""Sparse gradients of tables: only the rows that Gather has read."""
 
 from __future__ import annotations
 

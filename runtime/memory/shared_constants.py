@@ -1,5 +1,5 @@
-"""Constants that several sessions work out alike, kept once: what folding and packing make of the weights of one model
-is the same for each session, and often for each signature."""
+"""Constants shared between sessions: results of folding and packing the weights of one model are the same for each
+session, and often for each signature."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shared(made: Any, sources: Iterable[Any]) -> Any:
 
 
 def derived(source: Array, how: str, make: Callable[[], Array]) -> Array:
-    """What `make` makes of an array in the way that `how` names: made once for as long as anybody uses it."""
+    """Return the form of an array that `make` computes and `how` names; it is shared as long as anyone uses it."""
     with _lock:
         forms = _derived.get(id(source))
         if forms is None:
@@ -51,7 +51,7 @@ def derived(source: Array, how: str, make: Callable[[], Array]) -> Array:
 
 
 def known(source: Array, how: str) -> Any:
-    """What was made of an array in this way and is in use; None if there is nothing."""
+    """Return the form of an array that `how` names if it is in use, else None."""
     with _lock:
         forms = _derived.get(id(source))
         return None if forms is None else forms.get(how)
