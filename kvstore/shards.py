@@ -168,7 +168,7 @@ class Shards:
                 np.add(total, given, out=total)
 
     def apply(self, key: int, step: int, lo: int, hi: int, how: str, rank: int | None) -> None:
-        """Make the bytes [lo, hi) of the value those of `step`."""
+        """Update the bytes [lo, hi) of the value to `step`."""
         held = self._held[key]
         if rank is not None:
             whole = self._rule is not None and not self._rule.elementwise

@@ -80,7 +80,7 @@ def doctor_file(path: Path) -> tuple[Report, int]:
 
 
 def _fits(opened: Opened, key: VariantKey) -> bool:
-    """Whether a variant would be looked at on this machine."""
+    """True if a variant can be used on this machine."""
     try:
         return opened.fits(key, device_named(key.device).target)
     except MezzoError:  # of a device that is not here

@@ -14,8 +14,8 @@ FEW: Final = 16  # elements of which kernels look at the values
 
 
 def cache_key(request: KernelRequest) -> CacheKey | None:
-    """What a choice depends on: everything but the names of values and the elements of large ones. None where that
-    cannot be compared: operators of others, whose records change, and nodes with bodies or arrays."""
+    """Return the key of everything that a choice depends on: all but the names of values and the elements of large
+    ones. None if that cannot be compared: operators of users, whose records change, and nodes with bodies or arrays."""
     if not request.keys:
         request.keys.append(_key(request))
     key: CacheKey | None = request.keys[0]

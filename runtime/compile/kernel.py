@@ -21,11 +21,11 @@ Scratch = Callable[[DType, tuple[int, ...]], Array]
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """What programs are made for: a device, how many of its threads one step may use, whether oneDNN is taken where
-    it is found, how float32 products are computed (`strict`, or of operands rounded to `bf16` or `tf32`), the
-    architecture of a GPU (90 for sm_90; 0 on the CPU), whether operators with a seed draw NumPy's numbers, and what
-    becomes of NaN and infinities: a run that met one is made again (`watched`, see onednn/invalid.py) by a program that
-    is `exact`; where states are written, so that nothing can be made again, no NaN is lost (`kept`)."""
+    """Compile-time description of the machine: the device, the number of threads for one step, whether oneDNN is used
+    where installed, the arithmetic of float32 products (`strict`, or operands rounded to `bf16` or `tf32`), the
+    architecture of a GPU (90 for sm_90; 0 on the CPU), whether seeded operators draw NumPy's numbers, and the handling
+    of NaN and infinities. A `watched` run that met one is repeated (see onednn/invalid.py) by an `exact` program; where
+    states are written, so that no run can be repeated, no NaN is lost (`kept`)."""
 
     device: str = "cpu"
     threads: int = 1

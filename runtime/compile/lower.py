@@ -60,7 +60,7 @@ class Options:
 
     @property
     def spec(self) -> TargetSpec:
-        """What kernels are told of these options."""
+        """Target of these options, for kernels."""
         math, on = MATH.get(self.precision, "strict"), self.target
         return TargetSpec(on.name, self.threads, self.onednn, math, on.sm, self.numpy_random, self.nan)
 
