@@ -21,7 +21,8 @@ from ..ops.types import Array, Tensor, Type
 from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import Graph, Node, names_of
 from ..runtime.ir.infer import infer
-from ..runtime.passes.expand import expand, expanded
+from ..runtime.ir.standard_form import expanded
+from ..runtime.passes.expand import expand
 from .proto import kind_by_value
 
 SMALL = 64  # elements of a list of integers that a body may be written for

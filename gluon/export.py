@@ -16,10 +16,10 @@ from ..ops.errors import InputError, MezzoError
 from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
+from ..runtime.ir.prune import prune
 from ..runtime.ir.typed import TypedBuilder
 from ..runtime.passes.expand import expand
 from ..runtime.passes.identities import PAIRS
-from ..runtime.passes.prune import prune
 from ..runtime.passes.rewrite import rewrite
 from .guards import Guards
 from .recorder import GraphBreak

@@ -26,8 +26,8 @@ from ..ops.types import Type, differentiable
 from ..runtime.execution.session import Session
 from ..runtime.ir.autodiff import gradients
 from ..runtime.ir.graph import Graph, Node, State
+from ..runtime.ir.prune import prune
 from ..runtime.ir.typed import TypedBuilder
-from ..runtime.passes.prune import prune
 from ..train.amp import Policy, mixed
 from .guards import Guards
 from .nest import Slot, filled, flat

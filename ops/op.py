@@ -301,6 +301,19 @@ def _names_wanted(rule: InferRule) -> bool:
 OPS = Operators()
 
 
+@cache
+def _expression(name: str, dtype: DType) -> expr.Expr:
+    """Return the expression of a pointwise operator of ONNX with one input."""
+    tree = OPS["", name].tree
+    assert tree is not None
+    return tree([dtype])
+
+
+def as_standard(g: Any, roots: Sequence[expr.Expr], xs: Sequence[Value]) -> tuple[Any, ...] | None:
+    """Write expressions over values as standard operators; None where one of them has no such form."""
+    return written(g, roots, xs, _expression)
+
+
 def broadcast_dims(*shapes: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
     """Dims of a broadcast result; None where a rank is unknown. Raises ShapeError where sizes clash.
 
@@ -464,7 +477,7 @@ def pointwise(
             known = [t.dtype if isinstance(t, Tensor) else None for t in types]
             if any(x is not None and d is None for x, d in zip(xs, known, strict=True)):
                 return None
-            return written(g, [tree(known, **given)], xs)
+            return as_standard(g, [tree(known, **given)], xs)
 
         made = Op(name, domain, since, ins, (Param(output),), attrs, reference, samples, infer, tree)
         made.jumps = jumps

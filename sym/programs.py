@@ -11,9 +11,9 @@ from ..ops.core.broadcast import zeros_like
 from ..ops.types import Array
 from ..runtime.ir.autodiff import ONES, fresh, gradients
 from ..runtime.ir.graph import Graph, State
+from ..runtime.ir.prune import prune
 from ..runtime.ir.typed import TypedBuilder
 from ..runtime.passes.modes import training
-from ..runtime.passes.prune import prune
 from .expression import Use, output_name
 from .graphs import graph_of
 from .symbol import Symbol

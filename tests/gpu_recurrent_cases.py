@@ -9,8 +9,8 @@ import numpy as np
 from mezzo.ops import OPS, Sample, Tensor
 from mezzo.ops.types import f32
 from mezzo.runtime.ir.infer import infer
+from mezzo.runtime.ir.prune import prune
 from mezzo.runtime.passes.expand import expand
-from mezzo.runtime.passes.prune import prune
 from mezzo.runtime.passes.recurrences import recurrences
 
 from .gpu_cases import Case

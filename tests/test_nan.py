@@ -21,6 +21,7 @@ from mezzo.ops import OPS, MezzoError, Op
 from mezzo.ops.types import f32, i64
 from mezzo.runtime.backends.onednn import invalid
 from mezzo.runtime.backends.onednn.library import library
+from mezzo.runtime.execution.alarm import raise_alarm, readable
 from mezzo.runtime.execution.exact_rerun import Met, exact
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
@@ -222,7 +223,7 @@ def test_bfloat16(consumer: str) -> None:
 
 
 @native
-@pytest.mark.skipif(not invalid.readable(), reason="the flag is read on Linux with x86-64 processors alone")
+@pytest.mark.skipif(not readable(), reason="the flag is read on Linux with x86-64 processors alone")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("at", [0, -1])
 def test_only_runs_that_meet_a_nan_are_made_again(threads: int, at: int) -> None:
@@ -297,7 +298,7 @@ def test_where_every_run_meets_a_nan_the_exact_program_is_first() -> None:
     session = Session(graph, threads=1)
     x = np.ones((64, 96), np.float32)
     session.run({"x": x})
-    if not invalid.readable() or library() is None:
+    if not readable() or library() is None:
         pytest.skip("nothing is looked at here")
     x[3, 5] = np.nan
     for _ in range(40):
@@ -318,12 +319,11 @@ def test_a_flag_without_a_nan_changes_no_answer(monkeypatch: pytest.MonkeyPatch)
     session = Session(graph, threads=1)
     x = np.random.default_rng(1).standard_normal((64, 96)).astype(np.float32)
     (want,) = session.run({"x": x}).values()
-    if not invalid.readable() or library() is None:
+    if not readable() or library() is None:
         pytest.skip("nothing is looked at here")
 
     def up(self: invalid.Look) -> None:
-        if not getattr(invalid._HERE, "unheard", False):
-            raise invalid.Invalid
+        raise_alarm()
 
     monkeypatch.setattr(invalid.Look, "__call__", up)
     for _ in range(3):
@@ -361,7 +361,7 @@ def test_a_body_that_fails_is_watched_no_longer() -> None:
     session = Session(g.graph([y]))
     fed = {"h": np.ones((4, 8), np.float32), "xs": np.ones((3, 4, 8), np.float32), "at": np.zeros((3, 1), np.int64)}
     wrong = {**fed, "xs": np.full((3, 4, 8), np.nan, np.float32), "at": np.full((3, 1), 9)}
-    met = Met(None)
+    met = Met(None, session.device)
     with pytest.raises(MezzoError):
         exact(session).run(wrong, observe=met)
     assert met._bodies

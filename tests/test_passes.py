@@ -19,11 +19,11 @@ from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
 from mezzo.runtime.ir.infer import infer
 from mezzo.runtime.ir.interpreter import evaluate
+from mezzo.runtime.ir.prune import prune
 from mezzo.runtime.passes import PIPELINE, RULES, simplify
 from mezzo.runtime.passes.batchnorm import BATCHNORM
 from mezzo.runtime.passes.canonical import CANONICAL
 from mezzo.runtime.passes.chains import Stopped, fuse_chains
-from mezzo.runtime.passes.prune import prune
 from mezzo.runtime.passes.rewrite import Leaf, Pattern, Replacement, RewriteDeclined, Rule, rewrite
 
 from .models import Real, real_models

@@ -15,7 +15,7 @@ from ..ops.types import Array, type_of
 from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
-from ..runtime.passes.prune import prune
+from ..runtime.ir.prune import prune
 from ..train.amp import KINDS, Policy, mixed
 from ..train.prepare import hoisted
 

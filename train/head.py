@@ -13,7 +13,7 @@ from ..ops.types import Array, Dim
 from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
-from ..runtime.passes.prune import prune
+from ..runtime.ir.prune import prune
 from .prepare import hoisted
 
 LAST = {"Gemm", "MatMul"}  # what a head is made of

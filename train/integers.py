@@ -20,7 +20,7 @@ from ..ops.types import Array
 from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
-from ..runtime.passes.prune import prune
+from ..runtime.ir.prune import prune
 
 STEPS = ":steps"  # how the name of a value ends that is counted in steps
 

@@ -13,8 +13,8 @@ from ..ops.types import Array
 from ..runtime.execution.session import Session
 from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import PRODUCER, SIGNATURE, Graph, Node
+from ..runtime.ir.prune import prune
 from ..runtime.passes.modes import statistics_of
-from ..runtime.passes.prune import prune
 from .integers import with_float_weights
 
 

@@ -24,10 +24,10 @@ from ..ops.quantization.quantize import int_range
 from ..ops.types import Array
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
+from ..runtime.ir.prune import prune
 from ..runtime.optimizer import Group, Optimizer
 from ..runtime.passes import rewrite, simplify
 from ..runtime.passes.batchnorm import BATCHNORM
-from ..runtime.passes.prune import prune
 from .integers import STEPS, with_integer_weights
 from .ranges import Feeds, Method, Range, ranges
 

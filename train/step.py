@@ -16,12 +16,12 @@ from ..ops.types import Array
 from ..runtime.ir.autodiff import ONES, fresh, gradients
 from ..runtime.ir.graph import Graph, Node, State
 from ..runtime.ir.infer import infer
+from ..runtime.ir.prune import prune
 from ..runtime.ir.row_gradients import as_rows, makers_of, reads_of
 from ..runtime.ir.typed import TypedBuilder
 from ..runtime.optimizer import Optimizer
 from ..runtime.optimizer.record import states_of
 from ..runtime.optimizer.schedule import Schedule
-from ..runtime.passes.prune import prune
 from .order import soon
 from .recompute import made_again
 

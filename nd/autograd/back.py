@@ -15,9 +15,9 @@ from ...ops.types import differentiable
 from ...runtime.execution.session import Session
 from ...runtime.ir.autodiff import gradients
 from ...runtime.ir.graph import Graph, Node
+from ...runtime.ir.prune import prune
 from ...runtime.ir.row_gradients import as_rows, makers_of, reads_of
 from ...runtime.ir.typed import TypedBuilder, prefixed
-from ...runtime.passes.prune import prune
 from ..array import Array
 from ..recording import RECORDING
 from ..running import adopt, assign, inplace

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..types import DType
@@ -23,7 +22,9 @@ STANDARD = {
 NAMED = ("Sigmoid", "Softplus", "Erf")
 
 
-def written(g: Any, roots: Sequence[Expr], xs: Sequence[Any]) -> tuple[Any, ...] | None:
+def written(
+    g: Any, roots: Sequence[Expr], xs: Sequence[Any], expression_of: Callable[[str, DType], Expr]
+) -> tuple[Any, ...] | None:
     """Expressions over values as standard operators, equal parts once; None where one of them has no such form."""
     done: dict[Expr, Any] = {}
 
@@ -43,7 +44,7 @@ def written(g: Any, roots: Sequence[Expr], xs: Sequence[Any]) -> tuple[Any, ...]
             one, x = g.const(1, e.dtype), write(e.args[0])
             return g.Sub(g.Exp(x), one) if e.kind == "expm1" else g.Log(g.Add(x, one))
         for name in NAMED:
-            operand = _operand(_expression(name, e.dtype), e)
+            operand = _operand(expression_of(name, e.dtype), e)
             if operand is not None:
                 return getattr(g, name)(write(operand))
         return getattr(g, STANDARD[e.kind])(*map(write, e.args))
@@ -52,15 +53,6 @@ def written(g: Any, roots: Sequence[Expr], xs: Sequence[Any]) -> tuple[Any, ...]
         return tuple(map(write, roots))
     except KeyError:
         return None
-
-
-@cache
-def _expression(name: str, dtype: DType) -> Expr:
-    from ..op import OPS
-
-    tree = OPS["", name].tree
-    assert tree is not None
-    return tree([dtype])
 
 
 def _operand(pattern: Expr, e: Expr) -> Expr | None:

@@ -18,10 +18,10 @@ import numpy as np
 from ..core import expr
 from ..core.expr import PRIMITIVES, Expr
 from ..core.rules import in_table
-from ..core.standard import STANDARD, written
+from ..core.standard import STANDARD
 from ..dataclasses import replace
 from ..errors import InputError, ShapeError
-from ..op import Builder, Context, Sample, Value, op
+from ..op import Builder, Context, Sample, Value, as_standard, op
 from ..types import Array, DType, Tensor, Type, f32
 
 LONGEST, MOST_PARTS = 1 << 14, 512  # characters and parts of a rule that is believed
@@ -200,7 +200,7 @@ def _(*types: Tensor, rule: str, states: int = 0, draws: int = 0) -> tuple[Type,
 def _(g: Builder, xs: Any, types: Any, **attrs: Any) -> tuple[Value, ...] | None:
     if any(t is None for t in types):
         return None
-    return written(g, trees([t.dtype for t in types], attrs), xs)
+    return as_standard(g, trees([t.dtype for t in types], attrs), xs)
 
 
 def _samples_of_rows() -> list[Sample]:
@@ -260,7 +260,9 @@ def _(g: Builder, xs: Any, types: Any, *, rule: str, states: int = 0, draws: int
     tables = [g.Concat(x, g.Expand(g.scalar(0, x), row), axis=0) for x in (W, *rest[first:])]
     held, *slots = (g.Gather(x, ids) for x in tables)
     dtypes = [types[0].dtype, *(t.dtype for t in types[2:])]
-    made = written(g, trees(dtypes, {"rule": rule, "states": states, "draws": draws}), [held, *rest[:first], *slots])
+    made = as_standard(
+        g, trees(dtypes, {"rule": rule, "states": states, "draws": draws}), [held, *rest[:first], *slots]
+    )
     if made is None:
         return None
     places = g.Unsqueeze(ids, g.const([-1]))

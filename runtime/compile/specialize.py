@@ -12,6 +12,7 @@ from ...ops.dataclasses import dataclass, field
 from ...ops.errors import InputError
 from ..ir.graph import Graph, Node
 from ..ir.infer import infer
+from ..ir.prune import prune
 from ..passes import TYPED, rewrite, simplify
 from ..passes.attention import attended
 from ..passes.batchnorm import BATCHNORM
@@ -23,7 +24,6 @@ from ..passes.fusions import FUSIONS
 from ..passes.gradient import write_gradients
 from ..passes.parts import wanted_parts
 from ..passes.precision import NARROW, narrowed
-from ..passes.prune import prune
 from ..passes.qdq import quantise
 from ..passes.recurrences import recurrences
 from .executable import Executable

@@ -11,11 +11,11 @@ import numpy as np
 
 from ...ops import Tensor, Type
 from ...ops.dataclasses import replace
-from ..backends.onednn.invalid import unheard
-from ..backends.onednn.postops import loses, noisy
+from .alarm import muted
 
 if TYPE_CHECKING:
     from ..compile.program import Step
+    from .executor import Executor
     from .instance import ExecutionContext, Instance, Observer
     from .session import Session
 
@@ -29,13 +29,13 @@ def again(session: Session, feeds: Mapping[str, Any], observe: Observer | None =
     infinity has met one there. Else the flag was raised for no reason (unused lanes of vectors hold anything), and the
     quick program's answer stands, so that the data alone decide which one is given. Where nearly every run meets a NaN,
     the exact program makes the next ones at once."""
-    met = Met(observe)
+    met = Met(observe, session.device)
     try:
         answer = exact(session).run(feeds, observe=met, **options)
     finally:
         met.leave()
     if not met.any:
-        with unheard():
+        with muted():
             return session.run(feeds, observe=observe, **options)
     session._alarms += 1
     runs = session._seats.counts()[0]  # both runs of each alarm are counted
@@ -46,13 +46,13 @@ def again(session: Session, feeds: Mapping[str, Any], observe: Observer | None =
 class Met:
     """Whether a step that could lose a NaN or an infinity reads or makes one."""
 
-    def __init__(self, others: Observer | None) -> None:
+    def __init__(self, others: Observer | None, device: Executor) -> None:
         self.any = False
-        self._others = others
+        self._others, self._device = others, device
         self._bodies: list[tuple[ExecutionContext, Observer | None]] = []  # of running steps, and who watched them
 
     def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None:
-        if not self.any and (loses(step.node, [None]) or noisy(step.node, ())):
+        if not self.any and self._device.may_lose_nan(step.node):
             for name in step.reads() if phase == "before" else step.writes():
                 self.any = self.any or _odd(instance.arrays.get(name), instance.program.types.get(name))
         if self._others is not None:

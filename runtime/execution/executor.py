@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from ...ops.dataclasses import dataclass
-from ...ops.errors import BudgetError
+from ...ops.errors import BudgetError, InputError
 from ...ops.types import Array
 from ..compile.program import Program
 from ..compile.target import Target
+from ..ir.graph import Node
+from .call_order import CallOrder
 from .instance import ExecutionContext, Instance
 
 
@@ -41,6 +44,35 @@ class Executor:
     def runs(self) -> bool:
         """Whether programs run here; a device that is only planned for runs none."""
         return True
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The values of `precision` that sessions on this device take."""
+        return ("fp32",)
+
+    def check_precision(self, precision: str, onednn: bool) -> str:
+        """Return the precision. Raises InputError if it is none, or this machine computes none such; `onednn` tells
+        whether libraries may be used."""
+        if precision not in self.precisions:
+            raise InputError(
+                f"precision {precision!r} is none of {', '.join(self.precisions)}",
+                where="Session",
+                hint="for int8, give mz.load calibration data, or load a quantised model as it is",
+            )
+        return precision
+
+    def making_ahead(self, onednn: bool) -> AbstractContextManager[None]:
+        """A context for reading a stored program, in which a library may be loaded and make primitives in a thread of
+        its own."""
+        return nullcontext()
+
+    def call_order(self, program: Program, arrays: Mapping[str, Any]) -> CallOrder:
+        """The order in which an instance calls what was prepared for its steps."""
+        return CallOrder(program, arrays)
+
+    def may_lose_nan(self, node: Node) -> bool:
+        """True if a kernel of this device or its host may make a number of a NaN or an infinity that the node meets."""
+        return self.host is not None and self.host.may_lose_nan(node)
 
     def instantiate(
         self, program: Program, arena: Any, context: ExecutionContext, states: Mapping[str, Array] | None = None

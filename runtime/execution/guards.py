@@ -141,7 +141,7 @@ class Guard:
                         i = next(i for i, c in working if c is call)
                         raise failed(status).at(program.steps[i].node.place)
             except BaseException:
-                instance.team.together()
+                instance.order.abandon()
                 raise
             made = {}
             for name, place in results:

@@ -14,7 +14,6 @@ from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import PlanError, ShapeError
 from ...ops.types import Array, type_of
-from ..backends.onednn.teams import Order, Team, alone, placed
 from ..compile.kernel import Exchange, KernelArgs, KernelRequest, Rebinds, Scratch, failed
 from ..compile.program import Program, Step, body_bytes
 from ..ir.graph import Node
@@ -22,7 +21,6 @@ from ..ir.infer import check_size
 from ..ir.interpreter import Meter, blaming, node_key
 from ..memory.liveness import Space, aligned
 from ..memory.pool import Pool
-from .invalid_flag import FlagWatch
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -94,9 +92,8 @@ class Instance:
                 self.calls.append(_not_yet)
             else:
                 self.calls.append(self._prepared(i))
-        self._watch = FlagWatch(program, self.arrays)
-        self._order: Order | None = None  # of calls and what stands between them, once all are bound
-        self.fixed = None if self._moving else self._working()
+        self.order = executor.call_order(program, self.arrays)
+        self.fixed = None if self._moving else self.order.working(self.calls)
         self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
 
     def _begin(self, program: Program, arena: Any, around: ExecutionContext, executor: Executor) -> None:
@@ -105,7 +102,7 @@ class Instance:
             raise PlanError(f"an arena of {arena.nbytes} bytes for a program of {program.arena_bytes}")
         self.program, self.arena, self.around = program, arena, around
         self.host = executor.host or executor  # of bodies
-        self._constant, self.team = frozenset(program.weights), Team()
+        self._constant = frozenset(program.weights)
         # kernels look at a few numbers among the constants (an exponent, a bound, axes, the scales of an image)
         small = [n for n in program.weights if around.weights[n].size <= 16 and around.weights[n].dtype != np.uint8]
         self._known = {n: type_of(around.weights[n], known=True) for n in small}
@@ -133,13 +130,6 @@ class Instance:
             at += aligned(known.nbytes)
         self.arrays |= made
         return made
-
-    def _working(self) -> list[tuple[int, Callable[[], Any]]]:
-        """The calls that do something, with the numbers of their steps."""
-        if self._order is None:
-            lonely = list(map(alone, self.program.steps, self.calls))
-            self._order = placed(self._watch.order(self.calls, lonely), lonely.__getitem__, self.team)
-        return [(i, look or self.calls[i]) for i, look in self._order]
 
     def _scratch(self, step: Step) -> Scratch:
         """Hand out the step's workspace piece by piece."""
@@ -268,7 +258,7 @@ class Instance:
         working = self.fixed
         if working is None:
             self._bind_moving()
-            working = self._working()
+            working = self.order.working(self.calls)
         i = 0
         try:
             meter = self.around.meter
@@ -279,7 +269,7 @@ class Instance:
                         raise failed(status)
             else:
                 for i in range(len(self.calls)):
-                    call = self._watch.around(i, self.calls)
+                    call = self.order.observed(i, self.calls)
                     meter.check()
                     if observe:
                         observe("before", i, program.steps[i], self)
@@ -289,7 +279,7 @@ class Instance:
                     if observe:
                         observe("after", i, program.steps[i], self)
         except BaseException as error:
-            self.team.together()
+            self.order.abandon()
             self._let_go()
             if not isinstance(error, Exception):
                 raise

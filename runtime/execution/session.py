@@ -16,24 +16,22 @@ from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, replace
 from ...ops.errors import BudgetError, ForkedProcess, InputError, PlanError
 from ...ops.types import Array, type_of
-from ..backends.onednn.ahead import made_ahead
-from ..backends.onednn.invalid import Invalid, readable
-from ..backends.onednn.library import fetch, find, library
 from ..compile.buckets import Buckets, check_buckets, cut, padded
 from ..compile.collection import uncollected
 from ..compile.defects import DEFECTS, Unprepared
 from ..compile.executable import Executable
 from ..compile.kernel import Exchange
-from ..compile.lower import PRECISIONS, Options
+from ..compile.lower import Options
 from ..compile.program import Port, Program
 from ..devices import device_named
 from ..environment import processors, usual_threads
 from ..ir.graph import Graph
-from ..ir.interpreter import Meter
+from ..ir.interpreter import InvalidOperation, Meter
 from ..memory.allocate import fresh, owned
 from ..memory.ledger import PoolStats
 from ..memory.plan import MemoryPlan, Strategy
 from ..memory.pool import Pool
+from .alarm import readable
 from .arena_pool import Arena, ArenaPool
 from .exact_rerun import again
 from .feeds import checked, signature_type
@@ -58,27 +56,6 @@ _here = os.getpid()
 # One session plans at a time: what planning remembers, from size to size and from model to model, belongs to all of
 # them; and most of planning is Python, of which one thread runs at a time anyway.
 _PLANNING = threading.RLock()
-
-
-def _possible(precision: str, onednn: bool, gpu: bool) -> str:
-    """The precision, if it is one and the device computes it; InputError otherwise."""
-    known = [p for p in PRECISIONS if p not in (("bf16-math",) if gpu else ("tf32", "fp16"))]
-    if precision not in known:
-        raise InputError(
-            f"precision {precision!r} is none of {', '.join(known)}",
-            where="Session",
-            hint="for int8, give mz.load calibration data, or load a quantised model as it is",
-        )
-    if gpu:
-        return precision
-    if precision == "fp32":
-        return precision  # the library is not even looked for: loading it takes milliseconds
-    found = library() if onednn else None
-    if found is None or not found.bf16:
-        raise InputError(
-            f"this machine computes no bfloat16 ({found or find()})", where="Session", hint="leave out precision="
-        )
-    return precision
 
 
 def _check_process() -> None:
@@ -175,7 +152,7 @@ class Session:
         self.device = on = device_named(device)
         self._options = Options(
             on.target, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
-            precision=_possible(precision, onednn, bool(on.sm)), exchange=exchange is not None,
+            precision=on.check_precision(precision, onednn), exchange=exchange is not None,
             numpy_random=random == "numpy",
             nan="kept" if self.signature.states and not on.sm else "watched" if readable() else "exact",
         )  # fmt: skip
@@ -363,11 +340,7 @@ class Session:
         """The program that the session's file holds for these types; otherwise the graph is bound again as a whole."""
         if self._stored is None:
             return None
-        if self._options.onednn and not self.device.sm:
-            fetch()  # while the program is read and confirmed
-            with made_ahead():
-                found, reason = self._stored.find(self._options, outputs, types, self.budget)
-        else:
+        with self.device.making_ahead(self._options.onednn):
             found, reason = self._stored.find(self._options, outputs, types, self.budget)
         if found is None:
             found = replace(self._specialised(outputs, types), origin=f"graph ({reason})")
@@ -451,7 +424,7 @@ class Session:
             if known is not None:
                 try:
                     answer = self._seats.replay(known, feeds, NO_BUFFERS)
-                except Invalid:
+                except InvalidOperation:
                     return again(self, feeds, draw=draw)
                 if answer is not None:
                     known.recent, self._latest = True, known.bound
@@ -490,7 +463,7 @@ class Session:
                 break
             except BudgetError as error:
                 raise self.device.explain(error, self, program) from error.__cause__
-            except Invalid:
+            except InvalidOperation:
                 rest = None if until is None else until - monotonic()
                 return again(
                     self, feeds, observe, names=names, outputs=outputs, deadline=rest, cancel=cancel, draw=drawn
@@ -542,7 +515,7 @@ class Session:
                 short = known.short(instance)
                 if short is not None:
                     seat.replays[known] = short
-        except Invalid:
+        except InvalidOperation:
             return again(self, feeds, draw=draw)
         return {
             name: r if b is not None else owned(r)

@@ -15,10 +15,10 @@ from ...ops.core.broadcast import zeros_like
 from ...ops.core.complexes import derived
 from ...ops.errors import InputError, MezzoError, UnsupportedModel
 from ...ops.types import differentiable
-from ..passes.expand import expanded
-from ..passes.prune import prune
 from .graph import Graph, Node
 from .infer import TypedBody, infer
+from .prune import prune
+from .standard_form import expanded
 from .typed import TypedBuilder
 
 ONES = ""  # the gradient of a value to itself
@@ -83,6 +83,7 @@ def gradients(g: TypedBuilder, nodes: Sequence[Node], seeds: Mapping[str, str], 
     no derivative.
     """
     OPS.load()  # rules may stand in modules of their own
+    g.differentiate = gradients
     forward, refused = [], []
     depends, leads = _dependants(g, nodes, wrt), _sources(nodes, seeds)
     for node in nodes:

@@ -18,7 +18,6 @@ from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass
 from ...ops.errors import BudgetError, Cancelled, DeadlineError, ExecutionError, ShapeError, UnsupportedModel
 from ...ops.types import Array, type_of
-from ..backends.onednn.invalid import Invalid
 from .graph import COPY, DRAW, RESULT, Graph, Node
 from .infer import body_of
 
@@ -93,9 +92,11 @@ class Eager:
         """The graph of a body that may read arrays at hand."""
         if isinstance(value, Graph):
             return value
+        from .autodiff import gradients
         from .typed import TypedBuilder
 
         b = TypedBuilder({n: type_of(v) for n, v in self.around.items()}, prefix="body/", captured=self.captured)
+        b.differentiate = gradients
         names = [b.input(f"body/in_{i}", t) for i, t in enumerate(value.inputs)]
         return b.graph(outputs=list(value.build(b, *names)))
 
@@ -142,12 +143,16 @@ class Meter:
             self.check()
 
 
+class InvalidOperation(Exception):
+    """A step met a NaN and may have lost it: exact kernels repeat the run."""
+
+
 @contextmanager
 def blaming(place: str) -> Iterator[None]:
     """Turn whatever a step raises into a MezzoError that names the place."""
     try:
         yield
-    except Invalid:  # no error: the run is made again
+    except InvalidOperation:  # no error: the run is made again
         raise
     except MezzoError as error:
         raise error.at(place) from error.__cause__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,8 @@ class TypedBuilder(GraphBuilder):
         super().__init__(prefix=prefix)
         self.wants: tuple[bool, ...] = (True,)
         self.captured = captured
+        # `autodiff.gradients`, of builders that it was given: their rules may differentiate bodies
+        self.differentiate: Callable[..., dict[str, str]] | None = None
         self.where = ""  # what the nodes are for, where an error has to name one
         self.scope = Scope(Budget(), dict(types or {}))
 
@@ -137,15 +139,14 @@ class TypedBuilder(GraphBuilder):
 
     def grad_of(self, body: Any, inputs: Sequence[Any], dys: Sequence[Any]) -> tuple[str | None, ...]:
         """Run a copy of a subgraph here, and its derivative: see `Builder.grad_of`."""
-        from .autodiff import gradients
-
         copy = self._copy(body.graph, inputs)
         seeds: dict[str, list[str]] = {}
         for o, dy in zip(copy.outputs, dys, strict=True):
             if dy is not None:
                 seeds.setdefault(o, []).append(self.operand(dy))
         wrt = [n for n in (*copy.inputs, *self.captured) if differentiable(self.types[n])]
-        found = gradients(self, copy.nodes, {o: self.total(parts) for o, parts in seeds.items()}, wrt)
+        assert self.differentiate is not None
+        found = self.differentiate(self, copy.nodes, {o: self.total(parts) for o, parts in seeds.items()}, wrt)
         return tuple(found.get(n) for n in (*copy.inputs, *self.captured))
 
     def _copy(self, body: Graph, inputs: Sequence[Any]) -> Graph:
@@ -161,6 +162,7 @@ class TypedBuilder(GraphBuilder):
 
     def _trace(self, prefix: str, body: Body) -> Graph:
         inner = TypedBuilder(prefix=prefix, captured=self.captured)
+        inner.differentiate = self.differentiate
         inner.scope = self.scope
         names = [inner.input(f"{prefix}in_{i}", t) for i, t in enumerate(body.inputs)]
         outputs: list[str] = []

@@ -27,10 +27,9 @@ import numpy as np
 
 from ...ops import DType
 from ...ops.core.expr import E, Expr, Expressions, inputs
-from ...ops.core.standard import written
 from ...ops.dataclasses import asdict, dataclass, fields, replace
 from ...ops.errors import InputError
-from ...ops.op import Builder, Value
+from ...ops.op import Builder, Value, as_standard
 from ...ops.training.update import names_of, read, still, text_of
 from ...ops.types import Array
 from . import schedule
@@ -150,7 +149,7 @@ class Optimizer:
 
     def numbers_at(self, g: Builder, t: Value) -> list[Value]:
         """The rate and the other numbers of update `t`, float64 of rank 0."""
-        more = written(g, self._numbers(), [t])
+        more = as_standard(g, self._numbers(), [t])
         assert more is not None  # their text was checked
         return [schedule.of(self.rate).rate(g, t), *more]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..ir.graph import Graph
+from ..ir.prune import prune
 from .cse import merge_equal
 from .fold import fold
 from .identities import RULES
 from .inline import inline_known_branches
-from .prune import prune
 from .rewrite import Rule, rewrite
 
 Pass = Callable[[Graph], Graph]

@@ -14,7 +14,7 @@ from ...ops.quantization.quantize import int_range
 from ...ops.types import Array
 from ..ir.graph import Graph, Node
 from ..ir.infer import infer
-from .prune import prune
+from ..ir.prune import prune
 from .rewrite import Leaf, Match, Pattern, Replacement, Rule, rewrite
 
 

@@ -41,6 +41,10 @@ class GpuExecutor(Executor):
     target: GpuTarget
 
     @property
+    def precisions(self) -> tuple[str, ...]:
+        return ("fp32", "tf32", "bf16", "fp16")
+
+    @property
     def runs(self) -> bool:
         return not self.target.planned
 

@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+from ...execution.alarm import raise_alarm
 from .library import library
 
 # void look(int *found): the flags of this thread are added to *found, and taken down; answers the one asked for
@@ -35,15 +32,6 @@ LOOK = bytes.fromhex(
 )
 
 
-class Invalid(Exception):
-    """A step met a NaN and may have turned it into a number: the run must be repeated with exact kernels."""
-
-
-def readable() -> bool:
-    """True if the flag can be read on this machine."""
-    return sys.platform == "linux" and os.uname().machine == "x86_64"
-
-
 @cache
 def _loaded() -> tuple[int, Any, Any]:
     """The instructions, the function that they are, and the memory that holds them."""
@@ -53,21 +41,8 @@ def _loaded() -> tuple[int, Any, Any]:
     return begin, ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(begin), memory
 
 
-_HERE = threading.local()
-
-
-@contextmanager
-def unheard() -> Iterator[None]:
-    """Suppress Invalid in this thread, inside the context: the flag is cleared without raising."""
-    _HERE.unheard = True
-    try:
-        yield
-    finally:
-        _HERE.unheard = False
-
-
 class Look:
-    """A call that clears the flag in the calling thread, and raises Invalid if it was set."""
+    """A call that clears the flag in the calling thread, and raises InvalidOperation if it was set."""
 
     __slots__ = ("_call", "_found")
 
@@ -80,13 +55,7 @@ class Look:
         self._call()
         if self._found.value:
             self._found.value = 0
-            met()
-
-
-def met() -> None:
-    """Raise Invalid, unless this thread is in `unheard`."""
-    if not getattr(_HERE, "unheard", False):
-        raise Invalid
+            raise_alarm()
 
 
 class LookAtAll(Look):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..ir.graph import Graph, Node
+from .graph import Graph, Node
 
 
 def prune(graph: Graph) -> Graph:

@@ -8,13 +8,14 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from ...ops import Tensor
-from ..backends.onednn.invalid import Look, LookAtAll, LowerAll, lowered, met
-from ..backends.onednn.looked import has_nan
-from ..backends.onednn.postops import ROWS, chain, loses, noisy
-from ..backends.onednn.teams import Order
-from ..compile.kernel import nothing
-from ..compile.program import Program, Step
+from ....ops import Tensor
+from ...compile.kernel import nothing
+from ...compile.program import Program, Step
+from ...execution.alarm import raise_alarm
+from .invalid import Look, LookAtAll, LowerAll, lowered
+from .looked import has_nan
+from .postops import ROWS, chain, loses, noisy
+from .teams import Order
 
 
 class FlagWatch:
@@ -146,12 +147,12 @@ def _along_rows(reader: Step, step: Step, name: str, rank: int) -> bool:
 
 
 def _rows(arrays: Mapping[str, Any], name: str, dtype: Any) -> None:
-    """Raise Invalid if an array has a NaN; its other elements are probabilities, or their logarithms."""
+    """Raise InvalidOperation if an array has a NaN; its other elements are probabilities, or their logarithms."""
     found = arrays.get(name)
     if found is None:
         return  # of a size that was not planned for, and already given back
     if has_nan(found.reshape(-1).view(dtype)):
-        met()
+        raise_alarm()
 
 
 def _view(step: Step) -> bool:

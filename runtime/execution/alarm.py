@@ -1,0 +1,35 @@
+"""The alarm of a step that may have lost a NaN: exact kernels repeat the run, unless the thread has muted it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ..ir.interpreter import InvalidOperation
+
+_HERE: Final = threading.local()
+
+
+def readable() -> bool:
+    """True if the processor's flag for invalid operations can be read on this machine."""
+    return sys.platform == "linux" and os.uname().machine == "x86_64"
+
+
+def raise_alarm() -> None:
+    """Raise InvalidOperation, unless this thread is in `muted`."""
+    if not getattr(_HERE, "muted", False):
+        raise InvalidOperation
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """A context in which this thread raises no alarm."""
+    _HERE.muted = True
+    try:
+        yield
+    finally:
+        _HERE.muted = False
