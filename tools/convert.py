@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..exporters import save_onnx
-from ..importers import load_onnx
+from ..importers import load_graph
 from ..ops.errors import InputError
 from ..runtime.execution.session import Session
 from ..runtime.file import is_mezzo, open_file
@@ -33,7 +33,7 @@ def convert(
     if output.suffix not in (".onnx", ".mezzo"):
         raise InputError(f"{output.suffix or 'no suffix'}: neither .onnx nor .mezzo", where=str(output))
     opened = open_file(source) if is_mezzo(source) else None
-    graph = load_onnx(source) if opened is None else opened.graph
+    graph = load_graph(source) if opened is None else opened.graph
     facts: dict[str, Any] = {"from": str(source)}
     tables = []
     if precision is not None:

@@ -8,11 +8,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..importers import load_onnx
+from ..importers import load_graph
 from ..kvstore.store import KVStore
 from ..ops import Tensor
 from ..ops.errors import Cancelled, InputError
-from ..runtime.file import is_mezzo, open_file
 from ..runtime.ir.graph import Graph
 from ..runtime.ir.infer import infer
 from ..train.head import output_of, with_head
@@ -107,7 +106,7 @@ def train(
 
 def _prepared(model: Path, data: Path, how: Settings) -> tuple[Graph, Data, Data | None, dict[str, Any]]:
     """The graph with its head, the data to learn from and to validate with, and what to tell of them."""
-    graph = infer(open_file(model).graph if is_mezzo(model) else load_onnx(model))
+    graph = infer(load_graph(model))
     name = output_of(graph, how.predict)
     notes: dict[str, Any] = {}
     if how.head is not None:
