@@ -5,7 +5,7 @@ For programs that cannot be run again because they overwrite their states (docs/
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -65,19 +65,38 @@ class Looked:
         self._sources, self._targets = memories[: len(work.ask.inputs)], memories[len(work.ask.inputs) :]
         self._arrays = {("in", i): array for i, array in enumerate(work.inputs) if array is not None}
         self._arrays |= {("out", i): array for i, array in enumerate(work.outputs) if array is not None}
-        self._before = [(place, test) for place, test in odd.items() if place[0] == "in"]
-        self._behind = [(place, test) for place, test in odd.items() if place[0] == "out"]
+        self._odd = odd
+        self._bind()
 
     def rebind(self, place: Place, array: Array) -> None:
         """Let an operand or a result be another array of the same type."""
         self._arrays[place] = array
         self._call.rebind(place, array)
+        self._bind()
+
+    def _bind(self) -> None:
+        """Pair each check with the elements that it looks at, flat."""
+        checks: dict[str, list[tuple[Callable[[Array], bool], Array]]] = {"in": [], "out": []}
+        for place, odd in self._odd.items():
+            memory, array = (self._sources if place[0] == "in" else self._targets)[place[1]], self._arrays[place]
+            assert memory is not None
+            assert array.flags.c_contiguous  # else this would be a copy, of what lies there now
+            checks[place[0]].append((odd, array.reshape(-1).view(memory.dtype.numpy)))
+        self._before, self._after = checks["in"], checks["out"]
 
     def __call__(self) -> int:
-        if not self._any(self._before):
-            status = int(self._call())
-            if status or not self._any(self._behind):
-                return status
+        for odd, elements in self._before:
+            if odd(elements):
+                return self._by_reference()
+        status = int(self._call())
+        if status:
+            return status
+        for odd, elements in self._after:
+            if odd(elements):
+                return self._by_reference()
+        return 0
+
+    def _by_reference(self) -> int:
         inputs = [None if m is None else _plain(self._arrays["in", i], m) for i, m in enumerate(self._sources)]
         with np.errstate(invalid="ignore"):
             made = self._node.record.run(Context(np, wanted=self._node.wanted), inputs, self._node.attrs)
@@ -86,14 +105,6 @@ class Looked:
                 packed = repacked(np.ascontiguousarray(made[i]), target.row_major(), target.handle.value)
                 np.copyto(self._arrays["out", i].reshape(-1).view(np.uint8), packed.view(np.uint8))
         return 0
-
-    def _any(self, tests: Sequence[tuple[Place, Callable[[Array], bool]]]) -> bool:
-        for place, odd in tests:
-            memory = (self._sources if place[0] == "in" else self._targets)[place[1]]
-            assert memory is not None
-            if odd(self._arrays[place].reshape(-1).view(memory.dtype.numpy)):
-                return True
-        return False
 
 
 def _plain(array: Array, memory: Memory) -> Array:
