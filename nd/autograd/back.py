@@ -1,5 +1,5 @@
-"""Going back: the entries between some arrays and what they were made of become one graph, whose gradients are those of
-graphs; a graph that was met before is planned already."""
+"""The backward pass: the entries between some arrays and their inputs become one graph, which is differentiated as any
+other; for a known graph the plan is cached."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Key = Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Way:
-    """A planned piece of the way back: which values it is fed, and which it gives gradients of, by number; those of
-    `rows` as rows."""
+    """A planned part of the backward pass: the values that it is fed, and those that it returns gradients of, by
+    number; those of `rows` as rows."""
 
     runs: Runs
     feeds: tuple[int, ...]
@@ -47,7 +47,7 @@ MOST = 256
 
 
 class Sums:
-    """Gradients that have arrived, by where their value came from."""
+    """Accumulated gradients, by the origin of their value."""
 
     def __init__(self) -> None:
         self.of: dict[Origin, Any] = {}
@@ -126,7 +126,7 @@ def _ones(like: Array) -> Array:
 
 
 def ordered(roots: Sequence[Entry]) -> list[Entry]:
-    """All entries behind these, operands first."""
+    """Return all entries that these depend on, operands first."""
     found: dict[Entry, None] = {}
     todo: list[tuple[Entry, bool]] = [(e, False) for e in roots]
     while todo:
@@ -153,7 +153,7 @@ def _pieces(order: Sequence[Entry], create: bool) -> list[list[Entry]]:
 
 
 def _alone(entry: Entry, create: bool) -> bool:
-    """Whether an entry answers for its gradient itself: a Function, or a block whose way back is planned (unless the
+    """True if an entry computes its gradient itself: a Function, or a block with a planned backward program (unless the
     gradient is to be differentiated again)."""
     return entry.fragment is None or (entry.back is not None and not create)
 
@@ -203,7 +203,7 @@ def _through(piece: list[Entry], sums: Sums, create: bool, wanted: set[Origin]) 
 
 
 class Walk:
-    """The values of a piece by number, in the order in which its entries name them."""
+    """The values of a part by number, in the order in which its entries name them."""
 
     def __init__(self, piece: Sequence[Entry]) -> None:
         self.piece = piece

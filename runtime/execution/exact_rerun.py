@@ -1,4 +1,4 @@
-"""The session that makes a run again whose steps may have lost a NaN."""
+"""The session that repeats a run with exact kernels if its steps may have lost a NaN."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def again(session: Session, feeds: Mapping[str, Any], observe: Observer | None =
 
 
 class Met:
-    """Whether a step that could lose a NaN or an infinity reads or makes one."""
+    """Observer that detects whether a step that could lose a NaN or an infinity reads or makes one."""
 
     def __init__(self, others: Observer | None, device: Executor) -> None:
         self.any = False

@@ -42,7 +42,7 @@ class Executor:
 
     @property
     def runs(self) -> bool:
-        """Whether programs run here; a device that is only planned for runs none."""
+        """True if programs run here; False for a device that is only planned for."""
         return True
 
     @property

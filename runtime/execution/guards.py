@@ -1,4 +1,4 @@
-"""Runs that were seen before: what a session need not work out again when arrays of the same kinds are fed."""
+"""Fast path of repeated runs: results of a session's checks, for arrays of the same signature."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def fed_key(feeds: Mapping[str, Any]) -> FedKey | None:
 
 @dataclass(slots=True, eq=False)
 class Guard:
-    """A program and the buffers that it takes. `defaults` are inputs that were left out; `counted` tells whether the
-    run needs a meter and a random key of its own, `guarded` whether NumPy computes anything; `recent` whether it ran
-    since programs were last evicted."""
+    """A program and the buffers that it takes. `defaults` are inputs that were left out; `counted` is true if the run
+    needs a meter and a random key of its own, `guarded` if NumPy computes anything, `recent` if it ran since programs
+    were last evicted."""
 
     bound: Executable
     fed: FedKey
@@ -48,7 +48,7 @@ class Guard:
 
     @classmethod
     def of(cls, bound: Executable, fed: FedKey, arrays: Mapping[str, Any]) -> Guard:
-        """What a run of these arrays has shown; `fed` is the key of those that the caller gave."""
+        """Return the guard for runs like that of these arrays; `fed` is the key of those that the caller gave."""
         given = {name for name, _, _ in fed}
         program, steps = bound.program, bound.program.all_steps()
         results: list[tuple[str, tuple[int, ...] | None, Any]] = []
@@ -68,7 +68,7 @@ class Guard:
         )
 
     def fits(self, feeds: Mapping[str, Any]) -> bool:
-        """Whether `fed_key` would give the same key again; quicker, for the case that is met again and again."""
+        """Return True if `fed_key` would return the same key again; faster, for the common case."""
         if len(feeds) != len(self.fed):
             return False
         for name, shape, dtype in self.fed:
@@ -107,7 +107,7 @@ class Guard:
         results = [(name, staged[value]) for (name, _, _), value in zip(self.results, program.results, strict=True)]
 
         def guarded() -> int:
-            """All steps as one, where NumPy computes some of them: it may warn or raise."""
+            """Run all steps as one, where NumPy computes some of them and may warn or raise."""
             i = 0
             try:
                 with np.errstate(all="ignore"):

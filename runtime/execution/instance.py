@@ -1,4 +1,4 @@
-"""An instance: a program with its buffers, ready to be called by one thread at a time."""
+"""Instances: a program with its buffers, ready to be called by one thread at a time."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Is told before and after each step; for tests and measurements."""
+    """Observer of steps, called before and after each; for tests and measurements."""
 
     def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None: ...
 
 
 @dataclass(slots=True)
 class ExecutionContext:
-    """What all instances of one run share: constants, the pool, the budget's meter, the random key."""
+    """State that all instances of one run share: constants, the pool, the budget's meter, the random key."""
 
     weights: Mapping[str, Array]
     budget: Budget
@@ -97,7 +97,7 @@ class Instance:
         self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
 
     def _begin(self, program: Program, arena: Any, around: ExecutionContext, executor: Executor) -> None:
-        """What instances of all devices have."""
+        """Set the fields that instances of all devices have. Raises PlanError for an arena that is too small."""
         if arena.nbytes < program.arena_bytes:
             raise PlanError(f"an arena of {arena.nbytes} bytes for a program of {program.arena_bytes}")
         self.program, self.arena, self.around = program, arena, around
@@ -174,7 +174,7 @@ class Instance:
         )
 
     def _ask(self, step: Step) -> KernelRequest:
-        """What the step's kernel was asked when it was chosen."""
+        """Return the request that the step's kernel was chosen by."""
         program, node = self.program, step.node
         types = [self._known.get(n) or program.types.get(n) if n else None for n in node.inputs]
         results = [program.types[n] for n in node.outputs if n]
@@ -369,7 +369,7 @@ Place = tuple[str, int]
 
 
 def _places(node: Node) -> list[tuple[Place, str]]:
-    """Where each value of a node stands."""
+    """Return the place of each value of a node."""
     sides = (("in", node.inputs), ("out", node.outputs))
     return [((side, i), name) for side, names in sides for i, name in enumerate(names) if name]
 

@@ -1,4 +1,4 @@
-"""A session: one model, its programs by input signature, and a bounded pool of instances for many threads."""
+"""Sessions: one model, its programs by input signature, and a bounded pool of instances for many threads."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True, slots=True)
 class SessionStats:
-    """Counters of a session: programs planned in all, kept now and evicted; runs; arenas and their bytes; the pool;
-    defects of kernels that this process has met (see `mezzo explain`); runs made again since they met a NaN."""
+    """Counters of a session: programs planned in all, cached now and evicted; runs; arenas and their bytes; the pool;
+    defects of kernels in this process (see `mezzo explain`); runs repeated because of a NaN."""
 
     planned: int
     programs: int
@@ -96,7 +96,7 @@ class SessionStats:
 
 
 class Session:
-    """Runs one graph, from any number of threads.
+    """Run one graph, from any number of threads.
 
     `strategy` is how the memory plan reuses bytes; `instances` bounds how many runs go on at once (each takes an
     arena; the default is the number of processors, or more on the CPU where 16 MiB hold their arenas);
@@ -240,8 +240,8 @@ class Session:
 
     @property
     def bound_from(self) -> str:
-        """Where the last program comes from: `variant` of a `.mezzo` file, or `graph`, with the reason in brackets if
-        the session came from such a file."""
+        """Origin of the last program: `variant` of a `.mezzo` file, or `graph`, with the reason in brackets if the
+        session came from such a file."""
         return self.bound.origin
 
     def stats(self) -> SessionStats:
@@ -273,7 +273,7 @@ class Session:
         return self._bind(self.signature.outputs, types).program
 
     def _lies_ready(self) -> bool:
-        """Whether the file has a program for the sizes that the inputs have; any program, if sizes are open."""
+        """Return True if the file has a program for the sizes of the inputs; any program, if sizes are open."""
         if self._stored is None or not self._fixed:
             return self._stored is not None and bool(self._stored.variants)
         return self._stored.holds(self._options, self.signature.outputs, self.signature.inputs)
@@ -523,7 +523,7 @@ class Session:
         }
 
     def _drawn(self, draw: tuple[int, ...] | None) -> tuple[int, ...]:
-        """What the random numbers of this run begin with: what is given, or the seed and the number of the run."""
+        """Return the random key of this run: the given one, or the seed and the number of the run."""
         if draw is not None:
             return draw
         with self._table:

@@ -1,4 +1,4 @@
-"""Differentiation as a transformation of graphs: reverse mode, by the rules that stand beside the operators.
+"""Reverse-mode differentiation of graphs, by the gradient rules on the operators' records.
 
 Linnainmaa 1970; here as in the MXNet paper (arXiv 1512.01274, section 3.1): the backward part is nodes of the same
 graph, so that it is simplified, planned and exported like any other.
@@ -118,7 +118,7 @@ def gradients(g: TypedBuilder, nodes: Sequence[Node], seeds: Mapping[str, str], 
 
 
 def has_derivative(node: Node, types: Mapping[str, Type]) -> bool:
-    """Whether gradients pass through a node whose values have these types: by a rule, a twin, or a standard form."""
+    """True if gradients pass through a node whose values have these types: by a rule, a twin, or a standard form."""
     OPS.load()
     near = {n: types[n] for n in (*node.reads(), *node.outputs) if n in types}
     return node.record.derives([near.get(i) for i in node.inputs]) or (

@@ -1,4 +1,4 @@
-"""Running operators one by one: the builder over arrays, and the interpreter of graphs.
+"""Execution of operators one by one: the builder over arrays, and the interpreter of graphs.
 
 Slow and simple: what a planned program must equal.
 """
@@ -23,7 +23,7 @@ from .infer import body_of
 
 
 class Eager:
-    """`g` for arrays: `g.Mul(a, b)` runs the operator now.
+    """The builder `g` for arrays: `g.Mul(a, b)` runs the operator at once.
 
     `around` holds the values that bodies among the attributes capture, by name; such a name may be given wherever a
     value is. `wants` and `captured` are for gradient rules (see `Builder` in ops/op.py). `key` is that of random
@@ -112,7 +112,7 @@ def _only_inside(what: str) -> ShapeError:
 
 @dataclass(slots=True)
 class Meter:
-    """What ends a run: too many body iterations (`Budget.steps`), the clock showing `until`, or `cancel` being set."""
+    """Limits of a run: on body iterations (`Budget.steps`), by the clock (`until`), and by the caller (`cancel`)."""
 
     limit: int
     used: int = 0
@@ -121,7 +121,7 @@ class Meter:
 
     @property
     def watches(self) -> bool:
-        """Whether `check` can raise at all."""
+        """True if `check` can raise at all."""
         return self.until is not None or self.cancel is not None
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""The graph builder that types each value as it is made: what gradient rules and bodies are written with."""
+"""The graph builder that types each value when it is added; gradient rules and bodies use it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TypedBuilder(GraphBuilder):
         super().add(node)
 
     def type_of(self, x: str) -> Type:
-        """What is known of a value."""
+        """Return the type of a value."""
         return self.types[x]
 
     def rank_of(self, x: str) -> int:
