@@ -17,6 +17,7 @@ import numpy as np
 
 from ..ops import DType, MezzoError
 from ..ops.core.expr import E, Expr, lower
+from ..runtime.caches import bounded
 from ..runtime.engine import Variable, engine
 from .array import Array
 from .pending import MOST as MOST_PENDING
@@ -152,7 +153,7 @@ def _blame(steps: Steps, sites: Sites, values: Sequence[Any]) -> None:
             raise
 
 
-_FUSED: dict[tuple[Any, ...], Pieces] = {}
+_FUSED: dict[tuple[Any, ...], Pieces] = bounded("arrays: fused operations", MOST, {})
 
 
 def fused(steps: Steps, leaves: Sequence[Any], kind: TensorSpec) -> Pieces:

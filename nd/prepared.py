@@ -14,6 +14,7 @@ import numpy as np
 from ..ops import OPS, OPSETS, Context, Op, Tensor
 from ..ops.core.expr import EXACT, Expr, Lowered, Register, lower
 from ..ops.errors import ShapeError, UnsupportedModel
+from ..runtime.caches import bounded
 from ..runtime.ir.graph import RESULT, Node
 from ..runtime.ir.interpreter import node_key
 from ..runtime.memory.allocate import LEAST, counted, fresh
@@ -75,7 +76,7 @@ class Quiet(threading.local):
 _quiet = Quiet()
 
 
-_PREPARED: dict[object, Prepared] = {}
+_PREPARED: dict[object, Prepared] = bounded("arrays: prepared operators", MOST, {})
 
 
 def prepared(

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..ops.core.rules import axes_of, axis_of
 from ..ops.errors import ShapeError
+from ..runtime.caches import bounded
 from .array import Array
 from .creation import full
 from .elementwise import floats
@@ -44,7 +45,7 @@ def reduced(name: str, x: Array, axis: Axis, keepdims: bool) -> Array:
     return made
 
 
-_PREPARED: dict[tuple[Any, ...], Prepared] = {}
+_PREPARED: dict[tuple[Any, ...], Prepared] = bounded("arrays: prepared reductions", MOST, {})
 
 
 def _summed(x: Array, dtype: Any) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..ops import DType
 from ..ops.errors import InputError, MezzoError, ShapeError
+from ..runtime.caches import bounded
 from ..runtime.engine import Engine, Variable, engine
 from ..runtime.memory.allocate import copied
 from . import lazy, pending, recording
@@ -206,7 +207,7 @@ def pair(name: str, a: Operand, b: Operand, attrs: tuple[tuple[str, Any], ...] =
     return made
 
 
-_PAIRS: dict[tuple[Any, ...], Prepared] = {}
+_PAIRS: dict[tuple[Any, ...], Prepared] = bounded("arrays: prepared operators of two operands", MOST, {})
 
 
 def alike(*operands: Operand, floating: bool = False) -> list[Any]:

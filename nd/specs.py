@@ -13,8 +13,10 @@ import numpy as np
 
 from ..ops import DType, Tensor
 from ..ops.errors import InputError, ShapeError
+from ..runtime.caches import bounded
 
 Scalar = bool | int | float | complex
+
 MOST = 1 << 14  # kinds that are kept; a program that goes on making new shapes makes them anew
 
 
@@ -32,7 +34,7 @@ class TensorSpec:
         return str(self.tensor)
 
 
-_KINDS: dict[tuple[np.dtype[Any], tuple[int, ...]], TensorSpec] = {}
+_KINDS: dict[tuple[np.dtype[Any], tuple[int, ...]], TensorSpec] = bounded("arrays: types", MOST, {})
 
 
 def kind_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> TensorSpec:
@@ -67,7 +69,7 @@ class Constant:
         self.tensor = Tensor(DType.of(value.dtype), value.shape, value)
 
 
-_KNOWN: dict[object, Constant] = {}
+_KNOWN: dict[object, Constant] = bounded("arrays: constants", MOST, {})
 
 
 def known(value: float | Sequence[float], dtype: Any = np.int64) -> Constant:

@@ -1,13 +1,24 @@
-"""Process-wide caches: each has a name, a bound and a way to be emptied, and `mz.caches()` lists them all."""
+"""Process-wide caches: each has a name, a bound and a way to be emptied, and `mz.caches()` lists them all.
+
+A new one is a `Cache`, a dict given to `bounded` by the module that keeps its bound, or `functools.lru_cache` with a
+`maxsize` on a function of a module, which is found by itself. tests/test_caches.py finds those that are none of these.
+
+>>> "kernel choices" in caches()
+True
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import sys
+from collections.abc import Callable, Hashable, MutableMapping
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
+from ..ops.dataclasses import dataclass
+
 MOST: Final = 512  # a network has some tens of different steps; changing sizes must not pile them up
 T = TypeVar("T")
+Table = TypeVar("Table", bound=MutableMapping[Any, Any])
 
 
 class CacheKey:
@@ -54,3 +65,80 @@ class Cache(Generic[T]):
 
 
 _CACHES: WeakSet[Cache[Any]] = WeakSet()
+_TABLES: dict[str, tuple[MutableMapping[Any, Any], int]] = {}
+
+
+def bounded(name: str, bound: int, table: Table) -> Table:
+    """List a dict among the caches under this name; its user empties it before it has more than `bound` entries."""
+    _TABLES[name] = table, bound
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """A cache: how many values it holds now, how many it holds at most, and `clear()`, which forgets them."""
+
+    name: str
+    count: int
+    bound: int
+    clear: Callable[[], None]
+
+
+class Caches(dict[str, CacheInfo]):
+    """Caches by name; printed as a table."""
+
+    def __str__(self) -> str:
+        width = max(map(len, self), default=0)
+        return "\n".join(f"{c.name:<{width}}  {c.count:>6} of {c.bound}" for c in self.values())
+
+    __repr__ = __str__
+
+    def clear(self) -> None:
+        """Empty all caches; what they held is made again when it is needed."""
+        for cache in self.values():
+            cache.clear()
+
+
+def caches() -> Caches:
+    """The caches of this process, with their sizes of now.
+
+    >>> found = caches()
+    >>> all(cache.count <= cache.bound for cache in found.values())
+    True
+    """
+    found: dict[str, CacheInfo] = {}
+    by_name: dict[str, list[Cache[Any]]] = {}
+    for cache in list(_CACHES):  # each device has one of its own
+        by_name.setdefault(cache.name, []).append(cache)
+    for name, alike in by_name.items():
+        found[name] = CacheInfo(name, sum(map(len, alike)), sum(c.bound for c in alike), _clearing(alike))
+    for name, (table, bound) in list(_TABLES.items()):
+        found[name] = CacheInfo(name, len(table), bound, table.clear)
+    for name, function in _functions().items():
+        info = function.cache_info()
+        found[name] = CacheInfo(name, info.currsize, info.maxsize, function.cache_clear)
+    return Caches(sorted(found.items()))
+
+
+def _clearing(alike: list[Cache[Any]]) -> Callable[[], None]:
+    def clear() -> None:
+        for cache in alike:
+            cache.clear()
+
+    return clear
+
+
+def _functions() -> dict[str, Any]:
+    """Functions of our modules with a bounded `functools.lru_cache`, by dotted name."""
+    top = f"{__name__.partition('.')[0]}."
+    found: dict[str, Any] = {}
+    for module in [m for n, m in list(sys.modules.items()) if n.startswith(top)]:
+        for value in list(vars(module).values()):
+            parameters = getattr(value, "cache_parameters", None)
+            if (
+                parameters is not None
+                and getattr(value, "__module__", "") == module.__name__
+                and parameters()["maxsize"]
+            ):
+                found[f"{module.__name__.removeprefix(top)}.{value.__qualname__}"] = value
+    return found

@@ -19,10 +19,11 @@ from ..nd.recording import RECORDING
 from ..nd.running import alike, inplace, pair, ready, run_unseen, scalar
 from ..nd.specs import MOST, TensorSpec, kind_of
 from ..ops.errors import InputError
+from ..runtime.caches import bounded
 from ..runtime.engine import engine
 
 NOW: dict[str, Callable[[Any, Any], Any]] = {"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul}
-_CALLS: dict[Any, list[Pieces]] = {}  # of changes that were met before
+_CALLS: dict[Any, list[Pieces]] = bounded("symbols: fused updates", MOST, {})  # of changes that were met before
 
 
 class Arrays(Mapping[str, Array]):

@@ -19,6 +19,7 @@ HOMES: Final[Homes] = {  # of `mezzo`
     "Trainer": ("train.trainer", "Trainer"),
     "amp": ("gluon.amp", ""),
     "autograd": ("nd.autograd", ""),
+    "caches": ("runtime.caches", "caches"),
     "callbacks": ("train.callbacks", ""),
     "cpu": ("nd.place", "cpu"),
     "gluon": ("gluon", ""),

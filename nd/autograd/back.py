@@ -12,6 +12,7 @@ from ...ops import Tensor, Type
 from ...ops.dataclasses import dataclass, replace
 from ...ops.errors import InputError
 from ...ops.types import differentiable
+from ...runtime.caches import bounded
 from ...runtime.execution.session import Session
 from ...runtime.ir.autodiff import gradients
 from ...runtime.ir.graph import Graph, Node
@@ -42,8 +43,8 @@ class Way:
     fragment: Fragment
 
 
-_WAYS: dict[Key, Way] = {}
 MOST = 256
+_WAYS: dict[Key, Way] = bounded("autograd: ways back", MOST, {})
 
 
 class Sums:

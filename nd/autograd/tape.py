@@ -17,6 +17,7 @@ from ...ops import OPS, Type
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import InputError
 from ...ops.types import differentiable
+from ...runtime.caches import bounded
 from ...runtime.ir.graph import Node
 from .. import recording, running
 from ..array import Array
@@ -124,8 +125,8 @@ def mode(on: bool | None, training: bool | None) -> Iterator[None]:
 
 # -- recording --------------------------------------------------------------------------------------------------------
 
-_FRAGMENTS: dict[Prepared, Fragment] = {}
 MOST = 1 << 12
+_FRAGMENTS: dict[Prepared, Fragment] = bounded("autograd: fragments of operators", MOST, {})
 
 
 def fragment_of(made: Prepared) -> Fragment:
@@ -178,7 +179,7 @@ def run(made: Prepared, given: tuple[Any, ...], place: Place | None = None, call
 
 
 recording.run = run
-_TWINS: dict[Prepared, Prepared] = {}
+_TWINS: dict[Prepared, Prepared] = bounded("autograd: twins of operators", MOST, {})
 
 
 def _twin(made: Prepared) -> Prepared:

@@ -8,7 +8,7 @@
 
 The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`), training
 (`Trainer`, `loss`, `optimizer`, `schedule`, `metrics`, `callbacks`, `with_head`, `amp`, `quantize`), the KVStore (`kv`)
-and what looks on (`profiler`, `viz`, `gpu_memory_info`) are imported when they are first used.
+and what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`) are imported when they are first used.
 
 >>> a = mz.nd.ones((2, 3))
 >>> (a * 2).asnumpy()
@@ -75,6 +75,7 @@ __all__ = [
     "__version__",
     "amp",
     "autograd",
+    "caches",
     "callbacks",
     "cpu",
     "gluon",

@@ -12,7 +12,7 @@ from ....ops import DType, Tensor, Type
 from ....ops.layouts import channels_last as channels_last
 from ....ops.layouts import is_permutation, plain, row_major, usual
 from ....ops.types import Array
-from ...caches import MOST, Cache
+from ...caches import MOST, Cache, bounded
 from ...compile.cache_keys import cache_key
 from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, TargetSpec, anchor
 from ...ir.graph import Node
@@ -294,7 +294,9 @@ def _one_layout(found: Descriptor, operand: Operand) -> str:
     return f"{tag}{beside}{operand.layout}({shown})={nbytes(descriptor)}"
 
 
-_SEEN: dict[tuple[tuple[int, ...], DType], tuple[tuple[Handle, str | None], ...]] = {}
+_SEEN: dict[tuple[tuple[int, ...], DType], tuple[tuple[Handle, str | None], ...]] = bounded(
+    "oneDNN: layouts of descriptors", MOST + 1, {}
+)
 
 
 def _seen(descriptor: int, memory: Memory) -> str | None:

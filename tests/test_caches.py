@@ -1,0 +1,112 @@
+"""Caches of the process: all are listed and bounded, and new ones that are not are noticed."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+import mezzo as mz
+from mezzo.ops.types import f32
+from mezzo.runtime.caches import Cache, bounded
+from mezzo.runtime.ir.graph import GraphBuilder
+
+from .house import ROOT, House
+
+# Tables that hold what users register or a module declares, not what calls leave behind.
+REGISTERED = {
+    "ops.upgrade._OPSETS_OF", "ops.upgrade.rules.RULES", "runtime.file.layout.TABLES", "runtime.optimizer.record.KINDS",
+    "runtime.caches._TABLES", "sym.operators.LAYERS", "importers.registry.IMPORTERS", "gluon.initializer.KINDS",
+    "gluon.export.WRITERS",
+}  # fmt: skip
+# Tables whose keys are few: devices, streams of devices, element types; and one whose entries live as long as arrays.
+FEW_KEYS = {
+    "runtime.backends.cuda.arrays._STREAMS", "nd.place._PLACES", "nd.random._generators", "nd.running._WITH_SCALARS",
+    "runtime.execution.session.NO_BUFFERS", "runtime.memory.shared_constants._derived",
+}  # fmt: skip
+
+
+def unlisted(house: House) -> Iterator[str]:
+    """Dicts of modules that begin empty and are not given to `bounded`."""
+    for module in house.files:
+        for node in house.tree(module).body:
+            match node:
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.Dict(keys=[])):
+                    yield f"{module}.{name}"
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(keys=[])):
+                    yield f"{module}.{name}"
+
+
+# Functions with `functools.cache`, of names of operators, element types, classes or functions of a library.
+FEW_ARGUMENTS = {
+    "ops.op._names_wanted", "ops.op._expression", "ops.types._of", "ops.types._numpy", "ops.core.rules.is_narrow",
+    "runtime.file.confirm._recalls", "runtime.compile.target._packs", "runtime.backends.onednn.api.function",
+    "runtime.backends.onednn.api.getter", "runtime.backends.cuda.cudnn.library.properties",
+    "importers.operators.schema_opset", "exporters.lower.schema_of", "kvstore.protocol.one_key._staleness",
+    "kvstore.protocol.keys.element", "tools.cells._makers", "tools.halve.policy",
+}  # fmt: skip
+
+
+def unbounded(house: House) -> Iterator[str]:
+    """Functions of modules that keep an answer for whatever arguments they were given."""
+    for module in house.files:
+        for node in house.tree(module).body:
+            if isinstance(node, ast.FunctionDef) and node.args.args:
+                if {ast.unparse(d) for d in node.decorator_list} & {"cache", "functools.cache", "lru_cache(None)"}:
+                    yield f"{module}.{node.name}"
+
+
+def test_no_function_remembers_without_bound() -> None:
+    assert set(unbounded(House(ROOT))) - FEW_ARGUMENTS == set()
+
+
+def test_no_table_grows_unseen() -> None:
+    assert set(unlisted(House(ROOT))) - REGISTERED - FEW_KEYS == set()
+
+
+def test_what_runs_is_listed_and_forgotten() -> None:
+    g = GraphBuilder()
+    session = mz.Session(g.graph([g.Relu(g.input("x", f32(2, 3)))]))
+    fed = {"x": -np.ones((2, 3), np.float32)}
+    session.run(fed)
+    assert (mz.nd.ones((2, 3)) + 1).asnumpy().sum() == 12
+    found = mz.caches()
+    assert {"kernel choices", "arrays: prepared operators", "ops.layouts.parse"} <= {*found}
+    assert 0 < found["kernel choices"].count <= found["kernel choices"].bound
+    assert str(found).count("\n") == len(found) - 1
+    found.clear()
+    assert not any(c.count for c in mz.caches().values())
+    (y,) = session.run(fed).values()
+    assert (y == 0).all()
+    assert (mz.nd.ones((2, 3)) + 1).asnumpy().sum() == 12
+
+
+def test_a_cache_keeps_its_bound() -> None:
+    cache: Cache[int] = Cache("of this test", 3)
+    assert [cache.get(i, partial(pow, i, 2)) for i in (1, 2, 3, 2, 4)] == [1, 4, 9, 4, 16]
+    assert len(cache) == 1
+    assert mz.caches()["of this test"].count == 1
+    mz.caches()["of this test"].clear()
+    assert len(cache) == 0
+
+
+def test_a_dict_is_listed() -> None:
+    from mezzo.runtime import caches
+
+    table = bounded("a dict of this test", 4, {"a": 1})
+    try:
+        assert mz.caches()["a dict of this test"].count == 1
+    finally:
+        del caches._TABLES["a dict of this test"]
+    assert table == {"a": 1}
+    assert "a dict of this test" not in mz.caches()
+
+
+def test_functions_are_found_once() -> None:
+    """A function that other modules import is listed under the module that defines it."""
+    names = [name for name in mz.caches() if name.endswith(".parse")]
+    assert names == ["ops.layouts.parse"]
+    assert "mezzo.ops.layouts" in sys.modules
