@@ -49,14 +49,16 @@ FEW_ARGUMENTS = {
     "kvstore.protocol.keys.element", "tools.cells._makers", "tools.halve.policy",
 }  # fmt: skip
 
+UNBOUNDED = {"cache", "functools.cache", "lru_cache(None)", "lru_cache(maxsize=None)"}
+
 
 def unbounded(house: House) -> Iterator[str]:
     """Functions of modules that keep an answer for whatever arguments they were given."""
     for module in house.files:
         for node in house.tree(module).body:
-            if isinstance(node, ast.FunctionDef) and node.args.args:
-                if {ast.unparse(d) for d in node.decorator_list} & {"cache", "functools.cache", "lru_cache(None)"}:
-                    yield f"{module}.{node.name}"
+            keeps = isinstance(node, ast.FunctionDef) and {ast.unparse(d) for d in node.decorator_list} & UNBOUNDED
+            if isinstance(node, ast.FunctionDef) and keeps and node.args.args:
+                yield f"{module}.{node.name}"
 
 
 def test_no_function_remembers_without_bound() -> None:
