@@ -20,15 +20,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..nd.array import Array
 from ..ops.errors import InputError
-from ..train.amp import LOW, RECURRENT, WIDE, Policy, mixed, policy_named
+from ..train import amp
+from ..train.amp import Policy, mixed, policy_named
 from ..train.step import Scaling
 from .trainer import Trainer
 
 __all__ = ["LOW", "RECURRENT", "WIDE", "Policy", "Scaling", "mixed", "policy_named", "scale_loss"]
+
+if TYPE_CHECKING:
+    LOW: frozenset[str]
+    RECURRENT: frozenset[str]
+    WIDE: frozenset[str]
+
+
+def __getattr__(name: str) -> frozenset[str]:
+    return amp.__getattr__(name)
 
 
 @contextmanager

@@ -10,25 +10,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from ..ops import DType, Tensor
+from ..ops import OPS, DType, Tensor
 from ..ops.types import Type
 from ..runtime.execution.session import Session
 from ..runtime.ir.graph import RESULT, GraphBuilder, Node
 from .place import Place
 from .specs import Constant, TensorSpec
 
-# operator -> elements among its operands from which on planning pays; below that the reference runs
-FROM: dict[tuple[str, str], int] = {
-    ("", name): least
-    for names, least in (
-        ("Conv ConvTranspose MaxPool AveragePool GlobalAveragePool GlobalMaxPool LRN Resize", 0),
-        ("RNN GRU LSTM Attention", 0),
-        ("BatchNormalization InstanceNormalization LayerNormalization GroupNormalization RMSNormalization", 4096),
-        ("MatMul Gemm Softmax LogSoftmax", 4096),
-        ("Elu Gelu HardSwish Mish Swish", 4096),  # several functions of NumPy each: up to 40 times a kernel's time
-    )
-    for name in names.split()
-}
 SESSIONS = 256  # that are kept, with their memory: a program that goes on making new shapes makes them anew
 
 Template = tuple["TensorSpec | Constant | None", ...]
@@ -38,7 +26,8 @@ Key = tuple[str, str, Template, tuple[tuple[str, Any], ...], int, str]
 def pays(domain: str, name: str, types: tuple[Type | None, ...]) -> bool:
     """Whether an operator on operands of these types is planned: a rule of its kinds alone, so that the same operation
     has the same bits each time."""
-    least = FROM.get((domain, name))
+    record = OPS.get((domain, name))
+    least = record.planned_from if record is not None else None
     if least is None:
         return False
     tensors = [t for t in types if isinstance(t, Tensor)]
@@ -99,4 +88,4 @@ def ran(session: Session, feeds: dict[str, Any], draw: tuple[int, ...] | None = 
     return ran_on_gpu(session, feeds, int(device.partition(":")[2]), draw)
 
 
-__all__ = ["FROM", "Planned", "pays", "ran"]
+__all__ = ["Planned", "pays", "ran"]

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from types import FunctionType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,14 @@ from .core.standard import written
 from .dataclasses import dataclass, field
 from .errors import InputError, MezzoError, ShapeError
 from .registry import Operators
+from .traits import MIXED
 from .types import Array, Dim, DType, Tensor, Type, UnknownRank
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from .core.weights import WeightsRule
+    from .traits import Kind, MixedPrecision, Moves, Traits
 
 Value = Any  # an array, or the name of a graph's value: gradient rules cannot tell, and need not
 
@@ -186,8 +193,16 @@ class Op:
 
     `since` is the opset of the ONNX schema it implements. `attrs` maps attribute names to defaults (REQUIRED where
     there is none). `tree` is the scalar expression of a pointwise operator. `deterministic` is False for operators
-    that draw random numbers, which are neither folded nor merged. `jumps` is True where floats come out that change by
-    much as an operand changes by little: what such an operator reads is not to be rounded without need.
+    that draw random numbers, which are neither folded nor merged.
+
+    The traits (see ops/traits.py): `kind` is what it computes, `moves` how it moves elements if it does nothing else.
+    `mixed` is the precision that it trains in under mixed precision; `follows` is True where inference may compute it
+    in 16 bits once an operand is so: its float operands have one type. `jumps` is True where floats come out that
+    change by much as an operand changes by little: what such an operator reads is not to be rounded without need.
+    `rounds` is True where the first input comes out rounded to steps, `quantized` names the operator (domain::name)
+    that computes the same on quantised operands. `planned_from` is the number of elements among its operands from which
+    a planned program is faster than the reference, `written_out` is True where its parts have better kernels than the
+    whole. `weights` says which dims it asks of trained parameters (see ops/core/weights.py).
     """
 
     name: str
@@ -205,7 +220,36 @@ class Op:
     body_rule: BodyRule | None = None
     twin_rule: TwinRule | None = None
     older_rule: BodyRule | None = None  # the standard form of a pointwise operator of ONNX, for opsets that lack it
+    kind: Kind = ""
+    moves: Moves = ""
+    mixed: MixedPrecision = ""
+    follows: bool = False
     jumps: bool = False
+    rounds: bool = False
+    quantized: str = ""
+    planned_from: int | None = None
+    written_out: bool = False
+    weights: WeightsRule | None = None
+
+    @property
+    def elementwise(self) -> bool:
+        """True if one scalar expression is applied to each element."""
+        return self.tree is not None
+
+    @property
+    def unary(self) -> bool:
+        """True if it is elementwise, of one operand."""
+        return self.elementwise and len(self.inputs) == 1 and not self.inputs[0].variadic
+
+    @property
+    def mixed_precision(self) -> MixedPrecision:
+        """The precision that it trains in under mixed precision: its own, else that of its kind."""
+        return self.mixed or MIXED.get(self.kind, "")
+
+    @property
+    def multiplies(self) -> bool:
+        """True if it is a product or convolution of its first two inputs: sums of many terms."""
+        return self.kind in ("matmul", "convolution")
 
     def infer(self, rule: InferRule) -> InferRule:
         """Set the inference rule: types in (None where absent), attributes by keyword; types out.
@@ -390,14 +434,14 @@ def op(
     outputs: tuple[str, ...] = ("Y",),
     samples: Sequence[Sample] = (),
     deterministic: bool = True,
-    jumps: bool = False,
+    **traits: Unpack[Traits],
 ) -> Callable[[Callable[..., Any]], Op]:
     """Define an operator from its reference; the signature is the schema.
 
     After the context `k`, positional parameters are inputs (a default of None or an annotation that ends with
     `| None` makes one optional, `*xs` variadic) and keyword-only ones are attributes with their defaults. Several
     outputs come back as a tuple. The reference returns fresh arrays. Until `.infer` says otherwise, the result has the
-    type of the first input.
+    type of the first input. `traits` say what the operator is to passes and training (see `Op`).
 
     With a domain of your own this registers an operator that imported models then use; `.infer`, `.grad` and `.body`
     add the result's type, the gradient and the standard operators that it consists of (`to_onnx(standard=True)`).
@@ -417,9 +461,8 @@ def op(
     def define(reference: Callable[..., Any]) -> Op:
         ins, attrs = _signature(reference)
         outs = tuple(map(Param.parse, outputs))
-        made = Op(name, domain, since, ins, outs, attrs, reference, samples, _same_as_first, None, deterministic)
-        made.jumps = jumps
-        return _register(made)
+        about = name, domain, since, ins, outs, attrs
+        return _register(Op(*about, reference, samples, _same_as_first, None, deterministic, **traits))
 
     return define
 
@@ -431,7 +474,7 @@ def pointwise(
     samples: Sequence[Sample] = (),
     domain: str = "",
     output: str = "Y",
-    jumps: bool = False,
+    **traits: Unpack[Traits],
 ) -> Callable[[Callable[..., expr.Expr]], Op]:
     """Define an operator that is one scalar expression over its broadcast inputs.
 
@@ -479,8 +522,7 @@ def pointwise(
                 return None
             return as_standard(g, [tree(known, **given)], xs)
 
-        made = Op(name, domain, since, ins, (Param(output),), attrs, reference, samples, infer, tree)
-        made.jumps = jumps
+        made = Op(name, domain, since, ins, (Param(output),), attrs, reference, samples, infer, tree, **traits)
         if domain:
             made.body_rule = body
         else:  # those of ONNX are the standard, of the opsets that have them

@@ -3,12 +3,12 @@ they ask of their weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..ops import OPS, Tensor, Type
+from ..ops import OPS, Op, Tensor, Type
 from ..ops.errors import InputError, MezzoError, ShapeError
 from ..ops.types import type_of
 from ..runtime.ir.infer import infer
@@ -18,78 +18,10 @@ from .names import check_names
 from .symbol import Symbol
 from .typed import Typed
 
-Asked = Sequence[Dims | None]  # of each input, what the operator asks of its shape
-Rule = Callable[[Sequence[Any], Mapping[str, Any]], Asked]  # from the dims of the inputs (None: unknown) and attributes
 
-
-def _gemm(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
-    x, w = xs[0], xs[1]
-    inner = None if x is None else x[0 if attrs.get("transA") else 1]
-    outer = None if w is None else w[0 if attrs.get("transB") else 1]
-    return [None, (outer, inner) if attrs.get("transB") else (inner, outer), (outer,)]
-
-
-def _matmul(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
-    x, w = xs[0], xs[1]
-    return [None, None if x is None else (*(w[:-2] if w else ()), x[-1], w[-1] if w else None)]
-
-
-def _conv(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
-    x, w = xs[0], xs[1]
-    kernel = attrs.get("kernel_shape") or (w[2:] if w else (None,) * (len(x) - 2 if x else 0))
-    groups = attrs.get("group", 1)
-    count = w[0] if w else None
-    channels = x[1] // groups if x is not None and x[1] is not None else None
-    return [None, (count, channels, *kernel), (count,)]
-
-
-def _deconv(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
-    x, w = xs[0], xs[1]
-    kernel = attrs.get("kernel_shape") or (w[2:] if w else (None,) * (len(x) - 2 if x else 0))
-    part = w[1] if w else None
-    return [None, (x[1] if x else None, part, *kernel), (part and part * attrs.get("group", 1),)]
-
-
-def _channels(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
-    return [None, *[None if xs[0] is None else (xs[0][1],)] * (len(xs) - 1)]
-
-
-def _trailing(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
-    return [None, *[None if xs[0] is None else xs[0][attrs.get("axis", -1) :]] * (len(xs) - 1)]
-
-
-def _labels(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
-    return [None, None if xs[0] is None else (*xs[0][:1], *xs[0][2:]), None]
-
-
-def _alike(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
-    known = next((x for x in xs if x is not None), None)
-    return [known if x is None else None for x in xs]
-
-
-def _recurrent(gates: int) -> Rule:
-    def rule(xs: Sequence[Any], attrs: Mapping[str, Any]) -> Asked:
-        hidden = attrs.get("hidden_size")
-        wide = None if hidden is None else gates * hidden
-        directions = 2 if attrs.get("direction") == "bidirectional" else 1
-        features = xs[0][-1] if xs[0] is not None else None
-        batch = xs[0][0 if attrs.get("layout") else 1] if xs[0] is not None else None
-        state = (batch, directions, hidden) if attrs.get("layout") else (directions, batch, hidden)
-        biases = None if wide is None else 2 * wide
-        return [None, (directions, wide, features), (directions, wide, hidden), (directions, biases), (batch,), state,
-                state][: len(xs)]  # fmt: skip
-
-    return rule
-
-
-ASKS: dict[str, Rule] = {
-    "Gemm": _gemm, "MatMul": _matmul, "Conv": _conv, "ConvTranspose": _deconv, "BatchNormalization": _channels,
-    "InstanceNormalization": _channels, "GroupNormalization": _channels, "LayerNormalization": _trailing,
-    "RMSNormalization": _trailing, "SoftmaxCrossEntropyLoss": _labels, "NegativeLogLikelihoodLoss": _labels,
-    "LSTM": _recurrent(4), "GRU": _recurrent(3), "RNN": _recurrent(1),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Pow"), _alike),
-}  # fmt: skip
-SAME = {"Cast", "Identity", "Relu", "Sigmoid", "Tanh", "Neg", "Exp", "Log", "Sqrt", "Abs", "Dropout"}  # dims go through
+def _keeps_dims(op: Op) -> bool:
+    """True if the dims of the first input go through."""
+    return op.unary or op.name in ("Identity", "Cast", "Dropout")
 
 
 def typed(symbol: Symbol, shapes: Mapping[str, Sequence[int]]) -> Typed:
@@ -130,17 +62,17 @@ def _type(found: Typed, maker: Any) -> None:
 
 def _ask(found: Typed, maker: Use) -> None:
     """Tell variables what the operator asks of them."""
-    rule = ASKS.get(maker.op) if not maker.domain else None
+    rule = _record(maker).weights
     if rule is None:
         return
     dims = [found.tensor(e) for e in maker.inputs]
     for entry, asked in zip(maker.inputs, rule(dims, maker.attrs), strict=False):
         if entry is None or asked is None:
             continue
-        while isinstance(entry[0], Use) and entry[0].op in SAME and entry[0].inputs[0] is not None:
+        while isinstance(entry[0], Use) and _keeps_dims(_record(entry[0])) and entry[0].inputs[0] is not None:
             entry = entry[0].inputs[0]
         if isinstance(entry[0], Variable) and None in (found.dims[entry[0]] or (None,)):
-            _learn(found, entry[0], asked, f"{maker.name} ({maker.op}) asks so")
+            _learn(found, entry[0], tuple(asked), f"{maker.name} ({maker.op}) asks so")
             _type(found, entry[0])
 
 
@@ -184,12 +116,15 @@ def _weak(maker: Any) -> bool:
     return isinstance(maker, Constant) and maker.weak
 
 
+def _record(maker: Use) -> Op:
+    return OPS[maker.domain, maker.op]
+
+
 def _results(found: Typed, maker: Use, known: Sequence[Type | None]) -> Sequence[Type]:
     if any(isinstance(v, Body) for v in maker.attrs.values()):
         types = infer(lonely(maker, found)).types  # bodies are typed inside their scope
         return [types[n] for n in (f"out{i}" for i in range(maker.outputs))]
-    record = OPS[maker.domain, maker.op]
-    return record.infer_types(known, maker.attrs, (True,) * maker.outputs)
+    return _record(maker).infer_types(known, maker.attrs, (True,) * maker.outputs)
 
 
 def _chain(found: Typed, maker: Use, most: int = 12) -> list[str]:

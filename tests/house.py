@@ -129,9 +129,7 @@ class House:
     @cached_property
     def names_twice(self) -> tuple[str, ...]:
         """Classes of one name in two modules of a top folder, unless the name is an operator's."""
-        from mezzo.ops.registry import INDEX
-
-        operators = {name for _, name in INDEX}
+        operators = _operators()
         where: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for module in self.files:
             for node in ast.walk(self.tree(module)):
@@ -155,8 +153,82 @@ class House:
                     yield f"{module}.{getattr(node, 'name', '')}", text
 
     @cached_property
+    def tables(self) -> tuple[str, ...]:
+        """Tables outside of `ops/` and the kernels that name three operators or more.
+
+        A table is a literal collection: the entries of a set, tuple or list, the keys or the values of a dict, the words
+        of a string of which the larger part are operators. Of nested ones the outermost that holds three names counts,
+        `__all__` does not.
+        """
+        found = []
+        for module in self.files:
+            if module.partition(".")[0] != "ops" and not module.startswith("runtime.backends."):
+                for node, names in _tables(self.tree(module)):
+                    shown = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
+                    found.append(f"{self.files[module]}:{node.lineno}: {shown}")
+        return tuple(found)
+
+    def naming(self, operator: str) -> tuple[str, ...]:
+        """Files in which an operator stands as a literal: a string, or a word of a string that is a table."""
+
+        def names(tree: ast.Module) -> bool:
+            texts = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+            return any(text == operator or operator in _words(text) for text in texts)
+
+        return tuple(str(path) for module, path in self.files.items() if names(self.tree(module)))
+
+    @cached_property
     def lines(self) -> int:
         return sum(len((self.root / path).read_text("utf8").splitlines()) for path in self.files.values())
+
+
+@cache
+def _operators() -> frozenset[str]:
+    from mezzo.ops.registry import INDEX
+
+    return frozenset(name for _, name in INDEX)
+
+
+def _words(text: str) -> list[str]:
+    """The operators that a string lists; none where it is made of other words."""
+    words = text.split()
+    named = [name for word in words if (name := word.rpartition("::")[2]) in _operators()]
+    return named if len(named) > max(len(words) / 2, 2) else []
+
+
+def _name(node: ast.AST | None) -> str | None:
+    """The operator that an entry names: "Conv", "domain::Conv", or ("domain", "Conv")."""
+    if isinstance(node, ast.Tuple) and len(node.elts) == 2 and isinstance(node.elts[0], ast.Constant):
+        domain, node = node.elts[0].value, node.elts[1]
+        if not isinstance(domain, str) or domain in _operators():
+            return None
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        return None
+    name = node.value.rpartition("::")[2]
+    return name if name in _operators() else None
+
+
+def _tables(tree: ast.Module) -> Iterator[tuple[ast.expr, list[str]]]:
+    """Literal collections that hold three names of operators, outermost first."""
+    left_out: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+                left_out.update(map(id, ast.walk(node.value)))
+        if id(node) in left_out or not isinstance(node, ast.expr):
+            continue
+        columns: list[list[str | None]] = []
+        if isinstance(node, ast.Set | ast.Tuple | ast.List):
+            columns = [[_name(entry) for entry in node.elts]]
+        elif isinstance(node, ast.Dict):
+            columns = [[_name(entry) for entry in column] for column in (node.keys, node.values)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            columns = [[*_words(node.value)]]
+        names = max(([*dict.fromkeys(filter(None, column))] for column in columns), key=len, default=[])
+        if len(names) >= 3:
+            left_out.update(map(id, ast.walk(node)))
+            yield node, names
 
 
 def _room(module: str) -> str | None:
@@ -177,6 +249,8 @@ def main() -> None:
         "imports that go up in runtime/": house.upward,
         "files at the root of runtime/": house.at_the_root,
         "class names twice within a top folder": house.names_twice,
+        "tables outside of ops/ and the kernels that name three operators": house.tables,
+        "files that name Conv": house.naming("Conv"),
         f"of {house.docstrings} docstrings open with a question word": house.riddles,
     }
     print(f"{len(house.files)} modules, {house.lines} lines")

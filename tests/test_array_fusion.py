@@ -11,7 +11,7 @@ import pytest
 
 import mezzo as mz
 from mezzo.nd import pending, prepared
-from mezzo.nd.planned import FROM, Planned
+from mezzo.nd.planned import Planned
 from mezzo.nd.running import apply
 from mezzo.nd.specs import known
 from mezzo.ops import OPS, Context, Sample, Tensor
@@ -127,17 +127,18 @@ def test_what_nobody_holds_is_not_computed_and_not_kept() -> None:
 
 SAMPLES = [
     pytest.param(name, sample, id=f"{name}-{i}")
-    for domain, name in FROM
-    for i, sample in enumerate(OPS[domain, name].samples)
+    for (_, name), record in OPS.items()
+    if record.planned_from is not None
+    for i, sample in enumerate(record.samples)
     if all(x is None or isinstance(x, Tensor | np.ndarray | np.generic) for x in sample.inputs)
 ]
 
 
 @pytest.mark.parametrize(("name", "sample"), SAMPLES)
 def test_planned_operators_are_their_references(name: str, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FROM, ("", name), 0)
-    prepared._PREPARED.clear()
     record = OPS["", name]
+    monkeypatch.setattr(record, "planned_from", 0)
+    prepared._PREPARED.clear()
     xs = [None if x is None else np.asarray(x) for x in fill(sample)]
     operands = [
         x if x is None else known(x.tolist(), x.dtype.type) if x.ndim < 2 and x.size < 5 else nd.array(x) for x in xs

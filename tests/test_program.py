@@ -10,7 +10,6 @@ import pytest
 from mezzo.ops import OPS, DType, Op, Sample
 from mezzo.ops.types import f32
 from mezzo.runtime.compile.program import Program, Step
-from mezzo.runtime.compile.specialize import WRITTEN_OUT
 from mezzo.runtime.execution.instance import Instance
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
@@ -73,7 +72,7 @@ def test_program_equals_interpreter(op: Op, sample: Sample, fed: str) -> None:
     graph, feeds = sample_graph(op, sample, fed=fed)
     session = Session(graph)
     for run in range(2):
-        parts = (op.domain, op.name) in WRITTEN_OUT
+        parts = op.written_out
         assert_same(session.run(feeds), evaluate(graph, feeds, key=(0, run)), session.program, parts=parts)
     if fed == "dynamic" and op.name not in ("Shape", "Size", "OptionalHasElement") and "x0_rows" in feeds:
         assert session.program.dynamic
@@ -130,7 +129,7 @@ def poisoned(graph: Graph, feeds: dict[str, Any], strategy: Strategy = Strategy.
 def test_steps_write_their_planned_bytes_only(op: Op, sample: Sample, strategy: Strategy) -> None:
     graph, feeds = sample_graph(op, sample)
     got, program = poisoned(graph, feeds, strategy)
-    assert_same(got, evaluate(graph, feeds, key=(0, 1)), program, parts=(op.domain, op.name) in WRITTEN_OUT)
+    assert_same(got, evaluate(graph, feeds, key=(0, 1)), program, parts=op.written_out)
 
 
 def test_program_holds_no_array() -> None:

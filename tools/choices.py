@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ops import Tensor
+from ..ops import OPS, Op, Tensor
 from ..ops.types import Array
 from ..runtime.ir.graph import Graph
 
-# Operators that hand the numbers of their first input on.
-HANDING_ON = frozenset("Cast Expand Flatten Identity Reshape Slice Squeeze Tile Transpose Unsqueeze".split())
 MOST = 1 << 16  # values that are compared with; more are data
+
+
+def _hands_on(op: Op | None) -> bool:
+    """True if an operator hands the numbers of its first input on."""
+    if op is None:
+        return False
+    moves = op.moves in ("view", "permute", "slice", "repeat") and not op.outputs[0].variadic
+    return moves or op.name == "Cast"
 
 
 def choices(graph: Graph) -> dict[str, Array]:
@@ -30,11 +36,12 @@ def choices(graph: Graph) -> dict[str, Array]:
     places, compared = dict[str, int](), dict[str, set[int]]()
     for node in graph.nodes:
         first, second = (*node.inputs, "", "")[:2]
+        op = OPS.get((node.domain, node.op))
         if (node.domain, node.op) == ("", "Constant"):
             constants |= {node.outputs[0]: node.attrs["value"]} if "value" in node.attrs else {}
-        elif node.op in HANDING_ON and first in constants and node.op in ("Reshape", "Unsqueeze", "Squeeze", "Cast"):
+        elif op and first in constants and (op.moves == "view" or op.name == "Cast"):
             constants[node.outputs[0]] = constants[first]
-        elif node.op in HANDING_ON and first in origin:
+        elif _hands_on(op) and first in origin:
             origin[node.outputs[0]] = origin[first]
         elif node.op == "Gather" and second in origin and first in constants:
             size = constants[first].shape[node.attrs.get("axis", 0)]

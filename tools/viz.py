@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ..ops import Tensor
+from ..ops import Op, Tensor
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError
 from ..runtime.files import replace_file
@@ -23,11 +23,9 @@ from ..sym.shapes import typed
 from ..sym.symbol import Symbol
 
 WIDE, HIGH, GAP, ROW = 168, 40, 24, 84
-COLOURS = {
-    "Conv": "#fb8072", "ConvTranspose": "#fb8072", "Gemm": "#fb8072", "MatMul": "#fb8072", "MaxPool": "#80b1d3",
-    "AveragePool": "#80b1d3", "GlobalAveragePool": "#80b1d3", "BatchNormalization": "#bebada",
-    "LayerNormalization": "#bebada", "Softmax": "#fccde5", "Concat": "#fdb462", "Reshape": "#fdb462",
-    "Flatten": "#fdb462", "Relu": "#ffffb3", "Sigmoid": "#ffffb3", "Tanh": "#ffffb3", "Gelu": "#ffffb3",
+COLOURS = {  # by the kind of an operator
+    "convolution": "#fb8072", "matmul": "#fb8072", "pooling": "#80b1d3", "normalization": "#bebada",
+    "softmax": "#fccde5", "moving": "#fdb462", "activation": "#ffffb3",
 }  # fmt: skip
 
 
@@ -85,6 +83,7 @@ class Box:
     name: str
     op: str
     told: str
+    kind: str = ""
     rank: int = 0
     at: float = 0.0
 
@@ -104,6 +103,13 @@ def plot_network(
     return text
 
 
+def _kind(op: Op) -> str:
+    """The name of an operator's colour."""
+    if op.unary:
+        return "activation"
+    return "moving" if op.moves else op.kind
+
+
 def _boxes(graph: Graph, fed: set[str]) -> tuple[dict[str, Box], list[tuple[str, str]]]:
     """Boxes by the value that they make, and arrows between them."""
     boxes: dict[str, Box] = {}
@@ -115,7 +121,7 @@ def _boxes(graph: Graph, fed: set[str]) -> tuple[dict[str, Box], list[tuple[str,
             source[name] = name
     for node in graph.nodes:
         key = node.outputs[0]
-        box = boxes[key] = Box(node.name or key, node.op, str(graph.types.get(key, "")))
+        box = boxes[key] = Box(node.name or key, node.op, str(graph.types.get(key, "")), _kind(node.record))
         source.update(dict.fromkeys(filter(None, node.outputs), key))
         for name in dict.fromkeys(node.reads()):
             if name in source and source[name] != key:
@@ -164,7 +170,7 @@ def _svg(graph: Graph, boxes: Mapping[str, Box], arrows: Sequence[tuple[str, str
         parts.append(f'<path d="{bend}" fill="none" stroke="#999" marker-end="url(#end)"/>')
     for box in boxes.values():
         x, y = corner(box)
-        colour = "#8dd3c7" if box.op == "input" else COLOURS.get(box.op, "#eeeeee")
+        colour = "#8dd3c7" if box.op == "input" else COLOURS.get(box.kind, "#eeeeee")
         parts.append(
             f'<g><title>{escape(f"{box.name}: {box.op} {box.told}")}</title><rect x="{x:.1f}" y="{y}" width="{WIDE}" '
             f'height="{HIGH}" rx="6" fill="{colour}" stroke="#555"/>'

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from ..ops import DType, Tensor
+from ..ops import OPS, DType, Tensor
 from ..ops.errors import InputError
 from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
 
-# Computed in 16 bits: products, whose sums are taken in 32.
-LOW = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention"}
-# So are recurrent networks in bfloat16, between whose products all is in 32 bits; no kernel has them in float16.
-RECURRENT = {"LSTM", "GRU", "RNN"}
-# Computed in 32 bits: sums over many elements, exponentials and powers, losses, what has a state.
-WIDE = {
-    "Softmax", "LogSoftmax", "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "Exp", "Log", "Pow", "Reciprocal",
-    "Softplus", "Erf", "Gelu", "ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum",
-    "ReduceLogSumExp", "ReduceProd", "CumSum", "LayerNormalization", "GroupNormalization", "InstanceNormalization",
-    "RMSNormalization", "LRN", "LpNormalization", "MeanVarianceNormalization", "Cosh", "Sinh",
-    "Tan", "LSTM", "GRU", "RNN", "Resize", "GridSample", "RoiAlign",
-}  # fmt: skip
-# Their first input decides; the others, scales and statistics, stay in 32 bits.
-MIXED = {"BatchNormalization"}
 KINDS = {"bf16": DType.BFLOAT16, "fp16": DType.FLOAT16}
+
+
+def _computing(*precisions: str) -> frozenset[str]:
+    """The standard operators whose records say that they compute so."""
+    return frozenset(op.name for (domain, _), op in OPS.items() if not domain and op.mixed_precision in precisions)
+
+
+if TYPE_CHECKING:
+    LOW: frozenset[str]
+    RECURRENT: frozenset[str]
+    WIDE: frozenset[str]
+
+
+def __getattr__(name: str) -> frozenset[str]:
+    """LOW and WIDE: operators that compute in 16 bits and in float32. RECURRENT: those of WIDE that are low in
+    bfloat16, with all between their products in 32 bits; no kernel has them in float16."""
+    precisions = {"LOW": ("low",), "RECURRENT": ("bf16",), "WIDE": ("wide", "bf16")}.get(name)
+    if precisions is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _computing(*precisions)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Operators that compute in `dtype`, and those that compute in float32. All others follow their inputs, in float32
-    where those differ."""
+    """Operators that compute in `dtype`, and those that compute in float32, by default as their records say. All others
+    follow their inputs, in float32 where those differ."""
 
     dtype: DType
-    low: AbstractSet[str] = frozenset(LOW)
-    wide: AbstractSet[str] = frozenset(WIDE)
+    low: AbstractSet[str] = field(default_factory=lambda: _computing("low"))
+    wide: AbstractSet[str] = field(default_factory=lambda: _computing("wide", "bf16"))
 
 
 def policy_named(amp: str | Policy) -> Policy:
@@ -49,7 +56,7 @@ def policy_named(amp: str | Policy) -> Policy:
     if amp not in KINDS:
         raise InputError(f"precision {amp!r}", where="amp", hint=f"one of {', '.join(KINDS)}, or a Policy")
     dtype = KINDS[amp]
-    return Policy(dtype, frozenset(LOW | RECURRENT), frozenset(WIDE - RECURRENT)) if amp == "bf16" else Policy(dtype)
+    return Policy(dtype, _computing("low", "bf16"), _computing("wide")) if amp == "bf16" else Policy(dtype)
 
 
 def mixed(graph: Graph, policy: Policy, weights: AbstractSet[str] = frozenset()) -> Graph:
@@ -82,7 +89,7 @@ def mixed(graph: Graph, policy: Policy, weights: AbstractSet[str] = frozenset())
         floats = [i for i in node.inputs if i and is_float(i)]
         known = not node.domain and not node.bodies
         moving = [i for i in floats if i not in still]
-        mixes = known and node.op in MIXED
+        mixes = known and node.record.mixed_precision == "first"
         if known and node.op in policy.low and floats:
             narrow = True
         elif not known or node.op in policy.wide or node.op in ("Cast", "CastLike"):

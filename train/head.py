@@ -16,10 +16,16 @@ from ..runtime.ir.infer import infer
 from ..runtime.ir.prune import prune
 from .prepare import hoisted
 
-LAST = {"Gemm", "MatMul"}  # what a head is made of
-AFTER = {"Add", "Softmax", "LogSoftmax", "Sigmoid", "Identity", "Reshape", "Flatten", "Squeeze", "Cast",
-         "SoftmaxFlattened", "LogSoftmaxFlattened", "QuantizeLinear", "DequantizeLinear"}  # fmt: skip
-SAME = {("", "Identity"), ("", "QuantizeLinear"), ("", "DequantizeLinear"), ("mezzo", "FakeQuantize")}  # but for steps
+
+def _same(node: Node) -> bool:
+    """True if a node hands on its first input, perhaps rounded."""
+    return node.record.rounds or (node.domain, node.op) == ("", "Identity")
+
+
+def _after_head(node: Node) -> bool:
+    """True if a node may stand between a head and the output: it rearranges or rescales the scores."""
+    op = node.record
+    return op.moves == "view" or op.kind == "softmax" or op.rounds or node.op in ("Add", "Sigmoid", "Cast")
 
 
 def with_head(graph: Graph, size: int, *, output: str | None = None, at: str | None = None, seed: int = 0) -> Graph:
@@ -80,17 +86,17 @@ def _features(graph: Graph, output: str) -> tuple[str, Dim]:
 
     def fixed(name: str) -> bool:
         """True if a value is an initializer, perhaps through operators that do not change it."""
-        while (maker := makers.get(name)) is not None and (maker.domain, maker.op) in SAME:
+        while (maker := makers.get(name)) is not None and _same(maker):
             name = maker.inputs[0]
         return name in graph.initializers
 
     while (node := makers.get(value)) is not None and node.domain in ("", "mezzo"):
         moving = [i for i in node.inputs if i and not fixed(i)]
-        if node.op in LAST and moving == [node.inputs[0]]:
+        if node.record.kind == "matmul" and moving == [node.inputs[0]]:
             weights = graph.types[node.inputs[1]]
             assert isinstance(weights, Tensor)
             return moving[0], weights.shape[1 if node.attrs.get("transB") else -2]
-        if node.op not in AFTER or not moving:
+        if not _after_head(node) or not moving:
             break
         value = moving[0]
     raise InputError(
@@ -112,7 +118,7 @@ def logits_of(graph: Graph, output: str) -> str:
     """The value before the Softmax over the classes (axis 1) that makes an output of a typed graph; the output itself
     where none does."""
     makers, value = graph.producers(), output
-    while (node := makers.get(value)) is not None and (node.domain, node.op) in SAME:
+    while (node := makers.get(value)) is not None and _same(node):
         value = node.inputs[0]
     return node.inputs[0] if node is not None and _over_classes(node, graph.types[value]) else output
 

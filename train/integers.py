@@ -185,7 +185,8 @@ def _with_integer_biases(graph: Graph) -> Graph:
 def _unit(edit: _Edit, node: Node, makers: Mapping[str, Node]) -> Array | None:
     """Return the value of one unit of the accumulator of a product with a bias, if both operands have 8 bits; else
     None."""
-    if node.domain or node.op not in ("Conv", "Gemm") or len(node.inputs) < 3 or not node.inputs[2]:
+    op = node.record
+    if node.domain or not (op.multiplies and op.quantized) or len(node.inputs) < 3 or not node.inputs[2]:
         return None
     left, right = (makers.get(name) for name in node.inputs[:2])
     if left is None or right is None or node.attrs.get("beta", 1.0) != 1:
@@ -197,7 +198,7 @@ def _unit(edit: _Edit, node: Node, makers: Mapping[str, Node]) -> Array | None:
     alpha = np.float32(node.attrs.get("alpha", 1.0))
     if weights.size == 1:
         return np.asarray(weights.reshape(()) * activations.reshape(()) * alpha, np.float32)
-    at = 0 if node.op == "Conv" or node.attrs.get("transB", 0) else counted.ndim - 1
+    at = 0 if op.kind == "convolution" or node.attrs.get("transB", 0) else counted.ndim - 1
     along = axis_of(right.attrs.get("axis", 1), counted.ndim) == at
     return np.asarray(weights * activations.reshape(()) * alpha, np.float32) if along else None
 

@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 
 from ..importers import load_graph
-from ..ops import DType, Tensor
+from ..ops import DType, Op, Tensor
 from ..ops.dataclasses import dataclass, field, replace
 from ..ops.errors import InputError
 from ..ops.quantization.quantize import int_range
@@ -31,10 +31,6 @@ from ..runtime.passes.batchnorm import BATCHNORM
 from .integers import STEPS, with_integer_weights
 from .ranges import Feeds, Method, Range, ranges
 
-PRODUCTS: Final = ("Conv", "Gemm", "MatMul")
-POINTWISE: Final = ("Add", "Mul", "Sigmoid", "GlobalAveragePool", "AveragePool")
-# their results are counted as their operands are
-MOVES: Final = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Concat")
 BEHIND: Final = ("Relu", "Clip")  # quantised with what they follow
 ACTIVATIONS: Final = {str(t): t for t in (DType.UINT8, DType.INT8, DType.UINT16, DType.INT16, DType.UINT4, DType.INT4)}
 WEIGHTS: Final = {str(t): t for t in (DType.INT8, DType.INT16, DType.INT4, DType.INT2)}
@@ -103,6 +99,17 @@ def _feeds(graph: Graph, item: Feeds | Array | Sequence[Array]) -> Feeds:
 Steps = tuple[Array, Array]  # scale and zero point
 
 
+def _is_product(op: Op) -> bool:
+    """True if an operator is a product or convolution that has a form for quantised operands."""
+    return op.multiplies and bool(op.quantized)
+
+
+def _keeps_steps(op: Op) -> bool:
+    """True if results have the steps of the operands: elements move, or the largest of them is taken."""
+    moves = op.moves in ("view", "permute", "slice", "join") and not op.outputs[0].variadic
+    return moves or op.name == "MaxPool"
+
+
 @dataclass(slots=True)
 class Insertion:
     """Insertion of quantisation: chooses the values, and puts the nodes around them."""
@@ -145,12 +152,13 @@ class Insertion:
                 continue
             result = node.outputs[0]
             after = readers.get(result)
-            if after is not None and after.op in BEHIND and uses[result] == 1 and node.op not in MOVES:
+            keeps_steps = _keeps_steps(node.record)
+            if after is not None and after.op in BEHIND and uses[result] == 1 and not keeps_steps:
                 result = after.outputs[0]
             operands = [n for n in self._operands(node) if not self._known(n)]
             wanted |= dict.fromkeys((*operands, result))
             self.chosen[result] = node
-            if node.op in MOVES:
+            if keeps_steps:
                 for name in operands:
                     self.group[self._first(name)] = self._first(result)
         return list(wanted)
@@ -162,9 +170,10 @@ class Insertion:
 
     def _operands(self, node: Node) -> tuple[str, ...]:
         """Inputs that are tensors of the computation, not bounds, shapes or biases."""
-        if node.op in ("Add", "Mul", "Concat"):
+        op = node.record
+        if op.moves == "join":
             return node.inputs
-        return node.inputs[:2] if node.op in PRODUCTS else node.inputs[:1]
+        return node.inputs[:2] if op.quantized else node.inputs[:1]
 
     def _known(self, name: str) -> bool:
         found = self.source.types.get(name)
@@ -172,7 +181,8 @@ class Insertion:
 
     def _fits(self, node: Node, wanted: Mapping[str, None]) -> bool:
         """True if a node is to be quantised."""
-        if node.domain or node.op not in (*PRODUCTS, *POINTWISE, *MOVES) or {node.name, node.op} & self.skip:
+        op = node.record
+        if node.domain or not (op.quantized or _keeps_steps(op)) or {node.name, node.op} & self.skip:
             return False
         types = [self.source.types.get(n) for n in (*self._operands(node), node.outputs[0])]
         if not all(isinstance(t, Tensor) and t.dtype is DType.FLOAT and t.dims is not None for t in types):
@@ -180,15 +190,15 @@ class Insertion:
         operands = self._operands(node)
         if all(map(self._known, operands)) or len(list(filter(None, node.outputs))) > 1:
             return False
-        if node.op in MOVES:  # they pay only where their operands have steps already
+        if _keeps_steps(op):  # they pay only where their operands have steps already
             return all(n in wanted for n in operands)
-        if node.op in PRODUCTS:
+        if op.multiplies:
             return self._plain_product(node)
         single = [t for n, t in zip(operands, types, strict=False) if self._known(n) and isinstance(t, Tensor)]
         return all(t.elements != 1 for t in single)
 
     def _plain_product(self, node: Node) -> bool:
-        if node.op == "Conv":
+        if node.record.kind == "convolution":
             return self._known(node.inputs[1]) and all(map(self._known, filter(None, node.inputs[2:])))
         if node.op == "Gemm" and len(node.inputs) > 2 and node.inputs[2]:
             c = self.source.types[node.inputs[2]]
@@ -260,7 +270,7 @@ class Insertion:
     def _quantised(self, before: Node, node: Node, steps: Mapping[str, Steps]) -> Node:
         """The node with its constants in steps."""
         inputs = list(node.inputs)
-        if before.op in PRODUCTS:
+        if _is_product(before.record):
             if self._known(before.inputs[1]):
                 inputs[1] = self._weights(before, steps)
             if before.op == "MatMul" and self._known(before.inputs[0]):
@@ -314,7 +324,7 @@ class Insertion:
 
 def _axis(node: Node, rank: int) -> int | None:
     """The axis of filters or columns; None where weights have but one scale."""
-    if node.op == "Conv":
+    if node.record.kind == "convolution":
         return 0
     if node.op == "Gemm":
         return 0 if node.attrs.get("transB", 0) else 1

@@ -15,20 +15,19 @@ from ..runtime.compile.specialize import compile_graph, specialise
 from ..runtime.ir.graph import AGAIN, Graph, Node
 
 DEPTH = 4  # of operators that run again for one value
-NORMS = {"BatchNormalizationTrain", "LayerNormalization", "InstanceNormalization", "GroupNormalization"}
-MOVES = {"Concat", "Transpose", "Pad", "Expand", "Tile", "Slice", "Gather", "Split"}
+NEVER = ("", "view", "blocks", "pick")  # views need no memory, and the others are not cheap
 
 
 def _pointwise(node: Node) -> bool:
-    return node.record.tree is not None and node.domain == ""
+    return node.record.elementwise and node.domain == ""
 
 
 def _normalising(node: Node) -> bool:
-    return _pointwise(node) or node.op in NORMS
+    return _pointwise(node) or node.record.kind == "normalization"
 
 
 def _moving(node: Node) -> bool:
-    return _normalising(node) or (node.op in MOVES and not node.domain)
+    return _normalising(node) or (node.record.moves not in NEVER and not node.domain)
 
 
 Cheap = Callable[[Node], bool]

@@ -167,6 +167,7 @@ PROJECTION = [f32(2, 4, 8), f32(8, 24), f32(24)]
 
 @op(
     "Attention",
+    written_out=True,
     domain=DOMAIN,
     since=1,
     outputs=("output", "present?"),
@@ -301,6 +302,7 @@ QUERY, KEY = f32(2, 3, 8), f32(2, 4, 8)
 
 @op(
     "MultiHeadAttention",
+    written_out=True,
     domain=DOMAIN,
     since=1,
     outputs=("output", "present_key?", "present_value?", "qk?"),

@@ -55,7 +55,7 @@ def _gelu_body(g: Builder, x: Value, dtype: DType) -> Value:
     return g.Mul(g.Mul(x, g.const(0.5, dtype)), g.Add(erf, g.const(1, dtype)))
 
 
-@pointwise("Gelu", domain=DOMAIN, since=1, samples=GELU_SAMPLES)
+@pointwise("Gelu", written_out=True, domain=DOMAIN, since=1, samples=GELU_SAMPLES)
 def gelu(e: Expressions, X: Expr) -> Expr:
     return _gelu(e, X)
 
@@ -65,7 +65,7 @@ def _(g: Builder, xs: Sequence[Value], types: Types) -> Value:
     return _gelu_body(g, xs[0], dtype_of(types))
 
 
-@pointwise("BiasGelu", domain=DOMAIN, since=1, output="C", samples=[
+@pointwise("BiasGelu", written_out=True, domain=DOMAIN, since=1, output="C", samples=[
     Sample([f32(2, 3, 4), f32(4)]), Sample([f32(2, 3), f32(3)]), Sample([f32(1, 2, 5), f32(5)]),
 ])  # fmt: skip
 def bias_gelu(e: Expressions, A: Expr, B: Expr) -> Expr:
@@ -77,7 +77,9 @@ def _(g: Builder, xs: Sequence[Value], types: Types) -> Value:
     return _gelu_body(g, g.Add(*xs), dtype_of(types))
 
 
-@pointwise("FastGelu", domain=DOMAIN, since=1, samples=[*GELU_SAMPLES, Sample([f32(2, 3, 4), f32(4)])])
+@pointwise(
+    "FastGelu", written_out=True, domain=DOMAIN, since=1, samples=[*GELU_SAMPLES, Sample([f32(2, 3, 4), f32(4)])]
+)
 def fast_gelu(e: Expressions, X: Expr, bias: Expr | None = None) -> Expr:
     return _fast_gelu(e, X if bias is None else X + bias)
 
@@ -92,7 +94,7 @@ def _(g: Builder, xs: Sequence[Value | None], types: Types) -> Value:
     return g.Mul(g.Mul(x, g.const(0.5, dtype)), g.Add(tanh, g.const(1, dtype)))
 
 
-@pointwise("QuickGelu", domain=DOMAIN, since=1, samples=[
+@pointwise("QuickGelu", written_out=True, domain=DOMAIN, since=1, samples=[
     Sample([f32(2, 3)]), Sample([f32(5)], {"alpha": 1.0}), Sample([f32(2, 3, 4)], {"alpha": -0.5}),
 ])  # fmt: skip
 def quick_gelu(e: Expressions, X: Expr, *, alpha: float = 1.702) -> Expr:
@@ -126,6 +128,7 @@ def _activation(name: str, params: Sequence[float] | None) -> dict[str, float]:
 
 @op(
     "FusedConv",
+    written_out=True,
     domain=DOMAIN,
     since=1,
     samples=[
@@ -216,6 +219,7 @@ def _turned(t: Tensor, trans: int, batch: int) -> Tensor:
 
 @op(
     "FusedMatMul",
+    written_out=True,
     domain=DOMAIN,
     since=1,
     samples=[
@@ -299,6 +303,7 @@ HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8), f32(8)]
 
 @op(
     "SkipLayerNormalization",
+    written_out=True,
     domain=DOMAIN,
     since=1,
     outputs=("output", "mean?", "inv_std_var?", "input_skip_bias_sum?"),

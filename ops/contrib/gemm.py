@@ -35,6 +35,7 @@ def _parameters(activation: str, given: dict[str, float | None]) -> dict[str, fl
 
 @op(
     "FusedGemm",
+    written_out=True,
     domain=DOMAIN,
     since=1,
     samples=[

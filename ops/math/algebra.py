@@ -37,6 +37,7 @@ def terms_of(equation: str, count: int) -> tuple[list[str], str]:
 
 @op(
     "Einsum",
+    kind="einsum",
     since=28,
     outputs=("Output",),
     samples=[

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import weights
 from ..core.expr import Expr, Expressions
 from ..op import Builder, Sample, Value, pointwise
 from ..types import DType, Tensor, f32, i64
@@ -20,7 +21,15 @@ INTS = Sample([i64(2, 3), i64(3)])
 POSITIVE = [Sample([np.linspace(0.1, 4, 6, dtype=np.float32)])]
 
 
-@pointwise("Add", since=14, output="C", samples=[*PAIR, INTS])
+@pointwise(
+    "Add",
+    weights=weights.alike,
+    follows=True,
+    quantized="com.microsoft::QLinearAdd",
+    since=14,
+    output="C",
+    samples=[*PAIR, INTS],
+)
 def add(e: Expressions, A: Expr, B: Expr) -> Expr:
     return A + B
 
@@ -30,7 +39,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return dys[0], dys[0]  # whoever differentiates sums broadcast axes back, for every broadcasting operator alike
 
 
-@pointwise("Sub", since=14, output="C", samples=[*PAIR, INTS])
+@pointwise("Sub", weights=weights.alike, follows=True, since=14, output="C", samples=[*PAIR, INTS])
 def sub(e: Expressions, A: Expr, B: Expr) -> Expr:
     return A - B
 
@@ -40,7 +49,15 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return dys[0], g.Neg(dys[0])
 
 
-@pointwise("Mul", since=14, output="C", samples=[*PAIR, INTS])
+@pointwise(
+    "Mul",
+    weights=weights.alike,
+    follows=True,
+    quantized="com.microsoft::QLinearMul",
+    since=14,
+    output="C",
+    samples=[*PAIR, INTS],
+)
 def mul(e: Expressions, A: Expr, B: Expr) -> Expr:
     return A * B
 
@@ -50,7 +67,14 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return g.Mul(dys[0], xs[1]), g.Mul(dys[0], xs[0])
 
 
-@pointwise("Div", since=14, output="C", samples=[*PAIR, Sample([np.array([7, -7, 9]), np.array([2, 2, -4])])])
+@pointwise(
+    "Div",
+    weights=weights.alike,
+    follows=True,
+    since=14,
+    output="C",
+    samples=[*PAIR, Sample([np.array([7, -7, 9]), np.array([2, 2, -4])])],
+)
 def div(e: Expressions, A: Expr, B: Expr) -> Expr:
     if A.dtype.integer:  # ONNX divides integers as C does, towards zero
         return e.floor_div(A - e.fmod(A, B), B)
@@ -63,9 +87,11 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
     return dA, g.Neg(g.Mul(dA, ys[0])) if g.wants[1] else None
 
 
-@pointwise("Pow", since=15, output="Z", samples=[Sample([np.array([[1.5, 2, 3]], np.float32), f32(2, 3)]),
-                                     Sample([f32(3), np.array([2, 3, 0])]),
-                                     *(Sample([f32(2, 3), np.float32(n)]) for n in (2, 3))])  # fmt: skip
+@pointwise("Pow", weights=weights.alike, mixed="wide", since=15, output="Z", samples=[
+    Sample([np.array([[1.5, 2, 3]], np.float32), f32(2, 3)]),
+    Sample([f32(3), np.array([2, 3, 0])]),
+    *(Sample([f32(2, 3), np.float32(n)]) for n in (2, 3)),
+])  # fmt: skip
 def pow_(e: Expressions, X: Expr, Y: Expr) -> Expr:
     if X.dtype.integer and Y.dtype.floating:
         return e.cast(e.pow(e.cast(X, DType.DOUBLE), e.cast(Y, DType.DOUBLE)), X.dtype)
@@ -105,7 +131,7 @@ def pow_exponent_grad(e: Expressions, dZ: Expr, X: Expr, Y: Expr, Z: Expr) -> Ex
     return e.cast(e.where(still, 0, dZ * Z * e.log(e.where(still, 1, X))), Y.dtype)
 
 
-@pointwise("Neg", since=13, samples=ONE)
+@pointwise("Neg", follows=True, since=13, samples=ONE)
 def neg(e: Expressions, X: Expr) -> Expr:
     return -X
 
@@ -115,7 +141,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Neg(dys[0]),)
 
 
-@pointwise("Abs", since=13, samples=ONE)
+@pointwise("Abs", follows=True, since=13, samples=ONE)
 def abs_(e: Expressions, X: Expr) -> Expr:
     return e.abs(X)
 
@@ -125,7 +151,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Mul(dys[0], g.Sign(xs[0])),)
 
 
-@pointwise("Exp", since=13, output="output", samples=ONE)
+@pointwise("Exp", mixed="wide", since=13, output="output", samples=ONE)
 def exp(e: Expressions, input: Expr) -> Expr:
     return e.exp(input)
 
@@ -135,7 +161,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Mul(dys[0], ys[0]),)
 
 
-@pointwise("Log", since=13, output="output", samples=POSITIVE)
+@pointwise("Log", mixed="wide", since=13, output="output", samples=POSITIVE)
 def log(e: Expressions, input: Expr) -> Expr:
     return e.log(input)
 
@@ -145,7 +171,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Div(dys[0], xs[0]),)
 
 
-@pointwise("Sqrt", since=13, samples=POSITIVE)
+@pointwise("Sqrt", follows=True, since=13, samples=POSITIVE)
 def sqrt(e: Expressions, X: Expr) -> Expr:
     return e.sqrt(X)
 
@@ -155,7 +181,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Div(g.Mul(dys[0], g.scalar(0.5, dys[0])), ys[0]),)
 
 
-@pointwise("Reciprocal", since=13, samples=POSITIVE)
+@pointwise("Reciprocal", mixed="wide", since=13, samples=POSITIVE)
 def reciprocal(e: Expressions, X: Expr) -> Expr:
     return e.reciprocal(X)
 
@@ -210,8 +236,9 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, fmod: int = 0) -> tuple[Value |
     return dC, g.Mul(dC, g.Div(g.Sub(C, A), B)) if g.wants[1] else None
 
 
-@pointwise("Clip", since=13, output="output", samples=[*ONE, Sample([f32(2, 3), np.float32(-0.5), np.float32(0.5)]),
-                                      Sample([f32(4), None, np.float32(0.1)])])  # fmt: skip
+@pointwise("Clip", follows=True, since=13, output="output", samples=[
+    *ONE, Sample([f32(2, 3), np.float32(-0.5), np.float32(0.5)]), Sample([f32(4), None, np.float32(0.1)]),
+])  # fmt: skip
 def clip(e: Expressions, input: Expr, min: Expr | None = None, max: Expr | None = None) -> Expr:
     low = input if min is None else e.max(input, min)
     return low if max is None else e.min(low, max)
@@ -239,7 +266,14 @@ def clip_grad(e: Expressions, dY: Expr, X: Expr, min: Expr | None = None, max: E
     return above if max is None else e.where(e.greater(X, max), 0, above)
 
 
-@pointwise("Max", since=13, output="max", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
+@pointwise(
+    "Max",
+    weights=weights.alike,
+    follows=True,
+    since=13,
+    output="max",
+    samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])],
+)
 def max_(e: Expressions, *data_0: Expr) -> Expr:
     result = data_0[0]
     for x in data_0[1:]:
@@ -247,7 +281,14 @@ def max_(e: Expressions, *data_0: Expr) -> Expr:
     return result
 
 
-@pointwise("Min", since=13, output="min", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
+@pointwise(
+    "Min",
+    weights=weights.alike,
+    follows=True,
+    since=13,
+    output="min",
+    samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])],
+)
 def min_(e: Expressions, *data_0: Expr) -> Expr:
     result = data_0[0]
     for x in data_0[1:]:
@@ -278,7 +319,9 @@ def extreme_grad(e: Expressions, dY: Expr, Y: Expr, X: Expr, *others: Expr) -> E
     return e.where(e.equal(X, Y), dY / count, 0)
 
 
-@pointwise("Sum", since=13, output="sum", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
+@pointwise(
+    "Sum", weights=weights.alike, since=13, output="sum", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])]
+)
 def sum_(e: Expressions, *data_0: Expr) -> Expr:
     result = data_0[0]
     for x in data_0[1:]:
@@ -291,7 +334,9 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (dys[0],) * len(xs)
 
 
-@pointwise("Mean", since=13, output="mean", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])])
+@pointwise(
+    "Mean", weights=weights.alike, since=13, output="mean", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])]
+)
 def mean(e: Expressions, *data_0: Expr) -> Expr:
     result = data_0[0]
     for x in data_0[1:]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core import weights
 from ..core.rules import has_rank, narrow, same, widen
 from ..errors import ShapeError
 from ..op import Builder, Context, Sample, Value, broadcast_dims, op
@@ -15,6 +16,10 @@ from ..types import Array, Tensor, f32, i64
 
 @op(
     "MatMul",
+    weights=weights.matmul,
+    kind="matmul",
+    quantized="QLinearMatMul",
+    planned_from=4096,
     since=13,
     samples=[
         Sample([f32(2, 3), f32(3, 4)]),
@@ -73,6 +78,10 @@ def _turned(g: Builder, x: Value) -> Value:
 
 @op(
     "Gemm",
+    weights=weights.gemm,
+    kind="matmul",
+    quantized="com.microsoft::QGemm",
+    planned_from=4096,
     since=13,
     samples=[
         Sample([f32(2, 3), f32(3, 4)]),

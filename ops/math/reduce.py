@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,11 @@ from ..core.rules import axes_of, axis_of, ints, length, narrow, unknown, widen
 from ..errors import ShapeError
 from ..op import Builder, Context, Op, Sample, Twin, Value, op
 from ..types import Array, Dim, DType, Tensor, f32, i64
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ..traits import Traits
 
 Axes = tuple[int, ...]
 
@@ -49,6 +54,7 @@ def reduction(
     combine: Callable[[Any, Array, Axes, bool], Array],
     slope: Callable[[Builder, Value, Value, Value, Callable[..., Value]], Value],
     samples: list[Sample] | None = None,
+    **traits: Unpack[Traits],
 ) -> Op:
     """An operator that combines the elements along axes by `combine(xp, x, axes, keepdims)`; x is float32 or wider.
 
@@ -63,7 +69,8 @@ def reduction(
         result = k.xp.asarray(combine(k.xp, widen(data), over, bool(keepdims)))
         return result.astype(data.dtype, copy=not over)
 
-    made = op(name, since=since, outputs=("reduced",), samples=[*REDUCE_SAMPLES, *(samples or [])])(reference)
+    made = op(name, since=since, outputs=("reduced",), samples=[*REDUCE_SAMPLES, *(samples or [])], **traits)(reference)
+    made.kind = "reduction"
 
     @made.infer
     def _(data: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
@@ -203,16 +210,16 @@ def _sum_square(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
     return _sum(xp, x * x, axes, keepdims)
 
 
-reduce_sum = reduction("ReduceSum", 13, _sum, _sum_slope, [EMPTY, WHOLE])
-reduce_mean = reduction("ReduceMean", 18, _mean, _mean_slope, [WHOLE])
+reduce_sum = reduction("ReduceSum", 13, _sum, _sum_slope, [EMPTY, WHOLE], mixed="wide")
+reduce_mean = reduction("ReduceMean", 18, _mean, _mean_slope, [WHOLE], mixed="wide")
 reduce_max = reduction("ReduceMax", 20, _extreme("max", True), _extreme_slope, [*BOOL, EMPTY, WHOLE])
 reduce_min = reduction("ReduceMin", 20, _extreme("min", False), _extreme_slope, [*BOOL, EMPTY, WHOLE])
-reduce_prod = reduction("ReduceProd", 18, _prod, _prod_slope, [EMPTY, WHOLE, *_ZEROS])
-reduce_l1 = reduction("ReduceL1", 18, _l1, _l1_slope, [EMPTY, WHOLE])
-reduce_l2 = reduction("ReduceL2", 18, _l2, _l2_slope, [EMPTY, WHOLE])
-reduce_log_sum = reduction("ReduceLogSum", 28, _log_sum, _log_sum_slope, [EMPTY, *_ABOVE_ZERO])
-reduce_log_sum_exp = reduction("ReduceLogSumExp", 28, _log_sum_exp, _log_sum_exp_slope, [EMPTY, *_LARGE])
-reduce_sum_square = reduction("ReduceSumSquare", 18, _sum_square, _sum_square_slope, [EMPTY, WHOLE])
+reduce_prod = reduction("ReduceProd", 18, _prod, _prod_slope, [EMPTY, WHOLE, *_ZEROS], mixed="wide")
+reduce_l1 = reduction("ReduceL1", 18, _l1, _l1_slope, [EMPTY, WHOLE], mixed="wide")
+reduce_l2 = reduction("ReduceL2", 18, _l2, _l2_slope, [EMPTY, WHOLE], mixed="wide")
+reduce_log_sum = reduction("ReduceLogSum", 28, _log_sum, _log_sum_slope, [EMPTY, *_ABOVE_ZERO], mixed="wide")
+reduce_log_sum_exp = reduction("ReduceLogSumExp", 28, _log_sum_exp, _log_sum_exp_slope, [EMPTY, *_LARGE], mixed="wide")
+reduce_sum_square = reduction("ReduceSumSquare", 18, _sum_square, _sum_square_slope, [EMPTY, WHOLE], mixed="wide")
 
 
 ARG_SAMPLES = [
@@ -265,7 +272,7 @@ CUMULATED_SAMPLES = [
 ]
 
 
-def cumulated(name: str, since: int, method: str, first: int) -> Op:
+def cumulated(name: str, since: int, method: str, first: int, **traits: Unpack[Traits]) -> Op:
     """An operator that combines all elements before and at each place; `first` is what none of them give."""
 
     def reference(k: Context, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
@@ -277,7 +284,7 @@ def cumulated(name: str, since: int, method: str, first: int) -> Op:
             sums[(slice(None),) * at + (slice(0, 1),)] = first
         return k.xp.array(narrow(k.xp.flip(sums, at) if reverse else sums, x.dtype), order="C")
 
-    made = op(name, since=since, outputs=("y",), samples=CUMULATED_SAMPLES)(reference)
+    made = op(name, since=since, outputs=("y",), samples=CUMULATED_SAMPLES, **traits)(reference)
 
     @made.infer
     def _(x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
@@ -289,7 +296,7 @@ def cumulated(name: str, since: int, method: str, first: int) -> Op:
     return made
 
 
-cum_sum = cumulated("CumSum", 14, "cumsum", 0)
+cum_sum = cumulated("CumSum", 14, "cumsum", 0, mixed="wide")
 cum_prod = cumulated("CumProd", 26, "cumprod", 1)
 
 

@@ -6,6 +6,7 @@ https://onnx.ai/onnx/operators/
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,18 +15,30 @@ from ..op import Op, Sample, pointwise
 from ..types import f32
 from .derivatives import derivative
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ..traits import Traits
+
 ANYWHERE = [Sample([f32(2, 3)]), Sample([f32()]), Sample([f32(0, 2)])]
 UNIT = [Sample([np.linspace(-0.9, 0.9, 6, dtype=np.float32)]), Sample([np.array([-1, 0, 1], np.float32)])]
 FROM_ONE = [Sample([np.array([1, 1.5, 4, 30], np.float32)])]
 
 
-def function(name: str, since: int, primitive: str, samples: list[Sample], slope: Callable[..., Expr]) -> Op:
+def function(
+    name: str,
+    since: int,
+    primitive: str,
+    samples: list[Sample],
+    slope: Callable[..., Expr],
+    **traits: Unpack[Traits],
+) -> Op:
     """An operator that is one primitive of one operand; `slope` is the expression of its gradient."""
 
     def rule(e: Expressions, input: Expr) -> Expr:
         return e.make(primitive, input)
 
-    made = pointwise(name, since=since, output="output", samples=samples)(rule)
+    made = pointwise(name, since=since, output="output", samples=samples, **traits)(rule)
     derivative(made)(slope)
     return made
 
@@ -37,13 +50,13 @@ def _beside_one(e: Expressions, x: Expr) -> Expr:
 
 sin = function("Sin", 22, "sin", ANYWHERE, lambda e, dY, X: dY * e.cos(X))
 cos = function("Cos", 22, "cos", ANYWHERE, lambda e, dY, X: -(dY * e.sin(X)))
-tan = function("Tan", 22, "tan", UNIT, lambda e, dY, Y: dY * (Y * Y + 1))
+tan = function("Tan", 22, "tan", UNIT, lambda e, dY, Y: dY * (Y * Y + 1), mixed="wide")
 asin = function("Asin", 22, "asin", UNIT, lambda e, dY, X: dY / e.sqrt(1 - X * X))
 acos = function("Acos", 22, "acos", UNIT, lambda e, dY, X: -(dY / e.sqrt(1 - X * X)))
 atan = function("Atan", 22, "atan", ANYWHERE, lambda e, dY, X: dY / (X * X + 1))
-sinh = function("Sinh", 22, "sinh", ANYWHERE, lambda e, dY, X: dY * e.cosh(X))
-cosh = function("Cosh", 22, "cosh", ANYWHERE, lambda e, dY, X: dY * e.sinh(X))
-tanh = function("Tanh", 13, "tanh", ANYWHERE, lambda e, dY, Y: dY * (1 - Y * Y))
+sinh = function("Sinh", 22, "sinh", ANYWHERE, lambda e, dY, X: dY * e.cosh(X), mixed="wide")
+cosh = function("Cosh", 22, "cosh", ANYWHERE, lambda e, dY, X: dY * e.sinh(X), mixed="wide")
+tanh = function("Tanh", 13, "tanh", ANYWHERE, lambda e, dY, Y: dY * (1 - Y * Y), follows=True)
 asinh = function("Asinh", 22, "asinh", ANYWHERE, lambda e, dY, X: dY / e.sqrt(X * X + 1))
 acosh = function("Acosh", 22, "acosh", FROM_ONE, lambda e, dY, X: dY / _beside_one(e, X))
 atanh = function("Atanh", 22, "atanh", UNIT[:1], lambda e, dY, X: dY / (1 - X * X))

@@ -29,7 +29,7 @@ def _softplus(e: Expressions, x: Expr) -> Expr:
     return e.max(x, 0) + e.log1p(e.exp(-e.abs(x)))  # exp of a large x would overflow
 
 
-@pointwise("Sigmoid", since=13, samples=ONE)
+@pointwise("Sigmoid", follows=True, quantized="com.microsoft::QLinearSigmoid", since=13, samples=ONE)
 def sigmoid(e: Expressions, X: Expr) -> Expr:
     return _sigmoid(e, X)
 
@@ -39,7 +39,7 @@ def _(e: Expressions, dY: Expr, Y: Expr) -> Expr:
     return dY * Y * (1 - Y)
 
 
-@pointwise("Relu", since=14, samples=ONE)
+@pointwise("Relu", follows=True, since=14, samples=ONE)
 def relu(e: Expressions, X: Expr) -> Expr:
     return e.max(X, 0)
 
@@ -49,7 +49,7 @@ def _(e: Expressions, dY: Expr, Y: Expr) -> Expr:
     return e.where(e.greater(Y, 0), dY, 0)
 
 
-@pointwise("LeakyRelu", since=16, samples=[*ONE, Sample([f32(5)], {"alpha": 0.3})])
+@pointwise("LeakyRelu", follows=True, since=16, samples=[*ONE, Sample([f32(5)], {"alpha": 0.3})])
 def leaky_relu(e: Expressions, X: Expr, *, alpha: float = 0.01) -> Expr:
     return e.where(e.less(X, 0), X * alpha, X)
 
@@ -84,7 +84,7 @@ def _(e: Expressions, dY: Expr, X: Expr, *, alpha: float = 1.0) -> Expr:
     return e.where(e.greater(X, alpha), dY, 0)
 
 
-@pointwise("Elu", since=22, samples=[*ONE, Sample([f32(5)], {"alpha": 2.0})])
+@pointwise("Elu", follows=True, planned_from=4096, since=22, samples=[*ONE, Sample([f32(5)], {"alpha": 2.0})])
 def elu(e: Expressions, X: Expr, *, alpha: float = 1.0) -> Expr:
     return e.where(e.less(X, 0), e.expm1(X) * alpha, X)
 
@@ -128,7 +128,7 @@ def _(e: Expressions, dY: Expr, X: Expr, *, alpha: float = 1.0) -> Expr:
     return dY * e.exp(e.min(X, 0) / alpha)
 
 
-@pointwise("HardSigmoid", since=22, samples=[*ONE, Sample([f32(5)], {"alpha": 0.3, "beta": 0.4})])
+@pointwise("HardSigmoid", follows=True, since=22, samples=[*ONE, Sample([f32(5)], {"alpha": 0.3, "beta": 0.4})])
 def hard_sigmoid(e: Expressions, X: Expr, *, alpha: float = 0.2, beta: float = 0.5) -> Expr:
     return e.max(e.min(X * alpha + beta, 1), 0)
 
@@ -139,7 +139,7 @@ def _(e: Expressions, dY: Expr, X: Expr, *, alpha: float = 0.2, beta: float = 0.
     return e.where(e.and_(e.greater(line, 0), e.less(line, 1)), dY * alpha, 0)
 
 
-@pointwise("HardSwish", since=22, samples=ONE)
+@pointwise("HardSwish", follows=True, planned_from=4096, since=22, samples=ONE)
 def hard_swish(e: Expressions, X: Expr) -> Expr:
     return X * e.max(e.min(X * (1 / 6) + 0.5, 1), 0)
 
@@ -150,7 +150,7 @@ def _(e: Expressions, dY: Expr, X: Expr) -> Expr:
     return e.where(e.less(X, 3), bent, dY)
 
 
-@pointwise("Swish", since=24, samples=[*ONE, Sample([f32(5)], {"alpha": 0.3})])
+@pointwise("Swish", follows=True, planned_from=4096, since=24, samples=[*ONE, Sample([f32(5)], {"alpha": 0.3})])
 def swish(e: Expressions, X: Expr, *, alpha: float = 1.0) -> Expr:
     return X * _sigmoid(e, X * alpha)
 
@@ -172,7 +172,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, alpha: float = 1.0) -> tuple[Va
     return g.SwishGrad(g.Mul(dy, B), A, alpha=alpha, domain="mezzo"), g.Mul(dy, g.Swish(A, alpha=alpha))
 
 
-@pointwise("Softplus", since=22, samples=ONE)
+@pointwise("Softplus", mixed="wide", since=22, samples=ONE)
 def softplus(e: Expressions, X: Expr) -> Expr:
     return _softplus(e, X)
 
@@ -193,7 +193,7 @@ def _(e: Expressions, dY: Expr, X: Expr) -> Expr:
     return dY / (size * size)
 
 
-@pointwise("Mish", since=22, samples=ONE)
+@pointwise("Mish", planned_from=4096, since=22, samples=ONE)
 def mish(e: Expressions, X: Expr) -> Expr:
     return X * e.tanh(_softplus(e, X))
 
@@ -204,8 +204,9 @@ def _(e: Expressions, dY: Expr, X: Expr) -> Expr:
     return dY * (X * _sigmoid(e, X) * (1 - t * t) + t)
 
 
-@pointwise("Erf", since=13, output="output", samples=[*ONE, Sample([np.linspace(-5, 5, 41, dtype=np.float32)]),
-                                                      Sample([np.linspace(-7, 7, 57)])])  # fmt: skip
+@pointwise("Erf", mixed="wide", since=13, output="output", samples=[
+    *ONE, Sample([np.linspace(-5, 5, 41, dtype=np.float32)]), Sample([np.linspace(-7, 7, 57)]),
+])  # fmt: skip
 def erf_(e: Expressions, input: Expr) -> Expr:
     return erf(e, input)
 
@@ -215,7 +216,14 @@ def _(e: Expressions, dY: Expr, X: Expr) -> Expr:
     return dY * e.exp(-(X * X)) * (2 / math.sqrt(math.pi))
 
 
-@pointwise("Gelu", since=20, samples=[*ONE, *(Sample(s.inputs, {"approximate": "tanh"}) for s in ONE)])
+@pointwise(
+    "Gelu",
+    mixed="wide",
+    follows=True,
+    planned_from=4096,
+    since=20,
+    samples=[*ONE, *(Sample(s.inputs, {"approximate": "tanh"}) for s in ONE)],
+)
 def gelu(e: Expressions, X: Expr, *, approximate: str = "none") -> Expr:
     if approximate not in ("none", "tanh"):
         raise ShapeError(f"approximate {approximate!r} is none of none, tanh")

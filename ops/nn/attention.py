@@ -107,7 +107,7 @@ _BOOLS = np.array([[1, 1, 0, 1, 0, 1], [0] * 6, [1] * 6, [0, 1, 1, 0, 0, 1]], bo
 
 
 @op(
-    "Attention",
+    "Attention", kind="attention", planned_from=0, written_out=True,
     since=25,
     outputs=("Y", "present_key?", "present_value?", "qk_matmul_output?"),
     samples=[

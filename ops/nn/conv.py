@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import weights
 from ..core.rules import narrow, product, same, unknown, widen
 from ..core.shapes import moved_into, reaches, sizes, starts
 from ..errors import ShapeError
@@ -28,6 +29,10 @@ def add_bias(y: Array, B: Array | None) -> Array:
 
 @op(
     "Conv",
+    weights=weights.conv,
+    kind="convolution",
+    quantized="QLinearConv",
+    planned_from=0,
     since=22,
     samples=[
         Sample([f32(2, 3, 5, 6), f32(4, 3, 3, 2), f32(4)], {"pads": [1, 0, 1, 1], "strides": [2, 1]}),
@@ -189,6 +194,9 @@ def transposed_windows(
 
 @op(
     "ConvTranspose",
+    weights=weights.conv_transpose,
+    kind="convolution",
+    planned_from=0,
     since=22,
     samples=[
         Sample([f32(1, 3, 4, 5), f32(3, 2, 3, 3), f32(2)], {"strides": [2, 2], "pads": [1, 1, 1, 1]}),

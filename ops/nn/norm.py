@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import weights
 from ..core.rules import axes_of, axis_of, check_broadcast_to, mean_of, narrow, same, variance_of, widen
 from ..core.shapes import cast_like, count, joined, reshaped, sizes, wide, with_axes
 from ..errors import ShapeError
@@ -37,6 +38,10 @@ def check_channels(X: Tensor, **vectors: Tensor) -> None:
 
 @op(
     "BatchNormalization",
+    weights=weights.channels,
+    kind="normalization",
+    mixed="first",
+    planned_from=4096,
     since=15,
     outputs=("Y", "running_mean?", "running_var?"),
     samples=[
@@ -157,6 +162,9 @@ def standardised(
 
 @op(
     "InstanceNormalization",
+    weights=weights.channels,
+    kind="normalization",
+    planned_from=4096,
     since=22,
     outputs=("output",),
     samples=[Sample([f32(2, 3, 4, 5), f32(3), f32(3)]), Sample([f32(1, 2, 6), f32(2), f32(2)], {"epsilon": 0.01})],
@@ -204,6 +212,10 @@ def _channels_grad(
 
 @op(
     "LayerNormalization",
+    weights=weights.trailing,
+    kind="normalization",
+    follows=True,
+    planned_from=4096,
     since=17,
     outputs=("Y", "Mean?", "InvStdDev?"),
     samples=[
@@ -308,6 +320,9 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = -1, **attrs: Any) -
 
 @op(
     "GroupNormalization",
+    weights=weights.channels,
+    kind="normalization",
+    planned_from=4096,
     since=21,
     samples=[
         Sample([f32(2, 4, 3, 2), f32(4), f32(4)], {"num_groups": 2}),
@@ -372,6 +387,9 @@ def _stashed(x: Array, stash_type: int) -> Array:
 
 @op(
     "RMSNormalization",
+    weights=weights.trailing,
+    kind="normalization",
+    planned_from=4096,
     since=23,
     samples=[
         Sample([f32(2, 3, 4), f32(4)]),
@@ -423,6 +441,7 @@ def _(
 
 @op(
     "MeanVarianceNormalization",
+    kind="normalization",
     since=13,
     samples=[
         Sample([f32(2, 3, 4, 2)]),
@@ -459,6 +478,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axes: Sequence[int] = (0, 2, 3)
 
 @op(
     "LpNormalization",
+    kind="normalization",
     since=22,
     outputs=("output",),
     samples=[
@@ -496,6 +516,8 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = -1, p: int = 2) -> 
 
 @op(
     "LRN",
+    kind="normalization",
+    planned_from=0,
     since=13,
     samples=[
         Sample([f32(1, 6, 2, 2)], {"size": 3}),

@@ -23,6 +23,7 @@ def _wide_type(X: Tensor) -> DType:
 
 @op(
     "BatchNormalizationTrain",
+    kind="normalization",
     domain="mezzo",
     outputs=("Y", "running_mean?", "running_var?", "saved_mean", "saved_var"),
     samples=[

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,11 @@ from ..errors import ShapeError
 from ..op import Builder, Context, Op, Sample, Twin, Value, op
 from ..types import Array, Dim, DType, Tensor, f32
 from .windows import Ints, Window, known, out_dims, padded, per_axis, taps, windows
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ..traits import Traits
 
 
 def pooled_dims(
@@ -76,6 +81,9 @@ def _places(xp: Any, found: Sequence[Window], sizes: Sequence[int], storage_orde
 
 @op(
     "MaxPool",
+    kind="pooling",
+    follows=True,
+    planned_from=0,
     since=22,
     outputs=("Y", "Indices?"),
     samples=[
@@ -159,6 +167,10 @@ def counted(found: Sequence[Window], sizes: Sequence[int], count_include_pad: in
 
 @op(
     "AveragePool",
+    kind="pooling",
+    follows=True,
+    quantized="com.microsoft::QLinearAveragePool",
+    planned_from=0,
     since=22,
     samples=[*POOL_SAMPLES, *(Sample(s.inputs, {**s.attrs, "count_include_pad": 1}) for s in POOL_SAMPLES)],
 )
@@ -213,6 +225,7 @@ def _root(x: Array, p: int) -> Array:
 
 @op(
     "LpPool",
+    kind="pooling",
     since=22,
     samples=[
         *(s for s in POOL_SAMPLES if not s.attrs.get("ceil_mode")),
@@ -368,13 +381,14 @@ def _global_type(X: Tensor) -> Tensor:
 GLOBAL_SAMPLES = [Sample([f32(2, 3, 4, 5)]), Sample([f32(1, 2, 3)]), Sample([f32(0, 2, 3, 1)])]
 
 
-def _global(name: str, combine: Callable[[Any, tuple[int, ...]], Array], *more: Sample) -> Op:
+def _global(name: str, combine: Callable[[Any, tuple[int, ...]], Array], *more: Sample, **traits: Unpack[Traits]) -> Op:
     """A pool whose window is all of the spatial axes."""
 
     def reference(k: Context, X: Array) -> Array:
         return narrow(k.xp.asarray(combine(widen(X), tuple(range(2, X.ndim)))), X.dtype)
 
-    made = op(name, since=22, samples=[*GLOBAL_SAMPLES, *more])(reference)
+    made = op(name, since=22, samples=[*GLOBAL_SAMPLES, *more], **traits)(reference)
+    made.kind, made.follows, made.planned_from = "pooling", True, 0
 
     @made.infer
     def _(X: Tensor) -> Tensor:
@@ -383,7 +397,11 @@ def _global(name: str, combine: Callable[[Any, tuple[int, ...]], Array], *more: 
     return made
 
 
-global_average_pool = _global("GlobalAveragePool", lambda x, axes: mean_of(x, axes, keepdims=True))
+global_average_pool = _global(
+    "GlobalAveragePool",
+    lambda x, axes: mean_of(x, axes, keepdims=True),
+    quantized="com.microsoft::QLinearGlobalAveragePool",
+)
 global_max_pool = _global(
     "GlobalMaxPool", lambda x, axes: x.max(axes, keepdims=True, initial=-np.inf), Sample([f32(0, 2, 0, 1)])
 )
@@ -406,6 +424,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 
 @op(
     "GlobalLpPool",
+    kind="pooling",
     since=22,
     samples=[*GLOBAL_SAMPLES, *(Sample([f32(2, 3, 4)], {"p": p}) for p in (1, 3))],
 )

@@ -101,7 +101,7 @@ SHAPE = {"output_height": 2, "output_width": 3}
 
 
 @op(
-    "RoiAlign",
+    "RoiAlign", mixed="wide",
     since=22,
     samples=[
         Sample([f32(2, 3, 6, 6), CORNERS, IMAGES], SHAPE),

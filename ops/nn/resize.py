@@ -184,7 +184,7 @@ MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "hal
 
 
 @op(
-    "Resize",
+    "Resize", mixed="wide", planned_from=0,
     since=19,
     samples=[
         Sample([_X, None, _UP]),

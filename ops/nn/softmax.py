@@ -6,10 +6,11 @@ https://onnx.ai/onnx/operators/onnx__Softmax.html, https://onnx.ai/onnx/operator
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core import weights
 from ..core.broadcast import zeros_like
 from ..core.rules import axis_of, narrow, same, widen
 from ..errors import ShapeError
@@ -17,8 +18,13 @@ from ..math.derivatives import flat
 from ..op import Builder, Context, Op, Sample, Twin, Value, op
 from ..types import Array, Dim, Tensor, f32
 
+if TYPE_CHECKING:
+    from typing import Unpack
 
-def _soft(name: str, combine: Callable[[Any, Array, int, Any], Array]) -> Op:
+    from ..traits import Traits
+
+
+def _soft(name: str, combine: Callable[[Any, Array, int, Any], Array], **traits: Unpack[Traits]) -> Op:
     """Softmax or its logarithm, of `x` less its largest element."""
 
     def reference(k: Context, input: Array, *, axis: int = -1) -> Array:
@@ -30,7 +36,8 @@ def _soft(name: str, combine: Callable[[Any, Array, int, Any], Array]) -> Op:
 
     samples = [Sample([f32(2, 5)]), Sample([f32(2, 5, 3)], {"axis": 1}), Sample([f32(0, 3)]), Sample([f32(2, 0)])]
     large = Sample([np.array([[1e4, 0, -1e4], [1, 2, 3]], np.float32)])
-    made = op(name, since=13, outputs=("output",), samples=[*samples, large])(reference)
+    made = op(name, since=13, outputs=("output",), samples=[*samples, large], **traits)(reference)
+    made.kind, made.planned_from = "softmax", 4096
 
     @made.infer
     def _(input: Tensor, *, axis: int = -1) -> Tensor:
@@ -52,7 +59,7 @@ def _log_softmax(xp: Any, x: Array, axis: int, dtype: Any) -> Array:
     return x - xp.log(xp.exp(x).sum(axis, keepdims=True))
 
 
-softmax = _soft("Softmax", _softmax)
+softmax = _soft("Softmax", _softmax, follows=True)
 log_softmax = _soft("LogSoftmax", _log_softmax)
 
 
@@ -186,7 +193,7 @@ def _pulls(
     return g.Unsqueeze(classes, axis), g.Unsqueeze(g.Mul(dY, each), axis)
 
 
-@op("NegativeLogLikelihoodLoss", since=22, outputs=("loss",), samples=LOSS_SAMPLES)
+@op("NegativeLogLikelihoodLoss", weights=weights.labels, kind="loss", since=22, outputs=("loss",), samples=LOSS_SAMPLES)
 def negative_log_likelihood_loss(
     k: Context,
     input: Array,
@@ -222,6 +229,8 @@ def _(
 
 @op(
     "SoftmaxCrossEntropyLoss",
+    weights=weights.labels,
+    kind="loss",
     since=13,
     outputs=("output", "log_prob?"),
     samples=[*LOSS_SAMPLES, *(Sample(s.inputs, s.attrs, 2) for s in LOSS_SAMPLES[:3])],

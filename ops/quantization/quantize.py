@@ -87,6 +87,7 @@ FLOAT_TYPES = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType
 
 @op(
     "QuantizeLinear",
+    rounds=True,
     since=28,
     jumps=True,
     outputs=("y",),
@@ -165,6 +166,7 @@ def _stored(values: Sequence[float], dtype: DType) -> np.ndarray[Any, Any] | Ten
 
 @op(
     "DequantizeLinear",
+    rounds=True,
     since=28,
     outputs=("y",),
     samples=[

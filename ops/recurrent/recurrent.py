@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..core import weights
 from ..core.formula import Arithmetic, Arrays, Nodes, Operand
 from ..core.rules import has_rank, product, same
 from ..errors import ShapeError
@@ -354,7 +355,7 @@ def rnn_frame(**attrs: Any) -> Frame:
     return Frame(Cell, **attrs)
 
 
-@op("RNN", since=22, outputs=("Y?", "Y_h?"), samples=[
+@op("RNN", weights=weights.recurrent(1), kind="recurrent", planned_from=0, since=22, outputs=("Y?", "Y_h?"), samples=[
     *_samples(1, 1),
     Sample([f32(2, 4, 3), f32(1, 5, 3), f32(1, 5, 5)], {"layout": 1}, 2),
     Sample([f32(4, 2, 3), f32(2, 5, 3), f32(2, 5, 5)], {"direction": "bidirectional", "hidden_size": 5,
@@ -403,7 +404,7 @@ def gru_frame(*, linear_before_reset: int = 0, **attrs: Any) -> Frame:
     return Frame(LinearFirst if linear_before_reset else GruCell, **attrs)
 
 
-@op("GRU", since=22, outputs=("Y?", "Y_h?"), samples=[
+@op("GRU", weights=weights.recurrent(3), kind="recurrent", planned_from=0, since=22, outputs=("Y?", "Y_h?"), samples=[
     *_samples(3, 1),
     Sample([f32(4, 2, 3), f32(1, 15, 3), f32(1, 15, 5), f32(1, 30)], {"hidden_size": 5, "linear_before_reset": 1}, 2),
     Sample([f32(2, 4, 3), f32(1, 15, 3), f32(1, 15, 5)], {"layout": 1}, 2),
@@ -454,7 +455,8 @@ def lstm_frame(*, input_forget: int = 0, **attrs: Any) -> Frame:
     return Frame(CoupledCell if input_forget else LstmCell, **attrs)
 
 
-@op("LSTM", since=22, outputs=("Y?", "Y_h?", "Y_c?"), samples=[
+@op("LSTM", weights=weights.recurrent(4), kind="recurrent", planned_from=0, since=22,
+    outputs=("Y?", "Y_h?", "Y_c?"), samples=[
     *_samples(4, 2, peepholes=True),
     Sample([f32(2, 4, 3), f32(1, 20, 3), f32(1, 20, 5)], {"layout": 1}, 3),
     Sample([f32(4, 2, 3), f32(1, 20, 3), f32(1, 20, 5)], {"hidden_size": 5, "input_forget": 1}, 3),

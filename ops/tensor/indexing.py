@@ -32,6 +32,7 @@ def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
 
 @op(
     "Slice",
+    moves="slice",
     since=13,
     outputs=("output",),
     samples=[
@@ -72,6 +73,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 
 @op(
     "Gather",
+    moves="gather",
     since=13,
     outputs=("output",),
     samples=[
@@ -100,6 +102,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = 0) -> tuple[Value |
 
 @op(
     "GatherElements",
+    moves="pick",
     since=13,
     outputs=("output",),
     samples=[
@@ -135,6 +138,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = 0) -> tuple[Value |
 
 @op(
     "GatherND",
+    moves="pick",
     since=13,
     outputs=("output",),
     samples=[

@@ -23,7 +23,13 @@ def _list(*values: int) -> np.ndarray[Any, Any]:
     return np.array(values, np.int64)
 
 
-@op("Identity", since=25, outputs=("output",), samples=[Sample([f32(2, 3)]), Sample([f32()]), Sample([i64(0, 2)])])
+@op(
+    "Identity",
+    moves="view",
+    since=25,
+    outputs=("output",),
+    samples=[Sample([f32(2, 3)]), Sample([f32()]), Sample([i64(0, 2)])],
+)
 def identity(k: Context, input: Any) -> Any:
     if isinstance(input, list):
         return [identity.reference(k, v) for v in input]
@@ -40,7 +46,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (dys[0],)
 
 
-@op("StopGradient", domain="mezzo", outputs=("output",), samples=[Sample([f32(2, 3)]), Sample([f32()])])
+@op("StopGradient", moves="view", domain="mezzo", outputs=("output",), samples=[Sample([f32(2, 3)]), Sample([f32()])])
 def stop_gradient(k: Context, input: Array) -> Array:
     """The input, through which no gradient goes back: what detach() and pause() are in a graph."""
     return input.copy()
@@ -93,6 +99,7 @@ def _target(shape: Sequence[int], dims: Sequence[Dim], allowzero: int) -> tuple[
 
 @op(
     "Reshape",
+    moves="view",
     since=25,
     outputs=("reshaped",),
     samples=[
@@ -129,7 +136,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, allowzero: int = 0) -> tuple[Va
 
 
 @op(
-    "Flatten",
+    "Flatten", moves="view",
     since=25,
     outputs=("output",),
     samples=[Sample([f32(2, 3, 4)]), Sample([f32(2, 3, 4)], {"axis": -1}), Sample([f32(2, 3)], {"axis": 0}),
@@ -154,7 +161,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int = 1) -> tuple[Value, 
 
 
 @op(
-    "Squeeze",
+    "Squeeze", moves="view",
     since=25,
     outputs=("squeezed",),
     samples=[Sample([f32(1, 3, 1)]), Sample([f32(1, 3, 1), _list(-1)]), Sample([f32(1, 1), _list(0, 1)]),
@@ -186,7 +193,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 
 
 @op(
-    "Unsqueeze",
+    "Unsqueeze", moves="view",
     since=25,
     outputs=("expanded",),
     samples=[Sample([f32(2, 3), _list(0)]), Sample([f32(2, 3), _list(-1, 1)]), Sample([f32(), _list(0)]),
@@ -214,7 +221,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 
 
 @op(
-    "Transpose",
+    "Transpose", moves="permute",
     since=25,
     outputs=("transposed",),
     samples=[Sample([f32(2, 3, 4)]), Sample([f32(2, 3, 4)], {"perm": [1, 0, 2]}), Sample([f32(5)]), Sample([f32()]),
@@ -240,7 +247,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, perm: Sequence[int] | None = No
 
 
 @op(
-    "Concat",
+    "Concat", moves="join", quantized="com.microsoft::QLinearConcat",
     since=13,
     outputs=("concat_result",),
     samples=[Sample([f32(2, 3), f32(1, 3)], {"axis": 0}), Sample([f32(2, 3), f32(2, 0), f32(2, 1)], {"axis": -1}),
@@ -291,7 +298,7 @@ def _parts(size: int, count: int) -> list[int]:
 
 
 @op(
-    "Split",
+    "Split", moves="slice",
     since=18,
     outputs=("outputs*",),
     samples=[Sample([f32(6, 2)], {"num_outputs": 3}, 3), Sample([f32(2, 7)], {"num_outputs": 3, "axis": -1}, 3),
@@ -347,7 +354,7 @@ def _(
 
 
 @op(
-    "Expand",
+    "Expand", moves="repeat",
     since=13,
     outputs=("output",),
     samples=[Sample([f32(3, 1), _list(2, 1, 4)]), Sample([f32(3), _list(1)]), Sample([f32(), _list(2, 2)]),
@@ -373,6 +380,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 
 @op(
     "Tile",
+    moves="repeat",
     since=13,
     outputs=("output",),
     samples=[Sample([f32(2, 3), _list(2, 1)]), Sample([f32(3), _list(0)]), Sample([f32(), _list()])],
@@ -414,7 +422,7 @@ def _block_order(mode: str) -> tuple[int, ...]:
 
 
 @op(
-    "DepthToSpace",
+    "DepthToSpace", moves="blocks",
     since=28,
     outputs=("output",),
     samples=[Sample([f32(2, 8, 2, 3)], {"blocksize": 2}), Sample([f32(1, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}),
@@ -451,7 +459,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, blocksize: int, mode: str = "DC
 
 
 @op(
-    "SpaceToDepth",
+    "SpaceToDepth", moves="blocks",
     since=28,
     outputs=("output",),
     samples=[Sample([f32(2, 2, 4, 6)], {"blocksize": 2}), Sample([f32(1, 2, 4, 6)], {"blocksize": 2, "mode": "CRD"}),

@@ -56,6 +56,7 @@ def pad_indices(mode: str, n: int, before: int, after: int) -> np.ndarray[Any, A
 
 @op(
     "Pad",
+    moves="pad",
     since=25,
     outputs=("output",),
     samples=[

@@ -30,13 +30,6 @@ from .executable import Executable
 from .kernel import KernelRequest
 from .lower import Learned, Options, lower
 
-# operators whose parts have better kernels than the whole
-WRITTEN_OUT = {
-    ("", "Attention"),
-    *(("com.microsoft", op) for op in ("FusedMatMul", "FusedConv", "FusedGemm", "Gelu", "FastGelu", "BiasGelu",
-                                       "QuickGelu", "SkipLayerNormalization", "Attention", "MultiHeadAttention")),
-}  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
@@ -144,7 +137,7 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
         return None if choice.implementation else "; ".join(reason for _, reason in declined)
 
     def in_parts(node: Node) -> bool:
-        written_out = (node.domain, node.op) in WRITTEN_OUT
+        written_out = node.record.written_out
         return written_out and not (options.target.sm and takes(graph, node) is None)
 
     graph = _retyped(graph, fold(quantise(graph, takes), weights=True), budget)

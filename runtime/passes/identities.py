@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from ...ops import Op
 from .rewrite import Leaf, Match, Pattern, Replacement, Rule
 
 
@@ -14,9 +16,8 @@ def _first_input(m: Match) -> Replacement:
     return Replacement({m.root.outputs[0]: m.input(0)})
 
 
-def _drops(op: str | tuple[str, ...], check: Callable[[Match], str | None], domain: str = "") -> Rule:
-    name = op if isinstance(op, str) else op[0]
-    return Rule(f"drop {name}", Pattern(op, (Leaf("x"),), domain=domain), check, _first_input)
+def _drops(op: Any, check: Callable[[Match], str | None], domain: str = "", name: str = "") -> Rule:
+    return Rule(f"drop {name or op}", Pattern(op, (Leaf("x"),), domain=domain), check, _first_input)
 
 
 def _always(m: Match) -> str | None:
@@ -57,6 +58,11 @@ def _keeps_order(m: Match) -> str | None:
     moving = [a for a in order if x.dims[a] != 1]
     same = _same_type(m)
     return same or (None if moving == sorted(moving) else "axes change places")
+
+
+def _combines(op: Op) -> bool:
+    """True if an operator of any number of operands returns a single one as it is: Concat, Sum, Max, Min, Mean."""
+    return bool(op.inputs) and op.inputs[0].variadic and (op.elementwise or op.moves == "join")
 
 
 def _one_operand(m: Match) -> str | None:
@@ -112,10 +118,10 @@ RULES: tuple[Rule, ...] = (
     _drops("StopGradient", _always, "mezzo"),
     Rule("CastLike as Cast", Pattern("CastLike", (Leaf("x"), Leaf("like"))), _known_type, _as_cast),
     _drops("Dropout", _inference),
-    _drops(("Cast", "CastLike"), _same_type),
-    _drops(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Tile"), _same_dims),
+    _drops(("Cast", "CastLike"), _same_type, name="Cast"),
+    _drops(lambda op: op.moves in ("view", "repeat"), _same_dims, name="Reshape"),
     _drops("Pad", _no_padding),
     _drops("Slice", _forward),
     _drops("Transpose", _keeps_order),
-    _drops(("Concat", "Sum", "Max", "Min", "Mean"), _one_operand),
+    _drops(_combines, _one_operand, name="Concat"),
 )

@@ -12,21 +12,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...ops import DType, Tensor, Type
+from ...ops import DType, Op, Tensor, Type
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.types import Array, type_of
 from ..ir.graph import Graph, Node
 
 NARROW = {"bf16": DType.BFLOAT16, "fp16": DType.FLOAT16}  # by the name of the precision
-# products of many terms: what narrow arithmetic is fast at
-HEAVY = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
-# operators whose float operands all have one type, so that they can follow a narrow one
-FOLLOW = frozenset(
-    """Abs Add AveragePool Clip Div Elu Gelu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish LayerNormalization
-    LeakyRelu Max MaxPool Min Mul Neg Relu Sigmoid Softmax Sqrt Sub Swish Tanh""".split()
-)
-# operators that move elements whatever their type
-MOVE = frozenset("Concat Expand Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
+
+
+def _moves(op: Op) -> bool:
+    """True if an operator moves elements whatever their type."""
+    return op.moves in ("view", "permute", "slice", "join") or op.name == "Expand"
+
 
 Takes = Callable[[Graph, Node], str | None]
 
@@ -107,7 +104,11 @@ def narrowed(graph: Graph, takes: Takes, to: DType = DType.BFLOAT16) -> Graph:
 
 def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], around: Graph, takes: Takes) -> Node | None:
     """The narrow node, whose operands are cast where they must be; None if it stays as it is."""
-    if node.domain or node.bodies or node.op not in HEAVY | FOLLOW | MOVE:
+    if node.domain or node.bodies:
+        return None
+    op = node.record
+    moves = _moves(op)
+    if not (op.multiplies or op.follows or moves):
         return None
     floats = [n for n in node.inputs if n and made.is_float(n)]
     if not floats or not all(made.is_float(o) for o in node.outputs if o) or not made.steep.isdisjoint(node.outputs):
@@ -115,9 +116,9 @@ def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], arou
     if any(made.may_be_float(n) for n in node.inputs if n and n not in floats):
         return None  # one of unknown sizes stays as it is, and operands have one type
     moving = [n for n in floats if n not in constants]
-    if node.op not in HEAVY and not any(n in made.narrow for n in moving):
+    if not op.multiplies and not any(n in made.narrow for n in moving):
         return None
-    if node.op in MOVE and not all(n in made.narrow for n in moving):
+    if moves and not all(n in made.narrow for n in moving):
         return None
     if any(n in constants and _beyond(constants[n], made.to) for n in floats):
         return None
@@ -135,7 +136,7 @@ def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], arou
             number = name in constants and known.elements == 1
             narrow = type_of(np.asarray(constants[name]).astype(made.to.numpy), known=True) if number else None
             made.types[form] = narrow or known.to(made.to)
-    if node.op not in MOVE and takes(_with_constants(around, forms, constants), after) is not None:
+    if not moves and takes(_with_constants(around, forms, constants), after) is not None:
         return None
     for name in floats:
         made.narrowed(name)
@@ -147,8 +148,9 @@ def _steep(graph: Graph) -> set[str]:
     """Return the values that discontinuous operators read, and their operands, back to products."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
-        between = (node.op in FOLLOW | MOVE and not node.domain) and not found.isdisjoint(node.outputs)
-        if between or node.record.jumps:
+        op = node.record
+        between = not node.domain and (op.follows or _moves(op)) and not found.isdisjoint(node.outputs)
+        if between or op.jumps:
             found.update(n for n in node.inputs if n)
     return found
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops import DType
+from ...ops import DType, Op
 from ...ops.core.rules import axis_of
 from ...ops.quantization.quantize import int_range
 from ...ops.types import Array, type_of
@@ -29,7 +29,7 @@ LARGEST_CONCAT = 8
 FINEST = 1 / 16  # of a step of the result: how coarse a step of the sums may be if a bias is rounded to it
 
 
-def _pattern(op: str | tuple[str, ...], operands: Sequence[Any], domain: str = "") -> tuple[Pattern, ...]:
+def _pattern(op: str | Callable[[Op], bool], operands: Sequence[Any], domain: str = "") -> tuple[Pattern, ...]:
     """The operator, quantised again: as it is, and with an activation in between."""
     inner = Pattern(op, tuple(operands), domain=domain, uses=1, name="float")
     between = Pattern(("Relu", "Clip"), (inner,), uses=1)
@@ -116,7 +116,7 @@ def _activation(m: Match) -> str | None:
 
 
 def _product(m: Match) -> str | None:
-    """Conv, MatMul and Gemm of two dequantised operands."""
+    """A product or convolution of two dequantised operands."""
     inner, result = _inner(m), QuantSteps(m, m.root)
     left, right = (QuantSteps(m, _maker(m, inner.inputs[i])) for i in (0, 1))
     why = result.fault("the result") or left.fault("the input") or right.fault("the weights", columns=True)
@@ -137,7 +137,7 @@ def _axis(m: Match, inner: Node, right: QuantSteps) -> str | None:
     rank = len(right.type.dims)
     if right.scales.size == 1:
         return None if np.unique(right.zeros).size == 1 else "weights have several zero points"
-    wanted = 0 if inner.op == "Conv" or inner.attrs.get("transB", 0) else rank - 1
+    wanted = 0 if inner.record.kind == "convolution" or inner.attrs.get("transB", 0) else rank - 1
     if (axis_of(right.axis, rank) if rank > 1 else 0) != wanted or (inner.op == "MatMul" and rank != 2):
         return f"weights are quantised along axis {right.axis}"
     return None
@@ -197,6 +197,11 @@ class _Made:
         node = Node(op, tuple(inputs), root.outputs, attrs, domain, root.name, root.where, origin)
         return Replacement({}, (node,), self.constants)
 
+    def quantized(self, inputs: Sequence[str], attrs: Any) -> Replacement:
+        """The operator between, in its form for quantised operands."""
+        domain, _, op = _inner(self.m).record.quantized.rpartition("::")
+        return self.node(op, inputs, attrs, domain)
+
 
 def _into_product(m: Match) -> Replacement:
     inner, made = _inner(m), _Made(m)
@@ -210,8 +215,8 @@ def _into_product(m: Match) -> Replacement:
     first = (left.inputs[0], *a, right.inputs[0], *b)
     if inner.op == "Gemm":
         kept = {n: v for n, v in inner.attrs.items() if n in ("alpha", "transA", "transB")}
-        return made.node("QGemm", (*first, *(c or ("",)), *y), kept, MICROSOFT)
-    return made.node(f"QLinear{inner.op}", (*first, *y, *c), inner.attrs)
+        return made.quantized((*first, *(c or ("",)), *y), kept)
+    return made.quantized((*first, *y, *c), inner.attrs)
 
 
 def _pointwise(m: Match) -> str | None:
@@ -237,7 +242,7 @@ def _into_pointwise(m: Match) -> Replacement:
         sides += [maker.inputs[0], *made.steps(f"operand{i}", QuantSteps(m, maker))]
     attrs = {n: v for n, v in inner.attrs.items() if n != "dilations"}
     operands = (*y, *sides) if inner.op == "Concat" else (*sides, *y)
-    return made.node(f"QLinear{inner.op}", operands, attrs, MICROSOFT)
+    return made.quantized(operands, attrs)
 
 
 def _moved(m: Match) -> str | None:
@@ -286,22 +291,36 @@ def _again(m: Match) -> str | None:
 
 
 _X, _Y, _W = _dequantised("x"), _dequantised("y"), _dequantised("w")
-_MOVES = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Expand", "Tile", "Gather")
+
+
+def _is_product(op: Op) -> bool:
+    return op.multiplies and bool(op.quantized)
+
+
+def _is_pointwise(operands: int) -> Callable[[Op], bool]:
+    """Operators, averages among them, that have a form for quantised operands, by how many of them they have."""
+    return lambda op: bool(op.quantized) and not op.multiplies and not op.moves and len(op.inputs) == operands
+
+
+def _moves_one(op: Op) -> bool:
+    """Operators of one result that move the elements of one operand, or the largest of them."""
+    moves = op.moves in ("view", "permute", "slice", "repeat", "gather") and not op.outputs[0].variadic
+    return moves or op.name == "MaxPool"
 
 
 def _rules(
-    name: str, op: str | tuple[str, ...], operands: Sequence[Any], check: Callable[[Match], str | None],
+    name: str, op: str | Callable[[Op], bool], operands: Sequence[Any], check: Callable[[Match], str | None],
     replace: Callable[[Match], Replacement],
 ) -> tuple[Rule, ...]:  # fmt: skip
     return tuple(Rule(name, pattern, check, replace) for pattern in _pattern(op, operands))
 
 
 QDQ: tuple[Rule, ...] = (
-    *_rules("products of quantised operands", ("Conv", "MatMul", "Gemm"), (_X, _W), _product, _into_product),
-    *_rules("arithmetic of quantised operands", ("Add", "Mul"), (_X, _Y), _pointwise, _into_pointwise),
-    *_rules("functions and averages of a quantised operand", ("Sigmoid", "GlobalAveragePool", "AveragePool"), (_X,),
-            _pointwise, _into_pointwise),
-    *_rules("quantised elements moved", _MOVES, (_X,), _moved, _into_moved),
+    *_rules("products of quantised operands", _is_product, (_X, _W), _product, _into_product),
+    *_rules("arithmetic of quantised operands", _is_pointwise(2), (_X, _Y), _pointwise, _into_pointwise),
+    *_rules("functions and averages of a quantised operand", _is_pointwise(1), (_X,), _pointwise,
+            _into_pointwise),
+    *_rules("quantised elements moved", _moves_one, (_X,), _moved, _into_moved),
     *(rule for n in range(2, LARGEST_CONCAT + 1) for rule in
       _rules("quantised parts joined", "Concat", [_dequantised(f"x{i}") for i in range(n)], _joined, _into_joined)),
     Rule("quantised as it was", Pattern("QuantizeLinear", (_X,)), _again,
@@ -321,7 +340,7 @@ def quantise(graph: Graph, takes: Takes, declined: list[RewriteDeclined] | None 
             types = {**m.graph.types, **{n: type_of(a, known=True) for n, a in made.constants.items()}}
             around = m.graph.but(types=types, initializers={**m.graph.initializers, **made.constants})
             for node in made.nodes:
-                if node.domain or node.op not in (*_MOVES[1:], "Concat"):
+                if not node.record.moves:
                     why = takes(around, node)
             return why
 

@@ -7,12 +7,14 @@ A check that declines gives its reason, which `rewrite` can report.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache
 from typing import Any
 
-from ...ops import Tensor, Type
+from ...ops import OPS, Tensor, Type
 from ...ops.dataclasses import dataclass, field, replace
+from ...ops.op import Op
 from ...ops.types import Array, type_of
 from ..ir.graph import Graph, Node
 from .bodies import map_bodies
@@ -28,11 +30,11 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A node of a pattern: the operator, the patterns of its inputs (further inputs of the node are free), the
-    attributes that must be equal, the output that it stands for, the number of readers that output may have, a name to
-    remember it by, and whether its two operands commute."""
+    """A node of a pattern: the operator, one of several, or a question to its record; the patterns of its inputs
+    (further inputs of the node are free), the attributes that must be equal, the output that it stands for, the number
+    of readers that output may have, a name to remember it by, and whether its two operands commute."""
 
-    op: str | tuple[str, ...]
+    op: str | tuple[str, ...] | Callable[[Op], bool]
     inputs: tuple[Operand, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     domain: str = ""
@@ -41,9 +43,16 @@ class Pattern:
     name: str = ""
     commutes: bool = False
 
-    @property
-    def ops(self) -> tuple[str, ...]:
-        return (self.op,) if isinstance(self.op, str) else self.op
+    def takes(self, domain: str, op: str) -> bool:
+        """True if a node of this operator may stand here."""
+        if domain != self.domain:
+            return False
+        if isinstance(self.op, str):
+            return op == self.op
+        if isinstance(self.op, tuple):
+            return op in self.op
+        record = OPS.get((domain, op))
+        return record is not None and self.op(record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +133,12 @@ def match(
         return None
     leaves = _leaves(pattern)
     if leaves is not None:
-        fits_here = root.op in pattern.ops and root.domain == pattern.domain and len(root.inputs) >= len(leaves)
+        fits_here = pattern.takes(root.domain, root.op) and len(root.inputs) >= len(leaves)
         return Match(graph, root, (root,), dict(zip(leaves, root.inputs, strict=False))) if fits_here else None
     Found = tuple[Mapping[str, str], tuple[Node, ...]]  # remembered values, and the nodes matched so far
 
     def fits(want: Pattern, node: Node, found: Found) -> Iterator[Found]:
-        if node.op not in want.ops or node.domain != want.domain or len(node.inputs) < len(want.inputs):
+        if not want.takes(node.domain, node.op) or len(node.inputs) < len(want.inputs):
             return
         if any(not _equal(node.attrs.get(a, node.record.attrs.get(a)), v) for a, v in want.attrs.items()):
             return
@@ -187,7 +196,9 @@ def _near(pattern: Pattern, root: Node, producers: Mapping[str, Node]) -> bool:
 
     def fits(inputs: Sequence[str]) -> bool:
         for want, value in zip(pattern.inputs, inputs, strict=False):
-            if isinstance(want, Pattern) and ((maker := producers.get(value)) is None or maker.op not in want.ops):
+            if not isinstance(want, Pattern):
+                continue
+            if (maker := producers.get(value)) is None or not want.takes(maker.domain, maker.op):
                 return False
         return True
 
@@ -204,11 +215,11 @@ def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[RewriteDeclined]
     New nodes take the place of the root; the other matched nodes stay until they are pruned.
     """
     graph = map_bodies(graph, lambda body: rewrite(body, rules, declined))
-    present = {n.op for n in graph.nodes}
-    by_op: dict[str, list[Rule]] = {}
+    present = {(n.domain, n.op) for n in graph.nodes}
+    by_op: dict[tuple[str, str], list[Rule]] = {}
     for rule in rules:
-        for name in rule.pattern.ops if _possible(rule.pattern, present) else ():
-            by_op.setdefault(name, []).append(rule)
+        for key in _roots(rule.pattern, present):
+            by_op.setdefault(key, []).append(rule)
     if not by_op:
         return graph
     producers, uses = graph.producers(), cache(graph.uses)
@@ -217,7 +228,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule], declined: list[RewriteDeclined]
     constants: dict[str, Array] = {}
     taken = dict(graph.initializers)
     for node in graph.nodes:
-        done = _first(graph, by_op.get(node.op, ()), node, producers, uses, declined)
+        done = _first(graph, by_op.get((node.domain, node.op), ()), node, producers, uses, declined)
         if done is None:
             nodes.append(node)
             continue
@@ -247,15 +258,29 @@ def _apart(done: Replacement, taken: Mapping[str, Array]) -> Replacement:
     return replace(done, nodes=nodes, constants=constants)
 
 
-def _possible(want: Operand, present: Container[str]) -> bool:
-    """True if a graph of these operators can hold the pattern; most graphs lack some operator of most rules."""
+def _roots(pattern: Pattern, present: AbstractSet[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The operators of a graph that may be the pattern's root; none where it lacks an operator of the pattern, as most
+    graphs do of most rules."""
+    roots = _taken(pattern, present)
+    return roots if roots and all(_possible(i, present) for i in pattern.inputs) else []
+
+
+def _taken(pattern: Pattern, present: AbstractSet[tuple[str, str]]) -> list[tuple[str, str]]:
+    if callable(pattern.op):
+        return [key for key in present if pattern.takes(*key)]
+    named = (pattern.op,) if isinstance(pattern.op, str) else pattern.op
+    return [key for name in named if (key := (pattern.domain, name)) in present]
+
+
+def _possible(want: Operand, present: AbstractSet[tuple[str, str]]) -> bool:
+    """True if a graph of these operators can hold the pattern."""
     match want:
         case Leaf():
             return True
         case Either():
             return any(_possible(choice, present) for choice in want.choices)
         case Pattern():
-            return any(op in present for op in want.ops) and all(_possible(i, present) for i in want.inputs)
+            return bool(_roots(want, present))
 
 
 def _last(names: Mapping[str, str], name: str) -> str:
