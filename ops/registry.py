@@ -47,6 +47,7 @@ MODULES: dict[str, str] = {
     "core.fused": "mezzo::ConvReluPool mezzo::Reorder mezzo::Fused",
     "tensor.generate": "Constant ConstantOfShape Range Shape Size NonZero OneHot EyeLike",
     "training.gradient": "ai.onnx.preview.training::Gradient",
+    "nn.dropout": "Dropout",
     "nn.grid": "AffineGrid GridSample mezzo::GridSampleGrad",
     "nn.image": "ImageDecoder",
     "tensor.indexing": "Slice Gather GatherElements GatherND ScatterND ScatterElements",
@@ -87,7 +88,7 @@ MODULES: dict[str, str] = {
     "tensor.ngrams": "TfIdfVectorizer",
     "nn.norm": """
         BatchNormalization InstanceNormalization LayerNormalization GroupNormalization RMSNormalization
-        MeanVarianceNormalization LpNormalization LRN Dropout
+        MeanVarianceNormalization LpNormalization LRN
     """,
     "nn.norm_grads": "mezzo::BatchNormalizationTrain mezzo::BatchNormalizationGrad mezzo::LayerNormalizationGrad",
     "math.numeric": """

@@ -156,8 +156,8 @@ class House:
     def tables(self) -> tuple[str, ...]:
         """Tables outside of `ops/` and the kernels that name three operators or more.
 
-        A table is a literal collection: the entries of a set, tuple or list, the keys or the values of a dict, the words
-        of a string of which the larger part are operators. Of nested ones the outermost that holds three names counts,
+        A table is a literal collection: the entries of a set, tuple or list, the keys or values of a dict, the words of
+        a string of which the larger part are operators. Of nested ones the outermost that holds three names counts;
         `__all__` does not.
         """
         found = []

@@ -1,4 +1,4 @@
-"""Normalisation and dropout.
+"""Normalisation.
 
 https://onnx.ai/onnx/operators/
 """
@@ -15,7 +15,6 @@ from ..core import weights
 from ..core.rules import axes_of, axis_of, check_broadcast_to, mean_of, narrow, same, variance_of, widen
 from ..core.shapes import cast_like, count, joined, reshaped, sizes, wide, with_axes
 from ..errors import ShapeError
-from ..math.random import draw
 from ..op import Builder, Context, Sample, Twin, Value, op
 from ..types import Array, DType, Tensor, f32
 
@@ -567,50 +566,3 @@ def _(
     around = neighbours(g.Div(g.Mul(straight, x), base), above, below)
     dx = g.Sub(straight, g.Mul(g.Mul(around, x), g.scalar(2 * alpha * beta, x)))
     return (cast_like(g, dx, xs[0]),)
-
-
-@op(
-    "Dropout",
-    since=22,
-    outputs=("output", "mask?"),
-    deterministic=False,  # a pass turns it into Identity where training_mode is known to be false
-    samples=[
-        Sample([f32(2, 3)]),
-        Sample([f32(2, 3), np.float32(0.3), np.array(False)], {}, 2),
-        Sample([f32(4, 5), np.float32(0.5), np.array(True)], {"seed": 7}, 2),
-        Sample([f32(2), np.float32(0), np.array(True)], {}, 2),
-        Sample([f32(0), None, np.array(True)], {}, 2),
-    ],
-)
-def dropout(
-    k: Context, data: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None = None
-) -> tuple[Array, Array]:
-    rate = 0.5 if ratio is None else float(ratio)
-    if training_mode is None or not bool(training_mode) or rate == 0:
-        return data.copy(), k.xp.ones(data.shape, bool)
-    kept = draw(k, seed, data.shape) >= rate
-    return narrow(k.xp.where(kept, widen(data) / (1 - rate), 0), data.dtype), kept
-
-
-@dropout.infer
-def _(
-    data: Tensor, ratio: Tensor | None = None, training_mode: Tensor | None = None, *, seed: int | None = None
-) -> tuple[Tensor, Tensor]:
-    return data.forget(), Tensor(DType.BOOL, data.dims)
-
-
-@dropout.twin
-def _(types: Any, wanted: Any, **attrs: Any) -> Twin:
-    return Twin("Dropout", attrs, 2)
-
-
-@dropout.grad
-def _(g: Builder, dys: Any, ys: Any, xs: Any, *, seed: int | None = None) -> tuple[Value | None, ...]:
-    (dy, _), (_, mask), (_, ratio, training) = dys, ys, xs
-    if training is None:
-        return dy, None, None
-    part = wide(g, dy)
-    one, zero = g.scalar(1, part), g.scalar(0, part)
-    left = g.scalar(0.5, part) if ratio is None else g.Sub(one, cast_like(g, ratio, part))
-    kept = g.Where(mask, g.Div(part, g.Where(training, left, one)), zero)
-    return cast_like(g, kept, dy), None, None
