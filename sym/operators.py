@@ -10,6 +10,7 @@ import numpy as np
 
 from ..ops import OPS, DType
 from ..ops.errors import InputError
+from ..ops.nn import names
 from .expression import NAMES, Body, Dims, Entry, Use, Variable, line
 from .names import nearest
 from .symbol import Symbol, use
@@ -148,7 +149,7 @@ def Deconvolution(  # noqa: N802
     )  # fmt: skip
 
 
-ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softrelu": "Softplus", "softsign": "Softsign"}
+ACTIVATIONS = {name: names.ACTIVATIONS[name] for name in ("relu", "sigmoid", "tanh", "softrelu", "softsign")}
 
 
 def _one_of(kind: str, table: Sequence[str] | dict[str, Any], what: str) -> str:
@@ -193,7 +194,7 @@ def Pooling(  # noqa: N802
     _one_of(pool_type, ("max", "avg", "lp"), "pool_type")
     _one_of(pooling_convention, ("valid", "full"), "pooling_convention")
     name, n = name or NAMES.fresh("Pooling"), len(kernel)
-    op = {"max": "MaxPool", "avg": "AveragePool", "lp": "LpPool"}[pool_type]
+    op = {"max": "Max", "avg": "Average", "lp": "Lp"}[pool_type] + "Pool"
     more: dict[str, Any] = {"p": p_value} if pool_type == "lp" else {}
     if global_pool:
         return use(f"Global{op}", data, name=name, **more)

@@ -21,7 +21,8 @@ from .typed import Typed
 
 def _keeps_dims(op: Op) -> bool:
     """True if the dims of the first input go through."""
-    return op.unary or op.name in ("Identity", "Cast", "Dropout")
+    as_it_is = op.moves == "view" and len(op.inputs) == 1 and not op.attrs  # Identity
+    return op.unary or as_it_is or op.name in ("Cast", "Dropout")
 
 
 def typed(symbol: Symbol, shapes: Mapping[str, Sequence[int]]) -> Typed:

@@ -39,19 +39,39 @@ def _reducing(op: str) -> Callable[..., Symbol]:
     return function
 
 
-abs, exp, log, sqrt, tanh, sin, cos, erf, sign, floor, round = (
-    _of_one(op) for op in ("Abs", "Exp", "Log", "Sqrt", "Tanh", "Sin", "Cos", "Erf", "Sign", "Floor", "Round")
-)
-relu, sigmoid, softplus, negative = (_of_one(op) for op in ("Relu", "Sigmoid", "Softplus", "Neg"))
-add, subtract, multiply, divide, pow, matmul, maximum, minimum = (
-    _of_two(op) for op in ("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "Max", "Min")
-)
-equal, less, less_equal, greater, greater_equal = (
-    _of_two(op) for op in ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
-)
-mean, sum, max, min, prod = (
-    _reducing(op) for op in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
-)
+abs = _of_one("Abs")
+exp = _of_one("Exp")
+log = _of_one("Log")
+sqrt = _of_one("Sqrt")
+tanh = _of_one("Tanh")
+sin = _of_one("Sin")
+cos = _of_one("Cos")
+erf = _of_one("Erf")
+sign = _of_one("Sign")
+floor = _of_one("Floor")
+round = _of_one("Round")
+relu = _of_one("Relu")
+sigmoid = _of_one("Sigmoid")
+softplus = _of_one("Softplus")
+negative = _of_one("Neg")
+add = _of_two("Add")
+subtract = _of_two("Sub")
+multiply = _of_two("Mul")
+divide = _of_two("Div")
+pow = _of_two("Pow")
+matmul = _of_two("MatMul")
+maximum = _of_two("Max")
+minimum = _of_two("Min")
+equal = _of_two("Equal")
+less = _of_two("Less")
+less_equal = _of_two("LessOrEqual")
+greater = _of_two("Greater")
+greater_equal = _of_two("GreaterOrEqual")
+mean = _reducing("ReduceMean")
+sum = _reducing("ReduceSum")
+max = _reducing("ReduceMax")
+min = _reducing("ReduceMin")
+prod = _reducing("ReduceProd")
 
 
 def square(x: Symbol) -> Symbol:

@@ -7,15 +7,10 @@ from collections.abc import Callable
 from ...nd.array import Array
 from ...nd.running import apply
 from ...ops.errors import InputError
+from ...ops.nn.names import ACTIVATIONS as NAMED
 from ..hybrid import HybridBlock
 from ..initializer import Constant, Initializer
 from ..parameter import Parameter
-
-NAMED = {
-    "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softrelu": "Softplus", "softsign": "Softsign",
-    "gelu": "Gelu", "silu": "Swish", "softmax": "Softmax", "log_softmax": "LogSoftmax", "elu": "Elu", "selu": "Selu",
-    "leaky": "LeakyRelu", "mish": "Mish", "hard_sigmoid": "HardSigmoid", "hard_swish": "HardSwish", "erf": "Erf",
-}  # fmt: skip
 
 
 class Activation(HybridBlock):

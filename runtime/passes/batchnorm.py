@@ -63,9 +63,9 @@ def _folded_constant(m: Match) -> Replacement:
     assert w is not None
     channels = w.sizes[0] if conv.op == "Conv" else w.sizes[1] * conv.attrs.get("group", 1)
     c, one, zero = np.broadcast_to(c, (channels,)), np.ones(channels), np.zeros(channels)
-    factor, shift = {"Mul": (c, zero), "Div": (1 / c, zero) if m.root.op == "Div" else (one, zero), "Add": (one, c),
-                     "Sub": (one, -c)}[m.root.op]  # fmt: skip
-    return _scaled(m, factor, shift)
+    if m.root.op in ("Mul", "Div"):
+        return _scaled(m, c if m.root.op == "Mul" else 1 / c, zero)
+    return _scaled(m, one, c if m.root.op == "Add" else -c)
 
 
 def _scale_and_shift(m: Match) -> tuple[Array, Array]:

@@ -95,7 +95,7 @@ MUTATIONS = (
              "dims = (1,) * (len(y.dims) > np.ndim(c)) + np.shape(c) + (1,) * (len(y.dims) - np.ndim(c) - 1)",
              "convolutions"),
     Mutation("a division by a constant goes into the convolution as a product", "runtime/passes/batchnorm.py",
-             "(1 / c, zero) if m.root.op", "(c, zero) if m.root.op", "convolutions"),
+             "else 1 / c, zero", "else c, zero", "convolutions"),
     Mutation("nodes that differ in attributes alone are one", "runtime/passes/cse.py",
              "attrs = tuple((a, _frozen(v)) for a, v in sorted(node.attrs.items()))",
              "attrs = tuple(a for a, v in sorted(node.attrs.items()))", "layouts"),
