@@ -49,3 +49,29 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
 def test_an_import_of_a_room_above_is_found(tmp_path: Path) -> None:
     modules = {"runtime/ir/graph.py": "def f():\n    from ..passes import fold\n", "runtime/passes/fold.py": ""}
     assert house_of(tmp_path, modules).upward == ("runtime.ir.graph -> runtime.passes.fold",)
+
+
+def test_operators_are_told_by_their_records() -> None:
+    """Tables that name operators are rare outside of `ops/`: what an operator is stands on its record."""
+    assert len(HOUSE.tables) <= 15, HOUSE.tables
+    assert len(HOUSE.naming("Conv")) <= 12, HOUSE.naming("Conv")
+
+
+def test_a_table_of_operators_is_found(tmp_path: Path) -> None:
+    (tmp_path / "nd").mkdir()
+    (tmp_path / "nd/tables.py").write_text(
+        "\n".join(
+            (
+                '__all__ = ["Relu", "Conv", "Gemm"]',
+                'A = {"Relu", "Conv", "com.microsoft::QGemm"}',
+                'B = {"Relu": 1, "Conv": 2, "Other": 3}',
+                'C = (("Relu Conv Gemm".split(), 1), ("Relu", "Conv", "Conv"))',
+                'D = {("", "Relu"): 1, ("", "Gemm"): 2, ("com.microsoft", "QGemm"): 3}',
+                'E = "Relu, Conv and Gemm are operators"',
+            )
+        ),
+        "utf8",
+    )
+    house = House(tmp_path)
+    assert [table.partition(": ")[0] for table in house.tables] == [f"nd/tables.py:{line}" for line in (2, 5, 4)]
+    assert house.naming("Conv") == ("nd/tables.py",)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from ...nd.array import Array
 from ...nd.running import apply
 from ...ops.errors import InputError
-from ...ops.nn.names import ACTIVATIONS as NAMED
+from ...ops.nn.names import ACTIVATIONS
 from ..hybrid import HybridBlock
 from ..initializer import Constant, Initializer
 from ..parameter import Parameter
+
+NAMED = ACTIVATIONS
 
 
 class Activation(HybridBlock):
