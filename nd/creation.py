@@ -24,11 +24,11 @@ ON_GPU = (2, 13)  # DLPack's numbers of CUDA's device memory and of managed memo
 
 
 class NotShared(InputError, BufferError, ValueError):
-    """Memory that cannot be shared as it was asked for: what the standard has BufferError and ValueError for."""
+    """The memory cannot be shared as requested; the standard uses BufferError and ValueError for this."""
 
 
 class NoDLPack(NotShared, AttributeError):
-    """An object that does not speak DLPack."""
+    """The object does not support DLPack."""
 
 
 def array(obj: Any, dtype: Any = None, device: Where = None, ctx: Where = None) -> Array:
@@ -143,7 +143,7 @@ def ones(shape: int | Sequence[int], dtype: Any = FLOAT, *, device: Where = None
 
 
 def empty(shape: int | Sequence[int], dtype: Any = FLOAT, *, device: Where = None, ctx: Where = None) -> Array:
-    """For elements that will be written: zeros, so that nothing depends on what was in the memory."""
+    """Return an array whose elements will be written: zeros, so that nothing depends on earlier memory."""
     return zeros(shape, dtype, device=device or ctx)
 
 
@@ -163,7 +163,7 @@ def ones_like(x: Array, /, *, dtype: Any = None, device: Where = None) -> Array:
 
 
 def empty_like(x: Array, /, *, dtype: Any = None, device: Where = None) -> Array:
-    """For elements that will be written: zeros like another array."""
+    """Return zeros like another array, whose elements will be written."""
     return zeros_like(x, dtype=dtype, device=device)
 
 
@@ -177,7 +177,7 @@ def arange(
     device: Where = None,
     ctx: Where = None,
 ) -> Array:
-    """From `start` up to, and without, `stop`: `Range`. Raises ShapeError for a step of 0."""
+    """Return the numbers from `start` up to, but without, `stop`: `Range`. Raises ShapeError for a step of 0."""
     if stop is None:
         start, stop = 0, start
     whole = all(isinstance(v, int) for v in (start, stop, step))
@@ -217,13 +217,13 @@ def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = N
 
 
 def tril(x: Array, /, *, k: int = 0) -> Array:
-    """What is on and below a diagonal: `Trilu`."""
+    """Return the elements on and below a diagonal, zeros elsewhere: `Trilu`."""
     made: Array = apply("Trilu", x, known(k), upper=0)
     return made
 
 
 def triu(x: Array, /, *, k: int = 0) -> Array:
-    """What is on and above a diagonal: `Trilu`."""
+    """Return the elements on and above a diagonal, zeros elsewhere: `Trilu`."""
     made: Array = apply("Trilu", x, known(k), upper=1)
     return made
 

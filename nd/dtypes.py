@@ -1,4 +1,4 @@
-"""Element types, and what the namespace says of itself.
+"""Element types, and inspection of the namespace.
 
 https://data-apis.org/array-api/2024.12/API_specification/data_type_functions.html, inspection
 """
@@ -42,7 +42,7 @@ def astype(x: Array, dtype: Any, /, *, copy: Any = True, device: Place | str | N
 
 
 def can_cast(from_: Any, to: Any, /) -> Any:
-    """Whether promotion leads from one element type, or array, to the other."""
+    """Return True if promotion leads from one element type, or array, to the other."""
     of = from_.dtype if isinstance(from_, Array) else dtype_of(from_)
     return np.can_cast(of, dtype_of(to))
 
@@ -59,7 +59,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
 
 
 def isdtype(dtype: Any, kind: Any) -> Any:
-    """Whether an element type is of a sort: a dtype, a name such as 'integral', or a tuple of those."""
+    """Return True if an element type is of a kind: a dtype, a name such as 'integral', or a tuple of those."""
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
     if isinstance(kind, str):
@@ -118,7 +118,7 @@ def iinfo(type: Any, /) -> IInfo:
 
 
 class Info:
-    """What `__array_namespace_info__` answers."""
+    """The result of `__array_namespace_info__`."""
 
     def capabilities(self) -> dict[str, Any]:
         """Boolean masks as indices, shapes that depend on data, and ranks up to NumPy's limit."""
@@ -129,7 +129,7 @@ class Info:
         return cpu()
 
     def devices(self) -> list[Place]:
-        """Those that arrays can be on; `cpu(1)` and so on are places in the same memory."""
+        """Return the devices of arrays; `cpu(1)` and so on are places in the same memory."""
         return [cpu()]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype[Any]]:
@@ -143,7 +143,7 @@ class Info:
 
 
 def __array_namespace_info__() -> Info:  # noqa: N807 (the standard's name)
-    """What this namespace can do."""
+    """Return the capabilities of this namespace."""
     return Info()
 
 

@@ -1,4 +1,4 @@
-"""The standard's functions of one element each: every one an operator, or a few.
+"""The standard's elementwise functions: each is one operator, or a few.
 
 https://data-apis.org/array-api/2024.12/API_specification/elementwise_functions.html
 """
@@ -131,7 +131,7 @@ def floor_divide(x1: Any, x2: Any, /) -> Array:
 
 
 def remainder(x1: Any, x2: Any, /) -> Array:
-    """What division leaves, with the sign of `x2`: `Mod` of whole numbers, `mezzo.Remainder` of floats."""
+    """Return the remainder of a division, with the sign of `x2`: `Mod` of integers, `mezzo.Remainder` of floats."""
     a, b = alike(x1, x2)
     whole = _dtype(a).kind in "iu"
     made: Array = run(pair("Mod", a, b) if whole else pair("Remainder", a, b, domain="mezzo"), (a, b))
@@ -181,7 +181,7 @@ def isinf(x: Any, /) -> Array:
 
 
 def isfinite(x: Any, /) -> Array:
-    """Neither infinite nor NaN."""
+    """Return where elements are neither infinite nor NaN."""
     return unary("Not", binary("Or", unary("IsNaN", x), unary("IsInf", x)))
 
 
@@ -194,7 +194,7 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Array:
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
-    """Between two limits, which may be arrays; in the element type of `x`."""
+    """Limit elements to a range, whose bounds may be arrays; the result has the element type of `x`."""
     one = as_array(x)
     low, high = (v if v is None else _limit(v, one) for v in (min, max))
     made = one
@@ -295,7 +295,7 @@ def _as_bits(x: Array) -> Array:
 
 
 def signbit(x: Any, /) -> Array:
-    """Whether the sign is negative, of zeros and NaN too."""
+    """Return where the sign is negative, also of zeros and NaN."""
     one = as_array(x)
     return binary("Less", _as_bits(one) if one.dtype in _WHOLE else one, 0)
 

@@ -169,7 +169,7 @@ def _dft(pairs: Array, axis: int, points: int, inverse: int = 0, onesided: int =
 
 
 def _scaled(pairs: Array, sizes: Sequence[int], norm: str, inverse: int = 0) -> Array:
-    """What DFT gives, which divides inverse transforms by the number of points, in another norm."""
+    """Return the result of DFT, which divides inverse transforms by the number of points, in another norm."""
     if norm not in NORMS:
         raise InputError(f"norm {norm!r}", where="mezzo.nd.fft", hint=f"give one of {', '.join(NORMS)}")
     power = inverse - NORMS[norm][inverse]

@@ -1,4 +1,4 @@
-"""What stands between brackets: views for basic indices, operators for arrays of indices."""
+"""Indexing: views for basic indices, operators for arrays of indices."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def view(x: Array, key: Key) -> Array:
 
 
 def as_operators(x: Array, key: Key) -> Array:
-    """What `view` shows, as a copy by operators: gradients go back through it."""
+    """Return the part that `view` shows as a copy by operators, so that gradients pass through it."""
     shape = _shape(x, key)
     given = [p for p in key if p is not None]
     between = x.ndim - len(given) + 1
@@ -120,7 +120,7 @@ def _wrong(x: Array, key: Index, why: str) -> NoSuchPlace:
 
 
 class _Indices:
-    """An index with arrays in it, taken apart as NumPy does: a basic one first, then indices for some axes of that.
+    """An index with arrays in it, split as in NumPy: a basic index first, then indices for some axes of the result.
 
     `basic` has whole axes where the arrays stand, `axes` says which these are in what it shows, `found` is a list of
     places for each. A mask stands for the places where it is true, a number beside arrays for an array of it, True and
@@ -191,7 +191,7 @@ def _places_of(x: Array, part: Any, axis: int, given: tuple[Any, ...]) -> tuple[
 
 
 def _axes_of(part: Any) -> int:
-    """How many axes a part of an index takes."""
+    """Return the number of axes that a part of an index takes."""
     if part is None or isinstance(part, bool):
         return 0
     if isinstance(part, list):

@@ -1,4 +1,4 @@
-"""Lazy fusion: pointwise operations are gathered, and a run of them becomes one expression.
+"""Lazy fusion: pointwise operations are deferred, and a run of them becomes one expression.
 
 A gathered operation is a node. Whoever wants the variable of any array makes all that is gathered go to the engine: so
 order is kept, also with writes, and nobody else has to know. A node whose array nobody holds any more is pasted into
@@ -31,7 +31,7 @@ _on = False
 
 
 class LazyNode:
-    """An operation that is gathered. An operand is another node, an array, or a scalar."""
+    """A deferred operation. An operand is another node, an array, or a scalar."""
 
     __slots__ = ("__weakref__", "array", "at", "code", "kind", "length", "made", "operands", "place")
     length: int  # operations in its expression, if all are pasted
@@ -49,7 +49,7 @@ class LazyNode:
 
 
 def fusing() -> bool:
-    """Whether operations are gathered."""
+    """Return True if operations are deferred."""
     return _on
 
 

@@ -1,5 +1,5 @@
-"""Equations, decompositions and what is made of them: the rest of the extension `linalg`. LAPACK computes these, on the
-host; ONNX has no operators for them, so that graphs with them are kept in .mezzo files.
+"""Linear systems, decompositions and functions of them: the rest of the extension `linalg`. LAPACK computes these, on
+the host; ONNX has no operators for them, so that graphs with them are kept in .mezzo files.
 
 https://data-apis.org/array-api/2024.12/extensions/linear_algebra_functions.html
 """
@@ -132,7 +132,7 @@ def svdvals(x: Array, /) -> Array:
 
 
 def _tolerance(x: Array, rtol: Any) -> Array:
-    """What is zero beside the largest singular value, as an array of floats, one for each matrix or for all."""
+    """Return the relative tolerance for zero singular values, as an array of floats, one for each matrix or for all."""
     real = np.dtype(np.finfo(x.dtype).dtype)
     if rtol is None:
         rtol = max(*x.shape[-2:], 1) * float(np.finfo(real).eps)
@@ -148,7 +148,7 @@ def pinv(x: Array, /, *, rtol: float | Array | None = None) -> Array:
 
 
 def matrix_rank(x: Array, /, *, rtol: float | Array | None = None) -> Array:
-    """How many singular values are above `rtol` times the largest (see `pinv`), as int64. Raises ShapeError."""
+    """Return the number of singular values above `rtol` times the largest (see `pinv`), as int64. Raises ShapeError."""
     one = _matrices("matrix_rank", x)
     values = svdvals(one)
     if not values.shape[-1]:

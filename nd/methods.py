@@ -70,7 +70,7 @@ class ArrayMethods(ArrayOperators):
         return other
 
     def to_device(self: Any, device: Place | str, /, *, stream: Any = None) -> Array:
-        """This array if it is there, else a copy there."""
+        """Return this array if it is on the device, else a copy there."""
         return moved(self, place_of(device))
 
     def as_in_context(self: Any, context: Place) -> Array:

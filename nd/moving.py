@@ -1,4 +1,4 @@
-"""Operators that only move elements, on large arrays: the copies of graphs, into memory of the pool."""
+"""Operators that only move elements, on large arrays: the copy kernels of graphs, into memory of the pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KERNEL = Movement()
 
 
 class Moved:
-    """An operator on operands of one sort, as a call: every result is a fresh array."""
+    """An operator for one signature of operands, as a call: every result is a fresh array."""
 
     __slots__ = ("_ask", "_choice", "_fixed", "_name", "_outs")
 

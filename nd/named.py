@@ -81,7 +81,8 @@ def _known_to_repeat(name: str, given: list[Any]) -> bool:
 
 
 def _operand(name: str, x: Any, like: Array | None) -> Any:
-    """What is no array: an array of NumPy becomes one, a number or a list of Python is known beforehand."""
+    """Convert an operand that is no Array: a NumPy array becomes one, a number or a list of Python becomes a
+    constant."""
     if isinstance(x, np.ndarray | np.generic) and x.ndim:
         return asarray(x)
     value = np.asarray(x)

@@ -1,4 +1,4 @@
-"""Functions of networks on arrays, under the names that MXNet gave them: activations, choices along an axis, joins.
+"""Neural network functions on arrays, under MXNet's names: activations, choices along an axis, joins.
 
 They stand beside the standard's functions, and are made of the same operators of ONNX.
 """
@@ -130,8 +130,8 @@ def one_hot(
 
 
 def pick(x: Array, index: Array, /, axis: int = -1, keepdims: bool = False, mode: str = "clip") -> Array:
-    """For each place of the other axes the element of that number along `axis`. Numbers beyond it are the first or
-    last (`mode="clip"`), or counted on from the other end (`"wrap"`).
+    """Return, for each place of the other axes, the element at that index along `axis`. Indices out of range are
+    clipped (`mode="clip"`) or wrapped around (`"wrap"`).
 
     `index` has the shape of `x` without the axis, or with size 1 there. Raises InputError for another mode.
     """

@@ -1,4 +1,4 @@
-"""The operators of networks on arrays: each is a graph of one node, compiled and planned as any graph is.
+"""Neural network operators on arrays: each is a graph of one node, compiled and planned as any graph is.
 
 The references of these operators are written to be understood; what runs here are the kernels that graphs get.
 """
@@ -24,8 +24,8 @@ Key = tuple[str, str, Template, tuple[tuple[str, Any], ...], int, str]
 
 
 def pays(domain: str, name: str, types: tuple[Type | None, ...]) -> bool:
-    """Whether an operator on operands of these types is planned: a rule of its kinds alone, so that the same operation
-    has the same bits each time."""
+    """Return True if an operator on operands of these types is planned. It depends on the types alone, so that the same
+    operation has the same bits each time."""
     record = OPS.get((domain, name))
     least = record.planned_from if record is not None else None
     if least is None:
@@ -37,7 +37,7 @@ def pays(domain: str, name: str, types: tuple[Type | None, ...]) -> bool:
 
 
 class Planned:
-    """One operator on operands of one sort, as a call."""
+    """One operator for one signature of operands, as a call."""
 
     __slots__ = ("_draw", "_key", "_names")
 
@@ -61,7 +61,7 @@ class Planned:
 
     @property
     def session(self) -> Session:
-        """What runs it: its plan, kernels and program can be looked at."""
+        """The session that runs it; its plan, kernels and program can be inspected."""
         return _session(self._key)
 
 

@@ -1,4 +1,5 @@
-"""Operators made ready for operands of known kinds: their results' kinds, and one call that computes them."""
+"""Operators prepared for operands of known types and shapes: the types of their results, and one call that computes
+them."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ Call = Callable[..., Any]
 
 
 class Prepared:
-    """One operator for operands of one sort.
+    """One operator for one signature of operands.
 
     `template` has the kind of each operand that is given at a call, the others themselves. `call(*arrays)` computes
     fresh arrays: one, or a tuple where `outs` has several entries; an entry of None is a kind that depends on the
@@ -64,8 +65,8 @@ class Prepared:
 
 
 class Quiet(threading.local):
-    """A context of each thread in which NumPy does not warn of what is no error here (a division by zero): running in
-    it takes half as long as entering `np.errstate`."""
+    """A context of each thread in which NumPy does not warn of expected cases (a division by zero): entering it takes
+    half as long as `np.errstate`."""
 
     def __init__(self) -> None:
         context = copy_context()
@@ -82,7 +83,7 @@ _PREPARED: dict[object, Prepared] = bounded("arrays: prepared operators", MOST, 
 def prepared(
     name: str, template: Template, attrs: tuple[tuple[str, Any], ...] = (), domain: str = "", outputs: int = 1
 ) -> Prepared:
-    """What an operator is for these operands; made once. Raises ShapeError where they do not fit it."""
+    """Return the prepared operator for these operands; cached. Raises ShapeError if they do not fit it."""
     key = name, domain, template, attrs, outputs
     found = _PREPARED.get(key)
     if found is None:
@@ -192,7 +193,7 @@ PIECE = 1 << 16  # elements at a time: intermediate results stay in the cache, a
 
 
 class Pieces:
-    """The instructions over operands of these shapes, piece by piece: intermediate results stay in the cache.
+    """The instructions over operands of these shapes, block by block, so that intermediate results stay in the cache.
 
     Where an operand has to be repeated, or does not lie in one piece, all is one piece.
     """
@@ -265,7 +266,7 @@ def _steps(code: Lowered, numbers: Mapping[int, int]) -> tuple[Steps, list[Any],
 
 
 def _plain(code: Lowered, out: TensorSpec) -> bool:
-    """Whether the one ufunc gives an array of the right element type by itself."""
+    """True if the single ufunc returns an array of the right element type by itself."""
     (step,) = code.code
     if step.ufunc in ("copy", "put") or not out.shape:
         return False

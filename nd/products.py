@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, and of the extension `linalg` what needs no decomposition.
+"""Products of matrices and vectors, and the functions of the extension `linalg` that need no decomposition.
 
 https://data-apis.org/array-api/2024.12/API_specification/linear_algebra_functions.html
 """

@@ -33,7 +33,7 @@ _LOCK = threading.Lock()
 
 
 class Generator:
-    """Random numbers of its own: `key` is the seed, and what tells it apart from others of that seed.
+    """A generator of random numbers: `key` is the seed, and a number that distinguishes it from others of that seed.
 
     >>> one, other = Generator(7), Generator(7)
     >>> bool((one.normal((3,)) == other.normal((3,))).asnumpy().all())
@@ -124,7 +124,8 @@ class Generator:
         return high + low * WORD
 
     def bernoulli(self, prob: Array | float = 0.5, shape: Shape | None = None, *, ctx: Where = None) -> Array:
-        """Whether something of a probability happens: `Bernoulli`, as booleans; in the shape of an array of them."""
+        """Return random booleans that are true with the given probability: `Bernoulli`; in the shape of an array of
+        probabilities."""
         if isinstance(prob, Array):
             made: Array = self._draw("Bernoulli", (prob,), None, {"dtype": DType.BOOL.onnx})
             return made
@@ -185,7 +186,7 @@ def seed(number: int, ctx: Where | str = "all") -> None:
 
 
 def state() -> dict[str, Any]:
-    """Where the generators of all devices stand, for JSON: what a checkpoint of array code keeps.
+    """Return the states of the generators of all devices as JSON data, for checkpoints of array code.
 
     >>> seed(7)
     >>> first, kept, then = normal((2,)), state(), normal((2,)).tolist()
@@ -289,7 +290,7 @@ def randint(low: int, high: int, shape: Shape = (), *, dtype: Any = "int64", ctx
 
 
 def bernoulli(prob: Array | float = 0.5, shape: Shape | None = None, *, ctx: Where = None) -> Array:
-    """Whether something of a probability happens."""
+    """Return random booleans that are true with the given probability."""
     return generator(prob.device if isinstance(prob, Array) else ctx).bernoulli(prob, shape)
 
 

@@ -1,5 +1,5 @@
-"""Who looks on while operations on arrays run: a tape, which remembers them for gradients, and a trace, which makes a
-graph of them. Both are imported with their first use."""
+"""Observers of operations on arrays: a tape, which records them for gradients, and a trace, which makes a graph of
+them. Both are imported on first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Tracer(Protocol):
-    """What a trace is told (gluon/recorder.py): all that makes, reads or writes numbers, of whatever type."""
+    """Interface of a trace (gluon/recorder.py): it is called for everything that makes, reads or writes numbers."""
 
     def run(self, made: Any, given: tuple[Any, ...], place: Any = None, call: Any = None) -> Any:
         """Run a prepared operator, as `running.run_unseen` does, and remember it."""
@@ -21,7 +21,7 @@ class Tracer(Protocol):
         """Run a piece of a graph, and remember it."""
 
     def data(self, owner: Any) -> Array | None:
-        """What stands for the array that a parameter owns."""
+        """Return the array that stands for the one that a parameter owns."""
 
     def made(self, x: Array) -> None:
         """An array was made of numbers that Python has."""
@@ -42,15 +42,16 @@ class Tracer(Protocol):
         """A generator was asked for the key of a draw."""
 
     def recorded(self) -> bool:
-        """Whether the block was called under `record()`."""
+        """Return True if the block was called under `record()`."""
 
     def broke(self, reason: str, remedy: str) -> NoReturn:
         """The program does what no graph does."""
 
 
 class Recording(threading.local):
-    """Whether this thread records, whether it trains, in which `record()` it is, which trace goes on, and whether the
-    program has entered `record()` (True) or `pause()` (False) since that began. `noted` says whether anybody looks."""
+    """The recording state of this thread: whether it records, whether it trains, the number of its `record()`, the
+    active trace, and whether the program has entered `record()` (True) or `pause()` (False) since that began. `noted`
+    is true if anything observes."""
 
     on = False
     training = False

@@ -104,17 +104,17 @@ def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool
 
 
 def all(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether all are true: `ReduceMin` of booleans."""
+    """Test whether all elements along axes are true: `ReduceMin` of booleans."""
     return reduced("ReduceMin", cast(as_array(x), BOOL), axis, keepdims)
 
 
 def any(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether any is true: `ReduceMax` of booleans."""
+    """Test whether any element along axes is true: `ReduceMax` of booleans."""
     return reduced("ReduceMax", cast(as_array(x), BOOL), axis, keepdims)
 
 
 def count_nonzero(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """How many are not zero."""
+    """Count the elements that are not zero."""
     return reduced("ReduceSum", cast(cast(as_array(x), BOOL), INT), axis, keepdims)
 
 
@@ -130,12 +130,12 @@ def _place(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
 
 
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Where the first largest element is: `ArgMax`."""
+    """Return the index of the first largest element: `ArgMax`."""
     return _place("ArgMax", x, axis, keepdims)
 
 
 def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Where the first least element is: `ArgMin`."""
+    """Return the index of the first smallest element: `ArgMin`."""
     return _place("ArgMin", x, axis, keepdims)
 
 
@@ -162,7 +162,7 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, in
 
 
 def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None) -> Array:
-    """What each element is more than the one before it, `n` times."""
+    """Return the difference of each element from the one before it, `n` times."""
     one = as_array(x)
     at = axis_of(axis, one.ndim)
     parts = [p for p in (prepend, one, append) if p is not None]

@@ -1,4 +1,4 @@
-"""Running operators on arrays: on the engine, or right here where that comes to the same.
+"""Execution of operators on arrays: on the engine, or directly in the caller's thread where that is equivalent.
 
 `apply` is the gate that every operator on arrays goes through; `run` is what it does once the operator is prepared.
 """
@@ -119,7 +119,7 @@ UNKNOWN = TensorSpec(np.dtype(np.bool_), (0,))  # until the elements are known
 
 
 def _right_here(one: Engine, made: Prepared, given: tuple[Any, ...], place: Place, call: Call) -> Any:
-    """What a push would do, done without one; None where an operand has an error, or the call has."""
+    """Run a call directly instead of by a push; return None if an operand has an error, or the call fails."""
     values = []
     for x in given:
         if x.__class__ is not np.ndarray:
@@ -192,7 +192,7 @@ def binary(name: str, a: Operand, b: Operand, **attrs: Any) -> Array:
 
 
 def pair(name: str, a: Operand, b: Operand, attrs: tuple[tuple[str, Any], ...] = (), domain: str = "") -> Prepared:
-    """What an operator of two operands is for these: arrays, or scalars in NumPy."""
+    """Return the prepared operator of two operands: arrays, or scalars in NumPy."""
     key = (
         name,
         kind_of(a.dtype, ()) if a.__class__ is np.ndarray else a._kind,
@@ -453,7 +453,7 @@ def moved(x: Array, place: Place, copy: bool = False) -> Array:
 
 
 def waitall() -> None:
-    """Until everything that was asked of the engine is done. Raises the first error that nobody has seen."""
+    """Wait until all work of the engine is done. Raises the first error that has not been raised."""
     pending.flush()
     engine().wait_all()
 

@@ -27,7 +27,8 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
 
 
 def searchsorted(x1: Array, x2: Any, /, *, side: str = "left", sorter: Array | None = None) -> Array:
-    """Where elements of `x2` belong in the sorted list `x1`. Raises InputError for another side than left and right.
+    """Return the positions at which the elements of `x2` are inserted into the sorted list `x1`. Raises InputError for
+    a side other than left and right.
 
     A place is found by sorting both together: it is the rank of an element among all, less its rank in `x2`.
     """
@@ -82,31 +83,32 @@ class UniqueInverse(NamedTuple):
 
 
 def unique_all(x: Array, /) -> UniqueAll:
-    """Each value once, in order: `Unique`; where it is first, which one each element is, and how many of it there are.
-    Every NaN is a value of its own."""
+    """Return each value once, in order: `Unique`; the index of its first occurrence, the index of each element's value,
+    and the counts. Every NaN is a value of its own."""
     values, first, inverse, counts = apply("Unique", x, outputs=4)
     return UniqueAll(values, first, reshape(inverse, x.shape), counts)
 
 
 def unique_counts(x: Array, /) -> UniqueCounts:
-    """Each value once, and how many of it there are."""
+    """Return each value once, and its count."""
     found = unique_all(x)
     return UniqueCounts(found.values, found.counts)
 
 
 def unique_inverse(x: Array, /) -> UniqueInverse:
-    """Each value once, and which one each element is."""
+    """Return each value once, and the index of each element's value."""
     found = unique_all(x)
     return UniqueInverse(found.values, found.inverse_indices)
 
 
 def unique_values(x: Array, /) -> Array:
-    """Each value once, in order."""
+    """Return each value once, in order."""
     return unique_all(x).values
 
 
 def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
-    """Whether each element of `x1` is one of `x2`: it is, if looking for it from both sides finds two places."""
+    """Test whether each element of `x1` is one of `x2`: it is, if searches from both sides return different
+    positions."""
     place = next((x.device for x in (x1, x2) if isinstance(x, Array)), None)
     a, b = alike(as_array(x1, place), as_array(x2, place))
     listed = sort(reshape(b, (-1,)))

@@ -1,4 +1,4 @@
-"""Shapes changed, axes moved, arrays joined. All give copies.
+"""Reshaping, permuting and joining. All results are copies.
 
 https://data-apis.org/array-api/2024.12/API_specification/manipulation_functions.html
 """
@@ -17,7 +17,7 @@ from .specs import known
 
 
 class WrongSize(ShapeError, ValueError):
-    """An axis of another size than is asked for: a ValueError too, as the standard has it."""
+    """An axis has another size than requested: also a ValueError, as the standard requires."""
 
 
 def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> Array:
@@ -38,7 +38,7 @@ def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
 
 
 def matrix_transpose(x: Array, /) -> Array:
-    """Each matrix transposed. Raises ShapeError below rank 2."""
+    """Transpose each matrix. Raises ShapeError below rank 2."""
     if x.ndim < 2:
         raise ShapeError(f"no matrix: {x.where}", where="mezzo.nd.matrix_transpose")
     return permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
@@ -57,7 +57,7 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
 
 
 def expand_dims(x: Array, /, axis: int | Sequence[int] = 0) -> Array:
-    """More axes of size 1: `Unsqueeze`."""
+    """Insert axes of size 1: `Unsqueeze`."""
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
     made: Array = apply("Unsqueeze", x, known(axes_of(axes, x.ndim + len(axes))))
     return made
@@ -141,7 +141,7 @@ def tile(x: Array, repetitions: Sequence[int], /) -> Array:
 
 
 def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
-    """Each element, or slice along an axis, several times beside itself."""
+    """Repeat each element, or each slice along an axis."""
     if axis is None:
         return repeat(reshape(x, (-1,)), repeats, axis=0)
     at = axis_of(axis, x.ndim)

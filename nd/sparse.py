@@ -1,4 +1,4 @@
-"""Tables of which some rows are told: gradients of embeddings."""
+"""Row-sparse tables: gradients of embeddings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RowSparse:
 
     @property
     def device(self) -> Place:
-        """Where it is."""
+        """The device of the array."""
         return self._rows.device
 
     def _count(self) -> int:
@@ -74,7 +74,7 @@ class RowSparse:
         return found
 
     def wait_to_read(self) -> Self:
-        """Until it is computed. Raises the error of what computed it."""
+        """Wait until the array is computed. Raises the error of its computation."""
         self._rows.wait_to_read()
         return self
 
@@ -131,8 +131,8 @@ class RowSparse:
 
 
 def row_sparse_array(given: tuple[Any, Any], shape: Sequence[int], dtype: Any = None) -> RowSparse:
-    """Some rows of a table of this shape: (their elements, their numbers), as MXNet has it. Rows of one number are
-    summed, in their order. Raises ShapeError for numbers that the table has not."""
+    """Make a table of this shape from some rows: (their elements, their indices), as in MXNet. Rows with the same index
+    are summed, in order. Raises ShapeError for indices out of range."""
     data, indices = given
     rows = as_array(data) if dtype is None else as_array(data).astype(dtype)
     ids = as_array(indices)

@@ -1,4 +1,4 @@
-"""Kinds: what is known of an array before it is computed, and what operands become together.
+"""Specs of arrays: element types and shapes before computation, and promotion of operands.
 
 A kind is an element type and a shape, one object for each, so that looking up what was prepared for kinds is quick.
 """
@@ -21,7 +21,7 @@ MOST = 1 << 14  # kinds that are kept; a program that goes on making new shapes 
 
 
 class TensorSpec:
-    """Element type and shape of an array; `tensor` is the same as operators know it."""
+    """Element type and shape of an array; `tensor` is the same as operators use it."""
 
     __slots__ = ("dtype", "shape", "size", "tensor")
 
@@ -59,7 +59,8 @@ def kind_of_value(value: np.ndarray[Any, Any]) -> TensorSpec:
 
 
 class Constant:
-    """A small operand that is known beforehand (axes, a shape): part of what is prepared; one object for each."""
+    """A small operand that is known beforehand (axes, a shape) and part of the prepared operator; one object for
+    each."""
 
     __slots__ = ("tensor", "value")
 

@@ -75,7 +75,8 @@ class Arrays(Mapping[str, Array]):
         return list(other.values())
 
     def _alike(self, other: Any) -> bool:
-        """Whether results with this have the kinds of these arrays, of which NumPy has the arithmetic."""
+        """True if results of an operation with `other` have the types and shapes of these arrays, and NumPy has the
+        arithmetic."""
         if isinstance(other, Arrays):
             same = other._here and other._names == self._names and all(map(operator.is_, self._kinds, other._kinds))
         else:
@@ -190,7 +191,7 @@ def _form(x: Any, leaves: list[Any]) -> Form:
 
 
 def _call(form: Form, leaves: Sequence[Any], kind: TensorSpec) -> Pieces:
-    """What computes a form over these leaves, the results all of one kind."""
+    """Return the call that computes a form over these leaves, with results all of one type and shape."""
     steps: list[tuple[Prepared, tuple[int, ...]]] = []
 
     def operand(of: Form) -> tuple[int, TensorSpec]:

@@ -1,4 +1,4 @@
-"""From symbols to executors: which array belongs to which variable, and everything that is wrong said at once."""
+"""Binding of symbols to arrays: matches arrays and variables, and reports all errors at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST = {"ones": 1.0}  # what arrays begin with, by initialiser; zeros for the o
 
 
 def requests(grad_req: Any, names: Sequence[str]) -> dict[str, str]:
-    """What is to become of each argument's gradient."""
+    """Return the gradient request of each argument. Raises InputError for an unknown one."""
     if isinstance(grad_req, str):
         found = dict.fromkeys(names, grad_req)
     elif isinstance(grad_req, Mapping):
@@ -52,7 +52,7 @@ def arrays(given: Any, names: Sequence[str], what: str, where: str, place: Place
 
 
 def bind(symbol: Symbol, ctx: Any, args: Any, args_grad: Any, grad_req: Any, aux_states: Any) -> Executor:
-    """What `Symbol.bind` does."""
+    """Bind arrays to a symbol; see `Symbol.bind`."""
     place = cpu() if ctx is None else place_of(ctx)
     names = symbol.list_arguments()
     held = arrays(args, names, "bind", symbol.name, place)
@@ -71,7 +71,7 @@ def bind(symbol: Symbol, ctx: Any, args: Any, args_grad: Any, grad_req: Any, aux
 
 
 def simple_bind(symbol: Symbol, ctx: Any, grad_req: Any, shapes: Mapping[str, Sequence[int]]) -> Executor:
-    """What `Symbol.simple_bind` does."""
+    """Allocate arrays and bind them to a symbol; see `Symbol.simple_bind`."""
     place = cpu() if ctx is None else place_of(ctx)
     found = closed(symbol, shapes)
     made: dict[str, Array] = {}

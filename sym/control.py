@@ -39,7 +39,7 @@ def _like(given: Any, count: int, symbols: Sequence[Symbol]) -> Any:
 
 
 def _entries(symbols: Sequence[Symbol]) -> tuple[Entry, ...]:
-    """What a body returns; what it hands on unchanged is a value of its own."""
+    """Return the entries that a body returns; a value that is passed through gets an entry of its own."""
     found: list[Entry] = []
     for s in symbols:
         entry = s.entry
@@ -107,7 +107,7 @@ def while_loop(
     max_iterations: int,
     name: str = "",
 ) -> tuple[Any, Any]:
-    """While `cond(*loop_vars)` holds, at most `max_iterations` times: `func(*loop_vars) -> (outputs, loop_vars)`.
+    """Repeat `func(*loop_vars) -> (outputs, loop_vars)` while `cond(*loop_vars)` holds, at most `max_iterations` times.
 
     Returns the outputs of the steps that were made, stacked, and the variables at the end.
 

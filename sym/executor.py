@@ -139,7 +139,8 @@ class Executor:
                 assign(into, made)
 
     def forward_backward(self, **data: Any) -> None:
-        """Both in one program: gradients are written where they lie. Outputs without a loss count with their sum."""
+        """Run forward and backward in one program: gradients are written in place. Outputs without a loss count with
+        their sum."""
         self._feed(data)
         self._held, self._trained = None, False
         self.outputs = self._run(TOGETHER)

@@ -39,7 +39,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A leaf whose numbers are known; a number of Python (`weak`) takes the element type of what it stands beside."""
+    """A leaf with known numbers; a number of Python (`weak`) takes the element type of its sibling operand."""
 
     value: np.ndarray[Any, Any]
     weak: bool = False
@@ -47,8 +47,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """A part of the expression that an operator runs again and again: its own variables, and what it returns. Whatever
-    does not depend on these variables belongs to the expression around."""
+    """A part of the expression that an operator runs repeatedly: its own variables, and its results. Nodes that do not
+    depend on these variables belong to the surrounding expression."""
 
     inputs: tuple[Variable, ...]
     outputs: tuple[Entry, ...]
@@ -56,7 +56,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """One use of an operator of ONNX (or of another domain). `loss` is the scalar whose gradient stands for that of the
+    """One use of an operator of ONNX (or of another domain). `loss` is the scalar whose gradient replaces that of the
     output, in heads such as SoftmaxOutput."""
 
     op: str
@@ -69,7 +69,7 @@ class Use:
     loss: Entry | None = None
 
     def reads(self) -> Iterator[Entry]:
-        """What it is made of, the operands of its bodies included."""
+        """Yield the operands, those of its bodies included."""
         yield from filter(None, self.inputs)
         for value in self.attrs.values():
             if isinstance(value, Body):
@@ -82,7 +82,7 @@ Entry = tuple[Maker, int]  # an output of an expression: who makes it, and which
 
 
 class Names(threading.local):
-    """Names for what the user does not name: the operator's, and a number."""
+    """Default names: the operator's, and a number."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -121,7 +121,7 @@ def output_name(entry: Entry) -> str:
 
 
 def makers(entries: Iterable[Entry]) -> list[Maker]:
-    """Everything that the entries are made of, operands first, each once."""
+    """Return everything that the entries depend on, operands first, each once."""
     found: dict[Maker, None] = {}
     todo: list[tuple[Maker, bool]] = [(m, False) for m, _ in reversed(list(entries))]
     while todo:
@@ -153,7 +153,7 @@ def variables(entries: Iterable[Entry]) -> list[Variable]:
 
 
 def inside(body: Body) -> list[Maker]:
-    """What belongs to a body: what depends on its variables, operands first."""
+    """Return the nodes of a body, which depend on its variables, operands first."""
     mine: set[Maker] = set(body.inputs)
     found: list[Maker] = []
     for maker in makers(body.outputs):
@@ -164,7 +164,7 @@ def inside(body: Body) -> list[Maker]:
 
 
 def captured(body: Body) -> Iterator[Entry]:
-    """What a body reads of the expression around."""
+    """Yield the entries of the surrounding expression that a body reads."""
     own = {*body.inputs, *inside(body)}
     for maker in own:
         if isinstance(maker, Use):

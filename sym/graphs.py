@@ -1,4 +1,4 @@
-"""From symbols to graphs: every variable is an input, every use a node, every body a subgraph."""
+"""Conversion of symbols to graphs: every variable is an input, every use a node, every body a subgraph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory an executor takes, before there is one."""
+"""Memory of an executor, predicted before there is one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .symbol import Symbol
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes: of the arrays by what they are, and of the arena in which a run computes.
+    """Bytes of the arrays by their role, and of the arena of a run.
 
     >>> from mezzo import sym
     >>> print(sym.Variable("x").Cos().ReduceSum(keepdims=0).memory(x=(100, 100)))
@@ -44,7 +44,8 @@ class Memory:
 
 
 def memory(symbol: Symbol, shapes: Mapping[str, Sequence[int]], train: bool, grad_req: Any) -> Memory:
-    """What `Symbol.memory` answers. The arrays that stand for those of an executor are never touched."""
+    """Return the memory of an executor; see `Symbol.memory`. The arrays that stand for those of an executor are never
+    touched."""
     found = closed(symbol, shapes)
     arguments, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     wanted = learnt(symbol, requests(grad_req if train else "null", arguments))

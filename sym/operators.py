@@ -1,4 +1,5 @@
-"""What makes symbols: the operators of ONNX by their names, and MXNet's layers, which bring variables of their own."""
+"""Functions that make symbols: the operators of ONNX by their names, and MXNet's layers, which add variables of their
+own."""
 
 from __future__ import annotations
 
@@ -234,7 +235,7 @@ def BatchNorm(  # noqa: N802
 
 @layer
 def Dropout(data: Symbol, *, p: float = 0.5, name: str = "") -> Symbol:  # noqa: N802
-    """In training, zeros instead of a share p of the elements, and the others larger in turn."""
+    """Set a share p of the elements to zero, and scale up the others, in training."""
     return use("Dropout", data, np.float32(p), name=name or NAMES.fresh("Dropout"))
 
 

@@ -24,9 +24,9 @@ GRADIENT = "@gradient"  # ends the names of gradients' states and of heads' grad
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What a run does besides the outputs. `train`: batch statistics and dropout; `keep`: running statistics move;
-    `gradients`: "" for none, "state" into the arrays of the executor, "output" as further outputs; `heads`: the
-    gradients of the outputs are given as inputs, and no loss counts."""
+    """Mode of a run. `train`: batch statistics and dropout; `keep`: running statistics are updated; `gradients`: "" for
+    none, "state" into the arrays of the executor, "output" as further outputs; `heads`: the gradients of the outputs
+    are inputs, and losses are ignored."""
 
     train: bool = False
     keep: bool = True

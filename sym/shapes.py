@@ -1,5 +1,5 @@
-"""Shapes of all values of an expression, those of its variables too: what operators say of their results, and what
-they ask of their weights."""
+"""Shape inference over an expression, its variables included: from operands to results, and from operators to their
+weights."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ def _settle(found: Typed, maker: Use) -> None:
 
 
 def _first(constant: Constant) -> np.ndarray[Any, Any]:
-    """What a constant is until an operand beside it says otherwise: a number of Python is float32."""
+    """Return the initial value of a constant, before an operand beside it decides its type: a number of Python is
+    float32."""
     number = constant.weak and constant.value.dtype.kind != "b"
     return constant.value.astype(np.float32) if number else constant.value
 
@@ -129,7 +130,7 @@ def _results(found: Typed, maker: Use, known: Sequence[Type | None]) -> Sequence
 
 
 def _chain(found: Typed, maker: Use, most: int = 12) -> list[str]:
-    """How the first operands of an operator came to be, from the variable on."""
+    """Return the chain of operators that made the first operand, from the variable on, as text."""
     told: list[str] = []
     at: Any = maker
     while isinstance(at, Use) and len(told) < most:
@@ -145,7 +146,7 @@ def _shown(dims: Dims | None) -> str:
 
 
 def shapes_of(symbol: Symbol, shapes: Mapping[str, Sequence[int]], complete: bool) -> tuple[Shapes, Shapes, Shapes]:
-    """What `Symbol.infer_shape` answers."""
+    """Return the shapes of arguments, outputs and states; see `Symbol.infer_shape`."""
     check_names(shapes, symbol.list_inputs(), "infer_shape", symbol.name, complete=False)
     found = typed(symbol, shapes)
     every = variables(symbol.entries)

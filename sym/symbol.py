@@ -74,7 +74,7 @@ class Symbol(SymbolMethods):
         return list(map(output_name, self.entries))
 
     def get_internals(self) -> Symbol:
-        """Every value of the expression as an output, in the order in which they are computed.
+        """Return every value of the expression as an output, in the order in which they are computed.
 
         >>> from mezzo import sym
         >>> net = sym.Relu(sym.Variable("x"), name="r")
@@ -88,7 +88,7 @@ class Symbol(SymbolMethods):
         return Symbol(values)
 
     def get_children(self) -> Symbol | None:
-        """What the first output is made of; None for a variable."""
+        """Return the operands of the first output; None for a variable."""
         maker = self.entries[0][0]
         return Symbol(tuple(filter(None, maker.inputs))) if isinstance(maker, Use) else None
 
@@ -195,7 +195,7 @@ def use(
 
 
 def operand(x: Any, op: str, like: Symbol | None = None) -> Entry:
-    """What an operator reads."""
+    """Return the entry of an operand. Raises InputError for one that is no symbol, number or array."""
     if isinstance(x, Symbol):
         return x.entry
     if isinstance(x, bool | int | float) and like is not None:

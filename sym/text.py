@@ -20,7 +20,7 @@ VERSION = 1
 
 
 def written(symbol: Symbol) -> str:
-    """What `Symbol.tojson` answers."""
+    """Return a symbol as JSON; see `Symbol.tojson`."""
     order = _all(symbol.entries)
     numbers = {m: i for i, m in enumerate(order)}
 
@@ -54,7 +54,7 @@ def written(symbol: Symbol) -> str:
 
 
 def _all(entries: Sequence[Entry]) -> list[Maker]:
-    """Everything, what belongs to bodies too, operands first."""
+    """Return all nodes, those of bodies too, operands first."""
     found: dict[Maker, None] = {}
 
     def add(several: Sequence[Entry]) -> None:

@@ -1,4 +1,4 @@
-"""`mz.autograd`: gradients of what was computed with arrays, by the rules that graphs are differentiated with.
+"""`mz.autograd`: gradients of computations on arrays, by the same rules as those of graphs.
 
 >>> from mezzo import autograd, nd
 >>> x = nd.asarray([1.0, 2.0])

@@ -1,4 +1,4 @@
-"""Functions with a gradient that the user writes."""
+"""Functions with a user-defined gradient."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Function:
         raise NotImplementedError
 
     def backward(self, *dys: Any, **options: Any) -> Any:
-        """From the gradients of the results those of the inputs, one for each (None for none)."""
+        """Return the gradients of the inputs from those of the results, one for each input (None for none)."""
         raise NotImplementedError
 
     def __call__(self, *inputs: Array) -> Any:

@@ -1,4 +1,4 @@
-"""What a user says: record, pause, train, attach, backward, grad."""
+"""The public functions: record, pause, train, attach, backward, grad."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of operations on arrays, so that gradients can go back through them.
+"""The tape: the recorded operations on arrays, for the backward pass.
 
 An array that was computed while recording knows the entry that made it; an entry knows what it read. There is no list
 of all entries: what no array leads to is gone.
@@ -32,7 +32,7 @@ _SCOPES = 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fragment:
-    """A piece of a graph, with names of its own: what one entry has computed. Equal operations share one."""
+    """A piece of a graph with its own names: the computation of one entry. Equal operations share one."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
@@ -42,7 +42,8 @@ class Fragment:
 
 
 class Leaf:
-    """An array that wants its gradient: where that goes, as an array or as rows, and how (`write`, `add`)."""
+    """An array that requires a gradient: the target of the gradient, an array or rows, and the request (`write`,
+    `add`)."""
 
     __slots__ = ("__weakref__", "grad", "request")
 
@@ -51,13 +52,13 @@ class Leaf:
 
     @property
     def rows(self) -> bool:
-        """Whether rows of its gradient are all that is wanted."""
+        """True if only rows of its gradient are requested."""
         return isinstance(self.grad, RowSparse)
 
 
 class Entry:
-    """One operation: its fragment, what it read (with where that came from), and what it made. `fragment` is None for a
-    Function of the user's, whose `back` answers instead."""
+    """One operation: its fragment, its operands (with their origins), and its results. `fragment` is None for a
+    Function of the user's, whose `back` computes the gradient."""
 
     __slots__ = ("__weakref__", "back", "editions", "fragment", "inputs", "name", "origins", "outputs", "scope")
 
@@ -160,7 +161,7 @@ def _fragment(made: Prepared) -> Fragment:
 
 
 def tracked(given: Sequence[Any]) -> bool:
-    """Whether a gradient may be asked for through any of these."""
+    """True if a gradient may be requested through any of these."""
     return any(isinstance(x, Array) and x._origin is not None for x in given)
 
 
@@ -183,7 +184,7 @@ _TWINS: dict[Prepared, Prepared] = bounded("autograd: twins of operators", MOST,
 
 
 def _twin(made: Prepared) -> Prepared:
-    """What runs in the place of an operator that a gradient goes back through."""
+    """Return the twin that replaces an operator when gradients are recorded."""
     found = _TWINS.get(made)
     if found is None:
         if len(_TWINS) >= MOST:
@@ -229,7 +230,7 @@ _TOLD: set[int] = set()
 
 
 def _look(now: int) -> None:
-    """Every so often, tell of entries that outlive their time."""
+    """Report entries that outlive their time, every so often."""
     if now % PATIENCE:
         return
     from .held import tell

@@ -118,7 +118,8 @@ POWERS = Sample([f32(5), np.array([0, 0, 1.5, 2, 0.5], np.float32), np.array([0,
     "PowGrad", domain="mezzo", output="dX", samples=[POWERS, Sample([f32(2, 3), f32(1, 3), np.array([2, 3, 0])])]
 )
 def pow_grad(e: Expressions, dZ: Expr, X: Expr, Y: Expr) -> Expr:
-    """To the base; where the exponent is 0 nothing, whatever the base (and no infinity for derivatives of this)."""
+    """The gradient with respect to the base; zero where the exponent is 0, whatever the base (and no infinity for
+    second derivatives)."""
     exponent = e.cast(Y, X.dtype)
     constant = e.equal(exponent, 0)
     return e.where(constant, 0, dZ * exponent * e.pow(e.where(constant, 1, X), exponent - 1))
@@ -126,7 +127,7 @@ def pow_grad(e: Expressions, dZ: Expr, X: Expr, Y: Expr) -> Expr:
 
 @pointwise("PowExponentGrad", domain="mezzo", output="dY", samples=[Sample([*POWERS.inputs, f32(5)])])
 def pow_exponent_grad(e: Expressions, dZ: Expr, X: Expr, Y: Expr, Z: Expr) -> Expr:
-    """To the exponent; nothing where the base is 0 and stays so."""
+    """The gradient with respect to the exponent; zero where the base is 0 and stays so."""
     still = e.and_(e.equal(X, 0), e.greater_equal(Y, 0))
     return e.cast(e.where(still, 0, dZ * Z * e.log(e.where(still, 1, X))), Y.dtype)
 

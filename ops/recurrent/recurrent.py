@@ -182,7 +182,7 @@ class CoupledCell(LstmCell):
 
 
 def backwards(direction: str) -> tuple[bool, ...]:
-    """For each direction whether it goes from the last step to the first."""
+    """Return, for each direction, whether it goes from the last step to the first."""
     found = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(direction)
     if found is None:
         raise ShapeError(f"direction {direction!r} is none of forward, reverse, bidirectional")

@@ -1,4 +1,4 @@
-"""Compile once with symbolic dims, specialise per input signature: both are functions from graph to data."""
+"""Compilation with symbolic dims, and specialisation per input signature: both are functions from graph to data."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _bound(graph: Graph, compiled: Compiled) -> Executable:
 
 
 def _retyped(before: Graph, after: Graph, budget: Budget) -> Graph:
-    """What rewriting has made, pruned, with types for what is new."""
+    """Return a rewritten graph, pruned, with types for its new values."""
     return before if after is before else infer(prune(after), budget=budget, rewritten=True)
 
 
@@ -147,7 +147,7 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
     if options.target.sm:
 
         def elsewhere(around: Graph, node: Node) -> bool:
-            """Whether a node runs on the host, in whole."""
+            """Return True if a node runs on the host as a whole."""
             known = [around.types[n] if n else None for n in node.inputs]
             results = [around.types[n] for n in node.outputs if n]
             constants = [n in around.initializers or n in graph.initializers for n in node.inputs]
