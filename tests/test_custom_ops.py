@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -207,3 +208,16 @@ def test_ours_cannot_be_defined_a_second_time_and_yours_can() -> None:
         mz.pointwise("Gelu", domain="com.microsoft")(lambda e, x: x)
     top_sum()
     assert top_sum() is mz.ops.OPS[DOMAIN, "TopSum"]
+
+
+@pytest.mark.parametrize("portable", [True, False])
+def test_a_mezzo_file_holds_it(tmp_path: Path, portable: bool) -> None:
+    record, path = top_sum(), tmp_path / "m.mezzo"
+    mz.load(proto(bias=False).SerializeToString()).save(path, portable=portable)
+    np.testing.assert_array_equal(mz.load(path)(X), expected(0))
+    record.since = 2
+    with pytest.raises(UnsupportedModel, match=r"TopSum changed at opset 3, and is carried as of opset 2"):
+        mz.load(path)
+    del mz.ops.OPS[DOMAIN, "TopSum"]
+    with pytest.raises(UnsupportedModel, match=r"TopSum is not carried"):
+        mz.load(path)

@@ -242,10 +242,12 @@ def refuse_operators(since: Mapping[tuple[str, str], int], vocabulary: Mapping[s
     found = []
     for (domain, op), changed in since.items():
         shown = f"{domain or 'ai.onnx'}::{op}"
-        ours = OPSETS.get(domain, 0)
         if not _carried(domain, op):
             found.append(f"{shown} is not carried")
-        elif vocabulary.get(domain, 0) > ours and changed > ours:
+            continue
+        own = domain not in OPSETS  # an operator of somebody's own counts for itself
+        ours = OPS[domain, op].since if own else OPSETS[domain]
+        if changed > ours and (own or vocabulary.get(domain, 0) > ours):
             found.append(f"{shown} changed at opset {changed}, and is carried as of opset {ours}")
     if found:
         hint = "install a newer Mezzo, or compile the model again with this one"
