@@ -169,7 +169,7 @@ def test_what_takes_long_is_asked_ahead(monkeypatch: pytest.MonkeyPatch, lay: An
     graph = g.graph([g.Relu(g.ConvTranspose(x, weights, bias, strides=(2, 2)))])
     compiled, asked = compile_graph(graph, options=options_for("cpu")), list[str]()
     specialise(compiled, {"x": f32(1, 3, 8, 8)})
-    lying = compiled.learned.lying
+    lying = compiled.learned.history
     assert [(len(ins), len(outs)) for ins, outs in lying.values()] == [(3, 1)]
     if lay is not None:  # what was foreseen wrongly is asked again
         lying.update(dict.fromkeys(lying, lay))

@@ -15,8 +15,8 @@ from ..memory.plan import MemoryPlan, Strategy, plan
 from .kernel import KernelRequest, TargetSpec
 from .order import LARGEST, ORDERS, Order, as_given, needs
 from .program import Port, Program, Step
-from .queries import Lying
-from .selection import Arranger, wishes
+from .queries import LayoutHistory
+from .selection import StepBuilder, preferred_layouts
 from .target import Target
 
 
@@ -26,7 +26,7 @@ class Learned:
     body, and the layouts of the steps that are queried ahead."""
 
     orders: dict[tuple[str, ...], Order] = field(default_factory=dict[tuple[str, ...], Order])
-    lying: Lying = field(default_factory=Lying)
+    history: LayoutHistory = field(default_factory=LayoutHistory)
 
 
 # float32 as it is; products of operands rounded to bfloat16 or TF32; narrow tensors where kernels take them
@@ -207,8 +207,9 @@ def _steps(
     """The steps of the nodes, and the graph with the types of what reordering adds."""
     captured = {n for node in graph.nodes for body in node.bodies.values() for n in body.captures()}
     plain = {*graph.outputs, *captured, *(options.extern or ()), *dynamic, *(s.output for s in graph.states)}
-    wished = wishes(graph, plain)
-    made = Arranger(options.target, options.spec, dict(graph.types), constants, packed, plain, wished, learned.lying)
+    preferred = preferred_layouts(graph, plain)
+    types, history = dict(graph.types), learned.history
+    made = StepBuilder(options.target, options.spec, types, constants, packed, plain, preferred, history)
     made.look_ahead(graph.nodes)
     for node in graph.nodes:
         bodies = {

@@ -17,14 +17,14 @@ from ..ir.graph import Graph, Node
 from ..memory.shared_constants import derived
 from .kernel import Choice, KernelRequest, Packs, TargetSpec
 from .program import Program, Step, body_bytes, without_bodies
-from .queries import AsyncQueries, Lying
+from .queries import AsyncQueries, LayoutHistory
 from .target import Target
 
 LowerBody = Callable[[Graph, Mapping[str, Type]], Program]
 
 
 @dataclass(slots=True)
-class Arranger:
+class StepBuilder:
     """Builder of the steps of one graph. `types` grows by the values that reordering adds; `packed` by packed
     constants.
 
@@ -37,41 +37,41 @@ class Arranger:
     constants: Mapping[str, Array]
     packed: dict[str, Array]
     plain: set[str]
-    wishes: Mapping[str, str] = field(default_factory=dict[str, str])
-    lying: Lying = field(default_factory=Lying)
+    preferred_layouts: Mapping[str, str] = field(default_factory=dict[str, str])
+    history: LayoutHistory = field(default_factory=LayoutHistory)
     steps: list[Step] = field(default_factory=list[Step])
     _moved: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     _ahead: AsyncQueries = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ahead = AsyncQueries(self.target, self.lying)
+        self._ahead = AsyncQueries(self.target, self.history)
 
     def look_ahead(self, nodes: Iterable[Node]) -> None:
         """Begin to ask about those of the nodes that take long, if they were met before."""
-        known = [n for n in nodes if self._ahead.knows(n)] if self.lying else []
-        self._ahead.begin(self._ask(n, *self._ahead.types(n, self.types)) for n in known)
+        known = [n for n in nodes if self._ahead.knows(n)] if self.history else []
+        self._ahead.begin(self._request(n, *self._ahead.types(n, self.types)) for n in known)
 
-    def _ask(self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type]) -> KernelRequest:
+    def _request(self, node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type]) -> KernelRequest:
         return KernelRequest(node, inputs, outputs, [i in self.constants for i in node.inputs], self.spec)
 
     def add(self, node: Node, bodies: Mapping[str, Program], dynamic: bool) -> None:
         """Append the step of a node, and the reordering steps that it needs around it."""
-        outputs = [self._wished(o) for o in node.outputs if o]
+        outputs = [self._preferred(o) for o in node.outputs if o]
         ins = [self.types[i] if i else None for i in node.inputs]
-        ask = self._ask(node, ins, outputs)
-        self._ahead.meet(ask)
-        choice, declined = self.target.choose(ask)
+        request = self._request(node, ins, outputs)
+        self._ahead.meet(request)
+        choice, declined = self.target.choose(request)
         if bodies and not self.target.sm:  # those of a GPU's steps have their place on the host
             # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner
             choice = replace(choice, workspace=max(map(body_bytes, bodies.values())))
-        asked = layouts_asked(ask)
+        asked = requested_layouts(request)
         if not choice.layouts and not any(isinstance(t, Tensor) and t.layout for t in ins):
             without = without_bodies(node) if bodies else node
             self.steps.append(Step(without, choice, bodies, declined, dynamic, asked=asked if any(asked) else ()))
             return  # nothing lies in another way than row-major
-        choice = as_they_lie(choice, ask)
+        choice = with_layouts_at_hand(choice, request)
         before, after = split(choice, node)
-        inputs = [self._at_hand(name, layout, ask, i, choice) for i, (name, layout) in enumerate(before)]
+        inputs = [self._at_hand(name, layout, request, i, choice) for i, (name, layout) in enumerate(before)]
         renamed, later = [], []
         for name, layout in after:
             if not (layout and name):
@@ -96,12 +96,12 @@ class Arranger:
         for inner, name in later:
             self._reorder(inner, name, "", node)
 
-    def _wished(self, output: str) -> Type:
+    def _preferred(self, output: str) -> Type:
         """The type of an output with the layout that its reader would like."""
-        known, wish = self.types[output], self.wishes.get(output, "")
+        known, wish = self.types[output], self.preferred_layouts.get(output, "")
         return known.laid(wish) if wish and isinstance(known, Tensor) and output not in self.plain else known
 
-    def _at_hand(self, name: str, layout: str, ask: KernelRequest, index: int, choice: Choice) -> str:
+    def _at_hand(self, name: str, layout: str, request: KernelRequest, index: int, choice: Choice) -> str:
         """The name under which an input lies in this layout."""
         known = self.types[name] if name else None
         if not isinstance(known, Tensor) or known.layout == layout:
@@ -117,12 +117,12 @@ class Arranger:
             def pack() -> Array:
                 kernel = self.target.kernel(choice.kernel)
                 assert isinstance(kernel, Packs)
-                return kernel.pack(ask, choice, index, source)
+                return kernel.pack(request, choice, index, source)
 
             self.types[made] = known.laid(layout)
             self.packed[made] = derived(source, layout, pack)
         else:
-            self._reorder(name, made, layout, ask.node)
+            self._reorder(name, made, layout, request.node)
         return made
 
     def _reorder(self, source: str, made: str, layout: str, around: Node) -> None:
@@ -136,26 +136,26 @@ class Arranger:
         self.steps.append(Step(node, choice, {}, declined))
 
 
-def layouts_asked(ask: KernelRequest) -> tuple[str, ...]:
+def requested_layouts(request: KernelRequest) -> tuple[str, ...]:
     """The layouts of all inputs, then of all outputs, of a question; an absent one has none."""
-    return tuple(t.layout if isinstance(t, Tensor) else "" for t in _operands(ask))
+    return tuple(t.layout if isinstance(t, Tensor) else "" for t in _operands(request))
 
 
-def _operands(ask: KernelRequest) -> list[Type | None]:
+def _operands(request: KernelRequest) -> list[Type | None]:
     """The types of all inputs, then of all outputs, of a question; None for an absent one."""
-    outputs = iter(ask.outputs)
-    return [*ask.inputs, *(next(outputs) if name else None for name in ask.node.outputs)]
+    outputs = iter(request.outputs)
+    return [*request.inputs, *(next(outputs) if name else None for name in request.node.outputs)]
 
 
-def as_they_lie(choice: Choice, ask: KernelRequest) -> Choice:
+def with_layouts_at_hand(choice: Choice, request: KernelRequest) -> Choice:
     """The choice with the layouts that its inputs have, where the bytes of those that it wants are the same, and with
     none for outputs whose bytes are row-major all the same."""
-    types = _operands(ask)
+    types = _operands(request)
     layouts = list(choice.layouts or ("",) * len(types))
     for i, known in enumerate(types):
         if not isinstance(known, Tensor) or not known.static:
             continue
-        if i >= len(ask.inputs):
+        if i >= len(request.inputs):
             layouts[i] = plain(layouts[i], known.sizes)
         elif known.layout != layouts[i] and alike(known.layout, layouts[i], known.sizes):
             layouts[i] = known.layout
@@ -173,7 +173,7 @@ def split(choice: Choice, node: Node) -> tuple[list[tuple[str, str]], list[tuple
     )
 
 
-def wishes(graph: Graph, named: Iterable[str]) -> dict[str, str]:
+def preferred_layouts(graph: Graph, named: Iterable[str]) -> dict[str, str]:
     """The layouts of values whose only reader is a Transpose: in them the transposed value is row-major. None for
     `named` values, which others read."""
     uses, found = graph.uses(), dict[str, str]()

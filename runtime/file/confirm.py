@@ -20,7 +20,7 @@ from ...ops.types import Array, type_of
 from ..compile.kernel import Choice, KernelRequest, Recalls, TargetSpec
 from ..compile.lower import Options, sharings
 from ..compile.program import Program, Step, body_bytes
-from ..compile.selection import as_they_lie, split
+from ..compile.selection import split, with_layouts_at_hand
 from ..compile.target import Target
 from ..ir.graph import Node, check_arity
 from ..ir.infer import check_size
@@ -181,7 +181,7 @@ class _Checked:
         choice, _ = self.target.choose(ask)
         if step.bodies and not self.target.sm:
             choice = replace(choice, workspace=max(map(body_bytes, step.bodies.values())))
-        return as_they_lie(choice, ask)
+        return with_layouts_at_hand(choice, ask)
 
 
 def _asked(step: Step, types: Sequence[Type | None], begin: int = 0) -> list[Type | None]:
