@@ -16,7 +16,7 @@ import numpy as np
 
 from ..nd import running
 from ..nd.array import Array
-from ..nd.autograd.back import placed
+from ..nd.autograd.gradients import placed
 from ..nd.autograd.tape import Fragment, plain
 from ..nd.indexing import as_operators
 from ..nd.place import Place
@@ -249,26 +249,29 @@ class Recorder:
         part.draws += 1
         return name
 
-    def run(self, made: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None) -> Any:
-        draws = _draws(made)
+    def run(
+        self, operator: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None
+    ) -> Any:
+        draws = _draws(operator)
         fixed = not draws and all(map(self._fixed_one, given))
-        if None in made.outs and not fixed:
-            self.broke(f"the size of what {made.name} gives is the data's choice", "keep this part imperative")
+        if None in operator.outs and not fixed:
+            self.broke(f"the size of what {operator.name} gives is the data's choice", "keep this part imperative")
         names = [] if fixed else [self.name(x) for x in given]
-        found = running.run_unseen(made, given, place, call)
-        outs: Sequence[Array] = (found,) if isinstance(found, Array) else found
+        outcome = running.run_unseen(operator, given, place, call)
+        outs: Sequence[Array] = (outcome,) if isinstance(outcome, Array) else outcome
         if fixed:
             self._fixed.update((id(o._var), o._var) for o in outs)
-            return found
+            return outcome
         results = [self._new() for _ in outs]
         if draws:
             results[0] = self._draw()
         read = iter(names)
-        inputs = [self._operand(t, read) for t in made.template]
-        node = Node(made.name, tuple(inputs), tuple(results), made.attrs, made.record.domain, name=results[0])
+        inputs = [self._operand(t, read) for t in operator.template]
+        domain = operator.record.domain
+        node = Node(operator.name, tuple(inputs), tuple(results), operator.attrs, domain, name=results[0])
         self._add(node, [o._kind.tensor for o in outs])
         self._made(names, results, outs)
-        return found
+        return outcome
 
     def _operand(self, t: Any, read: Iterator[str]) -> str:
         if t is None:
@@ -364,10 +367,12 @@ class Recorder:
         return made
 
 
-def _draws(made: Prepared) -> bool:
+def _draws(operator: Prepared) -> bool:
     """True if an operator draws random numbers; dropout outside of training does not."""
-    given = made.template
-    return not made.record.deterministic and not (made.name == "Dropout" and (len(given) < 3 or given[2] is None))
+    given = operator.template
+    return not operator.record.deterministic and not (
+        operator.name == "Dropout" and (len(given) < 3 or given[2] is None)
+    )
 
 
 def _replaced(root: Array, target: Array, value: Array) -> Array:
@@ -376,10 +381,8 @@ def _replaced(root: Array, target: Array, value: Array) -> Array:
     for key in target._view:
         places = places[key]
     if places.size == root.size and np.array_equal(places.reshape(-1), np.arange(root.size)):
-        made: Array = apply("Reshape", value, known(root.shape), allowzero=1)
-        return made
+        return apply("Reshape", value, known(root.shape), allowzero=1)
     flat = apply("Reshape", root, known((root.size,)))
     rows = adopt(np.ascontiguousarray(places.reshape(-1, 1)), root._place)
     mixed = apply("ScatterND", flat, rows, apply("Reshape", value, known((places.size,)), allowzero=1))
-    made = apply("Reshape", mixed, known(root.shape), allowzero=1)
-    return made
+    return apply("Reshape", mixed, known(root.shape), allowzero=1)

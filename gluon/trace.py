@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..nd.array import Array
-from ..nd.autograd.back import as_ends, without
+from ..nd.autograd.gradients import as_ends, without
 from ..nd.autograd.tape import Fragment, Leaf, note, plain, tracked
 from ..nd.place import Place
 from ..nd.random import generator

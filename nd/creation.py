@@ -44,11 +44,11 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Where = None, copy: bool 
     """
     wanted = None if dtype is None else dtype_of(dtype)
     if isinstance(obj, Array):
-        made = obj if device is None else moved(obj, place_of(device))
-        if copy is False and (made is not obj or wanted not in (None, obj.dtype)):
+        result = obj if device is None else moved(obj, place_of(device))
+        if copy is False and (result is not obj or wanted not in (None, obj.dtype)):
             raise NotShared(f"{obj.where}, cannot be {wanted or device} without a copy", where="asarray")
-        made = made if wanted is None else cast(made, wanted)
-        return made.copy() if copy and made is obj else made
+        result = result if wanted is None else cast(result, wanted)
+        return result.copy() if copy and result is obj else result
     if copy is False:
         shared, place = (obj, cpu()) if isinstance(obj, np.ndarray) else _of_dlpack(obj)
         if wanted not in (None, shared.dtype):
@@ -66,8 +66,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Where = None, copy: bool 
         if place.name != "cpu":
             held = moved(adopt(obj, place), place_of(place if device is None else device), copy=True).wait_to_read()
             return held if wanted is None else cast(held, wanted)
-    made = as_array(obj, place_of(device))
-    return made if wanted is None else cast(made, wanted)
+    result = as_array(obj, place_of(device))
+    return result if wanted is None else cast(result, wanted)
 
 
 def _of_dlpack(obj: Any) -> tuple[Any, Place]:
@@ -94,8 +94,8 @@ def from_dlpack(x: Any, /, *, device: Where = None, copy: bool | None = None) ->
     wanted = place if device is None else place_of(device)
     if copy is False and wanted is not place:
         raise NotShared(f"what lies on {place} cannot be on {wanted} without a copy", where="from_dlpack")
-    found = adopt(memory, place)
-    return moved(found, wanted, copy=True).wait_to_read() if copy else moved(found, wanted)
+    array = adopt(memory, place)
+    return moved(array, wanted, copy=True).wait_to_read() if copy else moved(array, wanted)
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -123,8 +123,7 @@ def full(
 
 def _filled(sizes: tuple[int, ...], value: np.ndarray[Any, Any], place: Place) -> Array:
     one = adopt(value.reshape(()), place)
-    made: Array = apply("Expand", one, known(sizes))
-    return made
+    return apply("Expand", one, known(sizes))
 
 
 def zeros(shape: int | Sequence[int], dtype: Any = FLOAT, *, device: Where = None, ctx: Where = None) -> Array:
@@ -200,32 +199,29 @@ def linspace(
         raise ShapeError(f"{num} numbers", where="mezzo.nd.linspace")
     parts = num - 1 if endpoint else num
     at = apply("Range", *(known(v, np.float64) for v in (0, num, 1)), place=place_of(device))
-    made = at * np.float64((stop - start) / parts if parts > 0 else 0.0) + np.float64(start)
+    numbers = at * np.float64((stop - start) / parts if parts > 0 else 0.0) + np.float64(start)
     if endpoint and num > 1:  # exactly
-        made[-1] = stop
+        numbers[-1] = stop
     if wanted.kind in "iu":
-        made = apply("Floor", made)
-    return cast(made, wanted)
+        numbers = apply("Floor", numbers)
+    return cast(numbers, wanted)
 
 
 def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Where = None) -> Array:
     """Ones on a diagonal: `EyeLike`."""
     wanted = dtype_of(dtype) if dtype is not None else FLOAT
     shape = zeros((n_rows, n_rows if n_cols is None else n_cols), np.int8, device=device)
-    made: Array = apply("EyeLike", shape, dtype=DType.of(wanted).onnx, k=k)
-    return made
+    return apply("EyeLike", shape, dtype=DType.of(wanted).onnx, k=k)
 
 
 def tril(x: Array, /, *, k: int = 0) -> Array:
     """Return the elements on and below a diagonal, zeros elsewhere: `Trilu`."""
-    made: Array = apply("Trilu", x, known(k), upper=0)
-    return made
+    return apply("Trilu", x, known(k), upper=0)
 
 
 def triu(x: Array, /, *, k: int = 0) -> Array:
     """Return the elements on and above a diagonal, zeros elsewhere: `Trilu`."""
-    made: Array = apply("Trilu", x, known(k), upper=1)
-    return made
+    return apply("Trilu", x, known(k), upper=1)
 
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:

@@ -37,8 +37,8 @@ _SORTS["numeric"] = _SORTS["integral"] + _SORTS["real floating"] + _SORTS["compl
 def astype(x: Array, dtype: Any, /, *, copy: Any = True, device: Place | str | None = None) -> Array:
     """The same numbers in another element type, as C casts them: `Cast`."""
     there = x if device is None else moved(x, place_of(device))
-    made = cast(there, dtype_of(dtype))
-    return made.copy() if copy and made is x else made
+    result = cast(there, dtype_of(dtype))
+    return result.copy() if copy and result is x else result
 
 
 def can_cast(from_: Any, to: Any, /) -> Any:
@@ -103,8 +103,8 @@ def finfo(type: Any, /) -> FInfo:
         import ml_dtypes
 
         limits = ml_dtypes.finfo
-    found = limits(dtype)
-    eps, high, low, normal = (float(v) for v in (found.eps, found.max, found.min, found.smallest_normal))
+    info = limits(dtype)
+    eps, high, low, normal = (float(v) for v in (info.eps, info.max, info.min, info.smallest_normal))
     return FInfo(DType.of(dtype).bits, eps, high, low, normal, dtype)
 
 
@@ -113,8 +113,8 @@ def iinfo(type: Any, /) -> IInfo:
     dtype = type.dtype if isinstance(type, Array) else dtype_of(type)
     if dtype.kind not in "iu":
         raise InputError(f"{dtype} is no integer", where="mezzo.nd.iinfo")
-    found = np.iinfo(dtype)
-    return IInfo(found.bits, found.max, found.min, dtype)
+    info = np.iinfo(dtype)
+    return IInfo(info.bits, info.max, info.min, dtype)
 
 
 class Info:

@@ -104,8 +104,7 @@ def abs(x: Any, /) -> Array:
 
 def _pairs(x: Array) -> Array:
     """Real and imaginary parts on a last axis of two: `mezzo.RealImag`."""
-    made: Array = apply("RealImag", x, domain="mezzo")
-    return made
+    return apply("RealImag", x, domain="mezzo")
 
 
 def positive(x: Any, /) -> Array:
@@ -126,21 +125,21 @@ def floor_divide(x1: Any, x2: Any, /) -> Array:
     a, b = alike(x1, x2)
     if _dtype(a).kind == "b":
         raise ShapeError("floor_divide of booleans", where="mezzo.nd", hint="cast them to integers")
-    made: Array = run(pair("FloorDiv", a, b, domain="mezzo"), (a, b))
-    return made
+    quotient: Array = run(pair("FloorDiv", a, b, domain="mezzo"), (a, b))
+    return quotient
 
 
 def remainder(x1: Any, x2: Any, /) -> Array:
     """Return the remainder of a division, with the sign of `x2`: `Mod` of integers, `mezzo.Remainder` of floats."""
     a, b = alike(x1, x2)
     whole = _dtype(a).kind in "iu"
-    made: Array = run(pair("Mod", a, b) if whole else pair("Remainder", a, b, domain="mezzo"), (a, b))
-    return made
+    result: Array = run(pair("Mod", a, b) if whole else pair("Remainder", a, b, domain="mezzo"), (a, b))
+    return result
 
 
 def _dtype(x: Any) -> np.dtype[Any]:
-    found: np.dtype[Any] = x.dtype
-    return found
+    dtype: np.dtype[Any] = x.dtype
+    return dtype
 
 
 def square(x: Any, /) -> Array:
@@ -189,20 +188,19 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Array:
     """`Where`, the choices brought to one element type."""
     chosen = as_array(condition)
     a, b = alike(*(x if isinstance(x, (Array, *SCALARS)) else as_array(x, chosen.device) for x in (x1, x2)))
-    made: Array = apply("Where", cast(chosen, np.dtype(np.bool_)), a, b)
-    return made
+    return apply("Where", cast(chosen, np.dtype(np.bool_)), a, b)
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     """Limit elements to a range, whose bounds may be arrays; the result has the element type of `x`."""
     one = as_array(x)
     low, high = (v if v is None else _limit(v, one) for v in (min, max))
-    made = one
+    result = one
     if low is not None:
-        made = binary("Max", made, low)
+        result = binary("Max", result, low)
     if high is not None:
-        made = binary("Min", made, high)
-    return made.copy() if made is one else made
+        result = binary("Min", result, high)
+    return result.copy() if result is one else result
 
 
 def _limit(v: Any, like: Array) -> Any:
@@ -214,8 +212,7 @@ def _limit(v: Any, like: Array) -> Any:
 def conj(x: Any, /) -> Array:
     """Complex conjugates; of real numbers a copy."""
     one = as_array(x)
-    made: Array = apply("Conj", one, domain="mezzo") if one.dtype.kind == "c" else one.copy()
-    return made
+    return apply("Conj", one, domain="mezzo") if one.dtype.kind == "c" else one.copy()
 
 
 def real(x: Any, /) -> Array:
@@ -290,8 +287,7 @@ _WHOLE = {np.dtype(f"float{n}"): DType[f"INT{n}"] for n in (16, 32)} | {DOUBLE: 
 
 
 def _as_bits(x: Array) -> Array:
-    made: Array = apply("BitCast", x, to=_WHOLE[x.dtype].onnx)
-    return made
+    return apply("BitCast", x, to=_WHOLE[x.dtype].onnx)
 
 
 def signbit(x: Any, /) -> Array:
@@ -320,9 +316,9 @@ def nextafter(x1: Any, x2: Any, /) -> Array:
     steps = where(grows, binary("Add", bits, 1), binary("Sub", bits, 1))
     moved: Array = apply("BitCast", steps, to=DType.of(a.dtype).onnx)
     tiny: Array = apply("BitCast", where(signbit(b), _least(bits), _one(bits)), to=DType.of(a.dtype).onnx)
-    made = where(binary("Equal", a, 0), tiny, moved)
-    made = where(binary("Equal", a, b), b, made)
-    return where(binary("Or", unary("IsNaN", a), unary("IsNaN", b)), binary("Add", a, b), made)
+    result = where(binary("Equal", a, 0), tiny, moved)
+    result = where(binary("Equal", a, b), b, result)
+    return where(binary("Or", unary("IsNaN", a), unary("IsNaN", b)), binary("Add", a, b), result)
 
 
 def _one(bits: Array) -> Array:
@@ -339,8 +335,7 @@ def _least(bits: Array) -> Array:
 def _ours(name: str, record: str, operands: int) -> Callable[..., Array]:
     def function(*xs: Any) -> Array:
         given = alike(*xs, floating=True) if operands > 1 else [floats(xs[0])]
-        made: Array = apply(record, *given, domain="mezzo")
-        return made
+        return apply(record, *given, domain="mezzo")
 
     def one(x: Any, /) -> Array:
         return function(x)
@@ -367,12 +362,12 @@ logaddexp = _ours("logaddexp", "LogAddExp", 2)
 def tanh(x: Any, /) -> Array:
     """`Tanh` of ONNX; whole numbers become float64. Of complex numbers at infinity the imaginary part is a zero with
     the sign that it had."""
-    made = unary("Tanh", floats(x))
-    if made.dtype.kind != "c":
-        return made
+    result = unary("Tanh", floats(x))
+    if result.dtype.kind != "c":
+        return result
     a, b = _real_imag(floats(x))
     ends = binary("And", isinf(a), isfinite(b))
-    re, im = _real_imag(made)
+    re, im = _real_imag(result)
     return _complex(where(ends, sign(a), re), where(ends, copysign(0.0, b), im))
 
 
@@ -399,5 +394,4 @@ def _real_imag(x: Array) -> tuple[Array, Array]:
 
 def _complex(re: Array, im: Array) -> Array:
     """Complex numbers of their parts: `mezzo.Complex`."""
-    made: Array = apply("Complex", stack([re, im], axis=-1), domain="mezzo")
-    return made
+    return apply("Complex", stack([re, im], axis=-1), domain="mezzo")

@@ -164,8 +164,7 @@ def _axes(
 
 
 def _dft(pairs: Array, axis: int, points: int, inverse: int = 0, onesided: int = 0) -> Array:
-    made: Array = apply("DFT", pairs, known(points), known(axis), inverse=inverse, onesided=onesided)
-    return made
+    return apply("DFT", pairs, known(points), known(axis), inverse=inverse, onesided=onesided)
 
 
 def _scaled(pairs: Array, sizes: Sequence[int], norm: str, inverse: int = 0) -> Array:
@@ -178,13 +177,11 @@ def _scaled(pairs: Array, sizes: Sequence[int], norm: str, inverse: int = 0) -> 
 
 def _pairs(x: Array) -> Array:
     """Real and imaginary parts on a last axis; of real numbers the former alone."""
-    made: Array = apply("RealImag", x, domain="mezzo") if x.dtype.kind == "c" else expand_dims(x, axis=-1)
-    return made
+    return apply("RealImag", x, domain="mezzo") if x.dtype.kind == "c" else expand_dims(x, axis=-1)
 
 
 def _complex(pairs: Array) -> Array:
-    made: Array = apply("Complex", pairs, domain="mezzo")
-    return made
+    return apply("Complex", pairs, domain="mezzo")
 
 
 def _conjugated(pairs: Array) -> Array:

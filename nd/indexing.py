@@ -54,9 +54,9 @@ def as_operators(x: Array, key: Key) -> Array:
     """Return the part that `view` shows as a copy by operators, so that gradients pass through it."""
     shape = _shape(x, key)
     given = [p for p in key if p is not None]
-    between = x.ndim - len(given) + 1
+    skipped = x.ndim - len(given) + 1
     at = given.index(Ellipsis)
-    parts = [*given[:at], *[slice(None)] * between, *given[at + 1 :]]
+    parts = [*given[:at], *[slice(None)] * skipped, *given[at + 1 :]]
     slices = [p if p.__class__ is slice else slice(p, None if p == -1 else p + 1) for p in parts]
     spans = [s.indices(n) for s, n in zip(slices, x.shape, strict=True)]
     cut = [i for i, (span, n) in enumerate(zip(spans, x.shape, strict=True)) if span != (0, n, 1)]
@@ -90,8 +90,8 @@ def _basic(x: Array, given: tuple[Any, ...]) -> Key:
 def _shape(x: Array, key: Key) -> tuple[int, ...]:
     """The shape of a view. Raises NoSuchPlace for what the array lacks."""
     sizes = x._kind.shape
-    between = len(sizes) - sum([p is not None for p in key]) + 1  # axes that `...` stands for
-    if between < 0 or key.count(Ellipsis) > 1:
+    skipped = len(sizes) - sum([p is not None for p in key]) + 1  # axes that `...` stands for
+    if skipped < 0 or key.count(Ellipsis) > 1:
         raise _wrong(x, key, "too many indices")
     shape: list[int] = []
     axis = 0
@@ -99,8 +99,8 @@ def _shape(x: Array, key: Key) -> tuple[int, ...]:
         if part is None:
             shape.append(1)
         elif part is Ellipsis:
-            shape += sizes[axis : axis + between]
-            axis += between
+            shape += sizes[axis : axis + skipped]
+            axis += skipped
         else:
             size = sizes[axis]
             if part.__class__ is not slice:
@@ -172,8 +172,8 @@ def _filled(x: Array, given: tuple[Any, ...]) -> list[Any]:
     if len(dots) > 1:
         raise _wrong(x, given, "several ellipses")
     at = dots[0] if dots else len(given)
-    rest = [slice(None)] * (x.ndim - sum(_axes_of(g) for g in given if g is not Ellipsis))
-    return [*given[:at], Ellipsis, *rest, *given[at + 1 :]]
+    whole_axes = [slice(None)] * (x.ndim - sum(_axes_of(g) for g in given if g is not Ellipsis))
+    return [*given[:at], Ellipsis, *whole_axes, *given[at + 1 :]]
 
 
 def _places_of(x: Array, part: Any, axis: int, given: tuple[Any, ...]) -> tuple[list[Array], int]:
@@ -206,17 +206,15 @@ def _moved(x: Array, source: tuple[int, ...], destination: tuple[int, ...]) -> A
 
 def _gather(x: Array, given: tuple[Any, ...]) -> Array:
     if len(given) == 1 and x.ndim and isinstance(given[0], Array) and given[0].dtype.kind in "iu":  # the common case
-        rows: Array = apply("Gather", x, cast(given[0], np.dtype(np.int64)), axis=0)
-        return rows
+        return apply("Gather", x, cast(given[0], np.dtype(np.int64)), axis=0)
     how = _Indices(x, given)
     shown = x if how.whole else get(x, how.basic)
     if len(how.found) == 1:
-        made: Array = apply("Gather", shown, how.found[0], axis=how.axes[0])
-        return made
+        return apply("Gather", shown, how.found[0], axis=how.axes[0])
     places = how.places()
     width = places.ndim - 1
-    made = apply("GatherND", how.to_front(shown), places)
-    return _moved(made, tuple(range(width)), tuple(range(how.at, how.at + width)))
+    result = apply("GatherND", how.to_front(shown), places)
+    return _moved(result, tuple(range(width)), tuple(range(how.at, how.at + width)))
 
 
 def _scatter(x: Array, given: tuple[Any, ...], value: Any) -> None:
@@ -227,14 +225,14 @@ def _scatter(x: Array, given: tuple[Any, ...], value: Any) -> None:
     target = x if how.whole else view(x, how.basic)
     front, places = how.to_front(target), how.places()
     width, count = places.ndim - 1, len(how.axes)
-    rest = front.shape[count:]
-    shape = (*rest[: how.at], *places.shape[:-1], *rest[how.at :])
+    other_sizes = front.shape[count:]
+    shape = (*other_sizes[: how.at], *places.shape[:-1], *other_sizes[how.at :])
     news = numbers_for(x, value)
     if news.ndim > len(shape) and set(news.shape[: news.ndim - len(shape)]) == {1}:
         news = reshape(news, news.shape[news.ndim - len(shape) :])
     news = _moved(broadcast_to(news, shape), tuple(range(how.at, how.at + width)), tuple(range(width)))
-    made = apply("ScatterND", front, places, news)
-    assign(target, _moved(made, tuple(range(count)), how.axes))
+    result = apply("ScatterND", front, places, news)
+    assign(target, _moved(result, tuple(range(count)), how.axes))
 
 
 def _where_true(x: Array, given: tuple[Any, ...], value: Any) -> bool:

@@ -33,11 +33,11 @@ _on = False
 class LazyNode:
     """A deferred operation. An operand is another node, an array, or a scalar."""
 
-    __slots__ = ("__weakref__", "array", "at", "code", "kind", "length", "made", "operands", "place")
+    __slots__ = ("__weakref__", "array", "at", "code", "kind", "length", "operands", "operator", "place")
     length: int  # operations in its expression, if all are pasted
 
-    def __init__(self, made: Prepared, operands: tuple[Any, ...], out: Any) -> None:
-        self.made, self.operands, self.kind, self.place = made, operands, out._kind, out._place
+    def __init__(self, operator: Prepared, operands: tuple[Any, ...], out: Any) -> None:
+        self.operator, self.operands, self.kind, self.place = operator, operands, out._kind, out._place
         self.code, self.at = out._code, out._at
         self.length = 1 + sum([o.length for o in operands if o.__class__ is LazyNode])
         self.array: Any = ref(out)  # the array that the user holds; the array itself once it is computed
@@ -72,11 +72,11 @@ def fusion(on: bool = True) -> Iterator[None]:
         _on = before
 
 
-def gather(made: Prepared, given: tuple[Any, ...], out: Any) -> None:
+def gather(operator: Prepared, given: tuple[Any, ...], out: Any) -> None:
     """Have an array computed later, with others."""
     with lock:
         operands = tuple([x if x.__class__ is np.ndarray or x._lazy is None else x._lazy for x in given])
-        out._lazy = node = LazyNode(made, operands, out)
+        out._lazy = node = LazyNode(operator, operands, out)
         put_off(node)
         if node.length >= LONGEST or len(waiting) >= MOST_PENDING:
             flush()
@@ -88,18 +88,18 @@ def _push(root: LazyNode) -> None:
     numbers: dict[int, int] = {}
     leaves: list[Any] = []
     _paste_into(order, numbers, leaves, root, root.kind.shape)
-    steps = tuple([(n.made, tuple([numbers[id(o)] for o in n.operands])) for n in order])
+    steps = tuple([(n.operator, tuple([numbers[id(o)] for o in n.operands])) for n in order])
     if len(order) == 1:  # its own call takes an operand as often as it reads it
         leaves = [leaves[~i] for i in steps[0][1]]
-        steps = ((root.made, tuple([~i for i in range(len(leaves))])),)
+        steps = ((root.operator, tuple([~i for i in range(len(leaves))])),)
     one = engine()
     held = root.array()
-    out = Array(Variable(one, root.made.name, None), root.kind, root.place)
+    out = Array(Variable(one, root.operator.name, None), root.kind, root.place)
     out._code, out._at = root.code, root.at
     reads = [x._variable for x in leaves if x.__class__ is not np.ndarray]
-    call = order[0].made.call if len(order) == 1 else fused(steps, leaves, root.kind)
+    call = order[0].operator.call if len(order) == 1 else fused(steps, leaves, root.kind)
     sites = tuple([(n.code, n.at) for n in order])
-    name = root.made.name if len(order) == 1 else f"{root.made.name} of {len(order)}"
+    name = root.operator.name if len(order) == 1 else f"{root.operator.name} of {len(order)}"
     one.push(_compute, reads, (out._variable,), name=name, args=(call, tuple(leaves), out, steps, sites))
     root.array, root.operands = out, ()
     if held is not None:
@@ -142,11 +142,11 @@ def _compute(call: Call, leaves: tuple[Any, ...], out: Any, steps: Steps, sites:
 def _blame(steps: Steps, sites: Sites, values: Sequence[Any]) -> None:
     """Run the operations one by one: the one that fails says where it was asked for."""
     done: list[Any] = []
-    for (made, operands), site in zip(steps, sites, strict=True):
+    for (operator, operands), site in zip(steps, sites, strict=True):
         try:
-            done.append(made.call(*[values[~i] if i < 0 else done[i] for i in operands]))
+            done.append(operator.call(*[values[~i] if i < 0 else done[i] for i in operands]))
         except Exception as error:
-            where = f"workload {made.name!r}, pushed at {line_of(*site)}"
+            where = f"workload {operator.name!r}, pushed at {line_of(*site)}"
             if isinstance(error, MezzoError):
                 error.at(where)
             error.add_note(f"in {where}")
@@ -166,11 +166,11 @@ def fused(steps: Steps, leaves: Sequence[Any], kind: TensorSpec) -> Pieces:
             _FUSED.clear()
         inputs = [Expr("input", (), DType.of(x.dtype), i) for i, x in enumerate(leaves)]
         trees: list[Expr] = []
-        for made, operands in steps:
-            assert made.tree is not None
+        for operator, operands in steps:
+            assert operator.tree is not None
             given = iter([inputs[~i] if i < 0 else trees[i] for i in operands])
-            put = {i: next(given) for i, t in enumerate(made.template) if t is not None}
-            trees.append(paste(made.tree, put))
+            put = {i: next(given) for i, t in enumerate(operator.template) if t is not None}
+            trees.append(paste(operator.tree, put))
         call = _FUSED[key] = Pieces(lower(trees[-1]), [x.shape for x in leaves], kind)
     return call
 

@@ -56,48 +56,42 @@ def _matrices(name: str, x: Any, square: bool = False) -> Array:
     return one
 
 
-def _ours(name: str, *operands: Any, outputs: int = 1, **attrs: Any) -> Any:
-    return apply(name, *operands, domain="mezzo", outputs=outputs, **attrs)
-
-
 def solve(x1: Array, x2: Array, /) -> Array:
     """x in `x1 @ x = x2`: `mezzo.Solve`. `x2` is a vector, or matrices. A matrix that has no inverse is an error where
     the result is read. Raises ShapeError."""
     a, b = alike(floats(x1), floats(x2))
     a = _matrices("solve", a, square=True)
-    made: Array = _ours("Solve", a, expand_dims(b, axis=-1) if b.ndim == 1 else b)
-    return reshape(made, made.shape[:-1]) if b.ndim == 1 else made
+    result = apply("Solve", a, expand_dims(b, axis=-1) if b.ndim == 1 else b, domain="mezzo")
+    return reshape(result, result.shape[:-1]) if b.ndim == 1 else result
 
 
 def inv(x: Array, /) -> Array:
     """The inverse of each matrix. One that has none is an error where the result is read. Raises ShapeError."""
     one = _matrices("inv", x, square=True)
-    made: Array = _ours("Solve", one, eye(one.shape[-1], dtype=one.dtype, device=one.device))
-    return made
+    return apply("Solve", one, eye(one.shape[-1], dtype=one.dtype, device=one.device), domain="mezzo")
 
 
 def cholesky(x: Array, /, *, upper: bool = False) -> Array:
     """L of `L @ L^H = x`, lower triangular, or its conjugate transpose: `mezzo.Cholesky` of the Hermitian part. What is
     not positive definite is an error where the result is read. Raises ShapeError."""
-    made: Array = _ours("Cholesky", _matrices("cholesky", x, square=True))
-    return _turned(made) if upper else made
+    result = apply("Cholesky", _matrices("cholesky", x, square=True), domain="mezzo")
+    return _turned(result) if upper else result
 
 
 def _turned(x: Array) -> Array:
     """The conjugate transpose of each matrix."""
-    made = matrix_transpose(x)
-    return conj(made) if made.dtype.kind == "c" else made
+    result = matrix_transpose(x)
+    return conj(result) if result.dtype.kind == "c" else result
 
 
 def eigh(x: Array, /) -> Eigh:
     """Eigenvalues, least first, and eigenvectors as columns, of the Hermitian part: `mezzo.Eigh`. Raises ShapeError."""
-    return Eigh(*_ours("Eigh", _matrices("eigh", x, square=True), outputs=2))
+    return Eigh(*apply("Eigh", _matrices("eigh", x, square=True), outputs=2, domain="mezzo"))
 
 
 def eigvalsh(x: Array, /) -> Array:
     """Eigenvalues, least first, of the Hermitian part: `mezzo.Eigh`. Raises ShapeError."""
-    made: Array = _ours("Eigh", _matrices("eigvalsh", x, square=True))
-    return made
+    return apply("Eigh", _matrices("eigvalsh", x, square=True), domain="mezzo")
 
 
 def qr(x: Array, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
@@ -107,13 +101,13 @@ def qr(x: Array, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
         raise InputError(f"mode {mode!r}", where="mezzo.nd.linalg.qr", hint="give 'reduced' or 'complete'")
     one = _matrices("qr", x)
     tall = one.shape[-2] > one.shape[-1]
-    return QR(*_ours("QR", one, outputs=2, mode=mode if tall else "reduced"))
+    return QR(*apply("QR", one, outputs=2, mode=mode if tall else "reduced", domain="mezzo"))
 
 
 def slogdet(x: Array, /) -> SlogDet:
     """The sign of the determinant and the logarithm of its size, which does not overflow: `mezzo.SlogDet`. Raises
     ShapeError."""
-    return SlogDet(*_ours("SlogDet", _matrices("slogdet", x, square=True), outputs=2))
+    return SlogDet(*apply("SlogDet", _matrices("slogdet", x, square=True), outputs=2, domain="mezzo"))
 
 
 def svd(x: Array, /, *, full_matrices: bool = True) -> SVD:
@@ -121,14 +115,13 @@ def svd(x: Array, /, *, full_matrices: bool = True) -> SVD:
     where `full_matrices=False`, or they are square anyhow. Raises ShapeError."""
     one = _matrices("svd", x)
     whole = full_matrices and one.shape[-1] != one.shape[-2]
-    values, left, right = _ours("SVD", one, outputs=3, full_matrices=int(whole))
+    values, left, right = apply("SVD", one, outputs=3, full_matrices=int(whole), domain="mezzo")
     return SVD(left, values, right)
 
 
 def svdvals(x: Array, /) -> Array:
     """Singular values, the largest first: `mezzo.SVD`. Raises ShapeError."""
-    made: Array = _ours("SVD", _matrices("svdvals", x))
-    return made
+    return apply("SVD", _matrices("svdvals", x), domain="mezzo")
 
 
 def _tolerance(x: Array, rtol: Any) -> Array:
@@ -143,8 +136,7 @@ def pinv(x: Array, /, *, rtol: float | Array | None = None) -> Array:
     """The pseudo-inverse: `mezzo.PInv`. Singular values up to `rtol` times the largest count as zeros; it is the
     element type's precision times the larger size if not given. Raises ShapeError."""
     one = _matrices("pinv", x)
-    made: Array = _ours("PInv", one, _tolerance(one, rtol))
-    return made
+    return apply("PInv", one, _tolerance(one, rtol), domain="mezzo")
 
 
 def matrix_rank(x: Array, /, *, rtol: float | Array | None = None) -> Array:
@@ -179,8 +171,8 @@ def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: float | str | None 
     if ord in (2, -2, "nuc"):
         values = svdvals(one)
         how = {2: largest, -2: least, "nuc": total}[ord]
-        made = how(values, axis=-1) if values.shape[-1] or ord == "nuc" else total(values, axis=-1)
-        return reshape(made, (*made.shape, 1, 1)) if keepdims else made
+        result = how(values, axis=-1) if values.shape[-1] or ord == "nuc" else total(values, axis=-1)
+        return reshape(result, (*result.shape, 1, 1)) if keepdims else result
     one = absolute(one) if one.dtype.kind == "c" else one
     if ord in ("fro", None):
         return reduced("ReduceL2", one, (-2, -1), keepdims)
@@ -190,5 +182,5 @@ def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: float | str | None 
         )
     inner, outer_axis = (-2, -1) if ord in (1, -1) else (-1, -2)
     sums = reduced("ReduceL1", one, inner, True)
-    made = reduced("ReduceMax" if float(ord) > 0 else "ReduceMin", sums, outer_axis, True)
-    return made if keepdims else reshape(made, one.shape[:-2])
+    result = reduced("ReduceMax" if float(ord) > 0 else "ReduceMin", sums, outer_axis, True)
+    return result if keepdims else reshape(result, one.shape[:-2])

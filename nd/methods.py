@@ -59,8 +59,7 @@ class ArrayMethods(ArrayOperators):
 
     def copy(self) -> Array:
         """A copy of its own."""
-        result: Array = apply("Identity", self)
-        return result
+        return apply("Identity", self)
 
     def copyto(self: Any, other: Array | Place) -> Array:
         """Copy into another array of this shape, which is returned, or to a device. Both may be on different ones."""

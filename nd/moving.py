@@ -28,9 +28,9 @@ class Moved:
     def __call__(self, *xs: Any) -> Any:
         given = iter(xs)
         inputs = [next(given) if f is ... else f for f in self._fixed]
-        made = [fresh(k.shape, k.dtype, self._name) for k in self._outs]
-        KERNEL.prepare(KernelArgs(self._ask, self._choice, inputs, made, _no_scratch))()
-        return made[0] if len(made) == 1 else tuple(made)
+        outputs = [fresh(k.shape, k.dtype, self._name) for k in self._outs]
+        KERNEL.prepare(KernelArgs(self._ask, self._choice, inputs, outputs, _no_scratch))()
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def moves(

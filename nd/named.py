@@ -45,13 +45,13 @@ def attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     >>> attributes({"to": "float16", "perm": [1, 0]})
     {'to': 10, 'perm': (1, 0)}
     """
-    made: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     for name, value in given.items():
         if name in ELEMENT_TYPES and not isinstance(value, int):
-            made[name] = DType.of(dtype_of(value)).onnx
+            converted[name] = DType.of(dtype_of(value)).onnx
         else:
-            made[name] = tuple(value) if isinstance(value, list) else value
-    return made
+            converted[name] = tuple(value) if isinstance(value, list) else value
+    return converted
 
 
 def _call(name: str, *operands: Any, **attrs: Any) -> Any:

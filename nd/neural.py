@@ -52,56 +52,47 @@ from .specs import INT, dtype_of, known
 
 def relu(x: Array, /) -> Array:
     """max(x, 0): `Relu`."""
-    made: Array = apply("Relu", x)
-    return made
+    return apply("Relu", x)
 
 
 def sigmoid(x: Array, /) -> Array:
     """1 / (1 + exp(-x)): `Sigmoid`."""
-    made: Array = apply("Sigmoid", x)
-    return made
+    return apply("Sigmoid", x)
 
 
 def hard_sigmoid(x: Array, /, alpha: float = 0.2, beta: float = 0.5) -> Array:
     """alpha x + beta between 0 and 1: `HardSigmoid`."""
-    made: Array = apply("HardSigmoid", x, alpha=alpha, beta=beta)
-    return made
+    return apply("HardSigmoid", x, alpha=alpha, beta=beta)
 
 
 def softsign(x: Array, /) -> Array:
     """x / (1 + |x|): `Softsign`."""
-    made: Array = apply("Softsign", x)
-    return made
+    return apply("Softsign", x)
 
 
 def softrelu(x: Array, /) -> Array:
     """log(1 + exp(x)): `Softplus`."""
-    made: Array = apply("Softplus", x)
-    return made
+    return apply("Softplus", x)
 
 
 def gelu(x: Array, /, approximate: str = "none") -> Array:
     """x times the normal distribution's share below x, by the error function or (`approximate="tanh"`) near it."""
-    made: Array = apply("Gelu", x, approximate=approximate)
-    return made
+    return apply("Gelu", x, approximate=approximate)
 
 
 def erf(x: Array, /) -> Array:
     """The error function: `Erf`."""
-    made: Array = apply("Erf", x)
-    return made
+    return apply("Erf", x)
 
 
 def softmax(x: Array, /, axis: int = -1, temperature: float | None = None) -> Array:
     """Shares that add up to 1 along an axis: `Softmax` of x, divided by the temperature where there is one."""
-    made: Array = apply("Softmax", _tempered(x, temperature), axis=axis_of(axis, x.ndim))
-    return made
+    return apply("Softmax", _tempered(x, temperature), axis=axis_of(axis, x.ndim))
 
 
 def log_softmax(x: Array, /, axis: int = -1, temperature: float | None = None) -> Array:
     """The logarithm of `softmax`: `LogSoftmax`."""
-    made: Array = apply("LogSoftmax", _tempered(x, temperature), axis=axis_of(axis, x.ndim))
-    return made
+    return apply("LogSoftmax", _tempered(x, temperature), axis=axis_of(axis, x.ndim))
 
 
 def _tempered(x: Array, temperature: float | None) -> Array:
@@ -125,8 +116,7 @@ def one_hot(
     """
     element = np.dtype(dtype_of(dtype))
     same = equal(expand_dims(cast(indices, INT), axis=-1), arange(depth, dtype=INT, device=indices.device))
-    made: Array = apply("Where", same, known(on_value, element), known(off_value, element))
-    return made
+    return apply("Where", same, known(on_value, element), known(off_value, element))
 
 
 def pick(x: Array, index: Array, /, axis: int = -1, keepdims: bool = False, mode: str = "clip") -> Array:
@@ -145,8 +135,8 @@ def pick(x: Array, index: Array, /, axis: int = -1, keepdims: bool = False, mode
         numbers = apply("Mod", numbers, known(size))
     else:
         raise InputError(f"mode {mode!r}", where="mezzo.nd.pick", hint="give 'clip' or 'wrap'")
-    made = take_along_axis(x, numbers, axis=at)
-    return made if keepdims else squeeze(made, at)
+    result = take_along_axis(x, numbers, axis=at)
+    return result if keepdims else squeeze(result, at)
 
 
 def topk(
@@ -193,8 +183,7 @@ def split(x: Array, /, num_outputs: int, axis: int = 1, squeeze_axis: bool = Fal
 
 def flatten(x: Array, /) -> Array:
     """A matrix whose rows are the first axis: `Flatten`."""
-    made: Array = apply("Flatten", x, axis=1)
-    return made
+    return apply("Flatten", x, axis=1)
 
 
 def transpose(x: Array, /, *order: Any, axes: Sequence[int] | None = None) -> Array:
@@ -219,8 +208,7 @@ def slice_axis(x: Array, /, axis: int, begin: int, end: int | None) -> Array:
 def gather_nd(x: Array, indices: Array, /) -> Array:
     """The elements or parts of `x` at places whose coordinates are the first axis of `indices`: `GatherND`."""
     order = (*range(1, indices.ndim), 0)
-    made: Array = apply("GatherND", x, permute_dims(cast(indices, INT), order))
-    return made
+    return apply("GatherND", x, permute_dims(cast(indices, INT), order))
 
 
 def broadcast_like(x: Array, like: Array, /) -> Array:
@@ -250,8 +238,7 @@ def batch_dot(a: Array, b: Array, /, transpose_a: bool = False, transpose_b: boo
 
 def add_n(*arrays: Array) -> Array:
     """The sum of all: `Sum`."""
-    made: Array = apply("Sum", *arrays)
-    return made
+    return apply("Sum", *arrays)
 
 
 def rsqrt(x: Array, /) -> Array:
@@ -264,8 +251,7 @@ def smooth_l1(x: Array, /, scalar: float = 1.0) -> Array:
     edge = 1.0 / scalar**2
     size: Array = apply("Abs", x)
     inner = multiply(square(x), 0.5 * scalar**2)
-    made: Array = apply("Where", apply("Less", size, known(edge, x.dtype)), inner, add(size, -0.5 * edge))
-    return made
+    return apply("Where", apply("Less", size, known(edge, x.dtype)), inner, add(size, -0.5 * edge))
 
 
 broadcast_add = elemwise_add = add

@@ -155,8 +155,7 @@ class ArrayOperators:
         return unary("Neg", self)
 
     def __pos__(self: Any) -> Array:
-        result: Array = apply("Identity", self)
-        return result
+        return apply("Identity", self)
 
     def __abs__(self) -> Array:
         return abs(self)

@@ -72,10 +72,10 @@ def _session(key: Key) -> Session:
     given: list[Any] = []
     for i, t in enumerate(template):
         given.append(g.const(t.value) if isinstance(t, Constant) else g.input(f"x{i}", t.tensor) if t else None)
-    made = tuple(f"{RESULT}{i or ''}" for i in range(outputs))
+    results = tuple(f"{RESULT}{i or ''}" for i in range(outputs))
     ins = tuple("" if x is None else x for x in given)
-    g.add(Node(name, ins, made, dict(attrs), domain, name=name))
-    return Session(g.graph(made), device=device)
+    g.add(Node(name, ins, results, dict(attrs), domain, name=name))
+    return Session(g.graph(results), device=device)
 
 
 def ran(session: Session, feeds: dict[str, Any], draw: tuple[int, ...] | None = None) -> Sequence[Any]:

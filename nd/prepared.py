@@ -85,12 +85,12 @@ def prepared(
 ) -> Prepared:
     """Return the prepared operator for these operands; cached. Raises ShapeError if they do not fit it."""
     key = name, domain, template, attrs, outputs
-    found = _PREPARED.get(key)
-    if found is None:
+    operator = _PREPARED.get(key)
+    if operator is None:
         if len(_PREPARED) >= MOST:
             _PREPARED.clear()
-        found = _PREPARED[key] = _prepare(name, domain, template, dict(attrs), outputs)
-    return found
+        operator = _PREPARED[key] = _prepare(name, domain, template, dict(attrs), outputs)
+    return operator
 
 
 def _prepare(name: str, domain: str, template: Template, attrs: dict[str, Any], outputs: int) -> Prepared:
@@ -100,10 +100,10 @@ def _prepare(name: str, domain: str, template: Template, attrs: dict[str, Any], 
     types = [None if t is None else t.tensor for t in template]
     bound = record.bind(attrs)
     outs = []
-    for found in record.infer_types(types, attrs, (True,) * outputs):
-        if not isinstance(found, Tensor):
-            raise ShapeError(f"{name} gives {found}, which is no array")
-        outs.append(kind_of(found.dtype.numpy, found.sizes) if found.static else None)
+    for result in record.infer_types(types, attrs, (True,) * outputs):
+        if not isinstance(result, Tensor):
+            raise ShapeError(f"{name} gives {result}, which is no array")
+        outs.append(kind_of(result.dtype.numpy, result.sizes) if result.static else None)
     if None not in outs and pays(domain, name, tuple(types)):
         planned = Planned(domain, name, template, tuple(attrs.items()), outputs)
         return Prepared(record, template, attrs, tuple(outs), planned)
@@ -171,11 +171,11 @@ def _pointwise(code: Lowered, template: Template, out: TensorSpec, name: str) ->
         return lambda *xs: function(*xs, out=fresh(shape, dtype, name))
 
     def call(*xs: Any) -> Any:
-        made = fresh(shape, dtype, name)
-        registers = (*xs, made, *[fresh(shape, t, name) for t in temps], *constants)
+        out_array = fresh(shape, dtype, name)
+        registers = (*xs, out_array, *[fresh(shape, t, name) for t in temps], *constants)
         for function, srcs, dst in steps:
             function(*[registers[s] for s in srcs], out=registers[dst], casting="unsafe")
-        return made
+        return out_array
 
     return call
 
@@ -208,10 +208,10 @@ class Pieces:
         contiguous = all(x.flags.c_contiguous for x, f in zip(xs, self._full, strict=True) if f)
         if not self._even or self._out.size <= PIECE or not contiguous:
             return self._whole(*xs)
-        made = fresh(self._out.shape, self._out.dtype, "fused")
+        result = fresh(self._out.shape, self._out.dtype, "fused")
         rows = [x.reshape(-1) if f else x.reshape(()) for x, f in zip(xs, self._full, strict=True)]
-        _quiet.run(self._pieces, rows, made.reshape(-1))
-        return made
+        _quiet.run(self._pieces, rows, result.reshape(-1))
+        return result
 
     def into(self, xs: Sequence[Any], out: Any) -> None:
         """Write the result into an array, which may be one of the operands."""
@@ -224,21 +224,21 @@ class Pieces:
         rows = [x.reshape(-1) if f else x.reshape(()) for x, f in zip(xs, self._full, strict=True)]
         _quiet.run(self._pieces, rows, out.reshape(-1), np.empty(PIECE, out.dtype))
 
-    def _pieces(self, rows: list[Any], made: Any, apart: Any = None) -> None:
+    def _pieces(self, rows: list[Any], result: Any, apart: Any = None) -> None:
         """`apart` is where a piece is made before it is copied, if its steps may read what they have overwritten."""
         scratch = [np.empty(PIECE, t) for t in self._temps]
-        for low in range(0, made.size, PIECE):
-            high = min(low + PIECE, made.size)
+        for low in range(0, result.size, PIECE):
+            high = min(low + PIECE, result.size)
             registers = (
                 *[r[low:high] if f else r for r, f in zip(rows, self._full, strict=True)],
-                made[low:high] if apart is None else apart[: high - low],
+                result[low:high] if apart is None else apart[: high - low],
                 *[t[: high - low] for t in scratch],
                 *self._constants,
             )
             for function, srcs, dst in self._steps:
                 function(*[registers[s] for s in srcs], out=registers[dst], casting="unsafe")
             if apart is not None:
-                made[low:high] = apart[: high - low]
+                result[low:high] = apart[: high - low]
 
 
 Steps = list[tuple[Call, tuple[int, ...], int]]
@@ -288,5 +288,5 @@ def _put(x: Any, where: Any, *, out: Any, casting: Any) -> None:
 def _function(name: str) -> Call:
     if name in ("copy", "put"):
         return _copy if name == "copy" else _put
-    found: Call = getattr(np, name)
-    return found
+    ufunc: Call = getattr(np, name)
+    return ufunc

@@ -41,8 +41,8 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     a, b = (moveaxis(x, axis, -1) for x in (a, b))
     a, b = broadcast_arrays(a, b)
     a = conj(a) if a.dtype.kind == "c" else a
-    made = apply("MatMul", apply("Unsqueeze", a, known([a.ndim - 1])), apply("Unsqueeze", b, known([b.ndim])))
-    return reshape(made, a.shape[:-1])
+    sums = apply("MatMul", apply("Unsqueeze", a, known([a.ndim - 1])), apply("Unsqueeze", b, known([b.ndim])))
+    return reshape(sums, a.shape[:-1])
 
 
 def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:
@@ -82,8 +82,7 @@ def diagonal(x: Array, /, *, offset: int = 0) -> Array:
     count = max(min(rows - first, columns - second), 0)
     flat = reshape(x, (*x.shape[:-2], rows * columns))
     places = np.arange(count, dtype=np.int64) * (columns + 1) + first * columns + second
-    made: Array = apply("Gather", flat, as_array(places, x.device), axis=x.ndim - 2)
-    return made
+    return apply("Gather", flat, as_array(places, x.device), axis=x.ndim - 2)
 
 
 def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
@@ -100,8 +99,7 @@ def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
 
 def det(x: Array, /) -> Array:
     """The determinant of each matrix: `Det`."""
-    made: Array = apply("Det", floats(x))
-    return made
+    return apply("Det", floats(x))
 
 
 def _sizes(x: Array) -> Array:

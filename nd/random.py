@@ -90,33 +90,33 @@ class Generator:
         outputs: int = 1,
     ) -> Any:
         key = self.advance()
-        made = ready(name, (*[x._kind for x in given], *fixed), tuple(attrs.items()), outputs=outputs)
+        result = ready(name, (*[x._kind for x in given], *fixed), tuple(attrs.items()), outputs=outputs)
         place = place_of(device) if device is not None else self._place or cpu()
         place = given[0].device if given else place
-        return run(made, given, place, made.on(place, key))
+        return run(result, given, place, result.on(place, key))
 
     def uniform(
         self, low: float = 0.0, high: float = 1.0, shape: Shape = (), *, dtype: Any = "float32", ctx: Where = None
     ) -> Array:
         """Floats in [low, high): `RandomUniform`."""
         attrs = {"low": float(low), "high": float(high), "shape": _shape(shape), "dtype": _float(dtype)}
-        made: Array = self._draw("RandomUniform", (), ctx, attrs)
-        return made
+        result: Array = self._draw("RandomUniform", (), ctx, attrs)
+        return result
 
     def normal(
         self, shape: Shape = (), loc: float = 0.0, scale: float = 1.0, *, dtype: Any = "float32", ctx: Where = None
     ) -> Array:
         """Floats of a normal distribution: `RandomNormal`."""
         attrs = {"mean": float(loc), "scale": float(scale), "shape": _shape(shape), "dtype": _float(dtype)}
-        made: Array = self._draw("RandomNormal", (), ctx, attrs)
-        return made
+        result: Array = self._draw("RandomNormal", (), ctx, attrs)
+        return result
 
     def randint(self, low: int, high: int, shape: Shape = (), *, dtype: Any = "int64", ctx: Where = None) -> Array:
         """Whole numbers in [low, high). Raises InputError for an empty range, or one beyond 2**48."""
         if not 0 < high - low <= 1 << 48:
             raise InputError(f"from {low} to {high}", where="mezzo.random.randint", hint="1 to 2**48 numbers")
-        made = cast(self._fine(shape, ctx) * np.float64(high - low), np.dtype(np.int64)) + low
-        return cast(made, dtype_of(dtype))
+        result = cast(self._fine(shape, ctx) * np.float64(high - low), np.dtype(np.int64)) + low
+        return cast(result, dtype_of(dtype))
 
     def _fine(self, shape: Shape, ctx: Where) -> Array:
         """float64 numbers in [0, 1), multiples of 2**-48."""
@@ -127,15 +127,15 @@ class Generator:
         """Return random booleans that are true with the given probability: `Bernoulli`; in the shape of an array of
         probabilities."""
         if isinstance(prob, Array):
-            made: Array = self._draw("Bernoulli", (prob,), None, {"dtype": DType.BOOL.onnx})
-            return made
+            result: Array = self._draw("Bernoulli", (prob,), None, {"dtype": DType.BOOL.onnx})
+            return result
         return self.uniform(shape=() if shape is None else shape, ctx=ctx) < prob
 
     def dropout(self, x: Array, rate: float) -> Array:
         """Zeros instead of a share `rate` of the elements, and the others larger in turn: `Dropout`."""
         training = known(rate, np.float32), known(True, np.bool_)
-        made: Array = self._draw("Dropout", (x,), None, {}, *training, outputs=2)[0]  # its gradient reads the mask
-        return made
+        result: Array = self._draw("Dropout", (x,), None, {}, *training, outputs=2)[0]  # its gradient reads the mask
+        return result
 
     def permutation(self, n: int, *, ctx: Where = None) -> Array:
         """0 to n - 1 in random order."""
@@ -236,10 +236,10 @@ def seed_all(number: int, path: str | os.PathLike[str] | None = None, /, **ran: 
     (True, True)
     """
     _seed_everything(number)
-    made = taken(number).noting(**ran)
+    result = taken(number).noting(**ran)
     if path is not None:
-        made.write(path)
-    return made
+        result.write(path)
+    return result
 
 
 def replay(path: str | os.PathLike[str], /, *, strict: bool = True, **ran: Any) -> Manifest:

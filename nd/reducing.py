@@ -41,8 +41,8 @@ def reduced(name: str, x: Array, axis: Axis, keepdims: bool) -> Array:
             _PREPARED.clear()
         attrs = (("keepdims", int(keepdims)), ("noop_with_empty_axes", 1))
         prepared = _PREPARED[key] = ready(name, (x._kind, known(_axes(x, axis))), attrs)
-    made: Array = run(prepared, (x,))
-    return made
+    result: Array = run(prepared, (x,))
+    return result
 
 
 _PREPARED: dict[tuple[Any, ...], Prepared] = bounded("arrays: prepared reductions", MOST, {})
@@ -125,8 +125,7 @@ def _place(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     if axis is None:
         flat = apply(name, reshape(one, (-1,)), axis=0, keepdims=0)
         return reshape(flat, (1,) * one.ndim) if keepdims else flat
-    made: Array = apply(name, one, axis=axis_of(axis, one.ndim), keepdims=int(keepdims))
-    return made
+    return apply(name, one, axis=axis_of(axis, one.ndim), keepdims=int(keepdims))
 
 
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
@@ -144,11 +143,11 @@ def _running(name: str, x: Any, axis: int | None, dtype: Any, first: int, includ
     if axis is None and one.ndim != 1:
         raise ShapeError(f"which axis of {one.where}?", where="mezzo.nd", hint="give axis=")
     at = axis_of(0 if axis is None else axis, one.ndim)
-    made: Array = apply(name, one, known(at))
+    result: Array = apply(name, one, known(at))
     if include_initial:
         start = full((*one.shape[:at], 1, *one.shape[at + 1 :]), first, dtype=one.dtype, device=one.device)
-        made = concat([start, made], axis=at)
-    return made
+        result = concat([start, result], axis=at)
+    return result
 
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:

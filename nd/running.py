@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from types import CodeType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -31,6 +31,16 @@ SCALARS = (bool, int, float, complex)
 
 
 # -- operators --------------------------------------------------------------------------------------------------------
+
+
+@overload
+def apply(
+    name: str, *operands: Operand, domain: str = "", outputs: int, place: Place | None = None, **attrs: Any
+) -> Any: ...
+
+
+@overload
+def apply(name: str, *operands: Operand, domain: str = "", place: Place | None = None, **attrs: Any) -> Array: ...
 
 
 def apply(
@@ -67,14 +77,14 @@ def ready(
         raise error.at(f"{name}, called at {line_of(*site())}") from error.__cause__
 
 
-def run(made: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None) -> Any:
+def run(operator: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None) -> Any:
     """Run a prepared operator on arrays of its kinds, and scalars; `call` computes in its place if given."""
     if RECORDING.noted:
-        return recording.run(made, given, place, call)
-    return run_unseen(made, given, place, call)
+        return recording.run(operator, given, place, call)
+    return run_unseen(operator, given, place, call)
 
 
-def run_unseen(made: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None) -> Any:
+def run_unseen(operator: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None) -> Any:
     """`run` that nobody remembers."""
     first = True
     for x in given:
@@ -83,20 +93,20 @@ def run_unseen(made: Prepared, given: tuple[Any, ...], place: Place | None = Non
         if first:
             place, first = x._place, False
         elif x._place is not place:
-            raise several_places(made.name, given)
+            raise several_places(operator.name, given)
     place = place or cpu()
-    if lazy.fusing() and made.tree is not None and call is None and place.name == "cpu":
-        return _gathered(made, given, place)
+    if lazy.fusing() and operator.tree is not None and call is None and place.name == "cpu":
+        return _gathered(operator, given, place)
     if pending.waiting:
         pending.flush()
-    one, call = engine(), call or (made.call if place.name == "cpu" else made.on(place))
+    one, call = engine(), call or (operator.call if place.name == "cpu" else operator.on(place))
     if one.only_calls():
-        result = _right_here(one, made, given, place, call)
+        result = _right_here(one, operator, given, place, call)
         if result is not None:
             return result
-    outs = [Array(Variable(one, made.name, None), kind or UNKNOWN, place) for kind in made.outs]
+    outs = [Array(Variable(one, operator.name, None), kind or UNKNOWN, place) for kind in operator.outs]
     reads = [x._var for x in given if x.__class__ is not np.ndarray]
-    work = one.push(_compute, reads, [o._var for o in outs], name=made.name, args=(call, given, outs))
+    work = one.push(_compute, reads, [o._var for o in outs], name=operator.name, args=(call, given, outs))
     for out in outs:
         out._code, out._at = work._code, work._at
         if out._kind is UNKNOWN:
@@ -105,20 +115,20 @@ def run_unseen(made: Prepared, given: tuple[Any, ...], place: Place | None = Non
     return outs[0] if len(outs) == 1 else tuple(outs)
 
 
-def _gathered(made: Prepared, given: tuple[Any, ...], place: Place) -> Array:
+def _gathered(operator: Prepared, given: tuple[Any, ...], place: Place) -> Array:
     """An array that is computed later, with others."""
-    kind = made.outs[0]
+    kind = operator.outs[0]
     assert kind is not None
     out = Array(None, kind, place)
     out._code, out._at = site()
-    lazy.gather(made, given, out)
+    lazy.gather(operator, given, out)
     return out
 
 
 UNKNOWN = TensorSpec(np.dtype(np.bool_), (0,))  # until the elements are known
 
 
-def _right_here(one: Engine, made: Prepared, given: tuple[Any, ...], place: Place, call: Call) -> Any:
+def _right_here(one: Engine, operator: Prepared, given: tuple[Any, ...], place: Place, call: Call) -> Any:
     """Run a call directly instead of by a push; return None if an operand has an error, or the call fails."""
     values = []
     for x in given:
@@ -133,13 +143,15 @@ def _right_here(one: Engine, made: Prepared, given: tuple[Any, ...], place: Plac
     except Exception:
         return None
     code, at = site(4)  # run, which run_unseen and this are called by, is called by others of ours
-    outs = made.outs
+    outs = operator.outs
     if len(outs) == 1:
-        return _made(one, made.name, results, outs[0], place, code, at)
-    return tuple([_made(one, made.name, r, k, place, code, at) for r, k in zip(results, outs, strict=True)])
+        return _computed(one, operator.name, results, outs[0], place, code, at)
+    return tuple([_computed(one, operator.name, r, k, place, code, at) for r, k in zip(results, outs, strict=True)])
 
 
-def _made(one: Engine, name: str, value: Any, kind: TensorSpec | None, place: Place, code: CodeType, at: int) -> Array:
+def _computed(
+    one: Engine, name: str, value: Any, kind: TensorSpec | None, place: Place, code: CodeType, at: int
+) -> Array:
     """An array that is computed already."""
     var = Variable(one, name, value)
     var.version = 1
@@ -199,12 +211,12 @@ def pair(name: str, a: Operand, b: Operand, attrs: tuple[tuple[str, Any], ...] =
         kind_of(b.dtype, ()) if b.__class__ is np.ndarray else b._kind,
         attrs,
     )
-    made = _PAIRS.get(key)
-    if made is None:
+    operator = _PAIRS.get(key)
+    if operator is None:
         if len(_PAIRS) >= MOST:
             _PAIRS.clear()
-        made = _PAIRS[key] = ready(name, key[1:3], attrs, domain)
-    return made
+        operator = _PAIRS[key] = ready(name, key[1:3], attrs, domain)
+    return operator
 
 
 _PAIRS: dict[tuple[Any, ...], Prepared] = bounded("arrays: prepared operators of two operands", MOST, {})
@@ -240,10 +252,10 @@ _WITH_SCALARS: dict[tuple[np.dtype[Any], type], np.dtype[Any]] = {}
 
 
 def _with_scalar(dtype: np.dtype[Any], value: Scalar) -> np.dtype[Any]:
-    found = _WITH_SCALARS.get((dtype, value.__class__))
-    if found is None:  # of a number of Python only the sort counts
-        found = _WITH_SCALARS[dtype, value.__class__] = together(dtype, value.__class__(0))
-    return found
+    promoted = _WITH_SCALARS.get((dtype, value.__class__))
+    if promoted is None:  # of a number of Python only the sort counts
+        promoted = _WITH_SCALARS[dtype, value.__class__] = together(dtype, value.__class__(0))
+    return promoted
 
 
 def common(xs: Sequence[Array | Scalar]) -> np.dtype[Any]:
@@ -263,8 +275,7 @@ def cast(x: Array, dtype: np.dtype[Any]) -> Array:
     """The array in this element type: itself, if it has it."""
     if x._kind.dtype == dtype:
         return x
-    made: Array = apply("Cast", x, to=DType.of(dtype).onnx)
-    return made
+    return apply("Cast", x, to=DType.of(dtype).onnx)
 
 
 def as_array(x: Any, place: Place | None = None) -> Array:
@@ -298,10 +309,10 @@ def adopt(value: Any, place: Place) -> Array:
     """An array over memory that is there, and that nobody else writes; on a GPU, a copy of what lies on the host."""
     if place.name != "cpu" and isinstance(value, np.ndarray):
         value = copied_to(value, place)
-    made = _made(engine(), "array", value, kind_of_value(value), place, *site())
+    array = _computed(engine(), "array", value, kind_of_value(value), place, *site())
     if RECORDING.trace is not None:
-        RECORDING.trace.made(made)
-    return made
+        RECORDING.trace.made(array)
+    return array
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -358,10 +369,10 @@ def _same(x: Any) -> Any:
 def inplace(name: str, target: Array, other: Operand, floating: bool = False, domain: str = "") -> Array:
     """`target = name(target, other)` in the memory of the target. Raises ShapeError if the result has another kind."""
     a, b = alike(target, other, floating=floating)
-    made = pair(name, a, b, domain=domain)
-    if made.outs[0] is not target._kind:
+    operator = pair(name, a, b, domain=domain)
+    if operator.outs[0] is not target._kind:
         raise ShapeError(
-            f"{made.outs[0]} does not fit in place of {target._kind}",
+            f"{operator.outs[0]} does not fit in place of {target._kind}",
             where=f"{name}, called at {line_of(*site())}",
             hint="write a = a + b",
         )
@@ -369,8 +380,8 @@ def inplace(name: str, target: Array, other: Operand, floating: bool = False, do
         raise several_places(name, (target, b))
     place = target._place
     if RECORDING.trace is not None:
-        RECORDING.trace.write(target, run(made, (a, b)))
-    write(target, made.on(place), (a, b), False, name, made.into if place.name == "cpu" else None)
+        RECORDING.trace.write(target, run(operator, (a, b)))
+    write(target, operator.on(place), (a, b), False, name, operator.into if place.name == "cpu" else None)
     return target
 
 

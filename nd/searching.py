@@ -22,8 +22,8 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
     """The places that are not zero, as one list for each axis: `NonZero`. How many there are has to be waited for."""
     if not x.ndim:
         raise ShapeError(f"nonzero of a scalar: {x.where}", where="mezzo.nd.nonzero")
-    found = apply("NonZero", x)
-    return tuple(found[i] for i in range(x.ndim))
+    places = apply("NonZero", x)
+    return tuple(places[i] for i in range(x.ndim))
 
 
 def searchsorted(x1: Array, x2: Any, /, *, side: str = "left", sorter: Array | None = None) -> Array:
@@ -47,8 +47,8 @@ def searchsorted(x1: Array, x2: Any, /, *, side: str = "left", sorter: Array | N
 def _ordered(x: Array, axis: int, descending: bool) -> tuple[Array, Array]:
     at = axis_of(axis, x.ndim)
     count = known((x.shape[at],))
-    made: tuple[Array, Array] = apply("TopK", x, count, outputs=2, axis=at, largest=int(descending))
-    return made
+    ordered: tuple[Array, Array] = apply("TopK", x, count, outputs=2, axis=at, largest=int(descending))
+    return ordered
 
 
 def _sortable(x: Array) -> Array:
@@ -91,14 +91,14 @@ def unique_all(x: Array, /) -> UniqueAll:
 
 def unique_counts(x: Array, /) -> UniqueCounts:
     """Return each value once, and its count."""
-    found = unique_all(x)
-    return UniqueCounts(found.values, found.counts)
+    unique = unique_all(x)
+    return UniqueCounts(unique.values, unique.counts)
 
 
 def unique_inverse(x: Array, /) -> UniqueInverse:
     """Return each value once, and the index of each element's value."""
-    found = unique_all(x)
-    return UniqueInverse(found.values, found.inverse_indices)
+    unique = unique_all(x)
+    return UniqueInverse(unique.values, unique.inverse_indices)
 
 
 def unique_values(x: Array, /) -> Array:
@@ -112,7 +112,7 @@ def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
     place = next((x.device for x in (x1, x2) if isinstance(x, Array)), None)
     a, b = alike(as_array(x1, place), as_array(x2, place))
     listed = sort(reshape(b, (-1,)))
-    found = binary("Less", searchsorted(listed, a, side="left"), searchsorted(listed, a, side="right"))
+    present = binary("Less", searchsorted(listed, a, side="left"), searchsorted(listed, a, side="right"))
     if a.dtype.kind in "fc":  # NaN is nothing's equal
-        found = where(unary("IsNaN", a), as_array(False, a.device), found)
-    return unary("Not", found) if invert else found
+        present = where(unary("IsNaN", a), as_array(False, a.device), present)
+    return unary("Not", present) if invert else present

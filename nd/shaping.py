@@ -27,14 +27,12 @@ def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> A
     sizes = tuple(shape)
     if -1 in sizes and 0 in x.shape and 0 in sizes:
         raise ShapeError(f"{list(sizes)} of {x.where}: -1 could be anything", where="mezzo.nd.reshape")
-    made: Array = apply("Reshape", x, known(sizes), allowzero=1)
-    return made
+    return apply("Reshape", x, known(sizes), allowzero=1)
 
 
 def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
     """The axes in another order: `Transpose`."""
-    made: Array = apply("Transpose", x, perm=axes_of(axes, x.ndim))
-    return made
+    return apply("Transpose", x, perm=axes_of(axes, x.ndim))
 
 
 def matrix_transpose(x: Array, /) -> Array:
@@ -59,8 +57,7 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
 def expand_dims(x: Array, /, axis: int | Sequence[int] = 0) -> Array:
     """Insert axes of size 1: `Unsqueeze`."""
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    made: Array = apply("Unsqueeze", x, known(axes_of(axes, x.ndim + len(axes))))
-    return made
+    return apply("Unsqueeze", x, known(axes_of(axes, x.ndim + len(axes))))
 
 
 def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
@@ -69,8 +66,7 @@ def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
     wrong = next((a for a in axes if x.shape[a] != 1), None)
     if wrong is not None:
         raise WrongSize(f"axis {wrong} of {x.where}, has {x.shape[wrong]} elements", where="mezzo.nd.squeeze")
-    made: Array = apply("Squeeze", x, known(axes))
-    return made
+    return apply("Squeeze", x, known(axes))
 
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
@@ -82,8 +78,7 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     xs = [cast(x, dtype) for x in xs]
     if axis is None:
         xs, axis = [reshape(x, (-1,)) for x in xs], 0
-    made: Array = apply("Concat", *xs, axis=axis_of(axis, xs[0].ndim))
-    return made
+    return apply("Concat", *xs, axis=axis_of(axis, xs[0].ndim))
 
 
 def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
@@ -107,8 +102,7 @@ def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
     if not axes:
         return x.copy()
     n = len(axes)
-    made: Array = apply("Slice", x, known([-1] * n), known([-(2**62)] * n), known(tuple(axes)), known([-1] * n))
-    return made
+    return apply("Slice", x, known([-1] * n), known([-(2**62)] * n), known(tuple(axes)), known([-1] * n))
 
 
 def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
@@ -121,13 +115,13 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
     shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
     if len(axes) != len(shifts):
         raise ShapeError(f"{len(shifts)} shifts of {len(axes)} axes", where="mezzo.nd.roll")
-    made = x
+    result = x
     for at, by in zip((axis_of(a, x.ndim) for a in axes), shifts, strict=True):
-        if made.shape[at]:
-            cut = -by % made.shape[at]
+        if result.shape[at]:
+            cut = -by % result.shape[at]
             lead = (slice(None),) * at
-            made = concat([made[(*lead, slice(cut, None))], made[(*lead, slice(None, cut))]], axis=at)
-    return made.copy() if made is x else made
+            result = concat([result[(*lead, slice(cut, None))], result[(*lead, slice(None, cut))]], axis=at)
+    return result.copy() if result is x else result
 
 
 def tile(x: Array, repetitions: Sequence[int], /) -> Array:
@@ -136,8 +130,7 @@ def tile(x: Array, repetitions: Sequence[int], /) -> Array:
     rank = max(x.ndim, len(times))
     if x.ndim < rank:
         x = reshape(x, (1,) * (rank - x.ndim) + x.shape)
-    made: Array = apply("Tile", x, known((1,) * (rank - len(times)) + times))
-    return made
+    return apply("Tile", x, known((1,) * (rank - len(times)) + times))
 
 
 def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
@@ -160,8 +153,7 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
         if x.ndim != 1:
             raise ShapeError(f"which axis of {x.where}?", where="mezzo.nd.take", hint="give axis=")
         axis = 0
-    made: Array = apply("Gather", x, cast(as_array(indices, x.device), np.dtype(np.int64)), axis=axis_of(axis, x.ndim))
-    return made
+    return apply("Gather", x, cast(as_array(indices, x.device), np.dtype(np.int64)), axis=axis_of(axis, x.ndim))
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
@@ -171,8 +163,7 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     lead = np.broadcast_shapes(*((*t.shape[:at], 1, *t.shape[at + 1 :]) for t in (x, numbers)))
     x = broadcast_to(x, (*lead[:at], x.shape[at], *lead[at + 1 :]))
     numbers = broadcast_to(numbers, (*lead[:at], numbers.shape[at], *lead[at + 1 :]))
-    made: Array = apply("GatherElements", x, numbers, axis=at)
-    return made
+    return apply("GatherElements", x, numbers, axis=at)
 
 
 def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
@@ -186,8 +177,7 @@ def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
         fits = False
     if not fits:
         raise ShapeError(f"{x.where}, does not broadcast to {list(sizes)}", where="mezzo.nd.broadcast_to")
-    made: Array = apply("Expand", x, known(sizes))
-    return made
+    return apply("Expand", x, known(sizes))
 
 
 def broadcast_arrays(*arrays: Array) -> list[Array]:

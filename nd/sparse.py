@@ -150,5 +150,5 @@ def no_rows(like: Array) -> RowSparse:
 
 
 def _summed(rows: Array, ids: Array, shape: Sequence[int]) -> tuple[Array, Array]:
-    made: tuple[Array, Array] = apply("GatherGradRows", rows, ids, known(tuple(shape)), domain="mezzo", outputs=2)
-    return made
+    summed: tuple[Array, Array] = apply("GatherGradRows", rows, ids, known(tuple(shape)), domain="mezzo", outputs=2)
+    return summed

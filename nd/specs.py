@@ -43,12 +43,12 @@ def kind_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> TensorSpec:
     >>> print(kind_of(np.dtype("float32"), (2, 3)))
     float32[2,3]
     """
-    found = _KINDS.get((dtype, shape))
-    if found is None:
+    kind = _KINDS.get((dtype, shape))
+    if kind is None:
         if len(_KINDS) >= MOST:
             _KINDS.clear()
-        found = _KINDS[dtype, shape] = TensorSpec(dtype, shape)
-    return found
+        kind = _KINDS[dtype, shape] = TensorSpec(dtype, shape)
+    return kind
 
 
 def kind_of_value(value: np.ndarray[Any, Any]) -> TensorSpec:
@@ -75,17 +75,17 @@ _KNOWN: dict[object, Constant] = bounded("arrays: constants", MOST, {})
 
 def known(value: float | Sequence[float], dtype: Any = np.int64) -> Constant:
     """A scalar or a list as an operand, int64 unless said otherwise."""
-    found = tuple(value) if isinstance(value, list) else value
-    key = (found, type(found), dtype)
-    made = _KNOWN.get(key)
-    if made is None:
+    hashable = tuple(value) if isinstance(value, list) else value
+    key = (hashable, type(hashable), dtype)
+    constant = _KNOWN.get(key)
+    if constant is None:
         if len(_KNOWN) >= MOST:
             _KNOWN.clear()
         try:
-            made = _KNOWN[key] = Constant(np.array(found, dtype))
+            constant = _KNOWN[key] = Constant(np.array(hashable, dtype))
         except OverflowError as error:
             raise InputError(f"{value} does not fit {np.dtype(dtype)}", where="mezzo.nd") from error
-    return made
+    return constant
 
 
 def dtype_of(given: Any) -> np.dtype[Any]:
@@ -100,8 +100,8 @@ def dtype_of(given: Any) -> np.dtype[Any]:
     if isinstance(given, DType):
         return given.numpy
     try:
-        found: np.dtype[Any] = np.dtype(given)
-        return found
+        dtype: np.dtype[Any] = np.dtype(given)
+        return dtype
     except TypeError:
         named = next((d for d in DType if str(d) == given), None)
         if named is None:

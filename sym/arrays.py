@@ -86,11 +86,11 @@ class Arrays(Mapping[str, Array]):
     def _made(self, op: str, other: Any, turned: bool = False) -> Arrays:
         length = 1 + self._length + getattr(other, "_length", 0)
         if length < lazy.LONGEST and self._alike(other):
-            made = Arrays({})
-            made._names, made._kinds, made._length = self._names, self._kinds, length
-            made._later = (op, other, self) if turned else (op, self, other)
-            pending.put_off(made)
-            return made
+            later = Arrays({})
+            later._names, later._kinds, later._length = self._names, self._kinds, length
+            later._later = (op, other, self) if turned else (op, self, other)
+            pending.put_off(later)
+            return later
         return self._at_once(NOW[op], other, turned)
 
     def _at_once(self, op: Callable[[Any, Any], Any], other: Any, turned: bool = False) -> Arrays:

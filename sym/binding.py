@@ -27,16 +27,16 @@ FIRST = {"ones": 1.0}  # what arrays begin with, by initialiser; zeros for the o
 def requests(grad_req: Any, names: Sequence[str]) -> dict[str, str]:
     """Return the gradient request of each argument. Raises InputError for an unknown one."""
     if isinstance(grad_req, str):
-        found = dict.fromkeys(names, grad_req)
+        by_name = dict.fromkeys(names, grad_req)
     elif isinstance(grad_req, Mapping):
         check_names(grad_req, names, "grad_req", "an executor", complete=False)
-        found = {n: grad_req.get(n, "null") for n in names}
+        by_name = {n: grad_req.get(n, "null") for n in names}
     else:
-        found = dict(zip(names, grad_req, strict=True))
-    for name, request in found.items():
+        by_name = dict(zip(names, grad_req, strict=True))
+    for name, request in by_name.items():
         if request not in REQUESTS:
             raise InputError(f"grad_req {request!r} of {name!r} is none of {', '.join(REQUESTS)}", where="bind")
-    return found
+    return by_name
 
 
 def arrays(given: Any, names: Sequence[str], what: str, where: str, place: Place) -> dict[str, Array]:
@@ -63,27 +63,29 @@ def bind(symbol: Symbol, ctx: Any, args: Any, args_grad: Any, grad_req: Any, aux
             args_grad = {n: g for n, g in zip(names, args_grad, strict=True) if g is not None}
         check_names(args_grad, names, "bind (args_grad)", symbol.name, complete=False)
         wanted = {n: r if n in args_grad else "null" for n, r in wanted.items()}
-    found = closed(symbol, {n: a.shape for n, a in {**held, **states}.items()})
-    _check_types(symbol, found, {**held, **states})
+    inferred = closed(symbol, {n: a.shape for n, a in {**held, **states}.items()})
+    _check_types(symbol, inferred, {**held, **states})
     wanted = learnt(symbol, wanted)
     grads = {n: _gradient(n, held[n], (args_grad or {}).get(n), place) for n, r in wanted.items() if r != "null"}
-    return Executor(symbol, found, held, grads, wanted, states, place)
+    return Executor(symbol, inferred, held, grads, wanted, states, place)
 
 
 def simple_bind(symbol: Symbol, ctx: Any, grad_req: Any, shapes: Mapping[str, Sequence[int]]) -> Executor:
     """Allocate arrays and bind them to a symbol; see `Symbol.simple_bind`."""
     place = cpu() if ctx is None else place_of(ctx)
-    found = closed(symbol, shapes)
-    made: dict[str, Array] = {}
+    inferred = closed(symbol, shapes)
+    values: dict[str, Array] = {}
     for v in variables(symbol.entries):
-        known = found.entries[v, 0]
+        known = inferred.entries[v, 0]
         assert isinstance(known, Tensor)
         first = FIRST.get(v.init, 0.0) if v.auxiliary or v.fixed else 0.0
-        made[v.name] = adopt(np.full(known.sizes, first, known.dtype.numpy), place)
-    args = {n: made[n] for n in symbol.list_arguments()}
+        values[v.name] = adopt(np.full(known.sizes, first, known.dtype.numpy), place)
+    args = {n: values[n] for n in symbol.list_arguments()}
     wanted = learnt(symbol, requests(grad_req, list(args)))
     grads = {n: _gradient(n, args[n], None, place) for n, r in wanted.items() if r != "null"}
-    return Executor(symbol, found, args, grads, wanted, {n: made[n] for n in symbol.list_auxiliary_states()}, place)
+    return Executor(
+        symbol, inferred, args, grads, wanted, {n: values[n] for n in symbol.list_auxiliary_states()}, place
+    )
 
 
 def learnt(symbol: Symbol, wanted: Mapping[str, str]) -> dict[str, str]:
@@ -100,7 +102,7 @@ def _gradient(name: str, of: Array, given: Any, place: Place) -> Array:
     return given
 
 
-def _check_types(symbol: Symbol, found: Typed, given: Mapping[str, Array]) -> None:
+def _check_types(symbol: Symbol, inferred: Typed, given: Mapping[str, Array]) -> None:
     other = [v for v in variables(symbol.entries) if DType.of(given[v.name].dtype) is not v.dtype]
     told = [f"{v.name!r} is {v.dtype}, the array is {given[v.name].dtype}" for v in other]
     if told:

@@ -18,10 +18,10 @@ _SERIAL = itertools.count()
 
 
 def _listed(symbols: Any) -> list[Symbol]:
-    found = list(symbols) if isinstance(symbols, Symbol | list | tuple) else [symbols]
-    if not all(isinstance(s, Symbol) for s in found):
+    several = list(symbols) if isinstance(symbols, Symbol | list | tuple) else [symbols]
+    if not all(isinstance(s, Symbol) for s in several):
         raise InputError(f"{symbols!r} is no symbol and no list of symbols", where=line())
-    return [one for s in found for one in s]
+    return [one for s in several for one in s]
 
 
 def _variables(name: str, part: str, count: int, dtype: DType = DType.FLOAT) -> list[Variable]:
@@ -29,8 +29,8 @@ def _variables(name: str, part: str, count: int, dtype: DType = DType.FLOAT) -> 
     return [Variable(f"{name}/{part}{i}@{serial}", None, dtype, where=line()) for i in range(count)]
 
 
-def _symbols(made: Sequence[Variable]) -> list[Symbol]:
-    return [Symbol([(v, 0)]) for v in made]
+def _symbols(variables: Sequence[Variable]) -> list[Symbol]:
+    return [Symbol([(v, 0)]) for v in variables]
 
 
 def _like(given: Any, count: int, symbols: Sequence[Symbol]) -> Any:
@@ -40,12 +40,12 @@ def _like(given: Any, count: int, symbols: Sequence[Symbol]) -> Any:
 
 def _entries(symbols: Sequence[Symbol]) -> tuple[Entry, ...]:
     """Return the entries that a body returns; a value that is passed through gets an entry of its own."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for s in symbols:
         entry = s.entry
-        handed_on = not isinstance(entry[0], Use) or entry in found
-        found.append(use("Identity", s).entry if handed_on else entry)
-    return tuple(found)
+        handed_on = not isinstance(entry[0], Use) or entry in entries
+        entries.append(use("Identity", s).entry if handed_on else entry)
+    return tuple(entries)
 
 
 def cond(pred: Symbol, then_func: Callable[[], Symbols], else_func: Callable[[], Symbols], name: str = "") -> Any:
@@ -69,8 +69,8 @@ def cond(pred: Symbol, then_func: Callable[[], Symbols], else_func: Callable[[],
         "then_branch": Body((), tuple(use("Identity", s).entry for s in one)),
         "else_branch": Body((), tuple(use("Identity", s).entry for s in other)),
     }
-    found = use("If", chosen, name=name, outputs=len(one), **bodies)
-    return _like(branches[0], len(one), list(found))
+    results = use("If", chosen, name=name, outputs=len(one), **bodies)
+    return _like(branches[0], len(one), list(results))
 
 
 def foreach(
@@ -89,15 +89,19 @@ def foreach(
     rows, states = _listed(data), _listed(init_states)
     inside = [*_variables(name, "state", len(states)), *_variables(name, "slice", len(rows))]
     symbols = _symbols(inside)
-    made = body(_like(data, len(rows), symbols[len(states) :]), _like(init_states, len(states), symbols[: len(states)]))
-    outputs, after = _listed(made[0]), _listed(made[1])
+    returned = body(
+        _like(data, len(rows), symbols[len(states) :]), _like(init_states, len(states), symbols[: len(states)])
+    )
+    outputs, after = _listed(returned[0]), _listed(returned[1])
     if len(after) != len(states):
         raise InputError(f"the body returns {len(after)} states, and is given {len(states)}", where=line())
     part = Body(tuple(inside), _entries([*after, *outputs]))
-    found = list(
+    results = list(
         use("Scan", *states, *rows, name=name, outputs=len(part.outputs), body=part, num_scan_inputs=len(rows))
     )
-    return _like(made[0], len(outputs), found[len(states) :]), _like(init_states, len(states), found[: len(states)])
+    return _like(returned[0], len(outputs), results[len(states) :]), _like(
+        init_states, len(states), results[: len(states)]
+    )
 
 
 def while_loop(
@@ -122,8 +126,8 @@ def while_loop(
     (number,) = _variables(name, "number", 1, DType.INT64)
     (before,) = _variables(name, "goes", 1, DType.BOOL)
     inside = _variables(name, "state", len(states))
-    made = func(*_symbols(inside))
-    outputs, after = _listed(made[0]), _listed(made[1])
+    returned = func(*_symbols(inside))
+    outputs, after = _listed(returned[0]), _listed(returned[1])
     if len(after) != len(states):
         raise InputError(f"the body returns {len(after)} variables, and is given {len(states)}", where=line())
     goes_on = use("Cast", cond(*after), to=DType.BOOL.onnx)
@@ -131,5 +135,7 @@ def while_loop(
     part = Body((number, before, *inside), _entries([goes_on, *after, *outputs]))
     count = len(states) + len(outputs)
     limit = np.array(max_iterations, np.int64)
-    found = list(use("Loop", limit, first, *states, name=name, outputs=count, body=part))
-    return _like(made[0], len(outputs), found[len(states) :]), _like(loop_vars, len(states), found[: len(states)])
+    results = list(use("Loop", limit, first, *states, name=name, outputs=count, body=part))
+    return _like(returned[0], len(outputs), results[len(states) :]), _like(
+        loop_vars, len(states), results[: len(states)]
+    )

@@ -17,11 +17,11 @@ from ..runtime.execution.session import Session
 from .arrays import Arrays
 from .expression import variables
 from .names import check_names
-from .programs import Way, gradient_of, lossless, program
+from .programs import RunMode, gradient_of, lossless, program
 from .symbol import Symbol
 from .typed import Typed
 
-TOGETHER = Way(train=True, gradients="state")
+TOGETHER = RunMode(train=True, gradients="state")
 
 
 class Executor:
@@ -45,7 +45,7 @@ class Executor:
     def __init__(
         self,
         symbol: Symbol,
-        found: Typed,
+        inferred: Typed,
         args: dict[str, Array],
         grads: dict[str, Array],
         wanted: Mapping[str, str],
@@ -55,14 +55,14 @@ class Executor:
         self.symbol, self.place = symbol, place
         self.arg_dict, self.grad_dict, self.aux_dict = args, grads, states
         self.outputs: list[Array] = []
-        self._found, self._wanted = found, wanted
-        self._sessions: dict[Way, Runs] = {}
+        self._inferred, self._wanted = inferred, wanted
+        self._sessions: dict[RunMode, Runs] = {}
         learnt = {v.name for v in variables(symbol.entries) if v.init}
         self._learnt = [n for n in grads if n in learnt]
         self._held: list[Array] | None = None  # gradients of the latest forward run, until `backward` wants them
         self._drawn: tuple[int, ...] | None = None  # what the random numbers of the latest run began with
         self._trained = False
-        self._session(Way())  # what is wrong with the graph is said here
+        self._session(RunMode())  # what is wrong with the graph is said here
 
     @property
     def arg_arrays(self) -> list[Array]:
@@ -103,12 +103,12 @@ class Executor:
         self._feed(data)
         self._held, self._trained = None, is_train
         if not is_train:
-            self.outputs = self._run(Way())
+            self.outputs = self._run(RunMode())
         elif not self.grad_dict or lossless(self.symbol):  # `backward` will be told the gradients of the outputs
-            self.outputs = self._run(Way(train=True))
+            self.outputs = self._run(RunMode(train=True))
         else:
-            made = self._run(Way(train=True, gradients="output"))
-            self.outputs, self._held = made[: len(self.symbol)], made[len(self.symbol) :]
+            results = self._run(RunMode(train=True, gradients="output"))
+            self.outputs, self._held = results[: len(self.symbol)], results[len(self.symbol) :]
         return self.outputs
 
     def backward(self, out_grads: Any = None) -> None:
@@ -127,16 +127,16 @@ class Executor:
                     hint="backward([gradients of the outputs])",
                 )
             return
-        found = self._held
+        gradients = self._held
         if out_grads is not None:
             heads = out_grads if isinstance(out_grads, list | tuple) else [out_grads]
-            way = Way(train=True, keep=False, gradients="output", heads=True)
-            found = self._run(way, [as_array(h, self.place) for h in heads], again=True)[len(self.symbol) :]
-        for (name, into), made in zip(self.grad_dict.items(), found or (), strict=True):
+            mode = RunMode(train=True, keep=False, gradients="output", heads=True)
+            gradients = self._run(mode, [as_array(h, self.place) for h in heads], again=True)[len(self.symbol) :]
+        for (name, into), gradient in zip(self.grad_dict.items(), gradients or (), strict=True):
             if self._wanted[name] == "add":
-                inplace("Add", into, made)
+                inplace("Add", into, gradient)
             else:
-                assign(into, made)
+                assign(into, gradient)
 
     def forward_backward(self, **data: Any) -> None:
         """Run forward and backward in one program: gradients are written in place. Outputs without a loss count with
@@ -147,12 +147,12 @@ class Executor:
 
     def reshape(self, **shapes: Sequence[int]) -> Executor:
         """An executor for other shapes of the inputs; what keeps its shape is shared."""
-        made = self.symbol.simple_bind(self.place, dict(self._wanted), **shapes)
-        for mine, other in ((self.arg_dict, made.arg_dict), (self.grad_dict, made.grad_dict),
-                            (self.aux_dict, made.aux_dict)):  # fmt: skip
+        executor = self.symbol.simple_bind(self.place, dict(self._wanted), **shapes)
+        for mine, other in ((self.arg_dict, executor.arg_dict), (self.grad_dict, executor.grad_dict),
+                            (self.aux_dict, executor.aux_dict)):  # fmt: skip
             other.update({n: a for n, a in mine.items() if n in other and a.shape == other[n].shape})
-        made._sessions.clear()
-        return made
+        executor._sessions.clear()
+        return executor
 
     def copy_params_from(self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None) -> None:
         """Take numbers for arguments and auxiliary states. Raises InputError for names that there are not."""
@@ -178,32 +178,32 @@ class Executor:
             )
         assign(into, given)
 
-    def _session(self, way: Way) -> Runs:
+    def _session(self, mode: RunMode) -> Runs:
         """The session of one way to run, over the arrays where they lie."""
-        known = self._sessions.get(way)
+        known = self._sessions.get(mode)
         if known is not None:
             return known
         held = {**self.arg_dict, **self.aux_dict}
-        if way.gradients == "state":
+        if mode.gradients == "state":
             held |= {gradient_of(n): a for n, a in self.grad_dict.items()}
         lies = {n: _own_memory(n, a) for n, a in held.items()}
         firsts = {n: first(m) for n, m in lies.items()}
-        graph, states = program(self.symbol, self._found, way, firsts, self._wanted)
+        graph, states = program(self.symbol, self._inferred, mode, firsts, self._wanted)
         session = Session(
             graph,
             states=of_arrays({n: lies[n] for n in states}),
             device=one_place("an executor", [*held.values()]).device,
         )
         writes = [held[s.input] for s in graph.states if s.output != s.input]
-        made = Runs(session, self.symbol.name, [held[n] for n in states], writes)
-        self._sessions[way] = made
-        return made
+        runs = Runs(session, self.symbol.name, [held[n] for n in states], writes)
+        self._sessions[mode] = runs
+        return runs
 
-    def _run(self, way: Way, heads: Sequence[Array] = (), again: bool = False) -> list[Array]:
+    def _run(self, mode: RunMode, heads: Sequence[Array] = (), again: bool = False) -> list[Array]:
         """Ask the engine for a run. `again` draws the random numbers of the latest run once more."""
         if RECORDING.trace is not None:
             RECORDING.trace.broke("an executor runs", "make it a block (SymbolBlock), or keep this part imperative")
-        runs = self._session(way)
+        runs = self._session(mode)
         if not again:
             self._drawn = generator(self.place).advance() if runs.draws else None
         return runs(heads, self.place, self._drawn)
@@ -211,10 +211,10 @@ class Executor:
 
 def _own_memory(name: str, array: Array) -> Any:
     """The memory of an array. Raises InputError for a part of another one."""
-    found = memory(array)
-    if not (found.flags.c_contiguous and getattr(found.flags, "writeable", True)):
+    own = memory(array)
+    if not (own.flags.c_contiguous and getattr(own.flags, "writeable", True)):
         raise InputError(f"{name!r} is a part of another array", where="bind", hint="bind a copy: array.copy()")
-    return found
+    return own
 
 
 def _same_arrays(value: Any, held: Mapping[str, Array]) -> None:

@@ -122,19 +122,19 @@ def output_name(entry: Entry) -> str:
 
 def makers(entries: Iterable[Entry]) -> list[Maker]:
     """Return everything that the entries depend on, operands first, each once."""
-    found: dict[Maker, None] = {}
+    finished: dict[Maker, None] = {}
     todo: list[tuple[Maker, bool]] = [(m, False) for m, _ in reversed(list(entries))]
     while todo:
         maker, ready = todo.pop()
-        if maker in found:
+        if maker in finished:
             continue
         if ready or not isinstance(maker, Use):
-            found[maker] = None
+            finished[maker] = None
             continue
         todo.append((maker, True))
         reads = [*maker.reads(), *([maker.loss] if maker.loss else [])]
-        todo += [(m, False) for m, _ in reversed(reads) if m not in found]
-    return list(found)
+        todo += [(m, False) for m, _ in reversed(reads) if m not in finished]
+    return list(finished)
 
 
 def variables(entries: Iterable[Entry]) -> list[Variable]:
@@ -155,12 +155,12 @@ def variables(entries: Iterable[Entry]) -> list[Variable]:
 def inside(body: Body) -> list[Maker]:
     """Return the nodes of a body, which depend on its variables, operands first."""
     mine: set[Maker] = set(body.inputs)
-    found: list[Maker] = []
+    uses: list[Maker] = []
     for maker in makers(body.outputs):
         if isinstance(maker, Use) and any(m in mine for m, _ in maker.reads()):
             mine.add(maker)
-            found.append(maker)
-    return found
+            uses.append(maker)
+    return uses
 
 
 def captured(body: Body) -> Iterator[Entry]:

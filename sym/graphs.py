@@ -28,7 +28,7 @@ class Naming:
         return output_name(entry)
 
 
-def graph_of(outputs: Sequence[Entry], found: Typed, more: Iterable[Entry] = (), name: str = "") -> Graph:
+def graph_of(outputs: Sequence[Entry], inferred: Typed, more: Iterable[Entry] = (), name: str = "") -> Graph:
     """The graph of these outputs; its inputs are all variables, auxiliary ones too. `more` are entries that the graph
     computes and does not return."""
     naming, entries = Naming(), [*outputs, *more]
@@ -40,11 +40,11 @@ def graph_of(outputs: Sequence[Entry], found: Typed, more: Iterable[Entry] = (),
         if isinstance(maker, Variable):
             inputs.append(maker.name)
         elif isinstance(maker, Constant):
-            constants[naming((maker, 0))] = found.constants[maker]
+            constants[naming((maker, 0))] = inferred.constants[maker]
         else:
             nodes.append(_node(maker, naming))
         for i in range(maker.outputs if isinstance(maker, Use) else 1):
-            known = plain(found.entries[maker, i])
+            known = plain(inferred.entries[maker, i])
             assert known is not None
             types[naming((maker, i))] = known
     return Graph(
@@ -59,8 +59,8 @@ def graph_of(outputs: Sequence[Entry], found: Typed, more: Iterable[Entry] = (),
 
 def _node(maker: Use, naming: Naming, outputs: Sequence[str] = ()) -> Node:
     attrs = {a: _body(v, naming) if isinstance(v, Body) else v for a, v in maker.attrs.items()}
-    made = tuple(outputs) or tuple(naming((maker, i)) for i in range(maker.outputs))
-    return Node(maker.op, tuple(map(naming, maker.inputs)), made, attrs, maker.domain, maker.name, maker.where)
+    results = tuple(outputs) or tuple(naming((maker, i)) for i in range(maker.outputs))
+    return Node(maker.op, tuple(map(naming, maker.inputs)), results, attrs, maker.domain, maker.name, maker.where)
 
 
 def _body(body: Body, naming: Naming) -> Graph:
@@ -71,7 +71,7 @@ def _body(body: Body, naming: Naming) -> Graph:
     )
 
 
-def lonely(maker: Use, found: Typed) -> Graph:
+def lonely(maker: Use, inferred: Typed) -> Graph:
     """One use as a graph of its own, to have its bodies typed; the outputs are `out0`, `out1`, ..."""
     naming = Naming()
     around = dict.fromkeys([e for e in maker.inputs if e is not None])
@@ -82,10 +82,10 @@ def lonely(maker: Use, found: Typed) -> Graph:
     constants: dict[str, np.ndarray[Any, Any]] = {}
     for entry in around:
         if isinstance(entry[0], Constant):
-            constants[naming(entry)] = found.constants[entry[0]]
-            types[naming(entry)] = type_of(found.constants[entry[0]], known=True)
+            constants[naming(entry)] = inferred.constants[entry[0]]
+            types[naming(entry)] = type_of(inferred.constants[entry[0]], known=True)
         else:
-            types[naming(entry)] = found.entries[entry]
+            types[naming(entry)] = inferred.entries[entry]
     outputs = tuple(f"out{i}" for i in range(maker.outputs))
     given = tuple(n for n in types if n not in constants)
     return Graph(given, outputs, (_node(maker, naming, outputs),), constants, types)

@@ -12,7 +12,7 @@ from ..ops import Tensor
 from ..runtime.execution.session import Session
 from .binding import learnt, requests
 from .expression import variables
-from .programs import Way, gradient_of, program
+from .programs import RunMode, gradient_of, program
 from .shapes import closed
 from .symbol import Symbol
 
@@ -46,21 +46,21 @@ class Memory:
 def memory(symbol: Symbol, shapes: Mapping[str, Sequence[int]], train: bool, grad_req: Any) -> Memory:
     """Return the memory of an executor; see `Symbol.memory`. The arrays that stand for those of an executor are never
     touched."""
-    found = closed(symbol, shapes)
+    inferred = closed(symbol, shapes)
     arguments, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     wanted = learnt(symbol, requests(grad_req if train else "null", arguments))
-    types = {v.name: found.entries[v, 0] for v in variables(symbol.entries)}
+    types = {v.name: inferred.entries[v, 0] for v in variables(symbol.entries)}
     sizes = {n: t for n, t in types.items() if isinstance(t, Tensor)}
     arrays = {n: np.empty(sizes[n].sizes, sizes[n].dtype.numpy) for n in (*arguments, *states)}
     with_gradients = [n for n, r in wanted.items() if r != "null"]
     arrays |= {gradient_of(n): np.empty_like(arrays[n]) for n in with_gradients}
-    way = Way(train, gradients="state" if with_gradients else "")
-    graph, first = program(symbol, found, way, arrays, wanted)
-    made = Session(graph, states=first).program
-    outputs = sum(p.type.nbytes for p in made.outputs if isinstance(p.type, Tensor))
+    mode = RunMode(train, gradients="state" if with_gradients else "")
+    graph, first = program(symbol, inferred, mode, arrays, wanted)
+    planned = Session(graph, states=first).program
+    outputs = sum(p.type.nbytes for p in planned.outputs if isinstance(p.type, Tensor))
 
     def together(names: Sequence[str]) -> int:
         return sum(arrays[n].nbytes for n in names)
 
     gradients = together([gradient_of(n) for n in with_gradients])
-    return Memory(together(arguments), gradients, together(states), outputs, made.arena_bytes)
+    return Memory(together(arguments), gradients, together(states), outputs, planned.arena_bytes)

@@ -10,8 +10,8 @@ from ..ops.errors import InputError
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """A note on the names that are like this one; empty if none is."""
-    found = get_close_matches(name, list(names), 2)
-    return f" (did you mean {' or '.join(map(repr, found))}?)" if found else ""
+    near = get_close_matches(name, list(names), 2)
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
 def check_names(given: Iterable[str], names: Sequence[str], what: str, where: str, *, complete: bool) -> None:

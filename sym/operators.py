@@ -28,9 +28,9 @@ def layer(function: Function) -> Function:
 
 def find(name: str) -> Function:
     """The layer of this name, or the operator of ONNX. Raises AttributeError with the nearest names."""
-    found = LAYERS.get(name)
-    if found is not None:
-        return found
+    function = LAYERS.get(name)
+    if function is not None:
+        return function
     if ("", name) not in OPS:
         names = [*LAYERS, *(op for domain, op in OPS if not domain)]
         raise AttributeError(f"there is no operator or layer {name!r}{nearest(name, names)}")

@@ -23,7 +23,7 @@ GRADIENT = "@gradient"  # ends the names of gradients' states and of heads' grad
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RunMode:
     """Mode of a run. `train`: batch statistics and dropout; `keep`: running statistics are updated; `gradients`: "" for
     none, "state" into the arrays of the executor, "output" as further outputs; `heads`: the gradients of the outputs
     are inputs, and losses are ignored."""
@@ -35,22 +35,22 @@ class Way:
 
 
 def program(
-    symbol: Symbol, found: Typed, way: Way, arrays: Mapping[str, Array], wanted: Mapping[str, str]
+    symbol: Symbol, inferred: Typed, mode: RunMode, arrays: Mapping[str, Array], wanted: Mapping[str, str]
 ) -> tuple[Graph, dict[str, Array]]:
     """The graph of one way to run, and the first values of its states: `arrays`, by variable and by its `gradient_of`.
 
     `wanted` tells what becomes of each gradient: written, or added to what is there.
     """
-    losses = [] if way.heads or not way.gradients else losses_of(symbol)
-    graph = graph_of(symbol.entries, found, losses, symbol.name)
+    losses = [] if mode.heads or not mode.gradients else losses_of(symbol)
+    graph = graph_of(symbol.entries, inferred, losses, symbol.name)
     graph = graph.but(inputs=(), initializers={**graph.initializers, **{n: arrays[n] for n in graph.inputs}})
     outputs = graph.outputs
-    if way.train:
+    if mode.train:
         graph = training(graph)
-        if not way.keep:
+        if not mode.keep:
             graph = graph.but(states=())
-    if way.gradients:
-        graph = _with_gradients(graph, symbol, way, [output_name(e) for e in losses], wanted)
+    if mode.gradients:
+        graph = _with_gradients(graph, symbol, mode, [output_name(e) for e in losses], wanted)
     held = {s.input for s in graph.states}
     read = set(graph.reads())
     kept = tuple(State(n, n, n) for n in arrays if n in graph.initializers and n not in held and n in read)
@@ -74,7 +74,9 @@ def lossless(symbol: Symbol) -> list[str]:
     return [output_name((m, i)) for m, i in symbol.entries if not (isinstance(m, Use) and m.loss is not None)]
 
 
-def _with_gradients(graph: Graph, symbol: Symbol, way: Way, losses: Sequence[str], wanted: Mapping[str, str]) -> Graph:
+def _with_gradients(
+    graph: Graph, symbol: Symbol, mode: RunMode, losses: Sequence[str], wanted: Mapping[str, str]
+) -> Graph:
     names = [n for n, request in wanted.items() if request != "null"]
     taken = set(graph.types) | set(graph.initializers)
     g = TypedBuilder(graph.types, prefix=fresh("gradient/", taken))
@@ -84,18 +86,18 @@ def _with_gradients(graph: Graph, symbol: Symbol, way: Way, losses: Sequence[str
             g.types[name] = graph.types[name]
     inputs: tuple[str, ...] = ()
     seeds: dict[str, str] = dict.fromkeys(losses, ONES)
-    if way.heads:
+    if mode.heads:
         inputs = tuple(dict.fromkeys(map(gradient_of, graph.outputs)))
         for output in graph.outputs:
             g.types[gradient_of(output)] = graph.types[output]
             seeds[output] = gradient_of(output)
     else:
         seeds |= dict.fromkeys(lossless(symbol), ONES)
-    found = gradients(g, graph.nodes, seeds, names)
+    grads = gradients(g, graph.nodes, seeds, names)
     states, outputs = list(graph.states), list(graph.outputs)
     for name in names:
-        value = found.get(name) or zeros_like(g, name)
-        if way.gradients == "output":
+        value = grads.get(name) or zeros_like(g, name)
+        if mode.gradients == "output":
             outputs.append(g.Identity(value) if value in inputs or value in outputs else value)
             continue
         held = gradient_of(name)

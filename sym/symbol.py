@@ -190,8 +190,8 @@ def use(
         raise InputError(f"there is no operator {domain or 'ai.onnx'}::{op}", where=line())
     like = next((s for s in operands if isinstance(s, Symbol)), None)
     inputs = tuple(None if x is None else operand(x, op, like) for x in operands)
-    made = Use(op, name or NAMES.fresh(op), inputs, attributes(attrs), domain, outputs, line(), loss)
-    return Symbol([(made, i) for i in range(outputs)])
+    maker = Use(op, name or NAMES.fresh(op), inputs, attributes(attrs), domain, outputs, line(), loss)
+    return Symbol([(maker, i) for i in range(outputs)])
 
 
 def operand(x: Any, op: str, like: Symbol | None = None) -> Entry:

@@ -55,19 +55,19 @@ def written(symbol: Symbol) -> str:
 
 def _all(entries: Sequence[Entry]) -> list[Maker]:
     """Return all nodes, those of bodies too, operands first."""
-    found: dict[Maker, None] = {}
+    listed: dict[Maker, None] = {}
 
     def add(several: Sequence[Entry]) -> None:
         for maker in makers(several):
             for v in maker.attrs.values() if isinstance(maker, Use) else ():
                 if isinstance(v, Body):
-                    found.update(dict.fromkeys(v.inputs))
+                    listed.update(dict.fromkeys(v.inputs))
                     add(v.outputs)
-                    found.update(dict.fromkeys(inside(v)))
-            found[maker] = None
+                    listed.update(dict.fromkeys(inside(v)))
+            listed[maker] = None
 
     add(entries)
-    return list(found)
+    return list(listed)
 
 
 def _array(value: np.ndarray[Any, Any]) -> dict[str, Any]:
@@ -137,13 +137,13 @@ def _read(whole: Mapping[str, Any]) -> Symbol:
             if (node["domain"], node["op"]) not in OPS:
                 raise ValueError(f"there is no operator {node['domain'] or 'ai.onnx'}::{node['op']}")
             inputs = tuple(None if e is None else entry(e) for e in node["inputs"])
-            found = {str(a): value(v) for a, v in attrs.items()}
+            values = {str(a): value(v) for a, v in attrs.items()}
             loss = None if node["loss"] is None else entry(node["loss"])
             outputs = int(node["outputs"])
-            done.append(Use(node["op"], str(node["name"]), inputs, found, node["domain"], outputs, "", loss))
+            done.append(Use(node["op"], str(node["name"]), inputs, values, node["domain"], outputs, "", loss))
     return Symbol([entry(e) for e in whole["heads"]])
 
 
-def _numbers(found: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    shape = tuple(int(d) for d in found["shape"])
-    return np.array(found["data"], DType[found["dtype"]].numpy).reshape(shape)
+def _numbers(stored: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    shape = tuple(int(d) for d in stored["shape"])
+    return np.array(stored["data"], DType[stored["dtype"]].numpy).reshape(shape)

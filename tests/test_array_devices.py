@@ -17,7 +17,7 @@ import mezzo as mz
 from mezzo.gluon import nn
 from mezzo.gluon.hybrid import HybridBlock
 from mezzo.nd import planned
-from mezzo.nd.autograd import back
+from mezzo.nd.autograd import gradients
 from mezzo.ops import DType
 from mezzo.runtime.backends.cuda.host import HostSteps
 from mezzo.runtime.backends.cuda.instance import GpuInstance
@@ -46,13 +46,13 @@ def standin(engine: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
     made = Standin(computes=True)
     made.install(monkeypatch)
     planned._session.cache_clear()
-    back._WAYS.clear()
+    gradients._PLANNED.clear()
     mz.random.seed(0)
     with Using(engine):
         yield made
         nd.waitall()
     planned._session.cache_clear()
-    back._WAYS.clear()
+    gradients._PLANNED.clear()
     assert made.races == []
 
 

@@ -78,8 +78,7 @@ class SoftmaxCrossEntropyLoss(Loss):
         index = nd.reshape(index, rest)
         moved = nd.moveaxis(pred, axis, 1) if axis != 1 else pred
         op = "NegativeLogLikelihoodLoss" if self.from_logits else "SoftmaxCrossEntropyLoss"
-        made: Array = apply(op, moved, index, reduction="none")
-        return made
+        return apply(op, moved, index, reduction="none")
 
 
 SoftmaxCELoss = SoftmaxCrossEntropyLoss
@@ -106,8 +105,7 @@ class HingeLoss(Loss):
         self.margin = float(margin)
 
     def each(self, pred: Array, label: Array) -> Array:
-        made: Array = apply("Relu", self.margin - pred * nd.reshape(label, pred.shape))
-        return made
+        return apply("Relu", self.margin - pred * nd.reshape(label, pred.shape))
 
 
 class SquaredHingeLoss(HingeLoss):

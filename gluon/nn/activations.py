@@ -48,8 +48,7 @@ class LeakyReLU(HybridBlock):
         self.alpha = alpha
 
     def forward(self, x: Array) -> Array:
-        made: Array = apply("LeakyRelu", x, alpha=float(self.alpha))
-        return made
+        return apply("LeakyRelu", x, alpha=float(self.alpha))
 
 
 class PReLU(HybridBlock):
@@ -61,8 +60,7 @@ class PReLU(HybridBlock):
 
     def forward(self, x: Array) -> Array:
         slope = self.alpha.data().reshape((-1, *(1,) * max(x.ndim - 2, 0)))
-        made: Array = apply("PRelu", x, slope)
-        return made
+        return apply("PRelu", x, slope)
 
 
 class ELU(HybridBlock):
@@ -73,16 +71,14 @@ class ELU(HybridBlock):
         self.alpha = alpha
 
     def forward(self, x: Array) -> Array:
-        made: Array = apply("Elu", x, alpha=float(self.alpha))
-        return made
+        return apply("Elu", x, alpha=float(self.alpha))
 
 
 class SELU(HybridBlock):
     """ELU that normalises itself (Klambauer et al. 2017)."""
 
     def forward(self, x: Array) -> Array:
-        made: Array = apply("Selu", x)
-        return made
+        return apply("Selu", x)
 
 
 class GELU(HybridBlock):
@@ -93,8 +89,7 @@ class GELU(HybridBlock):
         self.approximate = approximate
 
     def forward(self, x: Array) -> Array:
-        made: Array = apply("Gelu", x, approximate=self.approximate)
-        return made
+        return apply("Gelu", x, approximate=self.approximate)
 
 
 class Swish(HybridBlock):
@@ -105,8 +100,7 @@ class Swish(HybridBlock):
         self.beta = beta
 
     def forward(self, x: Array) -> Array:
-        made: Array = apply("Swish", x, alpha=float(self.beta))
-        return made
+        return apply("Swish", x, alpha=float(self.beta))
 
 
 SiLU = Swish

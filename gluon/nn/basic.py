@@ -158,16 +158,14 @@ class Embedding(HybridBlock):
 
     def forward(self, x: Array) -> Array:
         index = x if x.dtype.kind in "iu" else x.astype("int64")
-        made: Array = apply("Gather", self.weight.data(), index, axis=0)
-        return made
+        return apply("Gather", self.weight.data(), index, axis=0)
 
 
 class Flatten(HybridBlock):
     """Flatten all axes but the first into one."""
 
     def forward(self, x: Array) -> Array:
-        made: Array = apply("Flatten", x, axis=1)
-        return made
+        return apply("Flatten", x, axis=1)
 
 
 class Identity(HybridBlock):

@@ -183,8 +183,7 @@ class _GlobalPool(HybridBlock):
     op: ClassVar[str]
 
     def forward(self, x: Array) -> Array:
-        made: Array = apply(self.op, x)
-        return made
+        return apply(self.op, x)
 
 
 class GlobalMaxPool1D(_GlobalPool):

@@ -72,8 +72,7 @@ class LayerNorm(_Scaled):
         super().__init__(epsilon, center, scale, in_channels)
 
     def forward(self, x: Array) -> Array:
-        made: Array = apply("LayerNormalization", x, *self._weights(x.shape[-1]), axis=-1, epsilon=self._epsilon)
-        return made
+        return apply("LayerNormalization", x, *self._weights(x.shape[-1]), axis=-1, epsilon=self._epsilon)
 
 
 class RMSNorm(HybridBlock):
@@ -87,8 +86,7 @@ class RMSNorm(HybridBlock):
     def forward(self, x: Array) -> Array:
         if not self.gamma.known:
             self.gamma.finish(x.shape[-1:])
-        made: Array = apply("RMSNormalization", x, self.gamma.data(), axis=-1, epsilon=self._epsilon)
-        return made
+        return apply("RMSNormalization", x, self.gamma.data(), axis=-1, epsilon=self._epsilon)
 
 
 class InstanceNorm(_Scaled):
@@ -98,8 +96,7 @@ class InstanceNorm(_Scaled):
         super().__init__(epsilon, center, scale, in_channels)
 
     def forward(self, x: Array) -> Array:
-        made: Array = apply("InstanceNormalization", x, *self._weights(x.shape[1]), epsilon=self._epsilon)
-        return made
+        return apply("InstanceNormalization", x, *self._weights(x.shape[1]), epsilon=self._epsilon)
 
 
 class GroupNorm(_Scaled):
@@ -113,5 +110,4 @@ class GroupNorm(_Scaled):
 
     def forward(self, x: Array) -> Array:
         weights = self._weights(x.shape[1])
-        made: Array = apply("GroupNormalization", x, *weights, num_groups=self._groups, epsilon=self._epsilon)
-        return made
+        return apply("GroupNormalization", x, *weights, num_groups=self._groups, epsilon=self._epsilon)

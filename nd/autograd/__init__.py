@@ -11,7 +11,7 @@ array([2., 4.], dtype=float32)
 """
 
 from .function import Function
-from .held import HeldTape
+from .leaks import HeldTape
 from .scopes import (
     attach_grad,
     backward,

@@ -60,29 +60,29 @@ class Function:
                 "an autograd.Function is a part of it", "keep that part imperative, or write it with operators"
             )
         with mode(on=False, training=None):
-            found = self.forward(*inputs)
-        outs = [found] if isinstance(found, Array) else list(found)
+            results = self.forward(*inputs)
+        outs = [results] if isinstance(results, Array) else list(results)
         if any(o is x for o in outs for x in inputs):
             raise InputError("forward hands on an input", where=line_of(*site()), hint="return x.copy()")
         if RECORDING.on and tracked(inputs):
-            made = [*map(plain, outs)]
-            note(type(self).__name__, None, inputs, outs, back=lambda dys: self._back(inputs, made, dys))
-        return outs[0] if isinstance(found, Array) else tuple(outs)
+            kept = [*map(plain, outs)]
+            note(type(self).__name__, None, inputs, outs, back=lambda dys: self._back(inputs, kept, dys))
+        return outs[0] if isinstance(results, Array) else tuple(outs)
 
     def _back(self, inputs: Sequence[Array], outs: Sequence[Array], dys: Sequence[Array | None]) -> list[Any]:
         filled = [
             adopt(np.zeros(o.shape, o.dtype), o._place) if d is None else d for o, d in zip(outs, dys, strict=True)
         ]
-        found = self.backward(*filled)
-        made = [found] if isinstance(found, Array) or found is None else list(found)
-        if len(made) != len(inputs):
+        answer = self.backward(*filled)
+        gradients = [answer] if isinstance(answer, Array) or answer is None else list(answer)
+        if len(gradients) != len(inputs):
             raise InputError(
-                f"backward of {type(self).__name__} returns {len(made)} gradients for {len(inputs)} inputs",
+                f"backward of {type(self).__name__} returns {len(gradients)} gradients for {len(inputs)} inputs",
                 where="autograd.Function",
             )
-        for x, d in zip(inputs, made, strict=True):
+        for x, d in zip(inputs, gradients, strict=True):
             if d is not None and d.shape != x.shape:
                 raise InputError(
                     f"backward of {type(self).__name__} returns a {d._kind} for a {x._kind}", where="autograd.Function"
                 )
-        return made
+        return gradients

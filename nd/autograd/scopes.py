@@ -14,7 +14,7 @@ from ..array import Array
 from ..recording import RECORDING
 from ..running import adopt, as_array, cast
 from ..sparse import no_rows
-from .back import back, into_leaves
+from .gradients import back, into_leaves
 from .tape import Leaf, mode, plain
 
 REQUESTS = ("write", "add", "null")
@@ -130,12 +130,12 @@ def grad(
             raise InputError(f"{x.where} was not recorded, and has no attach_grad()", where="autograd.grad")
     keep = create_graph if retain_graph is None else retain_graph
     sums = back(several, weights, retain=keep, create=create_graph, wanted=[x._origin for x in wanted if x._origin])
-    found = []
+    gradients = []
     for x in wanted:
         assert x._origin is not None
-        made = sums.of.get(x._origin)
-        found.append(adopt(np.zeros(x.shape, x.dtype), x._place) if made is None else made)
-    return found[0] if one else found
+        gradient = sums.of.get(x._origin)
+        gradients.append(adopt(np.zeros(x.shape, x.dtype), x._place) if gradient is None else gradient)
+    return gradients[0] if one else gradients
 
 
 def _heads(heads: Any, head_grads: Any) -> tuple[list[Array], list[Any] | None]:

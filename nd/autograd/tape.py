@@ -130,33 +130,33 @@ MOST = 1 << 12
 _FRAGMENTS: dict[Prepared, Fragment] = bounded("autograd: fragments of operators", MOST, {})
 
 
-def fragment_of(made: Prepared) -> Fragment:
+def fragment_of(operator: Prepared) -> Fragment:
     """The fragment of an operator for operands of known kinds."""
-    found = _FRAGMENTS.get(made)
-    if found is None:
+    fragment = _FRAGMENTS.get(operator)
+    if fragment is None:
         if len(_FRAGMENTS) >= MOST:
             _FRAGMENTS.clear()
-        found = _FRAGMENTS[made] = _fragment(made)
-    return found
+        fragment = _FRAGMENTS[operator] = _fragment(operator)
+    return fragment
 
 
-def _fragment(made: Prepared) -> Fragment:
+def _fragment(operator: Prepared) -> Fragment:
     names: list[str] = []
     types: dict[str, Type] = {}
     constants: dict[str, np.ndarray[Any, Any]] = {}
-    for i, t in enumerate(made.template):
+    for i, t in enumerate(operator.template):
         name = "" if t is None else f"i{i}"
         if isinstance(t, Constant):
             constants[name] = t.value
         if isinstance(t, TensorSpec | Constant):
             types[name] = t.tensor
         names.append(name)
-    outputs = tuple(f"o{i}" for i in range(len(made.outs)))
-    for name, kind in zip(outputs, made.outs, strict=True):
+    outputs = tuple(f"o{i}" for i in range(len(operator.outs)))
+    for name, kind in zip(outputs, operator.outs, strict=True):
         if kind is not None:
             types[name] = kind.tensor
-    node = Node(made.name, tuple(names), outputs, made.attrs, made.record.domain, name=made.name)
-    given = tuple(n for n, t in zip(names, made.template, strict=True) if isinstance(t, TensorSpec))
+    node = Node(operator.name, tuple(names), outputs, operator.attrs, operator.record.domain, name=operator.name)
+    given = tuple(n for n, t in zip(names, operator.template, strict=True) if isinstance(t, TensorSpec))
     return Fragment((node,), given, outputs, types, constants)
 
 
@@ -165,42 +165,42 @@ def tracked(given: Sequence[Any]) -> bool:
     return any(isinstance(x, Array) and x._origin is not None for x in given)
 
 
-def run(made: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None) -> Any:
+def run(operator: Prepared, given: tuple[Any, ...], place: Place | None = None, call: Call | None = None) -> Any:
     """`running.run` while somebody looks: the operator, or (on a tape) the twin of it that keeps what its gradient
     reads."""
     trace = RECORDING.trace
     compute = running.run_unseen if trace is None else trace.run
     if not (RECORDING.on and tracked(given)):
-        return compute(made, given, place, call)
-    kept, call = _twin(made), call if _twin(made) is made else None
-    found = compute(kept, given, place, call)
-    outs = [found] if isinstance(found, Array) else list(found)
-    note(made.name, fragment_of(kept), given, outs)
-    return outs[0] if len(made.outs) == 1 else tuple(outs[: len(made.outs)])
+        return compute(operator, given, place, call)
+    kept, call = _twin(operator), call if _twin(operator) is operator else None
+    results = compute(kept, given, place, call)
+    outs = [results] if isinstance(results, Array) else list(results)
+    note(operator.name, fragment_of(kept), given, outs)
+    return outs[0] if len(operator.outs) == 1 else tuple(outs[: len(operator.outs)])
 
 
 recording.run = run
 _TWINS: dict[Prepared, Prepared] = bounded("autograd: twins of operators", MOST, {})
 
 
-def _twin(made: Prepared) -> Prepared:
+def _twin(operator: Prepared) -> Prepared:
     """Return the twin that replaces an operator when gradients are recorded."""
-    found = _TWINS.get(made)
-    if found is None:
+    chosen = _TWINS.get(operator)
+    if chosen is None:
         if len(_TWINS) >= MOST:
             _TWINS.clear()
         OPS.load()  # rules may stand in modules of their own
-        types = [None if t is None else t.tensor for t in made.template]
-        wanted = (True,) * len(made.outs)
-        rule = made.record.twin_rule
-        twin = rule(types, wanted, **made.record.bind(made.attrs)) if rule else None
-        if twin is None or twin.outputs == len(made.outs):
-            found = made
+        types = [None if t is None else t.tensor for t in operator.template]
+        wanted = (True,) * len(operator.outs)
+        rule = operator.record.twin_rule
+        twin = rule(types, wanted, **operator.record.bind(operator.attrs)) if rule else None
+        if twin is None or twin.outputs == len(operator.outs):
+            chosen = operator
         else:
             attrs = tuple((a, tuple(v) if isinstance(v, list) else v) for a, v in twin.attrs.items())
-            found = prepared(twin.op, made.template, attrs, twin.domain, twin.outputs)
-        _TWINS[made] = found
-    return found
+            chosen = prepared(twin.op, operator.template, attrs, twin.domain, twin.outputs)
+        _TWINS[operator] = chosen
+    return chosen
 
 
 def note(name: str, fragment: Fragment | None, given: Sequence[Any], outs: Sequence[Array], back: Any = None) -> None:
@@ -233,7 +233,7 @@ def _look(now: int) -> None:
     """Report entries that outlive their time, every so often."""
     if now % PATIENCE:
         return
-    from .held import tell
+    from .leaks import tell
 
     late = [e for e in _ALIVE if e.scope and e.inputs is not None and now - e.scope >= PATIENCE]
     fresh = [e for e in late if e.scope not in _TOLD]

@@ -32,7 +32,7 @@ Key = Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Way:
+class PlannedPiece:
     """A planned part of the backward pass: the values that it is fed, and those that it returns gradients of, by
     number; those of `rows` as rows."""
 
@@ -44,7 +44,7 @@ class Way:
 
 
 MOST = 256
-_WAYS: dict[Key, Way] = bounded("autograd: ways back", MOST, {})
+_PLANNED: dict[Key, PlannedPiece] = bounded("autograd: ways back", MOST, {})
 
 
 class Sums:
@@ -61,8 +61,8 @@ class Sums:
             self.of[origin] = gradient + before if isinstance(gradient, RowSparse) else before + gradient
 
     def take(self, origin: Origin) -> Array | None:
-        found: Array | None = self.of.pop(origin, None)
-        return found
+        gradient: Array | None = self.of.pop(origin, None)
+        return gradient
 
 
 def back(
@@ -128,29 +128,29 @@ def _ones(like: Array) -> Array:
 
 def ordered(roots: Sequence[Entry]) -> list[Entry]:
     """Return all entries that these depend on, operands first."""
-    found: dict[Entry, None] = {}
+    finished: dict[Entry, None] = {}
     todo: list[tuple[Entry, bool]] = [(e, False) for e in roots]
     while todo:
         entry, ready = todo.pop()
-        if entry in found:
+        if entry in finished:
             continue
         if ready:
-            found[entry] = None
+            finished[entry] = None
             continue
         todo.append((entry, True))
-        todo += [(o[0], False) for o in entry.origins if isinstance(o, tuple) and o[0] not in found]
-    return list(found)
+        todo += [(o[0], False) for o in entry.origins if isinstance(o, tuple) and o[0] not in finished]
+    return list(finished)
 
 
 def _pieces(order: Sequence[Entry], create: bool) -> list[list[Entry]]:
     """Runs of operators, and what knows its own way back, one by one."""
-    found: list[list[Entry]] = []
+    pieces: list[list[Entry]] = []
     for entry in order:
-        if _alone(entry, create) or not found or _alone(found[-1][0], create):
-            found.append([entry])
+        if _alone(entry, create) or not pieces or _alone(pieces[-1][0], create):
+            pieces.append([entry])
         else:
-            found[-1].append(entry)
-    return found
+            pieces[-1].append(entry)
+    return pieces
 
 
 def _alone(entry: Entry, create: bool) -> bool:
@@ -170,35 +170,39 @@ def _through(piece: list[Entry], sums: Sums, create: bool, wanted: set[Origin]) 
                     sums.add(origin, dx)
         return
     walk = Walk(piece)
-    seeds = {n: dy for value, n in walk.made.items() if (dy := sums.take(value)) is not None}
+    seeds = {n: dy for value, n in walk.computed.items() if (dy := sums.take(value)) is not None}
     if not seeds:
         return
-    inner = {walk.made[v] for v in wanted if isinstance(v, tuple) and v in walk.made}
+    inner = {walk.computed[v] for v in wanted if isinstance(v, tuple) and v in walk.computed}
     place = next(x._place for x in (*seeds.values(), *walk.values) if isinstance(x, Array))
     dense = create or bool(wanted) or RECORDING.trace is not None
     rows = frozenset(n for o, n in walk.outside.items() if isinstance(o, Leaf) and o.rows and not dense)
     key = (place.device, tuple(walk.key), tuple(seeds), tuple(walk.outside.values()), tuple(sorted(inner)), rows)
-    way = _WAYS.get(key)
-    if way is None:
-        if len(_WAYS) >= MOST:
-            _WAYS.clear()
-        way = _WAYS[key] = _planned(walk, seeds, sorted(inner), place.device, rows)
-    given = [seeds[-1 - n] if n < 0 else walk.values[n] for n in way.feeds]
+    planned = _PLANNED.get(key)
+    if planned is None:
+        if len(_PLANNED) >= MOST:
+            _PLANNED.clear()
+        planned = _PLANNED[key] = _planned(walk, seeds, sorted(inner), place.device, rows)
+    given = [seeds[-1 - n] if n < 0 else walk.values[n] for n in planned.feeds]
     trace = RECORDING.trace
-    outs = way.runs(given, place) if trace is None else trace.graph(way.fragment, given, lambda: way.runs(given, place))
+    outs = (
+        planned.runs(given, place)
+        if trace is None
+        else trace.graph(planned.fragment, given, lambda: planned.runs(given, place))
+    )
     if create:
-        origins = [seeds[-1 - n] if n < 0 else walk.arrays[n] for n in way.feeds]
-        note("backward", way.fragment, origins, outs)
+        origins = [seeds[-1 - n] if n < 0 else walk.arrays[n] for n in planned.feeds]
+        note("backward", planned.fragment, origins, outs)
     by_number: dict[int, list[Origin]] = {}
     for origin, number in walk.outside.items():
         by_number.setdefault(number, []).append(origin)
-    for origin, number in walk.made.items():
+    for origin, number in walk.computed.items():
         by_number.setdefault(number, []).append(origin)
-    made = iter(outs)
-    for number in way.wrt:
-        out: Any = next(made)
-        if number in way.rows:
-            out = RowSparse(out, next(made), walk.values[number].shape)
+    gradients_of_piece = iter(outs)
+    for number in planned.wrt:
+        out: Any = next(gradients_of_piece)
+        if number in planned.rows:
+            out = RowSparse(out, next(gradients_of_piece), walk.values[number].shape)
         for origin in by_number[number]:
             sums.add(origin, out)
 
@@ -211,14 +215,14 @@ class Walk:
         self.key: list[Any] = []
         self.values: list[Any] = []  # by number: the numbers that were computed
         self.arrays: list[Any] = []  # and arrays that know where they came from
-        self.made: dict[Value, int] = {}
+        self.computed: dict[Value, int] = {}
         self.outside: dict[Origin, int] = {}
         self._others: dict[int, int] = {}
         for entry in piece:
             assert entry.inputs is not None
             ins = [self._input(x, o) for x, o in zip(entry.inputs, entry.origins, strict=True)]
             for i, out in enumerate(entry.outputs):
-                self.made[entry, i] = self._number(out, (entry, i))
+                self.computed[entry, i] = self._number(out, (entry, i))
             self.key.append((entry.fragment, *ins))
 
     def _number(self, value: Any, origin: Origin | None) -> int:
@@ -231,8 +235,8 @@ class Walk:
         return len(self.values) - 1
 
     def _input(self, x: Any, origin: Origin | None) -> int:
-        if isinstance(origin, tuple) and origin in self.made:
-            return self.made[origin]
+        if isinstance(origin, tuple) and origin in self.computed:
+            return self.computed[origin]
         if origin is not None:
             if origin not in self.outside:
                 self.outside[origin] = self._number(x, origin)
@@ -249,7 +253,7 @@ def forward(walk: Walk) -> tuple[TypedBuilder, list[Node]]:
     types: dict[str, Type] = {}
     constants: dict[str, np.ndarray[Any, Any]] = {}
     for at, (entry, (fragment, *ins)) in enumerate(zip(walk.piece, walk.key, strict=True)):
-        outs = [walk.made[entry, i] for i in range(len(entry.outputs))]
+        outs = [walk.computed[entry, i] for i in range(len(entry.outputs))]
         given = dict(zip((*fragment.inputs, *fragment.outputs), (f"v{n}" for n in (*ins, *outs)), strict=True))
         part = placed(fragment, f"e{at}/", given)
         nodes += part.nodes
@@ -262,24 +266,26 @@ def forward(walk: Walk) -> tuple[TypedBuilder, list[Node]]:
     return g, nodes
 
 
-def _planned(walk: Walk, seeds: dict[int, Array], inner: Sequence[int], device: str, rows: frozenset[int]) -> Way:
+def _planned(
+    walk: Walk, seeds: dict[int, Array], inner: Sequence[int], device: str, rows: frozenset[int]
+) -> PlannedPiece:
     """The graph of a piece with its gradients, without what was computed on the way forward."""
     g, nodes = forward(walk)
     types, names = g.types, {n: f"v{n}" for n in range(len(walk.values))}
     starts = {names[n]: f"dy{n}" for n in seeds}
     g.types.update({dy: types[y].forget() for y, dy in starts.items() if isinstance(types[y], Tensor)})  # type: ignore[union-attr]
     wrt = [n for n in (*dict.fromkeys(walk.outside.values()), *inner) if differentiable(types[names[n]])]
-    found = gradients(g, nodes, starts, [names[n] for n in wrt])
+    grads = gradients(g, nodes, starts, [names[n] for n in wrt])
     fed = {names[n] for n in range(len(walk.values))}
-    arrived = [n for n in wrt if names[n] in found]
-    ends = {n: as_ends(g, found[names[n]], n in rows) for n in arrived}
+    arrived = [n for n in wrt if names[n] in grads]
+    ends = {n: as_ends(g, grads[names[n]], n in rows) for n in arrived}
     graph = without(g, fed | {*starts.values()}, [end for several in ends.values() for end in several])
     numbers = {name: n for n, name in names.items()}
     numbers |= {dy: -1 - n for n, dy in zip(seeds, starts.values(), strict=True)}
     feeds = tuple(numbers[i] for i in graph.inputs)
     fragment = Fragment(graph.nodes, graph.inputs, graph.outputs, dict(graph.types), dict(graph.initializers))
     runs = Runs(Session(graph, device=device), "backward")
-    return Way(runs, feeds, tuple(arrived), frozenset(n for n in arrived if len(ends[n]) > 1), fragment)
+    return PlannedPiece(runs, feeds, tuple(arrived), frozenset(n for n in arrived if len(ends[n]) > 1), fragment)
 
 
 def as_ends(g: TypedBuilder, gradient: str, rows: bool) -> tuple[str, ...]:
@@ -309,12 +315,12 @@ def without(g: TypedBuilder, fed: set[str], outputs: Sequence[str]) -> Graph:
     """The graph of these outputs, in which the values `fed` are inputs."""
     nodes: list[Node] = []
     for node in g.nodes():
-        made = [o for o in node.outputs if o]
-        if all(o in fed for o in made):
+        node_outputs = [o for o in node.outputs if o]
+        if all(o in fed for o in node_outputs):
             continue
-        if any(o in fed for o in made):  # what else it makes is computed again, beside what is known
+        if any(o in fed for o in node_outputs):  # what else it makes is computed again, beside what is known
             node = replace(node, outputs=tuple(f"{o}@again" if o in fed else o for o in node.outputs))
-            g.types.update({f"{o}@again": g.types[o] for o in made if o in fed})
+            g.types.update({f"{o}@again": g.types[o] for o in node_outputs if o in fed})
         nodes.append(node)
     results: list[str] = []
     for i, name in enumerate(outputs):
