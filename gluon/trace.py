@@ -18,8 +18,7 @@ from ..nd.place import Place
 from ..nd.random import generator
 from ..nd.recording import RECORDING
 from ..nd.running import adopt, memory, one_place
-from ..nd.runs import Runs, first
-from ..nd.runs import states as of_arrays
+from ..nd.runs import Runs, initial_value, resident_states
 from ..nd.sparse import RowSparse
 from ..ops import Tensor
 from ..ops.types import Type, differentiable
@@ -387,11 +386,11 @@ def _runs(traced: Traced, graph: Graph, count: int, place: Place) -> Runs:
     whole = graph.but(
         inputs=tuple(i for i in graph.inputs if i not in lies),
         states=states,
-        initializers={**graph.initializers, **{n: first(m) for n, m in memories.items()}},
+        initializers={**graph.initializers, **{n: initial_value(m) for n, m in memories.items()}},
     )
     used = {*whole.reads()}
     model = whole.but(inputs=tuple(i for i in whole.inputs if i in used))
-    session = Session(model, states=of_arrays(memories), device=place.device)
+    session = Session(model, states=resident_states(memories), device=place.device)
     return Runs(session, "block", [*lies.values()], [lies[n] for n in moved if n in lies], count)
 
 

@@ -14,8 +14,7 @@ from .. import nd
 from ..nd.array import Array
 from ..nd.random import generator
 from ..nd.running import memory, one_place
-from ..nd.runs import first
-from ..nd.runs import states as of_arrays
+from ..nd.runs import initial_value, resident_states
 from ..nd.sparse import RowSparse
 from ..ops.errors import InputError
 from ..ops.math.random import mix
@@ -233,11 +232,11 @@ class Trainer:
         lies = {n: memory(a) for n, a in arrays.items()}
         if self._session is None or any(self._memory.get(n) is not m for n, m in lies.items()):
             sparse = [n for n, p in self.params.items() if p.grad_stype != "default"]
-            graph = update_graph({n: first(lies[n]) for n in self.params}, self._step, _gradient, sparse)
+            graph = update_graph({n: initial_value(lies[n]) for n in self.params}, self._step, _gradient, sparse)
             kept = {} if self._session is None else self._session.states
             states = {s.input: kept.get(s.input, np.array(graph.initializers[s.input])) for s in graph.states}
             place = one_place("Trainer", [*arrays.values()])
-            held = {**states, **of_arrays(lies)}
+            held = {**states, **resident_states(lies)}
             if self.optimizer.draws and not self._seed:
                 self._seed = mix(generator(place).advance())[0]
             self._session, self._memory = Session(graph, states=held, device=place.device, seed=self._seed), lies

@@ -78,14 +78,14 @@ class Runs:
         self._seconds = min(perf_counter() - begin, 1.2 * self._seconds)  # one run that was held up does not count
 
 
-def first(memory: Any) -> np.ndarray[Any, Any]:
+def initial_value(memory: Any) -> np.ndarray[Any, Any]:
     """Return the initial value in a graph of a state in this memory: the memory itself, or, for a GPU's, zeros that
     take no memory."""
     here = isinstance(memory, np.ndarray)
     return memory if here else np.broadcast_to(np.zeros((), memory.dtype), memory.shape)
 
 
-def states(memories: Mapping[str, Any]) -> dict[str, Any]:
+def resident_states(memories: Mapping[str, Any]) -> dict[str, Any]:
     """The states of a session that lie in this memory."""
     return {name: m if isinstance(m, np.ndarray) else _resident(m) for name, m in memories.items()}
 

@@ -10,8 +10,7 @@ from ..nd.array import Array
 from ..nd.random import generator
 from ..nd.recording import RECORDING
 from ..nd.running import as_array, assign, inplace, memory, one_place
-from ..nd.runs import Runs, first
-from ..nd.runs import states as of_arrays
+from ..nd.runs import Runs, initial_value, resident_states
 from ..ops.errors import InputError
 from ..runtime.execution.session import Session
 from .arrays import Arrays
@@ -187,11 +186,11 @@ class Executor:
         if mode.gradients == "state":
             held |= {gradient_of(n): a for n, a in self.grad_dict.items()}
         lies = {n: _own_memory(n, a) for n, a in held.items()}
-        firsts = {n: first(m) for n, m in lies.items()}
+        firsts = {n: initial_value(m) for n, m in lies.items()}
         graph, states = program(self.symbol, self._inferred, mode, firsts, self._wanted)
         session = Session(
             graph,
-            states=of_arrays({n: lies[n] for n in states}),
+            states=resident_states({n: lies[n] for n in states}),
             device=one_place("an executor", [*held.values()]).device,
         )
         writes = [held[s.input] for s in graph.states if s.output != s.input]
