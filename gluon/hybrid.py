@@ -149,15 +149,15 @@ class HybridBlock(Block):
         inputs: Sequence[Array]
         if not options and all(x.__class__ is Array for x in args):
             inputs, others = args, None
-            key: Any = (*[x._kind for x in args], training)
+            key: Any = (*[x._spec for x in args], training)
         elif not options and all(x.__class__ is Array or numbers(x) for x in args):
             inputs, others = as_arrays(args), None
-            key = (*[x._kind for x in inputs], training)
+            key = (*[x._spec for x in inputs], training)
         else:
             inputs, others = flat((list(args), options), numpys=True)
             inputs = as_arrays(inputs)
             try:
-                key = (tuple(x._kind for x in inputs), snapshot(others), training)
+                key = (tuple(x._spec for x in inputs), snapshot(others), training)
             except Unguarded:
                 return super().__call__(*args, **options)
         broken = self._broken.get(key)
@@ -327,7 +327,7 @@ def _guard_outside(guards: Guards, recorder: Recorder) -> None:
     for name, x in recorder.outside.items():
         if id(x._var) not in guards.variables:
             raise GraphBreak(
-                f"an array comes from where nobody can watch it ({x._kind})",
+                f"an array comes from where nobody can watch it ({x._spec})",
                 "pass it as an argument, or keep it in an attribute of the block, a global or a closure",
                 recorder.lines[name],
             )

@@ -25,7 +25,7 @@ from ..nd.random import Generator, generator
 from ..nd.recording import RECORDING
 from ..nd.running import adopt, apply, memory
 from ..nd.sites import line_of, site
-from ..nd.specs import Constant, TensorSpec, kind_of_value, known
+from ..nd.specs import Constant, TensorSpec, known, spec_of_value
 from ..ops.types import Type, differentiable
 from ..runtime.engine import Variable
 from ..runtime.ir.graph import DRAW, Node
@@ -129,9 +129,9 @@ class Recorder:
         made = adopt(memory(x), x._place)
         made._code, made._at = x._code, x._at
         self._fixed.pop(id(made._var), None)
-        self._values[id(made._var)] = Value(made._var, name, made._kind)
+        self._values[id(made._var)] = Value(made._var, name, made._spec)
         self._given.add(id(made._var))
-        self.types[name] = made._kind.tensor
+        self.types[name] = made._spec.tensor
         return made
 
     def data(self, p: Parameter) -> Array | None:
@@ -195,7 +195,7 @@ class Recorder:
     def _constant(self, value: np.ndarray[Any, Any]) -> str:
         name = self._new("k")
         self.constants[name] = value
-        self.types[name] = kind_of_value(value).tensor
+        self.types[name] = spec_of_value(value).tensor
         self._still.add(name)
         return name
 
@@ -212,7 +212,7 @@ class Recorder:
             name = self.fresh(f"c{len(self.outside)}")
             self._known[key] = name, x._var
             self.outside[name], self.lines[name] = x, line_of(*site())
-            self.types[name] = x._kind.tensor
+            self.types[name] = x._spec.tensor
         return self._known[key][0]
 
     def _part_of(self, x: Array, value: Value) -> str:
@@ -269,7 +269,7 @@ class Recorder:
         inputs = [self._operand(t, read) for t in operator.template]
         domain = operator.record.domain
         node = Node(operator.name, tuple(inputs), tuple(results), operator.attrs, domain, name=results[0])
-        self._add(node, [o._kind.tensor for o in outs])
+        self._add(node, [o._spec.tensor for o in outs])
         self._made(names, results, outs)
         return outcome
 
@@ -284,7 +284,7 @@ class Recorder:
 
     def _made(self, read: Sequence[str], results: Sequence[str], outs: Sequence[Array]) -> None:
         for name, out in zip(results, outs, strict=True):
-            self._values[id(out._var)] = Value(out._var, name, out._kind)
+            self._values[id(out._var)] = Value(out._var, name, out._spec)
         if self._still.issuperset(read):
             self._still.update(results)
 
@@ -302,7 +302,7 @@ class Recorder:
         self.constants |= part.initializers
         self._still |= {*part.initializers}
         self.types = {**part.types, **self.types}
-        self.types |= {inside[o]: out._kind.tensor for o, out in zip(fragment.outputs, outs, strict=True)}
+        self.types |= {inside[o]: out._spec.tensor for o, out in zip(fragment.outputs, outs, strict=True)}
         self._made(names, [inside[o] for o in fragment.outputs], outs)
         return outs
 
@@ -313,17 +313,17 @@ class Recorder:
         now = self._values.get(id(var))
         if id(var) in self._given or (now is None and id(var) not in self._fixed):
             self.broke(
-                f"an array from outside of the block is changed in place ({target._kind})",
+                f"an array from outside of the block is changed in place ({target._spec})",
                 "return what it computes, or keep this part imperative",
             )
         if RECORDING.inside is False:
             value = plain(value)
             self.stopped(value)
         with self._open(self):
-            root = Array(var, kind_of_value(var.value) if now is None else now.kind, target._place)
+            root = Array(var, spec_of_value(var.value) if now is None else now.kind, target._place)
             whole = _replaced(root, target, value) if target._view else value
             name = self.name(whole)
-        self._values[id(var)] = Value(var, name, root._kind)
+        self._values[id(var)] = Value(var, name, root._spec)
         self._fixed.pop(id(var), None)
 
     def drawn(self, generator_: Generator) -> None:
@@ -343,17 +343,17 @@ class Recorder:
             self._from_outside(x)
             self.read_outside.append((x._var, x._var.version))
             return
-        reason = f"the numbers of an array are read ({x._kind})"
-        if sort is None and x._kind.size == 1:
-            sort = {"b": bool, "i": int, "u": int}.get(x._kind.dtype.kind)
-        if not self._cuts or sort not in (bool, int) or x._kind.size != 1:
+        reason = f"the numbers of an array are read ({x._spec})"
+        if sort is None and x._spec.size == 1:
+            sort = {"b": bool, "i": int, "u": int}.get(x._spec.dtype.kind)
+        if not self._cuts or sort not in (bool, int) or x._spec.size != 1:
             self.broke(reason, READ)
         if len(self.parts) == LONGEST:
             self.broke(f"{reason}, {LONGEST} times in one run", READ)
         with self._open(self):
             name = self.name(x)
             asked = self._new("asked")
-            self._add(Node("Identity", (name,), (asked,), name=asked), [x._kind.tensor])
+            self._add(Node("Identity", (name,), (asked,), name=asked), [x._spec.tensor])
         with self._open(None):
             was = sort(running.read(x).item())
         self.parts[-1].cut = Cut(asked, sort, was, reason, line_of(*site()))
@@ -363,7 +363,7 @@ class Recorder:
         """Give an array out, as a value of the last part."""
         with self._open(self):
             name, made = self.name(x), self._new("y")
-        self._add(Node("Identity", (name,), (made,), name=made), [x._kind.tensor])
+        self._add(Node("Identity", (name,), (made,), name=made), [x._spec.tensor])
         return made
 
 

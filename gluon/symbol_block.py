@@ -68,7 +68,7 @@ class SymbolBlock(HybridBlock):
         if len(inputs) != len(fed):
             raise InputError(f"{len(inputs)} inputs for {', '.join(fed)}", where=type(self).__name__)
         learns = RECORDING.training
-        key = (*(x._kind for x in inputs), learns)
+        key = (*(x._spec for x in inputs), learns)
         form = self._forms.get(key)
         if form is None or not form.fits():
             form = self._forms[key] = self._form(fed, inputs, learns)
@@ -85,8 +85,8 @@ class SymbolBlock(HybridBlock):
         """The graph for inputs of these kinds; in training what running statistics become stands behind its outputs."""
         graph = self._learning if learns else self._graph
         constants = {n: a for n, a in graph.initializers.items() if n not in self._params}
-        types = {n: x._kind.tensor for n, x in zip(fed, inputs, strict=True)}
-        types |= {n: p.data()._kind.tensor for n, p in self._params.items()}
+        types = {n: x._spec.tensor for n, x in zip(fed, inputs, strict=True)}
+        types |= {n: p.data()._spec.tensor for n, p in self._params.items()}
         moves = self._moves if learns else {}
         outputs = (*graph.outputs, *moves.values())
         whole = graph.but(inputs=(*fed, *self._params), initializers=constants, outputs=outputs, states=())

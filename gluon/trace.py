@@ -63,7 +63,7 @@ class Traced:
         if all(map(is_, map(_array, self.params.values()), self.lies)):
             return True
         now = [p._data for p in self.params.values()]
-        if any(x is None or x._kind is not y._kind for x, y in zip(now, self.lies, strict=True)):
+        if any(x is None or x._spec is not y._spec for x, y in zip(now, self.lies, strict=True)):
             return False
         self.lies = now
         self.sessions.clear()
@@ -334,7 +334,7 @@ def _plain(traced: Traced, inputs: Sequence[Array]) -> list[Array]:
 
 def _recorded(traced: Traced, arrays: Sequence[Array], inputs: Sequence[Array]) -> Sequence[Array]:
     given = dict(zip(traced.graph.inputs, arrays, strict=True))
-    wanted = tuple(n for n, x in given.items() if x._origin is not None and differentiable(x._kind.tensor))
+    wanted = tuple(n for n, x in given.items() if x._origin is not None and differentiable(x._spec.tensor))
     rows = frozenset(n for n in wanted if isinstance(leaf := given[n]._origin, Leaf) and leaf.rows)
     key = "recorded", wanted, rows, inputs[0]._place
     ways = traced.sessions.get(key)

@@ -44,14 +44,14 @@ class Array(Ordered, ArrayMethods):
     <Array float32[2,3] on cpu(0)>
     """
 
-    __slots__ = ("__weakref__", "_at", "_code", "_kind", "_lazy", "_origin", "_place", "_variable", "_view")
+    __slots__ = ("__weakref__", "_at", "_code", "_lazy", "_origin", "_place", "_spec", "_variable", "_view")
     __array_priority__ = 1000  # NumPy leaves operators to us
     _code: CodeType  # where it was made: a line is looked up when it is asked for
     _at: int
     _variable: Variable  # not there while the array is gathered
 
     def __init__(self, var: Variable | None, kind: TensorSpec, place: Place, view: tuple[Key, ...] = ()) -> None:
-        self._kind, self._place, self._view = kind, place, view
+        self._spec, self._place, self._view = kind, place, view
         self._lazy: LazyNode | None = None
         self._origin: Any = None  # how it came to be, for gradients: see nd/autograd/tape.py
         if var is not None:
@@ -79,27 +79,27 @@ class Array(Ordered, ArrayMethods):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._kind.shape
+        return self._spec.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self._kind.dtype
+        return self._spec.dtype
 
     @property
     def ndim(self) -> int:
-        return len(self._kind.shape)
+        return len(self._spec.shape)
 
     @property
     def size(self) -> int:
-        return self._kind.size
+        return self._spec.size
 
     @property
     def nbytes(self) -> int:
-        return self._kind.tensor.nbytes
+        return self._spec.tensor.nbytes
 
     @property
     def itemsize(self) -> int:
-        return self._kind.dtype.itemsize
+        return self._spec.dtype.itemsize
 
     @property
     def device(self) -> Place:
@@ -111,7 +111,7 @@ class Array(Ordered, ArrayMethods):
     @property
     def where(self) -> str:
         """Kind, device, and the line that made it: how errors speak of it."""
-        return f"{self._kind} on {self._place}, made at {line_of(self._code, self._at)}"
+        return f"{self._spec} on {self._place}, made at {line_of(self._code, self._at)}"
 
     @property
     def grad(self) -> Any:
@@ -119,9 +119,9 @@ class Array(Ordered, ArrayMethods):
         return getattr(self._origin, "grad", None)
 
     def __len__(self) -> int:
-        if not self._kind.shape:
+        if not self._spec.shape:
             raise TypeError("len() of an array without axes")
-        return self._kind.shape[0]
+        return self._spec.shape[0]
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -148,8 +148,8 @@ class Array(Ordered, ArrayMethods):
 
     def _number(self, sort: type | None) -> Any:
         """The only element; `sort` says as what it is wanted."""
-        if self._kind.size != 1:
-            raise ShapeError(f"{self._kind} is not one number", where="mezzo.nd", hint="asnumpy() or tolist()")
+        if self._spec.size != 1:
+            raise ShapeError(f"{self._spec} is not one number", where="mezzo.nd", hint="asnumpy() or tolist()")
         return read(self, sort).item()
 
     def tolist(self) -> Any:
@@ -169,12 +169,12 @@ class Array(Ordered, ArrayMethods):
         return complex(self.item())
 
     def __index__(self) -> int:
-        if self._kind.dtype.kind not in "iu" or self._kind.shape:
-            raise TypeError(f"{self._kind} is no index")
+        if self._spec.dtype.kind not in "iu" or self._spec.shape:
+            raise TypeError(f"{self._spec} is no index")
         return int(self._number(int))
 
     def __repr__(self) -> str:
-        return f"{read(self)}\n<Array {self._kind} on {self._place}>"
+        return f"{read(self)}\n<Array {self._spec} on {self._place}>"
 
     def __format__(self, spec: str) -> str:
         return format(self.item() if spec else repr(self), spec)

@@ -14,7 +14,7 @@ from .recording import RECORDING
 from .running import SCALARS, apply, as_array, assign, cast, numbers_for, refuse_recorded
 from .shaping import broadcast_arrays, broadcast_to, moveaxis, reshape, stack
 from .sites import line_of, site
-from .specs import kind_of, known
+from .specs import known, spec_of
 
 Index = Any
 
@@ -43,7 +43,7 @@ def put(x: Array, key: Index, value: Any) -> None:
 def view(x: Array, key: Key) -> Array:
     """A part of an array that shares its memory."""
     shape = _shape(x, key)
-    out = Array(x._var, kind_of(x._kind.dtype, shape), x._place, (*x._view, key))
+    out = Array(x._var, spec_of(x._spec.dtype, shape), x._place, (*x._view, key))
     out._code, out._at = site()
     if RECORDING.trace is not None:
         RECORDING.trace.seen_from(x, out)
@@ -89,7 +89,7 @@ def _basic(x: Array, given: tuple[Any, ...]) -> Key:
 
 def _shape(x: Array, key: Key) -> tuple[int, ...]:
     """The shape of a view. Raises NoSuchPlace for what the array lacks."""
-    sizes = x._kind.shape
+    sizes = x._spec.shape
     skipped = len(sizes) - sum([p is not None for p in key]) + 1  # axes that `...` stands for
     if skipped < 0 or key.count(Ellipsis) > 1:
         raise _wrong(x, key, "too many indices")
@@ -115,8 +115,8 @@ def _shape(x: Array, key: Key) -> tuple[int, ...]:
 
 
 def _wrong(x: Array, key: Index, why: str) -> NoSuchPlace:
-    shown = ", ".join(str(p._kind) if isinstance(p, Array) else repr(p) for p in key)
-    return NoSuchPlace(f"{x._kind} has no [{shown}]: {why}", where=f"an index at {line_of(*site())}")
+    shown = ", ".join(str(p._spec) if isinstance(p, Array) else repr(p) for p in key)
+    return NoSuchPlace(f"{x._spec} has no [{shown}]: {why}", where=f"an index at {line_of(*site())}")
 
 
 class _Indices:
@@ -185,7 +185,7 @@ def _places_of(x: Array, part: Any, axis: int, given: tuple[Any, ...]) -> tuple[
         raise _wrong(x, given, f"an index of {one.dtype}")
     sizes = x.shape[axis : axis + one.ndim]
     if len(sizes) < one.ndim or any(m not in (n, 0) for m, n in zip(one.shape, sizes, strict=True)):
-        raise _wrong(x, given, f"the mask is {one._kind}")  # of no size it may be, as the standard has it
+        raise _wrong(x, given, f"the mask is {one._spec}")  # of no size it may be, as the standard has it
     places = apply("NonZero", one if one.ndim else apply("Reshape", one, known((1,))))
     return [view(places, (i, Ellipsis)) for i in range(max(one.ndim, 1))], one.ndim
 

@@ -37,7 +37,7 @@ class LazyNode:
     length: int  # operations in its expression, if all are pasted
 
     def __init__(self, operator: Prepared, operands: tuple[Any, ...], out: Any) -> None:
-        self.operator, self.operands, self.kind, self.place = operator, operands, out._kind, out._place
+        self.operator, self.operands, self.kind, self.place = operator, operands, out._spec, out._place
         self.code, self.at = out._code, out._at
         self.length = 1 + sum([o.length for o in operands if o.__class__ is LazyNode])
         self.array: Any = ref(out)  # the array that the user holds; the array itself once it is computed
@@ -158,7 +158,7 @@ _FUSED: dict[tuple[Any, ...], Pieces] = bounded("arrays: fused operations", MOST
 
 def fused(steps: Steps, leaves: Sequence[Any], kind: TensorSpec) -> Pieces:
     """One call for several operations; made once for operations and operands of one sort."""
-    kinds = tuple([(x.dtype, x.shape) if x.__class__ is np.ndarray else x._kind for x in leaves])
+    kinds = tuple([(x.dtype, x.shape) if x.__class__ is np.ndarray else x._spec for x in leaves])
     key = steps, kinds
     call = _FUSED.get(key)
     if call is None:

@@ -29,7 +29,7 @@ class ArrayMethods(ArrayOperators):
     def T(self: Any) -> Array:  # noqa: N802 (the standard's name)
         """The matrix transposed. Raises ShapeError for other ranks."""
         if self.ndim != 2:
-            raise ShapeError(f"T of {self._kind}", where="mezzo.nd", hint="permute_dims, or mT for stacks of matrices")
+            raise ShapeError(f"T of {self._spec}", where="mezzo.nd", hint="permute_dims, or mT for stacks of matrices")
         return functions.permute_dims(self, (1, 0))
 
     @property

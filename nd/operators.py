@@ -85,7 +85,7 @@ class ArrayOperators:
         return remainder(other, self)
 
     def __imod__(self: Any, other: Operand) -> Array:
-        whole = self._kind.dtype.kind in "iu"
+        whole = self._spec.dtype.kind in "iu"
         return inplace("Mod" if whole else "Remainder", self, other, domain="" if whole else "mezzo")
 
     def __pow__(self, other: Operand) -> Array:
@@ -184,9 +184,9 @@ class ArrayOperators:
 
 def _become(target: Array, result: Array) -> Array:
     """Write a result of the kind of the target into it: an operation in place that has several steps."""
-    if result._kind is not target._kind:
+    if result._spec is not target._spec:
         raise ShapeError(
-            f"{result._kind} does not fit in place of {target._kind}", where="mezzo.nd", hint="write a = a + b"
+            f"{result._spec} does not fit in place of {target._spec}", where="mezzo.nd", hint="write a = a + b"
         )
     assign(target, result)
     return target

@@ -22,7 +22,7 @@ from ..runtime.memory.allocate import LEAST, counted, fresh
 from .moving import moves
 from .place import Place
 from .planned import Planned, pays
-from .specs import MOST, Constant, TensorSpec, kind_of
+from .specs import MOST, Constant, TensorSpec, spec_of
 
 Template = tuple["TensorSpec | Constant | None", ...]
 Call = Callable[..., Any]
@@ -103,7 +103,7 @@ def _prepare(name: str, domain: str, template: Template, attrs: dict[str, Any], 
     for result in record.infer_types(types, attrs, (True,) * outputs):
         if not isinstance(result, Tensor):
             raise ShapeError(f"{name} gives {result}, which is no array")
-        outs.append(kind_of(result.dtype.numpy, result.sizes) if result.static else None)
+        outs.append(spec_of(result.dtype.numpy, result.sizes) if result.static else None)
     if None not in outs and pays(domain, name, tuple(types)):
         planned = Planned(domain, name, template, tuple(attrs.items()), outputs)
         return Prepared(record, template, attrs, tuple(outs), planned)

@@ -90,7 +90,7 @@ class Generator:
         outputs: int = 1,
     ) -> Any:
         key = self.advance()
-        result = ready(name, (*[x._kind for x in given], *fixed), tuple(attrs.items()), outputs=outputs)
+        result = ready(name, (*[x._spec for x in given], *fixed), tuple(attrs.items()), outputs=outputs)
         place = place_of(device) if device is not None else self._place or cpu()
         place = given[0].device if given else place
         return run(result, given, place, result.on(place, key))

@@ -34,13 +34,13 @@ def _axes(x: Array, axis: Axis) -> tuple[int, ...]:
 
 def reduced(name: str, x: Array, axis: Axis, keepdims: bool) -> Array:
     """One of ONNX's reductions; over no axes it is the identity."""
-    key = name, x._kind, axis if axis is None or isinstance(axis, int) else tuple(axis), keepdims
+    key = name, x._spec, axis if axis is None or isinstance(axis, int) else tuple(axis), keepdims
     prepared = _PREPARED.get(key)
     if prepared is None:
         if len(_PREPARED) >= MOST:
             _PREPARED.clear()
         attrs = (("keepdims", int(keepdims)), ("noop_with_empty_axes", 1))
-        prepared = _PREPARED[key] = ready(name, (x._kind, known(_axes(x, axis))), attrs)
+        prepared = _PREPARED[key] = ready(name, (x._spec, known(_axes(x, axis))), attrs)
     result: Array = run(prepared, (x,))
     return result
 

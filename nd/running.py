@@ -24,7 +24,7 @@ from .prepared import Call, Prepared, prepared
 from .reading import copied_to, read, value_of
 from .recording import RECORDING
 from .sites import line_of, site
-from .specs import MOST, Scalar, TensorSpec, dtype_of, kind_of, kind_of_value, known, together
+from .specs import MOST, Scalar, TensorSpec, dtype_of, known, spec_of, spec_of_value, together
 
 Operand = Any  # an Array, an np.ndarray without axes (a scalar that differs from call to call), a Known, or None
 SCALARS = (bool, int, float, complex)
@@ -51,12 +51,12 @@ def apply(
     Attributes are as the operator has them, lists as tuples. `place` is where the results are if no operand is an
     array. Raises ShapeError where operands do not fit, InputError for arrays of several devices.
     """
-    template = tuple([kind_of(x.dtype, x.shape) if isinstance(x, np.ndarray) else _kind(x) for x in operands])
+    template = tuple([spec_of(x.dtype, x.shape) if isinstance(x, np.ndarray) else _spec(x) for x in operands])
     return run(ready(name, template, tuple(attrs.items()), domain, outputs), _given(operands), place)
 
 
-def _kind(x: Operand) -> Any:
-    return x._kind if isinstance(x, Array) else x
+def _spec(x: Operand) -> Any:
+    return x._spec if isinstance(x, Array) else x
 
 
 def _given(operands: Sequence[Operand]) -> tuple[Any, ...]:
@@ -109,9 +109,9 @@ def run_unseen(operator: Prepared, given: tuple[Any, ...], place: Place | None =
     work = one.push(_compute, reads, [o._var for o in outs], name=operator.name, args=(call, given, outs))
     for out in outs:
         out._code, out._at = work._code, work._at
-        if out._kind is UNKNOWN:
+        if out._spec is UNKNOWN:
             one.wait(out._var)
-            out._kind = kind_of_value(out._var.value)
+            out._spec = spec_of_value(out._var.value)
     return outs[0] if len(outs) == 1 else tuple(outs)
 
 
@@ -155,7 +155,7 @@ def _computed(
     """An array that is computed already."""
     var = Variable(one, name, value)
     var.version = 1
-    out = Array(var, kind or kind_of_value(value), place)
+    out = Array(var, kind or spec_of_value(value), place)
     out._code, out._at = code, at
     return out
 
@@ -191,13 +191,13 @@ def one_place(name: str, arrays: Sequence[Array]) -> Place:
 def unary(name: str, x: Operand, **attrs: Any) -> Array:
     """An operator of one operand."""
     one = as_array(x)
-    result: Array = run(ready(name, (one._kind,), tuple(attrs.items())), (one,))
+    result: Array = run(ready(name, (one._spec,), tuple(attrs.items())), (one,))
     return result
 
 
 def binary(name: str, a: Operand, b: Operand, **attrs: Any) -> Array:
     """An operator of two operands of one element type, to which they are brought."""
-    if a.__class__ is not Array or b.__class__ is not Array or a._kind.dtype is not b._kind.dtype:
+    if a.__class__ is not Array or b.__class__ is not Array or a._spec.dtype is not b._spec.dtype:
         a, b = alike(a, b)
     result: Array = run(pair(name, a, b, tuple(attrs.items())), (a, b))
     return result
@@ -207,8 +207,8 @@ def pair(name: str, a: Operand, b: Operand, attrs: tuple[tuple[str, Any], ...] =
     """Return the prepared operator of two operands: arrays, or scalars in NumPy."""
     key = (
         name,
-        kind_of(a.dtype, ()) if a.__class__ is np.ndarray else a._kind,
-        kind_of(b.dtype, ()) if b.__class__ is np.ndarray else b._kind,
+        spec_of(a.dtype, ()) if a.__class__ is np.ndarray else a._spec,
+        spec_of(b.dtype, ()) if b.__class__ is np.ndarray else b._spec,
         attrs,
     )
     operator = _PAIRS.get(key)
@@ -231,12 +231,12 @@ def alike(*operands: Operand, floating: bool = False) -> list[Any]:
     if len(operands) == 2 and not floating:  # the common cases
         x: Any = operands[0]
         y: Any = operands[1]
-        if x.__class__ is Array and y.__class__ is Array and x._kind.dtype is y._kind.dtype:
+        if x.__class__ is Array and y.__class__ is Array and x._spec.dtype is y._spec.dtype:
             return [x, y]
         sort: Any = y.__class__
         if x.__class__ is Array and sort in _NUMBERS:
-            dtype = _with_scalar(x._kind.dtype, y)
-            return [x if dtype is x._kind.dtype else cast(x, dtype), scalar(y, dtype)]
+            dtype = _with_scalar(x._spec.dtype, y)
+            return [x if dtype is x._spec.dtype else cast(x, dtype), scalar(y, dtype)]
     place = next((x._place for x in operands if isinstance(x, Array)), None)
     xs = [x if isinstance(x, (Array, *SCALARS)) else as_array(x, place) for x in operands]
     if not any(isinstance(x, Array) for x in xs):
@@ -260,7 +260,7 @@ def _with_scalar(dtype: np.dtype[Any], value: Scalar) -> np.dtype[Any]:
 
 def common(xs: Sequence[Array | Scalar]) -> np.dtype[Any]:
     """The element type that these are brought to."""
-    return together(*(x._kind.dtype if isinstance(x, Array) else x for x in xs))
+    return together(*(x._spec.dtype if isinstance(x, Array) else x for x in xs))
 
 
 def scalar(value: Scalar, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -273,7 +273,7 @@ def scalar(value: Scalar, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 def cast(x: Array, dtype: np.dtype[Any]) -> Array:
     """The array in this element type: itself, if it has it."""
-    if x._kind.dtype == dtype:
+    if x._spec.dtype == dtype:
         return x
     return apply("Cast", x, to=DType.of(dtype).onnx)
 
@@ -309,7 +309,7 @@ def adopt(value: Any, place: Place) -> Array:
     """An array over memory that is there, and that nobody else writes; on a GPU, a copy of what lies on the host."""
     if place.name != "cpu" and isinstance(value, np.ndarray):
         value = copied_to(value, place)
-    array = _computed(engine(), "array", value, kind_of_value(value), place, *site())
+    array = _computed(engine(), "array", value, spec_of_value(value), place, *site())
     if RECORDING.trace is not None:
         RECORDING.trace.made(array)
     return array
@@ -322,21 +322,21 @@ def assign(target: Array, value: Operand) -> None:
     """Write numbers into an array; they are broadcast, and cast as NumPy casts on assignment. Raises ShapeError where
     they do not fit, InputError for an array on another device."""
     if isinstance(value, SCALARS):
-        source: Any = scalar(value, target._kind.dtype)
+        source: Any = scalar(value, target._spec.dtype)
     else:
         source = numbers_for(target, value) if isinstance(value, list | tuple) else as_array(value, target._place)
         if source._place is not target._place:
             raise several_places("assignment", (target, source))
         if source.shape != target.shape and _stretched(source.shape, target.shape) != target.shape:
             raise ShapeError(
-                f"{source._kind} does not fit into {target._kind}", where=f"assignment at {line_of(*site())}"
+                f"{source._spec} does not fit into {target._spec}", where=f"assignment at {line_of(*site())}"
             )
     if target._place.name != "cpu":  # cast and repeated by our kernels: what is left is a copy
         source = as_array(source, target._place) if source.__class__ is np.ndarray else source
-        source = cast(source, target._kind.dtype)
+        source = cast(source, target._spec.dtype)
         source = source if source.shape == target.shape else apply("Expand", source, known(target.shape))
     if RECORDING.trace is not None:
-        value = cast(as_array(source, target._place), target._kind.dtype)
+        value = cast(as_array(source, target._place), target._spec.dtype)
         value = value if value.shape == target.shape else apply("Expand", value, known(target.shape))
         RECORDING.trace.write(target, value)
     write(target, _same, (source,), not target._view)
@@ -346,13 +346,13 @@ def numbers_for(target: Array, value: Operand) -> Array:
     """An array of what is to be written into another one, in its element type: numbers of Python are not rounded to
     float32 on the way. Raises InputError."""
     if isinstance(value, SCALARS):
-        return adopt(scalar(value, target._kind.dtype), target._place)
+        return adopt(scalar(value, target._spec.dtype), target._place)
     if isinstance(value, list | tuple) and not _holds_numpy(value):
         try:
-            return adopt(np.array(value, target._kind.dtype), target._place)
+            return adopt(np.array(value, target._spec.dtype), target._place)
         except (OverflowError, TypeError, ValueError) as error:
-            raise InputError(f"no {target._kind.dtype}: {error}", where=f"assignment at {line_of(*site())}") from error
-    return cast(as_array(value, target._place), target._kind.dtype)
+            raise InputError(f"no {target._spec.dtype}: {error}", where=f"assignment at {line_of(*site())}") from error
+    return cast(as_array(value, target._place), target._spec.dtype)
 
 
 def _stretched(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -370,9 +370,9 @@ def inplace(name: str, target: Array, other: Operand, floating: bool = False, do
     """`target = name(target, other)` in the memory of the target. Raises ShapeError if the result has another kind."""
     a, b = alike(target, other, floating=floating)
     operator = pair(name, a, b, domain=domain)
-    if operator.outs[0] is not target._kind:
+    if operator.outs[0] is not target._spec:
         raise ShapeError(
-            f"{operator.outs[0]} does not fit in place of {target._kind}",
+            f"{operator.outs[0]} does not fit in place of {target._spec}",
             where=f"{name}, called at {line_of(*site())}",
             hint="write a = a + b",
         )
@@ -433,7 +433,7 @@ def _put(target: Array, call: Call, given: tuple[Any, ...], into: Call | None) -
         return
     result = call(*map(value_of, given))
     if root is None:  # what should have made it has failed
-        kind, place = target._kind, target._place
+        kind, place = target._spec, target._place
         here = place.name == "cpu"
         target._var.value = (
             np.array(np.broadcast_to(result, kind.shape), kind.dtype) if here else copied_to(result, place)
@@ -456,7 +456,7 @@ def moved(x: Array, place: Place, copy: bool = False) -> Array:
     elif RECORDING.trace is not None:
         RECORDING.trace.broke(f"an array moves from {x._place} to {place}", "move it outside of the block")
     one = engine()
-    out = Array(Variable(one, "copy", None), x._kind, place)
+    out = Array(Variable(one, "copy", None), x._spec, place)
     call = partial(copied_to, place=place)
     work = one.push(_compute, (x._var,), (out._var,), resource="copy", name="copy", args=(call, (x,), [out]))
     out._code, out._at = work._code, work._at

@@ -17,7 +17,7 @@ from .array import Array
 from .place import Place
 from .planned import ran
 from .running import UNKNOWN
-from .specs import TensorSpec, kind_of, kind_of_value
+from .specs import TensorSpec, spec_of, spec_of_value
 
 BRIEF = 4e-4  # seconds: handing a run to a thread, which both then want Python's lock, takes up to a tenth of that
 
@@ -42,7 +42,7 @@ class Runs:
         self.session, self._name = session, name
         self.draws = any(not n.record.deterministic for _, n in session.graph.walk())  # whether it draws random numbers
         self._inputs = tuple(p.name for p in session.inputs)
-        self._kinds = [_kind(port) for port in session.program.outputs[:outputs]]
+        self._kinds = [_spec(port) for port in session.program.outputs[:outputs]]
         self._reads, self._writes = [x._var for x in states], [x._var for x in writes]
         self._seconds = float("inf")  # that runs take lately
 
@@ -64,9 +64,9 @@ class Runs:
         )
         for out in outs:
             out._code, out._at = work._code, work._at
-            if out._kind is UNKNOWN:  # its size is the data's choice: it is told once it is there
+            if out._spec is UNKNOWN:  # its size is the data's choice: it is told once it is there
                 one.wait(out._variable)
-                out._kind = kind_of_value(out._variable.value)
+                out._spec = spec_of_value(out._variable.value)
         return outs
 
     def _run(self, given: Sequence[Any], draw: tuple[int, ...] | None, outs: Sequence[Array]) -> None:
@@ -96,7 +96,7 @@ def _resident(memory: Any) -> Any:
     return Resident.over(memory)
 
 
-def _kind(port: Port) -> TensorSpec:
+def _spec(port: Port) -> TensorSpec:
     if isinstance(port.type, Tensor) and port.type.static:
-        return kind_of(np.dtype(port.type.dtype.numpy), port.type.sizes)
+        return spec_of(np.dtype(port.type.dtype.numpy), port.type.sizes)
     return UNKNOWN

@@ -1,6 +1,6 @@
 """Specs of arrays: element types and shapes before computation, and promotion of operands.
 
-A kind is an element type and a shape, one object for each, so that looking up what was prepared for kinds is quick.
+There is one object for each spec, so that looking up what was prepared for specs is quick.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..runtime.caches import bounded
 
 Scalar = bool | int | float | complex
 
-MOST = 1 << 14  # kinds that are kept; a program that goes on making new shapes makes them anew
+MOST = 1 << 14  # specs that are kept; a program that goes on making new shapes makes them anew
 
 
 class TensorSpec:
@@ -34,28 +34,28 @@ class TensorSpec:
         return str(self.tensor)
 
 
-_KINDS: dict[tuple[np.dtype[Any], tuple[int, ...]], TensorSpec] = bounded("arrays: types", MOST, {})
+_SPECS: dict[tuple[np.dtype[Any], tuple[int, ...]], TensorSpec] = bounded("arrays: types", MOST, {})
 
 
-def kind_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> TensorSpec:
-    """The kind of these. Raises ShapeError for element types that ONNX lacks.
+def spec_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> TensorSpec:
+    """Return the spec of an element type and a shape. Raises ShapeError for element types that ONNX lacks.
 
-    >>> print(kind_of(np.dtype("float32"), (2, 3)))
+    >>> print(spec_of(np.dtype("float32"), (2, 3)))
     float32[2,3]
     """
-    kind = _KINDS.get((dtype, shape))
-    if kind is None:
-        if len(_KINDS) >= MOST:
-            _KINDS.clear()
-        kind = _KINDS[dtype, shape] = TensorSpec(dtype, shape)
-    return kind
+    spec = _SPECS.get((dtype, shape))
+    if spec is None:
+        if len(_SPECS) >= MOST:
+            _SPECS.clear()
+        spec = _SPECS[dtype, shape] = TensorSpec(dtype, shape)
+    return spec
 
 
-def kind_of_value(value: np.ndarray[Any, Any]) -> TensorSpec:
-    """The kind of a NumPy array. Raises InputError for text and objects."""
+def spec_of_value(value: np.ndarray[Any, Any]) -> TensorSpec:
+    """Return the spec of a NumPy array. Raises InputError for text and objects."""
     if value.dtype.hasobject or (value.dtype.kind in "USV" and not value.dtype.isbuiltin == 2):
         raise InputError(f"an array of {value.dtype}", where="mezzo.nd", hint="arrays hold numbers")
-    return kind_of(value.dtype, value.shape)
+    return spec_of(value.dtype, value.shape)
 
 
 class Constant:

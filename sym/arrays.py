@@ -17,7 +17,7 @@ from ..nd.array import Array
 from ..nd.prepared import Pieces, Prepared
 from ..nd.recording import RECORDING
 from ..nd.running import alike, inplace, pair, ready, run_unseen, scalar
-from ..nd.specs import MOST, TensorSpec, kind_of
+from ..nd.specs import MOST, TensorSpec, spec_of
 from ..ops.errors import InputError
 from ..runtime.caches import bounded
 from ..runtime.engine import engine
@@ -40,7 +40,7 @@ class Arrays(Mapping[str, Array]):
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self._arrays = dict(arrays)
-        self._names, self._kinds = tuple(arrays), [x._kind for x in arrays.values()]
+        self._names, self._kinds = tuple(arrays), [x._spec for x in arrays.values()]
         self._here = all(x._place.name == "cpu" for x in arrays.values())
         self._later: tuple[str, Any, Any] | None = None  # an operator on Arrays and numbers, while it is put off
         self._length = 0  # operators that are put off
@@ -162,7 +162,7 @@ def _change(targets: Arrays, op: str, other: Arrays) -> bool:
         numbers = {d: [scalar(x, d) for x in leaves if not isinstance(x, Arrays)] for d in _dtypes(targets)}
         parts: list[list[Any]] = []
         for name, target in targets._arrays.items():
-            known = iter(numbers[target._kind.dtype])
+            known = iter(numbers[target._spec.dtype])
             parts.append([leaf._arrays[name] if isinstance(leaf, Arrays) else next(known) for leaf in leaves])
             parts[-1].append(target)
         key = (op, form, *targets._kinds)
@@ -197,7 +197,7 @@ def _call(form: Form, leaves: Sequence[Any], kind: TensorSpec) -> Pieces:
     def operand(of: Form) -> tuple[int, TensorSpec]:
         if isinstance(of, int):
             leaf = leaves[of]
-            return ~of, kind_of(leaf.dtype, leaf.shape)
+            return ~of, spec_of(leaf.dtype, leaf.shape)
         op, *sides = of
         (a, one), (b, two) = map(operand, sides)
         steps.append((ready(op, (one, two)), (a, b)))

@@ -160,9 +160,9 @@ def test_large_operands_have_the_kernels_of_graphs(mode: str) -> None:
     first = apply("Conv", nd.array(x), nd.array(w), pads=(1, 1, 1, 1))
     again = apply("Conv", nd.array(x), nd.array(w), pads=(1, 1, 1, 1))
     assert first.asnumpy().tobytes() == again.asnumpy().tobytes()
-    made = next(p for p in prepared._PREPARED.values() if p.name == "Conv" and p.outs[0] is first._kind)
+    made = next(p for p in prepared._PREPARED.values() if p.name == "Conv" and p.outs[0] is first._spec)
     assert isinstance(made.call, Planned)
     kernels = {s.choice.kernel for s in made.call.session.program.steps}
     assert kernels <= ({"onednn.conv", "onednn.reorder"} if library() else {"reference"})
     small = nd.ones((2, 2)) @ nd.ones((2, 2))
-    assert not isinstance(prepared.prepared("MatMul", (small._kind, small._kind)).call, Planned)
+    assert not isinstance(prepared.prepared("MatMul", (small._spec, small._spec)).call, Planned)

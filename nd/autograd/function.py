@@ -83,6 +83,6 @@ class Function:
         for x, d in zip(inputs, gradients, strict=True):
             if d is not None and d.shape != x.shape:
                 raise InputError(
-                    f"backward of {type(self).__name__} returns a {d._kind} for a {x._kind}", where="autograd.Function"
+                    f"backward of {type(self).__name__} returns a {d._spec} for a {x._spec}", where="autograd.Function"
                 )
         return gradients

@@ -24,7 +24,7 @@ from ..recording import RECORDING
 from ..running import adopt, assign, inplace
 from ..runs import Runs
 from ..sparse import RowSparse
-from ..specs import kind_of
+from ..specs import spec_of
 from .tape import Entry, Fragment, Leaf, Origin, mode, note
 
 Value = tuple[Entry, int]
@@ -90,7 +90,7 @@ def back(
                 hint="attach_grad() before, and compute it under autograd.record()",
             )
         given = None if head_grads is None else head_grads[i]
-        if given is None and head._kind.dtype.kind == "c":
+        if given is None and head._spec.dtype.kind == "c":
             raise InputError(
                 f"{head.where} is complex: which way is its gradient to go?",
                 where="autograd",
@@ -229,7 +229,7 @@ class Walk:
         self.values.append(value)
         array = value
         if origin is not None and isinstance(value, Array):
-            array = Array(value._var, value._kind, value._place, value._view)
+            array = Array(value._var, value._spec, value._place, value._view)
             array._code, array._at, array._origin = value._code, value._at, origin
         self.arrays.append(array)
         return len(self.values) - 1
@@ -335,8 +335,8 @@ def without(g: TypedBuilder, fed: set[str], outputs: Sequence[str]) -> Graph:
 
 def _type(value: Any) -> Type:
     if isinstance(value, Array):
-        return value._kind.tensor
-    return kind_of(value.dtype, value.shape).tensor
+        return value._spec.tensor
+    return spec_of(value.dtype, value.shape).tensor
 
 
 def into_leaves(sums: Sums) -> None:

@@ -60,7 +60,7 @@ def attach_grad(x: Array, grad_req: str = "write", grad: Array | None = None, st
         raise InputError(f"a gradient of stype {stype!r} for {x.where}", where="attach_grad", hint=" or ".join(STYPES))
     if grad_req not in REQUESTS:
         raise InputError(f"grad_req {grad_req!r} is none of {', '.join(REQUESTS)}", where="attach_grad")
-    if not differentiable(x._kind.tensor):
+    if not differentiable(x._spec.tensor):
         raise InputError(f"{x.where}: only floats have gradients", where="attach_grad", hint="astype('float32')")
     if grad_req == "null":
         x._origin = None
@@ -71,7 +71,7 @@ def attach_grad(x: Array, grad_req: str = "write", grad: Array | None = None, st
     if grad is None:
         grad = adopt(np.zeros(x.shape, x.dtype), x._place)
     elif (grad.shape, grad.dtype) != (x.shape, x.dtype):
-        raise InputError(f"a gradient {grad._kind} for {x.where}", where="attach_grad")
+        raise InputError(f"a gradient {grad._spec} for {x.where}", where="attach_grad")
     x._origin = Leaf(grad, grad_req)
 
 
@@ -147,6 +147,6 @@ def _heads(heads: Any, head_grads: Any) -> tuple[list[Array], list[Any] | None]:
     for head, g in zip(several, given, strict=True):
         weight = None if g is None else cast(as_array(g, head._place), head.dtype)
         if weight is not None and weight.shape != head.shape:
-            raise InputError(f"a gradient {weight._kind} for {head.where}", where="backward")
+            raise InputError(f"a gradient {weight._spec} for {head.where}", where="backward")
         weights.append(weight)
     return several, weights

@@ -210,14 +210,14 @@ def note(name: str, fragment: Fragment | None, given: Sequence[Any], outs: Seque
     origins = [x._origin if isinstance(x, Array) else None for x in given]
     entry = Entry(name, fragment, inputs, origins, [plain(o) for o in outs], back)
     for i, out in enumerate(outs):
-        if differentiable(out._kind.tensor):
+        if differentiable(out._spec.tensor):
             out._origin = (entry, i)
     _ALIVE.add(entry)
 
 
 def plain(x: Array) -> Array:
     """The same numbers, of which nobody knows how they came to be."""
-    out = Array(x._var, x._kind, x._place, x._view)
+    out = Array(x._var, x._spec, x._place, x._view)
     out._code, out._at = x._code, x._at
     return out
 
