@@ -25,7 +25,8 @@ def check(source: Source) -> None:
     """Let onnx.checker judge the model; ModelError tells what it says."""
     opset = opsets_of(source.model).get("", 0)
     foreign = any(_foreign(n, opset) for n in _all_nodes(source.model.graph))
-    copied = not source.path or foreign or any(map(_borrowed, _all_bodies(source.model.graph.node)))
+    shapeless = [o.name for o in source.model.graph.output if _shapeless(o)]
+    copied = not source.path or foreign or shapeless or any(map(_borrowed, _all_bodies(source.model.graph.node)))
     try:
         if copied:
             light = without_weights(source.model, nested=True)
@@ -36,6 +37,8 @@ def check(source: Source) -> None:
                 light.opset_import.add(domain=PASSED_OVER, version=1)
             for body in _all_bodies(light.graph.node):
                 _own_outputs(body)
+            for output in filter(_shapeless, light.graph.output):
+                output.type.tensor_type.shape.SetInParent()
             onnx.checker.check_model(light)
         else:
             onnx.checker.check_model(str(source.path))
@@ -49,6 +52,13 @@ def check(source: Source) -> None:
 
 
 PASSED_OVER = "mezzo.foreign"  # the checker lets nodes of domains that it does not know alone
+
+
+def _shapeless(output: onnx.ValueInfoProto) -> bool:
+    """True for a tensor of unknown rank, which the checker refuses among outputs: ONNX has no other way to say that
+    only the run will tell (a Squeeze without axes, a Reshape to a computed shape), and runtimes take it."""
+    kind = output.type
+    return kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape")
 
 
 def _foreign(node: onnx.NodeProto, opset: int) -> bool:

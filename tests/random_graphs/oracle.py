@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from ml_dtypes import finfo
 
 from mezzo.ops import Context, DType
 from mezzo.ops.budget import Budget
@@ -97,6 +98,8 @@ class Worlds:
         if "stash_type" in node.record.attrs:
             attrs["stash_type"] = DType.DOUBLE.onnx
         found = [_run(node, attrs, world) for world in (self.exact, *self.others)]
+        if node.op in ("Cast", "CastLike") and dtypes and dtypes[0] is not None:
+            found = [(_within(made[0], dtypes[0]),) for made in found]
         for i, name in enumerate(node.outputs):
             if name:
                 dtype = dtypes[i] if i < len(dtypes) else None
@@ -119,6 +122,14 @@ class Worlds:
     def deviation(self, name: str) -> float:
         """How far the worlds lie from the exact value, at most; infinite where they differ in more than size."""
         return max((_apart(self.exact[name], w[name]) for w in self.others), default=0.0)
+
+
+def _within(x: Any, dtype: DType) -> Any:
+    """Floats that were cast to a narrower type, in float64: what is too small for the type is 0."""
+    if not _floating(x) or dtype not in (DType.FLOAT, DType.FLOAT16, DType.BFLOAT16):
+        return x
+    least = float(finfo(dtype.numpy).smallest_subnormal)  # type: ignore[no-untyped-call]
+    return np.where(np.abs(x) < least / 2, 0 * x, x)
 
 
 def _narrow(x: Any) -> bool:

@@ -115,6 +115,8 @@ def windows(m: Maker, sizes: tuple[int, ...], *, dilated: bool = True) -> dict[s
 def conv(m: Maker) -> str:
     x = m.ranked(3, 4, 4, 4, 4, 5)
     channels, sizes = m.shape(x)[1], m.shape(x)[2:]
+    if not channels:
+        raise Unfit("no channels")
     divisors = [d for d in range(1, channels + 1) if channels % d == 0]
     group = int(m.one((1, 1, 1, channels, m.one(divisors))))
     out = group * max(1, int(m.one(CHANNELS)) // group)
