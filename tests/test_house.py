@@ -35,6 +35,15 @@ def house_of(root: Path, modules: dict[str, str]) -> House:
     return House(root)
 
 
+def test_a_class_name_stands_once_in_a_top_folder() -> None:
+    assert not HOUSE.names_twice
+
+
+def test_docstrings_say_what_a_thing_is() -> None:
+    """None opens with a question word."""
+    assert not HOUSE.riddles
+
+
 def test_a_circle_is_found(tmp_path: Path) -> None:
     modules = {
         "nd/__init__.py": "",

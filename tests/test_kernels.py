@@ -12,7 +12,7 @@ from mezzo.ops import OPS, DType, Op, Tensor
 from mezzo.ops.budget import Budget
 from mezzo.ops.types import f32, i64
 from mezzo.runtime.backends.onednn.library import library
-from mezzo.runtime.compile.program import Step
+from mezzo.runtime.compile.program import ProgramStep
 from mezzo.runtime.compile.specialize import compile_graph, specialise
 from mezzo.runtime.devices import DEVICES, options_for
 from mezzo.runtime.execution.instance import ExecutionContext, Instance
@@ -33,7 +33,7 @@ def allocated_by_steps(graph: Graph, feeds: dict[str, Any]) -> dict[str, int]:
     session, peaks, before = Session(graph, onednn=False), dict[str, int](), 0
     session.run(feeds)
 
-    def observe(phase: str, index: int, step: Step, instance: Instance) -> None:
+    def observe(phase: str, index: int, step: ProgramStep, instance: Instance) -> None:
         nonlocal before
         if phase == "before":
             tracemalloc.reset_peak()

@@ -18,7 +18,7 @@ from mezzo.models.convnets import no_weights
 from mezzo.models.workloads import WORKLOADS
 from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.compile.kernel import nothing
-from mezzo.runtime.compile.program import Program, Step
+from mezzo.runtime.compile.program import Program, ProgramStep
 from mezzo.runtime.execution.instance import Instance
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph
@@ -59,7 +59,7 @@ def slow_steps(session: Session, feeds: dict[str, Any]) -> Counter[tuple[str, st
     """Operators and kernels of the steps that do something and are no fast kernel of a library."""
     found: Counter[tuple[str, str]] = Counter()
 
-    def count(phase: str, index: int, step: Step, instance: Instance) -> None:
+    def count(phase: str, index: int, step: ProgramStep, instance: Instance) -> None:
         choice = step.choice
         slow = not choice.implementation or choice.implementation.startswith("ref")
         if phase == "before" and slow and (step.dynamic or instance.calls[index] is not nothing):

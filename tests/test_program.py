@@ -9,7 +9,7 @@ import pytest
 
 from mezzo.ops import OPS, DType, Op, Sample
 from mezzo.ops.types import f32
-from mezzo.runtime.compile.program import Program, Step
+from mezzo.runtime.compile.program import Program, ProgramStep
 from mezzo.runtime.execution.instance import Instance
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
@@ -85,7 +85,7 @@ class Poison:
         self.steps = 0
         self.before: Any = None
 
-    def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None:
+    def __call__(self, phase: str, index: int, step: ProgramStep, instance: Instance) -> None:
         plan = instance.program.plan
         arena = instance.arena[: plan.size]  # behind it lie the small inputs and outputs
         if phase == "before":

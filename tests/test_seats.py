@@ -11,7 +11,7 @@ import pytest
 import mezzo as mz
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops.types import f32
-from mezzo.runtime.compile.program import Step
+from mezzo.runtime.compile.program import ProgramStep
 from mezzo.runtime.environment import processors
 from mezzo.runtime.execution.instance import Instance
 from mezzo.runtime.execution.session import SMALL_ARENAS, Session
@@ -62,7 +62,7 @@ def test_small_runs_do_not_wait_for_each_other() -> None:
     session, image = mz.load(digits_model()), held_out().inputs[:1]
     want, together = session(image), threading.Barrier(8)
 
-    def meet(phase: str, index: int, step: Step, instance: Instance) -> None:
+    def meet(phase: str, index: int, step: ProgramStep, instance: Instance) -> None:
         if (phase, index) == ("before", 0):
             together.wait(30)  # a run that had no arena would not come
 

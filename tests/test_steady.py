@@ -15,7 +15,7 @@ import mezzo as mz
 from mezzo.models.convnets import no_weights
 from mezzo.models.digits import digits_model, held_out
 from mezzo.models.workloads import WORKLOADS
-from mezzo.runtime.compile.program import Step
+from mezzo.runtime.compile.program import ProgramStep
 from mezzo.runtime.execution.instance import Instance
 from mezzo.runtime.execution.session import Session
 
@@ -69,7 +69,7 @@ def allocations(runs: int) -> int:
     """The most bytes of arrays that any step without `allocates` had alive at its end beyond its start."""
     session, digits, worst, before = mz.load(digits_model()), held_out().inputs, 0, 0
 
-    def observe(phase: str, index: int, step: Step, instance: Instance) -> None:
+    def observe(phase: str, index: int, step: ProgramStep, instance: Instance) -> None:
         nonlocal worst, before
         if phase == "before":
             tracemalloc.reset_peak()

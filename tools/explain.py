@@ -12,7 +12,7 @@ import numpy as np
 from ..ops import Tensor
 from ..runtime.backends.cuda.host import Aside, HostCopy, aside
 from ..runtime.compile.lower import sharings
-from ..runtime.compile.program import Program, Step
+from ..runtime.compile.program import Program, ProgramStep
 from ..runtime.execution.instance import Instance
 from ..runtime.execution.session import Session
 from ..runtime.memory.plan import Space, Strategy, plan
@@ -61,7 +61,7 @@ def reference_bytes(session: Session, feeds: Mapping[str, Any]) -> dict[int, int
     peaks: dict[int, int] = {}
     before = 0
 
-    def observe(phase: str, index: int, step: Step, instance: Instance) -> None:
+    def observe(phase: str, index: int, step: ProgramStep, instance: Instance) -> None:
         nonlocal before
         if instance.program is not session.program or not step.choice.allocates:
             return
@@ -121,7 +121,7 @@ def _not_captured(session: Session, feeds: Mapping[str, Any]) -> list[Table]:
     return [Table("Not captured", ("step", "operator", "node", "why"), rows)]
 
 
-def operators(step: Step) -> str:
+def operators(step: ProgramStep) -> str:
     """The operator of a step, or those that are fused in it."""
     chain = step.node.attrs.get("chain", ()) if step.node.op == "Fused" else ()
     return "+".join(link[1] for link in chain) or step.node.op

@@ -19,7 +19,7 @@ from ..ops.errors import InputError, MezzoError, PlanError
 from ..ops.layouts import padded, parse
 from ..ops.types import Array
 from ..runtime.compile.executable import Executable
-from ..runtime.compile.program import Program, Step
+from ..runtime.compile.program import Program, ProgramStep
 from ..runtime.execution.instance import ExecutionContext, Instance
 from ..runtime.execution.session import Session
 from ..runtime.ir.graph import Graph, Node
@@ -35,7 +35,7 @@ class Wrong:
     `origin` names the nodes of the model that the step stands for."""
 
     number: int
-    step: Step
+    step: ProgramStep
     value: str
     how: str
     origin: tuple[str, ...]
@@ -60,7 +60,7 @@ class Checked:
 
     wrong: tuple[Wrong, ...]
     right: int
-    left: tuple[tuple[Step, str], ...]
+    left: tuple[tuple[ProgramStep, str], ...]
 
     @property
     def said(self) -> str:
@@ -103,7 +103,7 @@ class _Running:
     """A running step, the number of errors before it, and its expected results, if known."""
 
     number: int
-    step: Step
+    step: ProgramStep
     before: int
     asked: Nearly | None = None
 
@@ -116,9 +116,9 @@ class _Watch:
     session: Session
     places: Mapping[str, str]
     wrong: list[Wrong] = field(default_factory=list[Wrong])
-    left: dict[Step, str] = field(default_factory=dict[Step, str])
-    right: set[Step] = field(default_factory=set[Step])
-    _blamed: set[Step] = field(default_factory=set[Step])
+    left: dict[ProgramStep, str] = field(default_factory=dict[ProgramStep, str])
+    right: set[ProgramStep] = field(default_factory=set[ProgramStep])
+    _blamed: set[ProgramStep] = field(default_factory=set[ProgramStep])
     _kept: dict[str, Any] = field(default_factory=dict[str, Any])  # results of steps
     _room: int = MOST  # bytes
     _digests: dict[str, bytes] = field(default_factory=dict[str, bytes])
@@ -126,7 +126,7 @@ class _Watch:
     _running: list[_Running] = field(default_factory=list["_Running"])  # a step, and those of the bodies that it runs
     _around: ExecutionContext | None = None
 
-    def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None:
+    def __call__(self, phase: str, index: int, step: ProgramStep, instance: Instance) -> None:
         if phase == "before":
             if index == 0:
                 self._begin(instance)
@@ -219,7 +219,7 @@ class _Watch:
             how = f"it does that right, and {found[0]!r} is another value in the model, {found[1]}: a pass is wrong"
             self._blame(index, program.steps[index], found[0], how)
 
-    def _blame(self, index: int, step: Step, value: str, how: str) -> None:
+    def _blame(self, index: int, step: ProgramStep, value: str, how: str) -> None:
         names = step.node.origin or (step.node.name or step.node.outputs[0],)
         order = {name: i for i, name in enumerate(self.places)}  # that of the model
         known = [self.places.get(n, n) for n in sorted(names, key=lambda n: order.get(n, len(order)))]
@@ -241,7 +241,7 @@ class _Watch:
                     return f"{said}: step {i} ({step.choice.kernel}) has {other!r} in the same bytes"
         return f"{said}: a step between them writes where it should not"
 
-    def _whole(self, step: Step) -> Node:
+    def _whole(self, step: ProgramStep) -> Node:
         """The node with its subgraphs, which a step has as programs."""
         if not step.bodies:
             return step.node

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ops import DType, Tensor, Type
 from ..ops.types import Array
-from ..runtime.compile.program import Step
+from ..runtime.compile.program import ProgramStep
 from ..runtime.execution.instance import Instance
 from ..runtime.execution.session import Session
 
@@ -43,7 +43,7 @@ def overflows(session: Session, feeds: Mapping[str, Any]) -> tuple[Overflow, ...
         if infinite or undefined:
             found.append(Overflow(place, value, tuple(operators), infinite, undefined))
 
-    def observe(phase: str, index: int, step: Step, instance: Instance) -> None:
+    def observe(phase: str, index: int, step: ProgramStep, instance: Instance) -> None:
         nonlocal clean
         node, types, arrays = step.node, instance.program.types, instance.arrays
         if phase == "before":

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ..ops.training.exchange import AWAIT, EMIT
-from ..runtime.compile.program import Step
+from ..runtime.compile.program import ProgramStep
 from ..runtime.engine import Trace, engine
 from ..runtime.execution.instance import Instance
 from .trainer import Trainer
@@ -32,7 +32,7 @@ def traced(trainer: Trainer, feeds: Mapping[str, Any]) -> Trace:
     """
     kind, open_spans = FORWARD, list[AbstractContextManager[None]]()
 
-    def observe(phase: str, index: int, step: Step, instance: Instance) -> None:
+    def observe(phase: str, index: int, step: ProgramStep, instance: Instance) -> None:
         nonlocal kind
         if phase == "after":
             open_spans.pop().__exit__(None, None, None)

@@ -14,7 +14,7 @@ from ..memory.liveness import Life, Parallel, Sharing, Space, aligned
 from ..memory.plan import MemoryPlan, Strategy, plan
 from .kernel import KernelRequest, TargetSpec
 from .order import LARGEST, ORDERS, Order, as_given, needs
-from .program import Port, Program, Step
+from .program import Port, Program, ProgramStep
 from .queries import LayoutHistory
 from .selection import StepBuilder, preferred_layouts
 from .target import Target
@@ -122,17 +122,17 @@ def _lower(
 
 def _planned(
     graph: Graph,
-    steps: list[Step],
+    steps: list[ProgramStep],
     spaces: Mapping[str, Space],
     options: Options,
     states: Mapping[str, str],
     learned: Learned,
-) -> tuple[list[Step], list[Life], MemoryPlan]:
+) -> tuple[list[ProgramStep], list[Life], MemoryPlan]:
     """The order of steps with the smallest arena, their lives and their plan."""
     nbytes = {n: _nbytes(graph, n) for n in spaces}
     sizes = {n: size for n, size in nbytes.items() if spaces[n] is Space.ARENA}
 
-    def planned(order: Sequence[int]) -> tuple[list[Step], list[Life], MemoryPlan]:
+    def planned(order: Sequence[int]) -> tuple[list[ProgramStep], list[Life], MemoryPlan]:
         moved = [steps[i] for i in order]
         lives = _lives(moved, spaces, nbytes, graph.outputs, options)
         time = parallel(moved) if options.parallel else None
@@ -155,7 +155,7 @@ def _nbytes(graph: Graph, name: str) -> int:
     return known.nbytes if isinstance(known, Tensor) and known.static else 0
 
 
-def parallel(steps: Sequence[Step]) -> Parallel:
+def parallel(steps: Sequence[ProgramStep]) -> Parallel:
     """The time of a program whose steps run as soon as their operands are there."""
     touches: dict[str, list[int]] = {}
     for i, step in enumerate(steps):
@@ -203,7 +203,7 @@ def _steps(
     packed: dict[str, Array],
     dynamic: set[str],
     learned: Learned,
-) -> tuple[Graph, list[Step]]:
+) -> tuple[Graph, list[ProgramStep]]:
     """The steps of the nodes, and the graph with the types of what reordering adds."""
     captured = {n for node in graph.nodes for body in node.bodies.values() for n in body.captures()}
     plain = {*graph.outputs, *captured, *(options.extern or ()), *dynamic, *(s.output for s in graph.states)}
@@ -221,7 +221,9 @@ def _steps(
     return graph.but(types=made.types), made.steps
 
 
-def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Graph, list[Step], dict[str, str]]:
+def _with_states(
+    graph: Graph, steps: list[ProgramStep], options: Options
+) -> tuple[Graph, list[ProgramStep], dict[str, str]]:
     """Let each state's last value go into the state's own bytes.
 
     Directly, where its producer comes after all readers of the old value and does not disturb them; by a copy at the
@@ -242,7 +244,7 @@ def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Gra
         choice, declined = options.target.choose(ask)
         readers.setdefault(value, []).append(len(steps))
         makers[copy] = len(steps)
-        steps.append(Step(node, choice, {}, declined))
+        steps.append(ProgramStep(node, choice, {}, declined))
         return copy
 
     old = {s.input for s in graph.states}
@@ -267,7 +269,7 @@ def _with_states(graph: Graph, steps: list[Step], options: Options) -> tuple[Gra
     return graph.but(types=types), steps, written
 
 
-def _may_overwrite(step: Step, maker: int, readers: Sequence[int], state: str, value: str) -> bool:
+def _may_overwrite(step: ProgramStep, maker: int, readers: Sequence[int], state: str, value: str) -> bool:
     """Return True if step number `maker` can write `value` over the bytes of `state`, which the steps `readers`
     read."""
     if step.dynamic or any(i > maker for i in readers):
@@ -283,7 +285,7 @@ def _may_overwrite(step: Step, maker: int, readers: Sequence[int], state: str, v
 
 def _spaces(
     graph: Graph,
-    steps: Sequence[Step],
+    steps: Sequence[ProgramStep],
     options: Options,
     constants: Mapping[str, Array],
     outside: Iterable[str],
@@ -310,7 +312,7 @@ def _spaces(
 
 
 def _lives(
-    steps: Sequence[Step],
+    steps: Sequence[ProgramStep],
     spaces: Mapping[str, Space],
     sizes: Mapping[str, int],
     outputs: Iterable[str],
@@ -332,7 +334,7 @@ def _lives(
     return lives + work
 
 
-def _with_frees(steps: Sequence[Step], lives: Iterable[Life], outputs: set[str]) -> list[Step]:
+def _with_frees(steps: Sequence[ProgramStep], lives: Iterable[Life], outputs: set[str]) -> list[ProgramStep]:
     dying: dict[int, list[str]] = {}
     for life in lives:
         if life.space is Space.DYNAMIC and life.value not in outputs:
@@ -340,7 +342,7 @@ def _with_frees(steps: Sequence[Step], lives: Iterable[Life], outputs: set[str])
     return [replace(s, frees=tuple(dying[i])) if i in dying else s for i, s in enumerate(steps)]
 
 
-def sharings(steps: Iterable[Step]) -> list[Sharing]:
+def sharings(steps: Iterable[ProgramStep]) -> list[Sharing]:
     """The bytes that the chosen kernels offer to share: views first, since they save a copy too."""
     views: list[Sharing] = []
     inplace: list[Sharing] = []

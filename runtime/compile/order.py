@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from .program import Step
+from .program import ProgramStep
 
 LARGEST = 5000  # steps: above it the order of the graph stands
 
 
-def needs(steps: Sequence[Step]) -> list[list[int]]:
+def needs(steps: Sequence[ProgramStep]) -> list[list[int]]:
     """Return, for each step, the steps whose results it reads."""
     maker = {value: i for i, step in enumerate(steps) for value in step.writes()}
     return [sorted({maker[n] for n in step.reads() if n in maker}) for step in steps]
 
 
-def as_given(steps: Sequence[Step], nbytes: Mapping[str, int]) -> list[int]:
+def as_given(steps: Sequence[ProgramStep], nbytes: Mapping[str, int]) -> list[int]:
     """The order of the graph."""
     return list(range(len(steps)))
 
 
-def greedy(steps: Sequence[Step], nbytes: Mapping[str, int]) -> list[int]:
+def greedy(steps: Sequence[ProgramStep], nbytes: Mapping[str, int]) -> list[int]:
     """List scheduling: of the steps that can run, the one that frees most beyond what it makes; then the earliest."""
     before = needs(steps)
     waiting = [len(b) for b in before]
@@ -52,7 +52,7 @@ def greedy(steps: Sequence[Step], nbytes: Mapping[str, int]) -> list[int]:
     return done
 
 
-def deepest(steps: Sequence[Step], nbytes: Mapping[str, int]) -> list[int]:
+def deepest(steps: Sequence[ProgramStep], nbytes: Mapping[str, int]) -> list[int]:
     """Depth first from the last steps backwards, the operand whose making needs most first (as Sethi and Ullman number
     the registers of an expression)."""
     before = needs(steps)
@@ -82,5 +82,5 @@ def deepest(steps: Sequence[Step], nbytes: Mapping[str, int]) -> list[int]:
 
 
 # Orders worth planning for, each a permutation of the steps; the mapping gives the size of each value of the arena.
-Order = Callable[[Sequence[Step], Mapping[str, int]], list[int]]
+Order = Callable[[Sequence[ProgramStep], Mapping[str, int]], list[int]]
 ORDERS: tuple[Order, ...] = (as_given, greedy, deepest)

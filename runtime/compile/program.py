@@ -33,7 +33,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class ProgramStep:
     """One call: a node without its subgraphs, its kernel, and the kernels that declined.
 
     `bodies` holds the programs of its subgraphs, which also read `captures` of the values around them. `dynamic` marks
@@ -80,7 +80,7 @@ class Program:
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     plan: MemoryPlan
     types: Mapping[str, Type]
     weights: tuple[str, ...] = ()
@@ -117,9 +117,9 @@ class Program:
         inner = (b.all_weights() for s in self.steps for b in s.bodies.values())
         return set(self.weights).union(*inner)
 
-    def all_steps(self) -> list[Step]:
+    def all_steps(self) -> list[ProgramStep]:
         """The steps, those of bodies included, each before its bodies' own."""
-        found: list[Step] = []
+        found: list[ProgramStep] = []
         for step in self.steps:
             found.append(step)
             for body in step.bodies.values():
@@ -173,7 +173,7 @@ class Program:
                     written.add(name)
                 ready.add(name)
 
-    def _hand_over(self, step: Step, lent: set[str]) -> None:
+    def _hand_over(self, step: ProgramStep, lent: set[str]) -> None:
         """Follow which values the store has. What only says that another step comes later is not touched."""
         node = step.node
         exchanges = node.domain == DOMAIN and node.op in (EMIT, AWAIT)
@@ -189,7 +189,7 @@ class Program:
         if exchanges and node.op == EMIT:
             lent.add(key)
 
-    def _splits(self, step: Step) -> str:
+    def _splits(self, step: ProgramStep) -> str:
         return "  [runs on the host, splits the capture]" if self.target.sm and not step.choice.capturable else ""
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from ...ops.types import Array
 from ..ir.graph import Graph, Node
 from ..memory.shared_constants import derived
 from .kernel import Choice, KernelRequest, Packs, TargetSpec
-from .program import Program, Step, body_bytes, without_bodies
+from .program import Program, ProgramStep, body_bytes, without_bodies
 from .queries import AsyncQueries, LayoutHistory
 from .target import Target
 
@@ -39,7 +39,7 @@ class StepBuilder:
     plain: set[str]
     preferred_layouts: Mapping[str, str] = field(default_factory=dict[str, str])
     history: LayoutHistory = field(default_factory=LayoutHistory)
-    steps: list[Step] = field(default_factory=list[Step])
+    steps: list[ProgramStep] = field(default_factory=list[ProgramStep])
     _moved: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     _ahead: AsyncQueries = field(init=False)
 
@@ -67,7 +67,9 @@ class StepBuilder:
         asked = requested_layouts(request)
         if not choice.layouts and not any(isinstance(t, Tensor) and t.layout for t in ins):
             without = without_bodies(node) if bodies else node
-            self.steps.append(Step(without, choice, bodies, declined, dynamic, asked=asked if any(asked) else ()))
+            self.steps.append(
+                ProgramStep(without, choice, bodies, declined, dynamic, asked=asked if any(asked) else ())
+            )
             return  # nothing lies in another way than row-major
         choice = with_layouts_at_hand(choice, request)
         before, after = split(choice, node)
@@ -92,7 +94,7 @@ class StepBuilder:
             node = replace(node, inputs=tuple(inputs), outputs=tuple(renamed))
         asked = () if asked == choice.layouts else asked
         without = without_bodies(node) if bodies else node
-        self.steps.append(Step(without, choice, bodies, declined, dynamic, asked=asked))
+        self.steps.append(ProgramStep(without, choice, bodies, declined, dynamic, asked=asked))
         for inner, name in later:
             self._reorder(inner, name, "", node)
 
@@ -133,7 +135,7 @@ class StepBuilder:
         choice, declined = self.target.choose(KernelRequest(node, [known], [self.types[made]], target=self.spec))
         if split(choice, node) != ([(source, known.layout)], [(made, layout)]):
             raise PlanError(f"nothing reorders {known} to {layout or 'row-major'}", where=around.place)
-        self.steps.append(Step(node, choice, {}, declined))
+        self.steps.append(ProgramStep(node, choice, {}, declined))
 
 
 def requested_layouts(request: KernelRequest) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The dependency engine: workloads run as soon as the variables that they read and write allow it."""
 
-from .check import Guard
+from .check import AccessGuard
 from .differ import Difference, first_difference
 from .engine import Engine
 from .process import engine
@@ -9,9 +9,9 @@ from .work import RESOURCES, Ordered, Variable, Workload, current
 
 __all__ = [
     "RESOURCES",
+    "AccessGuard",
     "Difference",
     "Engine",
-    "Guard",
     "Ordered",
     "Trace",
     "Variable",

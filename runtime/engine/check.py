@@ -53,7 +53,7 @@ class AccessCheck:
             self.array.flags.writeable = self.writers > 0 or not self.strangers
 
 
-class Guard:
+class AccessGuard:
     """Detector of workloads that touch what they did not declare, among the variables that stand for a value.
 
     `Variable.value` is for those that declare the variable, and setting it for those that declare to write it. Around a

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from ...ops.errors import InputError
 from ..environment import processors
-from .check import Guard
+from .check import AccessGuard
 from .lanes import parked
 from .scheduler import Scheduler
 from .trace import Trace
@@ -67,7 +67,7 @@ class Engine(Scheduler):
                 hint=f"the resources are {', '.join(RESOURCES)}, and each has at least one thread",
             )
         super().__init__(counts, bound, check or mode == "naive")
-        self._guard = Guard() if check else None
+        self._guard = AccessGuard() if check else None
         if self._guard is not None:
             self._watchers = (self._guard,)
         alive.add(self)

@@ -14,7 +14,7 @@ from ...ops.dataclasses import replace
 from .alarm import muted
 
 if TYPE_CHECKING:
-    from ..compile.program import Step
+    from ..compile.program import ProgramStep
     from .executor import Executor
     from .instance import ExecutionContext, Instance, Observer
     from .session import Session
@@ -51,7 +51,7 @@ class Met:
         self._others, self._device = others, device
         self._bodies: list[tuple[ExecutionContext, Observer | None]] = []  # of running steps, and who watched them
 
-    def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None:
+    def __call__(self, phase: str, index: int, step: ProgramStep, instance: Instance) -> None:
         if not self.any and self._device.may_lose_nan(step.node):
             for name in step.reads() if phase == "before" else step.writes():
                 self.any = self.any or _odd(instance.arrays.get(name), instance.program.types.get(name))

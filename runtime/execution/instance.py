@@ -15,7 +15,7 @@ from ...ops.dataclasses import dataclass, field
 from ...ops.errors import PlanError, ShapeError
 from ...ops.types import Array, type_of
 from ..compile.kernel import Exchange, KernelArgs, KernelRequest, Rebinds, Scratch, failed
-from ..compile.program import Program, Step, body_bytes
+from ..compile.program import Program, ProgramStep, body_bytes
 from ..ir.graph import Node
 from ..ir.infer import check_size
 from ..ir.interpreter import Meter, blaming, node_key
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Observer of steps, called before and after each; for tests and measurements."""
 
-    def __call__(self, phase: str, index: int, step: Step, instance: Instance) -> None: ...
+    def __call__(self, phase: str, index: int, step: ProgramStep, instance: Instance) -> None: ...
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class Instance:
         self.arrays |= made
         return made
 
-    def _scratch(self, step: Step) -> Scratch:
+    def _scratch(self, step: ProgramStep) -> Scratch:
         """Hand out the step's workspace piece by piece."""
         slot = self.program.plan.by_value.get(step.workspace)
         at = slot.offset if slot else 0
@@ -149,7 +149,7 @@ class Instance:
 
         return take
 
-    def _runners_of(self, step: Step) -> dict[str, BodyRunner]:
+    def _runners_of(self, step: ProgramStep) -> dict[str, BodyRunner]:
         if not step.bodies:
             return {}
         slot = self.program.plan.by_value.get(step.workspace)
@@ -173,7 +173,7 @@ class Instance:
             exchange=around.exchange,
         )
 
-    def _ask(self, step: Step) -> KernelRequest:
+    def _ask(self, step: ProgramStep) -> KernelRequest:
         """Return the request that the step's kernel was chosen by."""
         program, node = self.program, step.node
         types = [self._known.get(n) or program.types.get(n) if n else None for n in node.inputs]
@@ -181,7 +181,7 @@ class Instance:
         constants = [n in self._constant for n in node.inputs]
         return KernelRequest(node, types, results, constants, program.target)
 
-    def _key(self, step: Step) -> tuple[int, ...]:
+    def _key(self, step: ProgramStep) -> tuple[int, ...]:
         return node_key(step.node, self.around.key)
 
     def _run_dynamic(self, i: int) -> None:
@@ -207,7 +207,7 @@ class Instance:
         for name in step.frees:
             self.arrays.pop(name, None)
 
-    def _result_types(self, step: Step) -> Sequence[Type]:
+    def _result_types(self, step: ProgramStep) -> Sequence[Type]:
         """Types of the results from the operands that are there; refuses sizes above the budget."""
         ins = [self._type_now(n) if n else None for n in step.node.inputs]
         made = step.node.record.infer_types(ins, step.node.attrs, step.node.wanted)

@@ -19,7 +19,7 @@ from ...ops.errors import PlanError
 from ...ops.types import Array, type_of
 from ..compile.kernel import Choice, KernelRequest, Recalls, TargetSpec
 from ..compile.lower import Options, sharings
-from ..compile.program import Program, Step, body_bytes
+from ..compile.program import Program, ProgramStep, body_bytes
 from ..compile.selection import split, with_layouts_at_hand
 from ..compile.target import Target
 from ..ir.graph import Node, check_arity
@@ -123,7 +123,7 @@ class _Checked:
     checked: set[Any] = field(default_factory=set[Any])
     choices: dict[Any, Confirmed] = field(default_factory=dict[Any, "Confirmed"])
 
-    def check(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> Kind:
+    def check(self, step: ProgramStep, types: Mapping[str, Type], constants: frozenset[str]) -> Kind:
         """Return the kind of a step if the operands and the stored types of the results fit the operator."""
         kind = key, ins, outs = self._kind(step, types, constants)
         if key in self.checked:
@@ -138,7 +138,7 @@ class _Checked:
         self.checked.add(key)
         return kind
 
-    def choice(self, step: Step, kind: Kind, constants: frozenset[str]) -> Confirmed:
+    def choice(self, step: ProgramStep, kind: Kind, constants: frozenset[str]) -> Confirmed:
         """The choice that this build makes for a step of a kind that was checked, and how a file has it."""
         key, ins, outs = kind
         found = None if step.bodies else self.choices.get(key)
@@ -151,7 +151,7 @@ class _Checked:
             self.choices[key] = found
         return found
 
-    def _kind(self, step: Step, types: Mapping[str, Type], constants: frozenset[str]) -> Kind:
+    def _kind(self, step: ProgramStep, types: Mapping[str, Type], constants: frozenset[str]) -> Kind:
         """Return a key that equal steps share, and the types of the operands and results."""
         node = step.node
         ins = [self._type(i, types[i]) if i else None for i in node.inputs]
@@ -170,7 +170,7 @@ class _Checked:
         laid = isinstance(stored, Tensor) and stored.layout
         return stored if laid else self.weights.get(name, stored)
 
-    def _choose(self, step: Step, ask: KernelRequest) -> Choice:
+    def _choose(self, step: ProgramStep, ask: KernelRequest) -> Choice:
         kernel = self.target.kernel(step.choice.kernel)
         if _recalls(type(kernel)):
             assert isinstance(kernel, Recalls)
@@ -184,7 +184,7 @@ class _Checked:
         return with_layouts_at_hand(choice, ask)
 
 
-def _asked(step: Step, types: Sequence[Type | None], begin: int = 0) -> list[Type | None]:
+def _asked(step: ProgramStep, types: Sequence[Type | None], begin: int = 0) -> list[Type | None]:
     """The types in the layouts with which the kernel was asked; `begin` is the place of the first of them."""
     if not step.asked:
         return list(types)
@@ -209,7 +209,12 @@ def _is_a(array: Array, type: Type) -> bool:
 
 
 def _check_step(
-    step: Step, kind: Kind, program: Program, checked: _Checked, fixed: Mapping[int, int], constants: frozenset[str]
+    step: ProgramStep,
+    kind: Kind,
+    program: Program,
+    checked: _Checked,
+    fixed: Mapping[int, int],
+    constants: frozenset[str],
 ) -> Choice:
     """The choice of a step, as this build makes it: with primitives in place of the texts that describe them."""
     node, types, stored = step.node, program.types, step.choice

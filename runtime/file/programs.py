@@ -8,7 +8,7 @@ from typing import Any
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import ModelError
 from ..compile.kernel import Alias, Choice, TargetSpec
-from ..compile.program import Port, Program, Step
+from ..compile.program import Port, Program, ProgramStep
 from ..ir.graph import Graph
 from ..memory.liveness import Life, Sequential, Sharing, Space
 from ..memory.plan import MemoryPlan, Slot, Strategy
@@ -79,7 +79,7 @@ class ProgramWriter:
             "delta": [s.delta for s in slots],
         }
 
-    def _steps(self, steps: Sequence[Step]) -> dict[str, Any]:
+    def _steps(self, steps: Sequence[ProgramStep]) -> dict[str, Any]:
         text, value = self._pool.text, self._pool.value
         nodes, params, layouts, saved, declined, frees = NodeWriter(self._pool), *(Ends() for _ in range(5))
         primitives, asked = Ends(), Ends()
@@ -133,7 +133,7 @@ class ProgramWriter:
         }
 
 
-def _flags(step: Step) -> int:
+def _flags(step: ProgramStep) -> int:
     choice = step.choice
     marks = (choice.allocates, choice.capturable, choice.deterministic, step.dynamic)
     return sum(1 << i for i, mark in enumerate(marks) if mark)
@@ -222,7 +222,7 @@ def _shared(table: Table, texts: Sequence[str]) -> tuple[Sharing, ...]:
     return tuple([Sharing(*row) for row in zip(value, other, kind, table.column("shared_delta"), strict=True)])
 
 
-def _steps(table: Table, pool: ConstantPool, bodies: _Bodies) -> tuple[Step, ...]:
+def _steps(table: Table, pool: ConstantPool, bodies: _Bodies) -> tuple[ProgramStep, ...]:
     texts, values = pool.texts, pool.values
 
     def no_graph(number: int) -> Graph:
@@ -261,7 +261,7 @@ def _steps(table: Table, pool: ConstantPool, bodies: _Bodies) -> tuple[Step, ...
         for a, b in spans(table.column("bodies_end"), count, body_names, programs)
     ]
     return tuple([
-        Step(
+        ProgramStep(
             nodes[i],
             Choice(kernels[i], params[i], workspace[i], aliases[i], bool(flags[i] & ALLOCATES), layouts[i],
                    implementations[i], saved[i], bool(flags[i] & CAPTURABLE), bool(flags[i] & DETERMINISTIC),

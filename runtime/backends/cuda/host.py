@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from ....ops import Tensor, Type
 from ....ops.dataclasses import dataclass, replace
 from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, TargetSpec
-from ...compile.program import Program, Step
+from ...compile.program import Program, ProgramStep
 from ...compile.target import Target
 from ...ir.graph import Node
 from ..processor import CPU
@@ -94,7 +94,7 @@ class Aside:
     """A step that runs on the host: its number, the reason, and its copies."""
 
     index: int
-    step: Step
+    step: ProgramStep
     copies: Copies
 
     @property
@@ -110,7 +110,7 @@ class Aside:
         return f"{self.step.node.place} ({self.step.node.op}) runs on the host, {self.reason}; {self.copies}"
 
 
-def on_host(step: Step) -> bool:
+def on_host(step: ProgramStep) -> bool:
     """True if a step of a program for a GPU runs on the host."""
     return step.choice.kernel == NAME or step.dynamic or bool(step.bodies)
 

@@ -18,7 +18,7 @@ import numpy as np
 from ....ops import DType, Tensor
 from ....ops.types import Array
 from ...compile.kernel import KernelArgs, Rebinds, failed, nothing
-from ...compile.program import Program, Step, body_bytes
+from ...compile.program import Program, ProgramStep, body_bytes
 from ...execution.executor import Executor
 from ...execution.instance import BodyRunner, ExecutionContext, Instance, Observer
 from ...execution.instance import _into as into
@@ -118,7 +118,7 @@ class GpuInstance(Instance):
         self._read_here = on_host
         self._passing = [n for n in types if n not in self.arrays]  # of one run, or copied for its observer
 
-    def _runners_of(self, step: Step) -> dict[str, BodyRunner]:
+    def _runners_of(self, step: ProgramStep) -> dict[str, BodyRunner]:
         found = {}
         for attr, body in step.bodies.items():
             nbytes = body_bytes(body)
@@ -126,7 +126,7 @@ class GpuInstance(Instance):
             self._used += aligned(nbytes)
         return found
 
-    def _load(self) -> list[Step]:
+    def _load(self) -> list[ProgramStep]:
         """Compile and load the kernels of all steps together; those that draw random numbers."""
         sources, drawing = [], []
         for i, step in enumerate(self.program.steps):

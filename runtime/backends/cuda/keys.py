@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....ops.math.random import words_of
-from ...compile.program import Step
+from ...compile.program import ProgramStep
 from ...ir.interpreter import node_key
 from .driver import cupy
 from .memory import allocated, pinned
@@ -19,13 +19,13 @@ APART = 64  # bytes from one step's words to the next one's
 class Keys:
     """Two words of 32 bits for each step that draws random numbers, on GPU `index`."""
 
-    def __init__(self, steps: Sequence[Step], index: int) -> None:
+    def __init__(self, steps: Sequence[ProgramStep], index: int) -> None:
         self._steps, self._places = steps, {s.node: i * APART for i, s in enumerate(steps)}
         nbytes = APART * len(steps)
         self._there = allocated(nbytes, index) if steps else None
         self._here = pinned(nbytes).view(np.uint32).reshape(len(steps), APART // 4)
 
-    def words(self, step: Step) -> Any:
+    def words(self, step: ProgramStep) -> Any:
         """Return the words of a step; None for one that draws nothing."""
         at = self._places.get(step.node)
         return None if at is None or self._there is None else self._there[at : at + APART]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ....ops import Tensor
 from ...compile.kernel import nothing
-from ...compile.program import Program, Step
+from ...compile.program import Program, ProgramStep
 from ...execution.alarm import raise_alarm
 from .invalid import Look, LookAtAll, LowerAll, lowered
 from .looked import has_nan
@@ -44,7 +44,7 @@ class FlagWatch:
         self._rows = {i: partial(_rows, arrays, name, dtype) for i, name, dtype in rows}
         self._ends: tuple[LookAtAll, LowerAll] | None = None
 
-    def _may_be_noisy(self, program: Program, step: Step) -> bool:
+    def _may_be_noisy(self, program: Program, step: ProgramStep) -> bool:
         results = [program.types.get(o) for o in step.node.outputs]
         return bool(self.losing and step.choice.implementation) and noisy(step.node, results)
 
@@ -104,7 +104,7 @@ class FlagWatch:
         return looked
 
 
-def _loses(program: Program, step: Step) -> bool:
+def _loses(program: Program, step: ProgramStep) -> bool:
     return bool(step.choice.implementation) and loses(step.node, [program.types.get(o) for o in step.node.outputs])
 
 
@@ -123,7 +123,7 @@ def _stretches(program: Program, losing: frozenset[int], noise: list[int]) -> li
 def _spread(program: Program) -> list[tuple[int, str, Any]]:
     """The steps with a Softmax whose rows may be read one element at a time; their results, with the type of NumPy."""
     found = []
-    readers: dict[str, list[Step]] = {}
+    readers: dict[str, list[ProgramStep]] = {}
     for step in program.steps:
         for name in step.reads():
             readers.setdefault(name, []).append(step)
@@ -138,7 +138,7 @@ def _spread(program: Program) -> list[tuple[int, str, Any]]:
     return found
 
 
-def _along_rows(reader: Step, step: Step, name: str, rank: int) -> bool:
+def _along_rows(reader: ProgramStep, step: ProgramStep, name: str, rank: int) -> bool:
     """Return True if a step that reads the result of a Softmax only multiplies whole rows of it."""
     product, rows = chain(reader.node)[0], chain(step.node)[0]
     first = product.operands[0]
@@ -155,6 +155,6 @@ def _rows(arrays: Mapping[str, Any], name: str, dtype: Any) -> None:
         raise_alarm()
 
 
-def _view(step: Step) -> bool:
+def _view(step: ProgramStep) -> bool:
     """Return True if a step computes nothing: its result is in place already."""
     return any(a.kind == "view" for a in step.choice.aliases)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ...compile.program import Step
+from ...compile.program import ProgramStep
 from .invalid import LookAtAll
 from .library import library
 
@@ -52,7 +52,7 @@ class Team:
             self._before = 0
 
 
-def alone(step: Step, call: Any) -> bool | None:
+def alone(step: ProgramStep, call: Any) -> bool | None:
     """Return True if the call of a step reads the number of threads and should see one; None if it does not read it."""
     if getattr(call, "asks", False) and call.threads == 1 and _openmp():
         return True
