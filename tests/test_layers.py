@@ -290,7 +290,7 @@ def test_what_is_allowed(checkout: Path) -> None:
         "runtime/new.py": "import ctypes\nfrom . import plan\nfrom ..ops.types import Tensor",
         "tests/test_new.py": "def test():\n    import onnxruntime\n    torch = peer('torch')\n    lambda: referee()",
         "tests/torch_new.py": "import torch",
-        "importers/onnx/new.py": "import onnx\nfrom ...runtime.graph import Graph",
+        "importers/onnx/new.py": "import onnx\nfrom ...runtime.ir.graph import Graph",
         "src/mezzo/__main__.py": "from .tools.cli import main\n\nif __name__ == '__main__':\n    main()\n",
     }.items():
         (checkout / file).parent.mkdir(parents=True, exist_ok=True)
