@@ -1,5 +1,4 @@
-"""`mz.gluon.quantize`: quantises a block, which can be trained further, as the function of the same name does for
-graphs."""
+"""`mz.gluon.quantize`: a quantised block that can be trained further, made from a block and calibration data."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Rows of tables over several workers: an exchange of row indices, then of the rows that any worker has, as one dense
-value.
+"""Sums of row-sparse gradients over workers: row indices first, then the union of the rows as one dense value.
 
 Both are rounds of the store as it is: the sums have the order, and the bits, of dense ones in every layout. What
 travels is the numbers of all workers' rows, and of the table the rows that anybody has.

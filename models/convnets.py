@@ -1,5 +1,4 @@
-"""Convolutional networks as graphs: the seven of the MXNet paper's memory figure (arXiv 1512.01274, Fig. 7), and two
-more.
+"""Convolutional networks as graphs: the seven of the MXNet paper's memory figure (arXiv 1512.01274), and two more.
 
 AlexNet (Krizhevsky 2012, without its two groups' memory split) and the single-tower form of "One weird trick"
 (arXiv 1404.5997), GoogLeNet v1 (arXiv 1409.4842), Inception with batch normalisation (arXiv 1502.03167), and VGG with

@@ -1,5 +1,4 @@
-"""Functions that make symbols: the operators of ONNX by their names, and MXNet's layers, which add variables of their
-own."""
+"""Functions that make symbols: ONNX's operators by name, and MXNet's layers, which add their own weight variables."""
 
 from __future__ import annotations
 

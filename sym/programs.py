@@ -1,4 +1,4 @@
-"""The graphs that an executor runs: its variables are states over the arrays that it holds, and so are gradients."""
+"""Forward and backward graphs of an executor, whose bound arrays (parameters, gradients) are states of the graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Scattered numbers for samples, the same each time: loading numpy.random for them would cost every start 20 ms."""
+"""Pseudo-random inputs for the test samples of operator records, the same in every process.
+
+Loading numpy.random for them would cost each start 20 ms."""
 
 from __future__ import annotations
 

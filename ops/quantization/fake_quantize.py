@@ -1,5 +1,4 @@
-"""Fake quantisation: numbers rounded in floats as QuantizeLinear followed by DequantizeLinear rounds them; and
-estimates of the gradients, which are zero or undefined everywhere.
+"""Fake quantisation: quantise-dequantise in floats as one operator, with straight-through gradients.
 
 Straight-through estimates (Bengio et al. 2013, arXiv 1308.3432) let the gradient of what was rounded pass, and stop
 that of what was saturated. The gradient of a scale is that of Learned Step Size Quantization (Esser et al. 2020, arXiv

@@ -1,5 +1,4 @@
-"""Conversion of nodes from older opsets to ours, and back: one table of small entries, keyed (domain, operator, opset
-of the change).
+"""Conversion of nodes from older opsets to ours and back: a table of changes by domain, operator and opset.
 
 A graph speaks the opsets of `OPSETS`. An importer reads each node at the opset of its file and takes it through every
 change since (`upgrade`); an exporter goes the other way, one change at a time (`before`).

@@ -1,4 +1,4 @@
-"""The session that repeats a run with exact kernels if its steps may have lost a NaN."""
+"""Repetition of a run by kernels that keep NaN and infinities, after fast kernels may have lost one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Folding of per-channel scales and shifts into the weights of the preceding convolution. Batch normalisation with
-fixed statistics is such a scale and shift, and remains one where there is no such convolution.
+"""Folding of per-channel scales and shifts, and of batch normalisation, into the convolution before them.
+
+Batch normalisation with fixed statistics is a scale and a shift, and remains one where no convolution precedes it.
 
 https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
 """

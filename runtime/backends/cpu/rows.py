@@ -1,5 +1,6 @@
-"""Gradients of tables as rows, and optimizer steps of these rows: the cost of a step depends on the rows of a batch,
-not on the size of the table."""
+"""Row-sparse gradients of embedding tables, and optimizer steps of these rows alone.
+
+The cost of a step depends on the rows of a batch, not on the size of the table."""
 
 from __future__ import annotations
 

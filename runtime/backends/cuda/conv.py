@@ -1,5 +1,6 @@
-"""Convolutions of our own, of any number of axes and groups, where cuDNN declines: products of the weights with patches
-that are read in place, and for single channels one thread for each element."""
+"""Convolution kernels of our own, for any number of axes and groups, where cuDNN declines.
+
+Products of the weights with patches that are read in place; for single channels one thread for each element."""
 
 from __future__ import annotations
 

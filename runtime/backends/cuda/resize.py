@@ -1,5 +1,6 @@
-"""Resize: each element of the result reads a few of the input along each axis, by weights from the operator's
-definition (ops/nn/resize.py), which the source has as tables."""
+"""Resize kernels: each element of the result is a weighted sum of a few elements of the input along each axis.
+
+The weights come from the operator's definition (ops/nn/resize.py), as tables in the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of calls with what oneDNN needs in between: looks at the processor's flag, OpenMP's number of threads."""
+"""Insertion of checks of the processor's flag, and of changes of OpenMP's thread count, between a program's calls."""
 
 from __future__ import annotations
 

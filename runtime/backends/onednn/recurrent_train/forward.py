@@ -1,4 +1,4 @@
-"""The forward pass in training."""
+"""The forward pass of RNN, GRU and LSTM in training: keeps what the backward pass reads."""
 
 from __future__ import annotations
 
