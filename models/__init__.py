@@ -1,1 +1,1 @@
-"""Models that come with the package, one folder each: the model, its test data, and the script that made it."""
+"""Networks of benchmarks and tests as builders of graphs, and one trained model with its data (`digits`)."""

@@ -1,4 +1,4 @@
-"""Specs of arrays: element types and shapes before computation, and promotion of operands.
+"""Specs of arrays (element type, shape) and constants, one object of each; promotion of element types.
 
 There is one object for each spec, so that looking up what was prepared for specs is quick.
 """

@@ -113,8 +113,8 @@ def test_products(case: Case, dtype: str, lt: LtStandin) -> None:
     asked = question(case, held)
     found = run_step(lt._standin, Products(), asked, held)
     if isinstance(found, Declined):
-        # a third operand spread over rows, axes of a batch turned; float64 with an epilogue
-        only = (("spread", "Gemm"), ("turned", "FusedMatMul"), *((("float64", ""),) if dtype == "float64" else ()))
+        # a third operand spread over rows, axes of a batch permuted; float64 with an epilogue
+        only = (("spread", "Gemm"), ("permuted", "FusedMatMul"), *((("float64", ""),) if dtype == "float64" else ()))
         assert any(reason in found.reason and op in case.op for reason, op in only), found.reason
         return
     choice, got = found

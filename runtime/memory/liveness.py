@@ -1,4 +1,4 @@
-"""Liveness of values, the input of the memory plan."""
+"""Liveness: records of the memory plan (lives, owners, offers to share), and whether two lives meet."""
 
 from __future__ import annotations
 
