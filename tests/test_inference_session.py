@@ -35,7 +35,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(name: str) -> Any:
         raise mz.MissingPackage("CUDA shows no GPU")
 
-    monkeypatch.setattr("mezzo.tools.providers.device", gone)
+    monkeypatch.setattr("mezzo.tools.providers.device_named", gone)
 
 
 def opened(

@@ -24,6 +24,8 @@ class CrossEntropy:
     def select(self, ask: KernelRequest) -> Choice | Declined:
         node = ask.node
         forward = node.op == "SoftmaxCrossEntropyLoss"
+        if len(ask.inputs) < (2 if forward else 3):
+            return Declined("an operand is missing")
         scores, labels = ask.inputs[0 if forward else 1], ask.inputs[1 if forward else 2]
         if not isinstance(scores, Tensor) or not scores.static or scores.dtype not in (DType.FLOAT, DType.DOUBLE):
             return Declined(f"scores are {scores}")

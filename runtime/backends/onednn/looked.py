@@ -49,6 +49,11 @@ def has_lowest(x: Array) -> bool:
     return bool(bits[bits.argmax()] >= (1 << 15) + infinity - 1)
 
 
+def has_nan_or_lowest(x: Array) -> bool:
+    """True if an element is NaN, -inf or the lowest finite number."""
+    return has_nan(x) or has_lowest(x)
+
+
 class Looked:
     """The call of a step, replaced by its reference if one of the `odd` checks holds for an operand before the call, or
     for a result after it."""

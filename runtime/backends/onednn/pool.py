@@ -15,7 +15,7 @@ from ...compile.kernel import Call, KernelArgs, KernelRequest
 from .api import DST, SRC, Refused
 from .frames import as_it_is, images
 from .kernel import REFERENCE, OneDnn, floats, result
-from .looked import Looked, has_lowest
+from .looked import Looked, has_lowest, has_nan, has_nan_or_lowest
 from .memory import Memory
 from .postops import Link, chain, keeping, post_ops
 from .primitive import Attributes, Draft, Operand
@@ -56,8 +56,11 @@ class OneDnnPool(OneDnn):
         first, *others = chain(work.ask.node)
         if not first.op.endswith("MaxPool"):
             return call
-        place = ("in", first.operands[0]) if others else ("out", 0)
-        return Looked(call, work, {place: has_lowest})
+        image = ("in", first.operands[0])
+        odd = {image if others else ("out", 0): has_lowest}
+        if work.ask.target.nan == "kept":
+            odd[image] = has_nan if image not in odd else has_nan_or_lowest
+        return Looked(call, work, odd)
 
 
 def placed(link: Link, x: Tensor) -> tuple[Any, ...]:

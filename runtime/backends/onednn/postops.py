@@ -85,6 +85,7 @@ ELTWISE: Final[dict[str, Eltwise]] = {
 # number: programs look at the processor's flag behind them (invalid.py), or leave them to NumPy. Softmax leaves at
 # least one NaN of a row. NOISY ones compute with what lies in unused lanes too, so that the flag tells nothing.
 LOSING: Final = frozenset("Relu Clip HardSigmoid Exp Max Min MaxPool MaxPoolTrain GlobalMaxPool".split())
+POOLS: Final = frozenset({"MaxPool", "GlobalMaxPool"})  # which look for NaN themselves (pool.py)
 BENDING: Final = frozenset({"Gelu", "PRelu"})
 ROWS: Final = frozenset({"Softmax", "LogSoftmax"})
 NOISY: Final = ROWS | frozenset("Sigmoid Tanh Elu Swish Mish HardSwish".split())
@@ -131,7 +132,7 @@ EXACT_RELU: Final[tuple[Algorithm, ...]] = (("eltwise_elu", -0.0, 0.0), ("eltwis
 
 def keeping(ask: KernelRequest, link: Link) -> None:
     """Refused where the operator makes something else of a NaN or an infinity, and the program may not."""
-    lost = {"watched": frozenset[str](), "kept": LOSING, "exact": LOSING | BENDING | ROWS}[ask.target.nan]
+    lost = {"watched": frozenset[str](), "kept": LOSING - POOLS, "exact": LOSING | BENDING | ROWS}[ask.target.nan]
     if link.op in lost:
         raise Refused(f"oneDNN's {link.op} does not keep every NaN or infinity")
 
