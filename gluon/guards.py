@@ -50,14 +50,15 @@ def snapshot(value: Any, depth: int = DEEPEST, arrays: list[Array] | None = None
     def inner(v: Any) -> Any:
         return snapshot(v, depth - 1, arrays)
 
+    # Containers are copied before they are gone through: other threads and finalizers may change them meanwhile.
     if isinstance(value, PLAIN):
         return type(value), value if value == value else "nan"
     if isinstance(value, list | tuple):
         return type(value), tuple(map(inner, value)) if depth else len(value)
     if isinstance(value, dict):
-        return dict, tuple((snapshot(k, 1), inner(v)) for k, v in value.items()) if depth else len(value)
+        return dict, tuple((snapshot(k, 1), inner(v)) for k, v in dict.copy(value).items()) if depth else len(value)
     if isinstance(value, set | frozenset):
-        return type(value), frozenset(map(snapshot, value)) if depth else len(value)
+        return type(value), frozenset(map(snapshot, tuple(value))) if depth else len(value)
     if isinstance(value, np.ndarray):
         if value.size > LARGEST:
             raise Unguarded(f"an array of NumPy with {value.size} elements is read as a constant")
@@ -80,7 +81,7 @@ def snapshot(value: Any, depth: int = DEEPEST, arrays: list[Array] | None = None
     library = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
     if not depth or not isinstance(held, dict) or (library and not isinstance(value, SimpleNamespace | Namespace)):
         return type(value), id(value)
-    return type(value), id(value), tuple((k, inner(v)) for k, v in held.items())
+    return type(value), id(value), tuple((k, inner(v)) for k, v in dict.copy(held).items())
 
 
 def _bound(function: FunctionType, inner: Callable[[Any], Any]) -> Any:
