@@ -140,8 +140,9 @@ def test_all_end_when_one_ends_badly(tmp_path: Path, capfd: pytest.CaptureFixtur
     began, file = time.monotonic(), tmp_path / "pid"
     job = [member(SLEEP, role="scheduler"), member(PARENT, file, rank=0), member(FAILS, file, rank=1)]
     assert launch(job) == 3
-    assert time.monotonic() - began < PATIENCE
-    assert not alive(int(file.read_text()))
+    while alive(int(file.read_text())):  # killed, but the kernel may need a moment to end a child of a child
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.01)
     out, err = capfd.readouterr()
     assert out == "[worker 1]  failing\n"
     assert err == "[launch]    worker 1 ended with exit code 3; the others are ended\n"
