@@ -39,13 +39,16 @@ Array = np.ndarray[Any, Any]
 Case = tuple[Draft, Callable[..., Array]]  # and what it should make of its inputs and of the operand of the post-op
 
 
-def _draft(kind: str, settings: tuple[Any, ...], *operands: Memory, beside: Memory | None = None) -> Draft:
-    """Sources, then the result; `beside` is added to it."""
+def _draft(
+    kind: str, settings: tuple[Any, ...], *operands: Memory, beside: Memory | None = None, post: PostOp | None = None
+) -> Draft:
+    """Sources, then the result; `beside` is added to it, or another post-op follows."""
     *sources, target = operands
-    arguments = (SRC, WEIGHTS if kind == "matmul" else SRC_1)
+    arguments = (SRC, SRC_1 if kind == "binary" else WEIGHTS)
     given = [Operand(a, ("in", i), m) for i, (a, m) in enumerate(zip(arguments, sources, strict=False))]
-    post = () if beside is None else (PostOp("binary_add", other=beside, place=("in", 9)),)
-    return Draft(kind, (*given, Operand(DST, ("out", 0), target)), settings, Attributes(post))
+    added = None if beside is None else PostOp("binary_add", other=beside, place=("in", 9))
+    posts = tuple(p for p in (added, post) if p)
+    return Draft(kind, (*given, Operand(DST, ("out", 0), target)), settings, Attributes(posts))
 
 
 def _m(*dims: int, layout: str = "", strides: tuple[int, ...] | None = None) -> Memory:
@@ -60,6 +63,8 @@ def _softmax(x: Array, axis: int) -> Array:
 
 ONE = ((1, 1), (1, 1), (0, 0), (0, 0), (0, 0))  # a window of one pixel
 PAIR = ((1,), (2,), (0,), (1,), (0,))  # one of two, the first beside the border
+WINDOW = ("convolution_direct", (1,), (0,), (0,), (0,))
+SIGMOID = PostOp("eltwise_logistic")
 pooled, image, rows = _m(3, 8, 5, layout="acb"), _m(2, 8, 4, 5), _m(2, 8, 5, layout="bac")
 
 
@@ -72,6 +77,17 @@ def _summed() -> Case:
         return means + c
 
     return Draft(draft.kind, draft.operands, draft.settings, sums), want
+
+
+def _sigmoid(x: Array) -> Array:
+    made: Array = 1 / (1 + np.exp(-x))
+    return made
+
+
+def _in_groups(x: Array, w: Array) -> Array:
+    """A convolution of two groups with windows of the whole image."""
+    sums: Array = np.einsum("ngcl,gocl->ngo", x.reshape(2, 2, 2, 5), w).reshape(2, 2, 1)
+    return _sigmoid(sums)
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -92,6 +108,11 @@ CASES: dict[str, Callable[[], Case]] = {
         _draft("resampling_forward", ("resampling_nearest",), pooled, pooled, beside=_m(1, 1, 5)), lambda x, c: x + c),
     "matmul, axes in another order": lambda: (
         _draft("matmul", (), _m(2, 8, 6), _m(2, 6, 5), rows, beside=_m(1, 1, 5)), lambda x, w, c: x @ w + c),
+    "convolution, sigmoid of NaN": lambda: (
+        _draft("convolution_forward", WINDOW, _m(2, 4, 5), _m(2, 1, 2, 5), _m(2, 2, 1), post=SIGMOID), _in_groups),
+    "deconvolution, sigmoid of NaN": lambda: (
+        _draft("deconvolution_forward", ("deconvolution_direct", *WINDOW[1:]), _m(2, 4, 1), _m(3, 4, 1), _m(2, 3, 1),
+               post=SIGMOID), lambda x, w: _sigmoid(np.einsum("ncl,oc->nol", x, w[..., 0]))),
     "matmul, strides of size 1": lambda: (
         _draft("matmul", (), _m(1, 7), _m(7, 6), _m(1, 6, strides=(1, 1))), lambda x, w: x @ w),
 }  # fmt: skip
@@ -118,6 +139,8 @@ def outcome(name: str) -> str:
         m = draft.at(place)[0].memory
         if place[0] == "in":
             given.append(rng.standard_normal(m.dims).astype(np.float32))
+            if "NaN" in name and not place[1]:
+                given[-1].flat[0] = np.nan
             arrays[place] = _laid(given[-1], m)
         else:
             arrays[place] = aligned_empty(nbytes(m.handle.value))
@@ -125,7 +148,7 @@ def outcome(name: str) -> str:
     result = draft.operands[-1].memory
     got = repacked(arrays["out", 0], result, result.row_major().handle.value).view(np.float32).reshape(result.dims)
     with np.errstate(all="ignore"):
-        same = np.abs(got - wanted(*given)).max() < 1e-4
+        same = np.allclose(got, wanted(*given), rtol=0, atol=1e-4, equal_nan=True)
     return "wrong" if status or not same else "right"
 
 
@@ -153,7 +176,8 @@ def test_the_library_still_has_it(name: str) -> None:
 def test_kernels_are_told(name: str) -> None:
     """The reason is the one of this kind of primitive; without the operand there is none."""
     draft, _ = CASES[name]()
-    implementation = "simple:any" if name.startswith("resampling") else "jit:avx512_core"
+    others = {"resampling": "simple:any", "convolution": "x64:gemm:jit", "deconvolution": "conv:any+jit:avx512_core"}
+    implementation = others.get(name.partition(",")[0], "jit:avx512_core")
     assert defect(draft, implementation) in {d.reason for d in DEFECTS if d.kind == draft.kind}
     assert defect(Draft(draft.kind, draft.operands, draft.settings), implementation) is None
 

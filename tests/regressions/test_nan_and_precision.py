@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from mezzo.ops.types import f32
 from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
+
+from .cases import numbers
 
 NAN = np.float32(np.nan)
 
@@ -198,3 +201,58 @@ def test_bfloat16_beside_values_of_unknown_sizes() -> None:
         np.ones((2, 1, 2), np.float32), np.ones((2, 1, 1), np.float32)
     )
     np.testing.assert_array_equal(found, np.full((2, 1, 2), 2, np.float32))
+
+
+@pytest.mark.parametrize(("op", "attrs"), [("Conv", {"group": 2, "kernel_shape": (5,)}), ("ConvTranspose", {})])
+def test_the_sigmoid_of_nan_was_zero(op: str, attrs: dict[str, Any]) -> None:
+    """Behind convolutions whose post-ops oneDNN computes without vectors."""
+    g = GraphBuilder()
+    x = g.input("x", f32(2, 4, 5))
+    weights = numbers(2, 2, 5) if op == "Conv" else numbers(4, 3, 2)
+    session = Session(g.graph([g.Sigmoid(g.op(op, x, weights, **attrs))]))
+    given = numbers(2, 4, 5)
+    given[0, 3] = np.inf, -np.inf, np.inf, np.inf, -np.inf
+    plain = Session(g.graph([g.Sigmoid(g.op(op, x, weights, **attrs))]), onednn=False)(given)
+    assert np.isnan(plain).any()
+    np.testing.assert_array_equal(np.isnan(session(given)), np.isnan(plain))
+
+
+@pytest.mark.parametrize("observe", [None, lambda *_: None])
+@pytest.mark.parametrize("op", ["Relu", "Exp", "HardSigmoid", "Clip", "Max"])
+@pytest.mark.parametrize("dims", [(4, 40), (40, 400)])
+def test_a_number_was_made_of_nan_behind_a_softmax(dims: tuple[int, ...], op: str, observe: Any) -> None:
+    """NumPy looked at the probabilities, which took the processor's flag down, before the flag was looked at."""
+    g = GraphBuilder()
+    bounds = {"Clip": (np.float32(0.1), np.float32(1)), "Max": (np.float32(0.1),)}.get(op, ())
+    graph = g.graph([g.op(op, g.Softmax(g.input("x", f32(*dims)), axis=-1), *map(g.const, bounds))])
+    x = numbers(*dims)
+    x[0, 3] = NAN
+    (found,) = Session(graph).run({"x": x}, observe=observe).values()
+    assert np.isnan(found[0]).all()
+    assert np.isfinite(found[1:]).all()
+
+
+def _pooled(g: GraphBuilder, before: str) -> str:
+    made: str = g.MaxPool(g.input("y", f32(1, 16, 8, 8)), kernel_shape=[2, 2])
+    return made
+
+
+def _differentiated(g: GraphBuilder, before: str) -> str:
+    rows = g.Reshape(before, g.const(np.array([64, 200])))
+    made: str = g.op("LogSoftmaxGrad", rows, g.input("y", f32(64, 200)), domain="mezzo", axis=-1)
+    return made
+
+
+@pytest.mark.parametrize(("further", "dims"), [(_pooled, (1, 16, 8, 8)), (_differentiated, (64, 200))])
+@pytest.mark.parametrize("op", ["Relu", "Exp"])
+def test_numpy_between_primitives_hid_a_nan(
+    op: str, further: Callable[[GraphBuilder, str], str], dims: tuple[int, ...]
+) -> None:
+    """Where a primitive looks at its operands, or leaves them to the reference, NumPy took the flag down that an
+    earlier one had raised."""
+    g = GraphBuilder()
+    first = g.op(op, g.input("x", f32(2, 16, 20, 20)))
+    session = Session(g.graph([first, further(g, first)]), threads=1)
+    x = numbers(2, 16, 20, 20)
+    x[0, 0, 0, 0] = NAN
+    assert np.isnan(session(x, np.full(dims, -np.inf, np.float32))[0]).sum() == 1

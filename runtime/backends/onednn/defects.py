@@ -16,18 +16,28 @@ from .api import DST
 from .memory import Memory, strides_of
 
 if TYPE_CHECKING:
-    from .primitive import Draft
+    from .primitive import Draft, PostOp
 
-Holds = Callable[["Draft", str, Memory, Memory], bool]  # of the draft, its implementation, the result and an operand
+Holds = Callable[["Draft", str, Memory, "PostOp"], bool]  # of the draft, its implementation, the result and a post-op
 
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """An operand of a post-op that primitives of this kind read wrongly, perhaps outside of its bytes."""
+    """A post-op that primitives of this kind compute wrongly, perhaps with what lies outside of its operand."""
 
     kind: str
     reason: str
     holds: Holds
+
+
+def _operand(holds: Callable[[Draft, str, Memory, Memory], bool]) -> Holds:
+    """A condition of a post-op's operand, as one of the post-op."""
+
+    def of_post_op(draft: Draft, implementation: str, result: Memory, post: PostOp) -> bool:
+        beside = post.other if post.kind != "sum" else None
+        return beside is not None and holds(draft, implementation, result, beside)
+
+    return of_post_op
 
 
 def _order(memory: Memory) -> str:
@@ -53,12 +63,14 @@ def _channels(result: Memory, operand: Memory) -> bool:
     return len(ones) > 1 and operand.dims == (1, result.dims[1], *ones[2:]) and operand.dims not in (result.dims, ones)
 
 
+@_operand
 def _channels_mistaken(draft: Draft, implementation: str, result: Memory, operand: Memory) -> bool:
     order, pixels = _order(result), math.prod(result.dims[2:])
     told = order == "blocks" or (order != "otherwise" and (pixels > 1 or len(result.dims) == 2))
     return _channels(result, operand) and not told
 
 
+@_operand
 def _not_along_channels(draft: Draft, implementation: str, result: Memory, operand: Memory) -> bool:
     axis = draft.settings[1]
     if _order(result) == "rows":
@@ -66,17 +78,25 @@ def _not_along_channels(draft: Draft, implementation: str, result: Memory, opera
     return axis != 1 and not _number(operand)
 
 
+@_operand
 def _rows_pooled(draft: Draft, implementation: str, result: Memory, operand: Memory) -> bool:
     return operand.dims == result.dims and implementation.startswith("jit") and not result.layout
 
 
+@_operand
 def _resampled_simply(draft: Draft, implementation: str, result: Memory, operand: Memory) -> bool:
     told = _number(operand) or _channels(result, operand) or _order(result) == "rows"
     return implementation.startswith("simple") and not told
 
 
+@_operand
 def _product_out_of_order(draft: Draft, implementation: str, result: Memory, operand: Memory) -> bool:
     return _order(result) != "rows" and not _number(operand)
+
+
+def _one_by_one(draft: Draft, implementation: str, result: Memory, post: PostOp) -> bool:
+    """The sigmoid of NaN is 0 where post-ops are computed without vectors, with no flag raised."""
+    return post.kind == "eltwise_logistic" and implementation.startswith(("x64:gemm", "conv:any"))
 
 
 DEFECTS: Final = (
@@ -88,16 +108,18 @@ DEFECTS: Final = (
     Defect("resampling_forward", "oneDNN's simple resampling reads an operand in another order", _resampled_simply),
     Defect("matmul", "oneDNN reads an operand of a post-op wrongly where the product is not row-major",
            _product_out_of_order),
+    Defect("convolution_forward", "oneDNN makes 0 of the sigmoid of NaN behind its convolution by products",
+           _one_by_one),
+    Defect("deconvolution_forward", "oneDNN makes 0 of the sigmoid of NaN behind a transposed convolution",
+           _one_by_one),
 )  # fmt: skip
 
 
 def defect(draft: Draft, implementation: str) -> str | None:
     """Return the reason why a primitive is wrong; None if it is not."""
-    operands = [p.other for p in draft.attributes.post if p.other is not None and p.kind != "sum"]
-    if not operands:
+    known = [d for d in DEFECTS if d.kind == draft.kind] if draft.attributes.post else []
+    if not known:
         return None
     result = next(o.memory for o in draft.operands if o.argument == DST)
-    for d in DEFECTS:
-        if d.kind == draft.kind and any(d.holds(draft, implementation, result, o) for o in operands):
-            return d.reason
-    return None
+    found = (d.reason for d in known for p in draft.attributes.post if d.holds(draft, implementation, result, p))
+    return next(found, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -39,9 +39,9 @@ class FlagWatch:
             i for i, s in enumerate(program.steps) if i not in self.losing and self._may_be_noisy(program, s)
         ]
         self._end = len(program.steps)
-        self._stretches = _stretches(program, self.losing, self._noisy)
         rows = _spread(program) if watches else []
         self._rows = {i: partial(_rows, arrays, name, dtype) for i, name, dtype in rows}
+        self._stretches = _stretches(program, self.losing, self._noisy, self._rows)
         self._ends: tuple[LookAtAll, LowerAll] | None = None
 
     def _may_be_noisy(self, program: Program, step: ProgramStep) -> bool:
@@ -52,7 +52,7 @@ class FlagWatch:
         """The numbers of the steps whose calls do something, each with None, and the looks in between: each with the
         number of the step that it stands before. `alone` tells of each call how `teams.alone` answers."""
         steps = [(i, 9, None) for i, call in enumerate(calls) if call is not nothing]
-        events: list[tuple[int, int, Callable[[], Any] | None]] = [(i + 1, 0, rows) for i, rows in self._rows.items()]
+        events: list[tuple[int, int, Callable[[], Any] | None]] = [(i + 1, 2, rows) for i, rows in self._rows.items()]
         events += [(begin, 3, lowered) for begin, _, _ in self._stretches]
         events += [(end, 1, look) for _, end, look in self._stretches]
         shared = {i for i, call in enumerate(calls) if alone[i] is False or getattr(call, "threads", 1) > 1}
@@ -87,18 +87,19 @@ class FlagWatch:
     def around(self, i: int, calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
         """The call of step `i` with looks around it, for runs that are observed: others compute between the steps."""
         call = calls[i]
-        behind: Callable[[], Any] | None = self._rows.get(i)
-        before: Callable[[], Any] | None = None
+        behind: list[Callable[[], Any]] = [self._rows[i]] if i in self._rows else []
+        before: Callable[[], Any] = nothing
         if i in self.losing:
-            behind, before = self._all(calls)
-        if behind is None:
+            flags, before = self._all(calls)
+            behind.insert(0, flags)
+        if not behind:
             return call
 
         def looked() -> Any:
-            if before:
-                before()
+            before()
             status = call()
-            behind()
+            for look in behind:
+                look()
             return status
 
         return looked
@@ -108,14 +109,19 @@ def _loses(program: Program, step: ProgramStep) -> bool:
     return bool(step.choice.implementation) and loses(step.node, [program.types.get(o) for o in step.node.outputs])
 
 
-def _stretches(program: Program, losing: frozenset[int], noise: list[int]) -> list[tuple[int, int, Look]]:
-    """Return the first and last step of each stretch between checks of the flag, with its check."""
+def _stretches(
+    program: Program, losing: frozenset[int], noise: Container[int], looked_at: Container[int]
+) -> list[tuple[int, int, Look]]:
+    """Return the first and last step of each stretch between checks of the flag, with its check. A stretch ends before
+    a step of noise or of NumPy, and behind a step whose result NumPy looks at: each look would take the flag down."""
     found: list[tuple[int, int, Look]] = []
     begin = 0
     for i, step in enumerate([*program.steps, None]):
-        if step is None or i in noise or not (step.choice.implementation or _view(step)):
-            if not losing.isdisjoint(range(begin, i)):
-                found.append((begin, i, Look()))
+        stops = step is None or i in noise or not (step.choice.implementation or _view(step))
+        if stops or i in looked_at:
+            end = i if stops else i + 1
+            if not losing.isdisjoint(range(begin, end)):
+                found.append((begin, end, Look()))
             begin = i + 1
     return found
 

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
+
+import numpy as np
 
 from ...execution.alarm import raise_alarm
 from .library import library
@@ -86,6 +89,17 @@ def lowered() -> None:
     """Take the flag of the calling thread down."""
     function, place = _lowering()
     function(place)
+
+
+@contextmanager
+def flag_kept() -> Iterator[None]:
+    """A context that leaves the flag of the calling thread as it was, or raised: NumPy takes it down."""
+    function, place = _lowering()
+    raised = function(place)
+    yield
+    if raised:
+        with np.errstate(invalid="ignore"):
+            np.subtract(np.inf, np.inf)
 
 
 @cache

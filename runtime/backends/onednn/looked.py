@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from ....ops import Context, Tensor
 from ....ops.types import Array
 from ...compile.kernel import KernelArgs
+from .invalid import flag_kept
 from .memory import Memory
 from .primitive import Place, repacked
 
@@ -71,6 +74,7 @@ class Looked:
         self._arrays = {("in", i): array for i, array in enumerate(work.inputs) if array is not None}
         self._arrays |= {("out", i): array for i, array in enumerate(work.outputs) if array is not None}
         self._odd = odd
+        self._aside = flag_kept if work.ask.target.nan == "watched" else nullcontext
         self._bind()
 
     def rebind(self, place: Place, array: Array) -> None:
@@ -86,6 +90,8 @@ class Looked:
             memory, array = (self._sources if place[0] == "in" else self._targets)[place[1]], self._arrays[place]
             assert memory is not None
             assert array.flags.c_contiguous  # else this would be a copy, of what lies there now
+            if odd is not has_lowest:
+                odd = partial(self._checked, odd)
             checks[place[0]].append((odd, array.reshape(-1).view(memory.dtype.numpy)))
         self._before, self._after = checks["in"], checks["out"]
 
@@ -101,9 +107,13 @@ class Looked:
                 return self._by_reference()
         return 0
 
+    def _checked(self, odd: Callable[[Array], bool], elements: Array) -> bool:
+        with self._aside():
+            return odd(elements)
+
     def _by_reference(self) -> int:
         inputs = [None if m is None else _plain(self._arrays["in", i], m) for i, m in enumerate(self._sources)]
-        with np.errstate(invalid="ignore"):
+        with self._aside(), np.errstate(invalid="ignore"):
             made = self._node.record.run(Context(np, wanted=self._node.wanted), inputs, self._node.attrs)
         for i, target in enumerate(self._targets):
             if target is not None:
