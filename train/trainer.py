@@ -240,7 +240,7 @@ class Trainer:
         """Feeds whose classes are int64 as losses take them, and how many samples they have; InputError for none."""
         made = dict(feeds)
         for name, kind in self._targets.items():
-            if kind == Tensor(DType.INT64, getattr(kind, "dims", None)) and name in made:
+            if isinstance(kind, Tensor) and kind.dtype is DType.INT64 and name in made:
                 target = np.asarray(made[name])
                 if target.dtype.kind in "iu" and target.dtype != np.int64:
                     made[name] = target.astype(np.int64)

@@ -80,13 +80,16 @@ class ArenaPool:
             return sum(s.clear() for s in free) + self._pool.trim()
 
     @contextmanager
-    def borrow(self, nbytes: int, until: float | None, live: Callable[[], set[Executable]]) -> Iterator[Arena]:
-        """A seat whose arena has `nbytes`; waits for one until the clock shows `until`.
+    def borrow(
+        self, nbytes: int, until: float | None, live: Callable[[], set[Executable]], bound: Executable | None = None
+    ) -> Iterator[Arena]:
+        """A seat whose arena has `nbytes`; waits for one until the clock shows `until`. At once if nobody waits and the
+        free seat on top has an instance of `bound`.
 
         `live` tells which programs are kept: instances of others are dropped. Raises DeadlineError, or BudgetError if
         the ceiling has no room even when nothing else runs.
         """
-        seat = self._take(nbytes, until)
+        seat = self._on_top(bound) or self._take(nbytes, until)
         try:
             if len(seat.instances) > 8:
                 seat.keep(live())
@@ -115,6 +118,19 @@ class ArenaPool:
         finally:
             seat.done += ran
             self._back(seat)
+
+    def _on_top(self, bound: Executable | None) -> Arena | None:
+        """The free seat on top, if it has an instance of `bound`."""
+        if bound is None or self._queue:
+            return None
+        try:
+            seat = self._free.pop()
+        except IndexError:
+            return None
+        if bound in seat.instances:
+            return seat
+        self._back(seat)
+        return None
 
     def give(self, seat: Arena) -> None:
         """A run has ended."""

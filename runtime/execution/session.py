@@ -505,7 +505,7 @@ class Session:
         known.recent = True
         bound = self._latest = known.bound
         try:
-            with self._seats.borrow(bound.program.arena_bytes, None, self._live) as seat:
+            with self._seats.borrow(bound.program.arena_bytes, None, self._live, bound) as seat:
                 instance = self._instance(seat, bound)
                 around = instance.around
                 if known.counted or around.meter.watches:

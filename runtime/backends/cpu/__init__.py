@@ -14,9 +14,10 @@ from .reference import Reference
 _later = partial(LazyKernel, __name__)
 CPU_KERNELS: tuple[Kernel, ...] = (
     Pointwise(), MatMul(), Gemm(), Movement(), Take(),
-    _later("numpy.extremes", "extremes.Extremes", "GlobalMaxPool ReduceMax ReduceMin"),
-    _later("numpy.places", "extremes.ExtremePlaces", "ArgMax ArgMin"),
-    _later("numpy.sum_squares", "squares.SumSquares", "ReduceSumSquare"),
+    _later("numpy.extremes", "reductions.Extremes", "GlobalMaxPool ReduceMax ReduceMin"),
+    _later("numpy.sums", "reductions.Sums", "ReduceMean ReduceSum"),
+    _later("numpy.places", "reductions.ExtremePlaces", "ArgMax ArgMin"),
+    _later("numpy.sum_squares", "reductions.SumSquares", "ReduceSumSquare"),
     _later("numpy.pad", "pad.Pad", "Pad", True),
     _later("numpy.conv_relu_pool", "strips.ConvReluPool", "mezzo.ConvReluPool"),
     _later("numpy.update", "update.Update", "mezzo.Update"),

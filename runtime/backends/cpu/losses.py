@@ -11,6 +11,7 @@ from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest
 from ...ir.graph import Node
 
 OPS = {("", "SoftmaxCrossEntropyLoss"), ("mezzo", "SoftmaxCrossEntropyGrad")}
+LONG = 8192  # elements of a dot product for which BLAS wakes no other threads
 
 
 class CrossEntropy:
@@ -66,7 +67,7 @@ class _Labels:
         """Places in the scores as one list; labels count from the end where they are negative, as the reference has
         them. Raises IndexError for a label that is no class."""
         labels = self._labels
-        low, high = np.minimum.reduce(labels, None), np.maximum.reduce(labels, None)  # quicker than methods
+        low, high = labels.item(labels.argmin()), labels.item(labels.argmax())  # quicker than reductions
         if high >= self._classes or low < -self._classes:
             raise IndexError(f"labels run from {low} to {high}, and there are {self._classes} classes")
         if low < 0:
@@ -78,14 +79,20 @@ class _Loss:
     def __init__(self, scores: Any, labels: Any, log_prob: Any, loss: Any, mean: bool) -> None:
         self.scores, self.log_prob, self.loss = scores, log_prob, loss
         self.labels, self.share = _Labels(labels, scores), -1 / labels.size if mean else -1.0
+        self.flat = log_prob.reshape(-1)
+        rows = scores.ndim == 2 and scores.shape[1] < LONG
+        self.ones = np.ones(scores.shape[1], scores.dtype) if rows else None
 
     def __call__(self) -> None:
         scores, log_prob = self.scores, self.log_prob
         np.subtract(scores, np.maximum.reduce(scores, 1, keepdims=True), out=log_prob)
-        total = np.add.reduce(np.exp(log_prob), 1, keepdims=True)
+        each = np.exp(log_prob)
+        # dot products are quicker, where rows are short and where they are not
+        rows = self.ones
+        total = np.add.reduce(each, 1, keepdims=True) if rows is None else np.vecdot(each, rows)[:, None]
         np.subtract(log_prob, np.log(total, out=total), out=log_prob)
         if self.loss is not None:
-            found = np.add.reduce(log_prob.reshape(-1).take(self.labels.places()), None)
+            found = np.add.reduce(self.flat.take(self.labels.places()), None)
             np.multiply(found, self.share, out=self.loss)
 
 

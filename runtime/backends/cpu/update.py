@@ -153,66 +153,75 @@ class Blocks:
     most: ClassVar[int] = BLOCK
 
     def __init__(self, code: UpdateCode, xs: list[Any], outs: list[Any], temps: list[Any]) -> None:
-        self.code, self.xs, self.outs, self.temps = code, xs, outs, temps
-        self.once: list[tuple[Expr, tuple[int, ...], int]] = []
-        self.values: list[Any] = [*xs, *[None] * len(code.parts)]  # constants are known
-        self.each: list[tuple[Any, tuple[int, ...], int, int]] = []
+        self.code, self.outs, self.temps = code, outs, temps
+        self.values: list[Any] = [*xs, *[None] * len(code.parts)]  # numbers are computed into arrays of their own
+        self._once: list[Written] = []
+        self._each: list[tuple[Any, tuple[int, ...], int, int]] = []
         written = {len(xs) + i for i, r in enumerate(code.registers) if r < 0 and not code.scalar[len(xs) + i]}
-        self.rest = [(out, root) for i, (out, root) in enumerate(zip(outs, code.roots, strict=True))
-                     if root not in written or root in code.roots[:i]]  # fmt: skip
+        self._rest = [(out, root) for i, (out, root) in enumerate(zip(outs, code.roots, strict=True))
+                      if root not in written or root in code.roots[:i]]  # fmt: skip
         for i, (e, args) in enumerate(code.parts):
             me = len(xs) + i
             if e.kind == "const":
                 self.values[me] = np.asarray(e.value, e.dtype.numpy)
             elif code.scalar[me]:
-                self.once.append((e, args, me))
+                given = [self.values[a] for a in args]
+                self.values[me] = np.empty(np.broadcast_shapes(*(x.shape for x in given)), e.dtype.numpy)
+                self._once += _written(_function(e), given, self.values[me])
             else:
-                call = None if e.kind in ("cast", "where") else getattr(np, PRIMITIVES[e.kind][0])
-                self.each.append((call, args, me, code.registers[i]))
+                self._each.append((_function(e), args, me, code.registers[i]))
+        whole = 0 < outs[0].size <= BLOCK
+        self._whole = self._of_block(0, outs[0].size) if whole else None
 
     def run(self) -> None:
-        self.each_block(self.numbers())
+        """Run all blocks."""
+        self.numbers()
+        self.each_block()
 
     def numbers(self) -> list[Any]:
-        """The values that are numbers, and the operands; None for the others."""
-        values = [*self.values]
-        for e, args, me in self.once:
-            values[me] = _scalar(e, [values[a] for a in args])
-        return values
+        """Compute the values that are numbers: the arrays of all values, which stay the same; None for those of
+        blocks."""
+        for function, args in self._once:
+            function(*args)
+        return self.values
 
-    def each_block(self, values: list[Any]) -> None:
-        """Run all blocks on the values that `numbers` returns."""
-        code, each, outs = self.code, self.each, self.outs
-        size = outs[0].size
-        blocked = [i for i in range(len(self.xs)) if not code.scalar[i]]
+    def each_block(self) -> None:
+        """Run all blocks on the numbers as they are."""
+        if self._whole is not None:
+            for function, args in self._whole:
+                function(*args)
+            return
+        size = self.outs[0].size
         for start in range(0, size, BLOCK):
-            stop = min(start + BLOCK, size)
-            for i in blocked:
-                values[i] = self.xs[i][start:stop]
-            temps = self.temps if stop - start == BLOCK else [t[: stop - start] for t in self.temps]
-            places = [*temps, *(out[start:stop] for out in reversed(outs))]  # output i is place -1 - i
-            for call, args, me, register in each:
-                out = values[me] = places[register]
-                if call is None:
-                    _select(out, [values[a] for a in args])
-                elif len(args) == 2:
-                    call(values[args[0]], values[args[1]], out)
-                else:
-                    call(values[args[0]], out)
-            for out, root in self.rest:
-                out[start:stop] = values[root]
+            for function, args in self._of_block(start, min(start + BLOCK, size)):
+                function(*args)
+
+    def _of_block(self, start: int, stop: int) -> list[Written]:
+        """The calls of a block."""
+        values = [x if s or x is None else x[start:stop] for x, s in zip(self.values, self.code.scalar, strict=True)]
+        temps = self.temps if stop - start == BLOCK else [t[: stop - start] for t in self.temps]
+        places = [*temps, *(out[start:stop] for out in reversed(self.outs))]  # output i is place -1 - i
+        calls: list[Written] = []
+        for function, args, me, register in self._each:
+            out = values[me] = places[register]
+            calls += _written(function, [values[a] for a in args], out)
+        return calls + [(np.copyto, (out[start:stop], values[root])) for out, root in self._rest]
 
 
-def _scalar(e: Expr, args: list[Any]) -> Any:
-    if e.kind == "cast":
-        return args[0].astype(e.dtype.numpy)
-    if e.kind == "where":
-        return np.where(*args)
-    return np.asarray(getattr(np, PRIMITIVES[e.kind][0])(*args), e.dtype.numpy)
+Written = tuple[Any, tuple[Any, ...]]  # a function, and its arguments: operands, then the array that it writes
 
 
-def _select(out: Any, args: list[Any]) -> None:
-    """A cast, or a choice by a condition."""
-    np.copyto(out, args[-1], casting="unsafe")
-    if len(args) == 3:
-        np.copyto(out, args[1], where=args[0])
+def _function(e: Expr) -> Any:
+    """NumPy's function; None for a cast, or a choice by a condition."""
+    return None if e.kind in ("cast", "where") else getattr(np, PRIMITIVES[e.kind][0])
+
+
+def _written(function: Any, args: list[Any], out: Any) -> list[Written]:
+    """The calls that write a value: several for a choice by a condition."""
+    if function is not None:
+        return [(function, (*args, out))]
+    return [(_copy, (out, args[-1])), *([(_copy, (out, args[1], args[0]))] if len(args) == 3 else [])]
+
+
+def _copy(out: Any, x: Any, where: Any = True) -> None:
+    np.copyto(out, x, casting="unsafe", where=where)

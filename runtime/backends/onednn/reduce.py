@@ -3,8 +3,7 @@
 https://oneapi-src.github.io/oneDNN/dev_guide_reduction.html. oneDNN is fast along the last axes; with others behind,
 the reduced ones are the window of a pooling of images whose channels are those others, or a sum is a product with ones
 (exact where the sum is: counts stay whole). Axes that lie side by side are one, so that two primitives do for most
-tensors. The largest and the
-smallest are NumPy's (kernels/extremes.py): here infinities and NaN would be lost.
+tensors. The largest and the smallest are NumPy's (cpu/reductions.py): here infinities and NaN would be lost.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ class OneDnnReduce(OneDnn):
         links = chain(ask.node)
         (x,) = floats(ask, links[0].operands[:1])
         axes = _axes(ask, links[0], x)
-        if ask.node.op == "ReduceSumSquare":
-            from ..cpu.squares import declined  # imported where it is asked: see runtime/compile/lazy_kernel.py
+        if links[0].op == "ReduceSumSquare":
+            from ..cpu.reductions import unsquared  # imported where it is asked: see runtime/compile/lazy_kernel.py
 
-            if not declined(ask):
+            if unsquared(x, sorted(axes)) is None:
                 raise Refused("a dot product reads the operand once")
         if not x.elements:
             raise Refused("there are no elements")

@@ -53,10 +53,12 @@ class Team:
 
 
 def alone(step: ProgramStep, call: Any) -> bool | None:
-    """Return True if the call of a step reads the number of threads and should see one; None if it does not read it."""
+    """Return True if the call of a step reads the number of threads and should see one; None if it does not read it.
+    Products that are split among threads do read it: a weight's gradient takes twice its time where it is one."""
     if getattr(call, "asks", False) and call.threads == 1 and _openmp():
         return True
-    fixed = not step.choice.implementation or step.choice.implementation.startswith("brg")
+    product = step.choice.implementation.startswith("brg") and getattr(call, "threads", 0) == 1
+    fixed = not step.choice.implementation or product
     return None if fixed and not step.bodies and not step.dynamic else False
 
 

@@ -29,6 +29,7 @@ from .memory import Handle, Memory
 from .primitive import Attributes, Descriptor, Draft, Execution, Operand, Place, PostOp, address, bind, describe
 
 BLOCK = 1 << 17  # elements: fewer calls for each of them; two threads have them in their second-level caches in part
+LINE = 16  # elements of a line of the caches: blocks begin with one
 FEW = 1 << 14  # elements that NumPy steps as fast
 Post = tuple[str, int | None]
 Link = tuple[str, int, int, list[Post]]
@@ -131,7 +132,7 @@ def plan(node: Node, dtypes: Sequence[DType], size: int) -> UpdatePlan:
     """The update that a step on tensors of `size` elements is; Refused where it is no sequence of chains."""
     code = code_of(node, dtypes)
     made, temporaries = chains(code, len(dtypes), node.attrs.get("states", 0))
-    return UpdatePlan(code, made, temporaries, min(size, BLOCK))
+    return UpdatePlan(code, made, temporaries, max(size // -(-size // BLOCK) & -LINE, 1))
 
 
 def _row(count: int) -> Memory:
@@ -264,5 +265,5 @@ class _Pieces:
                     if status := call():
                         return int(status)
         if self._rest:
-            self._blocks.each_block(values)
+            self._blocks.each_block()
         return 0

@@ -1,0 +1,168 @@
+"""Reductions along known axes, written into their slots: sums and means of types that oneDNN does not have, extremes
+(of which oneDNN's would lose infinities and NaN) and their positions, sums of squares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from ....ops import DType, Tensor
+from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, tensors
+from ...ir.graph import Node
+
+UFUNCS: Final = {
+    "ReduceMax": np.maximum, "ReduceMin": np.minimum, "GlobalMaxPool": np.maximum, "ReduceSum": np.add,
+    "ReduceMean": np.add,
+}  # fmt: skip
+PLACES: Final = {"ArgMax": np.argmax, "ArgMin": np.argmin}
+BLOCK: Final = 8192  # elements of a dot product: BLAS wakes other threads for more than 10,000
+FEW: Final = 8  # blocks that are added up one by one as fast
+
+
+class Extremes:
+    """`np.maximum.reduce(x, axis, out=)` along known axes."""
+
+    name: ClassVar[str] = "numpy.extremes"
+    ops: ClassVar[frozenset[str]] = frozenset({"ReduceMax", "ReduceMin", "GlobalMaxPool"})
+    kinds: ClassVar[str] = "fiub"
+
+    def serves(self, node: Node) -> bool:
+        return not node.domain and node.op in self.ops
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        found = tensors([t for t in ask.inputs if t is not None])
+        if found is None or not found[0].static or not found[0].elements:
+            return Declined("sizes are not known, or there are no elements")
+        x = found[0]
+        if x.dtype.numpy.isbuiltin != 1 or x.dtype.numpy.kind not in self.kinds:
+            return Declined(f"NumPy does not reduce {x.dtype} in place")
+        axes = axes_of(ask, x)
+        return Declined("the axes are not known") if axes is None else Choice(self.name, {"axes": axes})
+
+    def prepare(self, work: KernelArgs) -> Call:
+        x, out, axes = work.inputs[0], work.outputs[0], tuple(work.choice.params["axes"])
+        assert x is not None and out is not None
+        if not axes:
+            return lambda: np.copyto(out, x.reshape(out.shape))
+        reduce = UFUNCS[work.node.op].reduce
+        kept = out.reshape([1 if d in axes else n for d, n in enumerate(x.shape)])
+        return lambda: reduce(x, axis=axes, out=kept, keepdims=True)
+
+
+class Sums(Extremes):
+    """`np.add.reduce(x, axis, out=)` along known axes, divided by the number of elements for a mean."""
+
+    name = "numpy.sums"
+    ops = frozenset({"ReduceSum", "ReduceMean"})
+    kinds = "f"
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        known = ask.inputs[0]
+        if isinstance(known, Tensor) and known.dtype.narrow:
+            return Declined(f"{known.dtype} is added up in 32 bits")
+        return super().select(ask)
+
+    def prepare(self, work: KernelArgs) -> Call:
+        x, out, axes = work.inputs[0], work.outputs[0], tuple(work.choice.params["axes"])
+        run = super().prepare(work)
+        if work.node.op != "ReduceMean" or not axes:
+            return run
+        assert x is not None and out is not None
+        count = np.asarray(math.prod(x.shape[a] for a in axes), out.dtype)
+
+        def mean() -> None:
+            run()
+            np.divide(out, count, out)
+
+        return mean
+
+
+class ExtremePlaces:
+    """ArgMax and ArgMin: `np.argmax(x, axis, out=)`, the first of equals."""
+
+    name = "numpy.places"
+
+    def serves(self, node: Node) -> bool:
+        return not node.domain and node.op in PLACES
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        found = tensors([*ask.inputs, *ask.outputs])
+        if found is None or not all(t.static and t.elements for t in found):
+            return Declined("sizes are not known, or there are no elements")
+        if found[0].dtype.numpy.isbuiltin != 1:
+            return Declined(f"{found[0].dtype} is not one of NumPy's own types")
+        if ask.node.attrs.get("select_last_index"):
+            return Declined("the last of equals is asked for")
+        return Choice(self.name)
+
+    def prepare(self, work: KernelArgs) -> Call:
+        x, out = work.inputs[0], work.outputs[0]
+        assert x is not None and out is not None
+        axis = work.node.attrs.get("axis", 0) % x.ndim
+        place = PLACES[work.node.op]
+        kept = out.reshape([n for d, n in enumerate(x.shape) if d != axis])
+        return lambda: place(x, axis, out=kept)
+
+
+class SumSquares:
+    """ReduceSumSquare over all axes, for the norm of a gradient: dot products of blocks, added up in float64."""
+
+    name = "numpy.sum_squares"
+
+    def serves(self, node: Node) -> bool:
+        return not node.domain and node.op == "ReduceSumSquare"
+
+    def select(self, ask: KernelRequest) -> Choice | Declined:
+        x = ask.inputs[0]
+        why = unsquared(x, axes_of(ask, x) if isinstance(x, Tensor) and x.static else None)
+        if why is not None:
+            return Declined(why)
+        layout = x.layout if isinstance(x, Tensor) else ""
+        return Choice(self.name, layouts=(layout, *[""] * (len(ask.inputs) - 1), "") if layout else ())
+
+    def prepare(self, work: KernelArgs) -> Call:
+        x, out = work.inputs[0], work.outputs[0]
+        assert x is not None and out is not None
+        flat, sum_ = x.reshape(-1).view(out.dtype), out.reshape(-1)
+        whole = flat.size // BLOCK * BLOCK if flat.size > FEW * BLOCK else 0
+        rows, rest = flat[:whole].reshape(-1, BLOCK), flat[whole:]
+        blocks = [rest[at : at + BLOCK] for at in range(0, rest.size, BLOCK)]
+
+        def run() -> None:
+            total = float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64)) if whole else 0.0
+            for block in blocks:
+                total += block.dot(block)
+            sum_[0] = total
+
+        return run
+
+
+def unsquared(x: Any, axes: Sequence[int] | None) -> str | None:
+    """Why dot products cannot add up the squares of `x` along these axes, if they cannot."""
+    if not isinstance(x, Tensor) or not x.static or not x.elements:
+        return "sizes are not known, or there are no elements"
+    if x.dtype not in (DType.FLOAT, DType.DOUBLE):
+        return f"BLAS has no products of {x.dtype}"
+    if x.nbytes != x.elements * x.dtype.itemsize:
+        return "bytes between the elements are no part of the sum"
+    kept = None if axes is None else [n for a, n in enumerate(x.sizes) if a not in axes and n > 1]
+    return None if kept == [] else "some axes stay, or are not known"
+
+
+def axes_of(ask: KernelRequest, x: Tensor) -> tuple[int, ...] | None:
+    """The axes to go, in order; None where they are not known before the run."""
+    if ask.node.op == "GlobalMaxPool":
+        return tuple(range(2, x.rank))
+    given = ask.inputs[1] if len(ask.inputs) > 1 else None
+    if given is None:
+        chosen: list[int] | None = []
+    else:
+        chosen = given.ints() if isinstance(given, Tensor) and ask.constant(1) else None
+    if chosen is None:
+        return None
+    if not chosen and not ask.node.attrs.get("noop_with_empty_axes", 0):
+        chosen = list(range(x.rank))
+    return tuple(sorted({a % x.rank for a in chosen}))
