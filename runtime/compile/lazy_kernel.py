@@ -13,13 +13,16 @@ class LazyKernel:
     """A kernel that is known by its name and operators until it is used.
 
     `source` is its class or object, as `module.attribute` of a package; `ops` are all operators that it serves, as
-    `name` or `domain.name`. `remembers` is what the kernel says of itself (`Kernel`).
+    `name` or `domain.name`. `remembers` is what the kernel says of itself (`Kernel`); `chains` tells if it is asked
+    for a `mezzo.Fused` that begins with one of them.
     """
 
-    __slots__ = ("_kernel", "name", "ops", "remembers", "source")
+    __slots__ = ("_kernel", "chains", "name", "ops", "remembers", "source")
 
-    def __init__(self, package: str, name: str, source: str, ops: str, remembers: bool = False) -> None:
-        self.name, self.source, self.remembers = name, f"{package}.{source}", remembers
+    def __init__(
+        self, package: str, name: str, source: str, ops: str, remembers: bool = False, chains: bool = True
+    ) -> None:
+        self.name, self.source, self.remembers, self.chains = name, f"{package}.{source}", remembers, chains
         self.ops = frozenset((domain, op) for domain, _, op in (entry.rpartition(".") for entry in ops.split()))
         self._kernel: Kernel | None = None
 
@@ -33,7 +36,7 @@ class LazyKernel:
         return self._kernel
 
     def serves(self, node: Node) -> bool:
-        return anchor(node) in self.ops
+        return (anchor(node) if self.chains else (node.domain, node.op)) in self.ops
 
     def select(self, ask: KernelRequest) -> Choice | Declined:
         return self.kernel.select(ask)

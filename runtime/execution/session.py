@@ -79,6 +79,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)  # to ask for the process at each run would be a fiftieth of a small one
 
 
+def _overwrites(model: Graph | Opened) -> bool:
+    """True if a run changes a state, so that it cannot be made again; those of a block's run are its parameters."""
+    return any(s.output != s.input for s in model.states) if isinstance(model, Graph) else bool(model.signature.states)
+
+
 @dataclass(frozen=True, slots=True)
 class SessionStats:
     """Counters of a session: programs planned in all, cached now and evicted; runs; arenas and their bytes; the pool;
@@ -154,7 +159,7 @@ class Session:
             on.target, Strategy(strategy), fuse=fuse, threads=threads or usual_threads(), onednn=onednn,
             precision=on.check_precision(precision, onednn), exchange=exchange is not None,
             numpy_random=random == "numpy",
-            nan="kept" if self.signature.states and not on.sm else "watched" if readable() else "exact",
+            nan="kept" if _overwrites(model) and not on.sm else "watched" if readable() else "exact",
         )  # fmt: skip
         self._exchange, self._part = exchange, () if exchange is None else exchange.part
         self._compiled: dict[tuple[str, ...], Compiled] = {}

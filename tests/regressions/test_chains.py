@@ -48,3 +48,10 @@ def test_a_recurrent_layer_and_an_elementwise_operator(op: str, batch: int, then
 def test_a_recurrent_layer_of_one_step(op: str, hidden: int, directions: int) -> None:
     g = GraphBuilder()
     check(g.graph([recurrent(g, op, g.input("x", f32(1, 2, 17)), 17, directions, hidden)]))
+
+
+def test_numpy_took_a_chain_for_its_first_operator() -> None:
+    """Kernels of NumPy are asked for operators alone; a sum took the second operand of what followed it for axes."""
+    g = GraphBuilder()
+    y = g.Greater(g.ReduceSum(g.input("x", f32()), keepdims=0), g.const(np.float32(0.4)))
+    check(g.graph([y]), {"x": np.array(-0.2, np.float32)})

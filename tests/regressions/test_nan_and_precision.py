@@ -256,3 +256,24 @@ def test_numpy_between_primitives_hid_a_nan(
     x = numbers(2, 16, 20, 20)
     x[0, 0, 0, 0] = NAN
     assert np.isnan(session(x, np.full(dims, -np.inf, np.float32))[0]).sum() == 1
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_hybridized_block_keeps_nan(trains: bool) -> None:
+    """By the flag, and a second run; where a run moves statistics there is none, and its steps keep NaN themselves."""
+    from mezzo import nd
+    from mezzo.gluon import nn
+    from mezzo.nd import autograd
+
+    net = nn.HybridSequential(nn.Conv2D(16, 3, activation="relu"), nn.BatchNorm(), nn.MaxPool2D(), nn.Dense(4))
+    net.initialize()
+    net.hybridize()
+    x = numbers(2, 3, 40, 40)
+    for odd in (1, NAN, 1):
+        x[0, 0, 3, 3] = odd
+        with autograd.record(train_mode=trains):
+            y = net(nd.asarray(x)).asnumpy()
+        assert np.isnan(y[0]).all() == np.isnan(odd) or trains
+        assert np.isnan(y[1]).all() == (trains and bool(np.isnan(odd)))
+        if trains and np.isnan(odd):
+            return

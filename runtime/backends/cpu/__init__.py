@@ -11,7 +11,7 @@ from .movement import Movement, Take
 from .pointwise import Pointwise
 from .reference import Reference
 
-_later = partial(LazyKernel, __name__)
+_later = partial(LazyKernel, __name__, chains=False)
 CPU_KERNELS: tuple[Kernel, ...] = (
     Pointwise(), MatMul(), Gemm(), Movement(), Take(),
     _later("numpy.extremes", "reductions.Extremes", "GlobalMaxPool ReduceMax ReduceMin"),

@@ -20,6 +20,7 @@ from .memory import Memory
 from .primitive import Place, repacked
 
 INFINITY: Final = {"bfloat16": 0x7F80, "float16": 0x7C00}  # its bits
+LARGE: Final = 1 << 15  # elements of which NumPy finds the largest sooner than the product
 
 LOWEST: Final = np.finfo(np.float32).min
 
@@ -28,9 +29,12 @@ def has_nan(x: Array) -> bool:
     """True if an element of a flat array is NaN."""
     infinity = INFINITY.get(x.dtype.name)
     if infinity is None:
-        with np.errstate(over="ignore"):
-            total = x.dot(x)  # squares may be infinite, but cancel nowhere: the quickest that a NaN goes through
-        return bool(total != total)
+        if x.size > LARGE:
+            found = np.maximum.reduce(x)
+        else:
+            with np.errstate(over="ignore"):
+                found = x.dot(x)  # squares may be infinite, but cancel nowhere
+        return bool(found != found)
     return bool(np.maximum.reduce(x.view(np.uint16) << 1, initial=0) > infinity << 1)
 
 
