@@ -27,6 +27,10 @@ PAGES = [
     ROOT / "docs/gpu.md",
 ]
 
+DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
+WORDS_OF_A_DECISION = 400  # as `wc -w` counts; figures and attempts are in bench/notes/
+LINKED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.md")]
+
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,3 +69,38 @@ def test_blocks_and_commands_run(desk: None, page: Path) -> None:
             subprocess.run([sys.executable, "-m", "mezzo", *given], check=True, timeout=120)
         else:
             cli.main(given, standalone_mode=False)
+
+
+def test_decisions_are_short() -> None:
+    words = {page.name: len(page.read_text("utf8").split()) for page in DECISIONS}
+    assert not {name: count for name, count in words.items() if count > WORDS_OF_A_DECISION}
+
+
+def anchors(page: Path) -> set[str]:
+    """The names under which GitHub offers the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf8"), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_lead_to_files_and_headings() -> None:
+    broken: list[str] = []
+    for page in LINKED:
+        for link in re.findall(r"\]\(([^()\s]+)\)", page.read_text("utf8")):
+            path, _, heading = link.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            if "://" in link or link.startswith("mailto:"):
+                continue
+            if not there.exists() or (heading and heading not in anchors(there)):
+                broken.append(f"{page.name}: {link}")
+    assert not broken
+
+
+def test_decisions_and_notes_name_files_that_exist() -> None:
+    files = [path.as_posix() for path in ROOT.glob("*/**/*") if path.suffix in (".py", ".json", ".fbs", ".md")]
+    lost = {
+        f"{page.name}: {name}"
+        for page in [*DECISIONS, *ROOT.glob("bench/notes/*.md")]
+        for name in re.findall(r"`([\w/.-]+\.(?:py|json|fbs|md))`", page.read_text("utf8"))
+        if not any(f"/{file}".endswith(f"/{name}") for file in files)
+    }
+    assert not lost
