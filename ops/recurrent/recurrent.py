@@ -295,7 +295,8 @@ def recur_types(
     W: Tensor,
     R: Tensor,
     B: Tensor | None = None,
-    *_: Tensor | None,
+    lengths: Tensor | None = None,
+    *others: Tensor | None,
     hidden_size: int | None = None,
     direction: str = "forward",
     layout: int = 0,
@@ -324,6 +325,14 @@ def recur_types(
         same(B.dims[1], product((2 * gates, hidden)), f"the bias {B} does not fit {gates} gates")
     y = (batch, steps, directions, hidden) if layout else (steps, directions, batch, hidden)
     last = (batch, directions, hidden) if layout else (directions, batch, hidden)
+    if lengths is not None and lengths.dims is not None:
+        has_rank(lengths, 1)
+        same(lengths.dims[0], batch, f"the lengths {lengths} do not fit the batch of {X}")
+    for state in others[: kind.states]:
+        if state is not None and state.dims is not None:
+            has_rank(state, 3)
+            for before, after in zip(state.dims, last, strict=True):
+                same(before, after, f"the first state {state} does not fit the batch of {X} and hidden size {hidden}")
     kept = [(steps, directions, batch, product((n, hidden))) for n in (kind.kept if keep else ())]
     return X.of(y), *(X.of(last) for _ in range(kind.states)), *map(X.of, kept)
 
