@@ -28,8 +28,9 @@ Slope = Callable[[Any, Operand, Operand], Operand]
 ACTIVATIONS: dict[str, tuple[float | None, float | None, Callable[..., Array], Callable[..., Operand]]] = {
     "relu": (None, None, lambda xp, x, a, b: xp.maximum(x, 0), lambda m, x, a, b: m.op("Relu", x)),
     "tanh": (None, None, lambda xp, x, a, b: xp.tanh(x), lambda m, x, a, b: m.op("Tanh", x)),
-    "sigmoid": (  # this way it never overflows
-        None, None, lambda xp, x, a, b: 0.5 * xp.tanh(0.5 * x) + 0.5, lambda m, x, a, b: m.op("Sigmoid", x)),
+    "sigmoid": (  # this way it never overflows, and small results keep their digits
+        None, None, lambda xp, x, a, b: xp.exp(xp.minimum(x, 0)) / (1 + xp.exp(-abs(x))),
+        lambda m, x, a, b: m.op("Sigmoid", x)),
     "affine": (1.0, 0.0, lambda xp, x, a, b: a * x + b, lambda m, x, a, b: a * x + b),
     "leakyrelu": (
         0.01, None, lambda xp, x, a, b: xp.where(x >= 0, x, a * x), lambda m, x, a, b: m.op("LeakyRelu", x, alpha=a)),
