@@ -261,15 +261,13 @@ def _apart(done: Replacement, taken: Mapping[str, Array]) -> Replacement:
 def _roots(pattern: Pattern, present: AbstractSet[tuple[str, str]]) -> list[tuple[str, str]]:
     """The operators of a graph that may be the pattern's root; none where it lacks an operator of the pattern, as most
     graphs do of most rules."""
-    roots = _taken(pattern, present)
+    if isinstance(pattern.op, str):
+        roots = [(pattern.domain, pattern.op)] if (pattern.domain, pattern.op) in present else []
+    elif callable(pattern.op):
+        roots = [key for key in present if pattern.takes(*key)]
+    else:
+        roots = [key for name in pattern.op if (key := (pattern.domain, name)) in present]
     return roots if roots and all(_possible(i, present) for i in pattern.inputs) else []
-
-
-def _taken(pattern: Pattern, present: AbstractSet[tuple[str, str]]) -> list[tuple[str, str]]:
-    if callable(pattern.op):
-        return [key for key in present if pattern.takes(*key)]
-    named = (pattern.op,) if isinstance(pattern.op, str) else pattern.op
-    return [key for name in named if (key := (pattern.domain, name)) in present]
 
 
 def _possible(want: Operand, present: AbstractSet[tuple[str, str]]) -> bool:
