@@ -67,6 +67,8 @@ class Maker:
         return bool(self.rng.random() < of)
 
     def one(self, options: Sequence[Any]) -> Any:
+        if not len(options):
+            raise Unfit("there is nothing to choose from")
         return options[int(self.rng.integers(len(options)))]
 
     def size(self) -> int:
