@@ -253,6 +253,11 @@ def _(
         out: Dim = qkv_hidden_sizes[2]
     else:
         out = whole // 3 if isinstance(whole, int) else None
+    if past is not None and past.dims is not None:
+        has_rank(past, 5)
+        same(past.dims[0], 2, f"the past {past} should be keys and values")
+        same(past.dims[1], batch, f"the past {past} does not fit the batch of {input}")
+        same(past.dims[2], num_heads, f"the past {past} does not fit {num_heads} heads")
     earlier: Dim = 0 if past is None else None if past.dims is None else past.dims[3]
     each = out // num_heads if isinstance(out, int) else None
     return input.of((batch, length, out)), input.of((2, batch, num_heads, total((earlier, length)), each))

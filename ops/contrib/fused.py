@@ -174,7 +174,12 @@ def _(X: Tensor, W: Tensor, B: Tensor | None = None, Z: Tensor | None = None, *,
       activation_params: Sequence[float] | None = None, **attrs: Any) -> Any:  # fmt: skip
     if activation:
         _activation(activation, activation_params)
-    return conv.infer_rule(X, W, B, **attrs)
+    made = conv.infer_rule(X, W, B, **attrs)
+    if isinstance(made, Tensor) and made.dims is not None and Z is not None and Z.dims is not None:
+        has_rank(Z, len(made.dims))
+        for a, b in zip(Z.dims, made.dims, strict=True):
+            same(a, b, f"Z {Z} is added to {made}")
+    return made
 
 
 @fused_conv.body
@@ -342,6 +347,10 @@ def _(
     epsilon: float = 1e-12,
 ) -> tuple[Tensor, ...]:
     if input.dims is not None:
+        if skip.dims is not None and len(skip.dims) <= len(input.dims):
+            for a, b in zip(skip.dims[::-1], input.dims[::-1], strict=False):
+                if a != 1:
+                    same(a, b, f"skip {skip} does not fit {input}")
         for name, t in (("gamma", gamma), ("beta", beta), ("bias", bias)):
             if t is not None:
                 has_rank(t, 1)

@@ -212,6 +212,11 @@ def _(
     count: Dim = key[2]
     if past_key is not None:
         count = None if past_key.dims is None else total((past_key.dims[2], count))
+        if past_key.dims and past_value is not None and past_value.dims:
+            same(past_key.dims[2], past_value.dims[2], f"there are {past_key} of past keys and {past_value} of values")
+    last = attn_mask.dims[-1] if attn_mask is not None and attn_mask.dims else None
+    if isinstance(last, int) and isinstance(count, int) and last > count:
+        raise ShapeError(f"the mask {attn_mask} is longer than the {count} keys")
     joined: tuple[Dim, ...] | None = None
     if Q.dims is not None:
         joined = (q[0], q[2], product((q[1], value[3]))) if len(Q.dims) == 3 else (*q[:3], value[3])

@@ -52,7 +52,10 @@ def slice_(
 
 @slice_.infer
 def _(data: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None) -> Tensor:
-    count = next((n for n in (length(t) for t in (starts, ends, axes, steps) if t is not None) if n is not None), None)
+    counts = [n for t in (starts, ends, axes, steps) if t is not None and (n := length(t)) is not None]
+    if len(set(counts)) > 1:
+        raise ShapeError(f"starts, ends, axes and steps have {counts} elements, they should have as many")
+    count = counts[0] if counts else None
     at = (None if count is None else list(range(count))) if axes is None else axes.ints()
     if at is None:
         return data.of(unknown(data.rank))
