@@ -85,7 +85,10 @@ def prepared(
 ) -> Prepared:
     """Return the prepared operator for these operands; cached. Raises ShapeError if they do not fit it."""
     key = name, domain, template, attrs, outputs
-    operator = _PREPARED.get(key)
+    try:
+        operator = _PREPARED.get(key)
+    except TypeError:  # an attribute is a list or an array, as that of ConstantOfShape: prepared anew each time
+        return _prepare(name, domain, template, dict(attrs), outputs)
     if operator is None:
         if len(_PREPARED) >= MOST:
             _PREPARED.clear()

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import mezzo as mz
 from mezzo.nd.indexing import _basic, as_operators
 from mezzo.nd.place import Place
+from mezzo.nd.running import apply
 
 from .array_modes import MODES, Using, every_mode, line_after  # noqa: F401 (a fixture)
 from .peers import peer
@@ -488,3 +489,10 @@ def test_a_pickle_is_never_read(tmp_path: Path) -> None:
         nd.load(tmp_path / "old.params")
     with pytest.raises(mz.InputError, match="hold numbers"):
         nd.array(["text"])
+
+
+def test_attributes_that_are_arrays_or_lists() -> None:
+    """They are no keys of what is prepared once: such operators are prepared anew."""
+    filled = apply("ConstantOfShape", mz.nd.asarray(np.array([2, 3])), value=np.array([7.0], np.float32))
+    assert np.array_equal(filled.asnumpy(), np.full((2, 3), 7, np.float32))
+    assert apply("Transpose", filled, perm=[1, 0]).shape == (3, 2)

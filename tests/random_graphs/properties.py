@@ -310,6 +310,8 @@ def not_numbers(a: Asked, session: Session) -> None:
     feeds[name] = np.copy(feeds[name])
     odd = np.float32(a.rng.choice((np.nan, np.nan, np.inf, -np.inf)))
     feeds[name].reshape(-1)[int(a.rng.integers(feeds[name].size))] = odd
+    if np.isinf(odd) and any(n.op == "ConvTranspose" for _, n in a.graph.walk()):
+        raise NotHere  # its borders are computed with zeros times what lies beside them: NaN, where that is infinite
     try:
         worlds = evaluated(infer(a.graph), feeds)
     except Exception as error:  # what is infinite becomes an index, or a size
