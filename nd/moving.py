@@ -20,10 +20,10 @@ class Moved:
     __slots__ = ("_ask", "_choice", "_fixed", "_name", "_outs")
 
     def __init__(
-        self, ask: KernelRequest, choice: Choice, fixed: tuple[Any, ...], outs: tuple[TensorSpec, ...]
+        self, request: KernelRequest, choice: Choice, fixed: tuple[Any, ...], outs: tuple[TensorSpec, ...]
     ) -> None:
-        self._ask, self._choice, self._fixed, self._outs = ask, choice, fixed, outs
-        self._name = ask.node.op
+        self._ask, self._choice, self._fixed, self._outs = request, choice, fixed, outs
+        self._name = request.node.op
 
     def __call__(self, *xs: Any) -> Any:
         given = iter(xs)
@@ -48,12 +48,12 @@ def moves(
         return None
     names = tuple("" if t is None else f"i{i}" for i, t in enumerate(template))
     node = Node(name, names, tuple(f"o{i}" for i in range(len(outs))), attrs)
-    ask = KernelRequest(node, [None if t is None else t.tensor for t in template], [k.tensor for k in kinds])
-    choice = KERNEL.select(ask)
+    request = KernelRequest(node, [None if t is None else t.tensor for t in template], [k.tensor for k in kinds])
+    choice = KERNEL.select(request)
     if not isinstance(choice, Choice):
         return None
     fixed = tuple(None if t is None else t.value if isinstance(t, Constant) else ... for t in template)
-    return Moved(ask, choice, fixed, kinds)
+    return Moved(request, choice, fixed, kinds)
 
 
 def _no_scratch(*_: Any) -> Any:

@@ -1,7 +1,7 @@
 """Kernels that are written as CUDA C++ (runtime/backends/cuda) run here on the processor: compiled by g++ with
 cuda_shim.hpp.
 
-    case = ask("ReduceSum", [x, axes], {"keepdims": 0})     # an Ask; arrays in place of types are known elements
+    case = ask("ReduceSum", [x, axes], {"keepdims": 0})   # a KernelRequest; arrays in place of types are known elements
     (y,) = run_kernel(Reduce(), case, [x, axes])            # as `select` and `prepare` would run it
     (y,) = run_written(written, case, [x, axes])            # the launches themselves
     many = run_all([Run(written, case, [x, axes]), ...])    # the same, compiled together: a tenth of the time for each
@@ -65,7 +65,7 @@ class Run:
     """Launches with what they were asked for and the arrays that they are given."""
 
     written: Written
-    ask: KernelRequest
+    request: KernelRequest
     inputs: Sequence[Any]
 
 
@@ -296,7 +296,7 @@ def _checked(run: Run) -> list[Array]:
     places: dict[int, int] = {}
     for alias in run.written.aliases:
         if alias.kind == "inplace" and not alias.delta:
-            given, made = run.ask.inputs[alias.input], run.ask.outputs[alias.output]
+            given, made = run.request.inputs[alias.input], run.request.outputs[alias.output]
             assert getattr(given, "nbytes", -1) == getattr(made, "nbytes", -2), shown
             places.setdefault(alias.output, alias.input)
             there = _run(run, {alias.output: alias.input}, False)
@@ -312,7 +312,7 @@ def _bits(arrays: Sequence[Array]) -> list[bytes]:
 
 
 def _run(run: Run, places: Mapping[int, int], backwards: bool) -> list[Array]:
-    asked, written = run.ask, run.written
+    asked, written = run.request, run.written
     ins: list[Buffer | None] = []
     for x, known in zip(run.inputs, asked.inputs, strict=True):
         assert (x is None) == (known is None)

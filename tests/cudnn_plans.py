@@ -157,11 +157,11 @@ def main(which: str) -> None:
         found = dict.fromkeys([*resnet50(), *mobilenet_v2()])
         asked = [(str(c), convolution(c, dtype[which], math)) for c in found]
     assert not isinstance(find(), str), find()
-    for name, ask in asked:
-        kernel = next(k for k in KERNELS if k.serves(ask.node))
-        choice = kernel.select(ask)
+    for name, request in asked:
+        kernel = next(k for k in KERNELS if k.serves(request.node))
+        choice = kernel.select(request)
         setattr(asking, "find", lambda: "left out, so that the rule answers")  # noqa: B010
-        rule = kernel.select(ask)
+        rule = kernel.select(request)
         setattr(asking, "find", find)  # noqa: B010
         said: dict[str, Any] = {"asked": name, "plan": "", "rule": isinstance(rule, Choice), "same": False}
         if isinstance(choice, Choice):

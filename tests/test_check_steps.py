@@ -151,8 +151,8 @@ def test_a_weight_that_is_packed_wrongly_is_named(monkeypatch: pytest.MonkeyPatc
 
     pack = Conv.pack
 
-    def wrong(self: Any, ask: Any, choice: Any, index: int, array: Any) -> Any:
-        return pack(self, ask, choice, index, array[::-1] if index == 1 else array)
+    def wrong(self: Any, request: Any, choice: Any, index: int, array: Any) -> Any:
+        return pack(self, request, choice, index, array[::-1] if index == 1 else array)
 
     monkeypatch.setattr(Conv, "pack", wrong)
     assert [names(w)[0] for w in checked(image_net(25)).wrong] == ["Conv", "Conv"]

@@ -169,7 +169,7 @@ def test_a_defect_while_choosing_is_not_the_users(monkeypatch: pytest.MonkeyPatc
 
 @needs_onednn
 def test_a_defect_while_preparing_is_planned_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Any, work: Any) -> Any:
+    def broken(self: Any, args: Any) -> Any:
         raise IndexError("a slip")
 
     graph = product()
@@ -188,7 +188,7 @@ def test_no_kernel_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every kernel fails, the error blames nobody's operands."""
     from mezzo.runtime.backends.cpu.reference import Reference
 
-    def broken(self: Any, work: Any) -> Any:
+    def broken(self: Any, args: Any) -> Any:
         raise IndexError("a slip")
 
     monkeypatch.setattr(Reference, "prepare", broken)

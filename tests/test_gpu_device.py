@@ -229,13 +229,13 @@ class Spoils:
     def serves(self, node: Node) -> bool:
         return node.op == self._op
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
+    def select(self, request: KernelRequest) -> Choice | Declined:
         return Choice(self.name)
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         cupy: Any = import_module("cupy")
-        x: Any = work.inputs[0]
-        y: Any = work.outputs[0]
+        x: Any = args.inputs[0]
+        y: Any = args.outputs[0]
 
         def run() -> None:
             match self._what:

@@ -173,14 +173,16 @@ def call(kernel: Kernel, node: Node, given: Sequence[Array], layouts: Sequence[s
     inputs = [lay(a, x) for a, x in zip(given, wanted, strict=False)]
     results = [t.laid(x) for t, x in zip(outputs, wanted[len(given) :], strict=True)]
     buffers = [np.full(t.nbytes, 7, np.uint8) for t in results]
-    ask = KernelRequest(node, [Tensor(t.dtype, t.dims).laid(x) for t, x in zip(types, wanted, strict=False)], results)
+    request = KernelRequest(
+        node, [Tensor(t.dtype, t.dims).laid(x) for t, x in zip(types, wanted, strict=False)], results
+    )
     workspace: list[Array] = []  # calls know where it begins, and do not keep it
 
     def scratch(dtype: DType, shape: tuple[int, ...]) -> Array:
         workspace.append(np.empty(shape, dtype.numpy))
         return workspace[-1]
 
-    run = kernel.prepare(KernelArgs(ask, choice, inputs, buffers, scratch))
+    run = kernel.prepare(KernelArgs(request, choice, inputs, buffers, scratch))
     assert not run()
     assert sum(a.nbytes for a in workspace) <= choice.workspace
     return choice, [unlay(b, t, t.layout) for b, t in zip(buffers, results, strict=True)]

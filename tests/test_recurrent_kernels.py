@@ -85,9 +85,9 @@ def check(node: Node, inputs: Sequence[Any], tolerance: float, threads: int = 1)
     """The results of the kernel: twice, and again for another input."""
     types = [None if x is None else type_of(x) for x in inputs]
     outputs = list(node.record.infer_types(types, node.attrs, (True,) * len(node.outputs)))
-    ask = KernelRequest(node, types, outputs, target=TargetSpec(threads=threads))
+    request = KernelRequest(node, types, outputs, target=TargetSpec(threads=threads))
     kernel = kernel_of(node)
-    choice = kernel.select(ask)
+    choice = kernel.select(request)
     assert isinstance(choice, Choice), choice
     assert "ref" not in choice.implementation
     results = [poisoned(t.sizes, t.dtype) for t in outputs if isinstance(t, Tensor)]
@@ -97,7 +97,7 @@ def check(node: Node, inputs: Sequence[Any], tolerance: float, threads: int = 1)
         workspace.append(poisoned(shape, dtype))
         return workspace[-1]
 
-    run = kernel.prepare(KernelArgs(ask, choice, inputs, results, scratch))
+    run = kernel.prepare(KernelArgs(request, choice, inputs, results, scratch))
     assert sum(a.nbytes for a in workspace) <= choice.workspace
     for turn in range(3):
         if turn == 2:  # the input lies elsewhere, the workspace has served others

@@ -212,13 +212,13 @@ class Picky(Reference):
     def serves(self, node: Node) -> bool:
         return node.op == "Fused"
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        (t,) = (o for o in ask.outputs)
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        (t,) = (o for o in request.outputs)
         few = getattr(t, "sizes", (99,))[0] <= 4
         return Choice(self.name, allocates=True, implementation="picky") if few else Declined("too many rows")
 
-    def prepare(self, work: KernelArgs) -> Call:
-        return super().prepare(work)
+    def prepare(self, args: KernelArgs) -> Call:
+        return super().prepare(args)
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ class KernelArgs:
     `exchange` is the store that Emit and Await speak to.
     """
 
-    ask: KernelRequest
+    request: KernelRequest
     choice: Choice
     inputs: Sequence[Array | None]
     outputs: Sequence[Array | None]
@@ -156,7 +156,7 @@ class KernelArgs:
 
     @property
     def node(self) -> Node:
-        return self.ask.node
+        return self.request.node
 
 
 class Kernel(Protocol):
@@ -169,16 +169,16 @@ class Kernel(Protocol):
     @property
     def name(self) -> str: ...
     def serves(self, node: Node) -> bool: ...
-    def select(self, ask: KernelRequest) -> Choice | Declined: ...
-    def prepare(self, work: KernelArgs) -> Call: ...
+    def select(self, request: KernelRequest) -> Choice | Declined: ...
+    def prepare(self, args: KernelArgs) -> Call: ...
 
 
 @runtime_checkable
 class Packs(Protocol):
     """A kernel with layouts of its own, which packs constants into them."""
 
-    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
-        """The bytes of constant input `index` in the layout that the choice, the answer to `ask`, names."""
+    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+        """The bytes of constant input `index` in the layout that the choice, the answer to `request`, names."""
         ...
 
 
@@ -186,7 +186,7 @@ class Packs(Protocol):
 class Recalls(Protocol):
     """A kernel whose choice was measured, so that it could differ today."""
 
-    def recall(self, ask: KernelRequest, choice: Choice) -> None:
+    def recall(self, request: KernelRequest, choice: Choice) -> None:
         """Let `select` answer with what a stored program holds. Raises MezzoError where that is not to be had."""
         ...
 
@@ -200,9 +200,11 @@ class Rebinds(Protocol):
         ...
 
 
-def without_layouts(ask: KernelRequest) -> KernelRequest:
+def without_layouts(request: KernelRequest) -> KernelRequest:
     """The question to a kernel that knows no layouts, or to one that takes and gives none here."""
-    return replace(ask, inputs=[_row_major(t) for t in ask.inputs], outputs=list(map(_row_major, ask.outputs)))
+    return replace(
+        request, inputs=[_row_major(t) for t in request.inputs], outputs=list(map(_row_major, request.outputs))
+    )
 
 
 T = TypeVar("T", bound=Type | None)

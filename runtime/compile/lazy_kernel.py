@@ -38,11 +38,11 @@ class LazyKernel:
     def serves(self, node: Node) -> bool:
         return (anchor(node) if self.chains else (node.domain, node.op)) in self.ops
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        return self.kernel.select(ask)
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        return self.kernel.select(request)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        return self.kernel.prepare(work)
+    def prepare(self, args: KernelArgs) -> Call:
+        return self.kernel.prepare(args)
 
 
 def itself(kernel: Kernel) -> Kernel:

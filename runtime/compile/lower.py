@@ -240,8 +240,8 @@ def _with_states(
     def copied(value: str, copy: str) -> str:
         node = Node("Identity", (value,), (copy,), name=copy, origin=(value,))
         types[copy] = _plain(types[value])
-        ask = KernelRequest(node, [types[value]], [types[copy]], target=options.spec)
-        choice, declined = options.target.choose(ask)
+        request = KernelRequest(node, [types[value]], [types[copy]], target=options.spec)
+        choice, declined = options.target.choose(request)
         readers.setdefault(value, []).append(len(steps))
         makers[copy] = len(steps)
         steps.append(ProgramStep(node, choice, {}, declined))
@@ -330,8 +330,8 @@ def _lives(
     for name, space in spaces.items():
         buffer = (options.extern or {}).get(name, "") if space is Space.EXTERN else ""
         lives.append(Life(name, sizes[name], first.get(name, 0), last.get(name, end), space, buffer))
-    work = [Life(s.workspace, s.choice.workspace, i, i) for i, s in enumerate(steps) if s.choice.workspace]
-    return lives + work
+    workspaces = [Life(s.workspace, s.choice.workspace, i, i) for i, s in enumerate(steps) if s.choice.workspace]
+    return lives + workspaces
 
 
 def _with_frees(steps: Sequence[ProgramStep], lives: Iterable[Life], outputs: set[str]) -> list[ProgramStep]:

@@ -132,8 +132,8 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
         known = [around.types[n] if n else None for n in node.inputs]
         constants = [n in around.initializers or n in graph.initializers for n in node.inputs]
         results = [around.types[n] for n in node.outputs if n]
-        ask = KernelRequest(node, known, results, constants, options.spec, trial=True)
-        choice, declined = options.target.choose(ask)
+        request = KernelRequest(node, known, results, constants, options.spec, trial=True)
+        choice, declined = options.target.choose(request)
         return None if choice.implementation else "; ".join(reason for _, reason in declined)
 
     def in_parts(node: Node) -> bool:
@@ -151,8 +151,8 @@ def _fused(graph: Graph, compiled: Compiled) -> Graph:
             known = [around.types[n] if n else None for n in node.inputs]
             results = [around.types[n] for n in node.outputs if n]
             constants = [n in around.initializers or n in graph.initializers for n in node.inputs]
-            ask = KernelRequest(node, known, results, constants, options.spec, trial=True)
-            return not options.target.choose(ask)[0].capturable
+            request = KernelRequest(node, known, results, constants, options.spec, trial=True)
+            return not options.target.choose(request)[0].capturable
 
         def listed(around: Graph) -> Graph:
             parted = _retyped(around, wanted_parts(around), budget)

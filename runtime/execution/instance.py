@@ -159,11 +159,11 @@ class Instance:
     def _prepared(self, i: int) -> Callable[[], Any]:
         step = self.program.steps[i]
         outputs = [self.arrays[o] if o else None for o in step.node.outputs]
-        work = self._work(i, outputs, self._scratch(step))
-        call = self._target.prepare(work)
+        args = self._kernel_args(i, outputs, self._scratch(step))
+        call = self._target.prepare(args)
         return _into(call, outputs) if step.choice.allocates else call
 
-    def _work(self, i: int, outputs: Sequence[Array | None], scratch: Scratch) -> KernelArgs:
+    def _kernel_args(self, i: int, outputs: Sequence[Array | None], scratch: Scratch) -> KernelArgs:
         step = self.program.steps[i]
         inputs = [self.arrays[n] if n else None for n in step.node.inputs]
         key, around = partial(self._key, step), self.around
@@ -192,7 +192,7 @@ class Instance:
             types = self._result_types(step)
         kernel = self._target.kernel(step.choice.kernel)
         if step.choice.allocates:
-            results = kernel.prepare(self._work(i, (), pool.take))()
+            results = kernel.prepare(self._kernel_args(i, (), pool.take))()
             for name, result in zip(step.node.outputs, results, strict=False):
                 if name:
                     self._store(name, result)
@@ -203,7 +203,7 @@ class Instance:
                     assert isinstance(made, Tensor)
                     self.arrays[name] = pool.take(made.dtype, made.sizes)
                 outputs.append(self.arrays[name] if name else None)
-            kernel.prepare(self._work(i, outputs, pool.take))()
+            kernel.prepare(self._kernel_args(i, outputs, pool.take))()
         for name in step.frees:
             self.arrays.pop(name, None)
 

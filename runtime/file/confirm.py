@@ -145,8 +145,8 @@ class _Checked:
         if found is None:
             known = [i in constants for i in step.node.inputs]
             results = [t for t in _asked(step, outs, len(ins)) if t is not None]
-            ask = KernelRequest(step.node, _asked(step, ins), results, known, self.spec)
-            made = self._choose(step, ask)
+            request = KernelRequest(step.node, _asked(step, ins), results, known, self.spec)
+            made = self._choose(step, request)
             found = made, replace(made, primitives=tuple(map(repr, made.primitives))) if made.primitives else made
             self.choices[key] = found
         return found
@@ -170,18 +170,18 @@ class _Checked:
         laid = isinstance(stored, Tensor) and stored.layout
         return stored if laid else self.weights.get(name, stored)
 
-    def _choose(self, step: ProgramStep, ask: KernelRequest) -> Choice:
+    def _choose(self, step: ProgramStep, request: KernelRequest) -> Choice:
         kernel = self.target.kernel(step.choice.kernel)
         if _recalls(type(kernel)):
             assert isinstance(kernel, Recalls)
             try:
-                kernel.recall(ask, step.choice)
+                kernel.recall(request, step.choice)
             except MezzoError as error:
                 raise Differs(f"{step.choice.kernel} cannot run {step.node.op} as it was stored: {error}") from error
-        choice, _ = self.target.choose(ask)
+        choice, _ = self.target.choose(request)
         if step.bodies and not self.target.sm:
             choice = replace(choice, workspace=max(map(body_bytes, step.bodies.values())))
-        return with_layouts_at_hand(choice, ask)
+        return with_layouts_at_hand(choice, request)
 
 
 def _asked(step: ProgramStep, types: Sequence[Type | None], begin: int = 0) -> list[Type | None]:
@@ -269,7 +269,7 @@ def _check_slots(program: Program, fixed: Mapping[int, int]) -> None:
     given = {p.name for p in program.inputs} | set(program.captures)
     stored = {*program.states, *program.states.values()}
     constant, results = set(program.weights), set(program.results)
-    work = {s.workspace: s.choice.workspace for s in program.steps if s.choice.workspace}
+    workspaces = {s.workspace: s.choice.workspace for s in program.steps if s.choice.workspace}
     allowed = 0
     taken = given | stored | constant
     owners: dict[Space, set[str]] = {
@@ -283,7 +283,7 @@ def _check_slots(program: Program, fixed: Mapping[int, int]) -> None:
         life, known = slot.life, program.types.get(slot.life.value)
         space = life.space
         if known is None:
-            if work.get(life.value) != life.nbytes or space is not Space.ARENA:
+            if workspaces.get(life.value) != life.nbytes or space is not Space.ARENA:
                 raise malformed(f"{life.value!r} has a place and is no value")
         elif id(known) in fixed:
             if life.nbytes != fixed[id(known)] or space is Space.DYNAMIC:
@@ -298,7 +298,7 @@ def _check_slots(program: Program, fixed: Mapping[int, int]) -> None:
             allowed += aligned(life.nbytes)
     if program.plan.size > allowed:
         raise malformed(f"an arena of {program.plan.size} bytes for values of {allowed}")
-    lacking = [name for name in work if name not in program.plan.by_value]
+    lacking = [name for name in workspaces if name not in program.plan.by_value]
     if lacking:
         raise malformed(f"there is no {lacking[0]}")
 
@@ -309,8 +309,8 @@ def _check_lives(program: Program) -> None:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for i, step in enumerate(program.steps):
-        work = (step.workspace,) if step.choice.workspace else ()
-        for name in (*step.reads(), *step.writes(), *work):
+        workspaces = (step.workspace,) if step.choice.workspace else ()
+        for name in (*step.reads(), *step.writes(), *workspaces):
             first.setdefault(name, i)
             last[name] = i
     last.update(dict.fromkeys(program.results, end))

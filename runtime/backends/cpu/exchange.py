@@ -27,20 +27,20 @@ class Exchanges:
     def serves(self, node: Node) -> bool:
         return node.domain == DOMAIN and node.op in (EMIT, AWAIT)
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        x = ask.inputs[0]
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        x = request.inputs[0]
         if not isinstance(x, Tensor):
             return Declined("no tensor")
-        alias = Alias(0, 0, "view" if ask.node.op == EMIT else "inplace")
+        alias = Alias(0, 0, "view" if request.node.op == EMIT else "inplace")
         return Choice(self.name, aliases=(alias,), capturable=False)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        x, out = work.inputs[0], work.outputs[0]
+    def prepare(self, args: KernelArgs) -> Call:
+        x, out = args.inputs[0], args.outputs[0]
         assert x is not None and out is not None
-        exchange, key = work.exchange, str(work.node.attrs["key"])
+        exchange, key = args.exchange, str(args.node.attrs["key"])
         if exchange is None:
             return nothing if _same(x, out) else partial(np.copyto, out, x)
-        if work.node.op == EMIT:
+        if args.node.op == EMIT:
             return _emit(exchange, key, x, exchange.buffer(key, Tensor(DType.of(x.dtype), x.shape)), out)
 
         def taken() -> None:
@@ -59,16 +59,16 @@ class SumRows:
     def serves(self, node: Node) -> bool:
         return node.domain == DOMAIN and node.op == SUM_ROWS
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        if not all(isinstance(t, Tensor) and t.static for t in (*ask.inputs, *ask.outputs)):
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        if not all(isinstance(t, Tensor) and t.static for t in (*request.inputs, *request.outputs)):
             return Declined("sizes are not known")
         return Choice(self.name, capturable=False)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        (ids, rows), exchange = work.inputs, work.exchange
+    def prepare(self, args: KernelArgs) -> Call:
+        (ids, rows), exchange = args.inputs, args.exchange
         assert ids is not None and rows is not None
-        numbers, sums = both(work.outputs, rows.shape[1:], rows.dtype)
-        key, size = str(work.node.attrs["key"]), int(work.node.attrs["size"])
+        numbers, sums = both(args.outputs, rows.shape[1:], rows.dtype)
+        key, size = str(args.node.attrs["key"]), int(args.node.attrs["size"])
 
         def run() -> None:
             kept = ids < size

@@ -22,12 +22,12 @@ class CrossEntropy:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in OPS
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        node = ask.node
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        node = request.node
         forward = node.op == "SoftmaxCrossEntropyLoss"
-        if len(ask.inputs) < (2 if forward else 3):
+        if len(request.inputs) < (2 if forward else 3):
             return Declined("an operand is missing")
-        scores, labels = ask.inputs[0 if forward else 1], ask.inputs[1 if forward else 2]
+        scores, labels = request.inputs[0 if forward else 1], request.inputs[1 if forward else 2]
         if not isinstance(scores, Tensor) or not scores.static or scores.dtype not in (DType.FLOAT, DType.DOUBLE):
             return Declined(f"scores are {scores}")
         if not isinstance(labels, Tensor) or not labels.static or not scores.elements:
@@ -39,17 +39,17 @@ class CrossEntropy:
         saved = len(node.outputs) > 1 and node.outputs[1]
         return Choice(self.name, workspace=scores.nbytes if forward and not saved else 0)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        mean = work.node.attrs.get("reduction", "mean") == "mean"
-        if work.node.op == "SoftmaxCrossEntropyLoss":
-            scores, labels = work.inputs[:2]
-            loss, log_prob = (*work.outputs, None)[:2]
+    def prepare(self, args: KernelArgs) -> Call:
+        mean = args.node.attrs.get("reduction", "mean") == "mean"
+        if args.node.op == "SoftmaxCrossEntropyLoss":
+            scores, labels = args.inputs[:2]
+            loss, log_prob = (*args.outputs, None)[:2]
             assert scores is not None and labels is not None
             if log_prob is None:
-                log_prob = work.scratch(DType.of(scores.dtype), scores.shape)
+                log_prob = args.scratch(DType.of(scores.dtype), scores.shape)
             return _Loss(scores, labels, log_prob, loss, mean)
-        dloss, log_prob, labels = work.inputs[:3]
-        (made,) = work.outputs
+        dloss, log_prob, labels = args.inputs[:3]
+        (made,) = args.outputs
         assert dloss is not None and log_prob is not None and labels is not None and made is not None
         return _Grad(dloss, log_prob, labels, made, mean)
 

@@ -30,13 +30,13 @@ class MatMul:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "MatMul")
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        reason = _why_not(ask.inputs)
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        reason = _why_not(request.inputs)
         return Declined(reason) if reason else Choice(self.name)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        a, b = work.inputs
-        (out,) = work.outputs
+    def prepare(self, args: KernelArgs) -> Call:
+        a, b = args.inputs
+        (out,) = args.outputs
         assert a is not None and b is not None
         if a.ndim == 1 and b.ndim == 1:
             return lambda: np.dot(a, b, out=out)
@@ -52,8 +52,8 @@ class Gemm:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Gemm")
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        inputs, node = ask.inputs, ask.node
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        inputs, node = request.inputs, request.node
         reason = _why_not(inputs)
         if reason:
             return Declined(reason)
@@ -63,16 +63,16 @@ class Gemm:
             return Declined("beta scales an operand of unknown size")
         return Choice(self.name, workspace=bias.nbytes if scaled and isinstance(bias, Tensor) else 0)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        a, b, c = (*work.inputs, None)[:3]
-        (out,) = work.outputs
-        attrs = {**work.node.record.attrs, **work.node.attrs}
+    def prepare(self, args: KernelArgs) -> Call:
+        a, b, c = (*args.inputs, None)[:3]
+        (out,) = args.outputs
+        attrs = {**args.node.record.attrs, **args.node.attrs}
         assert a is not None and b is not None and out is not None
         left: Any = a.T if attrs["transA"] else a
         right: Any = b.T if attrs["transB"] else b
         alpha, beta = out.dtype.type(attrs["alpha"]), out.dtype.type(attrs["beta"])
         bias: Any = c
-        scaled = work.scratch(DType.of(bias.dtype), bias.shape) if c is not None and beta != 1 else None
+        scaled = args.scratch(DType.of(bias.dtype), bias.shape) if c is not None and beta != 1 else None
 
         def run() -> None:
             np.matmul(left, right, out=out)

@@ -17,49 +17,49 @@ from ...ir.graph import Node
 Copies = Callable[[KernelArgs], list[tuple[Array, Array]]]
 
 
-def _attr(work: KernelArgs, name: str) -> Any:
-    return work.node.attrs.get(name, work.node.record.attrs.get(name))
+def _attr(args: KernelArgs, name: str) -> Any:
+    return args.node.attrs.get(name, args.node.record.attrs.get(name))
 
 
-def _reshaped(work: KernelArgs) -> list[tuple[Array, Array]]:
-    x, out = work.inputs[0], work.outputs[0]
+def _reshaped(args: KernelArgs) -> list[tuple[Array, Array]]:
+    x, out = args.inputs[0], args.outputs[0]
     assert x is not None and out is not None
     return [(out.reshape(x.shape), x)]
 
 
-def _cast(work: KernelArgs) -> list[tuple[Array, Array]]:
-    x, out = work.inputs[0], work.outputs[0]
+def _cast(args: KernelArgs) -> list[tuple[Array, Array]]:
+    x, out = args.inputs[0], args.outputs[0]
     return [(out, x)]
 
 
-def _transposed(work: KernelArgs) -> list[tuple[Array, Array]]:
-    x, out = work.inputs[0], work.outputs[0]
+def _transposed(args: KernelArgs) -> list[tuple[Array, Array]]:
+    x, out = args.inputs[0], args.outputs[0]
     assert x is not None
-    return [(out, x.transpose(_attr(work, "perm") or None))]
+    return [(out, x.transpose(_attr(args, "perm") or None))]
 
 
-def _expanded(work: KernelArgs) -> list[tuple[Array, Array]]:
-    x, out = work.inputs[0], work.outputs[0]
+def _expanded(args: KernelArgs) -> list[tuple[Array, Array]]:
+    x, out = args.inputs[0], args.outputs[0]
     assert x is not None and out is not None
     return [(out, np.broadcast_to(x, out.shape))]
 
 
-def _concatenated(work: KernelArgs) -> list[tuple[Array, Array]]:
-    (out,) = work.outputs
+def _concatenated(args: KernelArgs) -> list[tuple[Array, Array]]:
+    (out,) = args.outputs
     assert out is not None
-    axis, at, pairs = _attr(work, "axis") % out.ndim, 0, []
-    for x in work.inputs:
+    axis, at, pairs = _attr(args, "axis") % out.ndim, 0, []
+    for x in args.inputs:
         assert x is not None
         pairs.append((out[_along(axis, at, at + x.shape[axis])], x))
         at += x.shape[axis]
     return pairs
 
 
-def _split(work: KernelArgs) -> list[tuple[Array, Array]]:
-    x = work.inputs[0]
+def _split(args: KernelArgs) -> list[tuple[Array, Array]]:
+    x = args.inputs[0]
     assert x is not None
-    axis, at, pairs = _attr(work, "axis") % x.ndim, 0, []
-    for out in work.outputs:
+    axis, at, pairs = _attr(args, "axis") % x.ndim, 0, []
+    for out in args.outputs:
         assert out is not None
         pairs.append((out, x[_along(axis, at, at + out.shape[axis])]))
         at += out.shape[axis]
@@ -70,15 +70,15 @@ def _along(axis: int, start: int, stop: int) -> tuple[slice, ...]:
     return (slice(None),) * axis + (slice(start, stop),)
 
 
-def _sliced(work: KernelArgs) -> list[tuple[Array, Array]]:
-    x, starts, ends, axes, steps = (*work.inputs, None, None)[:5]
+def _sliced(args: KernelArgs) -> list[tuple[Array, Array]]:
+    x, starts, ends, axes, steps = (*args.inputs, None, None)[:5]
     assert x is not None and starts is not None and ends is not None
-    return [(work.outputs[0], x[sliced(x.shape, starts, ends, axes, steps)])]
+    return [(args.outputs[0], x[sliced(x.shape, starts, ends, axes, steps)])]
 
 
-def _tiled(work: KernelArgs) -> list[tuple[Array, Array]]:
-    x, repeats = work.inputs
-    (out,) = work.outputs
+def _tiled(args: KernelArgs) -> list[tuple[Array, Array]]:
+    x, repeats = args.inputs
+    (out,) = args.outputs
     assert x is not None and repeats is not None and out is not None
     pairs = [n for r, d in zip(repeats.tolist(), x.shape, strict=True) for n in (r, d)]
     spread = x.reshape([n for d in x.shape for n in (1, d)])
@@ -112,8 +112,8 @@ class Movement:
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in MOVES
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        node, inputs, outputs = ask.node, ask.inputs, ask.outputs
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        node, inputs, outputs = request.node, request.inputs, request.outputs
         if tensors([t for t in inputs if t is not None]) is None or tensors(outputs) is None:
             return Declined("an operand is no tensor of numbers")
         if node.op in SAME_BYTES and not _as_many(inputs[0], outputs[0]):
@@ -128,8 +128,8 @@ class Movement:
             return Declined(reason)
         return Choice(self.name, aliases=tuple(_aliases(node, inputs, outputs)))
 
-    def prepare(self, work: KernelArgs) -> Call:
-        pairs = [(d, s) for d, s in MOVES[work.node.op][0](work) if d.size and not _same_place(d, s)]
+    def prepare(self, args: KernelArgs) -> Call:
+        pairs = [(d, s) for d, s in MOVES[args.node.op][0](args) if d.size and not _same_place(d, s)]
         if not pairs:
             return nothing
         if len(pairs) == 1:
@@ -207,15 +207,15 @@ class Take:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Gather")
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        found = tensors([t for t in ask.inputs if t is not None])
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        found = tensors([t for t in request.inputs if t is not None])
         if found is None:
             return Declined("an operand is no tensor of numbers")
         x, indices = found
-        at = indices.ints() if ask.constant(1) and indices.rank == 0 and x.static else None
+        at = indices.ints() if request.constant(1) and indices.rank == 0 and x.static else None
         if at is None:
             return Choice(self.name)
-        axis = ask.node.attrs.get("axis", 0) % x.rank
+        axis = request.node.attrs.get("axis", 0) % x.rank
         size = x.sizes[axis]
         if not -size <= at[0] < size:
             raise ShapeError(f"index {at[0]} is outside of the {size} elements of axis {axis}")
@@ -223,14 +223,14 @@ class Take:
         begin = at[0] % size * (x.nbytes // max(size, 1))
         return Choice(self.name, {"index": at[0]}, aliases=(Alias(0, 0, "view", begin),) if whole else ())
 
-    def prepare(self, work: KernelArgs) -> Call:
-        x, indices = work.inputs
-        (out,) = work.outputs
+    def prepare(self, args: KernelArgs) -> Call:
+        x, indices = args.inputs
+        (out,) = args.outputs
         assert x is not None and indices is not None and out is not None
-        axis = _attr(work, "axis") % x.ndim
+        axis = _attr(args, "axis") % x.ndim
         n = x.shape[axis]
-        if "index" in work.choice.params:
-            part = x[(*_along(axis, 0, n)[:-1], work.choice.params["index"], ...)]
+        if "index" in args.choice.params:
+            part = x[(*_along(axis, 0, n)[:-1], args.choice.params["index"], ...)]
             return nothing if _same_place(out, part) else lambda: np.copyto(out, part)
 
         def run() -> None:

@@ -24,29 +24,29 @@ class Pad:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Pad")
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
+    def select(self, request: KernelRequest) -> Choice | Declined:
         """Choose the kernel if widths and axes are known, and there are elements to copy."""
-        found = tensors([t for t in (*ask.inputs, *ask.outputs) if t is not None])
+        found = tensors([t for t in (*request.inputs, *request.outputs) if t is not None])
         if found is None or not all(t.static for t in found):
             return Declined("an operand is no tensor of numbers, or its sizes are not known")
-        if any(isinstance(t, Tensor) and t.value is None for t in (ask.inputs[1], *ask.inputs[3:4])):
+        if any(isinstance(t, Tensor) and t.value is None for t in (request.inputs[1], *request.inputs[3:4])):
             return Declined("widths or axes are not known before the run")
         x, y = found[0], found[-1]
         if not x.elements or not y.elements:
             return Declined("there are no elements")
         # as they are known now: what computes them may run only just before
-        known = {n: t.ints() for n, t in zip(("pads", "axes"), (ask.inputs[1], *ask.inputs[3:4]), strict=False)
+        known = {n: t.ints() for n, t in zip(("pads", "axes"), (request.inputs[1], *request.inputs[3:4]), strict=False)
                  if isinstance(t, Tensor)}  # fmt: skip
         return Choice(self.name, {n: tuple(v) for n, v in known.items() if v is not None})
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """Copies and fills of slices."""
-        x, _, value = (*work.inputs, None)[:3]
-        (out,) = work.outputs
+        x, _, value = (*args.inputs, None)[:3]
+        (out,) = args.outputs
         assert x is not None and out is not None
-        pads, axes = work.choice.params["pads"], work.choice.params.get("axes")
+        pads, axes = args.choice.params["pads"], args.choice.params.get("axes")
         pairs = pad_pairs(list(pads), None if axes is None else list(axes), x.ndim)
-        mode = work.node.attrs.get("mode", "constant")
+        mode = args.node.attrs.get("mode", "constant")
         inner = tuple(slice(max(b, 0), n - max(a, 0)) for (b, a), n in zip(pairs, out.shape, strict=True))
         middle = tuple(slice(max(-b, 0), n - max(-a, 0)) for (b, a), n in zip(pairs, x.shape, strict=True))
         if any(s.start >= s.stop for s in inner):  # nothing of the tensor is left

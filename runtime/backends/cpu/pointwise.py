@@ -35,10 +35,10 @@ class Pointwise:
     def serves(self, node: Node) -> bool:
         return node.record.tree is not None
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        node, inputs = ask.node, ask.inputs
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        node, inputs = request.node, request.inputs
         present = tensors([t for t in inputs if t is not None])
-        result = tensors(ask.outputs)
+        result = tensors(request.outputs)
         if present is None or result is None:
             return Declined("an operand is no tensor of numbers")
         dtypes = [t.dtype if isinstance(t, Tensor) else None for t in inputs]
@@ -51,15 +51,15 @@ class Pointwise:
         twice = {i for i, name in enumerate(node.inputs) if node.inputs.count(name) > 1}
         return Choice(self.name, workspace=workspace, aliases=tuple(a for a in aliases if a.input not in twice))
 
-    def prepare(self, work: KernelArgs) -> Call:
-        (out,) = work.outputs
+    def prepare(self, args: KernelArgs) -> Call:
+        (out,) = args.outputs
         assert out is not None
-        code = _code(work.node, [None if x is None else DType.of(x.dtype) for x in work.inputs])
-        temps = [work.scratch(d, out.shape) for d in code.temps]
+        code = _code(args.node, [None if x is None else DType.of(x.dtype) for x in args.inputs])
+        temps = [args.scratch(d, out.shape) for d in code.temps]
 
         def buffer(register: Register) -> Any:
             if register.space == "input":
-                return work.inputs[register.index]
+                return args.inputs[register.index]
             if register.space == "temp":
                 return temps[register.index]
             if register.space == "out":

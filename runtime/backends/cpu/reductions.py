@@ -32,22 +32,22 @@ class Extremes:
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in self.ops
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        found = tensors([t for t in ask.inputs if t is not None])
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        found = tensors([t for t in request.inputs if t is not None])
         if found is None or not found[0].static or not found[0].elements:
             return Declined("sizes are not known, or there are no elements")
         x = found[0]
         if x.dtype.numpy.isbuiltin != 1 or x.dtype.numpy.kind not in self.kinds:
             return Declined(f"NumPy does not reduce {x.dtype} in place")
-        axes = axes_of(ask, x)
+        axes = axes_of(request, x)
         return Declined("the axes are not known") if axes is None else Choice(self.name, {"axes": axes})
 
-    def prepare(self, work: KernelArgs) -> Call:
-        x, out, axes = work.inputs[0], work.outputs[0], tuple(work.choice.params["axes"])
+    def prepare(self, args: KernelArgs) -> Call:
+        x, out, axes = args.inputs[0], args.outputs[0], tuple(args.choice.params["axes"])
         assert x is not None and out is not None
         if not axes:
             return lambda: np.copyto(out, x.reshape(out.shape))
-        reduce = UFUNCS[work.node.op].reduce
+        reduce = UFUNCS[args.node.op].reduce
         kept = out.reshape([1 if d in axes else n for d, n in enumerate(x.shape)])
         return lambda: reduce(x, axis=axes, out=kept, keepdims=True)
 
@@ -59,16 +59,16 @@ class Sums(Extremes):
     ops = frozenset({"ReduceSum", "ReduceMean"})
     kinds = "f"
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        known = ask.inputs[0]
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        known = request.inputs[0]
         if isinstance(known, Tensor) and known.dtype.narrow:
             return Declined(f"{known.dtype} is added up in 32 bits")
-        return super().select(ask)
+        return super().select(request)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        x, out, axes = work.inputs[0], work.outputs[0], tuple(work.choice.params["axes"])
-        run = super().prepare(work)
-        if work.node.op != "ReduceMean" or not axes:
+    def prepare(self, args: KernelArgs) -> Call:
+        x, out, axes = args.inputs[0], args.outputs[0], tuple(args.choice.params["axes"])
+        run = super().prepare(args)
+        if args.node.op != "ReduceMean" or not axes:
             return run
         assert x is not None and out is not None
         count = np.asarray(math.prod(x.shape[a] for a in axes), out.dtype)
@@ -88,21 +88,21 @@ class ExtremePlaces:
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in PLACES
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        found = tensors([*ask.inputs, *ask.outputs])
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        found = tensors([*request.inputs, *request.outputs])
         if found is None or not all(t.static and t.elements for t in found):
             return Declined("sizes are not known, or there are no elements")
         if found[0].dtype.numpy.isbuiltin != 1:
             return Declined(f"{found[0].dtype} is not one of NumPy's own types")
-        if ask.node.attrs.get("select_last_index"):
+        if request.node.attrs.get("select_last_index"):
             return Declined("the last of equals is asked for")
         return Choice(self.name)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        x, out = work.inputs[0], work.outputs[0]
+    def prepare(self, args: KernelArgs) -> Call:
+        x, out = args.inputs[0], args.outputs[0]
         assert x is not None and out is not None
-        axis = work.node.attrs.get("axis", 0) % x.ndim
-        place = PLACES[work.node.op]
+        axis = args.node.attrs.get("axis", 0) % x.ndim
+        place = PLACES[args.node.op]
         kept = out.reshape([n for d, n in enumerate(x.shape) if d != axis])
         return lambda: place(x, axis, out=kept)
 
@@ -115,16 +115,16 @@ class SumSquares:
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op == "ReduceSumSquare"
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        x = ask.inputs[0]
-        why = unsquared(x, axes_of(ask, x) if isinstance(x, Tensor) and x.static else None)
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        x = request.inputs[0]
+        why = unsquared(x, axes_of(request, x) if isinstance(x, Tensor) and x.static else None)
         if why is not None:
             return Declined(why)
         layout = x.layout if isinstance(x, Tensor) else ""
-        return Choice(self.name, layouts=(layout, *[""] * (len(ask.inputs) - 1), "") if layout else ())
+        return Choice(self.name, layouts=(layout, *[""] * (len(request.inputs) - 1), "") if layout else ())
 
-    def prepare(self, work: KernelArgs) -> Call:
-        x, out = work.inputs[0], work.outputs[0]
+    def prepare(self, args: KernelArgs) -> Call:
+        x, out = args.inputs[0], args.outputs[0]
         assert x is not None and out is not None
         flat, sum_ = x.reshape(-1).view(out.dtype), out.reshape(-1)
         whole = flat.size // BLOCK * BLOCK if flat.size > FEW * BLOCK else 0
@@ -152,17 +152,17 @@ def unsquared(x: Any, axes: Sequence[int] | None) -> str | None:
     return None if kept == [] else "some axes stay, or are not known"
 
 
-def axes_of(ask: KernelRequest, x: Tensor) -> tuple[int, ...] | None:
+def axes_of(request: KernelRequest, x: Tensor) -> tuple[int, ...] | None:
     """The axes to go, in order; None where they are not known before the run."""
-    if ask.node.op == "GlobalMaxPool":
+    if request.node.op == "GlobalMaxPool":
         return tuple(range(2, x.rank))
-    given = ask.inputs[1] if len(ask.inputs) > 1 else None
+    given = request.inputs[1] if len(request.inputs) > 1 else None
     if given is None:
         chosen: list[int] | None = []
     else:
-        chosen = given.ints() if isinstance(given, Tensor) and ask.constant(1) else None
+        chosen = given.ints() if isinstance(given, Tensor) and request.constant(1) else None
     if chosen is None:
         return None
-    if not chosen and not ask.node.attrs.get("noop_with_empty_axes", 0):
+    if not chosen and not request.node.attrs.get("noop_with_empty_axes", 0):
         chosen = list(range(x.rank))
     return tuple(sorted({a % x.rank for a in chosen}))

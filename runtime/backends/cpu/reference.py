@@ -20,16 +20,16 @@ class Reference:
     def serves(self, node: Node) -> bool:
         return True
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        return Choice(self.name, allocates=True, capturable=False, deterministic=ask.node.record.deterministic)
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        return Choice(self.name, allocates=True, capturable=False, deterministic=request.node.record.deterministic)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        record, node = work.node.record, work.node
-        attrs = record.bind({**node.attrs, **work.bodies})
-        inputs, wanted, reference = tuple(work.inputs), node.wanted, record.reference
+    def prepare(self, args: KernelArgs) -> Call:
+        record, node = args.node.record, args.node
+        attrs = record.bind({**node.attrs, **args.bodies})
+        inputs, wanted, reference = tuple(args.inputs), node.wanted, record.reference
 
         def run() -> tuple[Any, ...]:
-            k = Context(np, wanted, _run_body, work.key(), work.numpy_random)
+            k = Context(np, wanted, _run_body, args.key(), args.numpy_random)
             result = reference(k, *inputs, **attrs)
             return result if isinstance(result, tuple) else (result,)
 

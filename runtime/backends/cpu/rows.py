@@ -38,9 +38,9 @@ class GatherGradRows:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", "GatherGradRows")
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        dy, shape = ask.inputs[0], ask.inputs[2]
-        if not all(isinstance(t, Tensor) and t.static for t in (dy, *ask.outputs)) or not isinstance(dy, Tensor):
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        dy, shape = request.inputs[0], request.inputs[2]
+        if not all(isinstance(t, Tensor) and t.static for t in (dy, *request.outputs)) or not isinstance(dy, Tensor):
             return Declined("sizes are not known")
         if not isinstance(shape, Tensor) or shape.ints() is None:
             return Declined("the size of the table is not known before the run")
@@ -48,12 +48,12 @@ class GatherGradRows:
             return Declined(f"sums of {dy.dtype} are taken in float32")
         return Choice(self.name, workspace=(dy.elements or 0) * DType.INT64.itemsize)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        dy, indices, shape = work.inputs
+    def prepare(self, args: KernelArgs) -> Call:
+        dy, indices, shape = args.inputs
         assert dy is not None and indices is not None and shape is not None
-        ids, rows = both(work.outputs, [int(n) for n in shape[1:]], dy.dtype)
+        ids, rows = both(args.outputs, [int(n) for n in shape[1:]], dy.dtype)
         size, width = int(shape[0]), math.prod(rows.shape[1:])
-        places = work.scratch(DType.INT64, dy.shape).reshape(indices.size, width)
+        places = args.scratch(DType.INT64, dy.shape).reshape(indices.size, width)
         columns, sums, news = np.arange(width), rows.reshape(-1), dy.reshape(-1)
         slices, into = dy.reshape(indices.size, width), rows.reshape(len(ids), width)
         marked = np.empty(size, np.intp) if indices.size * SCARCE > size else None
@@ -107,11 +107,11 @@ class UpdateRows:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", "UpdateRows")
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        inputs, outputs = tensors(ask.inputs), tensors(ask.outputs)
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        inputs, outputs = tensors(request.inputs), tensors(request.outputs)
         if inputs is None or outputs is None or not all(t.static for t in (*inputs, *outputs)):
             return Declined("an operand is no tensor of known sizes")
-        states, draws = ask.node.attrs.get("states", 0), ask.node.attrs.get("draws", 0)
+        states, draws = request.node.attrs.get("states", 0), request.node.attrs.get("draws", 0)
         first = len(inputs) - states
         tables, several = [inputs[0], *inputs[first:]], [inputs[2], *inputs[first - draws : first]]
         rows = (*inputs[1].sizes, *inputs[0].sizes[1:])
@@ -119,21 +119,21 @@ class UpdateRows:
             return Declined("the table and its states differ in shape, or a result is not wanted")
         if any(t.sizes != rows for t in several):
             return Declined("there are not as many rows as numbers of them")
-        code, size = code_of(ask.node, [t.dtype for t in (inputs[0], *inputs[2:])]), math.prod(rows)
+        code, size = code_of(request.node, [t.dtype for t in (inputs[0], *inputs[2:])]), math.prod(rows)
         room = sum(aligned(min(BLOCK, size) * d.itemsize) for d in code.temps)
         room += sum(aligned(size * t.dtype.itemsize) for t in tables)
         aliases = tuple(Alias(o, i) for o, i in enumerate([0, *range(first, len(inputs))]))
         return Choice(self.name, workspace=room, aliases=aliases)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        xs = [x for x in work.inputs if x is not None]
-        outs = [y for y in work.outputs if y is not None]
+    def prepare(self, args: KernelArgs) -> Call:
+        xs = [x for x in args.inputs if x is not None]
+        outs = [y for y in args.outputs if y is not None]
         states, ids, dw = len(outs) - 1, xs[1], xs[2]
         first = len(xs) - states
         tables = [xs[0], *xs[first:]]
-        code = code_of(work.node, [DType.of(x.dtype) for x in (xs[0], *xs[2:])])
-        rows = [work.scratch(DType.of(x.dtype), dw.shape) for x in tables]
-        temps = [work.scratch(d, (min(BLOCK, dw.size),)) for d in code.temps]
+        code = code_of(args.node, [DType.of(x.dtype) for x in (xs[0], *xs[2:])])
+        rows = [args.scratch(DType.of(x.dtype), dw.shape) for x in tables]
+        temps = [args.scratch(d, (min(BLOCK, dw.size),)) for d in code.temps]
         given = [rows[0], *xs[2:first], *rows[1:]]
         flat = [x if s else x.reshape(-1) for x, s in zip(given, code.scalar, strict=False)]
         step = Blocks(code, flat, [x.reshape(-1) for x in rows], temps).run

@@ -22,27 +22,27 @@ class Scatter:
     def serves(self, node: Node) -> bool:
         return node.domain == "mezzo" and node.op in ("GatherGrad", "SliceGrad")
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        dy, (out,) = ask.inputs[0], ask.outputs
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        dy, (out,) = request.inputs[0], request.outputs
         if not isinstance(dy, Tensor) or not isinstance(out, Tensor) or not dy.static or not out.static:
             return Declined("sizes are not known")
-        if ask.node.op == "SliceGrad":
-            if any(isinstance(t, Tensor) and t.value is None for t in ask.inputs[2:]):
+        if request.node.op == "SliceGrad":
+            if any(isinstance(t, Tensor) and t.value is None for t in request.inputs[2:]):
                 return Declined("the slice is not known before the run")
             return Choice(self.name)
         if dy.dtype not in (DType.FLOAT, DType.DOUBLE):
             return Declined(f"sums of {dy.dtype} are taken in float32")
         return Choice(self.name, workspace=(dy.elements or 0) * DType.INT64.itemsize)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        dy, (out,) = work.inputs[0], work.outputs
+    def prepare(self, args: KernelArgs) -> Call:
+        dy, (out,) = args.inputs[0], args.outputs
         assert dy is not None and out is not None
-        if work.node.op == "GatherGrad":
-            indices = work.inputs[1]
+        if args.node.op == "GatherGrad":
+            indices = args.inputs[1]
             assert indices is not None
-            axis = axis_of(work.node.attrs.get("axis", 0), out.ndim)
-            return _added(dy, indices, out, axis, work.scratch(DType.INT64, dy.shape))
-        starts, ends, axes, steps = (*work.inputs[2:], None, None)[:4]
+            axis = axis_of(args.node.attrs.get("axis", 0), out.ndim)
+            return _added(dy, indices, out, axis, args.scratch(DType.INT64, dy.shape))
+        starts, ends, axes, steps = (*args.inputs[2:], None, None)[:4]
         part = out[sliced(out.shape, starts, ends, axes, steps)]
 
         def run() -> None:

@@ -22,8 +22,8 @@ class ConvReluPool:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", "ConvReluPool")
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        node, inputs, outputs = ask.node, ask.inputs, ask.outputs
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        node, inputs, outputs = request.node, request.inputs, request.outputs
         x, w, y = inputs[0], inputs[1], outputs[0]
         if not all(isinstance(t, Tensor) and t.static and t.dtype is DType.FLOAT for t in (x, w, y)):
             return Declined("an operand is not float32 of known sizes")
@@ -33,11 +33,11 @@ class ConvReluPool:
         workspace = aligned(depth * pixels * 4) + aligned(w.sizes[0] * pixels * 4)
         return Choice(self.name, {"tile": tile}, workspace=workspace)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        x, w, b = (*work.inputs, None)[:3]
-        (y,) = work.outputs
+    def prepare(self, args: KernelArgs) -> Call:
+        x, w, b = (*args.inputs, None)[:3]
+        (y,) = args.outputs
         assert x is not None and w is not None and y is not None
-        return _Strips(work.node, work.choice.params["tile"], x, w, b, y, work).run
+        return _Strips(args.node, args.choice.params["tile"], x, w, b, y, args).run
 
 
 def _attrs(node: Node) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _pixels(node: Node, tile: tuple[int, int]) -> int:
 
 
 class _Strips:
-    def __init__(self, node: Node, tile: tuple[int, int], x: Any, w: Any, b: Any, y: Any, work: KernelArgs) -> None:
+    def __init__(self, node: Node, tile: tuple[int, int], x: Any, w: Any, b: Any, y: Any, args: KernelArgs) -> None:
         a = _attrs(node)
         self.x, self.y, self.tile = x, y, tile
         self.pads, self.strides = a["pads"][:2], a["strides"]
@@ -72,8 +72,8 @@ class _Strips:
         self.weights = w.reshape(len(w), -1)
         self.bias = None if b is None else b.reshape(-1, 1)
         pixels = _pixels(node, tile)
-        self.patches = work.scratch(DType.FLOAT, (self.weights.shape[1] * pixels,))
-        self.sums = work.scratch(DType.FLOAT, (len(w) * pixels,))
+        self.patches = args.scratch(DType.FLOAT, (self.weights.shape[1] * pixels,))
+        self.sums = args.scratch(DType.FLOAT, (len(w) * pixels,))
 
     def run(self) -> None:
         high, wide = self.y.shape[2:]

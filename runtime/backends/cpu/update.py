@@ -107,24 +107,24 @@ class Update:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", "Update")
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        inputs, outputs = tensors(ask.inputs), tensors(ask.outputs)
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        inputs, outputs = tensors(request.inputs), tensors(request.outputs)
         if inputs is None or outputs is None or not all(t.static for t in (*inputs, *outputs)):
             return Declined("an operand is no tensor of known sizes")
-        states, draws = ask.node.attrs.get("states", 0), ask.node.attrs.get("draws", 0)
+        states, draws = request.node.attrs.get("states", 0), request.node.attrs.get("draws", 0)
         whole = [0, 1, *range(len(inputs) - draws - states, len(inputs))]
         if any(inputs[i].sizes != inputs[0].sizes for i in whole) or len(outputs) < 1 + states:
             return Declined("the tensor, its gradient and its states differ in shape, or a result is not wanted")
-        code = code_of(ask.node, [t.dtype for t in inputs])
+        code = code_of(request.node, [t.dtype for t in inputs])
         size = min(BLOCK, inputs[0].elements or 0)
         aliases = tuple(Alias(o, i) for o, i in enumerate([0, *range(len(inputs) - states, len(inputs))]))
         return Choice(self.name, workspace=sum(aligned(size * d.itemsize) for d in code.temps), aliases=aliases)
 
-    def prepare(self, work: KernelArgs) -> Call:
-        xs = [x for x in work.inputs if x is not None]
-        outs = [y.reshape(-1) for y in work.outputs if y is not None]
-        code = code_of(work.node, [DType.of(x.dtype) for x in xs])
-        temps = [work.scratch(d, (min(BLOCK, xs[0].size),)) for d in code.temps]
+    def prepare(self, args: KernelArgs) -> Call:
+        xs = [x for x in args.inputs if x is not None]
+        outs = [y.reshape(-1) for y in args.outputs if y is not None]
+        code = code_of(args.node, [DType.of(x.dtype) for x in xs])
+        temps = [args.scratch(d, (min(BLOCK, xs[0].size),)) for d in code.temps]
         flat = [x if s else x.reshape(-1) for x, s in zip(xs, code.scalar, strict=False)]
         return Blocks(code, flat, outs, temps).run
 

@@ -32,9 +32,9 @@ class BatchNormalisationTraining(Generated):
     def serves(self, node: Node) -> bool:
         return node.domain == "mezzo" and node.op in (TRAIN, GRADIENT)
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        x, gradient = ask.inputs[1 if ask.node.op == GRADIENT else 0], ask.node.op == GRADIENT
-        found = elements([*ask.inputs, *ask.outputs])
+    def written(self, request: KernelRequest) -> Written | Declined:
+        x, gradient = request.inputs[1 if request.node.op == GRADIENT else 0], request.node.op == GRADIENT
+        found = elements([*request.inputs, *request.outputs])
         if found is None or not isinstance(x, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if any(not e.dtype.floating for e in found) or len({e.wide for e in found}) > 1:
@@ -43,11 +43,11 @@ class BatchNormalisationTraining(Generated):
             return Declined("there is nothing to take the mean of")
         layout = permuted(x)
         channels = _Channels(x.sizes, layout, found[0].wide)
-        made = _gradient(ask, channels) if gradient else _training(ask, channels)
+        made = _gradient(request, channels) if gradient else _training(request, channels)
         if not layout:
             return made
         images = 2 if gradient else 1
-        rest = len(ask.inputs) - images, len(ask.node.outputs) - 1
+        rest = len(request.inputs) - images, len(request.node.outputs) - 1
         layouts = (*[layout] * images, *[""] * rest[0], layout, *[""] * rest[1])
         return Written(made.launches, made.workspace, made.aliases, layouts)
 
@@ -173,11 +173,11 @@ def _of(type: object) -> Element:
     return found[0]
 
 
-def _training(ask: KernelRequest, ch: _Channels) -> Written:
-    wide, attrs, count = ch.wide, ask.node.attrs, ch.elements
-    places = [i for i, o in enumerate(ask.node.outputs) if o]
-    outs = {i: _of(t) for i, t in zip(places, ask.outputs, strict=True)}
-    e, momentum = [_of(t) for t in ask.inputs], attrs.get("momentum", 0.9)
+def _training(request: KernelRequest, ch: _Channels) -> Written:
+    wide, attrs, count = ch.wide, request.node.attrs, ch.elements
+    places = [i for i, o in enumerate(request.node.outputs) if o]
+    outs = {i: _of(t) for i, t in zip(places, request.outputs, strict=True)}
+    e, momentum = [_of(t) for t in request.inputs], attrs.get("momentum", 0.9)
     kept, fresh = ch.number(momentum), ch.number(1 - momentum)
     last = [f"const {wide} variance = squares / {count};"]
     outputs: list[Parameter] = []
@@ -191,8 +191,8 @@ def _training(ask: KernelRequest, ch: _Channels) -> Written:
             outputs += [(f"{outs[i - 2].stored}*", name, Out(i - 2)), (f"const {e[i].stored}*", old, In(i))]
             value = f"{e[i].read(f'{old}[row]')} * {kept} + {made} * {fresh}"
             last.append(f"{name}[row] = {outs[i - 2].write(value)};")
-            if e[i].dtype is outs[i - 2].dtype and ask.node.inputs.count(ask.node.inputs[i]) == 1:
-                aliases += [] if ask.constant(i) else [Alias(i - 2, i)]
+            if e[i].dtype is outs[i - 2].dtype and request.node.inputs.count(request.node.inputs[i]) == 1:
+                aliases += [] if request.constant(i) else [Alias(i - 2, i)]
     read = f"({wide}){e[0].read('x[p]')}"
     whole = [
         f"{wide} sum = 0, squares = 0;",
@@ -220,11 +220,11 @@ def _training(ask: KernelRequest, ch: _Channels) -> Written:
     return Written((*launches, elementwise), workspace, tuple(aliases))
 
 
-def _gradient(ask: KernelRequest, ch: _Channels) -> Written:
-    wide, epsilon, count = ch.wide, ask.node.attrs.get("epsilon", 1e-5), ch.elements
-    places = [i for i, o in enumerate(ask.node.outputs) if o]
-    outs = {i: _of(t) for i, t in zip(places, ask.outputs, strict=True)}
-    dy, x, scale, mean, variance = (_of(t) for t in ask.inputs)
+def _gradient(request: KernelRequest, ch: _Channels) -> Written:
+    wide, epsilon, count = ch.wide, request.node.attrs.get("epsilon", 1e-5), ch.elements
+    places = [i for i, o in enumerate(request.node.outputs) if o]
+    outs = {i: _of(t) for i, t in zip(places, request.outputs, strict=True)}
+    dy, x, scale, mean, variance = (_of(t) for t in request.inputs)
     statistics = [reads(mean, "mean", In(3)), reads(variance, "variance", In(4))]
     images = [reads(dy, "dy", In(0)), reads(x, "x", In(1))]
     step = aligned(ch.count * (8 if wide == "double" else 4))

@@ -30,9 +30,9 @@ class GridSample(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "GridSample")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, y = elements([*ask.inputs, *ask.outputs]), ask.outputs[0]
-        x, attrs = ask.inputs[0], ask.node.attrs
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
+        x, attrs = request.inputs[0], request.node.attrs
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if any(not e.dtype.floating or e.dtype is DType.DOUBLE for e in found):
@@ -97,11 +97,11 @@ class RoiAlign(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "RoiAlign")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, y, x = elements([*ask.inputs, *ask.outputs]), ask.outputs[0], ask.inputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, y, x = elements([*request.inputs, *request.outputs]), request.outputs[0], request.inputs[0]
         if found is None or not found[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        attrs = ask.node.attrs
+        attrs = request.node.attrs
         mode, transform = attrs.get("mode", "avg"), attrs.get("coordinate_transformation_mode", "half_pixel")
         if mode not in ("avg", "max") or transform not in ("half_pixel", "output_half_pixel"):
             return Declined(f"mode {mode!r} with {transform!r} coordinates")

@@ -36,25 +36,25 @@ class Convolution(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in OPERANDS
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, y = elements([t for t in (*ask.inputs, *ask.outputs) if t is not None]), ask.outputs[0]
-        image, weights, _ = OPERANDS[ask.node.op][0]
-        x, w = ask.inputs[image], ask.inputs[weights]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, y = elements([t for t in (*request.inputs, *request.outputs) if t is not None]), request.outputs[0]
+        image, weights, _ = OPERANDS[request.node.op][0]
+        x, w = request.inputs[image], request.inputs[weights]
         if found is None or not isinstance(x, Tensor) or not isinstance(w, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if max(t.elements or 0 for t in (x, w, y)) >= 2**31:
             return Declined("too many elements for 32-bit indices")
-        if ask.node.op in ("Conv", "ConvTranspose") and not found[0].dtype.floating:
+        if request.node.op in ("Conv", "ConvTranspose") and not found[0].dtype.floating:
             return Declined(f"{x.dtype} is convolved by ConvInteger")
-        group = ask.node.attrs.get("group", 1)
-        single = ask.node.op == "Conv" and w.sizes[1] == 1 and w.sizes[0] == group == x.sizes[1]
+        group = request.node.attrs.get("group", 1)
+        single = request.node.op == "Conv" and w.sizes[1] == 1 and w.sizes[0] == group == x.sizes[1]
         layout = permuted(x) if single else ""
-        layouts = (layout, *[""] * (len(ask.inputs) - 1), layout) if layout else ()
+        layouts = (layout, *[""] * (len(request.inputs) - 1), layout) if layout else ()
         if not y.elements:
             return Written((), layouts=layouts)
         if single:
-            return Written((_single(ask, x, w, y, layout),), layouts=layouts)
-        made = _transposed(ask, x, w, y) if ask.node.op == "ConvTranspose" else _patches(ask, x, w, y)
+            return Written((_single(request, x, w, y, layout),), layouts=layouts)
+        made = _transposed(request, x, w, y) if request.node.op == "ConvTranspose" else _patches(request, x, w, y)
         return made if isinstance(made, Declined) else Written((made.launch(),))
 
 
@@ -64,20 +64,20 @@ def _e(t: object) -> Element:
     return found
 
 
-def _windows(ask: KernelRequest, x: Tensor, w: Tensor) -> tuple[Window, ...]:
-    attr = {**ask.node.record.attrs, **ask.node.attrs}
+def _windows(request: KernelRequest, x: Tensor, w: Tensor) -> tuple[Window, ...]:
+    attr = {**request.node.record.attrs, **request.node.attrs}
     return known(windows(x.sizes[2:], w.sizes[2:], attr["strides"], attr["dilations"], attr["pads"], attr["auto_pad"]))
 
 
-def _single(ask: KernelRequest, x: Tensor, w: Tensor, y: Tensor, layout: str) -> Launch:
+def _single(request: KernelRequest, x: Tensor, w: Tensor, y: Tensor, layout: str) -> Launch:
     """Return the launch of a depthwise convolution."""
-    e, around = _e(x), _windows(ask, x, w)
+    e, around = _e(x), _windows(request, x, w)
     parameters = [reads(e, "x", In(0)), reads(_e(w), "w", In(1))]
     tap = " + ".join(f"k{d} * {s}" for d, s in enumerate(strides_of(w.sizes[2:]), 2)) or "0"
     start = "0"
-    if given(ask, 2):
-        parameters.append(reads(_e(ask.inputs[2]), "b", In(2)))
-        start = _e(ask.inputs[2]).read("b[c1]")
+    if given(request, 2):
+        parameters.append(reads(_e(request.inputs[2]), "b", In(2)))
+        start = _e(request.inputs[2]).read("b[c1]")
     weight = _e(w).read(f"w[(int)c1 * {math.prod(w.sizes[2:])} + {tap}]")
     body = [
         f"{e.wide} sum = {start};",
@@ -90,11 +90,11 @@ def _single(ask: KernelRequest, x: Tensor, w: Tensor, y: Tensor, layout: str) ->
     )  # fmt: skip
 
 
-def _patches(ask: KernelRequest, x: Tensor, w: Tensor, y: Tensor) -> GemmProduct | Declined:
+def _patches(request: KernelRequest, x: Tensor, w: Tensor, y: Tensor) -> GemmProduct | Declined:
     """Rows are filters, columns places of the result, the inner axis channels and taps."""
-    op, around = ask.node.op, _windows(ask, x, w)
+    op, around = request.node.op, _windows(request, x, w)
     (image, weights, bias), (xz, wz), (xs, ws) = OPERANDS[op]
-    group, kernel, places = ask.node.attrs.get("group", 1), w.sizes[2:], y.sizes[2:]
+    group, kernel, places = request.node.attrs.get("group", 1), w.sizes[2:], y.sizes[2:]
     depth, filters, taps = w.sizes[1], w.sizes[0] // group, math.prod(kernel)
     whole = op != "Conv"
     kind = "int" if whole else _e(x).wide
@@ -103,11 +103,11 @@ def _patches(ask: KernelRequest, x: Tensor, w: Tensor, y: Tensor) -> GemmProduct
     parameters = [reads(_e(x), "x", In(image)), reads(_e(w), "w", In(weights))]
     left = f"({kind}){_e(w).read(f'w[(g * {filters} + row) * {depth * taps} + k]')}"
     value = f"({kind}){_e(x).read('x[p]')}"
-    if xz >= 0 and given(ask, xz):
-        parameters.append(reads(_e(ask.inputs[xz]), "xz", In(xz)))
+    if xz >= 0 and given(request, xz):
+        parameters.append(reads(_e(request.inputs[xz]), "xz", In(xz)))
         value += " - (int)xz[0]"
-    if wz >= 0 and given(ask, wz):
-        zero = ask.inputs[wz]
+    if wz >= 0 and given(request, wz):
+        zero = request.inputs[wz]
         assert isinstance(zero, Tensor)
         parameters.append(reads(_e(zero), "wz", In(wz)))
         left += f" - (int)wz[{f'g * {filters} + row' if (zero.elements or 0) > 1 else 0}]"
@@ -115,15 +115,15 @@ def _patches(ask: KernelRequest, x: Tensor, w: Tensor, y: Tensor) -> GemmProduct
     lines = _read_at(x, depth, kernel, places, at)
     lines.append(f"if (there) value = {value};")
     result, e = "sum", _e(y)
-    if bias >= 0 and given(ask, bias):
-        parameters.append(reads(_e(ask.inputs[bias]), "b", In(bias)))
-        result += f" + {_e(ask.inputs[bias]).read(f'b[g * {filters} + row]')}"
+    if bias >= 0 and given(request, bias):
+        parameters.append(reads(_e(request.inputs[bias]), "b", In(bias)))
+        result += f" + {_e(request.inputs[bias]).read(f'b[g * {filters} + row]')}"
     if xs >= 0:
-        scale = ask.inputs[ws]
+        scale = request.inputs[ws]
         assert isinstance(scale, Tensor)
         for name, i in (("xs", xs), ("ws", ws), ("ys", 6), ("yz", 7)):
-            parameters.append(reads(_e(ask.inputs[i]), name, In(i)))
-        if any(_e(ask.inputs[i]).dtype is not DType.FLOAT for i in (xs, ws, 6)):
+            parameters.append(reads(_e(request.inputs[i]), name, In(i)))
+        if any(_e(request.inputs[i]).dtype is not DType.FLOAT for i in (xs, ws, 6)):
             return Declined("scales are not of float32")
         by = f"ws[{f'g * {filters} + row' if (scale.elements or 0) > 1 else 0}]"
         step_found = step_of(e, f"(float)({result}) * (xs[0] * {by} / ys[0])", "yz[0]")
@@ -159,10 +159,10 @@ def _read_at(
     return lines
 
 
-def _transposed(ask: KernelRequest, x: Tensor, w: Tensor, y: Tensor) -> GemmProduct | Declined:
+def _transposed(request: KernelRequest, x: Tensor, w: Tensor, y: Tensor) -> GemmProduct | Declined:
     """Return the product of a transposed convolution: each place of the result gathers from the places whose windows
     see it."""
-    attr = {**ask.node.record.attrs, **ask.node.attrs}
+    attr = {**request.node.record.attrs, **request.node.attrs}
     around = known(
         transposed_windows(
             *(x.sizes[2:], w.sizes[2:], attr["strides"], attr["dilations"], attr["pads"], attr["auto_pad"]),
@@ -179,9 +179,9 @@ def _transposed(ask: KernelRequest, x: Tensor, w: Tensor, y: Tensor) -> GemmProd
     lines = _read_at(x, depth, kernel, places, at)
     lines.append(f"if (there) value = {_e(x).read('x[p]')};")
     parameters, result = [reads(_e(x), "x", In(0)), reads(_e(w), "w", In(1))], "sum"
-    if given(ask, 2):
-        parameters.append(reads(_e(ask.inputs[2]), "b", In(2)))
-        result += f" + {_e(ask.inputs[2]).read(f'b[g * {filters} + row]')}"
+    if given(request, 2):
+        parameters.append(reads(_e(request.inputs[2]), "b", In(2)))
+        result += f" + {_e(request.inputs[2]).read(f'b[g * {filters} + row]')}"
     total = math.prod(places)
     return GemmProduct(
         *("conv_transpose", _e(x).wide, x.sizes[0] * group, filters, total, depth * taps),

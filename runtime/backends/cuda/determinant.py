@@ -20,8 +20,8 @@ class Determinant(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Det")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, x, y = elements([*ask.inputs, *ask.outputs]), ask.inputs[0], ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not found[0].dtype.floating:
             return Declined("an operand is no tensor of floats, or its sizes are not known")
         n, e = x.sizes[-1], found[0]

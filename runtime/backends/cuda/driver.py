@@ -118,14 +118,14 @@ def index_of(device: str) -> int:
     return int(device.partition(":")[2].partition("@")[0])
 
 
-def bound(written: Written, work: KernelArgs) -> Call:
+def bound(written: Written, args: KernelArgs) -> Call:
     """The launches of a step as one call over its buffers, on CuPy's current stream; it allocates nothing."""
-    places = [[int(_address(a)) for a in arrays] for arrays in (work.inputs, work.outputs)]
+    places = [[int(_address(a)) for a in arrays] for arrays in (args.inputs, args.outputs)]
     launches = [launch for launch in written.launches if not launch.in_place(*places)]
     if not launches:
         return nothing
-    scratch = work.scratch(DType.UINT8, (written.workspace,)) if written.workspace else None
-    calls = [_call(launch, work, scratch) for launch in launches]
+    scratch = args.scratch(DType.UINT8, (written.workspace,)) if written.workspace else None
+    calls = [_call(launch, args, scratch) for launch in launches]
     if len(calls) == 1:
         return calls[0]
 
@@ -136,27 +136,27 @@ def bound(written: Written, work: KernelArgs) -> Call:
     return run
 
 
-def _call(launch: Launch, work: KernelArgs, scratch: Any) -> Callable[[], None]:
-    target = work.ask.target
+def _call(launch: Launch, args: KernelArgs, scratch: Any) -> Callable[[], None]:
+    target = args.request.target
     function = LOADED.function(launch.source, index_of(target.device), target.sm)
     if launch.shared > SHARED:
         cupy().cuda.driver.funcSetAttribute(function.ptr, DYNAMIC_SHARED, launch.shared)
-    operands = tuple(_argument(o, work, scratch) for o in launch.operands)
+    operands = tuple(_argument(o, args, scratch) for o in launch.operands)
     return partial(function, launch.grid, launch.block, operands, launch.shared)
 
 
-def _argument(operand: Operand, work: KernelArgs, scratch: Any) -> np.generic:
+def _argument(operand: Operand, args: KernelArgs, scratch: Any) -> np.generic:
     """Return the value of a kernel's parameter: an address on the device as a number of 8 bytes, or the number
     itself."""
     match operand:
         case In(index):
-            return _address(work.inputs[index])
+            return _address(args.inputs[index])
         case Out(index):
-            return _address(work.outputs[index])
+            return _address(args.outputs[index])
         case Scratch(offset):
             return np.uint64(scratch.data.ptr + offset)
         case LaunchKey():
-            return _address(work.words)
+            return _address(args.words)
     return operand
 
 

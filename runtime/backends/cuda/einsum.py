@@ -26,18 +26,18 @@ class Einsum(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Einsum")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, y = elements([*ask.inputs, *ask.outputs]), ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
         if found is None or not isinstance(y, Tensor) or found[0].dtype is DType.BOOL:
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        tensors = [t for t in ask.inputs if isinstance(t, Tensor)]
+        tensors = [t for t in request.inputs if isinstance(t, Tensor)]
         if len(tensors) > 2:
             return Declined("more than two operands")
         if max(t.elements or 0 for t in (*tensors, y)) >= 2**31:
             return Declined("too many elements for 32-bit indices")
         if not y.elements:
             return Written(())
-        terms, result = terms_of(ask.node.attrs["equation"], len(tensors))
+        terms, result = terms_of(request.node.attrs["equation"], len(tensors))
         a, *others = (_axes(t, term) for t, term in zip(tensors, terms, strict=True))
         b = others[0] if others else {}
         made = _axes(y, result)

@@ -33,14 +33,14 @@ class CudaExchanges:
     def serves(self, node: Node) -> bool:
         return node.domain == DOMAIN and node.op in (EMIT, AWAIT)
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        if not isinstance(ask.inputs[0], Tensor):
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        if not isinstance(request.inputs[0], Tensor):
             return Declined("no tensor")
-        return Choice(self.name, aliases=(Alias(0, 0, "view" if ask.node.op == EMIT else "inplace"),))
+        return Choice(self.name, aliases=(Alias(0, 0, "view" if request.node.op == EMIT else "inplace"),))
 
-    def prepare(self, work: KernelArgs) -> Call:
-        x, out = work.inputs[0], work.outputs[0]
-        node, known, store = work.node, work.ask.inputs[0], work.exchange
+    def prepare(self, args: KernelArgs) -> Call:
+        x, out = args.inputs[0], args.outputs[0]
+        node, known, store = args.node, args.request.inputs[0], args.exchange
         assert x is not None and out is not None and isinstance(known, Tensor)
         copy = nothing if x.data.ptr == out.data.ptr or not x.nbytes else partial(_across, out, x)
         if store is None:

@@ -28,15 +28,15 @@ class Fourier(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("DFT", "STFT")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, x, y = elements([ask.inputs[0], *ask.outputs]), ask.inputs[0], ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not found[0].dtype.floating:
             return Declined("an operand is no tensor of floats, or its sizes are not known")
         if not y.elements:
             return Written(())
         if max(x.elements or 0, y.elements) >= 2**31:
             return Declined("too many elements for 32-bit indices")
-        return _dft(ask, found[0], x, y) if ask.node.op == "DFT" else _stft(ask, found[0], x, y)
+        return _dft(request, found[0], x, y) if request.node.op == "DFT" else _stft(request, found[0], x, y)
 
 
 def _table(points: int, wide: str) -> Launch:
@@ -62,11 +62,11 @@ def _sum(e: Element, points: int, many: int, bin: str, real: str, imaginary: str
     return [*lines, f"    at += {bin};", f"    if (at >= {points}) at -= {points};", "}"]
 
 
-def _dft(ask: KernelRequest, e: Element, x: Tensor, y: Tensor) -> Written | Declined:
-    attrs = ask.node.attrs
+def _dft(request: KernelRequest, e: Element, x: Tensor, y: Tensor) -> Written | Declined:
+    attrs = request.node.attrs
     inverse, half = attrs.get("inverse", 0), attrs.get("onesided", 0)
-    place = constant(ask, 2) if given(ask, 2) else [-2]
-    length = constant(ask, 1) if given(ask, 1) else []
+    place = constant(request, 2) if given(request, 2) else [-2]
+    length = constant(request, 1) if given(request, 1) else []
     if place is None or length is None:
         return Declined("the length or the axis is no constant")
     axis = axis_of(place[0], x.rank)
@@ -88,11 +88,11 @@ def _dft(ask: KernelRequest, e: Element, x: Tensor, y: Tensor) -> Written | Decl
     return _written(e, points, [], lines, [f"re{scale}"] if back else [f"re{scale}", f"im{scale}"], y, x)
 
 
-def _stft(ask: KernelRequest, e: Element, x: Tensor, y: Tensor) -> Written | Declined:
-    step = constant(ask, 1)
+def _stft(request: KernelRequest, e: Element, x: Tensor, y: Tensor) -> Written | Declined:
+    step = constant(request, 1)
     if step is None or y.sizes[1] < 1:
         return Declined("the step is no constant")
-    window, length = ask.inputs[2] if given(ask, 2) else None, constant(ask, 3) if given(ask, 3) else []
+    window, length = request.inputs[2] if given(request, 2) else None, constant(request, 3) if given(request, 3) else []
     if length is None:
         return Declined("the length is no constant")
     points = window.sizes[0] if isinstance(window, Tensor) else length[0] if length else x.sizes[1]

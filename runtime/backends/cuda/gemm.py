@@ -107,21 +107,21 @@ class Gemm(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found = elements([t for t in (*ask.inputs, *ask.outputs) if t is not None])
-        y = ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
+        y = request.outputs[0]
         if found is None or not isinstance(y, Tensor) or any(e.dtype is DType.BOOL for e in found):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if not y.elements:
             return Written(())
-        if y.elements >= 2**31 or any((t.elements or 0) >= 2**31 for t in ask.inputs if isinstance(t, Tensor)):
+        if y.elements >= 2**31 or any((t.elements or 0) >= 2**31 for t in request.inputs if isinstance(t, Tensor)):
             return Declined("too many elements for 32-bit indices")
-        made = _gemm(ask, y) if ask.node.op == "Gemm" else _matmul(ask, y)
+        made = _gemm(request, y) if request.node.op == "Gemm" else _matmul(request, y)
         return made if isinstance(made, Declined) else Written((made.launch(),))
 
 
-def _tensor(ask: KernelRequest, i: int) -> Tensor:
-    t = ask.inputs[i]
+def _tensor(request: KernelRequest, i: int) -> Tensor:
+    t = request.inputs[i]
     assert isinstance(t, Tensor)
     return t
 
@@ -132,8 +132,8 @@ def _e(t: Tensor) -> Element:
     return found
 
 
-def _gemm(ask: KernelRequest, y: Tensor) -> GemmProduct | Declined:
-    a, b, attrs = _tensor(ask, 0), _tensor(ask, 1), ask.node.attrs
+def _gemm(request: KernelRequest, y: Tensor) -> GemmProduct | Declined:
+    a, b, attrs = _tensor(request, 0), _tensor(request, 1), request.node.attrs
     e, (rows, columns) = _e(a), y.sizes
     alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 1.0)
     if not e.dtype.floating and (alpha != 1 or beta not in (0, 1)):
@@ -144,8 +144,8 @@ def _gemm(ask: KernelRequest, y: Tensor) -> GemmProduct | Declined:
     right = f"column * {inner} + k" if turned[1] else f"k * {columns} + column"
     parameters = [reads(e, "a", In(0)), reads(e, "b", In(1))]
     value = "sum" if alpha == 1 else f"{e.number(alpha)} * sum"
-    if given(ask, 2) and beta != 0:
-        c = _tensor(ask, 2)
+    if given(request, 2) and beta != 0:
+        c = _tensor(request, 2)
         shape = (1,) * (2 - c.rank) + c.sizes
         places = [0 if n == 1 else s for n, s in zip(shape, strides_of(shape), strict=True)]
         bias = _e(c).read(f"c[row * {places[0]} + column * {places[1]}]")
@@ -162,10 +162,10 @@ def _gemm(ask: KernelRequest, y: Tensor) -> GemmProduct | Declined:
     )
 
 
-def _matmul(ask: KernelRequest, y: Tensor) -> GemmProduct | Declined:
-    quantised = ask.node.op == "QLinearMatMul"
-    a, b = _tensor(ask, 0), _tensor(ask, 3 if quantised else 1)
-    zeros = (2, 5) if quantised else (2, 3) if ask.node.op == "MatMulInteger" else ()
+def _matmul(request: KernelRequest, y: Tensor) -> GemmProduct | Declined:
+    quantised = request.node.op == "QLinearMatMul"
+    a, b = _tensor(request, 0), _tensor(request, 3 if quantised else 1)
+    zeros = (2, 5) if quantised else (2, 3) if request.node.op == "MatMulInteger" else ()
     whole = (1, *a.sizes) if a.rank == 1 else a.sizes, (*b.sizes, 1) if b.rank == 1 else b.sizes
     rows, inner, columns = whole[0][-2], whole[0][-1], whole[1][-1]
     lead = y.sizes[: y.rank - (a.rank > 1) - (b.rank > 1)]
@@ -180,8 +180,8 @@ def _matmul(ask: KernelRequest, y: Tensor) -> GemmProduct | Declined:
         at = f"{name}0 + {places[0]} * {sizes[-1]} + {places[1]}"
         value = f"({kind}){_e(t).read(f'{name}[{at}]')}"
         i = zeros[name == "b"] if zeros else 0
-        if zeros and given(ask, i):
-            z = _tensor(ask, i)
+        if zeros and given(request, i):
+            z = _tensor(request, i)
             by_row = name == "a" and z.rank == 1 and (z.elements or 0) > 1
             shape = (*z.sizes, 1) if by_row else z.sizes
             shape = (1,) * max(2 - len(shape), 0) + shape
@@ -194,14 +194,14 @@ def _matmul(ask: KernelRequest, y: Tensor) -> GemmProduct | Declined:
     store = f"y[(z * {rows} + row) * {columns} + column]"
     if quantised:
         scales = [(1, "row"), (4, "column"), (6, "")]
-        if any((_tensor(ask, i).elements or 0) > 1 and _tensor(ask, i).rank > 1 for i, _ in scales):
+        if any((_tensor(request, i).elements or 0) > 1 and _tensor(request, i).rank > 1 for i, _ in scales):
             return Declined("scales by more than rows and columns")
         parts = []
         for i, place in scales:
-            t = _tensor(ask, i)
+            t = _tensor(request, i)
             parts.append(_e(t).read(f"s{i}[{place if (t.elements or 0) > 1 else 0}]"))
             parameters.append(reads(_e(t), f"s{i}", In(i)))
-        parameters.append(reads(_e(_tensor(ask, 7)), "yz", In(7)))
+        parameters.append(reads(_e(_tensor(request, 7)), "yz", In(7)))
         step = step_of(e, f"(float)sum * ({parts[0]} * {parts[1]} / {parts[2]})", "yz[0]")
         if isinstance(step, Declined):
             return step

@@ -29,13 +29,13 @@ class Generated(ABC):
         """True if the node belongs to this family."""
 
     @abstractmethod
-    def written(self, ask: KernelRequest) -> Written | Declined:
+    def written(self, request: KernelRequest) -> Written | Declined:
         """The launches for these types, or why there are none."""
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        found = self.written(ask)
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        found = self.written(request)
         if isinstance(found, Written) and not any(found.layouts):
-            found = self.written(without_layouts(ask))  # so it will lie, whatever the readers would like
+            found = self.written(without_layouts(request))  # so it will lie, whatever the readers would like
         if isinstance(found, Declined):
             return found
         names = "+".join(dict.fromkeys(launch.source.name for launch in found.launches))
@@ -49,13 +49,13 @@ class Generated(ABC):
             primitives=(found,),
         )
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         from .driver import bound  # with the first step on a device
 
-        (found,) = work.choice.primitives
-        return bound(found, work)
+        (found,) = args.choice.primitives
+        return bound(found, args)
 
-    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """A constant in the layout that the launches read."""
         return laid(array, choice.layouts[index])
 

@@ -34,10 +34,10 @@ class Host:
     def serves(self, node: Node) -> bool:
         return True
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        if (ask.node.domain, ask.node.op) == ("mezzo", "Reorder") and ask.node.attrs.get("layout"):
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        if (request.node.domain, request.node.op) == ("mezzo", "Reorder") and request.node.attrs.get("layout"):
             return Declined("layouts of the device stay there")
-        kernel = _on_cpu(ask)
+        kernel = _on_cpu(request)
         return Choice(
             self.name,
             {"kernel": kernel.kernel},
@@ -48,16 +48,16 @@ class Host:
             primitives=(kernel,),
         )
 
-    def prepare(self, work: KernelArgs) -> Call:
-        (choice,) = work.choice.primitives
-        ask = replace(work.ask, target=TargetSpec("cpu", work.ask.target.threads))
-        return CPU.kernel(choice.kernel).prepare(replace(work, ask=ask, choice=choice))
+    def prepare(self, args: KernelArgs) -> Call:
+        (choice,) = args.choice.primitives
+        request = replace(args.request, target=TargetSpec("cpu", args.request.target.threads))
+        return CPU.kernel(choice.kernel).prepare(replace(args, request=request, choice=choice))
 
 
-def _on_cpu(ask: KernelRequest) -> Choice:
+def _on_cpu(request: KernelRequest) -> Choice:
     """Return the CPU's choice with row-major operands and results."""
     for onednn in (True, False):
-        choice, _ = CPU.choose(replace(ask, target=TargetSpec("cpu", ask.target.threads, onednn)))
+        choice, _ = CPU.choose(replace(request, target=TargetSpec("cpu", request.target.threads, onednn)))
         if not any(choice.layouts):
             break
     return choice

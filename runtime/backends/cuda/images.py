@@ -24,21 +24,21 @@ class Images(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in MAKERS
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found = elements([t for t in (*ask.inputs, *ask.outputs) if t is not None])
-        x, y = ask.inputs[0], ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
+        x, y = request.inputs[0], request.outputs[0]
         if found is None or not found[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if not y.elements:
             return Written(())
         if max(x.elements or 0, y.elements) >= 2**31:
             return Declined("too many elements for 32-bit indices")
-        return MAKERS[ask.node.op](ask, found, x, y)
+        return MAKERS[request.node.op](request, found, x, y)
 
 
-def _affine(ask: KernelRequest, found: list[Element], theta: Tensor, y: Tensor) -> Written | Declined:
+def _affine(request: KernelRequest, found: list[Element], theta: Tensor, y: Tensor) -> Written | Declined:
     """A place along an axis is between -1 and 1; a point lists its places from the innermost axis."""
-    e, n, align = found[0], y.rank - 2, ask.node.attrs.get("align_corners", 0)
+    e, n, align = found[0], y.rank - 2, request.node.attrs.get("align_corners", 0)
     row = f"theta[(c0 * {n} + c{n + 1}) * {n + 1} + "
     lines = [f"{e.wide} sum = {e.read(f'{row}{n}]')};"]
     for i in range(n):
@@ -50,17 +50,17 @@ def _affine(ask: KernelRequest, found: list[Element], theta: Tensor, y: Tensor) 
     return Written((each("affine_grid", parameters, y.sizes, "\n".join([*lines, f"y[i] = {e.write('sum')};"])),))
 
 
-def _windows(ask: KernelRequest, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Window, ...]:
-    attrs = ask.node.attrs
+def _windows(request: KernelRequest, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Window, ...]:
+    attrs = request.node.attrs
     return known(windows(sizes, kernel, attrs.get("strides"), attrs.get("dilations"), attrs.get("pads")))
 
 
-def _col2im(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
+def _col2im(request: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
     """Return the launch of Col2Im: each element of the image gathers from the blocks that have it."""
-    block, e = constant(ask, 2), found[0]
+    block, e = constant(request, 2), found[0]
     if block is None:
         return Declined("block_shape is no small constant")
-    wins = _windows(ask, y.sizes[2:], block)
+    wins = _windows(request, y.sizes[2:], block)
     spread, places = math.prod(block), strides_of([w.out for w in wins])
     lines, taps = [f"{e.wide} sum = 0;"], strides_of(block)
     for d, w in enumerate(wins):
@@ -76,10 +76,10 @@ def _col2im(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> W
     return Written((each("col2im", parameters, y.sizes, "\n".join(lines), largest=x.elements or 0),))
 
 
-def _unpool(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
+def _unpool(request: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
     """Return the launches of MaxUnpool: each place records the last element that is written to it, so that the order of
     threads has no effect."""
-    attrs, e, places = ask.node.attrs, found[0], found[1]
+    attrs, e, places = request.node.attrs, found[0], found[1]
     sizes = unpooled(x.sizes[2:], attrs["kernel_shape"], attrs.get("pads"), attrs.get("strides"))
     whole = (*x.sizes[:2], *(s or 0 for s in sizes))
     count = math.prod(whole)
@@ -104,9 +104,9 @@ y[i] = from ? x[from - 1] : {e.write("0")};
     return Written(tuple(made for made in launches if made is not None), 4 * max(count, 1))
 
 
-def _roi_pool(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
+def _roi_pool(request: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
     """Corners are rounded, halves away from zero; bins without elements are 0."""
-    e, corner, scale = found[0], found[1], float(ask.node.attrs.get("spatial_scale", 1.0))
+    e, corner, scale = found[0], found[1], float(request.node.attrs.get("spatial_scale", 1.0))
     h, w = x.sizes[2:]
     if not x.elements:
         return Declined("images without elements")
@@ -135,14 +135,14 @@ def _roi_pool(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) ->
     return Written((each("max_roi_pool", parameters, y.sizes, "\n".join(lines), largest=x.elements or 0),))
 
 
-def _deformed(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
+def _deformed(request: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
     """Return one launch that gathers the deformed windows by linear interpolation; the product with the kernel
     follows."""
-    attrs, e, (w, offset) = ask.node.attrs, found[0], ask.inputs[1:3]
+    attrs, e, (w, offset) = request.node.attrs, found[0], request.inputs[1:3]
     assert isinstance(w, Tensor) and isinstance(offset, Tensor)
     if len({e.dtype for e in found}) > 1:
         return Declined("operands of several types")
-    wins = _windows(ask, x.sizes[2:], w.sizes[2:])
+    wins = _windows(request, x.sizes[2:], w.sizes[2:])
     n, group, moved = len(wins), attrs.get("group", 1), attrs.get("offset_group", 1)
     outs, spread = [v.out for v in wins], math.prod(v.kernel for v in wins)
     places, (batch, channels) = math.prod(outs), x.sizes[:2]
@@ -169,7 +169,7 @@ def _deformed(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) ->
     value = e.read(f"x[c0 * {strides[0]} + c1 * {strides[1]} + {where}]")
     lines += [f"if ({inside}) sum += {' * '.join([value, *(f'weights{d}[k{d}]' for d in range(n))])};", "}" * n]
     seen = [reads(e, "x", In(0)), reads(e, "offset", In(2))]
-    if given(ask, 4):
+    if given(request, 4):
         seen.append(reads(e, "mask", In(4)))
         lines.append(f"sum *= {e.read(f'mask[(part * {spread} + c2) * {places} + {place}]')};")
     lines.append("patches[i] = sum;")
@@ -178,7 +178,7 @@ def _deformed(ask: KernelRequest, found: list[Element], x: Tensor, y: Tensor) ->
     rows, inner = w.sizes[0] // group, channels // group * spread
     parameters = [reads(e, "w", In(1)), reads(kind, "patches", Scratch(0))]
     result = "sum"
-    if given(ask, 3):
+    if given(request, 3):
         parameters.append(reads(e, "b", In(3)))
         result += " + " + e.read(f"b[z % {group} * {rows} + row]")
     index = index_type(count)

@@ -36,10 +36,12 @@ INDICES = (DType.INT32, DType.INT64)
 PATIENCE = 2**35  # comparisons of places in one step
 
 
-def _static(ask: KernelRequest) -> tuple[list[Tensor], Tensor] | None:
+def _static(request: KernelRequest) -> tuple[list[Tensor], Tensor] | None:
     """The inputs and the first output, if all are tensors of numbers whose sizes are known, of at most 8 bytes."""
-    found = [t for t in (*ask.inputs, ask.outputs[0]) if isinstance(t, Tensor) and t.static and t.dtype.itemsize <= 8]
-    return (found[:-1], found[-1]) if len(found) == len(ask.inputs) + 1 else None
+    found = [
+        t for t in (*request.inputs, request.outputs[0]) if isinstance(t, Tensor) and t.static and t.dtype.itemsize <= 8
+    ]
+    return (found[:-1], found[-1]) if len(found) == len(request.inputs) + 1 else None
 
 
 def _index(e: str, place: str, size: int, name: str = "k") -> str:
@@ -55,22 +57,22 @@ class Gather(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("Gather", "GatherElements", "GatherND")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found = _static(ask)
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found = _static(request)
         if found is None or found[0][1].dtype not in INDICES:
             return Declined("an operand is no tensor of numbers up to 8 bytes, or its sizes are not known")
         (x, indices), y = found
         if not y.elements:
             return Written(())
-        attrs, kind = ask.node.attrs, element(indices.dtype)
+        attrs, kind = request.node.attrs, element(indices.dtype)
         assert kind is not None
-        if ask.node.op == "Gather":
+        if request.node.op == "Gather":
             axis = axis_of(attrs.get("axis", 0), x.rank)
-            at = constant(ask, 1) if indices.rank == 0 else None
+            at = constant(request, 1) if indices.rank == 0 else None
             return _slice(x, y, axis, at[0]) if at else Written((_rows(x, indices, kind, axis),))
         if not x.elements:
             return Declined("there is nothing to take")
-        if ask.node.op == "GatherElements":
+        if request.node.op == "GatherElements":
             return Written((_one_by_one(x, indices, y, kind, axis_of(attrs.get("axis", 0), x.rank)),))
         return Written((_blocks(x, indices, y, kind, attrs.get("batch_dims", 0)),))
 
@@ -136,12 +138,12 @@ class CudaScatter(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in (("", "ScatterND"), ("", "ScatterElements"), ("mezzo", "GatherGrad"))
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, y = _static(ask), ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, y = _static(request), request.outputs[0]
         if found is None or not isinstance(y, Tensor) or found[0][1].dtype not in INDICES:
             return Declined("an operand is no tensor of numbers up to 8 bytes, or its sizes are not known")
         e, kind = element(y.dtype), element(found[0][1].dtype)
-        reduction = "add" if ask.node.op == "GatherGrad" else ask.node.attrs.get("reduction", "none")
+        reduction = "add" if request.node.op == "GatherGrad" else request.node.attrs.get("reduction", "none")
         if kind is None or (reduction != "none" and (e is None or e.dtype is DType.BOOL)):
             return Declined(f"{y.dtype} is not computed with here")
         if not y.elements:
@@ -151,16 +153,16 @@ class CudaScatter(Generated):
         assert e is not None
         if reduction not in _STEPS:
             return Declined(f"reduction {reduction!r}")
-        if ask.node.op == "ScatterElements":
+        if request.node.op == "ScatterElements":
             x, indices, _ = found[0]
-            axis = axis_of(ask.node.attrs.get("axis", 0), x.rank)
+            axis = axis_of(request.node.attrs.get("axis", 0), x.rank)
             if indices.elements and (y.elements or 0) * indices.sizes[axis] > PATIENCE:
                 return Declined("too many places would be compared")
             return Written((_along(indices, y, e, kind, axis, reduction),))
         operands: tuple[In | None, In, In]
-        if ask.node.op == "GatherGrad":
+        if request.node.op == "GatherGrad":
             indices = found[0][1]
-            axis = axis_of(ask.node.attrs.get("axis", 0), y.rank)
+            axis = axis_of(request.node.attrs.get("axis", 0), y.rank)
             lead, sizes = [y.sizes[axis]], (math.prod(y.sizes[:axis]), y.sizes[axis], math.prod(y.sizes[axis + 1 :]))
             operands, count, depth = (None, In(1), In(0)), indices.elements or 0, 1
         else:

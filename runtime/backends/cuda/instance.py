@@ -158,15 +158,15 @@ class GpuInstance(Instance):
                 known = self.program.types[name] if name else None
                 if isinstance(known, Tensor) and known.elements:
                     check_operand(self.there[name], known.nbytes, known.dtype.itemsize, (side, k))
-        work = KernelArgs(asked, step.choice, inputs, outputs, scratch, exchange=store, words=words)
+        args = KernelArgs(asked, step.choice, inputs, outputs, scratch, exchange=store, words=words)
         with self.stream:
-            call: Callable[[], Any] = self._gpu.prepare(work)
+            call: Callable[[], Any] = self._gpu.prepare(args)
         return call
 
     def _on_host(self, i: int) -> Callable[[], Any]:
         step = self.program.steps[i]
         outputs = [self.arrays[o] if o else None for o in step.node.outputs]
-        call: Callable[[], Any] = HOST.prepare(self._work(i, outputs, self._host_scratch))
+        call: Callable[[], Any] = HOST.prepare(self._kernel_args(i, outputs, self._host_scratch))
         return into(call, outputs) if step.choice.allocates else call
 
     def _host_scratch(self, dtype: DType, shape: tuple[int, ...]) -> Array:

@@ -24,17 +24,17 @@ class LinearAttention(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "LinearAttention")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        every = [t for t in (*ask.inputs, *ask.outputs) if t is not None]
-        found, (query, key, value) = elements(every), ask.inputs[:3]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        every = [t for t in (*request.inputs, *request.outputs) if t is not None]
+        found, (query, key, value) = elements(every), request.inputs[:3]
         if found is None or any(not e.dtype.floating for e in found):
             return Declined("an operand is no tensor of floats, or its sizes are not known")
         assert isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)
         if max(t.elements or 0 for t in every if isinstance(t, Tensor)) >= 2**31:
             return Declined("too many elements for 32-bit indices")
-        if not ask.node.outputs[0]:
+        if not request.node.outputs[0]:
             return Declined("only the state is requested")
-        attrs, there = ask.node.attrs, [i for i, t in enumerate(ask.inputs) if t is not None]
+        attrs, there = request.node.attrs, [i for i, t in enumerate(request.inputs) if t is not None]
         kinds = dict(zip(there, found, strict=False))
         heads, groups = attrs["q_num_heads"], attrs["kv_num_heads"]
         rule, (batch, steps, _) = attrs.get("update_rule", "gated_delta"), query.sizes
@@ -44,9 +44,9 @@ class LinearAttention(Generated):
         shared, kind = heads // groups, "double" if any(e.wide == "double" for e in found) else "float"
         scale = attrs.get("scale", 0.0) or 1 / math.sqrt(deep)
         names = {0: "query", 1: "key", 2: "value", 3: "past", 4: "decay", 5: "beta"}
-        used = [0, 1, 2, *([3] if given(ask, 3) else [])]
+        used = [0, 1, 2, *([3] if given(request, 3) else [])]
         used += [i for i, rules in ((4, ("gated", "gated_delta")), (5, ("delta", "gated_delta"))) if rule in rules]
-        if any(not given(ask, i) for i in used):
+        if any(not given(request, i) for i in used):
             return Declined("an input that the rule needs is not there")
 
         def read(i: int, place: str) -> str:
@@ -62,7 +62,7 @@ class LinearAttention(Generated):
         ]
         key_at = read(1, f"row * {groups * deep} + c1 * {deep} + d")
         if 4 in used:
-            fades = ask.inputs[4]
+            fades = request.inputs[4]
             assert isinstance(fades, Tensor)
             alone = fades.sizes[2] == groups
             place = f"row * {fades.sizes[2]} + " + ("c1" if alone else f"c1 * {deep} + d")
@@ -70,7 +70,7 @@ class LinearAttention(Generated):
             lines.append(f"{each_d} {column} *= {exp}({read(4, place)});")
         lines.append(f"{kind} v = {read(2, f'row * {groups * wide} + c1 * {wide} + c2')};")
         if 5 in used:
-            learns = ask.inputs[5]
+            learns = request.inputs[5]
             assert isinstance(learns, Tensor)
             own = "c1" if learns.sizes[2] > 1 else "0"
             lines += [
@@ -91,7 +91,7 @@ class LinearAttention(Generated):
         ]
         parameters = [reads(kinds[i], names[i], In(i)) for i in used]
         parameters += [writes(result, "y", Out(0)), writes(kind, "state", Scratch(0))]
-        if any(ask.node.outputs[1:]):
+        if any(request.node.outputs[1:]):
             last = f"present[((c0 * {groups} + c1) * {deep} + d) * {wide} + c2]"
             lines.append(f"{each_d} {last} = {found[-1].write(column)};")
             parameters.append(writes(found[-1], "present", Out(1)))

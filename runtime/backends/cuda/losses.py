@@ -30,7 +30,7 @@ class _Samples:
     """The labels of a loss as source: the class of a sample and its weight. `scores` are [N, C, ...]; the inputs from
     number `first` on are the labels and, optionally, the weights of the classes."""
 
-    ask: KernelRequest
+    request: KernelRequest
     scores: Tensor
     element: Element
     first: int
@@ -45,20 +45,22 @@ class _Samples:
 
     @property
     def ignored(self) -> int | None:
-        found = self.ask.node.attrs.get("ignore_index")
+        found = self.request.node.attrs.get("ignore_index")
         return None if found is None else int(found)
 
     @property
     def reduction(self) -> str:
-        return str(self.ask.node.attrs.get("reduction", "mean"))
+        return str(self.request.node.attrs.get("reduction", "mean"))
 
     @property
     def alike(self) -> bool:
         """True if each sample has weight 1."""
-        return self.ignored is None and not given(self.ask, self.first + 1)
+        return self.ignored is None and not given(self.request, self.first + 1)
 
     def parameters(self) -> list[Parameter]:
-        found = elements(self.ask.inputs[self.first : self.first + 2][: 2 if given(self.ask, self.first + 1) else 1])
+        found = elements(
+            self.request.inputs[self.first : self.first + 2][: 2 if given(self.request, self.first + 1) else 1]
+        )
         assert found is not None  # `written` has looked
         names = ("labels", "weights")
         return [reads(e, name, In(self.first + i)) for i, (e, name) in enumerate(zip(found, names, strict=False))]
@@ -67,7 +69,7 @@ class _Samples:
         """Statements: the class of a sample in `label`, its weight in `counts`, whether it is left out in `beside`."""
         wide, classes = self.element.wide, self.scores.sizes[1]
         weight = f"({wide})1"
-        if given(self.ask, self.first + 1):
+        if given(self.request, self.first + 1):
             weight = self.element.read("weights[label]")
         lines = [
             f"const long long named = labels[{sample}];",
@@ -88,16 +90,16 @@ class Losses(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in KINDS
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        gradient = ask.node.op == GRADIENT
-        scores = ask.inputs[1 if gradient else 0]
-        found = elements([t for t in (*ask.inputs, *ask.outputs) if t is not None])
+    def written(self, request: KernelRequest) -> Written | Declined:
+        gradient = request.node.op == GRADIENT
+        scores = request.inputs[1 if gradient else 0]
+        found = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
         if found is None or not isinstance(scores, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         (e,) = elements([scores]) or [found[0]]
-        samples = _Samples(ask, scores, e, 2 if gradient else 1)
-        floats = {t.dtype for t in (*ask.inputs, *ask.outputs) if isinstance(t, Tensor) and t.dtype.floating}
-        labels = ask.inputs[samples.first]
+        samples = _Samples(request, scores, e, 2 if gradient else 1)
+        floats = {t.dtype for t in (*request.inputs, *request.outputs) if isinstance(t, Tensor) and t.dtype.floating}
+        labels = request.inputs[samples.first]
         if not e.dtype.floating or len(floats) > 1 or not isinstance(labels, Tensor) or not labels.dtype.integer:
             return Declined("scores, weights and losses are of several types, or none of floats")
         if samples.reduction not in ("none", "sum", "mean"):
@@ -106,7 +108,7 @@ class Losses(Generated):
             return Declined("there are no samples, or no classes")
         if gradient:
             return _gradient(samples)
-        if ask.node.op == NLL:
+        if request.node.op == NLL:
             step = strides_of(scores.sizes)[1]
             place = (
                 f"({samples.index})i / {step} * {step * scores.sizes[1]} + i % {step} + ({samples.index})label * {step}"
@@ -118,9 +120,9 @@ class Losses(Generated):
 
 def _entropy(samples: _Samples) -> Written:
     """The logarithms of the softmax of each row, and its loss, which the next launch adds to others."""
-    e, x, ask = samples.element, samples.scores, samples.ask
+    e, x, request = samples.element, samples.scores, samples.request
     rows = Rows.of(x.sizes, [1])
-    saved, alone = len(ask.node.outputs) > 1 and bool(ask.node.outputs[1]), samples.reduction == "none"
+    saved, alone = len(request.node.outputs) > 1 and bool(request.node.outputs[1]), samples.reduction == "none"
     kept, over = rows.in_registers, rows.unrolled if rows.in_registers else rows.loop
     read = e.read("x[p]")
     value, first = ("v[k]", [f"v[k] = {read};"]) if kept else (read, [])
@@ -157,7 +159,7 @@ def _added(samples: _Samples, read: list[Parameter], value: str, before: tuple[L
     e, count = samples.element, samples.count
     parameters = [*read, *samples.parameters()]
     if samples.reduction == "none":
-        shape = samples.ask.outputs[0]
+        shape = samples.request.outputs[0]
         assert isinstance(shape, Tensor)
         body = [*samples.label("i"), f"y[i] = {e.write(value)};"]
         made = each(

@@ -26,15 +26,15 @@ class Made(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in MAKERS
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        y, ins = ask.outputs[0], [t for t in ask.inputs if t is not None]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        y, ins = request.outputs[0], [t for t in request.inputs if t is not None]
         if not isinstance(y, Tensor) or not y.static or not all(isinstance(t, Tensor) and t.static for t in ins):
             return Declined("an operand is no tensor of numbers, or its sizes are not known")
         if y.dtype.itemsize > 8:
             return Declined(f"elements of {y.dtype.itemsize} bytes")
         if not y.elements:
             return Written(())
-        made = MAKERS[ask.node.domain, ask.node.op](ask, y)
+        made = MAKERS[request.node.domain, request.node.op](request, y)
         return made if isinstance(made, Declined) else Written((made,))
 
 
@@ -43,24 +43,24 @@ def _bits(value: Array) -> str:
     return f"{int(np.ascontiguousarray(value).reshape(-1)[:1].view(f'u{value.dtype.itemsize}')[0])}ull"
 
 
-def _tensor(ask: KernelRequest, i: int) -> Tensor:
-    t = ask.inputs[i]
+def _tensor(request: KernelRequest, i: int) -> Tensor:
+    t = request.inputs[i]
     assert isinstance(t, Tensor)
     return t
 
 
-def _filled(ask: KernelRequest, y: Tensor) -> Launch | Declined:
-    value = ask.node.attrs.get("value")
+def _filled(request: KernelRequest, y: Tensor) -> Launch | Declined:
+    value = request.node.attrs.get("value")
     fill = np.zeros(1, np.float32) if value is None else np.asarray(value)
     unit = raw(y.dtype.itemsize)
     return each("filled", [writes(unit, "y", Out(0))], (y.elements or 0,), f"y[i] = ({unit}){_bits(fill)};")
 
 
-def _numbers(ask: KernelRequest, y: Tensor) -> Launch | Declined:
+def _numbers(request: KernelRequest, y: Tensor) -> Launch | Declined:
     """Sizes of a tensor, which its type tells."""
-    x = _tensor(ask, 0)
-    attrs = ask.node.attrs
-    if ask.node.op == "Size":
+    x = _tensor(request, 0)
+    attrs = request.node.attrs
+    if request.node.op == "Size":
         values = [x.elements or 0]
     else:
         values = list(x.sizes[slice(attrs.get("start", 0), attrs.get("end"))])
@@ -69,7 +69,7 @@ def _numbers(ask: KernelRequest, y: Tensor) -> Launch | Declined:
     return each("sizes", [writes("long long", "y", Out(0))], (len(values),), body)
 
 
-def _range(ask: KernelRequest, y: Tensor) -> Launch | Declined:
+def _range(request: KernelRequest, y: Tensor) -> Launch | Declined:
     e = element(y.dtype)
     if e is None or e.dtype is DType.BOOL:
         return Declined(f"{y.dtype} is not computed with here")
@@ -79,18 +79,18 @@ def _range(ask: KernelRequest, y: Tensor) -> Launch | Declined:
     return each("range", parameters, y.sizes, body)
 
 
-def _eye(ask: KernelRequest, y: Tensor) -> Launch | Declined:
+def _eye(request: KernelRequest, y: Tensor) -> Launch | Declined:
     unit, one = raw(y.dtype.itemsize), _bits(np.ones(1, y.dtype.numpy))
-    body = f"y[i] = (int)c1 - (int)c0 == {ask.node.attrs.get('k', 0)} ? ({unit}){one} : ({unit})0;"
+    body = f"y[i] = (int)c1 - (int)c0 == {request.node.attrs.get('k', 0)} ? ({unit}){one} : ({unit})0;"
     return each("eye", [writes(unit, "y", Out(0))], y.sizes, body)
 
 
-def _one_hot(ask: KernelRequest, y: Tensor) -> Launch | Declined:
-    indices = _tensor(ask, 0)
+def _one_hot(request: KernelRequest, y: Tensor) -> Launch | Declined:
+    indices = _tensor(request, 0)
     e, unit = element(indices.dtype), raw(y.dtype.itemsize)
     if e is None:
         return Declined(f"indices of {indices.dtype}")
-    axis = axis_of(ask.node.attrs.get("axis", -1), y.rank)
+    axis = axis_of(request.node.attrs.get("axis", -1), y.rank)
     strides = list(strides_of(indices.sizes))
     strides.insert(axis, 0)
     n = y.sizes[axis]
@@ -103,23 +103,23 @@ y[i] = values[k == c{axis}];
     return each("one_hot", parameters, y.sizes, body)
 
 
-def _triangle(ask: KernelRequest, y: Tensor) -> Launch | Declined:
+def _triangle(request: KernelRequest, y: Tensor) -> Launch | Declined:
     unit, a, b = raw(y.dtype.itemsize), y.rank - 2, y.rank - 1
-    kept = ">=" if ask.node.attrs.get("upper", 1) else "<="
+    kept = ">=" if request.node.attrs.get("upper", 1) else "<="
     parameters = [reads(unit, "x", In(0)), writes(unit, "y", Out(0))]
     k = "0"
-    if given(ask, 1):
-        kind = element(_tensor(ask, 1).dtype)
+    if given(request, 1):
+        kind = element(_tensor(request, 1).dtype)
         if kind is None:
-            return Declined(f"a diagonal of {_tensor(ask, 1)}")
+            return Declined(f"a diagonal of {_tensor(request, 1)}")
         parameters.append(reads(kind, "k", In(1)))
         k = "(long long)k[0]"
     body = f"y[i] = (long long)c{b} - (long long)c{a} {kept} {k} ? x[i] : ({unit})0;"
     return each("triangle", parameters, y.sizes, body)
 
 
-def _turned(ask: KernelRequest, y: Tensor) -> Launch | Declined:
-    attrs, lengths = ask.node.attrs, element(_tensor(ask, 1).dtype)
+def _turned(request: KernelRequest, y: Tensor) -> Launch | Declined:
+    attrs, lengths = request.node.attrs, element(_tensor(request, 1).dtype)
     assert lengths is not None
     batch, time = attrs.get("batch_axis", 1), attrs.get("time_axis", 0)
     unit, strides = raw(y.dtype.itemsize), list(strides_of(y.sizes))
@@ -133,10 +133,10 @@ y[i] = x[{dot(strides)} + from * {step}];
     return each("turned", parameters, y.sizes, body)
 
 
-def _put_back(ask: KernelRequest, y: Tensor) -> Launch | Declined:
+def _put_back(request: KernelRequest, y: Tensor) -> Launch | Declined:
     """The gradient of a slice: what it took, and zeros around."""
-    dy, known = _tensor(ask, 0), [constant(ask, i) if given(ask, i) else None for i in range(2, 6)]
-    if any(given(ask, i) and known[i - 2] is None for i in range(2, 6)):
+    dy, known = _tensor(request, 0), [constant(request, i) if given(request, i) else None for i in range(2, 6)]
+    if any(given(request, i) and known[i - 2] is None for i in range(2, 6)):
         return Declined("the slice is no small constant")
     starts, ends, axes, steps = (None if v is None else np.array(v, np.int64) for v in known)
     assert starts is not None and ends is not None
@@ -158,14 +158,14 @@ def _put_back(ask: KernelRequest, y: Tensor) -> Launch | Declined:
     return each("put_back", [reads(unit, "x", In(0)), writes(unit, "y", Out(0))], y.sizes, body)
 
 
-def _kept(ask: KernelRequest, y: Tensor) -> Launch | Declined:
+def _kept(request: KernelRequest, y: Tensor) -> Launch | Declined:
     """Dropout that does not train: everything, and a mask of it."""
-    training = ask.inputs[2] if given(ask, 2) else None
-    if training is not None and constant(ask, 2) != [0]:
+    training = request.inputs[2] if given(request, 2) else None
+    if training is not None and constant(request, 2) != [0]:
         return Declined("it may be training")
     unit = raw(y.dtype.itemsize)
     parameters, body = [reads(unit, "x", In(0)), writes(unit, "y", Out(0))], "y[i] = x[i];"
-    if len(ask.node.outputs) > 1 and ask.node.outputs[1]:
+    if len(request.node.outputs) > 1 and request.node.outputs[1]:
         parameters.append(writes("bool", "mask", Out(1)))
         body += "\nmask[i] = true;"
     return each("kept", parameters, (y.elements or 0,), body)

@@ -50,10 +50,10 @@ class CudaMovement(Generated):
         moves = node.op in MOVES or node.op in BLOCKS or node.op == "BitCast"
         return (not node.domain and moves and node.op != "Cast") or (node.domain, node.op) == ("mezzo", "Reorder")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        node, (x, *rest) = ask.node, ask.inputs
-        (y, *_), many = ask.outputs, node.op == "Concat"
-        for t in (x, *(rest if many else ()), *ask.outputs):
+    def written(self, request: KernelRequest) -> Written | Declined:
+        node, (x, *rest) = request.node, request.inputs
+        (y, *_), many = request.outputs, node.op == "Concat"
+        for t in (x, *(rest if many else ()), *request.outputs):
             if not isinstance(t, Tensor) or not t.static:
                 return Declined("an operand is no tensor of numbers, or its sizes are not known")
             if t.layout and not is_permutation(t.layout):
@@ -63,21 +63,22 @@ class CudaMovement(Generated):
         if node.op == "BitCast" and isinstance(x, Tensor) and x.dtype.bits < 8:
             return Declined(f"one element of {x.dtype} has a byte, whose other bits are its sign")
         assert isinstance(x, Tensor) and isinstance(y, Tensor)
-        layouts = _layouts(ask, x, y)
+        layouts = _layouts(request, x, y)
         laid = [
-            t.laid(a) if isinstance(t, Tensor) else t for t, a in zip((x, *rest, *ask.outputs), layouts, strict=True)
+            t.laid(a) if isinstance(t, Tensor) else t
+            for t, a in zip((x, *rest, *request.outputs), layouts, strict=True)
         ]
-        pairs = self._pairs(ask, laid)
+        pairs = self._pairs(request, laid)
         if isinstance(pairs, Declined):
             return pairs
         copies = [StridedCopy.between(i, out, to, j, source, of) for (i, out, to), (j, source, of) in pairs if to.size]
-        made = launches(node.op.lower(), copies, (laid[: len(ask.inputs)], laid[len(ask.inputs) :]))
+        made = launches(node.op.lower(), copies, (laid[: len(request.inputs)], laid[len(request.inputs) :]))
         aliases = tuple(launch.copies for launch in made if launch.copies is not None)
         return Written(made, aliases=aliases, layouts=tuple(layouts) if any(layouts) else ())
 
-    def _pairs(self, ask: KernelRequest, laid: list[Any]) -> list[Any] | Declined:
+    def _pairs(self, request: KernelRequest, laid: list[Any]) -> list[Any] | Declined:
         """Return each copy as ((output, its shadow, the view), (input, its shadow, the view))."""
-        node, count = ask.node, len(ask.inputs)
+        node, count = request.node, len(request.inputs)
         x, y = laid[0], laid[count]
         xs, ys = [shadow(t) if isinstance(t, Tensor) else None for t in laid[:count]], [shadow(t) for t in laid[count:]]
         assert xs[0] is not None
@@ -92,12 +93,12 @@ class CudaMovement(Generated):
             ((to, of),) = BLOCKS[node.op](ys[0], xs[0], dict(node.attrs))
             return [((0, ys[0], to), (0, xs[0], of))]
         move, needed = MOVES[node.op]
-        for i in (i for i in needed if i < count and ask.inputs[i] is not None):
-            values = constant(ask, i)
+        for i in (i for i in needed if i < count and request.inputs[i] is not None):
+            values = constant(request, i)
             if values is None:
                 return Declined(f"{node.record.inputs[i].name} is no small constant")
             xs[i] = np.array(values, np.int64)
-        found = move(KernelArgs(ask, Choice(self.name), xs, ys, _no_scratch))
+        found = move(KernelArgs(request, Choice(self.name), xs, ys, _no_scratch))
         if node.op == "Concat":
             return [((0, ys[0], to), (i, xs[i], of)) for i, (to, of) in enumerate(found)]
         return [((i, ys[i], to), (0, xs[0], of)) for i, (to, of) in enumerate(found)]
@@ -111,9 +112,9 @@ def _order(node: Node, x: Tensor) -> tuple[int, ...]:
     return tuple(node.attrs.get("perm") or reversed(range(x.rank)))
 
 
-def _layouts(ask: KernelRequest, x: Tensor, y: Tensor) -> list[str]:
+def _layouts(request: KernelRequest, x: Tensor, y: Tensor) -> list[str]:
     """Return the layouts of the inputs and of the outputs."""
-    node, others = ask.node, [""] * (len(ask.inputs) - 1)
+    node, others = request.node, [""] * (len(request.inputs) - 1)
     if node.op == "Reorder":
         return [x.layout, node.attrs.get("layout", "")]
     if node.op == "Transpose" and 0 < x.rank <= 8:
@@ -122,12 +123,12 @@ def _layouts(ask: KernelRequest, x: Tensor, y: Tensor) -> list[str]:
         layout = with_units(x.layout, x.sizes, y.sizes)
         return ["" if layout is None else x.layout, *others, layout or ""]
     if node.op == "Concat":
-        taken = [t.layout if isinstance(t, Tensor) else "" for t in ask.inputs]
-        sizes = [t.nbytes if isinstance(t, Tensor) else 0 for t in ask.inputs]
+        taken = [t.layout if isinstance(t, Tensor) else "" for t in request.inputs]
+        sizes = [t.nbytes if isinstance(t, Tensor) else 0 for t in request.inputs]
         return [*taken, taken[sizes.index(max(sizes))]]
     if node.op in IN_ANY_ORDER:
-        return [x.layout, *others, *[x.layout] * len(ask.outputs)]
-    return [""] * (len(ask.inputs) + len(ask.outputs))
+        return [x.layout, *others, *[x.layout] * len(request.outputs)]
+    return [""] * (len(request.inputs) + len(request.outputs))
 
 
 class Pad(Generated):
@@ -138,17 +139,19 @@ class Pad(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("Pad", "CenterCropPad")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        x, y, node = ask.inputs[0], ask.outputs[0], ask.node
+    def written(self, request: KernelRequest) -> Written | Declined:
+        x, y, node = request.inputs[0], request.outputs[0], request.node
         if not isinstance(x, Tensor) or not isinstance(y, Tensor) or not x.static or not y.static:
             return Declined("an operand is no tensor of numbers, or its sizes are not known")
         if x.dtype.itemsize > 8:
             return Declined(f"elements of {x.dtype.itemsize} bytes")
-        pads, axes = constant(ask, 1), constant(ask, 3)
-        if node.op == "Pad" and (pads is None or (axes is None and len(ask.inputs) > 3 and ask.inputs[3] is not None)):
+        pads, axes = constant(request, 1), constant(request, 3)
+        if node.op == "Pad" and (
+            pads is None or (axes is None and len(request.inputs) > 3 and request.inputs[3] is not None)
+        ):
             return Declined("pads or axes are no small constants")
         layout = permuted(x)
-        others = [""] * (len(ask.inputs) - 1)
+        others = [""] * (len(request.inputs) - 1)
         layouts = (layout, *others, layout) if layout else ()
         if not y.elements:
             return Written((), layouts=layouts)
@@ -175,7 +178,7 @@ class Pad(Generated):
                 inside.append(f"s{d} >= {first}")
             if mode == "constant" and after > 0:
                 inside.append(f"s{d} < {first + size}")
-        fill = len(ask.inputs) > 2 and ask.inputs[2] is not None and node.op == "Pad"
+        fill = len(request.inputs) > 2 and request.inputs[2] is not None and node.op == "Pad"
         at = f"x[{dot(strides_of(x.sizes, layout), 's', x.sizes)}]"
         value = f"{' && '.join(inside)} ? {at} : {'*fill' if fill else f'({unit})0'}" if inside else at
         parameters = [

@@ -49,24 +49,24 @@ class Normalisation(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in OPS
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        if elements([t for t in (*ask.inputs, *ask.outputs) if t is not None]) is None:
+    def written(self, request: KernelRequest) -> Written | Declined:
+        if elements([t for t in (*request.inputs, *request.outputs) if t is not None]) is None:
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        x = ask.inputs[0]
+        x = request.inputs[0]
         assert isinstance(x, Tensor)
-        if any(isinstance(t, Tensor) and not t.dtype.floating for t in (*ask.inputs, *ask.outputs)):
+        if any(isinstance(t, Tensor) and not t.dtype.floating for t in (*request.inputs, *request.outputs)):
             return Declined("integers are not normalised")
         if not x.elements:
-            empty = not any(isinstance(t, Tensor) and t.elements for t in ask.outputs)
+            empty = not any(isinstance(t, Tensor) and t.elements for t in request.outputs)
             return Written(()) if empty else Declined("there is nothing to take the mean of")
-        form = _FORMS[ask.node.op](ask, x)
-        return form if isinstance(form, Declined) else Written((_launch(ask, form),))
+        form = _FORMS[request.node.op](request, x)
+        return form if isinstance(form, Declined) else Written((_launch(request, form),))
 
 
-def _launch(ask: KernelRequest, form: NormForm) -> Launch:
+def _launch(request: KernelRequest, form: NormForm) -> Launch:
     rows, wide = form.rows, form.wide
-    parameters = _parameters(ask)
-    x, y = _element(ask.inputs[0]), _element(ask.outputs[0])
+    parameters = _parameters(request)
+    x, y = _element(request.inputs[0]), _element(request.outputs[0])
     read = f"({wide}){x.read('x0[p]')}"
     kept, over = rows.in_registers, rows.unrolled if rows.in_registers else rows.loop
     value = "v[k]" if kept else read
@@ -86,16 +86,16 @@ def _launch(ask: KernelRequest, form: NormForm) -> Launch:
         *over(*form.more, f"const {wide} d = ({distance}) * factor;", f"y0[p] = {y.write(form.result)};"),
         *form.after,
     ]
-    family = ask.node.op.removesuffix("ormalization").lower()
+    family = request.node.op.removesuffix("ormalization").lower()
     return launch(family, parameters, "\n".join(body), rows.blocks, rows.threads)
 
 
-def _parameters(ask: KernelRequest) -> list[Parameter]:
+def _parameters(request: KernelRequest) -> list[Parameter]:
     """The inputs as x0, x1, ..., the outputs as y0, y1, ..."""
-    ins = [reads(_element(t), f"x{i}", In(i)) for i, t in enumerate(ask.inputs) if t is not None]
-    names = [o for o in ask.node.outputs if o]
-    places = [i for i, o in enumerate(ask.node.outputs) if o]
-    outs = [writes(_element(t), f"y{i}", Out(i)) for i, t in zip(places, ask.outputs, strict=True) if names]
+    ins = [reads(_element(t), f"x{i}", In(i)) for i, t in enumerate(request.inputs) if t is not None]
+    names = [o for o in request.node.outputs if o]
+    places = [i for i, o in enumerate(request.node.outputs) if o]
+    outs = [writes(_element(t), f"y{i}", Out(i)) for i, t in zip(places, request.outputs, strict=True) if names]
     return [*ins, *outs]
 
 
@@ -117,10 +117,10 @@ def _root(wide: str) -> str:
     return "sqrt" if wide == "double" else "sqrtf"
 
 
-def _beside(ask: KernelRequest, i: int, sizes: Sequence[int], inner: int) -> tuple[list[str], str]:
+def _beside(request: KernelRequest, i: int, sizes: Sequence[int], inner: int) -> tuple[list[str], str]:
     """Statements, and the value of operand `i`, broadcast against the input, for the element at `p`; the elements of a
     row are the last `inner` axes."""
-    t = ask.inputs[i]
+    t = request.inputs[i]
     assert isinstance(t, Tensor)
     e, shape = _element(t), (1,) * (len(sizes) - t.rank) + t.sizes
     if shape == (*[1] * (len(sizes) - inner), *sizes[len(sizes) - inner :]):
@@ -129,42 +129,42 @@ def _beside(ask: KernelRequest, i: int, sizes: Sequence[int], inner: int) -> tup
     return coordinates("int", "p", sizes, f"q{i}_"), e.read(f"x{i}[{dot(strides, f'q{i}_')}]")
 
 
-def _layer(ask: KernelRequest, x: Tensor) -> NormForm | Declined:
-    attrs = ask.node.attrs
+def _layer(request: KernelRequest, x: Tensor) -> NormForm | Declined:
+    attrs = request.node.attrs
     axis = axis_of(attrs.get("axis", -1), x.rank)
     rows = Rows.of(x.sizes, range(axis, x.rank))
     wide = "float" if attrs.get("stash_type", 1) == 1 and x.dtype is not DType.DOUBLE else "double"
     epsilon = _number(wide, attrs.get("epsilon", 1e-5))
-    more, result = _scaled(ask, x, axis, "d")
+    more, result = _scaled(request, x, axis, "d")
     after = []
     for i, value in ((1, "mean"), (2, "factor")):
-        if i < len(ask.node.outputs) and ask.node.outputs[i]:
-            after.append(f"if (lane == 0) y{i}[row] = {_stash(ask, i).write(value)};")
+        if i < len(request.node.outputs) and request.node.outputs[i]:
+            after.append(f"if (lane == 0) y{i}[row] = {_stash(request, i).write(value)};")
     return NormForm(
         rows, wide, f"1 / {_root(wide)}(squares / {rows.size} + {epsilon})", result, more=more, after=tuple(after)
     )
 
 
-def _stash(ask: KernelRequest, i: int) -> Element:
+def _stash(request: KernelRequest, i: int) -> Element:
     """The element type of output `i`: outputs that nobody wants are not in the list."""
-    return _element(ask.outputs[sum(1 for o in ask.node.outputs[:i] if o)])
+    return _element(request.outputs[sum(1 for o in request.node.outputs[:i] if o)])
 
 
-def _scaled(ask: KernelRequest, x: Tensor, axis: int, value: str) -> tuple[tuple[str, ...], str]:
-    more, scale = _beside(ask, 1, x.sizes, x.rank - axis)
-    if not given(ask, 2):
+def _scaled(request: KernelRequest, x: Tensor, axis: int, value: str) -> tuple[tuple[str, ...], str]:
+    more, scale = _beside(request, 1, x.sizes, x.rank - axis)
+    if not given(request, 2):
         return tuple(more), f"{value} * {scale}"
-    others, bias = _beside(ask, 2, x.sizes, x.rank - axis)
+    others, bias = _beside(request, 2, x.sizes, x.rank - axis)
     return (*more, *others), f"{value} * {scale} + {bias}"
 
 
-def _rms(ask: KernelRequest, x: Tensor) -> NormForm | Declined:
-    attrs = ask.node.attrs
+def _rms(request: KernelRequest, x: Tensor) -> NormForm | Declined:
+    attrs = request.node.attrs
     axis = axis_of(attrs.get("axis", -1), x.rank)
     rows = Rows.of(x.sizes, range(axis, x.rank))
     wide = _wide(x.dtype, DType.from_onnx(attrs.get("stash_type", 1)))
     epsilon = _number(wide, attrs.get("epsilon", 1e-5))
-    more, result = _scaled(ask, x, axis, "d")
+    more, result = _scaled(request, x, axis, "d")
     return NormForm(
         rows, wide, f"1 / {_root(wide)}(squares / {rows.size} + {epsilon})", result, centre=False, more=more
     )
@@ -176,39 +176,41 @@ def _channels(x: Tensor) -> tuple[tuple[str, ...], str]:
     return (), f"(p / {image}) % {x.sizes[1]}" if image > 1 else f"p % {x.sizes[1]}"
 
 
-def _instance(ask: KernelRequest, x: Tensor) -> NormForm | Declined:
-    wide = _wide(*(t.dtype for t in ask.inputs if isinstance(t, Tensor)))
+def _instance(request: KernelRequest, x: Tensor) -> NormForm | Declined:
+    wide = _wide(*(t.dtype for t in request.inputs if isinstance(t, Tensor)))
     rows = Rows.of(x.sizes, range(2, x.rank))
-    epsilon = _number(wide, ask.node.attrs.get("epsilon", 1e-5))
+    epsilon = _number(wide, request.node.attrs.get("epsilon", 1e-5))
     more, channel = _channels(x)
-    result = f"d * {_element(ask.inputs[1]).read('x1[c]')} + {_element(ask.inputs[2]).read('x2[c]')}"
+    result = f"d * {_element(request.inputs[1]).read('x1[c]')} + {_element(request.inputs[2]).read('x2[c]')}"
     more = (*more, f"const int c = (int)({channel});")
     return NormForm(rows, wide, f"1 / {_root(wide)}(squares / {rows.size} + {epsilon})", result, more=more)
 
 
-def _group(ask: KernelRequest, x: Tensor) -> NormForm | Declined:
-    attrs = ask.node.attrs
+def _group(request: KernelRequest, x: Tensor) -> NormForm | Declined:
+    attrs = request.node.attrs
     groups = attrs["num_groups"]
-    wide = _wide(*(t.dtype for t in ask.inputs if isinstance(t, Tensor)), DType.from_onnx(attrs.get("stash_type", 1)))
+    wide = _wide(
+        *(t.dtype for t in request.inputs if isinstance(t, Tensor)), DType.from_onnx(attrs.get("stash_type", 1))
+    )
     rows = Rows.of((x.sizes[0], groups, math.prod(x.sizes[1:]) // groups), [2])
     epsilon = _number(wide, attrs.get("epsilon", 1e-5))
     more, channel = _channels(x)
-    result = f"d * {_element(ask.inputs[1]).read('x1[c]')} + {_element(ask.inputs[2]).read('x2[c]')}"
+    result = f"d * {_element(request.inputs[1]).read('x1[c]')} + {_element(request.inputs[2]).read('x2[c]')}"
     more = (*more, f"const int c = (int)({channel});")
     return NormForm(rows, wide, f"1 / {_root(wide)}(squares / {rows.size} + {epsilon})", result, more=more)
 
 
-def _mean_variance(ask: KernelRequest, x: Tensor) -> NormForm | Declined:
-    wide, axes = _wide(x.dtype), axes_of(ask.node.attrs.get("axes", (0, 2, 3)), x.rank)
+def _mean_variance(request: KernelRequest, x: Tensor) -> NormForm | Declined:
+    wide, axes = _wide(x.dtype), axes_of(request.node.attrs.get("axes", (0, 2, 3)), x.rank)
     rows = Rows.of(x.sizes, axes)
     return NormForm(rows, wide, f"1 / ({_root(wide)}(squares / {rows.size}) + {_number(wide, 1e-9)})", "d")
 
 
-def _lp(ask: KernelRequest, x: Tensor) -> NormForm | Declined:
-    wide, p = _wide(x.dtype), ask.node.attrs.get("p", 2)
+def _lp(request: KernelRequest, x: Tensor) -> NormForm | Declined:
+    wide, p = _wide(x.dtype), request.node.attrs.get("p", 2)
     if p not in (1, 2):
         return Declined(f"p={p} is none of 1, 2")
-    rows = Rows.of(x.sizes, [axis_of(ask.node.attrs.get("axis", -1), x.rank)])
+    rows = Rows.of(x.sizes, [axis_of(request.node.attrs.get("axis", -1), x.rank)])
     norm = "squares" if p == 1 else f"{_root(wide)}(squares)"
     return NormForm(rows, wide, f"squares == 0 ? ({wide})1 : 1 / {norm}", "d", centre=False, power=p)
 
@@ -224,14 +226,14 @@ class BatchNormalisation(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "BatchNormalization")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, x, y = elements([*ask.inputs, *ask.outputs]), ask.inputs[0], ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        if ask.node.attrs.get("training_mode") or any(not e.dtype.floating for e in found):
+        if request.node.attrs.get("training_mode") or any(not e.dtype.floating for e in found):
             return Declined("statistics are those of the batch, or operands are integers")
         layout = permuted(x)
-        layouts = (layout, *[""] * (len(ask.inputs) - 1), layout) if layout else ()
+        layouts = (layout, *[""] * (len(request.inputs) - 1), layout) if layout else ()
         if not y.elements:
             return Written((), layouts=layouts)
         wide = _wide(*(e.dtype for e in found))
@@ -239,7 +241,7 @@ class BatchNormalisation(Generated):
         scale, bias, mean, variance = (f"({wide}){e.read(f'x{i}[c]')}" for i, e in enumerate(found[1:5], 1))
         body = f"""
 const int c = (int)(i / {channel} % {x.sizes[1]});
-const {wide} factor = {scale} / {_root(wide)}({variance} + {_number(wide, ask.node.attrs.get("epsilon", 1e-5))});
+const {wide} factor = {scale} / {_root(wide)}({variance} + {_number(wide, request.node.attrs.get("epsilon", 1e-5))});
 y0[i] = {found[-1].write(f"{found[0].read('x0[i]')} * factor + ({bias} - {mean} * factor)")};
 """
         parameters = [reads(e, f"x{i}", In(i)) for i, e in enumerate(found[:5])]
@@ -255,15 +257,15 @@ class LocalNormalisation(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "LRN")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, x = elements([*ask.inputs, *ask.outputs]), ask.inputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, x = elements([*request.inputs, *request.outputs]), request.inputs[0]
         if found is None or not found[0].dtype.floating or not isinstance(x, Tensor):
             return Declined("an operand is no tensor of floats, or its sizes are not known")
         layout = permuted(x)
         layouts = (layout, layout) if layout else ()
         if not x.elements:
             return Written((), layouts=layouts)
-        e, attrs, n = found[0], ask.node.attrs, x.sizes[1]
+        e, attrs, n = found[0], request.node.attrs, x.sizes[1]
         channel, size = strides_of(x.sizes, layout)[1], attrs["size"]
         alpha, bias = e.number(attrs.get("alpha", 1e-4) / size), e.number(attrs.get("bias", 1.0))
         base = f"{bias} + {alpha} * sum"

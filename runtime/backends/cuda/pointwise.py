@@ -39,19 +39,19 @@ class CudaPointwise(Generated):
             return all(_pointwise(record) for record, _, _ in links(node.attrs["chain"]))
         return _pointwise(node.record) or (node.domain, node.op) == ("mezzo", "Update")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        results = [t for t in ask.outputs if isinstance(t, Tensor) and t.static]
-        operands = [t for t in ask.inputs if t is None or (isinstance(t, Tensor) and t.static)]
-        if len(results) < len(ask.outputs) or len(operands) < len(ask.inputs):
+    def written(self, request: KernelRequest) -> Written | Declined:
+        results = [t for t in request.outputs if isinstance(t, Tensor) and t.static]
+        operands = [t for t in request.inputs if t is None or (isinstance(t, Tensor) and t.static)]
+        if len(results) < len(request.outputs) or len(operands) < len(request.inputs):
             return Declined("sizes are not known")
         if len({t.sizes for t in results}) > 1:
             return Declined("results of several sizes")
         try:
-            made = _trees(ask)
+            made = _trees(request)
             for t in (*operands, *results):
                 if t is not None:
                     element_of(t.dtype)
-            return _Kernel(ask, operands, results, made).written()
+            return _Kernel(request, operands, results, made).written()
         except Unwritten as error:
             return Declined(str(error))
 
@@ -60,10 +60,10 @@ def _pointwise(record: Op) -> bool:
     return record.tree is not None or (record.domain == "" and record.name in CASTS)
 
 
-def _trees(ask: KernelRequest) -> tuple[Expr, ...]:
+def _trees(request: KernelRequest) -> tuple[Expr, ...]:
     """The expressions of the results; constant numbers stand in them."""
-    node, dtypes = ask.node, [t.dtype if isinstance(t, Tensor) else None for t in ask.inputs]
-    leaves = [_leaf(ask, i, leaf) for i, leaf in enumerate(inputs(dtypes))]
+    node, dtypes = request.node, [t.dtype if isinstance(t, Tensor) else None for t in request.inputs]
+    leaves = [_leaf(request, i, leaf) for i, leaf in enumerate(inputs(dtypes))]
     if (node.domain, node.op) == ("mezzo", "Update"):
         found = trees([d for d in dtypes if d is not None], node.record.bind(node.attrs))
         return tuple(substitute(t, leaves) for t in found)
@@ -78,10 +78,10 @@ def _trees(ask: KernelRequest) -> tuple[Expr, ...]:
     return (result,)
 
 
-def _leaf(ask: KernelRequest, i: int, leaf: Expr | None) -> Expr | None:
+def _leaf(request: KernelRequest, i: int, leaf: Expr | None) -> Expr | None:
     """An input, or its number if it is one that is known beforehand."""
-    known = ask.inputs[i]
-    if leaf is None or not ask.constant(i) or not isinstance(known, Tensor) or known.elements != 1:
+    known = request.inputs[i]
+    if leaf is None or not request.constant(i) or not isinstance(known, Tensor) or known.elements != 1:
         return leaf
     return leaf if known.value is None else Expr("const", (), leaf.dtype, known.value.reshape(-1)[0].item())
 
@@ -123,9 +123,13 @@ class _Kernel:
     """One launch over the elements of the results, in the order of their memory."""
 
     def __init__(
-        self, ask: KernelRequest, operands: Sequence[Tensor | None], results: Sequence[Tensor], made: tuple[Expr, ...]
+        self,
+        request: KernelRequest,
+        operands: Sequence[Tensor | None],
+        results: Sequence[Tensor],
+        made: tuple[Expr, ...],
     ) -> None:
-        self.ask, self.operands, self.results, self.made = ask, operands, results, made
+        self.request, self.operands, self.results, self.made = request, operands, results, made
         self.layout = _layout([t for t in operands if t is not None], results[0])
         self.read = _read(made)
 
@@ -170,11 +174,11 @@ class _Kernel:
         """A result may lie in place of an operand of its type: each thread reads its elements before it writes. Of
         several results each has an operand of its own: what it renews, which are the tensor and the last operands of an
         update (ops/training/update.py)."""
-        names, behind = self.ask.node.inputs, len(self.operands) - len(self.results)
+        names, behind = self.request.node.inputs, len(self.operands) - len(self.results)
         free = [
             i
             for i in self.read
-            if names.count(names[i]) == 1 and not self.ask.constant(i) and (not named or named[i] == self.layout)
+            if names.count(names[i]) == 1 and not self.request.constant(i) and (not named or named[i] == self.layout)
         ]
         for o, made in enumerate(self.results):
             own = behind + o if o else 0
@@ -220,7 +224,7 @@ class _Kernel:
 
     def _family(self) -> str:
         """A name for profiles: of all operators."""
-        node = self.ask.node
+        node = self.request.node
         ops = [link[1] for link in node.attrs["chain"]] if node.op == "Fused" else [node.op]
         return "_".join(o.lower() for o in ops)[:80]
 

@@ -27,25 +27,25 @@ class CudaPool(Generated):
             not node.domain and node.op in ("MaxPool", "AveragePool", "LpPool")
         )
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, x, y = elements([*ask.inputs, *ask.outputs]), ask.inputs[0], ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        if ask.node.op not in MAXIMA and not found[0].dtype.floating:
+        if request.node.op not in MAXIMA and not found[0].dtype.floating:
             return Declined("integers have no average")
         layout = permuted(x)
-        layouts = (layout,) * (1 + len(ask.outputs)) if layout else ()
+        layouts = (layout,) * (1 + len(request.outputs)) if layout else ()
         if not y.elements:
             return Written((), layouts=layouts)
-        attr = {**ask.node.record.attrs, **ask.node.attrs}
+        attr = {**request.node.record.attrs, **request.node.attrs}
         around = known(
             windows(
                 *(x.sizes[2:], attr["kernel_shape"], attr["strides"], attr.get("dilations"), attr["pads"]),
                 *(attr["auto_pad"], attr["ceil_mode"]),
             )
         )
-        make = _largest if ask.node.op in MAXIMA else _summed
-        return Written((make(ask, x, y, layout, around, found),), layouts=layouts)
+        make = _largest if request.node.op in MAXIMA else _summed
+        return Written((make(request, x, y, layout, around, found),), layouts=layouts)
 
 
 def over(around: tuple[Window, ...], x: Tensor, layout: str, *inner: str) -> list[str]:
@@ -109,15 +109,15 @@ def _in_lanes(
 
 
 def _largest(
-    ask: KernelRequest, x: Tensor, y: Tensor, layout: str, around: tuple[Window, ...], found: list[Element]
+    request: KernelRequest, x: Tensor, y: Tensor, layout: str, around: tuple[Window, ...], found: list[Element]
 ) -> Launch:
     e = found[0]
     if len(found) == 2:
         larger_one = "if (v > made || v != v) made = v;"
         return _in_lanes(*("max_pool", e, x, y, layout, around, _lanes(e, y, layout)), e.lowest, larger_one, "", "made")
-    train = ask.node.op == "MaxPoolTrain"
+    train = request.node.op == "MaxPoolTrain"
     kernel, sizes = [w.kernel for w in around], x.sizes[2:]
-    if ask.node.attrs.get("storage_order"):  # counted by columns
+    if request.node.attrs.get("storage_order"):  # counted by columns
         steps: tuple[int, ...] = tuple(math.prod(sizes[:d]) for d in range(len(sizes)))
     else:
         steps = strides_of(sizes)
@@ -138,14 +138,14 @@ def _largest(
 
 
 def _summed(
-    ask: KernelRequest, x: Tensor, y: Tensor, layout: str, around: tuple[Window, ...], found: list[Element]
+    request: KernelRequest, x: Tensor, y: Tensor, layout: str, around: tuple[Window, ...], found: list[Element]
 ) -> Launch:
-    e, op = found[0], ask.node.op
-    p = ask.node.attrs.get("p", 2) if op == "LpPool" else 0
+    e, op = found[0], request.node.op
+    p = request.node.attrs.get("p", 2) if op == "LpPool" else 0
     term, result = powers(e, p, "v", "made")
     before = []
     if op == "AveragePool":
-        padded = ask.node.attrs.get("count_include_pad", 0)
+        padded = request.node.attrs.get("count_include_pad", 0)
         counts = []
         for d, (w, n) in enumerate(zip(around, x.sizes[2:], strict=True), 2):
             low, high = (-w.before, n + w.after) if padded else (0, n)
@@ -180,8 +180,8 @@ class GlobalPool(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, x, y = elements([*ask.inputs, *ask.outputs]), ask.inputs[0], ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
         if found is None or not found[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of floats, or its sizes are not known")
         layout = permuted(x)
@@ -192,11 +192,11 @@ class GlobalPool(Generated):
             return Written((), layouts=layouts) if not y.elements else Declined("images without elements")
         e, rows = found[0], Rows.of(x.sizes, range(2, x.rank), layout)
         read = e.read("x[p]")
-        if ask.node.op == "GlobalMaxPool":
+        if request.node.op == "GlobalMaxPool":
             total, combine = e.read("x[at]"), larger("total")
             term, result = f"const {e.wide} other = {read}; total = {combine};", "total"
         else:
-            p = ask.node.attrs.get("p", 2) if ask.node.op == "GlobalLpPool" else 0
+            p = request.node.attrs.get("p", 2) if request.node.op == "GlobalLpPool" else 0
             value, result = powers(e, p, "v", "total")
             total, combine, term = "0", "total + other", f"const {e.wide} v = {read}; total += {value};"
             result = f"{result} / {rows.size}" if not p else result

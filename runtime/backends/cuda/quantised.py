@@ -34,13 +34,13 @@ class Quantise(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("QuantizeLinear", "DequantizeLinear")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        present = [t for t in (*ask.inputs, *ask.outputs) if t is not None]
-        found, y, x = elements(present), ask.outputs[0], ask.inputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        present = [t for t in (*request.inputs, *request.outputs) if t is not None]
+        found, y, x = elements(present), request.outputs[0], request.inputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        attrs, up = ask.node.attrs, ask.node.op == "DequantizeLinear"
-        scale, whole = ask.inputs[1], found[0] if up else found[-1]
+        attrs, up = request.node.attrs, request.node.op == "DequantizeLinear"
+        scale, whole = request.inputs[1], found[0] if up else found[-1]
         real = found[1] if up else found[0]
         assert isinstance(scale, Tensor)
         if whole.dtype not in WHOLE or real.dtype not in REAL or found[1].dtype not in REAL or attrs.get("precision"):
@@ -49,8 +49,8 @@ class Quantise(Generated):
             return Written(())
         place = _scale_at(x, scale, attrs.get("axis", 1), attrs.get("block_size", 0))
         parameters = [reads(found[0], "x", In(0)), reads(found[1], "scale", In(1)), writes(found[-1], "y", Out(0))]
-        zero = f"zero[{place}]" if given(ask, 2) else "0"
-        if given(ask, 2):
+        zero = f"zero[{place}]" if given(request, 2) else "0"
+        if given(request, 2):
             parameters.append(reads(whole, "zero", In(2)))
         by = found[1].read(f"scale[{place}]")
         if up:
@@ -88,11 +88,11 @@ class DynamicQuantise(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "DynamicQuantizeLinear")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        x = ask.inputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        x = request.inputs[0]
         if not isinstance(x, Tensor) or not x.static or x.dtype is not DType.FLOAT or not x.elements:
             return Declined("the input is no tensor of float32 with elements, or its sizes are not known")
-        if len(ask.outputs) < 3 or not all(ask.node.outputs):
+        if len(request.outputs) < 3 or not all(request.node.outputs):
             return Declined("scale or zero point are not requested")
         rows = Rows.of((1, x.elements), [1])
         zero, step = step_of_uint8("-least / by", "0"), step_of_uint8("quotient", "zero[0]")

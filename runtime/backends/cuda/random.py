@@ -33,16 +33,16 @@ class Random(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in WRITERS
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        y, ins = ask.outputs[0], [t for t in ask.inputs if t is not None]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        y, ins = request.outputs[0], [t for t in request.inputs if t is not None]
         if not isinstance(y, Tensor) or not y.static or not all(isinstance(t, Tensor) and t.static for t in ins):
             return Declined("an operand is no tensor of numbers, or its sizes are not known")
-        if ask.target.numpy_random and ask.node.attrs.get("seed") is not None:
+        if request.target.numpy_random and request.node.attrs.get("seed") is not None:
             return Declined("NumPy's numbers are drawn by the CPU")
         if not y.elements:
             return Written(())
         try:
-            return WRITERS[ask.node.op](ask, y)
+            return WRITERS[request.node.op](request, y)
         except Unwritten as error:
             return Declined(str(error))
 
@@ -130,8 +130,8 @@ def _stored(value: str, of: DType, y: Element) -> tuple[str, str]:
     return made, "".join(functions.values())
 
 
-def _uniform(ask: KernelRequest, y: Tensor) -> Written:
-    attrs, e = ask.node.attrs, _element(y)
+def _uniform(request: KernelRequest, y: Tensor) -> Written:
+    attrs, e = request.node.attrs, _element(y)
     low = float(attrs.get("low", 0))
     width = float(attrs.get("high", 1)) - low
     single = f"__fadd_rn(__fmul_rn(u.v[k], {SINGLE.number(width)}), {SINGLE.number(low)})"
@@ -140,8 +140,8 @@ def _uniform(ask: KernelRequest, y: Tensor) -> Written:
     return Written((_fours("uniform", [writes(e, "y", Out(0))], y.elements or 0, "", one, before=functions),))
 
 
-def _normal(ask: KernelRequest, y: Tensor) -> Written:
-    attrs, e = ask.node.attrs, _element(y)
+def _normal(request: KernelRequest, y: Tensor) -> Written:
+    attrs, e = request.node.attrs, _element(y)
     mean, scale = float(attrs.get("mean", 0)), float(attrs.get("scale", 1))
     ahead = "const KERNEL_two n[] = {KERNEL_normal(u.v[0], u.v[1]), KERNEL_normal(u.v[2], u.v[3])};"
     number = f"__dadd_rn(__dmul_rn(n[k / 2].v[k % 2], {WIDE.number(scale)}), {WIDE.number(mean)})"
@@ -150,8 +150,8 @@ def _normal(ask: KernelRequest, y: Tensor) -> Written:
     return Written((_fours("normal", [writes(e, "y", Out(0))], y.elements or 0, ahead, one, before=before),))
 
 
-def _bernoulli(ask: KernelRequest, y: Tensor) -> Written | Declined:
-    p = ask.inputs[0]
+def _bernoulli(request: KernelRequest, y: Tensor) -> Written | Declined:
+    p = request.inputs[0]
     assert isinstance(p, Tensor)
     if not p.dtype.floating:
         return Declined(f"probabilities of {p.dtype}")
@@ -163,11 +163,11 @@ def _bernoulli(ask: KernelRequest, y: Tensor) -> Written | Declined:
     )
 
 
-def _dropout(ask: KernelRequest, y: Tensor) -> Written | Declined:
+def _dropout(request: KernelRequest, y: Tensor) -> Written | Declined:
     """Return the launch of Dropout in training: kept elements are scaled up. The mode may be an input at run time."""
-    if not given(ask, 2) or constant(ask, 2) == [0]:
+    if not given(request, 2) or constant(request, 2) == [0]:
         return Declined("it does not train")  # and draws nothing: see made.py
-    e, node = _element(y), ask.node
+    e, node = _element(y), request.node
     alias = Alias(0, 0)
     parameters: list[Parameter] = [(f"const {e.stored}*", "x", In(0)), (f"{e.stored}*", "y", Out(0))]
     masks = len(node.outputs) > 1 and bool(node.outputs[1])
@@ -176,8 +176,8 @@ def _dropout(ask: KernelRequest, y: Tensor) -> Written | Declined:
     mask = "\n    mask[at] = {};" if masks else ""
     parameters.append(reads("bool", "training", In(2)))
     rate = "0.5"
-    if given(ask, 1):
-        ratio = ask.inputs[1]
+    if given(request, 1):
+        ratio = request.inputs[1]
         assert isinstance(ratio, Tensor)
         of = _element(ratio)
         parameters.append(reads(of, "ratio", In(1)))
@@ -191,9 +191,9 @@ def _dropout(ask: KernelRequest, y: Tensor) -> Written | Declined:
     return Written((_fours("dropout", parameters, y.elements or 0, ahead, one),), 0, (alias,))
 
 
-def _multinomial(ask: KernelRequest, y: Tensor) -> Written | Declined:
+def _multinomial(request: KernelRequest, y: Tensor) -> Written | Declined:
     """The ends of all outcomes' shares of a row, added in their order, and then a place between them."""
-    x = ask.inputs[0]
+    x = request.inputs[0]
     assert isinstance(x, Tensor)
     if not x.dtype.floating or not x.elements:
         return Declined(f"logits {x}")

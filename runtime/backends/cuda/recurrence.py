@@ -39,15 +39,15 @@ class Recurrence(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", "Recurrence")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        every = [*ask.inputs, *ask.outputs]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        every = [*request.inputs, *request.outputs]
         if not all(isinstance(t, Tensor) and t.static for t in every):
             return Declined("an operand is no tensor of numbers, or its sizes are not known")
         sizes = [t.elements or 0 for t in every if isinstance(t, Tensor)]
         if max(sizes) >= 2**31:
             return Declined("too many elements for 32-bit indices")
         try:
-            steps = Steps(ask)
+            steps = Steps(request)
             return Written((), 0) if not steps.batch else _Text(steps).written()
         except Unwritten as error:
             return Declined(str(error))
@@ -76,13 +76,13 @@ class _Text:
         self.deep = THREADS // self.wide
         self.groups, self.tiles = groups, -(-steps.units // self.wide)
         self.before: dict[str, None] = {}  # functions, each once
-        names = steps.ask.node.outputs
+        names = steps.request.node.outputs
         self.wanted = [i < len(names) and bool(names[i]) for i in range(steps.states + len(self._made))]
 
     @property
     def _made(self) -> Sequence[int]:
         """The numbers of what is made in each step."""
-        numbers: Sequence[int] = self.steps.ask.node.attrs["made"]
+        numbers: Sequence[int] = self.steps.request.node.attrs["made"]
         return numbers
 
     def written(self) -> Written:
@@ -125,7 +125,7 @@ class _Text:
     def _parameters(self, places: Sequence[int]) -> Iterator[tuple[str, str, Operand]]:
         """Yield all parameters; memory that the kernel writes itself may not be read through another cache."""
         steps = self.steps
-        for i, known in enumerate(steps.ask.inputs):
+        for i, known in enumerate(steps.request.inputs):
             assert isinstance(known, Tensor)
             kind = element_of(known.dtype)
             yield (f"const {kind.stored}*", f"x{i}", In(i)) if i < steps.states else reads(kind, f"x{i}", In(i))
@@ -150,7 +150,7 @@ class _Text:
 
     def _pointers(self) -> list[str]:
         """Return the pointers to the rows of this step, and to the states before and after it."""
-        steps, attrs, found = self.steps, self.steps.ask.node.attrs, []
+        steps, attrs, found = self.steps, self.steps.request.node.attrs, []
         last = steps.steps - 1
         for i in range(steps.states):
             count = steps.batch * steps.width(i)
@@ -251,7 +251,7 @@ class _Text:
         if place.space == "kept":
             width, lead = steps.kept[i] * steps.units, steps.batch
         else:
-            numbers = {"after": steps.after, "made": steps.ask.node.attrs["made"]}
+            numbers = {"after": steps.after, "made": steps.request.node.attrs["made"]}
             number = numbers[place.space][i] if place.space in numbers else i
             width, lead = steps.width(number), steps.batch if place.space in numbers else self._lead(i)
         row = f"b * {width}" if lead > 1 or steps.batch == 1 else "0"

@@ -52,44 +52,44 @@ class CudaReduce(Generated):
     def serves(self, node: Node) -> bool:
         return (not node.domain and node.op in _FORMS) or (node.domain, node.op) == ("mezzo", "SumTo")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        x, y = ask.inputs[0], ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        x, y = request.inputs[0], request.outputs[0]
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.static and y.static):
             return Declined("sizes are not known")
-        axes = _axes(ask, x)
+        axes = _axes(request, x)
         if isinstance(axes, Declined):
             return axes
         try:
             e, functions = element_of(x.dtype), dict[str, str]()
             count = math.prod(x.sizes[d] for d in axes)
-            form = _FORMS[ask.node.op if ask.node.op in _FORMS else "ReduceSum"](e, count, functions)
+            form = _FORMS[request.node.op if request.node.op in _FORMS else "ReduceSum"](e, count, functions)
         except Unwritten as error:
             return Declined(str(error))
         layout = x.layout if is_permutation(x.layout) else ""
-        layouts = (layout, *("" for _ in ask.inputs[1:]), "") if layout else ()
+        layouts = (layout, *("" for _ in request.inputs[1:]), "") if layout else ()
         if not y.elements:
             return Written((), layouts=layouts)
         rows = _Rows.of(x, y, axes, layout)
-        made = _Reduction(rows, e, form, "".join(functions.values()), ask.node.op.lower())
+        made = _Reduction(rows, e, form, "".join(functions.values()), request.node.op.lower())
         return Written(made.launches(), made.workspace, (), layouts)
 
 
-def _axes(ask: KernelRequest, x: Tensor) -> tuple[int, ...] | Declined:
+def _axes(request: KernelRequest, x: Tensor) -> tuple[int, ...] | Declined:
     """The axes that go."""
-    if ask.node.op == "SumTo":
-        y = ask.outputs[0]
+    if request.node.op == "SumTo":
+        y = request.outputs[0]
         assert isinstance(y, Tensor)
         more = x.rank - y.rank
         return (*range(more), *(d for d, n in enumerate(y.sizes, more) if n != x.sizes[d]))
     axes: list[int] | None = []
-    if given(ask, 1):
-        named = ask.inputs[1]
-        axes = [] if isinstance(named, Tensor) and named.elements == 0 else constant(ask, 1)
+    if given(request, 1):
+        named = request.inputs[1]
+        axes = [] if isinstance(named, Tensor) and named.elements == 0 else constant(request, 1)
     if axes is None:
         return Declined("the axes are no constant")
     if axes:
         return axes_of(axes, x.rank)
-    return () if ask.node.attrs.get("noop_with_empty_axes", 0) else tuple(range(x.rank))
+    return () if request.node.attrs.get("noop_with_empty_axes", 0) else tuple(range(x.rank))
 
 
 # Forms

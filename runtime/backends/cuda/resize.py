@@ -29,18 +29,18 @@ class Resize(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Resize")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, x, y = elements([ask.inputs[0], *ask.outputs]), ask.inputs[0], ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or found[0].dtype is DType.BOOL:
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         layout = permuted(x)
-        layouts = (layout, *[""] * (len(ask.inputs) - 1), layout) if layout else ()
+        layouts = (layout, *[""] * (len(request.inputs) - 1), layout) if layout else ()
         if not y.elements:
             return Written((), layouts=layouts)
-        known: list[Any] = [_value(ask, i) for i in (1, 2, 3)]
+        known: list[Any] = [_value(request, i) for i in (1, 2, 3)]
         if any(v is False for v in known) or not x.elements:
             return Declined("scales or sizes are no small constants")
-        attrs = {a: v for a, v in ask.node.attrs.items() if a != "extrapolation_value"}
+        attrs = {a: v for a, v in request.node.attrs.items() if a != "extrapolation_value"}
         tables: dict[int, Table] = {}
         outside: dict[int, Sequence[bool]] = {}
         e, mode = found[0], attrs.get("mode", "nearest")
@@ -51,7 +51,7 @@ class Resize(Generated):
                 outside[axis.axis] = beyond.tolist()
         if sum(len(f) * (1 + len(w[0])) for f, w in tables.values() for w in (w or [[]],)) > TABLES:
             return Declined("tables of weights are too long")
-        body, before = _body(e, x, y, layout, tables, outside, mode, ask.node.attrs.get("extrapolation_value", 0.0))
+        body, before = _body(e, x, y, layout, tables, outside, mode, request.node.attrs.get("extrapolation_value", 0.0))
         parameters = [reads(e, "x", In(0)), writes(e, "y", Out(0))]
         made = each(
             "resize", parameters, y.sizes, "\n".join(body), layout=layout, largest=x.elements or 0, before=before
@@ -59,12 +59,12 @@ class Resize(Generated):
         return Written((made,), layouts=layouts)
 
 
-def _value(ask: KernelRequest, i: int) -> Any:
+def _value(request: KernelRequest, i: int) -> Any:
     """The elements of an optional constant: None where it is absent, False where it is not at hand."""
-    t = ask.inputs[i] if i < len(ask.inputs) else None
+    t = request.inputs[i] if i < len(request.inputs) else None
     if not isinstance(t, Tensor) or t.elements == 0:
         return None
-    at_hand = ask.constant(i) and t.value is not None and (t.elements or FEW + 1) <= FEW
+    at_hand = request.constant(i) and t.value is not None and (t.elements or FEW + 1) <= FEW
     return np.asarray(t.value) if at_hand else False
 
 

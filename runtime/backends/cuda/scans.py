@@ -27,8 +27,8 @@ class Cumulated(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("CumSum", "CumProd")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, x, axis = elements([ask.inputs[0], *ask.outputs]), ask.inputs[0], constant(ask, 1)
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, x, axis = elements([request.inputs[0], *request.outputs]), request.inputs[0], constant(request, 1)
         if found is None or not isinstance(x, Tensor) or found[0].dtype is DType.BOOL:
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if axis is None:
@@ -36,8 +36,8 @@ class Cumulated(Generated):
         if not x.elements:
             return Written(())
         rows, e = Rows.of(x.sizes, [axis_of(axis[0], x.rank)]), found[0]
-        attrs = ask.node.attrs
-        form = ask.node.op == "CumProd", bool(attrs.get("exclusive")), bool(attrs.get("reverse"))
+        attrs = request.node.attrs
+        form = request.node.op == "CumProd", bool(attrs.get("exclusive")), bool(attrs.get("reverse"))
         many = rows.size <= THREADS or (rows.columns and rows.count >= 132 * 64)
         return Written(((_by_thread if many else _by_block)(rows, e, *form),))
 
@@ -122,20 +122,20 @@ class ScanPlaces(Generated):
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("ArgMax", "ArgMin", "Hardmax")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, x, y = elements([*ask.inputs, *ask.outputs]), ask.inputs[0], ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if not y.elements:
             return Written(())
         if not x.elements:
             return Declined("there is nothing to choose from")
-        hard, attrs = ask.node.op == "Hardmax", ask.node.attrs
+        hard, attrs = request.node.op == "Hardmax", request.node.attrs
         rows = Rows.of(x.sizes, [axis_of(attrs.get("axis", -1 if hard else 0), x.rank)])
         e, last = found[0], bool(attrs.get("select_last_index"))
         nan = "{0} != {0} && {1} == {1} || " if e.dtype.floating else ""
         alike = "({0} == {1} || ({0} != {0} && {1} != {1}))" if e.dtype.floating else "{0} == {1}"
-        better = "{0} < {1}" if ask.node.op == "ArgMin" else "{0} > {1}"
+        better = "{0} < {1}" if request.node.op == "ArgMin" else "{0} > {1}"
         ahead = f"{nan}{better} || ({alike} && {{2}} {'>' if last else '<'} {{3}})"
         body = [
             *rows.begin(),

@@ -30,19 +30,19 @@ class Softmax(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) in KINDS
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, y = elements([*ask.inputs, *ask.outputs]), ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
         if found is None or any(not e.dtype.floating for e in found):
             return Declined("an operand is no tensor of floats of 16, 32 or 64 bits, or its sizes are not known")
         assert isinstance(y, Tensor)
         sizes = y.sizes
         if not y.elements:
             return Written(())
-        flattened = ask.node.op.endswith("Flattened")
-        axis = axis_of(ask.node.attrs.get("axis", 1 if flattened else -1), len(sizes))
+        flattened = request.node.op.endswith("Flattened")
+        axis = axis_of(request.node.attrs.get("axis", 1 if flattened else -1), len(sizes))
         rows, e = Rows.of(sizes, range(axis, len(sizes)) if flattened else [axis]), found[0]
-        make = _gradient if ask.node.op.endswith("Grad") else _in_registers if rows.in_registers else _online
-        return Written((make(rows, e, ask.node.op.startswith("Log")),))
+        make = _gradient if request.node.op.endswith("Grad") else _in_registers if rows.in_registers else _online
+        return Written((make(rows, e, request.node.op.startswith("Log")),))
 
 
 def _in_registers(rows: Rows, e: Element, log: bool) -> Launch:

@@ -70,9 +70,9 @@ class Steps:
     what is stored from phase to phase, in parts.
     """
 
-    def __init__(self, ask: KernelRequest) -> None:
-        attrs, types = ask.node.attrs, [t for t in ask.inputs if isinstance(t, Tensor)]
-        self.ask, self.after, self.rows = ask, attrs["after"], attrs["rows"]
+    def __init__(self, request: KernelRequest) -> None:
+        attrs, types = request.node.attrs, [t for t in request.inputs if isinstance(t, Tensor)]
+        self.request, self.after, self.rows = request, attrs["after"], attrs["rows"]
         n = self.states = len(self.after)
         self.steps = types[n].sizes[0]
         inside = list(inside_of(types, n, self.rows))
@@ -130,7 +130,7 @@ class Steps:
         """An input of the node; None for a matrix, which only products read."""
         lead = math.prod(known.sizes[:-1])
         shared = i >= self.states + self.rows
-        if shared and known.elements == 1 and known.value is not None and self.ask.constant(i):
+        if shared and known.elements == 1 and known.value is not None and self.request.constant(i):
             return StepParts((Expr("const", (), known.dtype, known.value.reshape(-1)[0].item()),), True)
         if known.rank > 2 or lead not in (1, self.batch):
             return None
@@ -162,7 +162,7 @@ class Steps:
     def _product(self, left: StepParts | None, number: int) -> StepParts:
         operands = next(self._operands(number))
         right = self.types[operands[1]]
-        if left is None or left.flat or operands[1] >= len(self.ask.inputs) or right.rank != 2:
+        if left is None or left.flat or operands[1] >= len(self.request.inputs) or right.rank != 2:
             raise Unwritten("a product with something else than a matrix that all steps share")
         inner, columns = right.sizes
         if columns % self.units or self.types[number].rank != 2:
@@ -182,8 +182,8 @@ class Steps:
 
     def _operands(self, number: int) -> Iterator[tuple[int, ...]]:
         """The operands of the link whose first result has this number."""
-        count = len(self.ask.inputs)
-        for link in self.ask.node.attrs["links"]:
+        count = len(self.request.inputs)
+        for link in self.request.node.attrs["links"]:
             if count == number:
                 yield link[2]
             count += link[3]

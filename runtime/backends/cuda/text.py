@@ -229,15 +229,15 @@ def permuted(type: Type | None) -> str:
     return layout if layout and is_permutation(layout) else ""
 
 
-def constant(ask: KernelRequest, i: int) -> list[int] | None:
+def constant(request: KernelRequest, i: int) -> list[int] | None:
     """The elements of a small constant input, which are at hand again when the step is prepared."""
-    known = ask.inputs[i] if i < len(ask.inputs) else None
-    if not isinstance(known, Tensor) or not ask.constant(i) or known.value is None or (known.elements or 0) > FEW:
+    known = request.inputs[i] if i < len(request.inputs) else None
+    if not isinstance(known, Tensor) or not request.constant(i) or known.value is None or (known.elements or 0) > FEW:
         return None
     values = known.ints() or []
     return values if all(-(2**63) <= v < 2**63 for v in values) else None
 
 
-def given(ask: KernelRequest, i: int) -> bool:
+def given(request: KernelRequest, i: int) -> bool:
     """True if an optional input is given."""
-    return i < len(ask.inputs) and ask.inputs[i] is not None
+    return i < len(request.inputs) and request.inputs[i] is not None

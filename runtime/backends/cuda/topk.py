@@ -29,18 +29,18 @@ class TopK(Generated):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "TopK")
 
-    def written(self, ask: KernelRequest) -> Written | Declined:
-        found, x, y = elements([ask.inputs[0], *ask.outputs]), ask.inputs[0], ask.outputs[0]
+    def written(self, request: KernelRequest) -> Written | Declined:
+        found, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
         if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        if len(ask.outputs) < 2 or not all(ask.node.outputs):
+        if len(request.outputs) < 2 or not all(request.node.outputs):
             return Declined("values or places are not requested")
         if not y.elements:
             return Written(())
-        axis = axis_of(ask.node.attrs.get("axis", -1), x.rank)
+        axis = axis_of(request.node.attrs.get("axis", -1), x.rank)
         n, k, inner = x.sizes[axis], y.sizes[axis], math.prod(x.sizes[axis + 1 :])
         rows = (x.elements or 0) // n
-        e, largest = found[0], bool(ask.node.attrs.get("largest", 1))
+        e, largest = found[0], bool(request.node.attrs.get("largest", 1))
         if n <= SORTED:
             source, target = _Place(inner, n), _Place(inner, k)
             return Written((_sort(e, largest, rows, n, n, k, source, target, ("", Out(0), Out(1))),))

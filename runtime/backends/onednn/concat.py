@@ -30,26 +30,26 @@ class Concat(OneDnn):
     remembers = True
     slow = ("ref",)  # `simple:any` copies whole runs of bytes
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
+    def select(self, request: KernelRequest) -> Choice | Declined:
         """Parts of the result where those follow one another, else one primitive."""
-        choice = super().select(ask)
-        found = tensors([*ask.inputs, *ask.outputs])
-        if isinstance(choice, Declined) or found is None or not choice.layouts or len(ask.inputs) < 2:
+        choice = super().select(request)
+        found = tensors([*request.inputs, *request.outputs])
+        if isinstance(choice, Declined) or found is None or not choice.layouts or len(request.inputs) < 2:
             return choice
         *parts, y = found
-        begins = _begins(parts, y, _axis(ask, y), choice.layouts[-1])
+        begins = _begins(parts, y, _axis(request, y), choice.layouts[-1])
         if begins is None:
             return choice
         aliases = tuple(Alias(0, i, "part", at) for i, at in enumerate(begins))
         return Choice(self.name, aliases=aliases, layouts=choice.layouts, implementation="copies")
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """The layouts of the inputs, the one of most bytes first."""
-        found = tensors([*ask.inputs, *ask.outputs])
+        found = tensors([*request.inputs, *request.outputs])
         if len(links) > 1 or found is None:
             raise Refused("post-ops of Concat" if len(links) > 1 else "an operand is no tensor")
         *parts, y = found
-        axis = _axis(ask, y)
+        axis = _axis(request, y)
         for layout in _layouts(parts):
             if not layout and _begins(parts, y, axis, row_major(y.rank)) is not None:
                 raise Refused("row-major parts that follow one another are views")
@@ -60,22 +60,22 @@ class Concat(OneDnn):
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             yield Draft("concat", (*operands, target), (axis,))
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """Copies of what is not in place already, or the primitive."""
-        if not work.choice.aliases:
-            return super().prepare(work)
-        (out,) = work.outputs
+        if not args.choice.aliases:
+            return super().prepare(args)
+        (out,) = args.outputs
         assert out is not None
         whole = _bytes(out)
-        parts = [a for a in work.inputs if a is not None]
-        pairs = zip(work.choice.aliases, parts, strict=True)
+        parts = [a for a in args.inputs if a is not None]
+        pairs = zip(args.choice.aliases, parts, strict=True)
         return _copied((whole[a.delta :][: p.nbytes], _bytes(p)) for a, p in pairs)
 
-    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """A constant part in the layout of the others, where no primitive says how it reads it."""
-        known = ask.inputs[index]
+        known = request.inputs[index]
         if choice.primitives or not isinstance(known, Tensor):
-            return super().pack(ask, choice, index, array)
+            return super().pack(request, choice, index, array)
         plain, laid = Memory(known.sizes, known.dtype), Memory(known.sizes, known.dtype, choice.layouts[index])
         return repacked(np.ascontiguousarray(array), plain, laid.handle.value)
 
@@ -87,28 +87,28 @@ class Split(OneDnn):
     ops = frozenset({"Split"})
     remembers = True
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
+    def select(self, request: KernelRequest) -> Choice | Declined:
         """Views where the parts follow one another, else one primitive for each."""
-        found = tensors([ask.inputs[0], *ask.outputs])
-        if found is None or unavailable(ask) or not found[0].layout or not all(ask.node.outputs):
-            return super().select(ask)
+        found = tensors([request.inputs[0], *request.outputs])
+        if found is None or unavailable(request) or not found[0].layout or not all(request.node.outputs):
+            return super().select(request)
         x, *parts = found
-        begins = _begins(parts, x, _axis(ask, x), x.layout)
+        begins = _begins(parts, x, _axis(request, x), x.layout)
         if begins is None:
-            return super().select(ask)
+            return super().select(request)
         aliases = tuple(Alias(i, 0, "view", at) for i, at in enumerate(begins))
-        rest = [t.layout if isinstance(t, Tensor) else "" for t in ask.inputs[1:]]
+        rest = [t.layout if isinstance(t, Tensor) else "" for t in request.inputs[1:]]
         layouts = (x.layout, *rest, *(usual(x.layout, t.sizes) for t in parts))
         return Choice(self.name, aliases=aliases, layouts=layouts, implementation="copies")
 
-    def plans(self, ask: KernelRequest) -> Iterator[tuple[Draft, ...]]:
+    def plans(self, request: KernelRequest) -> Iterator[tuple[Draft, ...]]:
         """Yield the reorders of the parts, all in the layout of the whole."""
-        x = ask.inputs[0]
+        x = request.inputs[0]
         if not isinstance(x, Tensor) or not x.layout or "=" in x.layout:
             raise Refused("a row-major tensor is split into views, or by copies")
-        axis = _axis(ask, x)
-        outputs = iter(ask.outputs)
-        types = [next(outputs) if name else None for name in ask.node.outputs]
+        axis = _axis(request, x)
+        outputs = iter(request.outputs)
+        types = [next(outputs) if name else None for name in request.node.outputs]
         if not all(isinstance(t, Tensor) for t in types):
             raise Refused("a part is not requested")
         at, drafts = 0, []
@@ -122,20 +122,20 @@ class Split(OneDnn):
             at += part.sizes[axis]
         yield tuple(drafts)
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """Copies of what is not in place already, or the primitives."""
-        if not work.choice.aliases:
-            return super().prepare(work)
-        x = work.inputs[0]
+        if not args.choice.aliases:
+            return super().prepare(args)
+        x = args.inputs[0]
         assert x is not None
         whole = _bytes(x)
-        parts = [a for a in work.outputs if a is not None]
-        pairs = zip(work.choice.aliases, parts, strict=True)
+        parts = [a for a in args.outputs if a is not None]
+        pairs = zip(args.choice.aliases, parts, strict=True)
         return _copied((_bytes(p), whole[a.delta :][: p.nbytes]) for a, p in pairs)
 
 
-def _axis(ask: KernelRequest, whole: Tensor) -> int:
-    axis = ask.node.attrs.get("axis", 0)
+def _axis(request: KernelRequest, whole: Tensor) -> int:
+    axis = request.node.attrs.get("axis", 0)
     return int(axis) % whole.rank
 
 

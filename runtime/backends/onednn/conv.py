@@ -31,37 +31,37 @@ class Conv(OneDnn):
     remembers = True
     kind = "convolution_forward"
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """The layouts of oneDNN's choice first, then channels-last, then row-major; before them, blocks that are there
         already and save a reordering."""
         link = links[0]
-        x, w = floats(ask, link.operands[:2])
-        y = result(ask)
+        x, w = floats(request, link.operands[:2])
+        y = result(request)
         if not 3 <= len(x.sizes) <= 5:
             raise Refused(f"{len(x.sizes) - 2} spatial axes")
         if _is_product(link, x, w):
-            yield from _products(ask, links, x, w, y)
-        weights = self._weights(ask, link, w)
+            yield from _products(request, links, x, w, y)
+        weights = self._weights(request, link, w)
         settings = (f"{self.kind.split('_')[0]}_direct", *_windows(self._windows(link, x, w, y)))
         bias: tuple[Operand, ...] = ()
         if link.operand(2) != ABSENT:
-            (b,) = floats(ask, [link.operand(2)])
+            (b,) = floats(request, [link.operand(2)])
             bias = (Operand(BIAS, ("in", link.operand(2)), Memory.of(b)),)
-        attributes = Attributes(math=ask.target.math)
+        attributes = Attributes(math=request.target.math)
         blocked = (x.layout,) if _stays_blocked(x, y, link.attr("group")) else ()
         for layout in (*blocked, ANY, channels_last(len(x.sizes)), ""):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             draft = Draft(self.kind, (source, weights, *bias, target), settings, attributes)
-            made = _followed(ask, links[1:], draft, y)
+            made = _followed(request, links[1:], draft, y)
             yield from map(_turned, made) if _is_column(x, w, y) else made
 
     def _windows(self, link: Link, x: Tensor, w: Tensor, y: Tensor) -> tuple[Window, ...]:
         return _forward_windows(link, x, w)
 
-    def _weights(self, ask: KernelRequest, link: Link, w: Tensor) -> Operand:
+    def _weights(self, request: KernelRequest, link: Link, w: Tensor) -> Operand:
         """The weights as oneDNN numbers their axes: with an axis for the groups, if there are several."""
-        return constant(ask, WEIGHTS, link.operands[1], grouped(link, w), relaid=True)
+        return constant(request, WEIGHTS, link.operands[1], grouped(link, w), relaid=True)
 
 
 def grouped(link: Link, w: Tensor) -> Memory:
@@ -96,18 +96,18 @@ def _is_product(link: Link, x: Tensor, w: Tensor) -> bool:
     return link.op == "Conv" and pixel and link.attr("group") == 1 and not any(link.attr("pads") or ())
 
 
-def _products(ask: KernelRequest, links: tuple[Link, ...], x: Tensor, w: Tensor, y: Tensor) -> Iterator[Draft]:
+def _products(request: KernelRequest, links: tuple[Link, ...], x: Tensor, w: Tensor, y: Tensor) -> Iterator[Draft]:
     """A convolution of single pixels as the product of two matrices."""
     link, (filters, channels) = links[0], w.sizes[:2]
     left = Operand(SRC, ("in", link.operands[0]), Memory((x.sizes[0], channels), x.dtype))
-    right = constant(ask, WEIGHTS, link.operands[1], Memory((channels, filters), w.dtype, strides=(1, channels)))
+    right = constant(request, WEIGHTS, link.operands[1], Memory((channels, filters), w.dtype, strides=(1, channels)))
     target = Operand(DST, ("out", 0), Memory((y.sizes[0], filters), y.dtype))
     operands = [left, right, target]
     if link.operand(2) != ABSENT:
-        (b,) = floats(ask, [link.operand(2)])
+        (b,) = floats(request, [link.operand(2)])
         operands.append(Operand(BIAS, ("in", link.operand(2)), Memory((1, filters), b.dtype)))
-    post = post_ops(ask, links[1:], flat(y.sizes, 1))
-    yield Draft("matmul", tuple(operands), (), Attributes(post, ask.target.math))
+    post = post_ops(request, links[1:], flat(y.sizes, 1))
+    yield Draft("matmul", tuple(operands), (), Attributes(post, request.target.math))
 
 
 class ConvTranspose(Conv):
@@ -126,7 +126,7 @@ class ConvTranspose(Conv):
         )  # fmt: skip
         return known(found)
 
-    def _weights(self, ask: KernelRequest, link: Link, w: Tensor) -> Operand:
+    def _weights(self, request: KernelRequest, link: Link, w: Tensor) -> Operand:
         """ONNX has the input channels first, oneDNN the output channels."""
         group, (channels, filters, *kernel) = link.attr("group"), w.sizes
         each = channels // group
@@ -134,7 +134,7 @@ class ConvTranspose(Conv):
         sizes, strides = (group, filters, each, *kernel), (split[0], split[2], split[1], *split[3:])
         if group == 1:
             sizes, strides = sizes[1:], strides[1:]
-        return constant(ask, WEIGHTS, link.operands[1], Memory(sizes, w.dtype, strides=strides), relaid=True)
+        return constant(request, WEIGHTS, link.operands[1], Memory(sizes, w.dtype, strides=strides), relaid=True)
 
 
 def _is_column(x: Tensor, w: Tensor, y: Tensor) -> bool:
@@ -175,13 +175,13 @@ def _windows(found: Sequence[Window]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(column) for column in zip(*columns, strict=True))
 
 
-def _followed(ask: KernelRequest, links: tuple[Link, ...], draft: Draft, y: Tensor) -> Iterator[Draft]:
+def _followed(request: KernelRequest, links: tuple[Link, ...], draft: Draft, y: Tensor) -> Iterator[Draft]:
     """The draft with post-ops. Operands of the result's size must lie as the result does: where oneDNN chooses that
     layout, it is asked for it first."""
     *others, target = draft.operands
-    inputs = (ask.inputs[i] for link in links for i in link.operands if i >= 0)
+    inputs = (request.inputs[i] for link in links for i in link.operands if i >= 0)
     if target.memory.layout == ANY and any(isinstance(t, Tensor) and t.sizes == y.sizes for t in inputs):
-        chosen = plain(describe(draft, ask.target.threads).layout(DST) or "", y.sizes)
+        chosen = plain(describe(draft, request.target.threads).layout(DST) or "", y.sizes)
         target = replace(target, memory=replace(target.memory, layout=chosen), layout=chosen)
-    post = post_ops(ask, links, as_it_is(y.sizes, target.layout))
+    post = post_ops(request, links, as_it_is(y.sizes, target.layout))
     yield replace(draft, operands=(*others, target), attributes=replace(draft.attributes, post=post))

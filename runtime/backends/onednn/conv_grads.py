@@ -30,17 +30,17 @@ class ConvGradInput(Training):
     name = "onednn.conv_grad_input"
     ops = frozenset({"ConvGradInput"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """See `layouts`."""
-        link, dx = alone(links), result(ask)
-        dy, w = floats(ask, link.operands[:2])
-        weights = constant(ask, WEIGHTS, link.operands[1], grouped(link, w), relaid=True)
+        link, dx = alone(links), result(request)
+        dy, w = floats(request, link.operands[:2])
+        weights = constant(request, WEIGHTS, link.operands[1], grouped(link, w), relaid=True)
         settings = placed(link, dx, w)
         for layout in layouts(dy, dx):
             source = Operand(DIFF_DST, ("in", link.operands[0]), Memory(dy.sizes, dy.dtype, layout), layout)
             target = Operand(DIFF_SRC, ("out", 0), Memory(dx.sizes, dx.dtype, layout), layout)
             yield Draft(
-                "convolution_backward_data", (source, weights, target), settings, Attributes(math=ask.target.math)
+                "convolution_backward_data", (source, weights, target), settings, Attributes(math=request.target.math)
             )
 
 
@@ -50,10 +50,10 @@ class ConvGradWeights(Training):
     name = "onednn.conv_grad_weights"
     ops = frozenset({"ConvGradWeights"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """See `layouts`."""
-        link, dw = alone(links), result(ask)
-        dy, x = floats(ask, link.operands[:2])
+        link, dw = alone(links), result(request)
+        dy, x = floats(request, link.operands[:2])
         held = grouped(link, dw)
         weights = Operand(DIFF_WEIGHTS, ("out", 0), held.any(), source=held, relaid=True)
         settings = placed(link, x, dw)
@@ -61,7 +61,7 @@ class ConvGradWeights(Training):
             after = Operand(DIFF_DST, ("in", link.operands[0]), Memory(dy.sizes, dy.dtype, layout), layout)
             before = Operand(SRC, ("in", link.operands[1]), Memory(x.sizes, x.dtype, layout), layout)
             yield Draft(
-                "convolution_backward_weights", (before, after, weights), settings, Attributes(math=ask.target.math)
+                "convolution_backward_weights", (before, after, weights), settings, Attributes(math=request.target.math)
             )
 
 

@@ -26,21 +26,21 @@ class Eltwise(OneDnn):
     remembers = True
     inplace = True
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input, then row-major."""
-        link, y = links[0], result(ask)
-        found = applied(ask, link)
+        link, y = links[0], result(request)
+        found = applied(request, link)
         if found is None:
             raise Refused("there is no operand whose value is one known number")
         at, settings = found
-        (x,) = floats(ask, [at])
+        (x,) = floats(request, [at])
         if not x.sizes:
             raise Refused("a single number")
         for layout in _layouts(x, y):
             frame = lying(y.sizes, layout)
             source = Operand(SRC, ("in", at), frame.whole(x.dtype), frame.layout)
             target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
-            yield Draft("eltwise_forward", (source, target), settings, Attributes(post_ops(ask, links[1:], frame)))
+            yield Draft("eltwise_forward", (source, target), settings, Attributes(post_ops(request, links[1:], frame)))
 
 
 class Binary(OneDnn):
@@ -51,20 +51,20 @@ class Binary(OneDnn):
     remembers = True
     inplace = True
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the larger operand, then row-major."""
-        link, y = links[0], result(ask)
+        link, y = links[0], result(request)
         if len(link.operands) != 2:
             raise Refused(f"{len(link.operands)} operands")
-        keeping(ask, link)
+        keeping(request, link)
         first, second = link.operands
-        if not _whole(ask, first, y):
+        if not _whole(request, first, y):
             if link.op not in COMMUTE:
                 raise Refused(f"the first operand of {link.op} is widened")
             first, second = second, first
-        if not _whole(ask, first, y):
+        if not _whole(request, first, y):
             raise Refused("both operands are widened")
-        a, b = floats(ask, (first, second))
+        a, b = floats(request, (first, second))
         layouts = _layouts(a, y) if a.layout or b.sizes != y.sizes else _layouts(b, y)
         for layout in layouts if a.sizes == y.sizes else ("",):
             frame = lying(y.sizes, layout)
@@ -74,7 +74,7 @@ class Binary(OneDnn):
             if not memory.strides and not plain(frame.seen, memory.dims):
                 memory = replace(memory, layout=frame.seen)
             target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
-            post = post_ops(ask, links[1:], frame)
+            post = post_ops(request, links[1:], frame)
             operands = (source, Operand(SRC_1, ("in", second), memory, beside), target)
             yield Draft("binary", operands, (BINARY[link.op],), Attributes(post))
 
@@ -84,7 +84,7 @@ def _layouts(x: Tensor, y: Tensor) -> tuple[str, ...]:
     return tuple(dict.fromkeys((x.layout, ""))) if x.sizes == y.sizes else ("",)
 
 
-def _whole(ask: KernelRequest, at: int, y: Tensor) -> bool:
+def _whole(request: KernelRequest, at: int, y: Tensor) -> bool:
     """True if an operand has as many elements as the result."""
-    found = ask.inputs[at]
+    found = request.inputs[at]
     return isinstance(found, Tensor) and found.static and found.elements == y.elements

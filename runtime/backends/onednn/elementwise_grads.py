@@ -36,8 +36,8 @@ class Overwriting(Training):
 
     inplace = True
 
-    def _aliases(self, ask: KernelRequest, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
-        return (a for a in super()._aliases(ask, found, layouts) if a.input == 0)
+    def _aliases(self, request: KernelRequest, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
+        return (a for a in super()._aliases(request, found, layouts) if a.input == 0)
 
 
 class EltwiseGrad(Overwriting):
@@ -46,10 +46,10 @@ class EltwiseGrad(Overwriting):
     name = "onednn.eltwise_grad"
     ops = frozenset(ELTWISE_GRADS)
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the forward value, then of the gradient, then row-major."""
-        link, dx = alone(links), result(ask)
-        dy, x = floats(ask, link.operands[:2])
+        link, dx = alone(links), result(request)
+        dy, x = floats(request, link.operands[:2])
         if not x.sizes or dy.sizes != x.sizes or dy.dtype is not x.dtype:
             raise Refused("the gradient differs from the value in shape or type")
         settings = ELTWISE_GRADS[link.op](link)
@@ -73,10 +73,10 @@ class SoftmaxGrad(Overwriting):
     name = "onednn.softmax_grad"
     ops = frozenset({"SoftmaxGrad", "LogSoftmaxGrad"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the result, then row-major."""
-        link, dx = alone(links), result(ask)
-        dy, y = floats(ask, link.operands[:2])
+        link, dx = alone(links), result(request)
+        dy, y = floats(request, link.operands[:2])
         axis = link.attr("axis") % len(y.sizes)
         algorithm = "softmax_log" if link.op == "LogSoftmaxGrad" else "softmax_accurate"
         for layout in dict.fromkeys((y.layout, dy.layout, "")):
@@ -90,7 +90,7 @@ class SoftmaxGrad(Overwriting):
                 (algorithm, axis),
             )
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """The primitive; where a logarithm is NaN, of which its exponential makes a number, the reference."""
-        call, link = super().prepare(work), alone(chain(work.node))
-        return Looked(call, work, {("in", link.operands[1]): has_nan}) if link.op == "LogSoftmaxGrad" else call
+        call, link = super().prepare(args), alone(chain(args.node))
+        return Looked(call, args, {("in", link.operands[1]): has_nan}) if link.op == "LogSoftmaxGrad" else call

@@ -44,22 +44,22 @@ class OneDnn(ABC):
     remembers: ClassVar[bool] = False  # whether drafts look at no more of constants than a few numbers
     lengthy: ClassVar[bool] = False  # whether oneDNN takes milliseconds to describe one
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """The primitives that would do, best first; raises Refused with the reason where there are none."""
         raise NotImplementedError
 
-    def plans(self, ask: KernelRequest) -> Iterator[tuple[Draft, ...]]:
+    def plans(self, request: KernelRequest) -> Iterator[tuple[Draft, ...]]:
         """Lists of primitives that would do, best first; raises Refused with the reason where there are none."""
-        return ((draft,) for draft in self.drafts(ask, chain(ask.node)))
+        return ((draft,) for draft in self.drafts(request, chain(request.node)))
 
     def serves(self, node: Node) -> bool:
         """True if the node, or the first operator of its chain, belongs to this family."""
         domain, op = anchor(node)
         return domain == self.domain and op in self.ops
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
+    def select(self, request: KernelRequest) -> Choice | Declined:
         """The first fast primitives, with the layouts that they want and give."""
-        answer = self._answer(ask)
+        answer = self._answer(request)
         if isinstance(answer, Declined):
             return answer
         found, layouts = answer
@@ -68,33 +68,33 @@ class OneDnn(ABC):
         return Choice(
             self.name,
             workspace=sum(map(aligned, held.values())) + aligned(scratch),
-            aliases=tuple(self._aliases(ask, found, layouts)),
+            aliases=tuple(self._aliases(request, found, layouts)),
             layouts=layouts if any(layouts) else (),
             implementation=", ".join(dict.fromkeys(d.implementation for d in found)),
             primitives=tuple(d.draft for d in found),
         )
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """The chosen primitives over the buffers of the step."""
-        calls = self._bound(work)
+        calls = self._bound(args)
         return calls[0] if len(calls) == 1 else Calls(calls)
 
-    def _bound(self, work: KernelArgs, more: Mapping[Place, Array] | None = None) -> list[Any]:
+    def _bound(self, args: KernelArgs, more: Mapping[Place, Array] | None = None) -> list[Any]:
         """The calls over the buffers of the step, and those of `more`."""
-        found = chosen(work.choice, work.ask.target)
-        arrays: dict[Place, Array] = {("in", i): a for i, a in enumerate(work.inputs) if a is not None}
-        arrays |= {("out", i): a for i, a in enumerate(work.outputs) if a is not None}
+        found = chosen(args.choice, args.request.target)
+        arrays: dict[Place, Array] = {("in", i): a for i, a in enumerate(args.inputs) if a is not None}
+        arrays |= {("out", i): a for i, a in enumerate(args.outputs) if a is not None}
         arrays |= more or {}
         held, scratch = workspace(found)
-        copies = {place: work.scratch(DType.UINT8, (size,)) for place, size in held.items()}
-        shared = work.scratch(DType.UINT8, (scratch,)) if scratch else None
+        copies = {place: args.scratch(DType.UINT8, (size,)) for place, size in held.items()}
+        shared = args.scratch(DType.UINT8, (scratch,)) if scratch else None
         return [made for d in found for made in _bind(d, arrays, copies, shared)]
 
-    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """A constant in the layout that the primitive reads."""
-        reader = next(d for d in chosen(choice, ask.target) if d.draft.at(("in", index)))
+        reader = next(d for d in chosen(choice, request.target) if d.draft.at(("in", index)))
         operand = reader.draft.at(("in", index))[0]
-        known = ask.inputs[index]
+        known = request.inputs[index]
         assert isinstance(known, Tensor)
         source, laid = operand.source or operand.memory.row_major(), operand.memory
         if operand.source is None and operand.layout:  # a layout of the tensor's axes: the primitive's may be others
@@ -102,20 +102,20 @@ class OneDnn(ABC):
         target = reader.memory(operand.argument) if laid.layout == ANY else laid.handle.value
         return repacked(np.ascontiguousarray(array), source, target)
 
-    def _answer(self, ask: KernelRequest) -> Answer | Declined:
+    def _answer(self, request: KernelRequest) -> Answer | Declined:
         """The first plan that does, with its layouts; asked once for steps of a kind, of which a network has many."""
-        asked = cache_key(ask) if self.remembers else None
-        return self._found(ask) if asked is None else _ANSWERS.get((self.name, asked), lambda: self._found(ask))
+        asked = cache_key(request) if self.remembers else None
+        return self._found(request) if asked is None else _ANSWERS.get((self.name, asked), lambda: self._found(request))
 
-    def _found(self, ask: KernelRequest) -> Answer | Declined:
-        if (why := unavailable(ask)) is not None:
+    def _found(self, request: KernelRequest) -> Answer | Declined:
+        if (why := unavailable(request)) is not None:
             return Declined(why)
         reasons: list[str] = []
         try:
-            for drafts in self.plans(ask):
+            for drafts in self.plans(request):
                 try:
-                    found = tuple(describe(d, ask.target.threads) for d in drafts)
-                    layouts = self._layouts(ask, found)
+                    found = tuple(describe(d, request.target.threads) for d in drafts)
+                    layouts = self._layouts(request, found)
                 except api.Refused as error:
                     reasons.append(str(error))
                     continue
@@ -127,14 +127,14 @@ class OneDnn(ABC):
             reasons.append(str(error))
         return Declined("; ".join(dict.fromkeys(reasons)))
 
-    def _layouts(self, ask: KernelRequest, found: Sequence[Descriptor]) -> tuple[str, ...]:
+    def _layouts(self, request: KernelRequest, found: Sequence[Descriptor]) -> tuple[str, ...]:
         """The layouts of all inputs, then of all outputs."""
-        sides = [("in", i, t) for i, t in enumerate(ask.inputs)]
-        made = iter(ask.outputs)
-        sides += [("out", i, next(made) if name else None) for i, name in enumerate(ask.node.outputs)]
-        return tuple(self._layout(ask, found, (side, i), t) for side, i, t in sides)
+        sides = [("in", i, t) for i, t in enumerate(request.inputs)]
+        made = iter(request.outputs)
+        sides += [("out", i, next(made) if name else None) for i, name in enumerate(request.node.outputs)]
+        return tuple(self._layout(request, found, (side, i), t) for side, i, t in sides)
 
-    def _layout(self, ask: KernelRequest, found: Sequence[Descriptor], place: Place, type: Type | None) -> str:
+    def _layout(self, request: KernelRequest, found: Sequence[Descriptor], place: Place, type: Type | None) -> str:
         """The layout in which the step has an operand."""
         if len(found) == 1:
             return layout_at(found[0], place, type)
@@ -143,7 +143,7 @@ class OneDnn(ABC):
             raise api.Refused("an operand is needed in two layouts")
         return layouts.pop() if layouts else layout_at(found[0], place, type)
 
-    def _aliases(self, ask: KernelRequest, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
+    def _aliases(self, request: KernelRequest, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
         """Inputs of the result's type and layout that nothing else of the call reads, or that it adds to."""
         summed = found[-1].draft.summed
         if summed is not None:
@@ -151,14 +151,18 @@ class OneDnn(ABC):
             return
         if not self.inplace:
             return
-        result = ask.outputs[0]
-        for i, t in enumerate(ask.inputs):
+        result = request.outputs[0]
+        for i, t in enumerate(request.inputs):
             same = (
                 isinstance(t, Tensor)
                 and isinstance(result, Tensor)
                 and (t.dtype, t.dims) == (result.dtype, result.dims)
             )
-            if same and layouts[i] == layouts[len(ask.inputs)] and ask.node.inputs.count(ask.node.inputs[i]) == 1:
+            if (
+                same
+                and layouts[i] == layouts[len(request.inputs)]
+                and request.node.inputs.count(request.node.inputs[i]) == 1
+            ):
                 yield Alias(0, i)
 
 
@@ -242,13 +246,13 @@ class Calls:
 _ANSWERS: Cache[Answer | Declined] = Cache("oneDNN: primitives of requests")
 
 
-def unavailable(ask: KernelRequest) -> str | None:
+def unavailable(request: KernelRequest) -> str | None:
     """Why oneDNN cannot be asked at all, if it cannot."""
-    if not ask.target.onednn:
+    if not request.target.onednn:
         return "oneDNN is switched off"
     if library() is None:
         return str(find())
-    for t in (*ask.inputs, *ask.outputs):
+    for t in (*request.inputs, *request.outputs):
         if t is None:
             continue
         # an empty list stands for an operand that is absent (the scales of a Resize); no memory can be made of it
@@ -329,22 +333,22 @@ def _usual(descriptor: int, memory: Memory) -> str | None:
     return layout if api.getter("memory_desc_equal")(descriptor, usual) else None
 
 
-def floats(ask: KernelRequest, at: Sequence[int]) -> list[Tensor]:
+def floats(request: KernelRequest, at: Sequence[int]) -> list[Tensor]:
     """Operands of a float type that oneDNN computes with; Refused for others."""
-    found = [ask.inputs[i] if i >= 0 else None for i in at]
+    found = [request.inputs[i] if i >= 0 else None for i in at]
     made = [t for t in found if isinstance(t, Tensor) and t.dtype in FLOATS]
     if len(made) < len(found):
         raise api.Refused(f"operands are {', '.join(map(str, found))}")
     return made
 
 
-def result(ask: KernelRequest) -> Tensor:
+def result(request: KernelRequest) -> Tensor:
     """The type of the one output."""
-    found = ask.outputs[0]
-    if not ask.node.outputs[0]:
+    found = request.outputs[0]
+    if not request.node.outputs[0]:
         raise api.Refused("the first result is not requested")
-    if len(ask.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in FLOATS:
-        raise api.Refused(f"the results are {', '.join(map(str, ask.outputs))}")
+    if len(request.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in FLOATS:
+        raise api.Refused(f"the results are {', '.join(map(str, request.outputs))}")
     return found
 
 
@@ -353,11 +357,11 @@ def _as_it_is(memory: Memory, known: Tensor) -> bool:
     return memory.dims == known.sizes and memory.strides is None
 
 
-def constant(ask: KernelRequest, argument: int, at: int, memory: Memory, *, relaid: bool = False) -> Operand:
+def constant(request: KernelRequest, argument: int, at: int, memory: Memory, *, relaid: bool = False) -> Operand:
     """An operand that oneDNN lays out as it likes if it is a constant, and that is read as it is otherwise; `relaid`
     ones are laid out at each run then."""
-    known = ask.inputs[at]
-    if ask.constant(at):
+    known = request.inputs[at]
+    if request.constant(at):
         return Operand(argument, ("in", at), memory.any(), source=memory)
     if relaid:
         return Operand(argument, ("in", at), memory.any(), source=memory, relaid=True)

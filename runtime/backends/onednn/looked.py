@@ -65,20 +65,20 @@ class Looked:
     """The call of a step, replaced by its reference if one of the `odd` checks holds for an operand before the call, or
     for a result after it."""
 
-    def __init__(self, call: Any, work: KernelArgs, odd: Mapping[Place, Callable[[Array], bool]]) -> None:
-        self._call, self._node, self.threads = call, work.node, call.threads
+    def __init__(self, call: Any, args: KernelArgs, odd: Mapping[Place, Callable[[Array], bool]]) -> None:
+        self._call, self._node, self.threads = call, args.node, call.threads
         self.asks = getattr(call, "asks", False)
-        types = [*work.ask.inputs, *work.ask.outputs]
-        layouts = work.choice.layouts or ("",) * len(types)
+        types = [*args.request.inputs, *args.request.outputs]
+        layouts = args.choice.layouts or ("",) * len(types)
         memories = [
             Memory(t.sizes, t.dtype, layout) if isinstance(t, Tensor) else None
             for t, layout in zip(types, layouts, strict=True)
         ]
-        self._sources, self._targets = memories[: len(work.ask.inputs)], memories[len(work.ask.inputs) :]
-        self._arrays = {("in", i): array for i, array in enumerate(work.inputs) if array is not None}
-        self._arrays |= {("out", i): array for i, array in enumerate(work.outputs) if array is not None}
+        self._sources, self._targets = memories[: len(args.request.inputs)], memories[len(args.request.inputs) :]
+        self._arrays = {("in", i): array for i, array in enumerate(args.inputs) if array is not None}
+        self._arrays |= {("out", i): array for i, array in enumerate(args.outputs) if array is not None}
         self._odd = odd
-        self._aside = flag_kept if work.ask.target.nan == "watched" else nullcontext
+        self._aside = flag_kept if args.request.target.nan == "watched" else nullcontext
         self._bind()
 
     def rebind(self, place: Place, array: Array) -> None:

@@ -28,47 +28,49 @@ class MatMul(OneDnn):
     ops = frozenset({"MatMul"})
     remembers = True
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield the draft of a single product of two matrices if the second operand is one, else the batched
         product."""
         link = links[0]
-        a, b = floats(ask, link.operands)
-        y = result(ask)
+        a, b = floats(request, link.operands)
+        y = result(request)
         if min(len(a.sizes), len(b.sizes)) < 2:
             raise Refused("an operand is a vector")
         rank, wish = len(y.sizes), usual(y.layout, y.sizes)
         rows, columns = row_major(rank)[-2], row_major(rank)[-1]
         if is_permutation(wish) and len(links) == 1:  # oneDNN's post-ops err in such results
             if wish[-1] == columns:
-                yield self._batched(ask, links, a, b, y, wish)
+                yield self._batched(request, links, a, b, y, wish)
             if wish[-1] == rows and 1 not in y.sizes[-2:]:
-                yield self._turned(ask, links, a, b, y, wish)
+                yield self._turned(request, links, a, b, y, wish)
         if len(b.sizes) == 2:
             try:
-                yield _flat(ask, links, a, b, y)
+                yield _flat(request, links, a, b, y)
             except Refused:
                 if len(a.sizes) == 2:
                     raise
-        yield self._batched(ask, links, a, b, y, "")
+        yield self._batched(request, links, a, b, y, "")
 
     def _batched(
-        self, ask: KernelRequest, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor, wish: str
+        self, request: KernelRequest, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor, wish: str
     ) -> Draft:
         sides = [
             self._side(at, t, len(y.sizes), argument)
             for argument, at, t in zip((SRC, WEIGHTS), links[0].operands, (a, b), strict=True)
         ]
         target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, wish), wish)
-        post = post_ops(ask, links[1:], as_it_is(y.sizes, wish))
-        return Draft("matmul", (*sides, target), attributes=Attributes(post, ask.target.math))
+        post = post_ops(request, links[1:], as_it_is(y.sizes, wish))
+        return Draft("matmul", (*sides, target), attributes=Attributes(post, request.target.math))
 
-    def _turned(self, ask: KernelRequest, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor, wish: str) -> Draft:
+    def _turned(
+        self, request: KernelRequest, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor, wish: str
+    ) -> Draft:
         """The transposed product of the transposed operands, for a result whose columns shall lie together."""
         rank, (first, second) = len(y.sizes), links[0].operands
         left, right = self._side(second, b, rank, SRC), self._side(first, a, rank, WEIGHTS)
         target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, strides=strides_of(wish, y.sizes)), wish)
         operands = tuple(replace(o, memory=transposed(o.memory)) for o in (left, right, target))
-        return Draft("matmul", operands, attributes=Attributes(math=ask.target.math))
+        return Draft("matmul", operands, attributes=Attributes(math=request.target.math))
 
     def _side(self, at: int, t: Tensor, rank: int, argument: int) -> Operand:
         """An operand with as many axes as the result."""
@@ -89,15 +91,15 @@ def transposed(memory: Memory) -> Memory:
     return replace(memory, dims=dims, strides=(*strides[:-2], strides[-1], strides[-2]))
 
 
-def _flat(ask: KernelRequest, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor) -> Draft:
+def _flat(request: KernelRequest, links: tuple[Link, ...], a: Tensor, b: Tensor, y: Tensor) -> Draft:
     """Return the draft with all leading axes merged; a bias that follows becomes part of the product."""
     left = Memory((math.prod(a.sizes[:-1]), a.sizes[-1]), a.dtype)
-    right = constant(ask, WEIGHTS, links[0].operands[1], Memory(b.sizes, b.dtype))
-    return product(ask, links, Operand(SRC, ("in", links[0].operands[0]), left), right, y)
+    right = constant(request, WEIGHTS, links[0].operands[1], Memory(b.sizes, b.dtype))
+    return product(request, links, Operand(SRC, ("in", links[0].operands[0]), left), right, y)
 
 
 def product(
-    ask: KernelRequest,
+    request: KernelRequest,
     links: tuple[Link, ...],
     left: Operand,
     right: Operand,
@@ -108,18 +110,18 @@ def product(
     frame = flat(y.sizes, len(y.sizes) - 1)
     operands, rest = [left, right], links[1:]
     if rest and not first:
-        bias = _bias(ask, rest[0], y.sizes[-1])
+        bias = _bias(request, rest[0], y.sizes[-1])
         if bias is not None:
             operands, rest = [*operands, bias], rest[1:]
-    post = first + post_ops(ask, rest, frame)
+    post = first + post_ops(request, rest, frame)
     target = Operand(DST, ("out", 0), frame.whole(y.dtype))
-    return Draft("matmul", (*operands, target), attributes=Attributes(post, ask.target.math))
+    return Draft("matmul", (*operands, target), attributes=Attributes(post, request.target.math))
 
 
-def _bias(ask: KernelRequest, link: Link, columns: int) -> Operand | None:
+def _bias(request: KernelRequest, link: Link, columns: int) -> Operand | None:
     """The other operand of an Add, if it has one entry for each column."""
     others = [i for i in link.operands if i != PREVIOUS]
-    other = ask.inputs[others[0]] if link.op == "Add" and len(others) == 1 else None
+    other = request.inputs[others[0]] if link.op == "Add" and len(others) == 1 else None
     if not isinstance(other, Tensor) or other.sizes[-1:] != (columns,) or other.elements != columns or columns == 1:
         return None
     return Operand(BIAS, ("in", others[0]), Memory((1, columns), other.dtype))
@@ -132,20 +134,20 @@ class Gemm(OneDnn):
     ops = frozenset({"Gemm"})
     remembers = True
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """The product of two matrices, scaled by alpha, plus C."""
-        link, y = links[0], result(ask)
-        a, b = floats(ask, link.operands[:2])
+        link, y = links[0], result(request)
+        a, b = floats(request, link.operands[:2])
         alpha, beta = link.attr("alpha"), link.attr("beta")
         left = Operand(SRC, ("in", link.operands[0]), _matrix(a, link.attr("transA")))
-        right = constant(ask, WEIGHTS, link.operands[1], _matrix(b, link.attr("transB")))
+        right = constant(request, WEIGHTS, link.operands[1], _matrix(b, link.attr("transB")))
         first: tuple[PostOp, ...] = (PostOp("eltwise_linear", alpha, 0.0),) if alpha != 1 else ()
         if link.operand(2) != ABSENT and beta:
             if beta != 1:
                 raise Refused("beta scales the third operand")
             add = Link("Add", (PREVIOUS, link.operand(2)), {})
             links = (link, add, *links[1:])
-        yield product(ask, links, left, right, y, first)
+        yield product(request, links, left, right, y, first)
 
 
 def _matrix(t: Tensor, transposed: int) -> Memory:

@@ -34,9 +34,9 @@ class Reorder(OneDnn):
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", "Reorder")
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """One reorder."""
-        (x,) = ask.inputs
+        (x,) = request.inputs
         assert isinstance(x, Tensor)
         layout = links[0].attrs.get("layout", "")
         source = Operand(SRC, ("in", 0), Memory.of(x), x.layout)
@@ -52,9 +52,9 @@ class Units:
     def serves(self, node: Node) -> bool:
         return not node.domain and node.op in ("Squeeze", "Unsqueeze", "Reshape", "Flatten")
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
+    def select(self, request: KernelRequest) -> Choice | Declined:
         """A view, if the input has its axes in another order; in row-major order NumPy's view does as well."""
-        x, y = ask.inputs[0], ask.outputs[0]
+        x, y = request.inputs[0], request.outputs[0]
         if not isinstance(x, Tensor) or not isinstance(y, Tensor) or not x.static or not y.static:
             return Declined("sizes are not known")
         if not is_permutation(x.layout):
@@ -62,20 +62,20 @@ class Units:
         layout = with_units(x.layout, x.sizes, y.sizes)
         if layout is None:
             return Declined("axes of other sizes change")
-        others = ("",) * (len(ask.inputs) - 1)
+        others = ("",) * (len(request.inputs) - 1)
         return Choice(self.name, aliases=(Alias(0, 0, "view"),), layouts=(x.layout, *others, layout))
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """Return a call that does nothing if the plan has both in one place."""
-        return _as_they_lie(work)
+        return _as_they_lie(args)
 
-    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """Constants are folded before kernels are chosen; none is packed for a view."""
         raise AssertionError("a view reads its input as it is")
 
 
-def _as_they_lie(work: KernelArgs) -> Call:
-    x, y = work.inputs[0], work.outputs[0]
+def _as_they_lie(args: KernelArgs) -> Call:
+    x, y = args.inputs[0], args.outputs[0]
     assert x is not None and y is not None
     source, target = _bytes(x), _bytes(y)
     if source.__array_interface__["data"] == target.__array_interface__["data"]:
@@ -102,10 +102,10 @@ class Transpose:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("", "Transpose")
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
+    def select(self, request: KernelRequest) -> Choice | Declined:
         """A view, if everything that may read it can be given another layout."""
-        (x,) = ask.inputs
-        if not ask.target.onednn or library() is None:
+        (x,) = request.inputs
+        if not request.target.onednn or library() is None:
             return Declined("nothing would reorder the result")
         if (
             not isinstance(x, Tensor)
@@ -117,18 +117,18 @@ class Transpose:
             return Declined(f"oneDNN reorders no {x}")
         if x.layout and not is_permutation(x.layout):
             return Declined(f"the input is blocked: {x.layout}")
-        order = ask.node.attrs.get("perm") or tuple(reversed(range(len(x.sizes))))
+        order = request.node.attrs.get("perm") or tuple(reversed(range(len(x.sizes))))
         layout = turned(x.layout, order, x.sizes)
         if layout and not _reorders(Memory(tuple(x.sizes[d] for d in order), x.dtype, layout)):
             return Declined(f"oneDNN reorders no {x} here")
         layouts = (x.layout, layout)
         return Choice(self.name, aliases=(Alias(0, 0, "view"),), layouts=layouts if any(layouts) else ())
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """Return a call that does nothing if the plan has both in one place."""
-        return _as_they_lie(work)
+        return _as_they_lie(args)
 
-    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """Constants are folded before kernels are chosen; none is packed for a view."""
         raise AssertionError("a transposed view reads its input as it is")
 

@@ -31,11 +31,13 @@ class Rowwise(OneDnn):
 
     inplace = True
 
-    def _aliases(self, ask: KernelRequest, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
-        first, *rest = chain(ask.node)
+    def _aliases(self, request: KernelRequest, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
+        first, *rest = chain(request.node)
         again = {at for link in rest for at in link.operands}
         return (
-            a for a in super()._aliases(ask, found, layouts) if a.input == first.operands[0] and a.input not in again
+            a
+            for a in super()._aliases(request, found, layouts)
+            if a.input == first.operands[0] and a.input not in again
         )
 
 
@@ -46,11 +48,11 @@ class Softmax(Rowwise):
     ops = frozenset({"Softmax", "LogSoftmax"})
     remembers = True
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input, then row-major, then with the elements of the axis contiguous."""
-        link, y = links[0], result(ask)
-        keeping(ask, link)
-        (x,) = floats(ask, link.operands)
+        link, y = links[0], result(request)
+        keeping(request, link)
+        (x,) = floats(request, link.operands)
         axis = link.attr("axis") % len(x.sizes)
         algorithm = "softmax_log" if link.op == "LogSoftmax" else "softmax_accurate"
         letters = row_major(len(x.sizes))
@@ -58,15 +60,15 @@ class Softmax(Rowwise):
             frame = lying(x.sizes, layout, axis)
             source = Operand(SRC, ("in", link.operands[0]), frame.whole(x.dtype), frame.layout)
             target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
-            post = post_ops(ask, links[1:], frame, sums=False)
+            post = post_ops(request, links[1:], frame, sums=False)
             yield Draft("softmax_forward", (source, target), (algorithm, frame.axis(axis)), Attributes(post))
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """The primitive, which leaves one NaN of a row; where nobody can run it again, rows with one are the
         reference's."""
-        call = super().prepare(work)
-        first = chain(work.node)[0].operands[0]
-        return Looked(call, work, {("in", first): has_nan_or_infinity}) if work.ask.target.nan == "kept" else call
+        call = super().prepare(args)
+        first = chain(args.node)[0].operands[0]
+        return Looked(call, args, {("in", first): has_nan_or_infinity}) if args.request.target.nan == "kept" else call
 
 
 class LayerNorm(Rowwise):
@@ -76,10 +78,10 @@ class LayerNorm(Rowwise):
     ops = frozenset({"LayerNormalization"})
     remembers = True
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield the draft of a matrix whose rows are normalised."""
-        link, y = links[0], result(ask)
-        (x,) = floats(ask, link.operands[:1])
+        link, y = links[0], result(request)
+        (x,) = floats(request, link.operands[:1])
         axis = link.attr("axis") % len(x.sizes)
         if link.attr("stash_type") != 1:
             raise Refused("the statistics are kept in another type than float32")
@@ -90,15 +92,15 @@ class LayerNorm(Rowwise):
             at = link.operand(i)
             if at == ABSENT:
                 continue
-            (t,) = floats(ask, [at])
-            if t.elements != columns or (t.dtype is not DType.FLOAT and not ask.constant(at)):
+            (t,) = floats(request, [at])
+            if t.elements != columns or (t.dtype is not DType.FLOAT and not request.constant(at)):
                 raise Refused(f"{t} is spread over {columns} columns")
             flags |= flag
             # oneDNN takes them in float32 only
             source = None if t.dtype is DType.FLOAT else Memory((columns,), t.dtype)
             operands.append(Operand(argument, ("in", at), Memory((columns,), DType.FLOAT), source=source))
         operands.append(Operand(DST, ("out", 0), Memory(sizes, y.dtype)))
-        post = post_ops(ask, links[1:], flat(y.sizes, axis))
+        post = post_ops(request, links[1:], flat(y.sizes, axis))
         yield Draft("layer_normalization_forward", tuple(operands), (link.attr("epsilon"), flags), Attributes(post))
 
 
@@ -109,11 +111,11 @@ class ChannelNorm(OneDnn):
     name = "onednn.channel_norm"
     ops = frozenset({"InstanceNormalization", "GroupNormalization"})
 
-    def plans(self, ask: KernelRequest) -> Iterator[tuple[Draft, ...]]:
+    def plans(self, request: KernelRequest) -> Iterator[tuple[Draft, ...]]:
         """Two primitives over the row-major image."""
-        links = chain(ask.node)
-        link, y = links[0], result(ask)
-        x, scale, shift = floats(ask, link.operands)
+        links = chain(request.node)
+        link, y = links[0], result(request)
+        x, scale, shift = floats(request, link.operands)
         if len({t.dtype for t in (x, scale, shift)}) > 1 or x.dtype is not DType.FLOAT:
             raise Refused("intermediate numbers are rounded to another type than float32")
         if len(x.sizes) < 3 or link.attrs.get("stash_type", 1) != 1:
@@ -134,7 +136,7 @@ class ChannelNorm(OneDnn):
             Operand(DST, ("out", 0), image),
         )
         shifted = PostOp("binary_add", other=channel, place=("in", link.operands[2]))
-        post = (shifted, *post_ops(ask, links[1:], frame))
+        post = (shifted, *post_ops(request, links[1:], frame))
         yield first, Draft("binary", operands, ("binary_mul",), Attributes(post))
 
 
@@ -144,12 +146,12 @@ class LocalNorm(OneDnn):
     name = "onednn.lrn"
     ops = frozenset({"LRN"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input first, but not row-major: there oneDNN adds to and subtracts from one
         running sum while its window moves, so that all channels after a large number lose digits, and after an infinity
         are NaN."""
-        link, y = links[0], result(ask)
-        (x,) = floats(ask, link.operands)
+        link, y = links[0], result(request)
+        (x,) = floats(request, link.operands)
         if x.elements == x.sizes[0] * x.sizes[1]:
             raise Refused("channels of one pixel lie row-major")
         if len(links) > 1 or not link.attr("size") % 2:

@@ -25,10 +25,10 @@ from .primitive import Draft, Operand
 USE_BOTH = 2 | 4  # scale and shift
 
 
-def _float32(ask: KernelRequest, *at: int) -> None:
+def _float32(request: KernelRequest, *at: int) -> None:
     """Refused where one of these inputs is not in float32, as oneDNN keeps statistics and scales."""
     for i in at:
-        found = ask.inputs[i]
+        found = request.inputs[i]
         if not isinstance(found, Tensor) or found.dtype is not DType.FLOAT:
             raise Refused(f"{found} is not in float32")
 
@@ -45,12 +45,12 @@ class BatchNormTrain(Training):
     name = "onednn.batch_norm_train"
     ops = frozenset({"BatchNormalizationTrain"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input first."""
         link = alone(links)
-        (x,) = floats(ask, link.operands[:1])
-        _float32(ask, 1, 2, 3, 4)
-        wanted = ask.node.wanted
+        (x,) = floats(request, link.operands[:1])
+        _float32(request, 1, 2, 3, 4)
+        wanted = request.node.wanted
         if len(wanted) < 5 or not all(wanted[i] for i in (0, 3, 4)):
             raise Refused("one of its results is not asked for")
         channel = Memory((x.sizes[1],), DType.FLOAT)
@@ -65,12 +65,12 @@ class BatchNormTrain(Training):
             ends = Operand(SRC, ("in", 0), image, layout), Operand(DST, ("out", 0), image, layout)
             yield Draft("batch_normalization_training", (*ends, *numbers), (link.attr("epsilon"), USE_BOTH))
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """The primitive, and the running statistics after it."""
-        call, kept = super().prepare(work), float(chain(work.node)[0].attr("momentum"))
+        call, kept = super().prepare(args), float(chain(args.node)[0].attr("momentum"))
         triples = [
             (old, new, out)
-            for old, new, out in zip(work.inputs[3:5], work.outputs[3:5], work.outputs[1:3], strict=True)
+            for old, new, out in zip(args.inputs[3:5], args.outputs[3:5], args.outputs[1:3], strict=True)
             if out is not None
         ]
         return Calls([call, _Running(triples, kept)]).__call__
@@ -97,12 +97,12 @@ class BatchNormGrad(Overwriting):
     name = "onednn.batch_norm_grad"
     ops = frozenset({"BatchNormalizationGrad"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the forward input first."""
         link = alone(links)
-        dy, x = floats(ask, link.operands[:2])
-        _float32(ask, 2, 3, 4)
-        _all_wanted(ask)
+        dy, x = floats(request, link.operands[:2])
+        _float32(request, 2, 3, 4)
+        _all_wanted(request)
         channel = Memory((x.sizes[1],), DType.FLOAT)
         numbers = (
             Operand(SCALE, ("in", 2), channel),
@@ -130,19 +130,19 @@ class LayerNormTrain(OneDnn):
     ops = frozenset({"LayerNormalization"})
     remembers = True
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield the draft of a matrix whose rows are normalised; the variance is written to the memory of its inverse
         root."""
         link = alone(links)
-        (x,) = floats(ask, link.operands[:1])
-        if len(ask.node.outputs) != 3 or not all(ask.node.outputs) or link.attr("stash_type") != 1:
+        (x,) = floats(request, link.operands[:1])
+        if len(request.node.outputs) != 3 or not all(request.node.outputs) or link.attr("stash_type") != 1:
             raise Refused("statistics are not requested, or in another type than float32")
         if len(link.operands) != 3:
             raise Refused("there is no bias")
-        _float32(ask, 1, 2)
+        _float32(request, 1, 2)
         matrix, row = _matrix(x, link.attr("axis"))
         column = Memory((matrix.dims[1],), DType.FLOAT)
-        if any(isinstance(t, Tensor) and t.elements != matrix.dims[1] for t in ask.inputs[1:]):
+        if any(isinstance(t, Tensor) and t.elements != matrix.dims[1] for t in request.inputs[1:]):
             raise Refused("the scale is spread over the columns")
         operands = (
             Operand(SRC, ("in", 0), matrix),
@@ -154,11 +154,11 @@ class LayerNormTrain(OneDnn):
         )
         yield Draft("layer_normalization_forward", operands, (link.attr("epsilon"), USE_BOTH))
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """The primitive, and the inverse of the deviation in place of the variance."""
-        call, spread = super().prepare(work), work.outputs[2]
+        call, spread = super().prepare(args), args.outputs[2]
         assert spread is not None
-        epsilon = np.float32(chain(work.node)[0].attr("epsilon"))
+        epsilon = np.float32(chain(args.node)[0].attr("epsilon"))
         one = np.float32(1)
 
         def inverse() -> None:
@@ -176,17 +176,17 @@ class LayerNormGrad(Overwriting):
     name = "onednn.layer_norm_grad"
     ops = frozenset({"LayerNormalizationGrad"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield the draft of a matrix whose rows are normalised."""
         link = alone(links)
-        dy, x = floats(ask, link.operands[:2])
-        _float32(ask, 2, 3, 4)
-        _all_wanted(ask)
+        dy, x = floats(request, link.operands[:2])
+        _float32(request, 2, 3, 4)
+        _all_wanted(request)
         if dy.dtype is not x.dtype:
             raise Refused(f"the gradient is {dy.dtype}, the value {x.dtype}")
         matrix, row = _matrix(x, link.attr("axis"))
         column = Memory((matrix.dims[1],), DType.FLOAT)
-        scale = ask.inputs[2]
+        scale = request.inputs[2]
         if not isinstance(scale, Tensor) or scale.elements != matrix.dims[1]:
             raise Refused("the scale is spread over the columns")
         operands = (
@@ -202,13 +202,13 @@ class LayerNormGrad(Overwriting):
         )
         yield Draft("layer_normalization_backward", operands, (0.0, USE_BOTH))
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """The variance, then the primitive."""
-        inverse = work.inputs[4]
+        inverse = args.inputs[4]
         assert inverse is not None
         variance = np.empty(inverse.size, np.float32)
         flat = inverse.reshape(-1)
-        calls = self._bound(work, {(VARIANCES, 0): variance})
+        calls = self._bound(args, {(VARIANCES, 0): variance})
 
         def undo() -> None:
             np.multiply(flat, flat, out=variance)
@@ -227,6 +227,6 @@ def _matrix(x: Tensor, axis: int) -> tuple[Memory, Memory]:
     return Memory((rows, columns), x.dtype), Memory((rows,), DType.FLOAT)
 
 
-def _all_wanted(ask: KernelRequest) -> None:
-    if len(ask.outputs) != 3:
+def _all_wanted(request: KernelRequest) -> None:
+    if len(request.outputs) != 3:
         raise Refused("one of the gradients is not requested")

@@ -26,10 +26,10 @@ class Sum(OneDnn):
     remembers = True
     slow = ("ref",)  # `simple:any` adds the operands piece by piece
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the first operand, then row-major."""
-        link, y = links[0], result(ask)
-        found = floats(ask, link.operands)
+        link, y = links[0], result(request)
+        found = floats(request, link.operands)
         if len(links) > 1 or len(found) < 2 or any(t.sizes != y.sizes for t in found):
             raise Refused("operands are not of one size")
         scale = 1.0 if link.op == "Sum" else 1.0 / len(found)
@@ -49,11 +49,11 @@ class PRelu(OneDnn):
     ops = frozenset({"PRelu"})
     inplace = True
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input first."""
-        link, y = links[0], result(ask)
-        keeping(ask, link)
-        x, slope = floats(ask, link.operands)
+        link, y = links[0], result(request)
+        keeping(request, link)
+        x, slope = floats(request, link.operands)
         if len(links) > 1:
             raise Refused("oneDNN's prelu has no post-ops")
         sizes = (1,) * (len(x.sizes) - len(slope.sizes)) + slope.sizes
@@ -75,9 +75,9 @@ class Cast(OneDnn):
     ops = frozenset({"Cast"})
     remembers = True
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """One reorder, in the layout of the input."""
-        x, y = ask.inputs[0], ask.outputs[0]
+        x, y = request.inputs[0], request.outputs[0]
         if not isinstance(x, Tensor) or not isinstance(y, Tensor) or not {x.dtype, y.dtype} <= set(FLOATS):
             raise Refused(f"{x} to {y}")
         if len(links) > 1:

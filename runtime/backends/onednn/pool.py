@@ -31,12 +31,12 @@ class OneDnnPool(OneDnn):
     remembers = True
     slow = (*REFERENCE, "simple_nchw")  # one element at a time
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input first, then channels-last."""
         link = links[0]
-        keeping(ask, link)
-        (x,) = floats(ask, link.operands[:1])
-        y = result(ask)
+        keeping(request, link)
+        (x,) = floats(request, link.operands[:1])
+        y = result(request)
         if not 3 <= len(x.sizes) <= 5:
             raise Refused(f"{len(x.sizes) - 2} spatial axes")
         settings = placed(link, x)
@@ -46,21 +46,21 @@ class OneDnnPool(OneDnn):
         for layout in images(x.sizes, *layouts):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
-            post = post_ops(ask, links[1:], as_it_is(y.sizes, layout), sums=False)
+            post = post_ops(request, links[1:], as_it_is(y.sizes, layout), sums=False)
             yield Draft("pooling_forward", (source, target), settings, Attributes(post))
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """The primitive. Its maxima begin with the lowest finite number, so that windows of nothing but -inf are looked
         for: in the result or, where other operators follow, in the image."""
-        call = super().prepare(work)
-        first, *others = chain(work.ask.node)
+        call = super().prepare(args)
+        first, *others = chain(args.request.node)
         if not first.op.endswith("MaxPool"):
             return call
         image = ("in", first.operands[0])
         odd = {image if others else ("out", 0): has_lowest}
-        if work.ask.target.nan == "kept":
+        if args.request.target.nan == "kept":
             odd[image] = has_nan if image not in odd else has_nan_or_lowest
-        return Looked(call, work, odd)
+        return Looked(call, args, odd)
 
 
 def placed(link: Link, x: Tensor) -> tuple[Any, ...]:

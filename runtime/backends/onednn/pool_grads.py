@@ -32,13 +32,13 @@ class MaxPoolTrain(TrainingPool):
     name = "onednn.max_pool_train"
     ops = frozenset({"MaxPoolTrain"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input first, then channels-last."""
         link = alone(links)
-        (x,) = floats(ask, link.operands[:1])
-        if len(ask.outputs) != 2:
+        (x,) = floats(request, link.operands[:1])
+        if len(request.outputs) != 2:
             raise Refused("one of its results is not requested")
-        y, at = ask.outputs
+        y, at = request.outputs
         if not isinstance(y, Tensor) or not isinstance(at, Tensor) or not 3 <= len(x.sizes) <= 5:
             raise Refused(f"results are {y} and {at}")
         settings = placed(link, x)
@@ -47,13 +47,13 @@ class MaxPoolTrain(TrainingPool):
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             position = Operand(WORKSPACE, ("out", 1), Memory(at.sizes, at.dtype, layout), layout)
             draft = Draft("pooling_training", (source, target, position), settings)
-            yield checked(ask, draft, position)
+            yield checked(request, draft, position)
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """The primitive; windows of nothing but -inf are looked for (see OneDnnPool) and, where no NaN may be lost,
         images with one."""
-        odd = {("out", 0): has_lowest, **({("in", 0): has_nan} if work.ask.target.nan != "watched" else {})}
-        return Looked(super().prepare(work), work, odd)
+        odd = {("out", 0): has_lowest, **({("in", 0): has_nan} if args.request.target.nan != "watched" else {})}
+        return Looked(super().prepare(args), args, odd)
 
 
 class MaxPoolGrad(TrainingPool):
@@ -62,15 +62,15 @@ class MaxPoolGrad(TrainingPool):
     name = "onednn.max_pool_grad"
     ops = frozenset({"MaxPoolGrad"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the positions first, then channels-last."""
-        link, dx, at = alone(links), result(ask), ask.inputs[1]
-        (dy,) = floats(ask, link.operands[:1])
+        link, dx, at = alone(links), result(request), request.inputs[1]
+        (dy,) = floats(request, link.operands[:1])
         assert isinstance(at, Tensor)
         settings = placed(link, dx)
         for layout in dict.fromkeys((at.layout, channels_last(len(dx.sizes)))):
             position = Operand(WORKSPACE, ("in", 1), Memory(at.sizes, at.dtype, layout), layout)
-            yield checked(ask, Draft("pooling_backward", (*_grads(dy, dx, layout), position), settings), position)
+            yield checked(request, Draft("pooling_backward", (*_grads(dy, dx, layout), position), settings), position)
 
 
 class AveragePoolGrad(TrainingPool):
@@ -79,10 +79,10 @@ class AveragePoolGrad(TrainingPool):
     name = "onednn.average_pool_grad"
     ops = frozenset({"AveragePoolGrad"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the gradient first, then channels-last."""
-        link, dx = alone(links), result(ask)
-        (dy,) = floats(ask, link.operands[:1])
+        link, dx = alone(links), result(request)
+        (dy,) = floats(request, link.operands[:1])
         for layout in dict.fromkeys((dy.layout, channels_last(len(dx.sizes)))):
             yield Draft("pooling_backward", _grads(dy, dx, layout), placed(link, dx))
 
@@ -96,9 +96,9 @@ def _grads(dy: Tensor, dx: Tensor, layout: str) -> tuple[Operand, ...]:
     )
 
 
-def checked(ask: KernelRequest, draft: Draft, position: Operand) -> Draft:
+def checked(request: KernelRequest, draft: Draft, position: Operand) -> Draft:
     """The draft, if oneDNN keeps positions as we do; Refused otherwise."""
-    found = describe(draft, ask.target.threads)
+    found = describe(draft, request.target.threads)
     if not api.getter("memory_desc_equal")(found.memory(WORKSPACE), position.memory.handle.value):
         raise Refused("positions are kept in another form")
     return draft

@@ -101,23 +101,23 @@ LINEAR: Final[dict[str, Callable[[float], tuple[float, float]]]] = {
 }  # fmt: skip
 
 
-def scalar(ask: KernelRequest, at: int) -> float | None:
+def scalar(request: KernelRequest, at: int) -> float | None:
     """The value of a constant of one finite number; None for any other input."""
-    known = ask.inputs[at] if at >= 0 and ask.constant(at) else None
+    known = request.inputs[at] if at >= 0 and request.constant(at) else None
     if isinstance(known, Tensor) and known.value is not None and known.elements == 1:
         found = float(np.asarray(known.value).reshape(()))
         return found if math.isfinite(found) else None
     return None
 
 
-def clip_bounds(ask: KernelRequest, link: Link) -> tuple[float, float]:
+def clip_bounds(request: KernelRequest, link: Link) -> tuple[float, float]:
     """The bounds of a Clip; Refused where one is not known."""
     bounds = []
     for i, default in ((1, -np.inf), (2, np.inf)):
         at = link.operand(i)
         value = float(default) if at == ABSENT else None
         if value is None:
-            value = scalar(ask, at)
+            value = scalar(request, at)
             if value is None:
                 raise Refused("a bound of Clip is not known")
         bounds.append(value)
@@ -130,9 +130,9 @@ Algorithm = tuple[str, float, float]  # with alpha and beta
 EXACT_RELU: Final[tuple[Algorithm, ...]] = (("eltwise_elu", -0.0, 0.0), ("eltwise_abs", 0.0, 0.0))
 
 
-def keeping(ask: KernelRequest, link: Link) -> None:
+def keeping(request: KernelRequest, link: Link) -> None:
     """Refused where the operator makes something else of a NaN or an infinity, and the program may not."""
-    lost = {"watched": frozenset[str](), "kept": LOSING - POOLS, "exact": LOSING | BENDING | ROWS}[ask.target.nan]
+    lost = {"watched": frozenset[str](), "kept": LOSING - POOLS, "exact": LOSING | BENDING | ROWS}[request.target.nan]
     if link.op in lost:
         raise Refused(f"oneDNN's {link.op} does not keep every NaN or infinity")
 
@@ -155,34 +155,34 @@ def few(results: Sequence[Type | None]) -> bool:
     return all(isinstance(t, Tensor) and t.static and (t.elements or 0) <= FEW for t in results)
 
 
-def eltwise(ask: KernelRequest, link: Link) -> tuple[Algorithm, ...]:
+def eltwise(request: KernelRequest, link: Link) -> tuple[Algorithm, ...]:
     """The algorithms, one after the other, of an operator of one operand and constants; none if it is no such one."""
-    if link.op == "Relu" and (ask.target.nan != "watched" or few(ask.outputs)):
+    if link.op == "Relu" and (request.target.nan != "watched" or few(request.outputs)):
         return EXACT_RELU
-    found = applied(ask, link)
+    found = applied(request, link)
     return () if found is None else (found[1],)
 
 
-def applied(ask: KernelRequest, link: Link) -> tuple[int, Algorithm] | None:
+def applied(request: KernelRequest, link: Link) -> tuple[int, Algorithm] | None:
     """The operand that such an operator is applied to, and the algorithm."""
-    if link.op == "Relu" and ask.target.nan == "kept":
+    if link.op == "Relu" and request.target.nan == "kept":
         return link.operands[0], EXACT_RELU[0]  # -0 is kept too
-    keeping(ask, link)
+    keeping(request, link)
     if link.op == "Clip":
-        return link.operands[0], ("eltwise_clip", *clip_bounds(ask, link))
+        return link.operands[0], ("eltwise_clip", *clip_bounds(request, link))
     if link.op in ELTWISE:
         made = ELTWISE[link.op](link)
         return made and (link.operands[0], made)
     if len(link.operands) != 2:
         return None
     first, second = link.operands
-    value = scalar(ask, second)
+    value = scalar(request, second)
     if link.op == "Pow":
         if value not in POWERS:
             raise Refused("the exponent is not one of a few known numbers")
         return first, ("eltwise_pow", 1.0, value)
     if value is None and link.op in COMMUTE:
-        first, value = second, scalar(ask, first)
+        first, value = second, scalar(request, first)
     if value is not None and link.op in LINEAR and (link.op != "Div" or abs(value) >= LEAST):
         return first, ("eltwise_linear", *LINEAR[link.op](value))
     return None
@@ -191,12 +191,12 @@ def applied(ask: KernelRequest, link: Link) -> tuple[int, Algorithm] | None:
 LEAST: Final = 2.0**-126  # the inverse of a smaller number may be beyond float32
 
 
-def post_ops(ask: KernelRequest, links: tuple[Link, ...], frame: Frame, sums: bool = True) -> tuple[PostOp, ...]:
+def post_ops(request: KernelRequest, links: tuple[Link, ...], frame: Frame, sums: bool = True) -> tuple[PostOp, ...]:
     """The post-ops for the links after the anchor, whose result the primitive sees so; Refused where one is none.
     `sums`: whether the primitive can add to what its result holds; pooling and softmax cannot."""
     made = []
     for link in links:
-        found = eltwise(ask, link)
+        found = eltwise(request, link)
         if found:
             made += [PostOp(*algorithm) for algorithm in found]
             continue
@@ -206,11 +206,11 @@ def post_ops(ask: KernelRequest, links: tuple[Link, ...], frame: Frame, sums: bo
             raise Refused(f"{link.op} is no post-op")
         if link.operands[0] != PREVIOUS and link.op not in COMMUTE:
             raise Refused(f"the result is the second operand of {link.op}")
-        other = ask.inputs[others[0]]
+        other = request.inputs[others[0]]
         if not isinstance(other, Tensor) or not other.static:
             raise Refused(f"an operand of {link.op} has no known sizes")
         memory, layout = frame.beside(other)
-        if sums and not made and link.op == "Add" and ask.node.attrs.get("overwrites", -1) == others[0]:
+        if sums and not made and link.op == "Add" and request.node.attrs.get("overwrites", -1) == others[0]:
             kind = SUM  # read and written in one go, where another operand would be a third stream of memory
         made.append(PostOp(kind, other=memory, place=("in", others[0]), layout=layout))
     return tuple(made)

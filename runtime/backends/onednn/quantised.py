@@ -41,22 +41,22 @@ class Quantised(OneDnn):
         domain, op = anchor(node)
         return domain in ("", MICROSOFT) and op in self.ops
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        choice = super().select(ask)
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        choice = super().select(request)
         if isinstance(choice, Choice):
-            for i, t in enumerate(ask.inputs):
+            for i, t in enumerate(request.inputs):
                 kinds = {o.memory.dtype for draft in choice.primitives for o in draft.at(("in", i))}
                 if isinstance(t, Tensor) and kinds - {t.dtype} and not (choice.layouts and choice.layouts[i]):
                     return Declined(f"{t.dtype} weights are read as they are")
         return choice
 
-    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """Weights counted from 128 are moved to the signed numbers that oneDNN multiplies with."""
-        known = ask.inputs[index]
+        known = request.inputs[index]
         assert isinstance(known, Tensor)
         if known.dtype is DType.UINT8:
             array = (np.asarray(array) ^ np.uint8(128)).view(np.int8)
-        return super().pack(ask, choice, index, array)
+        return super().pack(request, choice, index, array)
 
 
 @dataclass(slots=True)
@@ -97,35 +97,35 @@ def attr(link: Link, name: str) -> Any:
     return link.attrs.get(name, record.attrs.get(name))
 
 
-def values(ask: KernelRequest, at: int) -> Array:
+def values(request: KernelRequest, at: int) -> Array:
     """The elements of a constant; Refused where they are not known."""
-    found = ask.inputs[at] if ask.constant(at) else None
+    found = request.inputs[at] if request.constant(at) else None
     if not isinstance(found, Tensor) or found.value is None:
         raise Refused("a scale, a zero point or a bias is no constant")
     return np.asarray(found.value)
 
 
-def scale_of(ask: KernelRequest, at: int) -> np.float32:
+def scale_of(request: KernelRequest, at: int) -> np.float32:
     """A scale for the whole tensor; Refused for another."""
-    found = values(ask, at)
+    found = values(request, at)
     if found.size != 1 or not np.isfinite(found).all() or found.reshape(()) <= 0:
         raise Refused("a scale is not one positive number")
     return np.float32(found.reshape(()))
 
 
-def zero_of(ask: KernelRequest, at: int) -> int:
+def zero_of(request: KernelRequest, at: int) -> int:
     """A zero point for the whole tensor, 0 where absent; Refused for several different ones."""
     if at == ABSENT:
         return 0
-    found = np.unique(values(ask, at))
+    found = np.unique(values(request, at))
     if found.size != 1:
         raise Refused("there are several zero points")
     return int(found[0])
 
 
-def tensors(ask: KernelRequest, at: Sequence[int], dtypes: Sequence[DType]) -> list[Tensor]:
+def tensors(request: KernelRequest, at: Sequence[int], dtypes: Sequence[DType]) -> list[Tensor]:
     """Operands of one of the types; Refused for others."""
-    found = [ask.inputs[i] for i in at]
+    found = [request.inputs[i] for i in at]
     made = [t for t in found if isinstance(t, Tensor) and t.dtype in dtypes]
     if len(made) < len(found):
         raise Refused(f"operands are {', '.join(map(str, found))}")
@@ -139,11 +139,11 @@ def whole_products() -> None:
         raise Refused("without VNNI, sums of products of 8-bit numbers may saturate")
 
 
-def output(ask: KernelRequest, dtypes: Sequence[DType]) -> Tensor:
+def output(request: KernelRequest, dtypes: Sequence[DType]) -> Tensor:
     """The type of the one output; Refused for another."""
-    found = ask.outputs[0]
-    if len(ask.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in dtypes:
-        raise Refused(f"the results are {', '.join(map(str, ask.outputs))}")
+    found = request.outputs[0]
+    if len(request.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in dtypes:
+        raise Refused(f"the results are {', '.join(map(str, request.outputs))}")
     return found
 
 
@@ -153,34 +153,34 @@ class QLinearConv(Quantised):
     name = "onednn.qlinear_conv"
     ops = frozenset({"QLinearConv"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Channels-last, then row-major."""
         link = links[0]
-        x, w = tensors(ask, (link.operands[0], link.operands[3]), BYTES)
-        y = output(ask, BYTES)
-        parts, zero = QuantizedParts(), zero_of(ask, link.operands[7])
-        steps = _counted(ask, link, x, w, parts)
+        x, w = tensors(request, (link.operands[0], link.operands[3]), BYTES)
+        y = output(request, BYTES)
+        parts, zero = QuantizedParts(), zero_of(request, link.operands[7])
+        steps = _counted(request, link, x, w, parts)
         if len(links) == 1:
             steps = (*steps, *rounded(zero))
             parts.zero(DST, zero)
         for layout in (channels_last(len(x.sizes)), ""):
             own = QuantizedParts(list(parts.operands), list(parts.scales), list(parts.zeros))
-            post = _residual(ask, links[1:], zero, y, layout, own) if len(links) > 1 else ()
-            yield convolution(ask, link, (0, 3), y, layout, own, (*steps, *post))
+            post = _residual(request, links[1:], zero, y, layout, own) if len(links) > 1 else ()
+            yield convolution(request, link, (0, 3), y, layout, own, (*steps, *post))
 
 
-def _counted(ask: KernelRequest, link: Link, x: Tensor, w: Tensor, parts: QuantizedParts) -> tuple[PostOp, ...]:
+def _counted(request: KernelRequest, link: Link, x: Tensor, w: Tensor, parts: QuantizedParts) -> tuple[PostOp, ...]:
     """Sums, with the bias in their own units, in steps of the result: one product of float32 as ONNX says."""
     at = link.operands
-    scales = values(ask, at[4]).astype(np.float32).reshape(-1)
+    scales = values(request, at[4]).astype(np.float32).reshape(-1)
     if scales.size not in (1, w.sizes[0]) or not np.isfinite(scales).all():
         raise Refused(f"{scales.size} scales for {w.sizes[0]} filters")
-    parts.zero(SRC, zero_of(ask, at[2]))
+    parts.zero(SRC, zero_of(request, at[2]))
     if link.operand(8) != ABSENT:
-        parts.value(BIAS, values(ask, link.operand(8)), DType.INT32, (w.sizes[0],))
-    if zero_of(ask, at[5]) != (128 if w.dtype is DType.UINT8 else 0):
+        parts.value(BIAS, values(request, link.operand(8)), DType.INT32, (w.sizes[0],))
+    if zero_of(request, at[5]) != (128 if w.dtype is DType.UINT8 else 0):
         raise Refused("weights have a zero point")
-    factor = scale_of(ask, at[1]) * scales / scale_of(ask, at[6])
+    factor = scale_of(request, at[1]) * scales / scale_of(request, at[6])
     return times(factor, (1, -1, *(1,) * (len(x.sizes) - 2)))
 
 
@@ -198,7 +198,7 @@ def rounded(zero: int) -> tuple[PostOp, ...]:
 
 
 def _residual(
-    ask: KernelRequest, links: tuple[Link, ...], zero: int, y: Tensor, layout: str, parts: QuantizedParts
+    request: KernelRequest, links: tuple[Link, ...], zero: int, y: Tensor, layout: str, parts: QuantizedParts
 ) -> tuple[PostOp, ...]:
     """QLinearAdd as post-ops: the result of the convolution is rounded to its own steps all the same, in registers."""
     link = links[0]
@@ -206,14 +206,14 @@ def _residual(
         raise Refused(f"{', '.join(n.op for n in links)} is no post-op")
     first = link.operands[0] == PREVIOUS
     mine, theirs = (link.operands[:3], link.operands[3:6]) if first else (link.operands[3:6], link.operands[:3])
-    (other,) = tensors(ask, theirs[:1], BYTES)
+    (other,) = tensors(request, theirs[:1], BYTES)
     if other.sizes != y.sizes or PREVIOUS in theirs:
         raise Refused("an operand of the sum is broadcast")
-    own, beside, made = scale_of(ask, mine[1]), scale_of(ask, theirs[1]), scale_of(ask, link.operands[6])
-    own_zero, beside_zero = zero_of(ask, mine[2]), zero_of(ask, theirs[2])
+    own, beside, made = scale_of(request, mine[1]), scale_of(request, theirs[1]), scale_of(request, link.operands[6])
+    own_zero, beside_zero = zero_of(request, mine[2]), zero_of(request, theirs[2])
     low, high = int_range(y.dtype)
     parts.scale(DST, made / beside)
-    parts.zero(DST, zero_of(ask, link.operand(7)))
+    parts.zero(DST, zero_of(request, link.operand(7)))
     steps = own / beside
     return (
         PostOp("eltwise_round"),
@@ -224,12 +224,12 @@ def _residual(
 
 
 def convolution(
-    ask: KernelRequest, link: Link, at: tuple[int, int], y: Tensor, layout: str, parts: QuantizedParts,
+    request: KernelRequest, link: Link, at: tuple[int, int], y: Tensor, layout: str, parts: QuantizedParts,
     post: tuple[PostOp, ...],
 ) -> Draft:  # fmt: skip
     """The draft of a convolution whose image and weights are the operands `at`."""
     whole_products()
-    x, w = tensors(ask, [link.operands[i] for i in at], BYTES)
+    x, w = tensors(request, [link.operands[i] for i in at], BYTES)
     if not 3 <= len(x.sizes) <= 5:
         raise Refused(f"{len(x.sizes) - 2} spatial axes")
     group, sizes = attr(link, "group"), w.sizes
@@ -243,22 +243,22 @@ def convolution(
     settings = ("convolution_direct", *zip(*columns, strict=True))
     source = Operand(SRC, ("in", link.operands[at[0]]), Memory(x.sizes, x.dtype, layout), layout)
     target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
-    weights = signed(ask, link.operands[at[1]], x, Memory(sizes, DType.INT8), bool(parts.zeros))
+    weights = signed(request, link.operands[at[1]], x, Memory(sizes, DType.INT8), bool(parts.zeros))
     operands = (source, weights, *parts.operands, target)
     return Draft("convolution_forward", operands, settings, parts.attributes(post))
 
 
-def signed(ask: KernelRequest, at: int, source: Tensor, memory: Memory, zero: bool) -> Operand:
+def signed(request: KernelRequest, at: int, source: Tensor, memory: Memory, zero: bool) -> Operand:
     """Weights as signed numbers. What a packed form holds beside them depends on the type and the zero point of the
     operand that they are multiplied with."""
-    known = ask.inputs[at]
+    known = request.inputs[at]
     assert isinstance(known, Tensor)
-    if ask.constant(at):
+    if request.constant(at):
         form = f"{source.dtype}{'z' if zero else ''}"
         return Operand(WEIGHTS, ("in", at), memory.any(), form, source=memory)
     if known.dtype is not DType.INT8:
         raise Refused("weights of uint8 are no constant")
-    return constant(ask, WEIGHTS, at, memory)
+    return constant(request, WEIGHTS, at, memory)
 
 
 def largest_sum(w: Type | None) -> float:
@@ -277,21 +277,21 @@ class ConvInteger(Quantised):
     name = "onednn.conv_integer"
     ops = frozenset({"ConvInteger"})
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        if largest_sum(ask.inputs[1]) >= EXACT:
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        if largest_sum(request.inputs[1]) >= EXACT:
             return Declined("sums may be larger than float32 holds exactly")
-        return super().select(ask)
+        return super().select(request)
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Channels-last, then row-major."""
         if len(links) > 1:
             raise Refused(f"{links[1].op} is no post-op")
         link = links[0]
-        (w,) = tensors(ask, link.operands[1:2], BYTES)
-        if zero_of(ask, link.operand(3)) != (128 if w.dtype is DType.UINT8 else 0):
+        (w,) = tensors(request, link.operands[1:2], BYTES)
+        if zero_of(request, link.operand(3)) != (128 if w.dtype is DType.UINT8 else 0):
             raise Refused("weights have a zero point")
-        y = output(ask, (DType.INT32,))
+        y = output(request, (DType.INT32,))
         for layout in (channels_last(len(w.sizes)), ""):
             parts = QuantizedParts()
-            parts.zero(SRC, zero_of(ask, link.operand(2)))
-            yield convolution(ask, link, (0, 1), y, layout, parts, ())
+            parts.zero(SRC, zero_of(request, link.operand(2)))
+            yield convolution(request, link, (0, 1), y, layout, parts, ())

@@ -44,17 +44,17 @@ class Dynamic(OneDnn):
         domain, op = anchor(node)
         return domain in ("", MICROSOFT) and op in self.ops
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """The primitives over the buffers of the step, behind a look at the input."""
         live = [np.ones(1, np.float32), np.zeros(1, np.float32), np.zeros(1, np.int32)]
-        x = work.inputs[0]
+        x = args.inputs[0]
         assert x is not None
-        calls = self._bound(work, {(LIVE, i): a for i, a in enumerate(live)})
-        return Looking(calls, x, live, [a for a in work.outputs[1:] if a is not None])
+        calls = self._bound(args, {(LIVE, i): a for i, a in enumerate(live)})
+        return Looking(calls, x, live, [a for a in args.outputs[1:] if a is not None])
 
-    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """Weights as signed numbers, in the layout that the product reads."""
-        product = chosen(choice, ask.target)[-1]
+        product = chosen(choice, request.target)[-1]
         (operand,) = product.draft.at(("in", index))
         if array.dtype == np.uint8:
             array = (np.asarray(array) ^ np.uint8(128)).view(np.int8)
@@ -95,10 +95,10 @@ class DynamicQuantize(Dynamic):
     name = "onednn.dynamic_quantize"
     ops = frozenset({"DynamicQuantizeLinear"})
 
-    def plans(self, ask: KernelRequest) -> Iterator[tuple[Draft, ...]]:
+    def plans(self, request: KernelRequest) -> Iterator[tuple[Draft, ...]]:
         """One division."""
-        (x,) = tensors(ask, (0,), (DType.FLOAT,))
-        if not x.sizes or len(ask.outputs) != 3:
+        (x,) = tensors(request, (0,), (DType.FLOAT,))
+        if not x.sizes or len(request.outputs) != 3:
             raise Refused("a single number, or a result that nobody reads")
         yield (_quantised(x, x.sizes, ("out", 0)),)
 
@@ -109,20 +109,20 @@ class DynamicMatMul(Dynamic):
     name = "onednn.dynamic_matmul"
     ops = frozenset({"DynamicQuantizeMatMul"})
 
-    def plans(self, ask: KernelRequest) -> Iterator[tuple[Draft, ...]]:
+    def plans(self, request: KernelRequest) -> Iterator[tuple[Draft, ...]]:
         """The rows as one matrix."""
         whole_products()
-        (a,), (b,) = tensors(ask, (0,), (DType.FLOAT,)), tensors(ask, (1,), BYTES)
-        y, inputs = output(ask, (DType.FLOAT,)), ask.node.inputs
-        if len(b.sizes) != 2 or len(a.sizes) < 2 or not ask.constant(1):
+        (a,), (b,) = tensors(request, (0,), (DType.FLOAT,)), tensors(request, (1,), BYTES)
+        y, inputs = output(request, (DType.FLOAT,)), request.node.inputs
+        if len(b.sizes) != 2 or len(a.sizes) < 2 or not request.constant(1):
             raise Refused("the weights are no constant matrix")
         rows, count, columns = math.prod(a.sizes[:-1]), *b.sizes
-        scales = values(ask, 2).astype(np.float32).reshape(-1)
-        zero = zero_of(ask, 3) if len(inputs) > 3 and inputs[3] else 0
+        scales = values(request, 2).astype(np.float32).reshape(-1)
+        zero = zero_of(request, 3) if len(inputs) > 3 and inputs[3] else 0
         zero -= 128 if b.dtype is DType.UINT8 else 0
         operands = [
             Operand(SRC, (WORK, 0), Memory((rows, count), DType.UINT8)),
-            signed(ask, 1, Tensor(DType.UINT8, (rows, count)), Memory(b.sizes, DType.INT8), True),
+            signed(request, 1, Tensor(DType.UINT8, (rows, count)), Memory(b.sizes, DType.INT8), True),
             Operand(ATTR_SCALES | SRC, (LIVE, 0), Memory(_ONE, DType.FLOAT)),
             Operand(ATTR_ZERO_POINTS | SRC, (LIVE, 2), Memory(_ONE, DType.INT32)),
             _given(ATTR_SCALES | WEIGHTS, scales, DType.FLOAT),

@@ -48,9 +48,9 @@ def _alone(links: tuple[Link, ...]) -> Link:
     return links[0]
 
 
-def _by_axis(ask: KernelRequest, link: Link, at: int, x: Tensor) -> tuple[Array, tuple[int, ...]]:
+def _by_axis(request: KernelRequest, link: Link, at: int, x: Tensor) -> tuple[Array, tuple[int, ...]]:
     """A scale or zero point with its dims beside `x`: one number, or one for each entry of the axis."""
-    found = values(ask, at)
+    found = values(request, at)
     if attr(link, "block_size") or (found.ndim > 1 and found.size > 1):
         raise Refused("scales are given by block")
     dims = [1] * len(x.sizes)
@@ -67,22 +67,22 @@ class Quantize(Quantised):
     name = "onednn.quantize"
     ops = frozenset({"QuantizeLinear"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input, then row-major."""
         link = _alone(links)
-        (x,) = tensors(ask, link.operands[:1], (DType.FLOAT,))
-        y = output(ask, BYTES)
+        (x,) = tensors(request, link.operands[:1], (DType.FLOAT,))
+        y = output(request, BYTES)
         if not x.sizes:
             raise Refused("a single number")
         if attr(link, "precision") not in (0, DType.FLOAT.onnx):
             raise Refused("the division is not one of float32")
-        scale, dims = _by_axis(ask, link, link.operands[1], x)
+        scale, dims = _by_axis(request, link, link.operands[1], x)
         if scale.dtype != np.float32:
             raise Refused(f"the scale is {scale.dtype}")
         divisor = Operand(SRC_1, ("given", 0), Memory(dims, DType.FLOAT), value=scale.tobytes())
         post = [PostOp("eltwise_clip", -FAR, FAR), PostOp("eltwise_round")]
         if link.operand(2) != ABSENT:
-            zero, dims = _by_axis(ask, link, link.operands[2], x)
+            zero, dims = _by_axis(request, link, link.operands[2], x)
             if zero.any():
                 raw, memory = zero.astype(np.float32).tobytes(), Memory(dims, DType.FLOAT)
                 post.append(PostOp("binary_add", other=memory, place=("given", 1), value=raw))
@@ -97,14 +97,14 @@ class Dequantize(Quantised):
     name = "onednn.dequantize"
     ops = frozenset({"DequantizeLinear"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """A reorder: into the layout that is wished for, or that of the input."""
         link, parts = _alone(links), QuantizedParts()
-        (x,) = tensors(ask, link.operands[:1], (*BYTES, DType.INT32))
-        y = output(ask, (DType.FLOAT,))
-        scale, dims = _by_axis(ask, link, link.operands[1], x)
+        (x,) = tensors(request, link.operands[:1], (*BYTES, DType.INT32))
+        y = output(request, (DType.FLOAT,))
+        scale, dims = _by_axis(request, link, link.operands[1], x)
         mask = sum(1 << i for i, n in enumerate(dims) if n > 1)
-        zero = zero_of(ask, link.operand(2))
+        zero = zero_of(request, link.operand(2))
         if zero and x.dtype is DType.INT32:
             raise Refused("int32 numbers with a zero point")
         parts.scale(SRC, scale, mask)
@@ -120,19 +120,19 @@ class Arithmetic(Quantised):
     name = "onednn.qlinear_binary"
     ops = frozenset({"QLinearAdd", "QLinearMul"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the larger operand, then row-major."""
-        link, y = _alone(links), output(ask, BYTES)
+        link, y = _alone(links), output(request, BYTES)
         sides = [link.operands[:3], link.operands[3:6]]
-        types = tensors(ask, [s[0] for s in sides], BYTES)
-        zeros = [zero_of(ask, s[2]) for s in sides]
+        types = tensors(request, [s[0] for s in sides], BYTES)
+        zeros = [zero_of(request, s[2]) for s in sides]
         if types[0].sizes != y.sizes or (link.op == "QLinearMul" and zeros[1] and types[1].sizes == y.sizes):
             sides, types, zeros = sides[::-1], types[::-1], zeros[::-1]
         a, b = types
         if a.sizes != y.sizes or not y.sizes:
             raise Refused("both operands are widened, or single numbers")
-        scales = [np.float64(scale_of(ask, s[1])) for s in sides]
-        made, zero = np.float64(scale_of(ask, link.operands[6])), zero_of(ask, link.operand(7))
+        scales = [np.float64(scale_of(request, s[1])) for s in sides]
+        made, zero = np.float64(scale_of(request, link.operands[6])), zero_of(request, link.operand(7))
         dims = (1,) * (len(y.sizes) - len(b.sizes)) + b.sizes
         for layout in dict.fromkeys((a.layout or (b.layout if b.sizes == y.sizes else ""), "")):
             beside = layout if b.sizes == y.sizes else ""
@@ -164,18 +164,18 @@ class Sigmoid(Quantised):
     name = "onednn.qlinear_sigmoid"
     ops = frozenset({"QLinearSigmoid"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input, then row-major."""
-        link, y = _alone(links), output(ask, BYTES)
-        (x,) = tensors(ask, link.operands[:1], BYTES)
+        link, y = _alone(links), output(request, BYTES)
+        (x,) = tensors(request, link.operands[:1], BYTES)
         if not x.sizes:
             raise Refused("a single number")
-        scale, made = scale_of(ask, link.operands[1]), scale_of(ask, link.operands[3])
-        number = _number(len(x.sizes), zero_of(ask, link.operand(2)))
+        scale, made = scale_of(request, link.operands[1]), scale_of(request, link.operands[3])
+        number = _number(len(x.sizes), zero_of(request, link.operand(2)))
         post = (
             PostOp("eltwise_linear", float(scale), 0.0),
             PostOp("eltwise_logistic"),
-            PostOp("eltwise_linear", float(1 / made), zero_of(ask, link.operand(4))),
+            PostOp("eltwise_linear", float(1 / made), zero_of(request, link.operand(4))),
         )
         for layout in dict.fromkeys((x.layout, "")):
             operands = (_side(SRC, link.operands[0], x, layout), number, _made(y, layout))
@@ -188,10 +188,10 @@ class Pool8(Quantised):
     name = "onednn.qlinear_pool"
     ops = frozenset({"MaxPool", "QLinearAveragePool", "QLinearGlobalAveragePool"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Channels-last, which alone is fast."""
-        link, y = _alone(links), output(ask, BYTES)
-        (x,) = tensors(ask, link.operands[:1], BYTES)
+        link, y = _alone(links), output(request, BYTES)
+        (x,) = tensors(request, link.operands[:1], BYTES)
         if not 3 <= len(x.sizes) <= 5:
             raise Refused(f"{len(x.sizes) - 2} spatial axes")
         post: tuple[PostOp, ...] = ()
@@ -204,8 +204,8 @@ class Pool8(Quantised):
             kept = {n: v for n, v in link.attrs.items() if n != "channels_last"}
             settings = placed(Link(standard, link.operands[:1], kept), x)
             at = link.operands
-            steps = np.float64(scale_of(ask, at[1])) / np.float64(scale_of(ask, at[3]))
-            before, after = zero_of(ask, at[2]), zero_of(ask, link.operand(4))
+            steps = np.float64(scale_of(request, at[1])) / np.float64(scale_of(request, at[3]))
+            before, after = zero_of(request, at[2]), zero_of(request, link.operand(4))
             if before and "include" in settings[0] and any(map(any, settings[4:])):
                 raise Refused("the padding is not the zero point")
             post = (PostOp("eltwise_linear", float(steps), float(after - before * steps)),)

@@ -46,16 +46,16 @@ class QLinearMatMul(Quantised):
     name = "onednn.qlinear_matmul"
     ops = frozenset({"QLinearMatMul"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """One product."""
         (link,) = _alone(links)
         at = link.operands
-        a, b = tensors(ask, (at[0], at[3]), BYTES)
-        y, parts = output(ask, BYTES), QuantizedParts()
-        factor = scale_of(ask, at[1]) * _columns(ask, at[4], b.sizes[-1]) / scale_of(ask, at[6])
-        _zeros(ask, parts, at[2], (b, at[5]))
-        parts.zero(DST, zero_of(ask, at[7]))
-        yield product(ask, (at[0], a, 0), (at[3], b, 0), y, parts, factor)
+        a, b = tensors(request, (at[0], at[3]), BYTES)
+        y, parts = output(request, BYTES), QuantizedParts()
+        factor = scale_of(request, at[1]) * _columns(request, at[4], b.sizes[-1]) / scale_of(request, at[6])
+        _zeros(request, parts, at[2], (b, at[5]))
+        parts.zero(DST, zero_of(request, at[7]))
+        yield product(request, (at[0], a, 0), (at[3], b, 0), y, parts, factor)
 
 
 class MatMulInteger(Quantised):
@@ -64,19 +64,19 @@ class MatMulInteger(Quantised):
     name = "onednn.matmul_integer"
     ops = frozenset({"MatMulInteger"})
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        if columns_sum(ask.inputs[1]) >= EXACT:
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        if columns_sum(request.inputs[1]) >= EXACT:
             return Declined("sums may be larger than float32 holds exactly")
-        return super().select(ask)
+        return super().select(request)
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """One product."""
         (link,) = _alone(links)
-        a, b = tensors(ask, link.operands[:2], BYTES)
-        y, parts = output(ask, (DType.INT32,)), QuantizedParts()
-        _zeros(ask, parts, link.operand(2), (b, link.operand(3)))
+        a, b = tensors(request, link.operands[:2], BYTES)
+        y, parts = output(request, (DType.INT32,)), QuantizedParts()
+        _zeros(request, parts, link.operand(2), (b, link.operand(3)))
         one = np.ones(1, np.float32)
-        yield product(ask, (link.operands[0], a, 0), (link.operands[1], b, 0), y, parts, one)
+        yield product(request, (link.operands[0], a, 0), (link.operands[1], b, 0), y, parts, one)
 
 
 class QGemm(Quantised):
@@ -85,24 +85,24 @@ class QGemm(Quantised):
     name = "onednn.qgemm"
     ops = frozenset({"QGemm"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """One product, scaled, plus C in steps of it."""
         (link,) = _alone(links)
         at = link.operands
-        a, b = tensors(ask, (at[0], at[3]), BYTES)
-        y, parts = output(ask, (*BYTES, DType.FLOAT)), QuantizedParts()
+        a, b = tensors(request, (at[0], at[3]), BYTES)
+        y, parts = output(request, (*BYTES, DType.FLOAT)), QuantizedParts()
         turned = attr(link, "transB")
-        factor = np.float32(attr(link, "alpha")) * scale_of(ask, at[1]) * _columns(ask, at[4], y.sizes[1])
+        factor = np.float32(attr(link, "alpha")) * scale_of(request, at[1]) * _columns(request, at[4], y.sizes[1])
         if link.operand(7) != ABSENT:
-            factor = factor / scale_of(ask, at[7])
-            parts.zero(DST, zero_of(ask, link.operand(8)))
-        _zeros(ask, parts, at[2], (b, at[5]))
+            factor = factor / scale_of(request, at[7])
+            parts.zero(DST, zero_of(request, link.operand(8)))
+        _zeros(request, parts, at[2], (b, at[5]))
         if link.operand(6) != ABSENT:
-            c = values(ask, at[6])
+            c = values(request, at[6])
             if c.size not in (1, y.sizes[1]) or (c.ndim == 2 and c.shape[0] != 1):
                 raise Refused("C differs from row to row")
             parts.value(BIAS, np.broadcast_to(c, (1, y.sizes[1])), DType.INT32, (1, y.sizes[1]))
-        yield product(ask, (at[0], a, attr(link, "transA")), (at[3], b, turned), y, parts, factor)
+        yield product(request, (at[0], a, attr(link, "transA")), (at[3], b, turned), y, parts, factor)
 
 
 def _alone(links: tuple[Link, ...]) -> tuple[Link, ...]:
@@ -111,18 +111,18 @@ def _alone(links: tuple[Link, ...]) -> tuple[Link, ...]:
     return links
 
 
-def _columns(ask: KernelRequest, at: int, count: int) -> Array:
+def _columns(request: KernelRequest, at: int, count: int) -> Array:
     """Scales of the right operand; Refused if they are neither one nor one for each column."""
-    found = values(ask, at).astype(np.float32)
+    found = values(request, at).astype(np.float32)
     if found.size not in (1, count) or found.ndim > 1 or not np.isfinite(found).all():
         raise Refused(f"scales of shape {found.shape} for {count} columns")
     return found.reshape(-1)
 
 
-def _zeros(ask: KernelRequest, parts: QuantizedParts, left: int, right: tuple[Tensor, int]) -> None:
+def _zeros(request: KernelRequest, parts: QuantizedParts, left: int, right: tuple[Tensor, int]) -> None:
     """Zero points of both operands; that of the right one is counted as its numbers are, from 128 if unsigned."""
-    parts.zero(SRC, zero_of(ask, left))
-    zero = zero_of(ask, right[1]) - (128 if right[0].dtype is DType.UINT8 else 0)
+    parts.zero(SRC, zero_of(request, left))
+    zero = zero_of(request, right[1]) - (128 if right[0].dtype is DType.UINT8 else 0)
     parts.zero(WEIGHTS, zero)
 
 
@@ -137,7 +137,7 @@ def columns_sum(b: Type | None) -> float:
 
 
 def product(
-    ask: KernelRequest,
+    request: KernelRequest,
     left: tuple[int, Tensor, int],
     right: tuple[int, Tensor, int],
     y: Tensor,
@@ -156,7 +156,7 @@ def product(
     post = times(factor, (*(1,) * (rank - 1), -1)) if factor.size > 1 or factor[0] != 1 else ()
     post += rounded(next((1 for argument, _ in parts.zeros if argument == DST), 0))
     source = Operand(SRC, ("in", at), _matrix(rows, a.dtype, turned, rank))
-    weights = signed(ask, beside, a, _matrix(b.sizes, DType.INT8, around, rank), bool(parts.zeros))
+    weights = signed(request, beside, a, _matrix(b.sizes, DType.INT8, around, rank), bool(parts.zeros))
     made = Operand(DST, ("out", 0), Memory(target, y.dtype))
     return Draft("matmul", (source, weights, *parts.operands, made), attributes=parts.attributes(post))
 
@@ -178,34 +178,34 @@ class MatMulNBits(Quantised):
     name = "onednn.matmul_n_bits"
     ops = frozenset({"MatMulNBits"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """One product of all rows."""
         (link,) = _alone(links)
-        output(ask, (DType.FLOAT,))
-        (a,), parts = tensors(ask, link.operands[:1], (DType.FLOAT,)), QuantizedParts()
-        if not ask.constant(link.operands[1]):
+        output(request, (DType.FLOAT,))
+        (a,), parts = tensors(request, link.operands[:1], (DType.FLOAT,)), QuantizedParts()
+        if not request.constant(link.operands[1]):
             raise Refused("the weights are no constant")
         K, N = attr(link, "K"), attr(link, "N")
         rows = math.prod(a.sizes[:-1])
         source = Operand(SRC, ("in", link.operands[0]), Memory((rows, K), DType.FLOAT))
         dense = Memory((K, N), DType.FLOAT)
         # the form depends on scales and zero points too, which others with the same bits may have otherwise
-        beside = [values(ask, i) for i in link.operands[2:5] if i != ABSENT]
+        beside = [values(request, i) for i in link.operands[2:5] if i != ABSENT]
         form = blake2b(b"".join(p.tobytes() for p in beside), digest_size=8).hexdigest()
         weights = Operand(WEIGHTS, ("in", link.operands[1]), dense.any(), f"dense{form}", source=dense)
         if link.operand(5) != ABSENT:
-            bias = values(ask, link.operand(5)).astype(np.float32)
+            bias = values(request, link.operand(5)).astype(np.float32)
             parts.value(BIAS, bias, dims=(1, N))
         target = Operand(DST, ("out", 0), Memory((rows, N), DType.FLOAT))
-        attributes = replace(parts.attributes(), math=ask.target.math)
+        attributes = replace(parts.attributes(), math=request.target.math)
         yield Draft("matmul", (source, weights, *parts.operands, target), attributes=attributes)
 
-    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """The numbers that the bits stand for."""
-        (link,) = chain(ask.node)
+        (link,) = chain(request.node)
         at = [link.operand(i) for i in range(2, 5)]
-        scales, zeros, order = (None if i == ABSENT else values(ask, i) for i in at)
+        scales, zeros, order = (None if i == ABSENT else values(request, i) for i in at)
         assert scales is not None
         numbers = {n: attr(link, n) for n in ("K", "N", "bits", "block_size")}
         dense = dense_weights(np.asarray(array), scales, zeros, order, **numbers)
-        return OneDnn.pack(self, ask, choice, index, np.ascontiguousarray(dense.T))
+        return OneDnn.pack(self, request, choice, index, np.ascontiguousarray(dense.T))

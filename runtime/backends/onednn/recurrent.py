@@ -72,20 +72,20 @@ class Recurrent(OneDnn):
     ops = frozenset(GATES)
     slow = ()
 
-    def plans(self, ask: KernelRequest) -> Iterator[tuple[Draft, ...]]:
+    def plans(self, request: KernelRequest) -> Iterator[tuple[Draft, ...]]:
         """The primitive, and the reordering of what two directions give."""
-        link = only(ask.node)
-        sizes = _sizes(ask, link)
-        _usual(ask, link, sizes)
-        (x,) = floats(ask, link.operands[:1])
-        for plain in (True, False) if _reads_only(ask, sizes) else (False, True):
-            yield _drafts(ask, link, sizes, x, plain)
+        link = only(request.node)
+        sizes = _sizes(request, link)
+        _usual(request, link, sizes)
+        (x,) = floats(request, link.operands[:1])
+        for plain in (True, False) if _reads_only(request, sizes) else (False, True):
+            yield _drafts(request, link, sizes, x, plain)
 
-    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """Weights and biases with the gates in oneDNN's order."""
-        found = chosen(choice, ask.target)
-        link = only(ask.node)
-        sizes, order = _sizes(ask, link), GATES[link.op]
+        found = chosen(choice, request.target)
+        link = only(request.node)
+        sizes, order = _sizes(request, link), GATES[link.op]
         if index in (W, R):
             operand = found[0].draft.at(("in", index))[0]
             assert operand.source is not None
@@ -103,11 +103,11 @@ class Recurrent(OneDnn):
             both = halves.sum(1)
         return np.ascontiguousarray(both, np.float32).reshape(-1).view(np.uint8)
 
-    def _layout(self, ask: KernelRequest, found: Sequence[Descriptor], place: Place, type: Type | None) -> str:
+    def _layout(self, request: KernelRequest, found: Sequence[Descriptor], place: Place, type: Type | None) -> str:
         side, index = place
         if side == "in" and index in (W, R, B, P) and found[0].draft.at(place):
-            return _packed(found[0], ask.node.op, place)
-        return super()._layout(ask, found, place, type)
+            return _packed(found[0], request.node.op, place)
+        return super()._layout(request, found, place, type)
 
 
 # Bytes of recurrent weights between which two threads read packed ones faster than one thread reads plain ones, on
@@ -116,21 +116,21 @@ class Recurrent(OneDnn):
 SHARED_WEIGHTS = range(1 << 17, 1 << 23)
 
 
-def _reads_only(ask: KernelRequest, sizes: _Sizes) -> bool:
+def _reads_only(request: KernelRequest, sizes: _Sizes) -> bool:
     """True if reading the weights dominates, so that plain ones are best: products with one column."""
     if sizes.batch > 1 or sizes.steps == 1:
         return False
     found = library()
-    shared = ask.target.threads > 1 and found is not None and found.amx
+    shared = request.target.threads > 1 and found is not None and found.amx
     return not (shared and 4 * sizes.gates * sizes.hidden**2 in SHARED_WEIGHTS)
 
 
-def _drafts(ask: KernelRequest, link: Link, sizes: _Sizes, x: Tensor, plain: bool) -> tuple[Draft, ...]:
+def _drafts(request: KernelRequest, link: Link, sizes: _Sizes, x: Tensor, plain: bool) -> tuple[Draft, ...]:
     dtype, states = x.dtype, 2 if link.op == "LSTM" else 1
     gates, two = sizes.gates, sizes.directions == 2
     layout = x.layout if x.layout in ("abc", "bac") else ""
     operands = [Operand(SRC, ("in", 0), sizes.sequence(dtype, sizes.inputs, layout), layout)]
-    wanted = [bool(name) for name in ask.node.outputs] + [False] * (1 + states - len(ask.node.outputs))
+    wanted = [bool(name) for name in request.node.outputs] + [False] * (1 + states - len(request.node.outputs))
     starts = [link.operand(i) for i in (H, C)[:states]]
     given, kept = any(at != ABSENT for at in starts), any(wanted[1:])
     if dtype is not DType.FLOAT and (given or kept):  # oneDNN wants both or neither
@@ -169,9 +169,9 @@ def _zeros(argument: int, memory: Memory) -> Operand:
     return Operand(argument, ("given", argument), memory, value=bytes(nbytes(memory.handle.value)))
 
 
-def _sizes(ask: KernelRequest, link: Link) -> _Sizes:
+def _sizes(request: KernelRequest, link: Link) -> _Sizes:
     """The sizes, from the types of the sequence and of the recurrent weights."""
-    x, recurrent = floats(ask, (link.operands[0], link.operands[R]))
+    x, recurrent = floats(request, (link.operands[0], link.operands[R]))
     first, second, inputs = x.sizes
     batch_first = bool(link.attr("layout"))
     steps, batch = (second, first) if batch_first else (first, second)
@@ -179,12 +179,12 @@ def _sizes(ask: KernelRequest, link: Link) -> _Sizes:
     return _Sizes(steps, batch, inputs, hidden, directions, rows // hidden, batch_first)
 
 
-def _usual(ask: KernelRequest, link: Link, sizes: _Sizes) -> None:
+def _usual(request: KernelRequest, link: Link, sizes: _Sizes) -> None:
     """Raises Refused for what oneDNN does not compute as ONNX means it."""
-    if len({t.dtype for i, t in enumerate(ask.inputs) if isinstance(t, Tensor) and i != LENGTHS}) > 1:
+    if len({t.dtype for i, t in enumerate(request.inputs) if isinstance(t, Tensor) and i != LENGTHS}) > 1:
         raise Refused("operands are of different types")
     for i in (W, R, B, P):
-        if link.operand(i) != ABSENT and not ask.constant(i):
+        if link.operand(i) != ABSENT and not request.constant(i):
             raise Refused("the weights are no constants")
     if link.operand(LENGTHS) != ABSENT:
         raise Refused("sequences have lengths of their own")

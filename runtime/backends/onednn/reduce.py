@@ -47,11 +47,11 @@ class OneDnnReduce(OneDnn):
     ops = frozenset(REDUCTIONS)
     remembers = True
 
-    def plans(self, ask: KernelRequest) -> Iterator[tuple[Draft, ...]]:
+    def plans(self, request: KernelRequest) -> Iterator[tuple[Draft, ...]]:
         """Yield plans in the layout of the input, then row-major."""
-        links = chain(ask.node)
-        (x,) = floats(ask, links[0].operands[:1])
-        axes = _axes(ask, links[0], x)
+        links = chain(request.node)
+        (x,) = floats(request, links[0].operands[:1])
+        axes = _axes(request, links[0], x)
         if links[0].op == "ReduceSumSquare":
             from ..cpu.reductions import unsquared  # imported where it is asked: see runtime/compile/lazy_kernel.py
 
@@ -60,18 +60,18 @@ class OneDnnReduce(OneDnn):
         if not x.elements:
             raise Refused("there are no elements")
         if all(x.sizes[a] == 1 for a in axes):
-            yield (_single(ask, links, x),)
+            yield (_single(request, links, x),)
             return
         for layout in dict.fromkeys((usual(x.layout, x.sizes) if is_permutation(x.layout) else "", "")):
-            yield tuple(_drafts(ask, links, x, axes, layout))
+            yield tuple(_drafts(request, links, x, axes, layout))
 
 
-def _axes(ask: KernelRequest, link: Link, x: Tensor) -> frozenset[int]:
+def _axes(request: KernelRequest, link: Link, x: Tensor) -> frozenset[int]:
     if link.op.startswith("Global"):
         return frozenset(range(2, x.rank))
     given: list[int] | None = None
     if link.operand(1) != ABSENT:
-        known = ask.inputs[link.operand(1)]
+        known = request.inputs[link.operand(1)]
         given = known.ints() if isinstance(known, Tensor) else None
         if given is None:
             raise Refused("the axes are not known")
@@ -80,11 +80,11 @@ def _axes(ask: KernelRequest, link: Link, x: Tensor) -> frozenset[int]:
     return frozenset(a % x.rank for a in given)
 
 
-def _single(ask: KernelRequest, links: tuple[Link, ...], x: Tensor) -> Draft:
+def _single(request: KernelRequest, links: tuple[Link, ...], x: Tensor) -> Draft:
     """Return the draft for a single element: the element itself, with the functions before and after the reduction."""
     before, _, after = REDUCTIONS[links[0].op]
-    y, sizes = result(ask), (1, x.elements or 1)
-    post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], flat(y.sizes, 0))
+    y, sizes = result(request), (1, x.elements or 1)
+    post = ((PostOp(after),) if after else ()) + post_ops(request, links[1:], flat(y.sizes, 0))
     source = Operand(SRC, ("in", links[0].operands[0]), Memory(sizes, x.dtype))
     target = Operand(DST, ("out", 0), Memory(sizes, y.dtype))
     settings = (before, 0.0, 0.0) if before else ("eltwise_linear", 1.0, 0.0)
@@ -92,10 +92,10 @@ def _single(ask: KernelRequest, links: tuple[Link, ...], x: Tensor) -> Draft:
 
 
 def _drafts(
-    ask: KernelRequest, links: tuple[Link, ...], x: Tensor, axes: frozenset[int], layout: str
+    request: KernelRequest, links: tuple[Link, ...], x: Tensor, axes: frozenset[int], layout: str
 ) -> Iterator[Draft]:
     before, combine, after = REDUCTIONS[links[0].op]
-    y = result(ask)
+    y = result(request)
     order = parse(layout, x.rank)[0] if layout else tuple(range(x.rank))
     groups = [(r, tuple(dims)) for r, dims in groupby([d for d in order if x.sizes[d] > 1], axes.__contains__)]
     place: Place = ("in", links[0].operands[0])
@@ -135,7 +135,7 @@ def _drafts(
         else:
             groups = []
             frame = _result(y, order, axes, parts, seen)
-            post = ((PostOp(after),) if after else ()) + post_ops(ask, links[1:], frame, sums=not seen)
+            post = ((PostOp(after),) if after else ()) + post_ops(request, links[1:], frame, sums=not seen)
             target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
         operands = (Operand(SRC, place, source, shown), target)
         if kind == "matmul":

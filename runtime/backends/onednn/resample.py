@@ -33,24 +33,24 @@ class Resize(OneDnn):
     ops = frozenset({"Resize"})
     remembers = True
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input first, then channels-last."""
-        link, y = links[0], result(ask)
-        (x,) = floats(ask, link.operands[:1])
+        link, y = links[0], result(request)
+        (x,) = floats(request, link.operands[:1])
         if not 3 <= len(x.sizes) <= 5 or x.sizes[:2] != y.sizes[:2]:
             raise Refused("other axes than those of an image are resized")
         mode = link.attr("mode")
-        for axis in _axes(ask, link, x):
+        for axis in _axes(request, link, x):
             if axis.out != y.sizes[axis.axis] or not _same(axis, link, mode):
                 raise Refused(f"oneDNN has other coordinates for {axis.size} to {axis.out} elements")
         for layout in images(x.sizes, x.layout, channels_last(len(x.sizes)), ""):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
-            post = post_ops(ask, links[1:], as_it_is(y.sizes, layout))
+            post = post_ops(request, links[1:], as_it_is(y.sizes, layout))
             yield Draft("resampling_forward", (source, target), (f"resampling_{mode}",), Attributes(post))
 
 
-def _axes(ask: KernelRequest, link: Link, x: Tensor) -> list[Axis]:
+def _axes(request: KernelRequest, link: Link, x: Tensor) -> list[Axis]:
     """The axes that change, from scales or sizes that are known."""
     if link.attr("mode") not in ("nearest", "linear") or link.attr("antialias"):
         raise Refused(f"mode {link.attr('mode')}, antialias {link.attr('antialias')}")
@@ -58,13 +58,13 @@ def _axes(ask: KernelRequest, link: Link, x: Tensor) -> list[Axis]:
     if transform == "tf_crop_and_resize":
         raise Refused("a part of the image is taken")
     policy, axes = link.attr("keep_aspect_ratio_policy"), link.attr("axes")
-    found = resized(x.sizes, axes, _list(ask, link, 2), _list(ask, link, 3), None, policy, transform)
+    found = resized(x.sizes, axes, _list(request, link, 2), _list(request, link, 3), None, policy, transform)
     return [a for a in found if a.axis > 1]
 
 
-def _list(ask: KernelRequest, link: Link, i: int) -> list[Any] | None:
+def _list(request: KernelRequest, link: Link, i: int) -> list[Any] | None:
     """Scales or sizes, if they are given."""
-    known = ask.inputs[link.operand(i)] if link.operand(i) != ABSENT else None
+    known = request.inputs[link.operand(i)] if link.operand(i) != ABSENT else None
     if not isinstance(known, Tensor) or not known.elements:
         return None
     if known.value is None:

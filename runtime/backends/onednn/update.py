@@ -161,20 +161,20 @@ class ChainedUpdate(Update):
 
     name = "onednn.update"
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        if (why := unavailable(ask)) is not None:
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        if (why := unavailable(request)) is not None:
             return Declined(why)
-        choice = super().select(ask)
+        choice = super().select(request)
         if isinstance(choice, Declined):
             return choice
-        inputs = tensors(ask.inputs)
+        inputs = tensors(request.inputs)
         assert inputs is not None
         size = inputs[0].elements or 0
         if size < FEW:
             return Declined(f"there are fewer than {FEW} elements")
         try:
-            made = plan(ask.node, [t.dtype for t in inputs], size)
-            found = [describe(draft, ask.target.threads) for draft in made.drafts(len(inputs))]
+            made = plan(request.node, [t.dtype for t in inputs], size)
+            found = [describe(draft, request.target.threads) for draft in made.drafts(len(inputs))]
         except api.Refused as error:
             return Declined(str(error))
         slow = [d.implementation for d in found if d.implementation.startswith(REFERENCE)]
@@ -189,29 +189,29 @@ class ChainedUpdate(Update):
             primitives=tuple(d.draft for d in found),
         )
 
-    def prepare(self, work: KernelArgs) -> Call:
-        inputs = [a for a in work.inputs if a is not None]
-        made = plan(work.node, [DType.of(a.dtype) for a in inputs], inputs[0].size)
-        return _Pieces(made, chosen(work.choice, work.ask.target), work)
+    def prepare(self, args: KernelArgs) -> Call:
+        inputs = [a for a in args.inputs if a is not None]
+        made = plan(args.node, [DType.of(a.dtype) for a in inputs], inputs[0].size)
+        return _Pieces(made, chosen(args.choice, args.request.target), args)
 
 
 class _Pieces:
     """The chains of a block, which move from block to block, and NumPy's blocks for the remainder."""
 
-    def __init__(self, made: UpdatePlan, found: Sequence[Descriptor], work: KernelArgs) -> None:
-        self._plan, self._threads = made, work.ask.target.threads
-        self._xs: list[Any] = [*work.inputs]
-        self._outs = [y.reshape(-1) for y in work.outputs if y is not None]
+    def __init__(self, made: UpdatePlan, found: Sequence[Descriptor], args: KernelArgs) -> None:
+        self._plan, self._threads = made, args.request.target.threads
+        self._xs: list[Any] = [*args.inputs]
+        self._outs = [y.reshape(-1) for y in args.outputs if y is not None]
         code, block = made.code, made.block
         used = {v for c in made.chains for v in (c.a, c.b, *(v for _, v in c.post))} - {None}
         values = [v for v in used if v is not None and (v < 0 or code.scalar[v])]
         self._numbers = {v: np.full(1, {ONE: 1, MINUS: -1}.get(v, 0), np.float32) for v in values}
         arrays: dict[Place, Array] = {("number", v): x for v, x in self._numbers.items()}
-        arrays |= {("temporary", t): work.scratch(DType.FLOAT, (block,)) for t in range(made.temporaries)}
+        arrays |= {("temporary", t): args.scratch(DType.FLOAT, (block,)) for t in range(made.temporaries)}
         self._tensors = {("in", i): i for i in range(len(self._xs)) if not code.scalar[i]}
         arrays |= {place: self._xs[i].reshape(-1) for place, i in self._tensors.items()}
         arrays |= {("out", o): y for o, y in enumerate(self._outs)}
-        scratch = work.scratch(DType.UINT8, (n,)) if (n := max(d.scratch for d in found)) else None
+        scratch = args.scratch(DType.UINT8, (n,)) if (n := max(d.scratch for d in found)) else None
         self._memories: dict[Place, Handle] = {}
         self._calls: list[Execution] = []
         for d in found:
@@ -221,7 +221,7 @@ class _Pieces:
         size = self._outs[0].size
         self._starts = range(0, size - block + 1, block)
         self._rest = size % block
-        self._temps = [work.scratch(d, (min(self._rest, Blocks.most),)) for d in code.temps]
+        self._temps = [args.scratch(d, (min(self._rest, Blocks.most),)) for d in code.temps]
         self._aim()
 
     def rebind(self, place: tuple[str, int], array: Array) -> None:

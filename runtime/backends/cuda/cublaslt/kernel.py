@@ -124,70 +124,70 @@ class Products:
     """MatMul, Gemm and FusedMatMul, followed by bias, residual, Relu or Gelu."""
 
     name = "cublaslt.matmul"
-    remembers = False  # what is timed only in the end answers differently before: see Ask.trial
+    remembers = False  # what is timed only in the end answers differently before: see KernelRequest.trial
 
     def serves(self, node: Node) -> bool:
         return anchor(node) in OPERATORS
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
+    def select(self, request: KernelRequest) -> Choice | Declined:
         """The product with the algorithm to take; without a device, with the workspace that it may take."""
         try:
-            product = written(ask)
-            algorithm = self._algorithm(ask, product)
+            product = written(request)
+            algorithm = self._algorithm(request, product)
         except LtRefused as error:
             return Declined(str(error))
-        layouts, params = _layouts(ask, product), dict[str, Any]()
+        layouts, params = _layouts(request, product), dict[str, Any]()
         if algorithm is not None:
             params = {"algorithm": algorithm.data}
             if algorithm.milliseconds is not None:
                 params["milliseconds"] = algorithm.milliseconds
         added = product.c.place[1] if product.c else -1
-        once = added >= 0 and ask.node.inputs.count(ask.node.inputs[added]) == 1
+        once = added >= 0 and request.node.inputs.count(request.node.inputs[added]) == 1
         return Choice(
             self.name,
             params,
-            workspace=workspace_of(ask.target.sm) if algorithm is None else algorithm.workspace,
+            workspace=workspace_of(request.target.sm) if algorithm is None else algorithm.workspace,
             aliases=(Alias(0, added),) if once and layouts[added] == layouts[-1] else (),
             layouts=layouts if any(layouts) else (),
             implementation=BY_RULE if algorithm is None else f"cuBLASLt algorithm {_number(algorithm)}",
             primitives=(product,),
         )
 
-    def recall(self, ask: KernelRequest, choice: Choice) -> None:
+    def recall(self, request: KernelRequest, choice: Choice) -> None:
         """Let `select` answer with the algorithm that a stored program names."""
         data, milliseconds = choice.params.get("algorithm"), choice.params.get("milliseconds")
         if isinstance(find(), str) or not isinstance(data, str) or len(data) != 128:
             raise LtRefused("a program that was made without cuBLASLt is made again")
         time = milliseconds if isinstance(milliseconds, float) else None
-        ALGORITHMS.recall(written(ask), ask.target, Algorithm(data, choice.workspace, time))
+        ALGORITHMS.recall(written(request), request.target, Algorithm(data, choice.workspace, time))
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """The calls over the buffers of the step, on CuPy's current stream."""
-        (product,), target = work.choice.primitives, work.ask.target
+        (product,), target = args.choice.primitives, args.request.target
         library = _library()
         descriptors = Descriptors(library, product)
         handle = HANDLES.get(library, index_of(target.device))
-        params = work.choice.params
-        algorithm = Algorithm(str(params["algorithm"]), work.choice.workspace)
-        space = work.scratch(DType.UINT8, (algorithm.workspace,)) if algorithm.workspace else None
-        _check(work, product)
-        starts = [_addresses(work, product, each) for each in product.starts]
+        params = args.choice.params
+        algorithm = Algorithm(str(params["algorithm"]), args.choice.workspace)
+        space = args.scratch(DType.UINT8, (algorithm.workspace,)) if algorithm.workspace else None
+        _check(args, product)
+        starts = [_addresses(args, product, each) for each in product.starts]
         if product.bias is not None:
-            descriptors.point_bias(_address(work, product.bias))
+            descriptors.point_bias(_address(args, product.bias))
         aligned = alignment(at for each in starts for at in each)
         if aligned < ALIGNED:  # a view into another value: what was chosen may read more at once than lies there so
             algorithm = descriptors.algorithms(handle, algorithm.workspace, 1, aligned)[0]
         return _Run(descriptors, handle, starts, algorithm, 0 if space is None else int(space.data.ptr))
 
-    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """A constant in a layout that is an order of its dims."""
         return laid(array, choice.layouts[index])
 
-    def _algorithm(self, ask: KernelRequest, product: LtProduct) -> Algorithm | None:
-        if is_plan(ask.target.device):
+    def _algorithm(self, request: KernelRequest, product: LtProduct) -> Algorithm | None:
+        if is_plan(request.target.device):
             return None
         _library()
-        return ALGORITHMS.best(product, ask.target, timed=not ask.trial)
+        return ALGORITHMS.best(product, request.target, timed=not request.trial)
 
 
 class _Run:
@@ -207,38 +207,38 @@ class _Run:
             descriptors.call(handle, each, algorithm, workspace, stream)
 
 
-def _check(work: KernelArgs, p: LtProduct) -> None:
+def _check(args: KernelArgs, p: LtProduct) -> None:
     """Raise PlanError where a call would touch bytes behind the end of an operand."""
     for side, m in enumerate((p.a, p.b, p.c or p.d, p.d)):
         rows, columns = (m.columns, m.rows) if m.turned else (m.rows, m.columns)
         last = (rows - 1) * m.leading + columns + m.apart * (p.batch - 1) + max(start[side] for start in p.starts)
-        check_operand(_array(work, m.place), last * m.dtype.itemsize, m.dtype.itemsize, m.place)
+        check_operand(_array(args, m.place), last * m.dtype.itemsize, m.dtype.itemsize, m.place)
 
 
-def _addresses(work: KernelArgs, p: LtProduct, start: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+def _addresses(args: KernelArgs, p: LtProduct, start: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
     """Return the addresses of A, B, C and D of one call; C is D if nothing is added."""
     at = [
-        _address(work, m.place) + n * m.dtype.itemsize for m, n in zip((p.a, p.b, p.c or p.d, p.d), start, strict=True)
+        _address(args, m.place) + n * m.dtype.itemsize for m, n in zip((p.a, p.b, p.c or p.d, p.d), start, strict=True)
     ]
     if p.c is None:
         at[2] = at[3]
     return at[0], at[1], at[2], at[3]
 
 
-def _address(work: KernelArgs, place: tuple[str, int]) -> int:
-    return int(_array(work, place).data.ptr)
+def _address(args: KernelArgs, place: tuple[str, int]) -> int:
+    return int(_array(args, place).data.ptr)
 
 
-def _array(work: KernelArgs, place: tuple[str, int]) -> Any:
-    return (work.inputs if place[0] == "in" else work.outputs)[place[1]]
+def _array(args: KernelArgs, place: tuple[str, int]) -> Any:
+    return (args.inputs if place[0] == "in" else args.outputs)[place[1]]
 
 
-def _layouts(ask: KernelRequest, product: LtProduct) -> tuple[str, ...]:
+def _layouts(request: KernelRequest, product: LtProduct) -> tuple[str, ...]:
     """The layouts of all inputs, then of the output; what the product does not read stays as it lies."""
     wanted = {m.place: m.layout for m in product.operands}
     if product.bias is not None:
         wanted[product.bias] = ""
-    held = [(("in", i), t.layout if isinstance(t, Tensor) else "") for i, t in enumerate(ask.inputs)]
+    held = [(("in", i), t.layout if isinstance(t, Tensor) else "") for i, t in enumerate(request.inputs)]
     return (*(wanted.get(place, layout) for place, layout in held), product.d.layout)
 
 

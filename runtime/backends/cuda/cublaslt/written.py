@@ -31,38 +31,38 @@ class _Tail:
     epilogue: str = ""
 
 
-def written(ask: KernelRequest) -> LtProduct:
+def written(request: KernelRequest) -> LtProduct:
     """The product for a step, in the order of axes that its operands have if that will do, else row-major. Raises
     Refused with the reason where there is none."""
-    links = chain(ask.node)
-    first, y = links[0], ask.outputs[0]
-    if len(ask.outputs) > 1 or not isinstance(y, Tensor):
+    links = chain(request.node)
+    first, y = links[0], request.outputs[0]
+    if len(request.outputs) > 1 or not isinstance(y, Tensor):
         raise LtRefused("there are several results")
-    for t in (*ask.inputs, y):
+    for t in (*request.inputs, y):
         if t is not None and (not isinstance(t, Tensor) or not t.static or 0 in t.sizes):
             raise LtRefused("an operand has no known sizes, or no elements")
     if any(first.attrs.get(name) for name in ("transBatchA", "transBatchB")):
         raise LtRefused("batch axes are permuted")
-    tail = _tail(ask, links, y)
+    tail = _tail(request, links, y)
     reasons: list[str] = []
-    for layouts in _orders(ask, first, y, tail):
+    for layouts in _orders(request, first, y, tail):
         try:
-            return _product(ask, first, y, tail, *layouts)
+            return _product(request, first, y, tail, *layouts)
         except LtRefused as error:
             reasons.append(str(error))
     raise LtRefused("; ".join(dict.fromkeys(reasons)))
 
 
-def _tail(ask: KernelRequest, links: tuple[Link, ...], y: Tensor) -> _Tail:
+def _tail(request: KernelRequest, links: tuple[Link, ...], y: Tensor) -> _Tail:
     first, made = links[0], _Tail()
     *_, alpha, beta = ATTRIBUTES[first.op]
     made.alpha = float(first.attr(alpha)) if alpha else 1.0
     scale = float(first.attr(beta)) if beta else 0.0
     if first.operand(2) != ABSENT and scale:
-        _add(ask, made, first.operand(2), y, scale)
+        _add(request, made, first.operand(2), y, scale)
     for link in links[1:]:
         others = [i for i in link.operands if i != PREVIOUS]
-        number = scalar(ask, others[0]) if len(others) == 1 else None
+        number = scalar(request, others[0]) if len(others) == 1 else None
         if made.epilogue:
             raise LtRefused(f"{link.op} follows an activation")
         if link.op == "Relu":
@@ -70,7 +70,7 @@ def _tail(ask: KernelRequest, links: tuple[Link, ...], y: Tensor) -> _Tail:
         elif link.op == "Gelu" and link.attr("approximate") == "tanh":
             made.epilogue = "gelu"
         elif link.op == "Add" and len(others) == 1:
-            _add(ask, made, others[0], y, 1.0)
+            _add(request, made, others[0], y, 1.0)
         elif _scales(link) and number and made.bias is None and made.added is None:
             made.alpha *= number if link.op == "Mul" else 1 / number
         else:
@@ -85,9 +85,9 @@ def _scales(link: Link) -> bool:
     return link.op == "Mul" or (link.op == "Div" and link.operands[0] == PREVIOUS)
 
 
-def _add(ask: KernelRequest, made: _Tail, at: int, y: Tensor, scale: float) -> None:
+def _add(request: KernelRequest, made: _Tail, at: int, y: Tensor, scale: float) -> None:
     """Put down what is added: one number for each column, or a tensor of the result's size."""
-    known = ask.inputs[at]
+    known = request.inputs[at]
     if not isinstance(known, Tensor) or known.dtype is not y.dtype:
         raise LtRefused(f"{known} is added to {y}")
     if known.sizes == y.sizes and made.added is None:
@@ -98,9 +98,9 @@ def _add(ask: KernelRequest, made: _Tail, at: int, y: Tensor, scale: float) -> N
         raise LtRefused(f"{known} is spread over {y}, or a third operand is added")
 
 
-def _orders(ask: KernelRequest, first: Link, y: Tensor, tail: _Tail) -> Iterator[tuple[str, str, str]]:
+def _orders(request: KernelRequest, first: Link, y: Tensor, tail: _Tail) -> Iterator[tuple[str, str, str]]:
     """The layouts of A, B and D to try: as they lie and are wished for, then row-major, one after the other."""
-    held = [ask.inputs[i] for i in first.operands[:2]]
+    held = [request.inputs[i] for i in first.operands[:2]]
     a, b = ((usable(t), "") if isinstance(t, Tensor) else ("",) for t in held)
     wishes = (usable(y), "")
     seen: set[tuple[str, str, str]] = set()
@@ -110,9 +110,9 @@ def _orders(ask: KernelRequest, first: Link, y: Tensor, tail: _Tail) -> Iterator
             yield one, two, d
 
 
-def _product(ask: KernelRequest, first: Link, y: Tensor, tail: _Tail, left: str, right: str, out: str) -> LtProduct:
+def _product(request: KernelRequest, first: Link, y: Tensor, tail: _Tail, left: str, right: str, out: str) -> LtProduct:
     (one, two), (turn_a, turn_b, *_) = first.operands[:2], ATTRIBUTES[first.op]
-    a_type, b_type = ask.inputs[one], ask.inputs[two]
+    a_type, b_type = request.inputs[one], request.inputs[two]
     assert isinstance(a_type, Tensor) and isinstance(b_type, Tensor)
     if a_type.dtype not in FLOATS or len({a_type.dtype, b_type.dtype, y.dtype}) > 1:
         raise LtRefused(f"{a_type} times {b_type} is {y}")
@@ -133,7 +133,7 @@ def _product(ask: KernelRequest, first: Link, y: Tensor, tail: _Tail, left: str,
     if any(m.turned for m in (found.d, found.c) if m):
         raise LtRefused("the result has its rows apart")
     bias = None if tail.bias is None else ("in", tail.bias)
-    math = "tf32" if ask.target.math == "tf32" else "strict"
+    math = "tf32" if request.target.math == "tf32" else "strict"
     return replace(found, bias=bias, alpha=tail.alpha, beta=tail.beta, epilogue=tail.epilogue, math=math)
 
 

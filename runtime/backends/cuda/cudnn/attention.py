@@ -29,8 +29,8 @@ class Attention(CuDnn):
     name = "cudnn.attention"
     ops = frozenset({"Attention"})
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[GraphDraft]:
-        link, (y, *others) = links[0], ask.outputs
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[GraphDraft]:
+        link, (y, *others) = links[0], request.outputs
         if len(links) > 1 or others:
             raise GraphRefused("other operators follow, or further results are requested")
         if any(link.operand(i) != ABSENT for i in (4, 5, 6)):
@@ -38,7 +38,7 @@ class Attention(CuDnn):
         for name, plain in PLAIN.items():
             if link.attrs.get(name, plain) != plain and not (name == "softmax_precision" and link.attrs[name] == 1):
                 raise GraphRefused(f"{name} is {link.attrs[name]}")
-        types = [ask.inputs[i] for i in link.operands[:3]]
+        types = [request.inputs[i] for i in link.operands[:3]]
         q, k, v = (t for t in types if isinstance(t, Tensor))
         if {t.dtype for t in (q, k, v)} not in ({DType.FLOAT16}, {DType.BFLOAT16}):
             raise GraphRefused(f"{q} is no float of 16 bits")
@@ -52,7 +52,7 @@ class Attention(CuDnn):
         inputs = [writer.read(each) for each in given]
         if link.operand(3) != ABSENT:
             scores = (*given[0].sizes[:3], given[1].sizes[2])
-            inputs.append(writer.read(_mask(link.operand(3), ask.inputs[link.operand(3)], scores, q.dtype)))
+            inputs.append(writer.read(_mask(link.operand(3), request.inputs[link.operand(3)], scores, q.dtype)))
         scale = link.attrs.get("scale")
         writer.add(
             "sdpa",

@@ -27,22 +27,22 @@ class Conv(CuDnn):
     ops = frozenset({"Conv"})
     operation = "conv_fprop"
 
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[GraphDraft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[GraphDraft]:
         """Tensor cores like channels-last images best, and the engines of strict float32 row-major ones."""
-        link, y = links[0], result(ask)
-        x, w = floats(ask, link.operands[:2])
+        link, y = links[0], result(request)
+        x, w = floats(request, link.operands[:2])
         if not 3 <= len(x.sizes) <= 5:
             raise GraphRefused(f"{len(x.sizes) - 2} spatial axes")
         if x.dtype is not w.dtype or x.dtype is not y.dtype:
             raise GraphRefused(f"{x} and {w} make {y}")
         found = self._windows(link, x, w)
         orders = (channels_last(len(x.sizes)), "")
-        strict = x.dtype is DType.DOUBLE or (x.dtype is DType.FLOAT and ask.target.math != "tf32")
+        strict = x.dtype is DType.DOUBLE or (x.dtype is DType.FLOAT and request.target.math != "tf32")
         clips = (True, False) if link.attr("group") > 1 else (False, True)
         for layout in reversed(orders) if strict else orders:
             made: list[GraphDraft] = []
             for clipped in clips if any(each.op == "Clip" for each in links[1:]) else (False,):
-                draft = self._draft_in(layout, ask, links, found, clipped)
+                draft = self._draft_in(layout, request, links, found, clipped)
                 if draft not in made:
                     made.append(draft)
                     yield draft
@@ -52,24 +52,24 @@ class Conv(CuDnn):
         return known(windows(x.sizes[2:], w.sizes[2:], a("strides"), a("dilations"), a("pads"), a("auto_pad")))
 
     def _draft_in(
-        self, layout: str, ask: KernelRequest, links: tuple[Link, ...], found: Sequence[Window], clipped: bool
+        self, layout: str, request: KernelRequest, links: tuple[Link, ...], found: Sequence[Window], clipped: bool
     ) -> GraphDraft:
-        link, y = links[0], result(ask)
-        x, w = floats(ask, link.operands[:2])
+        link, y = links[0], result(request)
+        x, w = floats(request, link.operands[:2])
         writer, target = Writer(), _operand(("out", 0), y, layout)
         image = writer.read(_operand(("in", link.operands[0]), x, layout))
         weights = writer.read(_operand(("in", link.operands[1]), w, layout))
         value = writer.add(self.operation, image, weights, sizes=target.sizes, **_settings(found, len(target.sizes)))
-        epilogue = Epilogue(ask, writer, y.sizes, target.sizes, layout, clipped)
+        epilogue = Epilogue(request, writer, y.sizes, target.sizes, layout, clipped)
         rest = links[1:]
         if link.operand(2) != ABSENT:
-            (b,) = floats(ask, [link.operand(2)])
+            (b,) = floats(request, [link.operand(2)])
             other = epilogue.residual(rest[0]) if rest else None
             if other is not None:
                 value, rest = epilogue.add("add", value, other), rest[1:]
             value = epilogue.add("bias", value, writer.read(_channels(link.operand(2), b, len(target.sizes))))
         epilogue.follow(rest, value)
-        math = "tf32" if ask.target.math == "tf32" else "strict"
+        math = "tf32" if request.target.math == "tf32" else "strict"
         return writer.draft(target, math)
 
 

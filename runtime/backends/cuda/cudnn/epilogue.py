@@ -33,14 +33,14 @@ class Epilogue:
 
     def __init__(
         self,
-        ask: KernelRequest,
+        request: KernelRequest,
         writer: Writer,
         shape: tuple[int, ...],
         sizes: tuple[int, ...],
         layout: str,
         clipped: bool,
     ) -> None:
-        self._ask, self._writer, self._shape, self._sizes = ask, writer, shape, sizes
+        self._ask, self._writer, self._shape, self._sizes = request, writer, shape, sizes
         self._layout, self.clipped = layout, clipped
 
     def add(self, op: str, *inputs: Value, **settings: float) -> int:

@@ -44,22 +44,24 @@ class CuDnn(ABC):
     name: ClassVar[str]
     ops: ClassVar[frozenset[str]]
     domain: ClassVar[str] = ""
-    remembers: ClassVar[bool] = False  # what is timed only in the end answers differently before: see Ask.trial
+    remembers: ClassVar[bool] = (
+        False  # what is timed only in the end answers differently before: see KernelRequest.trial
+    )
 
     @abstractmethod
-    def drafts(self, ask: KernelRequest, links: tuple[Link, ...]) -> Iterator[GraphDraft]:
+    def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[GraphDraft]:
         """The graphs that would do, best first. Raises Refused with the reason where there are none."""
 
     def serves(self, node: Node) -> bool:
         return anchor(node) == (self.domain, anchor(node)[1]) and anchor(node)[1] in self.ops
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
+    def select(self, request: KernelRequest) -> Choice | Declined:
         """The first draft that cuDNN has a plan for, with the layouts of its operands."""
         try:
-            taken = self._taken(ask)
+            taken = self._taken(request)
         except GraphRefused as error:
             return Declined(str(error))
-        plan, layouts = taken.plan, layouts_of(ask, taken.draft)
+        plan, layouts = taken.plan, layouts_of(request, taken.draft)
         params: dict[str, Any] = {"draft": taken.number, "plan": plan.name if plan else ""}
         if plan is not None and plan.milliseconds is not None:
             params["milliseconds"] = plan.milliseconds
@@ -72,51 +74,51 @@ class CuDnn(ABC):
             primitives=(taken.draft,),
         )
 
-    def recall(self, ask: KernelRequest, choice: Choice) -> None:
+    def recall(self, request: KernelRequest, choice: Choice) -> None:
         """Let `select` answer with the plan that a stored program names. Raises Refused where it is not to be had."""
         name, number = choice.params.get("plan"), choice.params.get("draft")
         if not isinstance(find(), Cudnn) or not isinstance(name, str) or not isinstance(number, int) or not name:
             raise GraphRefused("a program that was made without cuDNN is made again")
-        draft = self._draft(ask, number)
+        draft = self._draft(request, number)
         milliseconds = choice.params.get("milliseconds")
-        PLANS.recall(draft, ask.target, name, milliseconds if isinstance(milliseconds, float) else None)
+        PLANS.recall(draft, request.target, name, milliseconds if isinstance(milliseconds, float) else None)
 
-    def prepare(self, work: KernelArgs) -> Call:
+    def prepare(self, args: KernelArgs) -> Call:
         """The plan over the buffers of the step, on CuPy's current stream."""
-        (draft,), params, target = work.choice.primitives, work.choice.params, work.ask.target
+        (draft,), params, target = args.choice.primitives, args.choice.params, args.request.target
         plan, device = PLANS.best(draft, target), target.device
         if plan.name != params["plan"]:
             PLANS.recall(draft, target, params["plan"], params.get("milliseconds"))
             plan = PLANS.best(draft, target)
-        places: dict[str, Sequence[Any]] = {"in": work.inputs, "out": work.outputs}
+        places: dict[str, Sequence[Any]] = {"in": args.inputs, "out": args.outputs}
         for o in draft.all:
             last = sum((n - 1) * s for n, s in zip(o.sizes, o.strides, strict=True))
             check_operand(places[o.place[0]][o.place[1]], (last + 1) * o.dtype.itemsize, ALIGNED, o.place)
         graph = load(plan, device)
         pointers = {uid: int(places[o.place[0]][o.place[1]].data.ptr) for uid, o in enumerate(draft.all, start=1)}
-        scratch = work.scratch(DType.UINT8, (plan.workspace,)) if plan.workspace else None
+        scratch = args.scratch(DType.UINT8, (plan.workspace,)) if plan.workspace else None
         return partial(_run, graph, pointers, 0 if scratch is None else int(scratch.data.ptr), device)
 
-    def pack(self, ask: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
+    def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """A constant in a layout that is an order of its dims."""
         return laid(array, choice.layouts[index])
 
-    def _draft(self, ask: KernelRequest, number: int) -> GraphDraft:
-        for i, draft in enumerate(self.drafts(ask, chain(ask.node))):
+    def _draft(self, request: KernelRequest, number: int) -> GraphDraft:
+        for i, draft in enumerate(self.drafts(request, chain(request.node))):
             if i == number:
                 return draft
         raise GraphRefused(f"there is no draft {number}")
 
-    def _taken(self, ask: KernelRequest) -> _Taken:
-        _checked(ask)
+    def _taken(self, request: KernelRequest) -> _Taken:
+        _checked(request)
         found = find()
-        planned = is_plan(ask.target.device)
+        planned = is_plan(request.target.device)
         if isinstance(found, str) and not planned:
             raise GraphRefused(found)
         reasons: list[str] = []
         best: _Taken | None = None
-        timed = not planned and not ask.trial
-        drafts = enumerate(self.drafts(ask, chain(ask.node)))
+        timed = not planned and not request.trial
+        drafts = enumerate(self.drafts(request, chain(request.node)))
         while best is None or timed:
             try:
                 number, draft = next(drafts)
@@ -125,11 +127,11 @@ class CuDnn(ABC):
             except GraphRefused as error:
                 reasons.append(str(error))
                 break
-            if best is not None and layouts_of(ask, draft) != layouts_of(ask, best.draft):
+            if best is not None and layouts_of(request, draft) != layouts_of(request, best.draft):
                 break
             try:
                 if isinstance(found, Cudnn):
-                    taken = _Taken(number, draft, PLANS.best(draft, ask.target, timed=timed))
+                    taken = _Taken(number, draft, PLANS.best(draft, request.target, timed=timed))
                 else:
                     expected(draft)
                     taken = _Taken(number, draft, None)
@@ -151,32 +153,32 @@ def _run(graph: Any, pointers: dict[int, int], scratch: int, device: str) -> Non
     graph.execute(pointers, scratch, handle(device))
 
 
-def _checked(ask: KernelRequest) -> None:
-    for t in (*ask.inputs, *ask.outputs):
+def _checked(request: KernelRequest) -> None:
+    for t in (*request.inputs, *request.outputs):
         if t is not None and (not isinstance(t, Tensor) or not t.static or 0 in t.sizes):
             raise GraphRefused("an operand has no known sizes, or no elements")
 
 
-def layouts_of(ask: KernelRequest, draft: GraphDraft) -> tuple[str, ...]:
+def layouts_of(request: KernelRequest, draft: GraphDraft) -> tuple[str, ...]:
     """The layouts of all inputs, then of all outputs; what the draft does not read stays as it lies."""
     wanted = {o.place: o.layout for o in draft.all}
-    held = [(("in", i), t.layout if isinstance(t, Tensor) else "") for i, t in enumerate(ask.inputs)]
-    held += [(("out", i), "") for i in range(len(ask.node.outputs))]
+    held = [(("in", i), t.layout if isinstance(t, Tensor) else "") for i, t in enumerate(request.inputs)]
+    held += [(("out", i), "") for i in range(len(request.node.outputs))]
     return tuple(wanted.get(place, layout) for place, layout in held)
 
 
-def floats(ask: KernelRequest, at: Sequence[int]) -> list[Tensor]:
+def floats(request: KernelRequest, at: Sequence[int]) -> list[Tensor]:
     """Operands of a type of float that cuDNN computes with; Refused for others."""
-    found = [ask.inputs[i] if i >= 0 else None for i in at]
+    found = [request.inputs[i] if i >= 0 else None for i in at]
     made = [t for t in found if isinstance(t, Tensor) and t.dtype in FLOATS]
     if len(made) < len(found):
         raise GraphRefused(f"operands are {', '.join(map(str, found))}")
     return made
 
 
-def result(ask: KernelRequest) -> Tensor:
+def result(request: KernelRequest) -> Tensor:
     """The type of the one output."""
-    found = ask.outputs[0]
-    if len(ask.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in FLOATS:
-        raise GraphRefused(f"the results are {', '.join(map(str, ask.outputs))}")
+    found = request.outputs[0]
+    if len(request.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in FLOATS:
+        raise GraphRefused(f"the results are {', '.join(map(str, request.outputs))}")
     return found

@@ -81,15 +81,15 @@ class Layer:
         return dtype, (self.steps, self.batch, width * self.hidden)
 
 
-def layer_of(ask: KernelRequest) -> Layer:
+def layer_of(request: KernelRequest) -> Layer:
     """The layer that a node is, if it is one of the usual form; Refused with the reason else."""
-    record = ask.node.record
-    attrs = {**record.attrs, **ask.node.attrs}
+    record = request.node.record
+    attrs = {**record.attrs, **request.node.attrs}
     odd = [a for a in ("clip", "layout", "input_forget", "activation_alpha", "activation_beta") if attrs.get(a)]
     if odd:
         raise Refused(f"{', '.join(odd)} is set")
-    given = {p.name: t for p, t in zip(record.inputs, ask.inputs, strict=False) if t is not None}
-    wanted = {p.name for p, name in zip(record.outputs, ask.node.outputs, strict=False) if name}
+    given = {p.name: t for p, t in zip(record.inputs, request.inputs, strict=False) if t is not None}
+    wanted = {p.name for p, name in zip(record.outputs, request.node.outputs, strict=False) if name}
     if {"sequence_lens", "P"} & set(given):
         raise Refused("sequences have lengths of their own, or cells peepholes")
     if "dP" in wanted:
@@ -104,7 +104,7 @@ def layer_of(ask: KernelRequest) -> Layer:
         raise Refused("the operands are not all in float32, or all in bfloat16")
     steps, batch, inputs = X.sizes
     return Layer(steps, batch, inputs, R.sizes[2], WAYS[attrs["direction"]], X.dtype, attrs, frozenset(wanted),
-                 ask.target.threads)  # fmt: skip
+                 request.target.threads)  # fmt: skip
 
 
 def usual(layer: Layer, *names: str) -> None:

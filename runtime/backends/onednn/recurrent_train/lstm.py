@@ -34,10 +34,10 @@ class LstmForward(Forward):
         states = product(matrix(n, h, dtype), matrix(h, 4 * h, dtype).any(), matrix(n, 4 * h), *post)
         return {"inputs": cls.inputs(layer, 4), "states": states}
 
-    def __init__(self, plan: RecurrentPlan, work: KernelArgs) -> None:
+    def __init__(self, plan: RecurrentPlan, args: KernelArgs) -> None:
         rows = ([1, 1, 1, 2], [0, 0, 0, -1])
         self._columns = [np.repeat(np.array(x, np.float32), plan.layer.hidden) for x in rows]
-        super().__init__(plan, work)
+        super().__init__(plan, args)
 
     def way(self, d: int) -> Sequence[Do]:
         layer, arrays, temporary = self.layer, self.arrays, self.space["temporary"]

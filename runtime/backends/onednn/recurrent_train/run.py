@@ -68,11 +68,11 @@ class Stepwise:
     def serves(self, node: Node) -> bool:
         return (node.domain, node.op) == ("mezzo", self.op)
 
-    def select(self, ask: KernelRequest) -> Choice | Declined:
-        if (why := unavailable(ask)) is not None:
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        if (why := unavailable(request)) is not None:
             return Declined(why)
         try:
-            layer = layer_of(ask)
+            layer = layer_of(request)
             drafts = self.run.drafts(layer)
             plan = self.run.plan(layer, drafts)
         except Refused as error:
@@ -86,9 +86,9 @@ class Stepwise:
             primitives=tuple(drafts.values()),
         )
 
-    def prepare(self, work: KernelArgs) -> Call:
-        drafts = dict(zip(work.choice.params["products"], work.choice.primitives, strict=True))
-        return self.run(self.run.plan(layer_of(work.ask), drafts), work)
+    def prepare(self, args: KernelArgs) -> Call:
+        drafts = dict(zip(args.choice.params["products"], args.choice.primitives, strict=True))
+        return self.run(self.run.plan(layer_of(args.request), drafts), args)
 
 
 class Run(ABC):
@@ -127,14 +127,14 @@ class Run(ABC):
         held: dict[str, Space] = {name: (DType.UINT8, (n,)) for name, n in sizes.items() if n}
         return RecurrentPlan(layer, found, {**held, **cls.needs(layer)})
 
-    def __init__(self, plan: RecurrentPlan, work: KernelArgs) -> None:
+    def __init__(self, plan: RecurrentPlan, args: KernelArgs) -> None:
         self.layer, self._products = plan.layer, plan.products
-        self.space: dict[str, Any] = {n: work.scratch(dtype, shape) for n, (dtype, shape) in plan.needs.items()}
-        record = work.node.record
+        self.space: dict[str, Any] = {n: args.scratch(dtype, shape) for n, (dtype, shape) in plan.needs.items()}
+        record = args.node.record
         self._names = {"in": [p.name for p in record.inputs], "out": [p.name for p in record.outputs]}
         self.arrays: dict[str, Any] = dict.fromkeys((*self._names["in"], *self._names["out"]))
-        self.arrays |= zip(self._names["in"], work.inputs, strict=False)
-        self.arrays |= zip(self._names["out"], work.outputs, strict=False)
+        self.arrays |= zip(self._names["in"], args.inputs, strict=False)
+        self.arrays |= zip(self._names["out"], args.outputs, strict=False)
         shape = plan.layer.step()[1]
         self.zeros: Any = np.zeros(shape, plan.layer.dtype.numpy)  # the state before the first step where none is given
         self._build()
