@@ -36,7 +36,7 @@ def checked(signature: Signature, feeds: Mapping[str, Any], taken: Taken = np.fr
             continue
         try:
             arrays[name] = _as_array(feeds[name], type, taken)
-        except (TypeError, ValueError, BufferError) as error:
+        except (TypeError, ValueError, BufferError, RuntimeError) as error:  # the last: NumPy's word for DLPack's bfloat16
             problems.append(f"input {name!r} is no array: {error}")
             continue
         problems += _misfits(name, type, arrays[name], sizes)
@@ -71,6 +71,8 @@ def _as_array(value: Any, type: Type, taken: Taken) -> Any:
                 return value
         # Python numbers and lists take the input's type; other arrays keep theirs, which is then checked
         value = np.asarray(value, type.dtype.numpy if isinstance(value, (bool, int, float, list, tuple)) else None)
+    elif value.__class__ is not np.ndarray and np.ma.is_masked(value):
+        raise ValueError("some elements are masked, which no operator knows: fill them first (`x.filled(...)`)")
     if type.dtype is DType.STRING:
         return value.astype(object) if value.dtype.kind in "UT" else value
     return np.ascontiguousarray(value).reshape(value.shape)
