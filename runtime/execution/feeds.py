@@ -36,7 +36,7 @@ def checked(signature: Signature, feeds: Mapping[str, Any], taken: Taken = np.fr
             continue
         try:
             arrays[name] = _as_array(feeds[name], type, taken)
-        except (TypeError, ValueError, BufferError, RuntimeError) as error:  # the last: NumPy's word for DLPack's bfloat16
+        except (TypeError, ValueError, BufferError, RuntimeError) as error:  # the last: of bfloat16's DLPack
             problems.append(f"input {name!r} is no array: {error}")
             continue
         problems += _misfits(name, type, arrays[name], sizes)

@@ -20,8 +20,6 @@ from .memory import Memory
 from .primitive import Place, repacked
 
 INFINITY: Final = {"bfloat16": 0x7F80, "float16": 0x7C00}  # its bits
-LARGE: Final = 1 << 15  # elements of which NumPy finds the largest sooner than the product
-
 LOWEST: Final = np.finfo(np.float32).min
 
 
@@ -29,11 +27,7 @@ def has_nan(x: Array) -> bool:
     """True if an element of a flat array is NaN."""
     infinity = INFINITY.get(x.dtype.name)
     if infinity is None:
-        if x.size > LARGE:
-            found = np.maximum.reduce(x)
-        else:
-            with np.errstate(over="ignore"):
-                found = x.dot(x)  # squares may be infinite, but cancel nowhere
+        found = np.maximum.reduce(x, initial=-np.inf)
         return bool(found != found)
     return bool(np.maximum.reduce(x.view(np.uint16) << 1, initial=0) > infinity << 1)
 
