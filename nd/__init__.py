@@ -1,8 +1,8 @@
 """`mz.nd`: arrays with the interface of the Python array API standard, computed by the dependency engine.
 
 https://data-apis.org/array-api/2024.12. Operations return at once, and run the same operators as graphs do; reading
-waits. Every operator of ONNX is here by its name too (`Softmax`, `Conv`, ...), as in `mz.sym`. docs/arrays.md tells the
-rest, tests/array_api_gaps.txt what is missing and why.
+waits. Every operator of ONNX is here by its name too (`Softmax`, `Conv`, ...), as in `mz.sym`, and so are those of your
+own. docs/arrays.md tells the rest, tests/array_api_gaps.txt what is missing and why.
 
 >>> a = ones((2, 3))
 >>> print((a * 2).asnumpy())
@@ -14,26 +14,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import functions, methods, neural, random
+from . import functions, methods, named, neural, random
 from .functions import *
+from .named import operator
 from .neural import *
 from .place import Place, cpu, gpu
 from .sparse import RowSparse, row_sparse_array
 
-__all__ = [*functions.__all__, *neural.__all__, "Place", "RowSparse", "cpu", "gpu", "random", "row_sparse_array"]
+__all__ = [
+    *functions.__all__, *neural.__all__, "Place", "RowSparse", "cpu", "gpu", "operator", "random", "row_sparse_array",
+]  # fmt: skip
 methods.attach()
 
 
 def __getattr__(name: str) -> Any:
-    """Operators of ONNX by name (PEP 562)."""
-    if not name[:1].isupper():
+    """Operators by name (PEP 562)."""
+    domain = named.domain_of(name) if name[:1].isupper() else None
+    if domain is None:
         raise AttributeError(f"module 'mezzo.nd' has no attribute {name!r}")
-    from .named import operator_named
-
-    return operator_named(name)
+    return operator(name, domain)
 
 
 def __dir__() -> list[str]:
-    from ..ops import OPS
-
-    return sorted({*__all__, *(op for domain, op in OPS if not domain)})
+    return sorted({*__all__, *named.names()})

@@ -1,4 +1,4 @@
-"""ONNX's operators on arrays, by their names: `mz.nd.Softmax(x, axis=-1)`, as `mz.sym` has them on symbols."""
+"""Operators on arrays, by their names: `mz.nd.Softmax(x, axis=-1)`, as `mz.sym` has them on symbols."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from .specs import dtype_of, known
 ELEMENT_TYPES = {"to", "dtype", "output_dtype"}  # attributes that are the number of an element type
 
 
-def operator_named(name: str) -> Callable[..., Any]:
-    """The function of an operator of ONNX: arrays, numbers, lists and None for inputs, then attributes by name.
+def operator(name: str, domain: str = "") -> Callable[..., Any]:
+    """The function of an operator: arrays, numbers, lists and None for inputs, then attributes by name.
 
     Numbers of Python take the element type of the first array; lists, and NumPy's scalars, are small constants of
-    their own (axes, shapes). Raises AttributeError for a name that no operator has.
+    their own (axes, shapes). Operators of ONNX are names of `mezzo.nd` too, and so are those of a domain of your own
+    if no other domain has the name. Raises InputError for an operator that is not carried.
 
     >>> from mezzo import nd
     >>> nd.Softmax(nd.zeros((2, 2)), axis=-1).tolist()
@@ -34,9 +35,28 @@ def operator_named(name: str) -> Callable[..., Any]:
     >>> values.tolist(), indices.tolist()
     ([3, 2], [1, 2])
     """
-    if ("", name) not in OPS:
-        raise AttributeError(f"there is no operator {name!r}")
-    return partial(_call, name)
+    if (domain, name) not in OPS:
+        raise InputError(f"there is no operator {domain or 'ai.onnx'}::{name}", where=f"called at {line_of(*site())}")
+    return partial(_call, (domain, name))
+
+
+def domain_of(name: str) -> str | None:
+    """The domain of an operator that is called by its name alone: ONNX's own, else the one in which it was registered
+    from outside; None if nobody has it. Raises AttributeError if several have."""
+    if ("", name) in OPS:
+        return ""
+    domains = [domain for domain, op in OPS.outside() if op == name]
+    if len(domains) > 1:
+        first, *_ = domains
+        raise AttributeError(
+            f"{name!r} is an operator of {' and '.join(domains)}: say which, operator({name!r}, {first!r})"
+        )
+    return domains[0] if domains else None
+
+
+def names() -> set[str]:
+    """The operators that are called by their names alone."""
+    return {op for domain, op in OPS if not domain} | {op for _, op in OPS.outside()}
 
 
 def attributes(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,11 +74,11 @@ def attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     return converted
 
 
-def _call(name: str, *operands: Any, **attrs: Any) -> Any:
-    record = OPS["", name]
+def _call(key: tuple[str, str], *operands: Any, **attrs: Any) -> Any:
+    record, (domain, name) = OPS[key], key
     like = next((x for x in operands if isinstance(x, Array)), None)
     given = [x if x is None or isinstance(x, Array) else _operand(name, x, like) for x in operands]
-    if not record.deterministic and not _known_to_repeat(name, given):
+    if not record.deterministic and not _known_to_repeat(key, given):
         raise InputError(
             f"{name} draws random numbers",
             where=f"called at {line_of(*site())}",
@@ -72,12 +92,12 @@ def _call(name: str, *operands: Any, **attrs: Any) -> Any:
             hint="nd.asarray and nd.full make arrays",
         )
     outputs = attrs.pop("outputs", None) or record.results(operands, attrs)
-    return apply(name, *given, outputs=outputs, **attributes(attrs))
+    return apply(name, *given, domain=domain, outputs=outputs, **attributes(attrs))
 
 
-def _known_to_repeat(name: str, given: list[Any]) -> bool:
+def _known_to_repeat(key: tuple[str, str], given: list[Any]) -> bool:
     """Dropout outside of training is the identity."""
-    return name == "Dropout" and (len(given) < 3 or given[2] is None)
+    return key == ("", "Dropout") and (len(given) < 3 or given[2] is None)
 
 
 def _operand(name: str, x: Any, like: Array | None) -> Any:

@@ -197,12 +197,13 @@ class Op:
 
     The traits (see ops/traits.py): `kind` is what it computes, `moves` how it moves elements if it does nothing else.
     `mixed` is the precision that it trains in under mixed precision; `follows` is True where inference may compute it
-    in 16 bits once an operand is so: its float operands have one type. `jumps` is True where floats come out that
-    change by much as an operand changes by little: what such an operator reads is not to be rounded without need.
-    `rounds` is True where the first input comes out rounded to steps, `quantized` names the operator (domain::name)
-    that computes the same on quantised operands. `planned_from` is the number of elements among its operands from which
-    a planned program is faster than the reference, `written_out` is True where its parts have better kernels than the
-    whole. `weights` says which dims it asks of trained parameters (see ops/core/weights.py).
+    in 16 bits once an operand is so: its float operands have one type. An operator of a domain of your own, if it
+    follows, does so in training too. `jumps` is True where floats come out that change by much as an operand changes by
+    little: what such an operator reads is not to be rounded without need. `rounds` is True where the first input comes
+    out rounded to steps, `quantized` names the operator (domain::name) that computes the same on quantised operands.
+    `planned_from` is the number of elements among its operands from which a planned program is faster than the
+    reference, `written_out` is True where its parts have better kernels than the whole. `weights` says which dims it
+    asks of trained parameters (see ops/core/weights.py).
     """
 
     name: str
@@ -416,13 +417,16 @@ def _signature(function: Callable[..., Any]) -> tuple[tuple[Param, ...], dict[st
 def _register(made: Op) -> Op:
     """Enter a record. One in a domain of your own may be defined again (a cell of a notebook runs twice)."""
     key = made.domain, made.name
-    if key in OPS and made.domain in OPSETS:
+    again = key in OPS
+    if again and made.domain in OPSETS:
         raise InputError(
             f"operator {made.domain or 'ai.onnx'}::{made.name} is defined already",
             where="mezzo.op",
             hint="give an operator of your own a domain of its own: domain='org.example'",
         )
     OPS[key] = made
+    for forget in OPS.redefined if again else ():
+        forget()
     return made
 
 

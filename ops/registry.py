@@ -7,7 +7,7 @@ modules first (`Operators.load`), as does whoever goes through all operators.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -156,11 +156,12 @@ INDEX = _index()
 
 
 class Operators(dict[Key, "Op"]):
-    """Records by domain and name."""
+    """Records by domain and name. `redefined` are called once a record has taken the place of another."""
 
     def __init__(self) -> None:
         super().__init__()
         self._loaded = False
+        self.redefined: list[Callable[[], None]] = []
 
     def load(self) -> None:
         """Import all modules of operators."""
@@ -177,6 +178,10 @@ class Operators(dict[Key, "Op"]):
         if found is None:
             raise KeyError(key)
         return found
+
+    def outside(self) -> list[Key]:
+        """The operators that were registered from outside."""
+        return [key for key in super().__iter__() if key not in INDEX]
 
     def get(self, key: Key, default: Op | None = None) -> Op | None:  # type: ignore[override]
         """The record of an operator, or what is given instead."""

@@ -29,7 +29,8 @@ Kind = Literal[
 # other operands (join), slices (gather) or single ones (pick) where indices say, or with a border (pad).
 Moves = Literal["", "view", "permute", "blocks", "slice", "repeat", "join", "gather", "pick", "pad"]
 # In mixed precision an operator computes in 16 bits (low); in bfloat16 so and in float32 beside float16 (bf16); in
-# float32 (wide); in what its first input has, while the others stay in float32 (first); or in what all its inputs have.
+# float32 (wide); in what its first input has, while the others stay in float32 (first); or in what all its inputs have:
+# operators of ONNX's own domain that say nothing, and those of others that follow (`Op.follows`).
 MixedPrecision = Literal["", "low", "bf16", "wide", "first"]
 # What that is for a kind, where an operator does not say it: products, whose sums are taken in 32 bits, are low; wide
 # are sums over many elements, exponentials and powers, losses, and what has a state.

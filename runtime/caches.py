@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, MutableMapping
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
+from ..ops import OPS
 from ..ops.dataclasses import dataclass
 
 MOST: Final = 512  # a network has some tens of different steps; changing sizes must not pile them up
@@ -118,6 +119,9 @@ def caches() -> Caches:
         info = function.cache_info()
         found[name] = CacheInfo(name, info.currsize, info.maxsize, function.cache_clear)
     return Caches(sorted(found.items()))
+
+
+OPS.redefined.append(lambda: caches().clear())  # what was prepared has the former reference in it
 
 
 def _clearing(alike: list[Cache[Any]]) -> Callable[[], None]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..ops.errors import MissingPackage
+from ..ops.errors import InputError, MissingPackage
 from .backends.processor import EXECUTOR
+from .caches import caches
+from .compile.kernel import Kernel
 from .compile.lower import Options
 from .execution.executor import Executor
 
@@ -32,6 +34,21 @@ def device_named(name: str) -> Executor:
             hint="leave out device=, or see `mezzo doctor` for what this machine has",
         )
     return device
+
+
+def register_kernel(kernel: Kernel, device: str = "cpu") -> None:
+    """Ask a kernel before those of a device: sessions that are made from now on have it, and so have operators on
+    arrays. One that is registered again takes the place of the former of its name.
+
+    Raises InputError for the name of a kernel that the device has itself, and what `device_named` raises.
+    """
+    target = device_named(device).target
+    if any(k.name == kernel.name for k in target.own):
+        raise InputError(
+            f"{device} has a kernel {kernel.name!r}", where="register_kernel", hint="give yours another name"
+        )
+    target.register(kernel)
+    caches().clear()  # they hold programs that were made without it
 
 
 def plannable(name: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """`mz.sym`: expressions over variables, which are bound to arrays and run, as MXNet's symbols.
 
-Every operator of ONNX is here by its name (`Conv`, `Relu`, `Concat`, ...), and MXNet's layers, which bring variables of
-their own (`FullyConnected`, `Convolution`, `BatchNorm`, `SoftmaxOutput`, ...).
+Every operator of ONNX, and of your own, is here by its name (`Conv`, `Relu`, `Concat`, ...), and MXNet's layers, which
+bring variables of their own (`FullyConnected`, `Convolution`, `BatchNorm`, `SoftmaxOutput`, ...).
 
 >>> data = Variable("data")
 >>> mlp = data.FullyConnected(num_hidden=64).Activation(act_type="relu").FullyConnected(num_hidden=10).SoftmaxOutput()
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..nd import named
 from . import methods, standard
 from .arrays import Arrays
 from .control import cond, foreach, while_loop
 from .executor import Executor
 from .memory import Memory
-from .operators import LAYERS, find
+from .operators import LAYERS, find, operator
 from .operators import group as Group  # noqa: N812 (MXNet's name)
 from .operators import variable as Variable  # noqa: N812
 from .symbol import Symbol
@@ -38,12 +39,10 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    from ..ops import OPS
-
-    return sorted({*__all__, *LAYERS, *standard.NAMES, *(op for domain, op in OPS if not domain)})
+    return sorted({*__all__, *LAYERS, *standard.NAMES, *named.names()})
 
 
 __all__ = [
-    "Arrays", "Executor", "Group", "Memory", "Symbol", "Variable", "cond", "foreach", "load", "load_json", "var",
-    "while_loop",
+    "Arrays", "Executor", "Group", "Memory", "Symbol", "Variable", "cond", "foreach", "load", "load_json", "operator",
+    "var", "while_loop",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Functions that make symbols: ONNX's operators by name, and MXNet's layers, which add their own weight variables."""
+"""Functions that make symbols: operators by name, and MXNet's layers, which add their own weight variables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import OPS, DType
+from ..nd import named
+from ..ops import OPS, DType, Op
 from ..ops.errors import InputError
 from ..ops.nn import names
 from .expression import NAMES, Body, Dims, Entry, Use, Variable, line
@@ -26,20 +27,29 @@ def layer(function: Function) -> Function:
 
 
 def find(name: str) -> Function:
-    """The layer of this name, or the operator of ONNX. Raises AttributeError with the nearest names."""
+    """The layer of this name, or the operator. Raises AttributeError with the nearest names."""
     function = LAYERS.get(name)
     if function is not None:
         return function
-    if ("", name) not in OPS:
-        names = [*LAYERS, *(op for domain, op in OPS if not domain)]
-        raise AttributeError(f"there is no operator or layer {name!r}{nearest(name, names)}")
-    return functools.partial(_of_onnx, name)
+    domain = named.domain_of(name)
+    if domain is None:
+        near = nearest(name, {*LAYERS, *named.names()})
+        raise AttributeError(f"there is no operator or layer {name!r}{near}")
+    return operator(name, domain)
 
 
-def _of_onnx(op: str, *operands: Any, **attrs: Any) -> Symbol:
-    """An operator of ONNX; how many outputs it has is told by `outputs`, or by what it has at least."""
-    outputs = attrs.pop("outputs", None) or OPS["", op].results(operands, attrs)
-    return use(op, *operands, outputs=outputs, **attrs)
+def operator(name: str, domain: str = "") -> Function:
+    """The function of an operator of any domain, as `mezzo.nd.operator`. Raises InputError if it is not carried."""
+    record = OPS.get((domain, name))
+    if record is None:
+        raise InputError(f"there is no operator {domain or 'ai.onnx'}::{name}", where=line())
+    return functools.partial(_use, record)
+
+
+def _use(record: Op, *operands: Any, **attrs: Any) -> Symbol:
+    """A use of an operator; how many outputs it has is told by `outputs`, or by what it has at least."""
+    outputs = attrs.pop("outputs", None) or record.results(operands, attrs)
+    return use(record.name, *operands, domain=record.domain, outputs=outputs, **attrs)
 
 
 def variable(

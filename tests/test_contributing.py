@@ -26,6 +26,7 @@ def test_recipes_run() -> None:
         for record in (names["cube"], names["median"]):
             assert record.samples
     finally:
+        DEVICES["cpu"].target.registered.clear()
         for table, entries in zip(tables, before, strict=True):
             table.clear()
             table.update(entries)

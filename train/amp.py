@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ..ops import OPS, DType, Tensor
+from ..ops import OPS, DType, Op, Tensor
 from ..ops.errors import InputError
 from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import Graph, Node
@@ -16,8 +16,13 @@ KINDS = {"bf16": DType.BFLOAT16, "fp16": DType.FLOAT16}
 
 
 def _computing(*precisions: str) -> frozenset[str]:
-    """The standard operators whose records say that they compute so."""
-    return frozenset(op.name for (domain, _), op in OPS.items() if not domain and op.mixed_precision in precisions)
+    """The operators whose records say that they compute so."""
+    return frozenset(map(_name, (op for op in OPS.values() if op.mixed_precision in precisions)))
+
+
+def _name(record: Op) -> str:
+    """The name of an operator in a policy: those of other domains than ONNX's own are `domain::name`."""
+    return f"{record.domain}::{record.name}" if record.domain else record.name
 
 
 if TYPE_CHECKING:
@@ -38,7 +43,8 @@ def __getattr__(name: str) -> frozenset[str]:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Operators that compute in `dtype`, and those that compute in float32, by default as their records say. All others
-    follow their inputs, in float32 where those differ."""
+    follow their inputs, in float32 where those differ; of domains other than ONNX's own only those do whose records say
+    so (`follows`, or `mixed="first"`)."""
 
     dtype: DType
     low: AbstractSet[str] = field(default_factory=lambda: _computing("low"))
@@ -87,12 +93,12 @@ def mixed(graph: Graph, policy: Policy, weights: AbstractSet[str] = frozenset())
 
     for node in graph.nodes:
         floats = [i for i in node.inputs if i and is_float(i)]
-        known = not node.domain and not node.bodies
-        moving = [i for i in floats if i not in still]
-        mixes = known and node.record.mixed_precision == "first"
-        if known and node.op in policy.low and floats:
+        record, moving = node.record, [i for i in floats if i not in still]
+        name, mixes = _name(record), record.mixed_precision == "first"
+        follows = not record.domain or record.follows or mixes
+        if name in policy.low and floats and not node.bodies:
             narrow = True
-        elif not known or node.op in policy.wide or node.op in ("Cast", "CastLike"):
+        elif node.bodies or not follows or name in policy.wide or name in ("Cast", "CastLike"):
             narrow = False
         else:
             narrow = bool(moving) and all(i in low for i in (node.inputs[:1] if mixes else moving))

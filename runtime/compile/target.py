@@ -28,20 +28,32 @@ def _choices() -> Cache[Chosen]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A device as compilation sees it: its name and its kernels, in the order in which they are asked.
+    """A device as compilation sees it: its name and its own kernels, in the order in which they are asked, after those
+    that were registered for it.
 
     `host` is the target of subgraphs in control flow, where those run on another device than their node; None if they
     run here.
     """
 
     name: str
-    kernels: tuple[Kernel, ...]
+    own: tuple[Kernel, ...]
     host: Target | None = None
+    registered: dict[str, Kernel] = field(init=False, compare=False, repr=False, default_factory=dict[str, Kernel])
     # answers to earlier questions
     _serving: dict[Operator, Serving] = field(
         init=False, compare=False, repr=False, default_factory=dict[Operator, Serving]
     )
     _chosen: Cache[Chosen] = field(init=False, compare=False, repr=False, default_factory=_choices)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """All kernels, in the order in which they are asked: the latest that was registered comes first."""
+        return (*reversed(self.registered.values()), *self.own) if self.registered else self.own
+
+    def register(self, kernel: Kernel) -> None:
+        """Ask a kernel before all others; one of the same name that was registered before is no longer asked."""
+        self.registered.pop(kernel.name, None)
+        self.registered[kernel.name] = kernel
 
     @property
     def sm(self) -> int:
@@ -69,11 +81,12 @@ class Target:
         operator = (node.domain, node.op, anchor(node))
         serving = self._serving.get(operator)
         if serving is None:
-            kernels = tuple(k for k in self.kernels if k.serves(node))
+            kernels = tuple(k for k in self.own if k.serves(node))
             serving = kernels, all(getattr(k, "remembers", False) for k in kernels)
             if node.domain in ("", "mezzo"):  # the records of others come and go
                 self._serving[operator] = serving
-        return serving
+        before = tuple(k for k in reversed(self.registered.values()) if k.serves(node)) if self.registered else ()
+        return ((*before, *serving[0]), False) if before else serving  # those are asked each time: they come and go
 
     def _choose(self, request: KernelRequest) -> Chosen:
         node, declined = request.node, list[tuple[str, str]]()
