@@ -25,7 +25,7 @@ from mezzo.runtime.execution.alarm import raise_alarm, readable
 from mezzo.runtime.execution.exact_rerun import Met, exact
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
-from mezzo.runtime.ir.interpreter import evaluate
+from mezzo.runtime.ir.interpreter import InvalidOperation, evaluate
 from mezzo.runtime.optimizer import SGD
 from mezzo.train.trainer import Trainer
 
@@ -374,3 +374,26 @@ def test_a_body_that_fails_is_watched_no_longer() -> None:
         session.run(wrong)
     assert around.watch is None
     assert np.array_equal(session.run(fed)[y], np.full((3, 1, 8), 2, np.float32))
+
+
+def test_an_alarm_without_a_cause_makes_programs_careful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not exact: that takes a second plan."""
+    g = GraphBuilder()
+    x = g.input("x", f32(64, 400))
+    session = Session(g.graph([g.Relu(g.Sigmoid(x))]), threads=1)
+    given = np.ones((64, 400), np.float32)
+    first = session(given)
+    raised = [True]
+
+    def raises(look: Any) -> None:
+        if raised:
+            raised.clear()
+            raise InvalidOperation
+
+    monkeypatch.setattr(invalid.Look, "__call__", raises)
+    for _ in range(3):
+        np.testing.assert_array_equal(session(given), first)
+    assert not raised
+    assert session._careful
+    assert session._exact is None
+    assert session.stats().alarms == 0

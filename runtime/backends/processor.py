@@ -47,8 +47,8 @@ class CpuExecutor(Executor):
         fetch()
         return made_ahead()
 
-    def call_order(self, program: Program, arrays: Mapping[str, Any]) -> CallOrder:
-        return OneDnnCallOrder(program, arrays)
+    def call_order(self, program: Program, arrays: Mapping[str, Any], careful: bool) -> CallOrder:
+        return OneDnnCallOrder(program, arrays, careful)
 
     def may_lose_nan(self, node: Node) -> bool:
         return loses(node, [None]) or noisy(node, ())

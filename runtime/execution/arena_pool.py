@@ -74,6 +74,12 @@ class ArenaPool:
         with self._changed:
             return next((s.instances[bound] for s in self._all if bound in s.instances), None)
 
+    def forget_replays(self) -> None:
+        """Let no run go the shortest way any more: the instances behind it are to be made anew."""
+        with self._changed:
+            for seat in self._all:
+                seat.replays.clear()
+
     def trim(self) -> int:
         """Give back arenas that nobody uses and what the pool keeps; returns the bytes."""
         with self._changed, self._drained() as free:

@@ -28,7 +28,14 @@ def again(session: Session, feeds: Mapping[str, Any], observe: Observer | None =
     """The answer to a run that found the flag up: that of the exact program, if a step that could lose a NaN or an
     infinity has met one there. Else the flag was raised for no reason (unused lanes of vectors hold anything), and the
     quick program's answer stands, so that the data alone decide which one is given. Where nearly every run meets a NaN,
-    the exact program makes the next ones at once."""
+    the exact program makes the next ones at once.
+
+    The first alarm of a session makes its programs careful: they take the flag down behind steps that may raise it for
+    no reason, and most sessions never need that. If it stays down then, there was none."""
+    if not session._careful:
+        session._careful = True
+        session._seats.forget_replays()
+        return session.run(feeds, observe=observe, **options)
     met = Met(observe, session.device)
     try:
         answer = exact(session).run(feeds, observe=met, **options)

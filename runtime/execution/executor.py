@@ -66,7 +66,7 @@ class Executor:
         its own."""
         return nullcontext()
 
-    def call_order(self, program: Program, arrays: Mapping[str, Any]) -> CallOrder:
+    def call_order(self, program: Program, arrays: Mapping[str, Any], careful: bool) -> CallOrder:
         """The order in which an instance calls what was prepared for its steps."""
         return CallOrder(program, arrays)
 

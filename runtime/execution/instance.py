@@ -45,6 +45,7 @@ class ExecutionContext:
     numpy_random: bool = False  # seeded draws follow NumPy's RandomState
     exchange: Exchange | None = None
     watch: Observer | None = None  # of the steps of bodies
+    careful: bool = False  # whether flags are taken down where steps may have raised them for no reason
 
     def buffer(self, name: str, type: Type | None) -> Array:
         """The bytes from outside that a value of this type lies in."""
@@ -92,7 +93,7 @@ class Instance:
                 self.calls.append(_not_yet)
             else:
                 self.calls.append(self._prepared(i))
-        self.order = executor.call_order(program, self.arrays)
+        self.order = executor.call_order(program, self.arrays, around.careful)
         self.fixed = None if self._moving else self.order.working(self.calls)
         self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
 

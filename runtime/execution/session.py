@@ -38,6 +38,7 @@ from .feeds import checked, signature_type
 from .guards import FedKey, Guard, fed_key
 from .instance import ExecutionContext, Instance, Observer
 from .observers import PROFILING
+from .overlap import apart
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -169,6 +170,7 @@ class Session:
         self._again: Guard | None = None  # the latest of them
         self._direct: Any = None  # of a GPU: see gpu/direct.py
         self._exact: Session | None = None
+        self._careful = False  # whether an alarm has been raised: the next ones should have a cause
         self._alarms, self._often = 0, False  # runs made again, and whether nearly all are
         if random not in ("philox", "numpy"):
             raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
@@ -456,6 +458,10 @@ class Session:
             bound = self._bind(wanted, types)
             program = bound.program
             buffers = [self._buffer(p, outputs) for p in program.outputs]
+            if outputs:
+                own = {p.name: b for p, b in zip(program.outputs, buffers, strict=True) if p.name in outputs}
+                arrays = apart(arrays, own)
+                feeds = {n: arrays.get(n, x) for n, x in feeds.items()}  # for a second run
             try:
                 with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
                     instance = self._instance(seat, bound)
@@ -494,12 +500,13 @@ class Session:
     def _instance(self, seat: Arena, bound: Executable) -> Instance:
         """The instance of a program in a seat."""
         found = seat.instances.get(bound)
-        if found is None:
+        if found is None or found.around.careful != self._careful:
             meter = Meter(self.budget.steps)
             around = ExecutionContext(
                 *(bound.constants, self.budget, self._pool, meter),
                 numpy_random=self._numpy_random,
                 exchange=self._exchange,
+                careful=self._careful,
             )
             made = self.device.instantiate(bound.program, seat.arena, around, self.states)
             found = seat.instances[bound] = made
@@ -518,7 +525,7 @@ class Session:
                     around.meter, around.key = Meter(self.budget.steps), (*draw, *self._part)
                 buffers, results = known.replay(instance, feeds, self._owner)
                 short = known.short(instance)
-                if short is not None:
+                if short is not None and around.careful == self._careful:
                     seat.replays[known] = short
         except InvalidOperation:
             return again(self, feeds, draw=draw)

@@ -11,6 +11,7 @@ import numpy as np
 from ....ops import Tensor
 from ....ops.dataclasses import dataclass
 from ...execution.guards import Replay
+from ...execution.overlap import share
 from ...ir.interpreter import Meter
 from .host import on_host
 
@@ -49,7 +50,8 @@ class Direct:
 
     def fits(self, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> bool:
         """True if these have the same signature, are contiguous, and are on the device or the host as those were."""
-        return self._same(self.fed, feeds) and self._same(self.given, outputs)
+        same = self._same(self.fed, feeds) and self._same(self.given, outputs)
+        return same and not any(share(x, y) for y in outputs.values() for x in feeds.values())
 
     def _same(self, kinds: Sequence[Kind], arrays: Mapping[str, Any]) -> bool:
         if len(arrays) != len(kinds):

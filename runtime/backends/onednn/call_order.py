@@ -14,9 +14,9 @@ from .teams import Order, Team, alone, placed
 class OneDnnCallOrder(CallOrder):
     """The order of a program's calls, found when the first run has bound them all."""
 
-    def __init__(self, program: Program, arrays: Mapping[str, Any]) -> None:
+    def __init__(self, program: Program, arrays: Mapping[str, Any], careful: bool) -> None:
         super().__init__(program, arrays)
-        self._flags, self._team = FlagWatch(program, arrays), Team()
+        self._flags, self._team = FlagWatch(program, arrays, careful), Team()
         self._order: Order | None = None
 
     def working(self, calls: Sequence[StepCall]) -> list[tuple[int, StepCall]]:

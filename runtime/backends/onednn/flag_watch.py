@@ -22,18 +22,20 @@ class FlagWatch:
     """Places where a program checks the flag: after `losing`, the steps that may have replaced a NaN by a number.
 
     NumPy takes the flag of its thread down before it computes, and leaves it up after a NaN: so it is taken down before
-    each stretch of the library's calls with such a step, and looked at behind it. Stretches end before steps that may
-    raise the flag for no reason (`noisy`). NumPy computes in no other thread: the workers of OpenMP are asked once, at
-    the end, if such a step was shared among them; or before noisy steps that they share, and lowered behind these.
+    each stretch of the library's calls with such a step, and looked at behind it. Where the program is to be `careful`,
+    stretches end before steps that may raise the flag for no reason (`noisy`). NumPy computes in no other thread: the
+    workers of OpenMP are asked once, at the end, if such a step was shared among them; or before noisy steps that they
+    share, and lowered behind these.
 
     A Softmax leaves at least one NaN of a row that has one, and should make all of them NaN: its result is looked at
     itself, unless only products along the rows read it, which make NaN of the whole row in any case.
     """
 
-    def __init__(self, program: Program, arrays: Mapping[str, Any]) -> None:
+    def __init__(self, program: Program, arrays: Mapping[str, Any], careful: bool = True) -> None:
         target = program.target
         watches = target.onednn and not target.sm and target.nan == "watched"
         steps = enumerate(program.steps)
+        self._careful = careful
         self.losing = frozenset(i for i, step in steps if watches and _loses(program, step))
         self._noisy = [
             i for i, s in enumerate(program.steps) if i not in self.losing and self._may_be_noisy(program, s)
@@ -46,7 +48,7 @@ class FlagWatch:
 
     def _may_be_noisy(self, program: Program, step: ProgramStep) -> bool:
         results = [program.types.get(o) for o in step.node.outputs]
-        return bool(self.losing and step.choice.implementation) and noisy(step.node, results)
+        return bool(self._careful and self.losing and step.choice.implementation) and noisy(step.node, results)
 
     def order(self, calls: Sequence[Callable[[], Any]], alone: Sequence[bool | None]) -> Order:
         """The numbers of the steps whose calls do something, each with None, and the looks in between: each with the
