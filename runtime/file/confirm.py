@@ -99,9 +99,9 @@ def _check_names(program: Program, weights: Mapping[str, Array], outer: Mapping[
             raise malformed(f"a body takes {name!r} from outside, where it is something else")
     if len(program.outputs) != len(program.results):
         raise malformed("a program has not one result for each output")
-    made = {o for s in program.steps for o in s.writes()}
+    produced = {o for s in program.steps for o in s.writes()}
     for name in program.results:
-        if name not in made or program.space(name) not in (Space.OUTPUT, Space.DYNAMIC):
+        if name not in produced or program.space(name) not in (Space.OUTPUT, Space.DYNAMIC):
             raise malformed(f"the result {name!r} is never made")
     for port, name in (*((p, p.name) for p in program.inputs), *zip(program.outputs, program.results, strict=True)):
         if port.type != types[name]:
@@ -141,15 +141,18 @@ class _Checked:
     def choice(self, step: ProgramStep, kind: Kind, constants: frozenset[str]) -> Confirmed:
         """The choice that this build makes for a step of a kind that was checked, and how a file has it."""
         key, ins, outs = kind
-        found = None if step.bodies else self.choices.get(key)
-        if found is None:
+        confirmed = None if step.bodies else self.choices.get(key)
+        if confirmed is None:
             known = [i in constants for i in step.node.inputs]
             results = [t for t in _asked(step, outs, len(ins)) if t is not None]
             request = KernelRequest(step.node, _asked(step, ins), results, known, self.spec)
-            made = self._choose(step, request)
-            found = made, replace(made, primitives=tuple(map(repr, made.primitives))) if made.primitives else made
-            self.choices[key] = found
-        return found
+            chosen = self._choose(step, request)
+            confirmed = (
+                chosen,
+                replace(chosen, primitives=tuple(map(repr, chosen.primitives))) if chosen.primitives else chosen,
+            )
+            self.choices[key] = confirmed
+        return confirmed
 
     def _kind(self, step: ProgramStep, types: Mapping[str, Type], constants: frozenset[str]) -> Kind:
         """Return a key that equal steps share, and the types of the operands and results."""
@@ -238,25 +241,25 @@ def _check_types(node: Node, ins: Sequence[Type | None], outs: Sequence[Type | N
     if (node.domain, node.op) == ("mezzo", "Raise"):  # it stands for a body whose types do not fit
         return
     try:
-        made = node.record.infer_types(ins, node.attrs, node.wanted)
+        inferred = node.record.infer_types(ins, node.attrs, node.wanted)
     except MezzoError as error:
         raise error.at(node.place) from error.__cause__
     except Exception as error:  # as in runtime/ir/infer.py: a rule met operands that it does not foresee
         raise malformed(f"{node.op} cannot take its operands: {error}") from error
-    for name, found, stored in zip(node.outputs, made, outs, strict=True):
-        if stored is not None and not _agree(found, stored):
-            raise malformed(f"{name!r} is a {found}, and the program has it as {stored}")
+    for name, own, stored in zip(node.outputs, inferred, outs, strict=True):
+        if stored is not None and not _agree(own, stored):
+            raise malformed(f"{name!r} is a {own}, and the program has it as {stored}")
 
 
-def _agree(found: Type, stored: Type) -> bool:
-    if not isinstance(found, Tensor) or not isinstance(stored, Tensor):
-        return type(found) is type(stored)
-    if found.dtype is not stored.dtype:
+def _agree(inferred: Type, stored: Type) -> bool:
+    if not isinstance(inferred, Tensor) or not isinstance(stored, Tensor):
+        return type(inferred) is type(stored)
+    if inferred.dtype is not stored.dtype:
         return False
-    if found.dims is None or stored.dims is None:
+    if inferred.dims is None or stored.dims is None:
         return True
-    sizes = zip(found.dims, stored.dims, strict=False)
-    return len(found.dims) == len(stored.dims) and not any(
+    sizes = zip(inferred.dims, stored.dims, strict=False)
+    return len(inferred.dims) == len(stored.dims) and not any(
         a != b for a, b in sizes if isinstance(a, int) and isinstance(b, int)
     )
 
@@ -266,15 +269,15 @@ def _check_slots(program: Program, fixed: Mapping[int, int]) -> None:
 
     `fixed` has the bytes of each type of known size, by its id.
     """
-    given = {p.name for p in program.inputs} | set(program.captures)
+    inputs = {p.name for p in program.inputs} | set(program.captures)
     stored = {*program.states, *program.states.values()}
     constant, results = set(program.weights), set(program.results)
     workspaces = {s.workspace: s.choice.workspace for s in program.steps if s.choice.workspace}
     allowed = 0
-    taken = given | stored | constant
+    taken = inputs | stored | constant
     owners: dict[Space, set[str]] = {
         Space.WEIGHT: constant,
-        Space.INPUT: given,
+        Space.INPUT: inputs,
         Space.STATE: stored,
         Space.OUTPUT: results,
         Space.EXTERN: set(),

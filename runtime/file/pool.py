@@ -115,9 +115,9 @@ class PoolWriter:
 
     def type(self, type: Type) -> int:
         """The index of a type, without what is known of its elements."""
-        found = self._types.get(type)
-        if found is not None:
-            return found
+        number = self._types.get(type)
+        if number is not None:
+            return number
         match type:
             case Tensor():
                 dims = type.dims
@@ -219,17 +219,17 @@ class ConstantPool:
 
 def dtype_of(number: int) -> DType:
     """The element type with this ONNX number; ModelError if there is none."""
-    found = _DTYPES.get(number)
-    if found is None:
+    dtype = _DTYPES.get(number)
+    if dtype is None:
         raise malformed(f"element type {number} is unknown")
-    return found
+    return dtype
 
 
 def _types(table: Table, texts: Sequence[str], budget: Budget) -> list[Type]:
     kinds, data, dtypes = (table.column(f"type_{c}") for c in ("kinds", "data", "dtypes"))
     dims = [d if d >= 0 else None if d == -1 else texts[-2 - d] for d in table.column("dims")]
     lists = spans(table.column("dims_end"), same_length(kinds, data, dtypes), dims)
-    made: list[Type] = []
+    types: list[Type] = []
     depth: list[int] = []
     for kind, inner, dtype, (a, b) in zip(kinds, data, dtypes, lists, strict=True):
         if kind in (TENSOR, UNRANKED):
@@ -238,21 +238,21 @@ def _types(table: Table, texts: Sequence[str], budget: Budget) -> list[Type]:
                 laid = laid.laid(texts[inner - 1])
                 if not laid.static or laid.nbytes < 0:  # nbytes raises PlanError for what is no layout
                     raise malformed("a type of unknown sizes has a layout")
-            made.append(laid)
+            types.append(laid)
             depth.append(0)
             continue
-        element = made[inner]  # IndexError: it is not among the types before this one
+        element = types[inner]  # IndexError: it is not among the types before this one
         depth.append(depth[inner] + 1)
         budget.check("nesting", depth[-1], "types inside types")
         if kind == SEQUENCE:
-            made.append(ListType(element))
+            types.append(ListType(element))
         elif kind == OPTIONAL:
-            made.append(Optional(element))
+            types.append(Optional(element))
         elif kind == MAP:
-            made.append(Map(dtype_of(dtype), element))
+            types.append(Map(dtype_of(dtype), element))
         else:
             raise malformed(f"type kind {kind} is unknown")
-    return made
+    return types
 
 
 def _values(table: Table, texts: Sequence[str], types: Sequence[Type], arrays: Indexed) -> list[Any]:
@@ -263,35 +263,35 @@ def _values(table: Table, texts: Sequence[str], types: Sequence[Type], arrays: I
     if kinds and min((d for k, d in zip(kinds, data, strict=True) if k not in (INT, FLOAT)), default=0) < 0:
         raise malformed("an attribute names something by a negative number")
     tables: Mapping[int, Indexed] = {TEXT: texts, TYPE: types, ARRAY: arrays}
-    made: list[Any] = []
+    values: list[Any] = []
     sizes: list[int] = []  # how much a value holds once every list is written out
     most = len(kinds) + len(elements) + (1 << 16)
     for kind, number in zip(kinds, data, strict=True):
         size = 1
         if kind == INT:
-            made.append(number)
+            values.append(number)
         elif kind == TUPLE:
             a, b = next(lists)
-            made.append(tuple([made[i] for i in elements[a:b]]))
+            values.append(tuple([values[i] for i in elements[a:b]]))
             size += sum(sizes[i] for i in elements[a:b])
             if size > most:
                 raise malformed("lists of attributes repeat one another without end")
         elif kind in tables:
-            made.append(tables[kind][number])
+            values.append(tables[kind][number])
         elif kind == FLOAT:
-            made.append(_DOUBLE.unpack(_LONG.pack(number))[0])
+            values.append(_DOUBLE.unpack(_LONG.pack(number))[0])
         elif kind == BOOL:
-            made.append(bool(number))
+            values.append(bool(number))
         elif kind == BYTES:
-            made.append(_bytes(texts[number]))
+            values.append(_bytes(texts[number]))
         elif kind == GRAPH:
-            made.append(BodyRef(number))
+            values.append(BodyRef(number))
         elif kind == NONE:
-            made.append(None)
+            values.append(None)
         else:
             raise malformed(f"attribute kind {kind} is unknown")
         sizes.append(size)
-    return made
+    return values
 
 
 def _bytes(text: str) -> bytes:

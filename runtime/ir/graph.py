@@ -45,14 +45,14 @@ class Node:
     @property
     def record(self) -> Op:
         """The operator's record; UnsupportedModel if it is not carried."""
-        found = OPS.get((self.domain, self.op))
-        if found is None:
+        record = OPS.get((self.domain, self.op))
+        if record is None:
             raise UnsupportedModel(
                 f"operator {self.domain or 'ai.onnx'}::{self.op} is not carried",
                 where=self.place,
                 hint="`mezzo check MODEL` lists all that a model needs",
             )
-        return found
+        return record
 
     @property
     def place(self) -> str:
@@ -166,8 +166,8 @@ class Graph:
 
     def defined(self) -> set[str]:
         """Names that this graph itself gives a value."""
-        made = {o for n in self.nodes for o in n.outputs if o}
-        return {*self.inputs, *self.initializers, *made, *(s.input for s in self.states)}
+        written = {o for n in self.nodes for o in n.outputs if o}
+        return {*self.inputs, *self.initializers, *written, *(s.input for s in self.states)}
 
     def captures(self) -> tuple[str, ...]:
         """Names that this (sub)graph takes from the scopes around it, each once, in order of use."""
@@ -244,12 +244,12 @@ def names_of(graph: Graph) -> set[str]:
 def check_arity(node: Node) -> None:
     """Raise ShapeError unless the node gives its operator the operands and attributes that it needs."""
     record = node.record
-    for kind, given, params in (("inputs", node.inputs, record.inputs), ("outputs", node.outputs, record.outputs)):
-        most = len(given) if any(p.variadic for p in params) else len(params)
+    for kind, names, params in (("inputs", node.inputs, record.inputs), ("outputs", node.outputs, record.outputs)):
+        most = len(names) if any(p.variadic for p in params) else len(params)
         needed = [i for i, p in enumerate(params) if not (p.optional or p.variadic)]
-        if len(given) > most:
-            raise ShapeError(f"{record.name} takes at most {most} {kind}, here are {len(given)}", where=node.place)
-        absent = [params[i].name for i in needed if kind == "inputs" and (i >= len(given) or not given[i])]
+        if len(names) > most:
+            raise ShapeError(f"{record.name} takes at most {most} {kind}, here are {len(names)}", where=node.place)
+        absent = [params[i].name for i in needed if kind == "inputs" and (i >= len(names) or not names[i])]
         if absent:
             raise ShapeError(f"{record.name} lacks its input {', '.join(absent)}", where=node.place)
     try:
@@ -283,10 +283,10 @@ class GraphBuilder:
         own, count = names_of(graph), 0
         while any(n.startswith(f"{graph.inputs[0]}/more{count}/") for n in own):
             count += 1
-        made = cls(graph.name, prefix=f"{graph.inputs[0]}/more{count}/")
-        made._inputs, made._nodes = list(graph.inputs), list(graph.nodes)
-        made._types, made._constants = dict(graph.types), dict(graph.initializers)
-        return made
+        builder = cls(graph.name, prefix=f"{graph.inputs[0]}/more{count}/")
+        builder._inputs, builder._nodes = list(graph.inputs), list(graph.nodes)
+        builder._types, builder._constants = dict(graph.types), dict(graph.initializers)
+        return builder
 
     def _fresh(self, stem: str) -> str:
         self._count += 1
@@ -319,14 +319,14 @@ class GraphBuilder:
         """Add a node; returns the name of its output, or a tuple of names for several `outputs`. Arrays among the
         inputs become constants."""
         stem = self._fresh(name)
-        made = tuple(f"{stem}.{i}" if i else stem for i in range(outputs))
+        results = tuple(f"{stem}.{i}" if i else stem for i in range(outputs))
         values = {a: tuple(v) if isinstance(v, list) else v for a, v in attrs.items()}
         values = {a: self._trace(f"{stem}/{a}/", v) if isinstance(v, Body) else v for a, v in values.items()}
         ins = tuple("" if i is None else self.operand(i) for i in inputs)
         while ins and not ins[-1]:
             ins = ins[:-1]
-        self.add(Node(name, ins, made, values, domain, name=stem))
-        return made[0] if outputs == 1 else made
+        self.add(Node(name, ins, results, values, domain, name=stem))
+        return results[0] if outputs == 1 else results
 
     def operand(self, value: Any) -> str:
         """The name of a value: of an array, that of a constant."""
@@ -348,7 +348,7 @@ class GraphBuilder:
 
     def graph(self, outputs: Sequence[str]) -> Graph:
         """The finished graph, verified."""
-        made = Graph(
+        graph = Graph(
             inputs=tuple(self._inputs),
             outputs=tuple(outputs),
             nodes=tuple(self._nodes),
@@ -357,4 +357,4 @@ class GraphBuilder:
             states=tuple(self._states),
             name=self._name,
         )
-        return made if self.prefix else made.verify()
+        return graph if self.prefix else graph.verify()

@@ -22,18 +22,18 @@ from ..memory.shared_constants import shared
 from .graph import Graph, GraphBuilder, Node
 
 
-def check_size(made: Type, budget: Budget) -> None:
+def check_size(result: Type, budget: Budget) -> None:
     """Refuse a tensor above the budget, or of negative size, before anything of its size exists."""
-    if not isinstance(made, Tensor) or made.dims is None:
+    if not isinstance(result, Tensor) or result.dims is None:
         return
-    sizes = [d for d in made.dims if isinstance(d, int)]
+    sizes = [d for d in result.dims if isinstance(d, int)]
     if min(sizes, default=0) < 0:
-        raise ShapeError(f"the result would be {made}", hint="the operands are too small for these attributes")
+        raise ShapeError(f"the result would be {result}", hint="the operands are too small for these attributes")
     if math.prod(filter(None, sizes)) >= 1 << 58:
-        raise ShapeError(f"the result would be {made}", hint="no array has such sizes, not even one without elements")
-    elements = math.prod(sizes) if len(sizes) == len(made.dims) else 0
+        raise ShapeError(f"the result would be {result}", hint="no array has such sizes, not even one without elements")
+    elements = math.prod(sizes) if len(sizes) == len(result.dims) else 0
     if elements > budget.tensor_elements:
-        budget.check("tensor_elements", elements, f"elements of {made}")
+        budget.check("tensor_elements", elements, f"elements of {result}")
 
 
 @dataclass(slots=True)
@@ -76,12 +76,12 @@ class TypedBody:
         return tuple(i for i, o in enumerate(self.graph.outputs) if o in copies)
 
     def reached(self, values: Iterable[str]) -> set[int]:
-        found = set(values)
+        reached = set(values)
         for node in self.graph.nodes:
-            if not found.isdisjoint(node.reads()):
+            if not reached.isdisjoint(node.reads()):
                 types = self.scope.types
-                found.update(o for o in node.outputs if o and (o not in types or differentiable(types[o])))
-        return {i for i, o in enumerate(self.graph.outputs) if o in found}
+                reached.update(o for o in node.outputs if o and (o not in types or differentiable(types[o])))
+        return {i for i, o in enumerate(self.graph.outputs) if o in reached}
 
     def extend(self) -> GraphBuilder:
         return GraphBuilder.after(self.graph)
@@ -112,24 +112,24 @@ class Scope:
             if settled and not node.bodies and all(o in settled for o in node.outputs if o):
                 self.types.update((o, settled[o]) for o in node.outputs if o)
                 continue
-            for name, made in zip(node.outputs, self.node(node), strict=True):
+            for name, type in zip(node.outputs, self.node(node), strict=True):
                 if name:
-                    self.types[name] = made
+                    self.types[name] = type
 
     def node(self, node: Node) -> tuple[Type, ...]:
         ins = [self.types[i] if i else None for i in node.inputs]
         record = node.record
         try:
             key = _kind(node, ins)
-            found = self.answers.get(key) if key is not None else None
-            if found is None:
+            types = self.answers.get(key) if key is not None else None
+            if types is None:
                 attrs = {a: TypedBody(v, self) if isinstance(v, Graph) else v for a, v in node.attrs.items()}
-                found = record.infer_types(ins, attrs, node.wanted)
-                for made in found:
-                    check_size(made, self.budget)
-                if key is not None and not any(isinstance(t, Tensor) and t.value is not None for t in found):
-                    self.answers[key] = found  # elements may differ where attributes are equal: 0.0 and -0.0
-            return self.evaluate(node, ins, found)
+                types = record.infer_types(ins, attrs, node.wanted)
+                for result in types:
+                    check_size(result, self.budget)
+                if key is not None and not any(isinstance(t, Tensor) and t.value is not None for t in types):
+                    self.answers[key] = types  # elements may differ where attributes are equal: 0.0 and -0.0
+            return self.evaluate(node, ins, types)
         except MezzoError as error:
             raise error.at(node.place) from error.__cause__
         except Exception as error:  # a rule met operands that it does not foresee: the model is at fault
@@ -140,22 +140,22 @@ class Scope:
                 hint="check the operand types and attributes of this node",
             ) from error
 
-    def evaluate(self, node: Node, ins: list[Type | None], found: tuple[Type, ...]) -> tuple[Type, ...]:
+    def evaluate(self, node: Node, ins: list[Type | None], types: tuple[Type, ...]) -> tuple[Type, ...]:
         for t in ins:
             if t is not None and (not isinstance(t, Tensor) or t.value is None):
-                return found
-        tensors = [t for t in found if isinstance(t, Tensor)]
-        if not node.record.deterministic or node.bodies or len(tensors) < len(found):
-            return found
+                return types
+        tensors = [t for t in types if isinstance(t, Tensor)]
+        if not node.record.deterministic or node.bodies or len(tensors) < len(types):
+            return types
         if all(t.value is not None for t in tensors):
-            return found
+            return types
         size = sum(t.elements or sum(i.elements or 0 for i in ins if isinstance(i, Tensor)) for t in tensors)
         if not self.allowance.take(size):
-            return found
+            return types
         values = [t.value if isinstance(t, Tensor) else None for t in ins]
         with np.errstate(all="ignore"):
             results = node.record.run(Context(wanted=node.wanted), values, node.attrs)
-        return tuple(type_of(shared(r, values), known=True) for r in results[: len(found)])
+        return tuple(type_of(shared(r, values), known=True) for r in results[: len(types)])
 
 
 def _kind(node: Node, ins: Sequence[Type | None]) -> Any:
@@ -193,11 +193,11 @@ def infer(
     """
     limits = budget or Budget()
     scope = Scope(limits, allowance=Allowance(limits.fold_elements))
-    given = {n: t for n in graph.inputs if (t := (inputs or {}).get(n, graph.types.get(n))) is not None}
-    missing = [n for n in graph.inputs if n not in given]
+    input_types = {n: t for n in graph.inputs if (t := (inputs or {}).get(n, graph.types.get(n))) is not None}
+    missing = [n for n in graph.inputs if n not in input_types]
     if missing:
         raise ShapeError(f"input {missing[0]!r} has no type", where=graph.name)
-    scope.enter(graph, given, graph.types if rewritten else None)
+    scope.enter(graph, input_types, graph.types if rewritten else None)
     if scope.refused:
         graph = _without_refused(graph, scope)
     return graph.but(types=scope.types)

@@ -96,7 +96,7 @@ def text(events: Iterable[Event]) -> str:
 
 def read(path: str | os.PathLike[str]) -> list[Event]:
     """The events of a file. Raises InputError, with the line, for a file that is no trace or contradicts itself."""
-    found: list[Event] = []
+    events: list[Event] = []
     out: set[int] = set()
     try:
         with Path(path).open(encoding="utf8") as file:
@@ -105,17 +105,17 @@ def read(path: str | os.PathLike[str]) -> list[Event]:
                     if _object(line) != HEAD:
                         raise ValueError(f"it begins with {line[:80]!r}, not with {json.dumps(HEAD)}")
                     continue
-                if len(found) == MOST:
+                if len(events) == MOST:
                     raise ValueError(f"more than {MOST} events")
-                found.append(_event(line, out))
+                events.append(_event(line, out))
     except (OSError, ValueError, RecursionError) as error:
-        where = f"{path}:{len(found) + 2}" if found or out else str(path)
+        where = f"{path}:{len(events) + 2}" if events or out else str(path)
         raise InputError(
             f"no memory trace: {error}", where=where, hint="record one: with mz.memory.record('memory.jsonl'): ..."
         ) from error
-    if not found:
+    if not events:
         raise InputError("a memory trace without events", where=str(path), hint="arrays below 256 KiB are not recorded")
-    return found
+    return events
 
 
 def _lines(file: Any) -> Iterator[str]:
@@ -126,19 +126,19 @@ def _lines(file: Any) -> Iterator[str]:
 
 
 def _object(line: str) -> dict[str, Any]:
-    found = json.loads(line)
-    if not isinstance(found, dict):
+    value = json.loads(line)
+    if not isinstance(value, dict):
         raise ValueError(f"{line[:80]!r} is no object")
-    return found
+    return value
 
 
 def _event(line: str, out: set[int]) -> Event:
     """The event of a line; `out` are the numbers of arrays that are out."""
-    found = _object(line)
-    at, taken = found.get("t"), "take" in found
-    number, nbytes, owner = found.get("take" if taken else "give"), found.get("bytes"), found.get("owner")
-    if set(found) != ({"t", "take", "bytes", "owner"} if taken else {"t", "give"}):
-        raise ValueError(f"an event has the keys {', '.join(sorted(found))}")
+    entry = _object(line)
+    at, taken = entry.get("t"), "take" in entry
+    number, nbytes, owner = entry.get("take" if taken else "give"), entry.get("bytes"), entry.get("owner")
+    if set(entry) != ({"t", "take", "bytes", "owner"} if taken else {"t", "give"}):
+        raise ValueError(f"an event has the keys {', '.join(sorted(entry))}")
     if not _whole(number, LARGEST) or at.__class__ not in (int, float) or not 0 <= at < LARGEST:
         raise ValueError(f"{line[:80]!r} is no event")
     if not taken:

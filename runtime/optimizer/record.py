@@ -91,7 +91,7 @@ class Optimizer:
         """Return the rule's numbers after the rate, for update `t` (float64, counted from 0)."""
         return ()
 
-    def update(self, *given: Any) -> tuple[Expr, ...]:
+    def update(self, *operands: Any) -> tuple[Expr, ...]:
         """The rule of an optimizer that steps each element by itself."""
         raise InputError(
             f"{type(self).__name__} has no rule",
@@ -99,7 +99,7 @@ class Optimizer:
             hint="write update(self, e, W, dW, rate, *states)",
         )
 
-    def whole(self, *given: Any) -> tuple[Value, ...]:
+    def whole(self, *operands: Any) -> tuple[Value, ...]:
         """The rule of an optimizer that looks at whole tensors."""
         raise NotImplementedError
 
@@ -135,14 +135,14 @@ class Optimizer:
         count = len(self._numbers())
         names = names_of(count, self.draws, len(self.slots))
         leaves = inputs([DType.DOUBLE] * len(names))
-        made = self.update(E, *leaves)
-        if len(made) != 1 + len(self.slots):
+        results = self.update(E, *leaves)
+        if len(results) != 1 + len(self.slots):
             raise InputError(
-                f"the rule of {self.kind} gives {len(made)} results for the tensor and {len(self.slots)} states",
+                f"the rule of {self.kind} gives {len(results)} results for the tensor and {len(self.slots)} states",
                 where=self.kind,
                 hint="return the new tensor, then each new state",
             )
-        return text_of(made, names)
+        return text_of(results, names)
 
     def _numbers(self) -> tuple[Expr, ...]:
         return tuple(self.numbers(E, Expr("input", (), DType.DOUBLE, 0)))
@@ -165,14 +165,14 @@ class Optimizer:
     ) -> tuple[Value, ...]:
         """Add a step of one tensor to a graph: its next value, and those of its states. With `ids`, the gradient and
         the draws are of these rows, and no other one is stepped."""
-        given = (W, dW, *numbers, *draws, *states)
+        operands = (W, dW, *numbers, *draws, *states)
         if not self.elementwise:
-            return tuple(self.whole(g, *given))
+            return tuple(self.whole(g, *operands))
         counts = {"states": len(states), "draws": len(draws)}
         attrs = {"rule": self.rule(), **{n: count for n, count in counts.items() if count}}
-        name, given = ("Update", given) if ids is None else ("UpdateRows", (W, ids, *given[1:]))
-        made = g.op(name, *given, domain="mezzo", outputs=1 + len(states), **attrs)
-        return (made,) if isinstance(made, str) else tuple(made)
+        name, operands = ("Update", operands) if ids is None else ("UpdateRows", (W, ids, *operands[1:]))
+        results = g.op(name, *operands, domain="mezzo", outputs=1 + len(states), **attrs)
+        return (results,) if isinstance(results, str) else tuple(results)
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -196,12 +196,12 @@ class Optimizer:
         """The optimizer as plain data; see `from_dict`. One that is not of Mezzo tells its rules too, so that a server
         that has no such class steps by them."""
         rate: Any = {"kind": type(r).__name__, **_plain(r)} if not isinstance(r := self.rate, int | float) else r
-        found = {**asdict(self), "kind": self.kind, "rate": rate}
+        settings = {**asdict(self), "kind": self.kind, "rate": rate}
         if not self.lazy_update:  # what was written before there was such a thing says the same
-            del found["lazy_update"]
+            del settings["lazy_update"]
         if self.kind not in OURS and self.elementwise:
-            found["rules"] = self.rules().to_dict()
-        return found
+            settings["rules"] = self.rules().to_dict()
+        return settings
 
     def rules(self) -> Rules:
         """Return everything that a step needs besides the rate."""
@@ -228,9 +228,9 @@ class Rules:
 
 
 def _plain(rate: Any) -> dict[str, Any]:
-    found = {f.name: getattr(rate, f.name) for f in fields(rate)} if type(rate) in schedule.KINDS.values() else {}
+    settings = {f.name: getattr(rate, f.name) for f in fields(rate)} if type(rate) in schedule.KINDS.values() else {}
     return {n: {"kind": type(v).__name__, **_plain(v)} if type(v) in schedule.KINDS.values() else v
-            for n, v in found.items()}  # fmt: skip
+            for n, v in settings.items()}  # fmt: skip
 
 
 KINDS: dict[str, type[Optimizer]] = {}  # by name
@@ -330,26 +330,26 @@ def from_dict(data: Mapping[str, Any]) -> Optimizer:
     True
     """
     try:
-        given = dict(data)
-        kind, rules = given.pop("kind"), given.pop("rules", None)
-        given["rate"] = _schedule(given["rate"])
-        given["groups"] = tuple(Group(**{**one, "patterns": tuple(one["patterns"])}) for one in given["groups"])
+        settings = dict(data)
+        kind, rules = settings.pop("kind"), settings.pop("rules", None)
+        settings["rate"] = _schedule(settings["rate"])
+        settings["groups"] = tuple(Group(**{**one, "patterns": tuple(one["patterns"])}) for one in settings["groups"])
         if kind not in KINDS and rules is not None:
-            return _carried(data, given, rules)
+            return _carried(data, settings, rules)
         if kind not in KINDS:
             raise InputError(
                 f"this describes no optimizer: {kind!r} is not known here",
                 where="optimizer.from_dict",
                 hint="import the module that registers it (mz.optimizer.register)",
             )
-        made = KINDS[kind](**given)
-        if rules is not None and made.rules() != _rules(rules):
+        optimizer = KINDS[kind](**settings)
+        if rules is not None and optimizer.rules() != _rules(rules):
             raise InputError(
                 f"{kind!r} has another rule here than where this was written",
                 where="optimizer.from_dict",
                 hint="have the same class in all processes; give another rule another name",
             )
-        return made
+        return optimizer
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"this describes no optimizer: {error}", where="optimizer.from_dict") from error
 
@@ -363,27 +363,27 @@ def _rules(rules: Mapping[str, Any]) -> Rules:
     return known
 
 
-def _carried(data: Mapping[str, Any], given: Mapping[str, Any], rules: Mapping[str, Any]) -> CarriedOptimizer:
+def _carried(data: Mapping[str, Any], settings: Mapping[str, Any], rules: Mapping[str, Any]) -> CarriedOptimizer:
     """Rules of another process, which are looked at before they are believed."""
     known = _rules(rules)
     texts, slots = known.texts, known.slots
-    made = CarriedOptimizer(**{n: given[n] for n in COMMON if n in given}, data=dict(data), known=known)
-    names = names_of(len(made._numbers()), known.draws, len(slots))
+    optimizer = CarriedOptimizer(**{n: settings[n] for n in COMMON if n in settings}, data=dict(data), known=known)
+    names = names_of(len(optimizer._numbers()), known.draws, len(slots))
     leaves = dict(zip(names, inputs([DType.DOUBLE] * len(names)), strict=True))
     for _, text in texts:
         if len(read(text, {n: leaf for n, leaf in leaves.items() if leaf})) != 1 + len(slots):
             raise InputError("a rule with other results than the tensor and its states", where="optimizer.from_dict")
-    for decay in (made.weight_decay, *(g.weight_decay for g in made.groups if g.weight_decay is not None)):
+    for decay in (optimizer.weight_decay, *(g.weight_decay for g in optimizer.groups if g.weight_decay is not None)):
         if decay not in dict(texts):
             raise InputError(f"there is no rule for a weight decay of {decay}", where="optimizer.from_dict")
-    return made
+    return optimizer
 
 
 def _schedule(data: Any) -> Any:
     if not isinstance(data, Mapping):
         return data
-    given = {n: tuple(v) if isinstance(v, list) else _schedule(v) for n, v in data.items() if n != "kind"}
-    return schedule.KINDS[data["kind"]](**given)
+    settings = {n: tuple(v) if isinstance(v, list) else _schedule(v) for n, v in data.items() if n != "kind"}
+    return schedule.KINDS[data["kind"]](**settings)
 
 
 def states_of(optimizer: Optimizer, value: Array) -> dict[str, Array]:

@@ -53,11 +53,11 @@ def numbers(**wanted: float) -> Callable[[Match], str | None]:
         if x != y or x.dims is None:  # a number may be of higher rank than the operand
             return f"{x} becomes {y}"
         for name, number in wanted.items():
-            found = value(m, name)
+            actual = value(m, name)
             # halves and whole numbers are exact in every type, roots in none
             near = 0.0 if (2 * number).is_integer() else 1e-3 if x.dtype.narrow else 1e-5
-            if found is None or not math.isclose(found, number, rel_tol=near):
-                return f"{name} is {found}"
+            if actual is None or not math.isclose(actual, number, rel_tol=near):
+                return f"{name} is {actual}"
         return None
 
     return check
@@ -165,10 +165,10 @@ def _adds(m: Match) -> Replacement:
     root, total, nodes = m.root, m.root.inputs[0], list[Node]()
     for i, other in enumerate(root.inputs[1:]):
         last = i == len(root.inputs) - 2
-        made = root.outputs[0] if last else f"{root.outputs[0]}:sum{i}"
+        output = root.outputs[0] if last else f"{root.outputs[0]}:sum{i}"
         name = root.name if last else f"{root.name}:sum{i}"
-        nodes.append(Node("Add", (total, other), (made,), name=name, where=root.where, origin=(root.name,)))
-        total = made
+        nodes.append(Node("Add", (total, other), (output,), name=name, where=root.where, origin=(root.name,)))
+        total = output
     return Replacement({}, tuple(nodes))
 
 
@@ -232,7 +232,7 @@ def _seen_taps(m: Match) -> list[tuple[int, int, int, int]] | None:
     x, w, a = m.tensor(m.input(0)), m.tensor(m.input(1)), m.attr
     if x is None or w is None or not x.static or not w.static or a("auto_pad") != "NOTSET":
         return None
-    found = []
+    taps = []
     for n, place in zip(
         x.sizes[2:], windows(x.sizes[2:], w.sizes[2:], a("strides"), a("dilations"), a("pads")), strict=True
     ):
@@ -246,8 +246,8 @@ def _seen_taps(m: Match) -> list[tuple[int, int, int, int]] | None:
         before = place.before - first * place.dilation
         # what the remaining taps reach behind the image at the last place
         after = (place.out - 1) * place.stride + (last - first - 1) * place.dilation + 1 - before - n
-        found.append((first, last, before, after))
-    return found
+        taps.append((first, last, before, after))
+    return taps
 
 
 EVERY_TAP = "every tap sees a pixel"
@@ -268,23 +268,23 @@ def _blind_taps(m: Match) -> str | None:
         return "the weights are not known"
     if not any(m.attr("pads") or ()) or _wide(m):
         return EVERY_TAP
-    found = _seen_taps(m)
-    if found is None:
+    taps = _seen_taps(m)
+    if taps is None:
         return "sizes are not known, or it pads by itself"
-    if all(last - first == k for (first, last, *_), k in zip(found, w.sizes[2:], strict=True)):
+    if all(last - first == k for (first, last, *_), k in zip(taps, w.sizes[2:], strict=True)):
         return EVERY_TAP
-    return "it crops" if any(min(before, after) < 0 for *_, before, after in found) else None
+    return "it crops" if any(min(before, after) < 0 for *_, before, after in taps) else None
 
 
 def _without_blind_taps(m: Match) -> Replacement:
-    found, w, made = _seen_taps(m), np.asarray(m.constant(m.input(1))), f"{m.root.outputs[0]}:weights"
-    assert found is not None
-    seen = (slice(None), slice(None), *(slice(first, last) for first, last, *_ in found))
+    taps, w, name = _seen_taps(m), np.asarray(m.constant(m.input(1))), f"{m.root.outputs[0]}:weights"
+    assert taps is not None
+    seen = (slice(None), slice(None), *(slice(first, last) for first, last, *_ in taps))
     weights = derived(w, f"taps {seen}", lambda: np.array(w[seen]))
-    pads = (*(before for _, _, before, _ in found), *(after for *_, after in found))
+    pads = (*(before for _, _, before, _ in taps), *(after for *_, after in taps))
     attrs = {**m.root.attrs, "pads": pads, "kernel_shape": weights.shape[2:]}
-    inputs = (m.input(0), made, *m.root.inputs[2:])
-    return Replacement({}, (_node(m, "Conv", inputs, attrs),), {made: weights})
+    inputs = (m.input(0), name, *m.root.inputs[2:])
+    return Replacement({}, (_node(m, "Conv", inputs, attrs),), {name: weights})
 
 
 # A transposed convolution whose windows do not meet: each pixel becomes a patch of its own
@@ -313,27 +313,27 @@ def _pixels_to_patches(m: Match) -> Replacement:
     node, x, w = m.root, m.tensor(m.input(0)), np.asarray(m.constant(m.input(1)))
     assert x is not None
     (n, channels, high, wide), (_, filters, down, across) = x.sizes, w.shape
-    made = node.outputs[0]
+    result = node.outputs[0]
     weights = derived(w, "patches", lambda: np.array(w.transpose(1, 2, 3, 0), order="C").reshape(-1, channels, 1, 1))
     constants: dict[str, Array] = {
-        f"{made}:weights": weights,
-        f"{made}:apart": np.array([n, filters, down, across, high, wide]),
-        f"{made}:together": np.array([n, filters, high * down, wide * across]),
+        f"{result}:weights": weights,
+        f"{result}:apart": np.array([n, filters, down, across, high, wide]),
+        f"{result}:together": np.array([n, filters, high * down, wide * across]),
     }
-    inputs: tuple[str, ...] = (m.input(0), f"{made}:weights")
+    inputs: tuple[str, ...] = (m.input(0), f"{result}:weights")
     if m.input(2):
-        constants[f"{made}:bias"] = np.repeat(np.asarray(m.constant(m.input(2))), down * across)
-        inputs = (*inputs, f"{made}:bias")
+        constants[f"{result}:bias"] = np.repeat(np.asarray(m.constant(m.input(2))), down * across)
+        inputs = (*inputs, f"{result}:bias")
 
     def step(op: str, inputs: tuple[str, ...], output: str, **attrs: object) -> Node:
-        name = output.replace(made, node.name)
+        name = output.replace(result, node.name)
         return Node(op, inputs, (output,), attrs, name=name, where=node.where, origin=(node.name,))
 
     nodes = (
-        step("Conv", inputs, f"{made}:pixels"),
-        step("Reshape", (f"{made}:pixels", f"{made}:apart"), f"{made}:split"),
-        step("Transpose", (f"{made}:split",), f"{made}:turned", perm=(0, 1, 4, 2, 5, 3)),
-        step("Reshape", (f"{made}:turned", f"{made}:together"), made),
+        step("Conv", inputs, f"{result}:pixels"),
+        step("Reshape", (f"{result}:pixels", f"{result}:apart"), f"{result}:split"),
+        step("Transpose", (f"{result}:split",), f"{result}:turned", perm=(0, 1, 4, 2, 5, 3)),
+        step("Reshape", (f"{result}:turned", f"{result}:together"), result),
     )
     return Replacement({}, nodes, constants)
 

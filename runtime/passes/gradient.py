@@ -28,12 +28,12 @@ def write_gradients(graph: Graph, budget: Budget) -> Graph:
         return graph
     graph = infer(graph, budget=budget)
     writing = _Writing(dict(graph.types), set(graph.types))
-    made = writing.graph(graph, [])
+    written = writing.graph(graph, [])
     if writing.refused:
         raise UnsupportedModel(
             "; ".join(dict.fromkeys(e.message for e in writing.refused)), hint=writing.refused[0].hint
         )
-    return made.but(types=writing.types).verify()
+    return written.but(types=writing.types).verify()
 
 
 def _is_gradient(node: Node) -> bool:
@@ -70,34 +70,34 @@ class _Writing:
         stays as it is.
         """
         before = [*around, *nodes]
-        y, given = node.attrs["y"], (*node.attrs["xs"], *(node.attrs.get("zs") or ()))
-        self._check(node, y, given, before)
-        between, g = _between(before, given, y), TypedBuilder(self.types, prefix=fresh("grad/", self.taken))
+        y, sources = node.attrs["y"], (*node.attrs["xs"], *(node.attrs.get("zs") or ()))
+        self._check(node, y, sources, before)
+        between, g = _between(before, sources, y), TypedBuilder(self.types, prefix=fresh("grad/", self.taken))
         if any(map(_is_gradient, between)):
             return [*nodes, node], {}
         g.where = node.place
-        if node.inputs != given or not {id(n) for n in between} <= {id(n) for n in nodes}:
-            copy = prefixed(Graph(given, (y,), between), g.prefix + COPY)
+        if node.inputs != sources or not {id(n) for n in between} <= {id(n) for n in nodes}:
+            copy = prefixed(Graph(sources, (y,), between), g.prefix + COPY)
             for name, value in zip(copy.inputs, node.inputs, strict=True):
                 g.add(Node("Identity", (value,), (name,), name=name))
             for inner in copy.nodes:  # the inputs may have other sizes than the values whose place they take
                 g.types.update(zip(inner.outputs, g.scope.node(inner), strict=True))
-            given, between, (y,) = copy.inputs, copy.nodes, copy.outputs
-        wanted = {x: dx for x, dx in zip(given, node.outputs, strict=False) if dx}
+            sources, between, (y,) = copy.inputs, copy.nodes, copy.outputs
+        wanted = {x: dx for x, dx in zip(sources, node.outputs, strict=False) if dx}
         try:
-            found = gradients(g, between, {y: ONES}, list(wanted))
+            derivatives = gradients(g, between, {y: ONES}, list(wanted))
         except UnsupportedModel as error:
             self.refused.append(error)
             return [*nodes, node], {}
         for x, dx in wanted.items():
-            g.add(Node("Identity", (found.get(x) or zeros_like(g, x),), (dx,), name=dx))
+            g.add(Node("Identity", (derivatives.get(x) or zeros_like(g, x),), (dx,), name=dx))
         self.types.update(g.types)
         self.taken.update(g.types)
         return _spliced(nodes, g.nodes()), g.constants()
 
-    def _check(self, node: Node, y: str, given: Sequence[str], before: Sequence[Node]) -> None:
-        made = {*given, *(o for n in before for o in n.outputs)}
-        unknown = [n for n in given if n not in self.types] or [*{y} - made]
+    def _check(self, node: Node, y: str, sources: Sequence[str], before: Sequence[Node]) -> None:
+        computed = {*sources, *(o for n in before for o in n.outputs)}
+        unknown = [n for n in sources if n not in self.types] or [*{y} - computed]
         if unknown:
             raise InputError(
                 f"it names {unknown[0]!r}, which nothing before it makes", where=node.place, hint="check the name"
@@ -106,14 +106,14 @@ class _Writing:
             raise InputError(f"{y!r} is {self.types[y]}", where=node.place, hint="only floats have gradients")
 
 
-def _between(nodes: Sequence[Node], given: Sequence[str], y: str) -> tuple[Node, ...]:
-    """The nodes that `y` is computed by from `given`, in their order."""
-    needed, found = {y} - {*given}, list[Node]()
+def _between(nodes: Sequence[Node], sources: Sequence[str], y: str) -> tuple[Node, ...]:
+    """The nodes that `y` is computed by from `sources`, in their order."""
+    needed, path = {y} - {*sources}, list[Node]()
     for node in reversed(nodes):
         if not needed.isdisjoint(node.outputs):
-            needed.update(set(node.reads()) - {*given})
-            found.append(node)
-    return tuple(found[::-1])
+            needed.update(set(node.reads()) - {*sources})
+            path.append(node)
+    return tuple(path[::-1])
 
 
 def _spliced(nodes: Sequence[Node], news: Sequence[Node]) -> list[Node]:

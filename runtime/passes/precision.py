@@ -45,15 +45,15 @@ class _Narrowing:
     def narrowed(self, name: str) -> str:
         """The narrow form of a float32 value; cast if there is none yet."""
         if name not in self.narrow:
-            made = self.narrow[name] = f"{name}:{self.to}"
+            copy = self.narrow[name] = f"{name}:{self.to}"
             known = self.types[name]
             assert isinstance(known, Tensor)
-            self.types[made] = known.to(self.to)
+            self.types[copy] = known.to(self.to)
             if name in self.constants:
-                self.constants[made] = np.asarray(self.constants[name]).astype(self.to.numpy)
-                self.types[made] = type_of(self.constants[made], known=True)
+                self.constants[copy] = np.asarray(self.constants[name]).astype(self.to.numpy)
+                self.types[copy] = type_of(self.constants[copy], known=True)
             else:
-                self.nodes.append(Node("Cast", (name,), (made,), {"to": self.to.onnx}, name=made, origin=(name,)))
+                self.nodes.append(Node("Cast", (name,), (copy,), {"to": self.to.onnx}, name=copy, origin=(name,)))
         return self.narrow[name]
 
     def widened(self, name: str) -> str:
@@ -82,27 +82,29 @@ def narrowed(graph: Graph, takes: Takes, to: DType = DType.BFLOAT16) -> Graph:
     """
     inputs = {*graph.inputs, *(s.input for s in graph.states)}
     constants = {n: a for n, a in graph.initializers.items() if n not in inputs}
-    made = _Narrowing(graph, dict(graph.types), dict(graph.initializers), to)
-    made.wide.update(inputs)
-    made.steep = _steep(graph)
-    around = graph.but(types=made.types, initializers=made.constants)
+    narrowing = _Narrowing(graph, dict(graph.types), dict(graph.initializers), to)
+    narrowing.wide.update(inputs)
+    narrowing.steep = _steep(graph)
+    around = graph.but(types=narrowing.types, initializers=narrowing.constants)
     for node in graph.nodes:
-        after = _narrow_node(node, made, constants, around, takes)
+        after = _narrow_node(node, narrowing, constants, around, takes)
         if after is not None:
-            made.nodes.append(after)
+            narrowing.nodes.append(after)
             continue
         for name in node.reads():
-            made.widened(name)
-        made.wide.update(node.outputs)
-        made.nodes.append(node)
+            narrowing.widened(name)
+        narrowing.wide.update(node.outputs)
+        narrowing.nodes.append(node)
     for name in (*graph.outputs, *(s.output for s in graph.states)):
-        made.widened(name)
-    if not made.narrow:
+        narrowing.widened(name)
+    if not narrowing.narrow:
         return graph
-    return graph.but(nodes=tuple(made.nodes), types=made.types, initializers=made.constants)
+    return graph.but(nodes=tuple(narrowing.nodes), types=narrowing.types, initializers=narrowing.constants)
 
 
-def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], around: Graph, takes: Takes) -> Node | None:
+def _narrow_node(
+    node: Node, narrowing: _Narrowing, constants: dict[str, Array], around: Graph, takes: Takes
+) -> Node | None:
     """The narrow node, whose operands are cast where they must be; None if it stays as it is."""
     if node.domain or node.bodies:
         return None
@@ -110,49 +112,53 @@ def _narrow_node(node: Node, made: _Narrowing, constants: dict[str, Array], arou
     moves = _moves(op)
     if not (op.multiplies or op.follows or moves):
         return None
-    floats = [n for n in node.inputs if n and made.is_float(n)]
-    if not floats or not all(made.is_float(o) for o in node.outputs if o) or not made.steep.isdisjoint(node.outputs):
+    floats = [n for n in node.inputs if n and narrowing.is_float(n)]
+    if (
+        not floats
+        or not all(narrowing.is_float(o) for o in node.outputs if o)
+        or not narrowing.steep.isdisjoint(node.outputs)
+    ):
         return None
-    if any(made.may_be_float(n) for n in node.inputs if n and n not in floats):
+    if any(narrowing.may_be_float(n) for n in node.inputs if n and n not in floats):
         return None  # one of unknown sizes stays as it is, and operands have one type
     moving = [n for n in floats if n not in constants]
-    if not op.multiplies and not any(n in made.narrow for n in moving):
+    if not op.multiplies and not any(n in narrowing.narrow for n in moving):
         return None
-    if moves and not all(n in made.narrow for n in moving):
+    if moves and not all(n in narrowing.narrow for n in moving):
         return None
-    if any(n in constants and _beyond(constants[n], made.to) for n in floats):
+    if any(n in constants and _beyond(constants[n], narrowing.to) for n in floats):
         return None
-    forms = {n: made.narrow.get(n, f"{n}:{made.to}") for n in floats}
-    outputs = {o: f"{o}:{made.to}" for o in node.outputs if o}
+    forms = {n: narrowing.narrow.get(n, f"{n}:{narrowing.to}") for n in floats}
+    outputs = {o: f"{o}:{narrowing.to}" for o in node.outputs if o}
     after = replace(
         node,
         inputs=tuple(forms.get(n, n) for n in node.inputs),
         outputs=tuple(outputs.get(o, o) for o in node.outputs),
     )
     for name, form in {**forms, **outputs}.items():
-        known = made.types[name]
+        known = narrowing.types[name]
         assert isinstance(known, Tensor)
-        if form not in made.types:  # kernels ask for numbers such as the bounds of Clip
+        if form not in narrowing.types:  # kernels ask for numbers such as the bounds of Clip
             number = name in constants and known.elements == 1
-            narrow = type_of(np.asarray(constants[name]).astype(made.to.numpy), known=True) if number else None
-            made.types[form] = narrow or known.to(made.to)
+            narrow = type_of(np.asarray(constants[name]).astype(narrowing.to.numpy), known=True) if number else None
+            narrowing.types[form] = narrow or known.to(narrowing.to)
     if not moves and takes(_with_constants(around, forms, constants), after) is not None:
         return None
     for name in floats:
-        made.narrowed(name)
-    made.narrow |= outputs
+        narrowing.narrowed(name)
+    narrowing.narrow |= outputs
     return after
 
 
 def _steep(graph: Graph) -> set[str]:
     """Return the values that discontinuous operators read, and their operands, back to products."""
-    found: set[str] = set()
+    steep: set[str] = set()
     for node in reversed(graph.nodes):
         op = node.record
-        between = not node.domain and (op.follows or _moves(op)) and not found.isdisjoint(node.outputs)
+        between = not node.domain and (op.follows or _moves(op)) and not steep.isdisjoint(node.outputs)
         if between or op.jumps:
-            found.update(n for n in node.inputs if n)
-    return found
+            steep.update(n for n in node.inputs if n)
+    return steep
 
 
 def _beyond(array: Array, to: DType) -> bool:

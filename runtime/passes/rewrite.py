@@ -79,13 +79,13 @@ class Match:
         return self.graph.types.get(value)
 
     def tensor(self, value: str) -> Tensor | None:
-        found = self.graph.types.get(value)
-        return found if isinstance(found, Tensor) else None
+        type = self.graph.types.get(value)
+        return type if isinstance(type, Tensor) else None
 
     def constant(self, value: str) -> Array | None:
         """The elements of a value, where known."""
-        found = self.tensor(value)
-        return None if found is None else found.value
+        tensor = self.tensor(value)
+        return None if tensor is None else tensor.value
 
     def input(self, i: int) -> str:
         """Input `i` of the root, "" where absent."""
@@ -137,32 +137,32 @@ def match(
         return Match(graph, root, (root,), dict(zip(leaves, root.inputs, strict=False))) if fits_here else None
     Found = tuple[Mapping[str, str], tuple[Node, ...]]  # remembered values, and the nodes matched so far
 
-    def fits(want: Pattern, node: Node, found: Found) -> Iterator[Found]:
+    def fits(want: Pattern, node: Node, bindings: Found) -> Iterator[Found]:
         if not want.takes(node.domain, node.op) or len(node.inputs) < len(want.inputs):
             return
         if any(not _equal(node.attrs.get(a, node.record.attrs.get(a)), v) for a, v in want.attrs.items()):
             return
-        made = node.outputs[want.output]
-        if want.uses is not None and uses().get(made, 0) != want.uses:
+        output = node.outputs[want.output]
+        if want.uses is not None and uses().get(output, 0) != want.uses:
             return
-        values, nodes = found
+        values, nodes = bindings
         if want.name:
-            if values.get(want.name, made) != made:
+            if values.get(want.name, output) != output:
                 return
-            values = {**values, want.name: made}
+            values = {**values, want.name: output}
         orders = [node.inputs, node.inputs[::-1]] if want.commutes else [node.inputs]
         for inputs in orders:
             yield from operands(want.inputs, inputs, (values, (*nodes, node)))
 
-    def operands(wants: Sequence[Operand], inputs: Sequence[str], found: Found) -> Iterator[Found]:
+    def operands(wants: Sequence[Operand], inputs: Sequence[str], bindings: Found) -> Iterator[Found]:
         if not wants:
-            yield found
+            yield bindings
             return
-        for one in operand(wants[0], inputs[0], found):
+        for one in operand(wants[0], inputs[0], bindings):
             yield from operands(wants[1:], inputs[1:], one)
 
-    def operand(want: Operand, value: str, found: Found) -> Iterator[Found]:
-        values, nodes = found
+    def operand(want: Operand, value: str, bindings: Found) -> Iterator[Found]:
+        values, nodes = bindings
         match want:
             case Leaf():
                 known = graph.types.get(value)
@@ -171,11 +171,11 @@ def match(
                     yield {**values, want.name: value}, nodes
             case Either():
                 for choice in want.choices:
-                    yield from operand(choice, value, found)
+                    yield from operand(choice, value, bindings)
             case Pattern():
                 maker = producers.get(value)
                 if maker is not None and maker.outputs[want.output] == value:
-                    yield from fits(want, maker, found)
+                    yield from fits(want, maker, bindings)
 
     for values, nodes in fits(pattern, root, ({}, ())):
         return Match(graph, root, nodes, values)
@@ -296,12 +296,12 @@ def _first(
     declined: list[RewriteDeclined] | None,
 ) -> Replacement | None:
     for rule in rules:
-        found = match(graph, rule.pattern, node, producers, uses)
-        if found is None:
+        matched = match(graph, rule.pattern, node, producers, uses)
+        if matched is None:
             continue
-        reason = rule.check(found)
+        reason = rule.check(matched)
         if reason is None:
-            return rule.replace(found)
+            return rule.replace(matched)
         if declined is not None:
             declined.append(RewriteDeclined(rule.name, node.place, reason))
     return None

@@ -34,34 +34,34 @@ class Captured:
 
 def captured(calls: Sequence[Numbered], stream: Any) -> Captured:
     """Record calls that launch on `stream`, in as few graphs as they allow."""
-    made = Captured()
-    _capture(list(calls), stream, made)
-    for graph in made.graphs:
+    recorded = Captured()
+    _capture(list(calls), stream, recorded)
+    for graph in recorded.graphs:
         graph.upload(stream)
-    return made
+    return recorded
 
 
-def _capture(calls: list[Numbered], stream: Any, made: Captured) -> None:
+def _capture(calls: list[Numbered], stream: Any, recorded: Captured) -> None:
     if not calls:
         return
     at, reason, graph = _recorded(calls, stream)
     if not reason:
-        made.graphs.append(graph)
-        made.parts.append((calls[0][0], _Launch(graph, stream)))
+        recorded.graphs.append(graph)
+        recorded.parts.append((calls[0][0], _Launch(graph, stream)))
         return
     if len(calls) == 1:
-        made.refused.append(CaptureRefused(calls[0][0], reason))
-        made.parts += calls
+        recorded.refused.append(CaptureRefused(calls[0][0], reason))
+        recorded.parts += calls
         return
     if at is None:  # told when the recording ended: one of them it was
         middle = len(calls) // 2
-        _capture(calls[:middle], stream, made)
-        _capture(calls[middle:], stream, made)
+        _capture(calls[:middle], stream, recorded)
+        _capture(calls[middle:], stream, recorded)
         return
-    _capture(calls[:at], stream, made)
-    made.refused.append(CaptureRefused(calls[at][0], reason))
-    made.parts.append(calls[at])
-    _capture(calls[at + 1 :], stream, made)
+    _capture(calls[:at], stream, recorded)
+    recorded.refused.append(CaptureRefused(calls[at][0], reason))
+    recorded.parts.append(calls[at])
+    _capture(calls[at + 1 :], stream, recorded)
 
 
 def _recorded(calls: Sequence[Numbered], stream: Any) -> tuple[int | None, str, Any]:

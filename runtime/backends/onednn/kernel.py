@@ -62,16 +62,16 @@ class OneDnn(ABC):
         answer = self._answer(request)
         if isinstance(answer, Declined):
             return answer
-        found, layouts = answer
-        ahead.wanted(found)
-        held, scratch = workspace(found)
+        descriptors, layouts = answer
+        ahead.wanted(descriptors)
+        held, scratch = workspace(descriptors)
         return Choice(
             self.name,
             workspace=sum(map(aligned, held.values())) + aligned(scratch),
-            aliases=tuple(self._aliases(request, found, layouts)),
+            aliases=tuple(self._aliases(request, descriptors, layouts)),
             layouts=layouts if any(layouts) else (),
-            implementation=", ".join(dict.fromkeys(d.implementation for d in found)),
-            primitives=tuple(d.draft for d in found),
+            implementation=", ".join(dict.fromkeys(d.implementation for d in descriptors)),
+            primitives=tuple(d.draft for d in descriptors),
         )
 
     def prepare(self, args: KernelArgs) -> Call:
@@ -81,14 +81,14 @@ class OneDnn(ABC):
 
     def _bound(self, args: KernelArgs, more: Mapping[Place, Array] | None = None) -> list[Any]:
         """The calls over the buffers of the step, and those of `more`."""
-        found = chosen(args.choice, args.request.target)
+        descriptors = chosen(args.choice, args.request.target)
         arrays: dict[Place, Array] = {("in", i): a for i, a in enumerate(args.inputs) if a is not None}
         arrays |= {("out", i): a for i, a in enumerate(args.outputs) if a is not None}
         arrays |= more or {}
-        held, scratch = workspace(found)
+        held, scratch = workspace(descriptors)
         copies = {place: args.scratch(DType.UINT8, (size,)) for place, size in held.items()}
         shared = args.scratch(DType.UINT8, (scratch,)) if scratch else None
-        return [made for d in found for made in _bind(d, arrays, copies, shared)]
+        return [bound for d in descriptors for bound in _bind(d, arrays, copies, shared)]
 
     def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """A constant in the layout that the primitive reads."""
@@ -114,38 +114,42 @@ class OneDnn(ABC):
         try:
             for drafts in self.plans(request):
                 try:
-                    found = tuple(describe(d, request.target.threads) for d in drafts)
-                    layouts = self._layouts(request, found)
+                    descriptors = tuple(describe(d, request.target.threads) for d in drafts)
+                    layouts = self._layouts(request, descriptors)
                 except api.Refused as error:
                     reasons.append(str(error))
                     continue
-                slow = [d.implementation for d in found if d.implementation.startswith(self.slow)]
+                slow = [d.implementation for d in descriptors if d.implementation.startswith(self.slow)]
                 if not slow:
-                    return found, layouts
+                    return descriptors, layouts
                 reasons.append(f"only {slow[0]} would do")
         except api.Refused as error:
             reasons.append(str(error))
         return Declined("; ".join(dict.fromkeys(reasons)))
 
-    def _layouts(self, request: KernelRequest, found: Sequence[Descriptor]) -> tuple[str, ...]:
+    def _layouts(self, request: KernelRequest, descriptors: Sequence[Descriptor]) -> tuple[str, ...]:
         """The layouts of all inputs, then of all outputs."""
         sides = [("in", i, t) for i, t in enumerate(request.inputs)]
-        made = iter(request.outputs)
-        sides += [("out", i, next(made) if name else None) for i, name in enumerate(request.node.outputs)]
-        return tuple(self._layout(request, found, (side, i), t) for side, i, t in sides)
+        outputs = iter(request.outputs)
+        sides += [("out", i, next(outputs) if name else None) for i, name in enumerate(request.node.outputs)]
+        return tuple(self._layout(request, descriptors, (side, i), t) for side, i, t in sides)
 
-    def _layout(self, request: KernelRequest, found: Sequence[Descriptor], place: Place, type: Type | None) -> str:
+    def _layout(
+        self, request: KernelRequest, descriptors: Sequence[Descriptor], place: Place, type: Type | None
+    ) -> str:
         """The layout in which the step has an operand."""
-        if len(found) == 1:
-            return layout_at(found[0], place, type)
-        layouts = {layout_at(d, place, type) for d in found if d.draft.at(place)}
+        if len(descriptors) == 1:
+            return layout_at(descriptors[0], place, type)
+        layouts = {layout_at(d, place, type) for d in descriptors if d.draft.at(place)}
         if len(layouts) > 1:
             raise api.Refused("an operand is needed in two layouts")
-        return layouts.pop() if layouts else layout_at(found[0], place, type)
+        return layouts.pop() if layouts else layout_at(descriptors[0], place, type)
 
-    def _aliases(self, request: KernelRequest, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
+    def _aliases(
+        self, request: KernelRequest, descriptors: Sequence[Descriptor], layouts: Sequence[str]
+    ) -> Iterator[Alias]:
         """Inputs of the result's type and layout that nothing else of the call reads, or that it adds to."""
-        summed = found[-1].draft.summed
+        summed = descriptors[-1].draft.summed
         if summed is not None:
             yield Alias(0, summed[1])
             return
@@ -175,16 +179,16 @@ WORK = "work"  # ("work", 0): the first temporary result
 COPY = "copy of "  # ("copy of in", 0): an input in a layout of the primitive's own
 
 
-def workspace(found: Sequence[Descriptor]) -> tuple[Mapping[Place, int], int]:
+def workspace(descriptors: Sequence[Descriptor]) -> tuple[Mapping[Place, int], int]:
     """Bytes of each temporary result and each copy of an operand, and of the scratchpad that all primitives share."""
     sizes: dict[Place, int] = {}
-    for d in found:
+    for d in descriptors:
         for operand in d.draft.operands:
             if operand.place[0] == WORK:
                 size = nbytes(operand.memory.handle.value)
                 sizes[operand.place] = max(size, sizes.get(operand.place, 0))
         sizes |= {(COPY + o.place[0], o.place[1]): size for o, size in d.relaid()}
-    return sizes, max(d.scratch for d in found)
+    return sizes, max(d.scratch for d in descriptors)
 
 
 def _bind(
@@ -261,40 +265,40 @@ def unavailable(request: KernelRequest) -> str | None:
     return None
 
 
-def layout_at(found: Descriptor, place: Place, type: Type | None) -> str:
+def layout_at(primitive: Descriptor, place: Place, type: Type | None) -> str:
     """The layout in which the step has an operand; Refused if that cannot be said."""
-    operands = found.draft.at(place)
+    operands = primitive.draft.at(place)
     if not operands:
         return type.layout if isinstance(type, Tensor) and place[0] == "in" else ""
-    first, *others = (_one_layout(found, o) for o in operands)
+    first, *others = (_one_layout(primitive, o) for o in operands)
     if any(layout != first for layout in others):
         raise api.Refused("an operand is needed in two layouts")
     return usual(first, type.sizes) if isinstance(type, Tensor) and type.static else first
 
 
-def _one_layout(found: Descriptor, operand: Operand) -> str:
+def _one_layout(primitive: Descriptor, operand: Operand) -> str:
     if operand.relaid:
         return ""
     if operand.memory.layout != ANY:
         if operand.source is None:
             return operand.layout
         return f"{operand.memory.dtype}={nbytes(operand.memory.handle.value)}"  # a constant in another type
-    descriptor = found.memory(operand.argument)
+    descriptor = primitive.memory(operand.argument)
     tag = _seen(descriptor, operand.memory) if operand.source else _named(descriptor, operand.memory)
     if tag is None:
-        raise api.Refused(f"{found.implementation} wants a layout without a name")
+        raise api.Refused(f"{primitive.implementation} wants a layout without a name")
     source, sizes = operand.source, operand.memory.dims
     if source is None:
         tag = plain(tag, sizes)
         if tag and tag not in api.TAGS and not is_permutation(tag):
-            raise api.Refused(f"{found.implementation} wants {tag}")
+            raise api.Refused(f"{primitive.implementation} wants {tag}")
         return tag
     if api.getter("memory_desc_equal")(descriptor, source.handle.value):
         return ""
     strides = source.strides or strides_of(row_major(len(sizes)), sizes)
     shown = ";".join(",".join(map(str, numbers)) for numbers in (sizes, strides))
     # which sums lie behind the elements, each implementation decides, and a descriptor does not tell
-    beside = f" {found.implementation} " if "+" in tag else ""
+    beside = f" {primitive.implementation} " if "+" in tag else ""
     return f"{tag}{beside}{operand.layout}({shown})={nbytes(descriptor)}"
 
 
@@ -335,21 +339,21 @@ def _usual(descriptor: int, memory: Memory) -> str | None:
 
 def floats(request: KernelRequest, at: Sequence[int]) -> list[Tensor]:
     """Operands of a float type that oneDNN computes with; Refused for others."""
-    found = [request.inputs[i] if i >= 0 else None for i in at]
-    made = [t for t in found if isinstance(t, Tensor) and t.dtype in FLOATS]
-    if len(made) < len(found):
-        raise api.Refused(f"operands are {', '.join(map(str, found))}")
-    return made
+    operands = [request.inputs[i] if i >= 0 else None for i in at]
+    tensors = [t for t in operands if isinstance(t, Tensor) and t.dtype in FLOATS]
+    if len(tensors) < len(operands):
+        raise api.Refused(f"operands are {', '.join(map(str, operands))}")
+    return tensors
 
 
 def result(request: KernelRequest) -> Tensor:
     """The type of the one output."""
-    found = request.outputs[0]
+    output = request.outputs[0]
     if not request.node.outputs[0]:
         raise api.Refused("the first result is not requested")
-    if len(request.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in FLOATS:
+    if len(request.outputs) > 1 or not isinstance(output, Tensor) or output.dtype not in FLOATS:
         raise api.Refused(f"the results are {', '.join(map(str, request.outputs))}")
-    return found
+    return output
 
 
 def _as_it_is(memory: Memory, known: Tensor) -> bool:

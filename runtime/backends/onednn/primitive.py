@@ -87,12 +87,12 @@ class Draft:
 
     def at(self, place: Place) -> list[Operand]:
         """The arguments that a place serves, operands of post-ops included."""
-        found = [o for o in self.operands if o.place == place]
+        operands = [o for o in self.operands if o.place == place]
         for i, p in enumerate(self.attributes.post):
             if p.other is not None and p.place == place:
                 argument = 0 if p.kind == "sum" else api.ATTR_POST_OP * (i + 1) | api.SRC_1
-                found.append(Operand(argument, place, p.other, p.layout, value=p.value))
-        return found
+                operands.append(Operand(argument, place, p.other, p.layout, value=p.value))
+        return operands
 
     @property
     def summed(self) -> Place | None:
@@ -125,20 +125,20 @@ class Descriptor:
 
     def memory(self, argument: int) -> int:
         """The descriptor of an argument; it belongs to this object."""
-        found = api.getter("primitive_desc_query_md")(self.handle.value, api.QUERY_EXEC_ARG, argument)
-        if not found:
+        memory = api.getter("primitive_desc_query_md")(self.handle.value, api.QUERY_EXEC_ARG, argument)
+        if not memory:
             raise api.Refused(f"{self.implementation} has no argument {argument}")
-        return int(found)
+        return int(memory)
 
     def relaid(self) -> list[tuple[Operand, int]]:
         """The operands of which a copy in another layout is needed, and the bytes of that."""
-        found = []
+        operands = []
         for operand in self.draft.operands:
             if operand.relaid and operand.source is not None:
                 target = self.memory(operand.argument)
                 if not api.getter("memory_desc_equal")(target, operand.source.handle.value):
-                    found.append((operand, nbytes(target)))
-        return found
+                    operands.append((operand, nbytes(target)))
+        return operands
 
 
 # Elements that are read and written, and multiplications, below which a second thread costs more than it saves (waking
@@ -156,8 +156,8 @@ def worth_sharing(draft: Draft) -> bool:
     results = [o.memory.dims for o in draft.operands if o.argument in (api.DST, api.DIFF_DST)]
     if draft.kind not in PRODUCTS or not weights or not results:
         return False
-    made, columns = math.prod(results[0]), results[0][1 if "conv" in draft.kind else -1]
-    return made * sum(weights) // max(columns, 1) > FEW_PRODUCTS
+    size, columns = math.prod(results[0]), results[0][1 if "conv" in draft.kind else -1]
+    return size * sum(weights) // max(columns, 1) > FEW_PRODUCTS
 
 
 PRODUCTS = frozenset(
@@ -170,10 +170,10 @@ PRODUCTS = frozenset(
 def describe(draft: Draft, count: int) -> Descriptor:
     """Ask for a primitive split over `count` threads, or left to one if it is small; Refused where oneDNN has none, or
     has one that is wrong."""
-    found = described(draft, count)
-    if (why := defect(draft, found.implementation)) is not None:
+    descriptor = described(draft, count)
+    if (why := defect(draft, descriptor.implementation)) is not None:
         raise api.Refused(why)
-    return found
+    return descriptor
 
 
 def described(draft: Draft, count: int) -> Descriptor:
@@ -190,13 +190,13 @@ def described(draft: Draft, count: int) -> Descriptor:
 
 @lru_cache(maxsize=256)
 def _attributes(wanted: Attributes) -> Handle:
-    made = Handle(api.create("primitive_attr_create"), "primitive_attr_destroy")
-    api.function("primitive_attr_set_scratchpad_mode")(made.value, api.SCRATCHPAD_USER)
-    api.function("primitive_attr_set_fpmath_mode")(made.value, api.MATH[wanted.math])
+    attributes = Handle(api.create("primitive_attr_create"), "primitive_attr_destroy")
+    api.function("primitive_attr_set_scratchpad_mode")(attributes.value, api.SCRATCHPAD_USER)
+    api.function("primitive_attr_set_fpmath_mode")(attributes.value, api.MATH[wanted.math])
     for argument, mask in wanted.scales:
-        api.function("primitive_attr_set_scales_mask")(made.value, argument, mask)
+        api.function("primitive_attr_set_scales_mask")(attributes.value, argument, mask)
     for argument, mask in wanted.zero_points:
-        api.function("primitive_attr_set_zero_points_mask")(made.value, argument, mask)
+        api.function("primitive_attr_set_zero_points_mask")(attributes.value, argument, mask)
     if wanted.post:
         post = Handle(api.create("post_ops_create"), "post_ops_destroy")
         for p in wanted.post:
@@ -207,8 +207,8 @@ def _attributes(wanted: Attributes) -> Handle:
                 api.function("post_ops_append_binary")(post.value, algorithm, p.other.handle.value)
             else:
                 api.function("post_ops_append_eltwise")(post.value, api.ALGORITHMS[p.kind], p.alpha, p.beta)
-        api.function("primitive_attr_set_post_ops")(made.value, post.value)
-    return made
+        api.function("primitive_attr_set_post_ops")(attributes.value, post.value)
+    return attributes
 
 
 def _create(draft: Draft, attributes: int) -> int:
@@ -394,14 +394,14 @@ def bind(
     """The call of a primitive over these buffers. `shared` keeps the memory of each place for several calls that see it
     alike, so that all of them move when it does."""
     with threads(descriptor.threads):
-        made = api.create("primitive_create", descriptor.handle.value)
-    primitive = Handle(made, "primitive_destroy")
+        handle = api.create("primitive_create", descriptor.handle.value)
+    primitive = Handle(handle, "primitive_destroy")
     draft = descriptor.draft
     memories: dict[Place, list[Handle]] = {}
     needed: dict[Place, int] = {}
     rows: list[tuple[int, int]] = []
-    given = _given(draft)
-    arrays = {**arrays, **given}
+    values = _given(draft)
+    arrays = {**arrays, **values}
     for operand in (o for place in draft.places for o in draft.at(place) if o.argument):
         described = descriptor.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
         whole = whole_of(operand.memory)
@@ -424,7 +424,7 @@ def bind(
         rows.append((api.SCRATCHPAD, memory.value))
     table = (api.Argument * len(rows))(*(api.Argument(*row) for row in rows))
     call = Execution(*api.execution(primitive.value, len(rows), ctypes.addressof(table), descriptor.short))
-    call.memories, call.needed, call.kept = memories, needed, (primitive, table, descriptor, given)
+    call.memories, call.needed, call.kept = memories, needed, (primitive, table, descriptor, values)
     call.threads, call.asks = descriptor.threads, draft.kind not in PRODUCTS
     summed = draft.summed
     if summed is not None and address(arrays[summed]) != address(arrays["out", 0]):
@@ -439,11 +439,11 @@ def whole_of(memory: Memory) -> int | None:
 
 def _given(draft: Draft) -> dict[Place, Array]:
     """Arrays of the values that the draft itself holds."""
-    made: dict[Place, Array] = {}
+    arrays: dict[Place, Array] = {}
     for operand in (o for place in draft.places for o in draft.at(place) if o.value):
-        made[operand.place] = aligned_empty(len(operand.value))
-        made[operand.place][...] = np.frombuffer(operand.value, np.uint8)
-    return made
+        arrays[operand.place] = aligned_empty(len(operand.value))
+        arrays[operand.place][...] = np.frombuffer(operand.value, np.uint8)
+    return arrays
 
 
 def repacked(array: Array, source: Memory, target: int) -> Array:

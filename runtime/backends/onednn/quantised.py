@@ -75,10 +75,10 @@ class QuantizedParts:
 
     def scale(self, argument: int, values: Any, mask: int = 0) -> None:
         """The scale of an argument: one, or one for each entry of the axes in the mask."""
-        found = np.asarray(values, np.float32).reshape(-1)
-        if found.size > 1 or found[0] != 1:
-            self.value(ATTR_SCALES | argument, found)
-            self.scales.append((argument, mask if found.size > 1 else 0))
+        scales = np.asarray(values, np.float32).reshape(-1)
+        if scales.size > 1 or scales[0] != 1:
+            self.value(ATTR_SCALES | argument, scales)
+            self.scales.append((argument, mask if scales.size > 1 else 0))
 
     def zero(self, argument: int, value: int) -> None:
         """The zero point of an argument."""
@@ -99,52 +99,52 @@ def attr(link: Link, name: str) -> Any:
 
 def values(request: KernelRequest, at: int) -> Array:
     """The elements of a constant; Refused where they are not known."""
-    found = request.inputs[at] if request.constant(at) else None
-    if not isinstance(found, Tensor) or found.value is None:
+    operand = request.inputs[at] if request.constant(at) else None
+    if not isinstance(operand, Tensor) or operand.value is None:
         raise Refused("a scale, a zero point or a bias is no constant")
-    return np.asarray(found.value)
+    return np.asarray(operand.value)
 
 
 def scale_of(request: KernelRequest, at: int) -> np.float32:
     """A scale for the whole tensor; Refused for another."""
-    found = values(request, at)
-    if found.size != 1 or not np.isfinite(found).all() or found.reshape(()) <= 0:
+    scale = values(request, at)
+    if scale.size != 1 or not np.isfinite(scale).all() or scale.reshape(()) <= 0:
         raise Refused("a scale is not one positive number")
-    return np.float32(found.reshape(()))
+    return np.float32(scale.reshape(()))
 
 
 def zero_of(request: KernelRequest, at: int) -> int:
     """A zero point for the whole tensor, 0 where absent; Refused for several different ones."""
     if at == ABSENT:
         return 0
-    found = np.unique(values(request, at))
-    if found.size != 1:
+    points = np.unique(values(request, at))
+    if points.size != 1:
         raise Refused("there are several zero points")
-    return int(found[0])
+    return int(points[0])
 
 
 def tensors(request: KernelRequest, at: Sequence[int], dtypes: Sequence[DType]) -> list[Tensor]:
     """Operands of one of the types; Refused for others."""
-    found = [request.inputs[i] for i in at]
-    made = [t for t in found if isinstance(t, Tensor) and t.dtype in dtypes]
-    if len(made) < len(found):
-        raise Refused(f"operands are {', '.join(map(str, found))}")
-    return made
+    operands = [request.inputs[i] for i in at]
+    typed = [t for t in operands if isinstance(t, Tensor) and t.dtype in dtypes]
+    if len(typed) < len(operands):
+        raise Refused(f"operands are {', '.join(map(str, operands))}")
+    return typed
 
 
 def whole_products() -> None:
     """Refused where sums of two products pass through 16 bits, which they may overflow."""
-    found = library()
-    if found is None or not any(word in found.isa for word in ("vnni", "bf16", "fp16", "amx")):
+    loaded = library()
+    if loaded is None or not any(word in loaded.isa for word in ("vnni", "bf16", "fp16", "amx")):
         raise Refused("without VNNI, sums of products of 8-bit numbers may saturate")
 
 
 def output(request: KernelRequest, dtypes: Sequence[DType]) -> Tensor:
     """The type of the one output; Refused for another."""
-    found = request.outputs[0]
-    if len(request.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in dtypes:
+    result = request.outputs[0]
+    if len(request.outputs) > 1 or not isinstance(result, Tensor) or result.dtype not in dtypes:
         raise Refused(f"the results are {', '.join(map(str, request.outputs))}")
-    return found
+    return result
 
 
 class QLinearConv(Quantised):
@@ -209,10 +209,10 @@ def _residual(
     (other,) = tensors(request, theirs[:1], BYTES)
     if other.sizes != y.sizes or PREVIOUS in theirs:
         raise Refused("an operand of the sum is broadcast")
-    own, beside, made = scale_of(request, mine[1]), scale_of(request, theirs[1]), scale_of(request, link.operands[6])
+    own, beside, total = scale_of(request, mine[1]), scale_of(request, theirs[1]), scale_of(request, link.operands[6])
     own_zero, beside_zero = zero_of(request, mine[2]), zero_of(request, theirs[2])
     low, high = int_range(y.dtype)
-    parts.scale(DST, made / beside)
+    parts.scale(DST, total / beside)
     parts.zero(DST, zero_of(request, link.operand(7)))
     steps = own / beside
     return (
@@ -236,10 +236,10 @@ def convolution(
     if group > 1:
         sizes = (group, sizes[0] // group, *sizes[1:])
     names = ("strides", "dilations", "pads", "auto_pad")
-    found = known(windows(x.sizes[2:], w.sizes[2:], *(attr(link, n) for n in names)))
-    if any(n.out < 1 or min(n.before, n.after) < 0 for n in found):
+    axes = known(windows(x.sizes[2:], w.sizes[2:], *(attr(link, n) for n in names)))
+    if any(n.out < 1 or min(n.before, n.after) < 0 for n in axes):
         raise Refused("there is no window, or a padding is negative")
-    columns = [(n.stride, n.dilation - 1, n.before, n.after) for n in found]
+    columns = [(n.stride, n.dilation - 1, n.before, n.after) for n in axes]
     settings = ("convolution_direct", *zip(*columns, strict=True))
     source = Operand(SRC, ("in", link.operands[at[0]]), Memory(x.sizes, x.dtype, layout), layout)
     target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)

@@ -83,14 +83,14 @@ class Recurrent(OneDnn):
 
     def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """Weights and biases with the gates in oneDNN's order."""
-        found = chosen(choice, request.target)
+        descriptors = chosen(choice, request.target)
         link = only(request.node)
         sizes, order = _sizes(request, link), GATES[link.op]
         if index in (W, R):
-            operand = found[0].draft.at(("in", index))[0]
+            operand = descriptors[0].draft.at(("in", index))[0]
             assert operand.source is not None
             gates = array.reshape(sizes.directions, sizes.gates, sizes.hidden, -1)[:, order, :]
-            target = _target(found[0], operand)
+            target = _target(descriptors[0], operand)
             return repacked(np.ascontiguousarray(gates), operand.source, target)
         if index == P:  # i, o, f
             peepholes = array.astype(np.float32).reshape(sizes.directions, 3, -1)[:, (0, 2, 1)]
@@ -103,11 +103,13 @@ class Recurrent(OneDnn):
             both = halves.sum(1)
         return np.ascontiguousarray(both, np.float32).reshape(-1).view(np.uint8)
 
-    def _layout(self, request: KernelRequest, found: Sequence[Descriptor], place: Place, type: Type | None) -> str:
+    def _layout(
+        self, request: KernelRequest, descriptors: Sequence[Descriptor], place: Place, type: Type | None
+    ) -> str:
         side, index = place
-        if side == "in" and index in (W, R, B, P) and found[0].draft.at(place):
-            return _packed(found[0], request.node.op, place)
-        return super()._layout(request, found, place, type)
+        if side == "in" and index in (W, R, B, P) and descriptors[0].draft.at(place):
+            return _packed(descriptors[0], request.node.op, place)
+        return super()._layout(request, descriptors, place, type)
 
 
 # Bytes of recurrent weights between which two threads read packed ones faster than one thread reads plain ones, on
@@ -120,8 +122,8 @@ def _reads_only(request: KernelRequest, sizes: _Sizes) -> bool:
     """True if reading the weights dominates, so that plain ones are best: products with one column."""
     if sizes.batch > 1 or sizes.steps == 1:
         return False
-    found = library()
-    shared = request.target.threads > 1 and found is not None and found.amx
+    loaded = library()
+    shared = request.target.threads > 1 and loaded is not None and loaded.amx
     return not (shared and 4 * sizes.gates * sizes.hidden**2 in SHARED_WEIGHTS)
 
 
@@ -132,10 +134,10 @@ def _drafts(request: KernelRequest, link: Link, sizes: _Sizes, x: Tensor, plain:
     operands = [Operand(SRC, ("in", 0), sizes.sequence(dtype, sizes.inputs, layout), layout)]
     wanted = [bool(name) for name in request.node.outputs] + [False] * (1 + states - len(request.node.outputs))
     starts = [link.operand(i) for i in (H, C)[:states]]
-    given, kept = any(at != ABSENT for at in starts), any(wanted[1:])
-    if dtype is not DType.FLOAT and (given or kept):  # oneDNN wants both or neither
-        given = kept = True
-    if given:
+    initial, kept = any(at != ABSENT for at in starts), any(wanted[1:])
+    if dtype is not DType.FLOAT and (initial or kept):  # oneDNN wants both or neither
+        initial = kept = True
+    if initial:
         for argument, at in zip((SRC_1, SRC_2), starts, strict=False):
             state = sizes.state(dtype)
             operands.append(_zeros(argument, state) if at == ABSENT else Operand(argument, ("in", at), state))
@@ -201,8 +203,8 @@ def _activations(link: Link) -> tuple[str, ...]:
     directions = 2 if link.attr("direction") == "bidirectional" else 1
     if link.op == "RNN":
         return tuple(n.lower() for n in link.attr("activations") or ("tanh", "tanh"))[:directions]
-    given = link.attr("activations")
-    return tuple(n.lower() for n in given) if given else DEFAULTS[link.op] * directions
+    names = link.attr("activations")
+    return tuple(n.lower() for n in names) if names else DEFAULTS[link.op] * directions
 
 
 def _kind(link: Link) -> str:
@@ -227,23 +229,23 @@ def _settings(link: Link) -> tuple[int | str | float, ...]:
     return direction, ACTIVATIONS[names[0]], slopes.pop()
 
 
-def _target(found: Descriptor, operand: Operand) -> int:
+def _target(primitive: Descriptor, operand: Operand) -> int:
     """The descriptor that the primitive wants of an operand."""
-    return found.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
+    return primitive.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
 
 
-def _packed(found: Descriptor, op: str, place: Place) -> str:
+def _packed(primitive: Descriptor, op: str, place: Place) -> str:
     """The layout of packed weights or biases, which says all that their bytes depend on."""
-    (operand,) = found.draft.at(place)
-    descriptor = _target(found, operand)
+    (operand,) = primitive.draft.at(place)
+    descriptor = _target(primitive, operand)
     shown = ",".join(map(str, operand.memory.dims))
     if operand.source is None:
-        kind = f"{found.draft.kind}.{operand.argument}"
+        kind = f"{primitive.draft.kind}.{operand.argument}"
     else:
         kind = layout_of(descriptor) or ""
         if not kind:
             # packed for oneDNN's matrix product, in a form that depends on everything around it, and which oneDNN
             # may ask for without being able to make it: of a GRU over one step it is
             reorder(operand.source.handle.value, descriptor)
-            kind = f"packed.{','.join(map(str, found.draft.operands[0].memory.dims))}"
+            kind = f"packed.{','.join(map(str, primitive.draft.operands[0].memory.dims))}"
     return f"{op}.{kind}({shown})={nbytes(descriptor)}"

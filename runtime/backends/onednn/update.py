@@ -56,10 +56,10 @@ def chains(code: UpdateCode, inputs: int, states: int) -> tuple[tuple[UpdateChai
     """
     uses = Counter(a for i, (_, args) in enumerate(code.parts) if not code.scalar[inputs + i] for a in args)
     uses.update(code.roots)
-    made: dict[int, Link] = {}  # by the value that it ends in so far
+    links: dict[int, Link] = {}  # by the value that it ends in so far
 
     def goes_on(value: int) -> bool:
-        return value in made and uses[value] == 1
+        return value in links and uses[value] == 1
 
     for i, (e, args) in enumerate(code.parts):
         me = inputs + i
@@ -70,13 +70,13 @@ def chains(code: UpdateCode, inputs: int, states: int) -> tuple[tuple[UpdateChai
         a, b = (args[0], args[0]) if e.kind == "sqrt" else args
         link: Link
         if e.kind == "sqrt":
-            link = made.pop(a) if goes_on(a) else ("mul", a, ONE, [])
+            link = links.pop(a) if goes_on(a) else ("mul", a, ONE, [])
             link[3].append(("sqrt", None))
         elif goes_on(a):
-            link = made.pop(a)
+            link = links.pop(a)
             link[3].append((e.kind, b))
         elif goes_on(b) and e.kind != "div":
-            link = made.pop(b)
+            link = links.pop(b)
             link[3].extend([("mul", MINUS), ("add", a)] if e.kind == "sub" else [(e.kind, a)])
         elif not code.scalar[a]:
             link = (e.kind, a, b, [])
@@ -84,22 +84,22 @@ def chains(code: UpdateCode, inputs: int, states: int) -> tuple[tuple[UpdateChai
             raise api.Refused("a number is divided by a tensor")
         else:
             link = ("mul", b, MINUS, [("add", a)]) if e.kind == "sub" else (e.kind, b, a, [])
-        made[me] = link
-    return _placed(code, inputs, states, made)
+        links[me] = link
+    return _placed(code, inputs, states, links)
 
 
 def _placed(
-    code: UpdateCode, inputs: int, states: int, made: Mapping[int, Link]
+    code: UpdateCode, inputs: int, states: int, links: Mapping[int, Link]
 ) -> tuple[tuple[UpdateChain, ...], int]:
     """Chains with the places of what they write: over a tensor or a state only if no later one reads it."""
-    if any(root not in made for root in code.roots) or len(set(code.roots)) < len(code.roots):
+    if any(root not in links for root in code.roots) or len(set(code.roots)) < len(code.roots):
         raise api.Refused("a result is an operand, or two results are the same")
     old = [0, *range(inputs - states, inputs)]  # what the outputs may be written over
-    reads = {end: {a, b, *(v for _, v in post)} for end, (_, a, b, post) in made.items()}
+    reads = {end: {a, b, *(v for _, v in post)} for end, (_, a, b, post) in links.items()}
     last = {v: end for end, values in reads.items() for v in values}
     busy: list[int] = []  # the last chain that reads each temporary
-    found: list[UpdateChain] = []
-    for end, (kind, a, b, post) in made.items():
+    placed: list[UpdateChain] = []
+    for end, (kind, a, b, post) in links.items():
         if end in code.roots:
             output = code.roots.index(end)
             if last.get(old[output], end) > end:
@@ -109,8 +109,8 @@ def _placed(
             t = next((t for t, reader in enumerate(busy) if reader < end), len(busy))
             busy[t : t + 1] = [last[end]]
             target = ("temporary", t)
-        found.append(UpdateChain(kind, a, b, tuple(post), end, target))
-    return tuple(found), len(busy)
+        placed.append(UpdateChain(kind, a, b, tuple(post), end, target))
+    return tuple(placed), len(busy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,8 @@ class UpdatePlan:
 def plan(node: Node, dtypes: Sequence[DType], size: int) -> UpdatePlan:
     """The update that a step on tensors of `size` elements is; Refused where it is no sequence of chains."""
     code = code_of(node, dtypes)
-    made, temporaries = chains(code, len(dtypes), node.attrs.get("states", 0))
-    return UpdatePlan(code, made, temporaries, max(size // -(-size // BLOCK) & -LINE, 1))
+    chained, temporaries = chains(code, len(dtypes), node.attrs.get("states", 0))
+    return UpdatePlan(code, chained, temporaries, max(size // -(-size // BLOCK) & -LINE, 1))
 
 
 def _row(count: int) -> Memory:
@@ -173,48 +173,48 @@ class ChainedUpdate(Update):
         if size < FEW:
             return Declined(f"there are fewer than {FEW} elements")
         try:
-            made = plan(request.node, [t.dtype for t in inputs], size)
-            found = [describe(draft, request.target.threads) for draft in made.drafts(len(inputs))]
+            planned = plan(request.node, [t.dtype for t in inputs], size)
+            descriptors = [describe(draft, request.target.threads) for draft in planned.drafts(len(inputs))]
         except api.Refused as error:
             return Declined(str(error))
-        slow = [d.implementation for d in found if d.implementation.startswith(REFERENCE)]
+        slow = [d.implementation for d in descriptors if d.implementation.startswith(REFERENCE)]
         if slow:
             return Declined(f"only {slow[0]} would do")
-        held = made.temporaries * aligned(made.block * DType.FLOAT.itemsize)
+        held = planned.temporaries * aligned(planned.block * DType.FLOAT.itemsize)
         return Choice(
             self.name,
-            workspace=held + aligned(max(d.scratch for d in found)) + choice.workspace,
+            workspace=held + aligned(max(d.scratch for d in descriptors)) + choice.workspace,
             aliases=choice.aliases,
-            implementation=", ".join(dict.fromkeys(d.implementation for d in found)),
-            primitives=tuple(d.draft for d in found),
+            implementation=", ".join(dict.fromkeys(d.implementation for d in descriptors)),
+            primitives=tuple(d.draft for d in descriptors),
         )
 
     def prepare(self, args: KernelArgs) -> Call:
         inputs = [a for a in args.inputs if a is not None]
-        made = plan(args.node, [DType.of(a.dtype) for a in inputs], inputs[0].size)
-        return _Pieces(made, chosen(args.choice, args.request.target), args)
+        planned = plan(args.node, [DType.of(a.dtype) for a in inputs], inputs[0].size)
+        return _Pieces(planned, chosen(args.choice, args.request.target), args)
 
 
 class _Pieces:
     """The chains of a block, which move from block to block, and NumPy's blocks for the remainder."""
 
-    def __init__(self, made: UpdatePlan, found: Sequence[Descriptor], args: KernelArgs) -> None:
-        self._plan, self._threads = made, args.request.target.threads
+    def __init__(self, planned: UpdatePlan, descriptors: Sequence[Descriptor], args: KernelArgs) -> None:
+        self._plan, self._threads = planned, args.request.target.threads
         self._xs: list[Any] = [*args.inputs]
         self._outs = [y.reshape(-1) for y in args.outputs if y is not None]
-        code, block = made.code, made.block
-        used = {v for c in made.chains for v in (c.a, c.b, *(v for _, v in c.post))} - {None}
+        code, block = planned.code, planned.block
+        used = {v for c in planned.chains for v in (c.a, c.b, *(v for _, v in c.post))} - {None}
         values = [v for v in used if v is not None and (v < 0 or code.scalar[v])]
         self._numbers = {v: np.full(1, {ONE: 1, MINUS: -1}.get(v, 0), np.float32) for v in values}
         arrays: dict[Place, Array] = {("number", v): x for v, x in self._numbers.items()}
-        arrays |= {("temporary", t): args.scratch(DType.FLOAT, (block,)) for t in range(made.temporaries)}
+        arrays |= {("temporary", t): args.scratch(DType.FLOAT, (block,)) for t in range(planned.temporaries)}
         self._tensors = {("in", i): i for i in range(len(self._xs)) if not code.scalar[i]}
         arrays |= {place: self._xs[i].reshape(-1) for place, i in self._tensors.items()}
         arrays |= {("out", o): y for o, y in enumerate(self._outs)}
-        scratch = args.scratch(DType.UINT8, (n,)) if (n := max(d.scratch for d in found)) else None
+        scratch = args.scratch(DType.UINT8, (n,)) if (n := max(d.scratch for d in descriptors)) else None
         self._memories: dict[Place, Handle] = {}
         self._calls: list[Execution] = []
-        for d in found:
+        for d in descriptors:
             call = bind(d, arrays, scratch, self._memories)
             assert isinstance(call, Execution)
             self._calls.append(call)

@@ -49,25 +49,25 @@ class Plans:
         """The plan to take, the fastest where `timed` asks for it. Raises Refused where cuDNN has none."""
         at = draft, target.device, target.sm
         with self._lock:
-            found = self._found.get(at)
-            if found is None:
-                found = self._found[at] = self._kept(draft, target)
-            if isinstance(found, GraphRefused):
-                raise found
-            if timed and found.milliseconds is None:
-                found = self._found[at] = self._fastest(draft, target)
-            return found
+            plan = self._found.get(at)
+            if plan is None:
+                plan = self._found[at] = self._kept(draft, target)
+            if isinstance(plan, GraphRefused):
+                raise plan
+            if timed and plan.milliseconds is None:
+                plan = self._found[at] = self._fastest(draft, target)
+            return plan
 
     def recall(self, draft: GraphDraft, target: TargetSpec, name: str, milliseconds: float | None) -> None:
         """Take the plan that was chosen elsewhere, on such a device. Raises Refused where it is not to be had."""
         at = draft, target.device, target.sm
         with self._lock:
-            found = self._found.get(at)
-            if isinstance(found, CudnnPlan) and (found.name, found.milliseconds) == (name, milliseconds):
+            known = self._found.get(at)
+            if isinstance(known, CudnnPlan) and (known.name, known.milliseconds) == (name, milliseconds):
                 return
-            made = replace(_named(draft, target, name), milliseconds=milliseconds)
-            self._found[at] = made
-            self._keep(draft, target, made)
+            plan = replace(_named(draft, target, name), milliseconds=milliseconds)
+            self._found[at] = plan
+            self._keep(draft, target, plan)
 
     def forget(self) -> None:
         """Let go of all; for tests."""
@@ -79,31 +79,31 @@ class Plans:
         held = read(KIND, key(draft, target))
         if held is not None:
             return _unpacked(held)
-        made: CudnnPlan | GraphRefused
+        plan: CudnnPlan | GraphRefused
         try:
             graph, names = _asked(draft, target)
             index, workspace = next(_buildable(graph, len(names)), (-1, 0))
             if index < 0:
                 raise GraphRefused(f"none of {len(names)} plans can be built")
-            made = CudnnPlan(names[index], workspace, _data(graph))
+            plan = CudnnPlan(names[index], workspace, _data(graph))
         except GraphRefused as error:
-            made = error
-        self._keep(draft, target, made)
-        return made
+            plan = error
+        self._keep(draft, target, plan)
+        return plan
 
     def _fastest(self, draft: GraphDraft, target: TargetSpec) -> CudnnPlan:
         graph, names = _asked(draft, target)
-        found = fastest(_buildable(graph, len(names)), _clock(graph, draft, target))
-        if found is None:
+        best = fastest(_buildable(graph, len(names)), _clock(graph, draft, target))
+        if best is None:
             raise GraphRefused(f"none of {len(names)} plans can be built")
-        (index, workspace), time = found
+        (index, workspace), time = best
         graph.build_plan_at_index(index)  # which makes it the one that is stored
-        made = CudnnPlan(names[index], workspace, _data(graph), time)
-        self._keep(draft, target, made)
-        return made
+        plan = CudnnPlan(names[index], workspace, _data(graph), time)
+        self._keep(draft, target, plan)
+        return plan
 
-    def _keep(self, draft: GraphDraft, target: TargetSpec, made: CudnnPlan | GraphRefused) -> None:
-        write(KIND, key(draft, target), _packed(made))
+    def _keep(self, draft: GraphDraft, target: TargetSpec, plan: CudnnPlan | GraphRefused) -> None:
+        write(KIND, key(draft, target), _packed(plan))
 
 
 PLANS = Plans()
@@ -111,8 +111,8 @@ PLANS = Plans()
 
 def key(draft: GraphDraft, target: TargetSpec) -> str:
     """Return the cache key of a plan: the draft, the versions, and the GPU."""
-    found = library()
-    return key_of(FORM, repr(draft), found.version, found.frontend, properties(target.device, target.sm)[1])
+    cudnn = library()
+    return key_of(FORM, repr(draft), cudnn.version, cudnn.frontend, properties(target.device, target.sm)[1])
 
 
 def load(plan: CudnnPlan, device: str) -> Any:
@@ -155,11 +155,11 @@ def _data(graph: Any) -> bytes:
     return bytes(graph.serialize())
 
 
-def _packed(made: CudnnPlan | GraphRefused) -> bytes:
-    if isinstance(made, GraphRefused):
-        return json.dumps({"refused": str(made)}).encode() + b"\n"
-    about = {"name": made.name, "workspace": made.workspace, "milliseconds": made.milliseconds}
-    return json.dumps(about).encode() + b"\n" + made.data
+def _packed(plan: CudnnPlan | GraphRefused) -> bytes:
+    if isinstance(plan, GraphRefused):
+        return json.dumps({"refused": str(plan)}).encode() + b"\n"
+    about = {"name": plan.name, "workspace": plan.workspace, "milliseconds": plan.milliseconds}
+    return json.dumps(about).encode() + b"\n" + plan.data
 
 
 def _unpacked(held: bytes) -> CudnnPlan | GraphRefused:
@@ -177,11 +177,11 @@ def _clock(graph: Any, draft: GraphDraft, target: TargetSpec) -> Callable[[Built
     def clock(built: Built) -> float:
         index, workspace = built
         space = filled(workspace)
-        found = milliseconds(
+        time = milliseconds(
             partial(graph.execute_plan_at_index, pointers, int(space.ptr), index, handle(target.device))
         )
         held[0] = space  # until all is done
-        return found
+        return time
 
     return clock
 
