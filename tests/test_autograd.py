@@ -320,3 +320,26 @@ def test_the_naive_engine_gives_the_same() -> None:
 
 def test_the_front_door() -> None:
     assert mz.autograd is autograd
+
+
+@pytest.mark.parametrize("name", ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("ignored", [None, 1])
+def test_gradients_to_the_weights_of_classes(name: str, reduction: str, ignored: int | None) -> None:
+    """Which were zeros; against differences in float64."""
+    rng = np.random.default_rng(0)
+    scores, labels = nd.asarray(rng.standard_normal((2, 3, 2))), nd.asarray(np.array([[2, 0], [1, 2]]))
+    how = {} if ignored is None else {"ignore_index": ignored}
+
+    def loss(weights: Any) -> Any:
+        return apply(name, scores, labels, weights, reduction=reduction, **how).sum()
+
+    values = rng.random(3) + 0.5
+    weights = nd.asarray(values)
+    weights.attach_grad()
+    with autograd.record():
+        y = loss(weights)
+    y.backward()
+    steps = 1e-6 * np.eye(3)
+    differences = [float((loss(nd.asarray(values + d)) - loss(nd.asarray(values - d))).asnumpy()) / 2e-6 for d in steps]
+    np.testing.assert_allclose(weights.grad.asnumpy(), differences, rtol=0, atol=1e-7)

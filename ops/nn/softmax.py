@@ -176,17 +176,46 @@ LOSS_SAMPLES = [
 ]
 
 
+def _weighed(
+    g: Builder, target: Value, weight: Value | None, ignore_index: int | None, like: Value
+) -> tuple[Value, Value, Value | None]:
+    """The class of each target, the weight that it has, and whether it counts (None: all do)."""
+    known, classes, counted = g.type_of(target), target, None
+    if ignore_index is not None and isinstance(known, Tensor):
+        counted = g.Not(g.Equal(target, g.const(ignore_index, known.dtype)))
+        classes = g.Where(counted, target, g.const(0, known.dtype))
+    each = g.Expand(g.scalar(1, like), g.shape_of(target)) if weight is None else g.Gather(weight, classes)
+    return classes, each if counted is None else g.Where(counted, each, g.scalar(0, like)), counted
+
+
+def _to_weight(
+    g: Builder, dY: Value, log_prob: Value, target: Value, weight: Value | None, ignore_index: int | None,
+    reduction: str,
+) -> Value | None:  # fmt: skip
+    """The gradient to the weights of the classes: the losses of each class's targets, less the mean loss where the sum
+    of the weights divides."""
+    if weight is None:
+        return None
+    classes, each, counted = _weighed(g, target, weight, ignore_index, dY)
+    axis = g.const([1])
+    losses = g.Neg(g.Squeeze(g.GatherElements(log_prob, g.Unsqueeze(classes, axis), axis=1), axis))
+    if reduction == "mean":
+        count = g.ReduceSum(each, keepdims=0)
+        losses = g.Sub(losses, g.Div(g.ReduceSum(g.Mul(losses, each), keepdims=0), count))
+        dY = g.Div(dY, count)
+    part = g.Mul(dY, losses)
+    part = part if counted is None else g.Where(counted, part, g.scalar(0, dY))
+    flat = g.const([-1])
+    places, parts = g.Reshape(classes, flat), g.Reshape(part, flat)
+    made: Value = g.ScatterElements(zeros_like(g, weight), places, parts, axis=0, reduction="add")
+    return made
+
+
 def _pulls(
     g: Builder, dY: Value, target: Value, weight: Value | None, ignore_index: int | None, reduction: str
 ) -> tuple[Value, Value]:
     """The class of each target, and how much its log likelihood counts in the loss: both with an axis for classes."""
-    zero, known = g.scalar(0, dY), g.type_of(target)
-    classes, counted = target, None
-    if ignore_index is not None and isinstance(known, Tensor):
-        counted = g.Not(g.Equal(target, g.const(ignore_index, known.dtype)))
-        classes = g.Where(counted, target, g.const(0, known.dtype))
-    each = g.Expand(g.scalar(1, dY), g.shape_of(target)) if weight is None else g.Gather(weight, classes)
-    each = each if counted is None else g.Where(counted, each, zero)
+    classes, each, _ = _weighed(g, target, weight, ignore_index, dY)
     if reduction == "mean":
         dY = g.Div(dY, g.ReduceSum(each, keepdims=0))
     axis = g.const([1])
@@ -224,7 +253,8 @@ def _(
 ) -> tuple[Value | None, ...]:
     input, target, weight = xs
     classes, pull = _pulls(g, dys[0], target, weight, ignore_index, reduction)
-    return g.ScatterElements(zeros_like(g, input), classes, g.Neg(pull), axis=1), None, None
+    made = g.ScatterElements(zeros_like(g, input), classes, g.Neg(pull), axis=1)
+    return made, None, _to_weight(g, dys[0], input, target, weight, ignore_index, reduction)
 
 
 @op(
@@ -276,7 +306,9 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, **attrs: Any) -> tuple[Value | Non
         parts.append(g.SoftmaxCrossEntropyGrad(dloss, log_prob, labels, weights, domain="mezzo", **attrs))
     if dlog_prob is not None:
         parts.append(g.LogSoftmaxGrad(dlog_prob, log_prob, axis=1, domain="mezzo"))
-    return g.total(parts), None, None
+    how = attrs.get("ignore_index"), attrs.get("reduction", "mean")
+    to_weights = None if dloss is None else _to_weight(g, dloss, log_prob, labels, weights, *how)
+    return g.total(parts), None, to_weights
 
 
 def _grad_sample(s: Sample) -> Sample:

@@ -277,3 +277,11 @@ def test_a_hybridized_block_keeps_nan(trains: bool) -> None:
         assert np.isnan(y[1]).all() == (trains and bool(np.isnan(odd)))
         if trains and np.isnan(odd):
             return
+
+
+@pytest.mark.parametrize("onednn", [True, False])
+def test_what_a_product_takes_zero_times_is_not_read(onednn: bool) -> None:
+    """Gemm with beta=0: the reference and oneDNN leave C alone, NumPy's kernel multiplied it."""
+    g = GraphBuilder()
+    y = g.Gemm(g.input("a", f32(4, 5)), g.const(numbers(5, 3)), g.input("c", f32(1)), beta=0.0)
+    assert np.isfinite(Session(g.graph([y]), onednn=onednn)(numbers(4, 5), np.array([NAN]))).all()

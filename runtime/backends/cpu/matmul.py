@@ -71,8 +71,8 @@ class Gemm:
         left: Any = a.T if attrs["transA"] else a
         right: Any = b.T if attrs["transB"] else b
         alpha, beta = out.dtype.type(attrs["alpha"]), out.dtype.type(attrs["beta"])
-        bias: Any = c
-        scaled = args.scratch(DType.of(bias.dtype), bias.shape) if c is not None and beta != 1 else None
+        bias: Any = c if beta else None  # what is taken zero times is not read, as in BLAS
+        scaled = args.scratch(DType.of(bias.dtype), bias.shape) if bias is not None and beta != 1 else None
 
         def run() -> None:
             np.matmul(left, right, out=out)
@@ -81,7 +81,7 @@ class Gemm:
             if scaled is not None:
                 np.multiply(bias, beta, out=scaled)
                 np.add(out, scaled, out=out)
-            elif c is not None:
+            elif bias is not None:
                 np.add(out, bias, out=out)
 
         return run
