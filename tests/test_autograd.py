@@ -329,7 +329,7 @@ def test_gradients_to_the_weights_of_classes(name: str, reduction: str, ignored:
     """Which were zeros; against differences in float64."""
     rng = np.random.default_rng(0)
     scores, labels = nd.asarray(rng.standard_normal((2, 3, 2))), nd.asarray(np.array([[2, 0], [1, 2]]))
-    how = {} if ignored is None else {"ignore_index": ignored}
+    how: dict[str, Any] = {} if ignored is None else {"ignore_index": ignored}
 
     def loss(weights: Any) -> Any:
         return apply(name, scores, labels, weights, reduction=reduction, **how).sum()
