@@ -451,7 +451,7 @@ def _(
 def mean_variance_normalization(k: Context, X: Array, *, axes: Sequence[int] = (0, 2, 3)) -> Array:
     x, over = widen(X), axes_of(axes, X.ndim)
     centred = x - mean_of(x, over, keepdims=True)
-    centred = centred - mean_of(centred, over, keepdims=True)  # the rounding of the mean, which nearly equal x would show
+    centred = centred - mean_of(centred, over, keepdims=True)  # less the rounding of the mean
     spread = k.xp.sqrt(mean_of(centred * centred, over, keepdims=True))
     return narrow(centred / (spread + np.asarray(1e-9, x.dtype)), X.dtype)  # the schema's body adds the 1e-9
 
