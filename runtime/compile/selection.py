@@ -108,11 +108,11 @@ class StepBuilder:
         known = self.types[name] if name else None
         if not isinstance(known, Tensor) or known.layout == layout:
             return name
-        found = self._moved.get((name, layout))
-        if found is not None:
-            return found
-        made = f"{name}:{layout}" if layout else f"{name}:{row_major(known.rank)}"
-        self._moved[name, layout] = made
+        moved = self._moved.get((name, layout))
+        if moved is not None:
+            return moved
+        copy = f"{name}:{layout}" if layout else f"{name}:{row_major(known.rank)}"
+        self._moved[name, layout] = copy
         if name in self.constants:
             source = self.constants[name]
 
@@ -121,19 +121,19 @@ class StepBuilder:
                 assert isinstance(kernel, Packs)
                 return kernel.pack(request, choice, index, source)
 
-            self.types[made] = known.laid(layout)
-            self.packed[made] = derived(source, layout, pack)
+            self.types[copy] = known.laid(layout)
+            self.packed[copy] = derived(source, layout, pack)
         else:
-            self._reorder(name, made, layout, request.node)
-        return made
+            self._reorder(name, copy, layout, request.node)
+        return copy
 
-    def _reorder(self, source: str, made: str, layout: str, around: Node) -> None:
+    def _reorder(self, source: str, copy: str, layout: str, around: Node) -> None:
         known = self.types[source]
         assert isinstance(known, Tensor)
-        self.types[made] = known.laid(layout)
-        node = Node("Reorder", (source,), (made,), {"layout": layout}, "mezzo", made, around.where, around.origin)
-        choice, declined = self.target.choose(KernelRequest(node, [known], [self.types[made]], target=self.spec))
-        if split(choice, node) != ([(source, known.layout)], [(made, layout)]):
+        self.types[copy] = known.laid(layout)
+        node = Node("Reorder", (source,), (copy,), {"layout": layout}, "mezzo", copy, around.where, around.origin)
+        choice, declined = self.target.choose(KernelRequest(node, [known], [self.types[copy]], target=self.spec))
+        if split(choice, node) != ([(source, known.layout)], [(copy, layout)]):
             raise PlanError(f"nothing reorders {known} to {layout or 'row-major'}", where=around.place)
         self.steps.append(ProgramStep(node, choice, {}, declined))
 
@@ -161,8 +161,8 @@ def with_layouts_at_hand(choice: Choice, request: KernelRequest) -> Choice:
             layouts[i] = plain(layouts[i], known.sizes)
         elif known.layout != layouts[i] and alike(known.layout, layouts[i], known.sizes):
             layouts[i] = known.layout
-    found = tuple(layouts) if any(layouts) else ()
-    return choice if found == choice.layouts else replace(choice, layouts=found)
+    settled = tuple(layouts) if any(layouts) else ()
+    return choice if settled == choice.layouts else replace(choice, layouts=settled)
 
 
 def split(choice: Choice, node: Node) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -178,7 +178,7 @@ def split(choice: Choice, node: Node) -> tuple[list[tuple[str, str]], list[tuple
 def preferred_layouts(graph: Graph, named: Iterable[str]) -> dict[str, str]:
     """The layouts of values whose only reader is a Transpose: in them the transposed value is row-major. None for
     `named` values, which others read."""
-    uses, found = graph.uses(), dict[str, str]()
+    uses, preferred = graph.uses(), dict[str, str]()
     for node in graph.nodes:
         if (node.domain, node.op) != ("", "Transpose") or uses[node.inputs[0]] != 1 or node.inputs[0] in named:
             continue
@@ -187,5 +187,5 @@ def preferred_layouts(graph: Graph, named: Iterable[str]) -> dict[str, str]:
             order = node.attrs.get("perm") or tuple(reversed(range(known.rank)))
             wish = plain("".join(row_major(known.rank)[d] for d in order), known.sizes)
             if wish:
-                found[node.inputs[0]] = wish
-    return found
+                preferred[node.inputs[0]] = wish
+    return preferred

@@ -123,14 +123,14 @@ class Instance:
 
     def _bind_staged(self) -> dict[str, Array]:
         """Places for the small ports, behind those of the plan."""
-        at, made = aligned(self.program.plan.size), dict[str, Array]()
+        at, staged = aligned(self.program.plan.size), dict[str, Array]()
         for name in self.program.staged:
             known = self.program.types[name]
             assert isinstance(known, Tensor)
-            made[name] = _view(self.arena, at, known)
+            staged[name] = _view(self.arena, at, known)
             at += aligned(known.nbytes)
-        self.arrays |= made
-        return made
+        self.arrays |= staged
+        return staged
 
     def _scratch(self, step: ProgramStep) -> Scratch:
         """Hand out the step's workspace piece by piece."""
@@ -199,10 +199,10 @@ class Instance:
                     self._store(name, result)
         else:
             outputs: list[Array | None] = []
-            for name, made in zip(step.node.outputs, types, strict=True):
+            for name, known in zip(step.node.outputs, types, strict=True):
                 if name and self.program.space(name) is Space.DYNAMIC:
-                    assert isinstance(made, Tensor)
-                    self.arrays[name] = pool.take(made.dtype, made.sizes)
+                    assert isinstance(known, Tensor)
+                    self.arrays[name] = pool.take(known.dtype, known.sizes)
                 outputs.append(self.arrays[name] if name else None)
             kernel.prepare(self._kernel_args(i, outputs, pool.take))()
         for name in step.frees:
@@ -211,10 +211,10 @@ class Instance:
     def _result_types(self, step: ProgramStep) -> Sequence[Type]:
         """Types of the results from the operands that are there; refuses sizes above the budget."""
         ins = [self._type_now(n) if n else None for n in step.node.inputs]
-        made = step.node.record.infer_types(ins, step.node.attrs, step.node.wanted)
-        for t in made:
+        types = step.node.record.infer_types(ins, step.node.attrs, step.node.wanted)
+        for t in types:
             check_size(t, self.around.budget)
-        return made
+        return types
 
     def _type_now(self, name: str) -> Type:
         """The type of a value that is there; for host objects, which may be empty, the planned one."""
@@ -248,11 +248,13 @@ class Instance:
         """Replay. `inputs` (and `captures`) in the program's order; `outputs` holds the buffer of each static output,
         None for dynamic ones. Returns the outputs: those buffers, or arrays of the pool."""
         program, arrays, staged = self.program, self.arrays, self.staged
-        for name, given in chain(zip(program.given, inputs, strict=True), zip(program.captures, captures, strict=True)):
+        for name, source in chain(
+            zip(program.given, inputs, strict=True), zip(program.captures, captures, strict=True)
+        ):
             if name in staged:
-                np.copyto(staged[name], given)
+                np.copyto(staged[name], source)
             else:
-                arrays[name] = given
+                arrays[name] = source
         for name, buffer in zip(program.results, outputs, strict=True):
             if buffer is not None and name not in staged:
                 arrays[name] = buffer
@@ -303,9 +305,9 @@ class Instance:
                 for place, name in places:
                     call.rebind(place, self.arrays[name])
                 continue
-            made = self.calls[i] = self._prepared(i)
-            if isinstance(made, Rebinds):
-                self._rebinds[i] = made
+            prepared = self.calls[i] = self._prepared(i)
+            if isinstance(prepared, Rebinds):
+                self._rebinds[i] = prepared
 
     def _let_go(self) -> None:
         """Keep nothing alive that belongs to the caller."""
@@ -350,8 +352,8 @@ class BodyRunner:
         known |= zip(self.inputs, types, strict=True)
         for step, bodies in zip(self.program.steps, self._instance.runners, strict=True):
             ins = [known[n] if n else None for n in step.node.inputs]
-            made = step.node.record.infer_types(ins, {**step.node.attrs, **bodies}, step.node.wanted)
-            known |= zip(step.node.outputs, made, strict=True)
+            results = step.node.record.infer_types(ins, {**step.node.attrs, **bodies}, step.node.wanted)
+            known |= zip(step.node.outputs, results, strict=True)
         return tuple(known[n] for n in self.program.results)
 
     def refuse(self, error: MezzoError) -> None:

@@ -260,8 +260,8 @@ class Session:
     def uncaptured(self) -> tuple[tuple[int, str], ...]:
         """Steps of the last program that stand outside of its CUDA graphs, by number, and why. It is known after two
         runs; nothing on the CPU, which has no graphs."""
-        found = self._seats.instance(self.bound)
-        return tuple((r.index, r.reason) for r in found.refused) if found is not None else ()
+        instance = self._seats.instance(self.bound)
+        return tuple((r.index, r.reason) for r in instance.refused) if instance is not None else ()
 
     def trim(self) -> int:
         """Give back the arenas that no run is using and the pool's idle bytes; returns how many bytes that were."""
@@ -302,22 +302,22 @@ class Session:
 
     def _bind(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> Executable:
         key = (outputs, tuple(types.items()))
-        found = self._find(key)
-        if found is not None:
-            return found
+        known = self._find(key)
+        if known is not None:
+            return known
         with self._planning:  # one thread plans, the others wait for its result
-            found = self._find(key)
-            if found is not None:
-                return found
+            known = self._find(key)
+            if known is not None:
+                return known
             with uncollected():
-                made = self._from_file(outputs, types) or self._specialised(outputs, types)
+                executable = self._from_file(outputs, types) or self._specialised(outputs, types)
             if not self._reported:
-                self._reported = self.device.report(made.program)
+                self._reported = self.device.report(executable.program)
             with self._table:
-                self._bound[key] = self._latest = made
+                self._bound[key] = self._latest = executable
                 self._planned += 1
                 self._evict()
-            return made
+            return executable
 
     def _specialised(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> Executable:
         """The program that the graph makes for these types."""
@@ -348,10 +348,10 @@ class Session:
         if self._stored is None:
             return None
         with self.device.making_ahead(self._options.onednn):
-            found, reason = self._stored.find(self._options, outputs, types, self.budget)
-        if found is None:
-            found = replace(self._specialised(outputs, types), origin=f"graph ({reason})")
-        return found
+            executable, reason = self._stored.find(self._options, outputs, types, self.budget)
+        if executable is None:
+            executable = replace(self._specialised(outputs, types), origin=f"graph ({reason})")
+        return executable
 
     def save(
         self, path: str | os.PathLike[str], *, portable: bool = False, source: str = "", producer: str = ""
@@ -379,11 +379,11 @@ class Session:
 
     def _find(self, key: Any) -> Executable | None:
         with self._table:
-            found = self._bound.get(key)
-            if found is not None:
+            executable = self._bound.get(key)
+            if executable is not None:
                 self._bound.move_to_end(key)
-                self._latest = found
-            return found
+                self._latest = executable
+            return executable
 
     # -- running ----------------------------------------------------------------------------------------------------
 
@@ -483,14 +483,14 @@ class Session:
                 self._forget(bound)
                 if not left:
                     raise
-        made = {
+        named = {
             p.name: r if b is not None else owned(r) for p, b, r in zip(program.outputs, buffers, results, strict=True)
         }
         if key is not None:
             with self._table:
                 if bound in self._bound.values():
                     self._again = self._known[key] = Guard.of(bound, key, arrays)
-        return cut(self.outputs, made, had) if had else made
+        return cut(self.outputs, named, had) if had else named
 
     def _forget(self, bound: Executable) -> None:
         """Let a program be planned again for its types."""
@@ -499,8 +499,8 @@ class Session:
 
     def _instance(self, seat: Arena, bound: Executable) -> Instance:
         """The instance of a program in a seat."""
-        found = seat.instances.get(bound)
-        if found is None or found.around.careful != self._careful:
+        instance = seat.instances.get(bound)
+        if instance is None or instance.around.careful != self._careful:
             meter = Meter(self.budget.steps)
             around = ExecutionContext(
                 *(bound.constants, self.budget, self._pool, meter),
@@ -508,9 +508,8 @@ class Session:
                 exchange=self._exchange,
                 careful=self._careful,
             )
-            made = self.device.instantiate(bound.program, seat.arena, around, self.states)
-            found = seat.instances[bound] = made
-        return found
+            instance = seat.instances[bound] = self.device.instantiate(bound.program, seat.arena, around, self.states)
+        return instance
 
     def _replay(self, known: Guard, feeds: Mapping[str, Any], draw: tuple[int, ...] | None) -> dict[str, Any]:
         """`run` for arrays of kinds that were fed before: nothing is left to check."""
@@ -561,12 +560,12 @@ class Session:
         with self._table:
             return set(self._bound.values())
 
-    def _buffer(self, port: Port, given: Mapping[str, Array] | None) -> Array | None:
+    def _buffer(self, port: Port, buffers: Mapping[str, Array] | None) -> Array | None:
         if not (isinstance(port.type, Tensor) and port.type.static):
             return None
-        if given is None or port.name not in given:
+        if buffers is None or port.name not in buffers:
             return fresh(port.type.sizes, port.type.dtype.numpy, self._owner)
-        array = given[port.name]
+        array = buffers[port.name]
         if not isinstance(array, np.ndarray):
             array = self.device.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
         writable = not isinstance(array, np.ndarray) or array.flags.writeable

@@ -50,10 +50,10 @@ def grad(graph: Graph, loss: str, wrt: Sequence[str]) -> Graph:
             raise InputError(f"{name!r} is {graph.types[name]}", where=graph.name, hint="only floats have gradients")
     taken = set(graph.types)
     g = TypedBuilder(graph.types, prefix=fresh("grad/", taken))
-    found = gradients(g, graph.nodes, {loss: ONES}, wrt)
+    derivatives = gradients(g, graph.nodes, {loss: ONES}, wrt)
     names = {n: fresh(f"{n}_grad", taken) for n in dict.fromkeys(wrt)}
     for n, name in names.items():
-        value = found.get(n) or zeros_like(g, n)
+        value = derivatives.get(n) or zeros_like(g, n)
         g.add(Node("Identity", (value,), (name,), name=name))
     return prune(
         graph.but(
@@ -90,11 +90,11 @@ def gradients(g: TypedBuilder, nodes: Sequence[Node], seeds: Mapping[str, str], 
         if depends.isdisjoint(node.outputs) or leads.isdisjoint(node.outputs):
             g.add(node, _known(g, node))
             continue
-        made = _prepared(g, node, depends)
-        if made is None:
+        prepared = _prepared(g, node, depends)
+        if prepared is None:
             refused.append(node)
         else:
-            forward += made
+            forward += prepared
     if refused:
         hint = "freeze what lies before these nodes, or give the operators a rule (Op.grad)"
         names = [f"{n.domain or 'ai.onnx'}::{n.op}" for n in refused]
@@ -187,19 +187,19 @@ def _prepared(g: TypedBuilder, node: Node, depends: set[str]) -> list[Node] | No
     parts, constants = body
     for name, array in constants.items():
         g.hold(name, array)
-    made: list[Node] = []
+    forward: list[Node] = []
     inside = set(depends)
     for part in parts:
-        found = g.scope.node(part)
-        if inside.isdisjoint(part.reads()) or not any(map(differentiable, found)):
-            g.add(part, found)
+        results = g.scope.node(part)
+        if inside.isdisjoint(part.reads()) or not any(map(differentiable, results)):
+            g.add(part, results)
             continue
         inner = _prepared(g, part, inside)
         if inner is None:
             return None
-        made += inner
+        forward += inner
         inside.update(o for o in part.outputs if o)
-    return made
+    return forward
 
 
 def _backward(g: TypedBuilder, node: Node, dys: Sequence[str | None], depends: set[str]) -> list[tuple[str, str]]:
@@ -218,19 +218,19 @@ def _backward(g: TypedBuilder, node: Node, dys: Sequence[str | None], depends: s
         raise error.at(f"the gradient of {node.place}") from error.__cause__
     finally:
         g.captured, g.where = kept
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for i, (x, dx) in enumerate(zip((*xs, *captured), dxs, strict=True)):
         if x is None or dx is None or (i < len(wants) and not wants[i]):
             continue
         if record.tree is not None and len(xs) > 1:  # broadcast inputs; a single one is not
             dx = g.sum_to(dx, x)
-        known, made = g.types[x], g.types[dx]
-        if isinstance(known, Tensor) and isinstance(made, Tensor):  # a gradient has the shape of its value
-            g.types[dx] = Tensor(made.dtype, known.dims if known.dims is not None else made.dims, made.value)
+        known, slope = g.types[x], g.types[dx]
+        if isinstance(known, Tensor) and isinstance(slope, Tensor):  # a gradient has the shape of its value
+            g.types[dx] = Tensor(slope.dtype, known.dims if known.dims is not None else slope.dims, slope.value)
         elif not isinstance(known, Tensor):
             g.types[dx] = known
-        found.append((x, dx))
-    return found
+        pairs.append((x, dx))
+    return pairs
 
 
 def _bound(g: TypedBuilder, node: Node) -> dict[str, Any]:
@@ -240,10 +240,10 @@ def _bound(g: TypedBuilder, node: Node) -> dict[str, Any]:
 
 def padded(record: Op, inputs: Sequence[Any]) -> list[Any]:
     """The inputs as a rule takes them: None where one is absent."""
-    given = [x if x is not None and (not isinstance(x, str) or x) else None for x in inputs]
+    operands = [x if x is not None and (not isinstance(x, str) or x) else None for x in inputs]
     if not any(p.variadic for p in record.inputs):
-        given += [None] * (len(record.inputs) - len(given))
-    return given
+        operands += [None] * (len(record.inputs) - len(operands))
+    return operands
 
 
 def _filled(record: Op, values: Sequence[Any]) -> list[Any]:

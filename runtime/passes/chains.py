@@ -60,24 +60,24 @@ def fuse_chains(
 
     def following(last: Node) -> Node | None:
         """The node that a chain can go on with."""
-        made = last.outputs[0]
-        if uses.get(made) != 1 or made not in readers or made in keep:
+        result = last.outputs[0]
+        if uses.get(result) != 1 or result not in readers or result in keep:
             return None
-        reader = readers[made]
+        reader = readers[result]
         return reader if _plain(reader) and reader.outputs[0] not in gone and _same_size(graph, last, reader) else None
 
     def known(first: Node) -> Chain | None:
         """The chain as it was, if it can be so again."""
-        found = chains.get(_place(graph, first))
-        if found is None:
+        earlier = chains.get(_place(graph, first))
+        if earlier is None:
             return None
         nodes = [first]
-        for before in found.nodes[1:]:
+        for before in earlier.nodes[1:]:
             reader = following(nodes[-1])
             if reader is None or reader.outputs != before.outputs:
                 return None
             nodes.append(reader)
-        return found if all(a is b for a, b in zip(nodes, found.nodes, strict=True)) else _chained(nodes)
+        return earlier if all(a is b for a, b in zip(nodes, earlier.nodes, strict=True)) else _chained(nodes)
 
     def grown(first: Node) -> Chain:
         """The longest chain that a kernel takes."""
@@ -89,8 +89,8 @@ def fuse_chains(
                     stopped.append(Stopped(reader.place, reason))
                 break
             nodes.append(reader)
-        made = chains[_place(graph, first)] = _chained(nodes)
-        return made
+        result = chains[_place(graph, first)] = _chained(nodes)
+        return result
 
     for node in graph.nodes:
         if node.outputs[0] in gone or not _plain(node):
@@ -110,8 +110,8 @@ def _chained(nodes: list[Node]) -> Chain:
 
 
 def _place(graph: Graph, first: Node) -> tuple[str, tuple[bool, ...]]:
-    made = graph.types.get(first.outputs[0])
-    return first.outputs[0], tuple(d == 1 for d in made.dims or ()) if isinstance(made, Tensor) else ()
+    known = graph.types.get(first.outputs[0])
+    return first.outputs[0], tuple(d == 1 for d in known.dims or ()) if isinstance(known, Tensor) else ()
 
 
 def _overwriting(graph: Graph, nodes: list[Node]) -> Iterator[Node]:
@@ -119,14 +119,14 @@ def _overwriting(graph: Graph, nodes: list[Node]) -> Iterator[Node]:
     last: dict[str, int] = {}
     for i, node in enumerate(nodes):
         last.update(dict.fromkeys(node.reads(), i))
-    made = {o for n in nodes for o in n.outputs if o}
+    written = {o for n in nodes for o in n.outputs if o}
     kept = {*graph.outputs, *(s.output for s in graph.states)}
     for i, node in enumerate(nodes):
-        found = _added(graph, node) if node.op == "Fused" else -1
-        name = node.inputs[found] if found >= 0 else ""
-        once = found >= 0 and sum(link[2].count(found) for link in node.attrs["chain"]) == 1
-        if once and name in made - kept and last[name] == i:
-            node = replace(node, attrs={**node.attrs, "overwrites": found})
+        added = _added(graph, node) if node.op == "Fused" else -1
+        name = node.inputs[added] if added >= 0 else ""
+        once = added >= 0 and sum(link[2].count(added) for link in node.attrs["chain"]) == 1
+        if once and name in written - kept and last[name] == i:
+            node = replace(node, attrs={**node.attrs, "overwrites": added})
         yield node
 
 

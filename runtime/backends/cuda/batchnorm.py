@@ -34,22 +34,22 @@ class BatchNormalisationTraining(Generated):
 
     def written(self, request: KernelRequest) -> Written | Declined:
         x, gradient = request.inputs[1 if request.node.op == GRADIENT else 0], request.node.op == GRADIENT
-        found = elements([*request.inputs, *request.outputs])
-        if found is None or not isinstance(x, Tensor):
+        forms = elements([*request.inputs, *request.outputs])
+        if forms is None or not isinstance(x, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        if any(not e.dtype.floating for e in found) or len({e.wide for e in found}) > 1:
+        if any(not e.dtype.floating for e in forms) or len({e.wide for e in forms}) > 1:
             return Declined("operands are integers, or some are float64")
         if not x.elements or x.rank < 2:
             return Declined("there is nothing to take the mean of")
         layout = permuted(x)
-        channels = _Channels(x.sizes, layout, found[0].wide)
-        made = _gradient(request, channels) if gradient else _training(request, channels)
+        channels = _Channels(x.sizes, layout, forms[0].wide)
+        written = _gradient(request, channels) if gradient else _training(request, channels)
         if not layout:
-            return made
+            return written
         images = 2 if gradient else 1
         rest = len(request.inputs) - images, len(request.node.outputs) - 1
         layouts = (*[layout] * images, *[""] * rest[0], layout, *[""] * rest[1])
-        return Written(made.launches, made.workspace, made.aliases, layouts)
+        return Written(written.launches, written.workspace, written.aliases, layouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class _Channels:
         grid = rows.blocks, self.parts, 1
         if self.parts == 1:
             body += ["if (lane == 0) {", *last, "}"]
-            made = launch(family, [*parameters, *outputs], "\n".join(body), grid, rows.threads)
-            return (made,), used
+            summing = launch(family, [*parameters, *outputs], "\n".join(body), grid, rows.threads)
+            return (summing,), used
         step = aligned(self.parts * self.count * (8 if wide == "double" else 4))
         places = [(f"parts_{n}", Scratch(used + i * step)) for i, n in enumerate(names)]
         stores = [f"parts_{n}[row * {self.parts} + blockIdx.y] = {n};" for n in names]
@@ -168,9 +168,9 @@ class _Channels:
 
 
 def _of(type: object) -> Element:
-    found = elements([type]) if isinstance(type, Tensor) else None
-    assert found  # `written` has looked
-    return found[0]
+    forms = elements([type]) if isinstance(type, Tensor) else None
+    assert forms  # `written` has looked
+    return forms[0]
 
 
 def _training(request: KernelRequest, ch: _Channels) -> Written:

@@ -34,9 +34,9 @@ _DIGEST = hashlib.sha256().digest_size
 def folder() -> Path:
     """Return the folder of the entries; it may not exist yet. Raises InputError if the environment has an unknown
     MEZZO_*."""
-    given = switch("MEZZO_CACHE")
-    if given:
-        return Path(given)
+    path = switch("MEZZO_CACHE")
+    if path:
+        return Path(path)
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "mezzo" / "cache"
     if sys.platform == "darwin":
@@ -50,10 +50,10 @@ def limit() -> int:
     >>> limit() >> 20
     1024
     """
-    given = switch("MEZZO_CACHE_SIZE") or str(USUAL)
-    if not given.isdecimal():
-        raise InputError(f"{given!r} is no number of MiB", where="MEZZO_CACHE_SIZE", hint="0 keeps nothing")
-    return int(given) << 20
+    size = switch("MEZZO_CACHE_SIZE") or str(USUAL)
+    if not size.isdecimal():
+        raise InputError(f"{size!r} is no number of MiB", where="MEZZO_CACHE_SIZE", hint="0 keeps nothing")
+    return int(size) << 20
 
 
 def key_of(*parts: str | bytes) -> str:
@@ -62,12 +62,12 @@ def key_of(*parts: str | bytes) -> str:
     >>> key_of("a", "bc") == key_of("ab", "c")
     False
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         held = part.encode() if isinstance(part, str) else part
-        found.update(len(held).to_bytes(8, "little"))
-        found.update(held)
-    return found.hexdigest()
+        digest.update(len(held).to_bytes(8, "little"))
+        digest.update(held)
+    return digest.hexdigest()
 
 
 def read(kind: str, key: str) -> bytes | None:
@@ -99,11 +99,11 @@ def write(kind: str, key: str, content: bytes) -> None:
 
 def kept(kind: str, key: str, make: Callable[[], bytes]) -> bytes:
     """The entry of this key, made and kept where it is missing."""
-    found = read(kind, key)
-    if found is None:
-        found = make()
-        write(kind, key, found)
-    return found
+    entry = read(kind, key)
+    if entry is None:
+        entry = make()
+        write(kind, key, entry)
+    return entry
 
 
 class _Room:
@@ -130,9 +130,9 @@ _ROOM = _Room()
 def trim(nbytes: int) -> int:
     """Remove entries, those that were used longest ago first, until all take no more than so many bytes; returns what
     they take then."""
-    found = sorted(_entries())
-    total = sum(size for _, size, _ in found)
-    for _, size, path in found:
+    entries = sorted(_entries())
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in entries:
         if total <= nbytes:
             break
         with suppress(OSError):  # of a system on which a file that is read cannot be removed

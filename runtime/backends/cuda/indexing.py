@@ -38,10 +38,10 @@ PATIENCE = 2**35  # comparisons of places in one step
 
 def _static(request: KernelRequest) -> tuple[list[Tensor], Tensor] | None:
     """The inputs and the first output, if all are tensors of numbers whose sizes are known, of at most 8 bytes."""
-    found = [
+    tensors = [
         t for t in (*request.inputs, request.outputs[0]) if isinstance(t, Tensor) and t.static and t.dtype.itemsize <= 8
     ]
-    return (found[:-1], found[-1]) if len(found) == len(request.inputs) + 1 else None
+    return (tensors[:-1], tensors[-1]) if len(tensors) == len(request.inputs) + 1 else None
 
 
 def _index(e: str, place: str, size: int, name: str = "k") -> str:
@@ -58,10 +58,10 @@ class Gather(Generated):
         return not node.domain and node.op in ("Gather", "GatherElements", "GatherND")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found = _static(request)
-        if found is None or found[0][1].dtype not in INDICES:
+        operands = _static(request)
+        if operands is None or operands[0][1].dtype not in INDICES:
             return Declined("an operand is no tensor of numbers up to 8 bytes, or its sizes are not known")
-        (x, indices), y = found
+        (x, indices), y = operands
         if not y.elements:
             return Written(())
         attrs, kind = request.node.attrs, element(indices.dtype)
@@ -85,8 +85,8 @@ def _slice(x: Tensor, y: Tensor, axis: int, at: int) -> Written:
         raise ShapeError(f"index {at} is outside of the {n} elements of axis {axis}")
     of, to = shadow(x), shadow(y)
     part = of[(*[slice(None)] * axis, slice(at % n, at % n + 1))]
-    made = launches("gather", [StridedCopy.between(0, to, np.expand_dims(to, axis), 0, of, part)], ([x], [y]))
-    return Written(made, aliases=tuple(m.copies for m in made if m.copies is not None))
+    copies = launches("gather", [StridedCopy.between(0, to, np.expand_dims(to, axis), 0, of, part)], ([x], [y]))
+    return Written(copies, aliases=tuple(m.copies for m in copies if m.copies is not None))
 
 
 def _rows(x: Tensor, indices: Tensor, kind: Element, axis: int) -> Launch:
@@ -139,10 +139,10 @@ class CudaScatter(Generated):
         return (node.domain, node.op) in (("", "ScatterND"), ("", "ScatterElements"), ("mezzo", "GatherGrad"))
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, y = _static(request), request.outputs[0]
-        if found is None or not isinstance(y, Tensor) or found[0][1].dtype not in INDICES:
+        tensors, y = _static(request), request.outputs[0]
+        if tensors is None or not isinstance(y, Tensor) or tensors[0][1].dtype not in INDICES:
             return Declined("an operand is no tensor of numbers up to 8 bytes, or its sizes are not known")
-        e, kind = element(y.dtype), element(found[0][1].dtype)
+        e, kind = element(y.dtype), element(tensors[0][1].dtype)
         reduction = "add" if request.node.op == "GatherGrad" else request.node.attrs.get("reduction", "none")
         if kind is None or (reduction != "none" and (e is None or e.dtype is DType.BOOL)):
             return Declined(f"{y.dtype} is not computed with here")
@@ -154,19 +154,19 @@ class CudaScatter(Generated):
         if reduction not in _STEPS:
             return Declined(f"reduction {reduction!r}")
         if request.node.op == "ScatterElements":
-            x, indices, _ = found[0]
+            x, indices, _ = tensors[0]
             axis = axis_of(request.node.attrs.get("axis", 0), x.rank)
             if indices.elements and (y.elements or 0) * indices.sizes[axis] > PATIENCE:
                 return Declined("too many places would be compared")
             return Written((_along(indices, y, e, kind, axis, reduction),))
         operands: tuple[In | None, In, In]
         if request.node.op == "GatherGrad":
-            indices = found[0][1]
+            indices = tensors[0][1]
             axis = axis_of(request.node.attrs.get("axis", 0), y.rank)
             lead, sizes = [y.sizes[axis]], (math.prod(y.sizes[:axis]), y.sizes[axis], math.prod(y.sizes[axis + 1 :]))
             operands, count, depth = (None, In(1), In(0)), indices.elements or 0, 1
         else:
-            x, indices, _ = found[0]
+            x, indices, _ = tensors[0]
             depth = indices.sizes[-1]
             lead = list(x.sizes[:depth])
             sizes = (1, math.prod(lead), math.prod(x.sizes[depth:]))
@@ -231,27 +231,27 @@ def _by_row(
         place = f"at[i * {depth} + {j}]"
         lines.append(f"{{ {_index(kind.stored, place, n)}")
         lines.append(f"row = row < 0 || k < 0 || k >= {n} ? -1 : row * {n} + k; }}")
-    number, made, workspace = "long long", list[Launch](), 0
+    number, steps, workspace = "long long", list[Launch](), 0
     old = [reads(e, "x", data)] if data is not None else []
     x = e.read("x[i]") if data is not None else f"({e.wide})0"
-    given = [reads(kind, "at", indices)] if depth else []
+    index = [reads(kind, "at", indices)] if depth else []
     if reduction == "none":
         last = ("int*", "last", Scratch(0))
         workspace = aligned(rows * 4)
         fill = "last[i] = -1;"
-        made.append(each("scatter_begin", [last], (rows,), fill))
+        steps.append(each("scatter_begin", [last], (rows,), fill))
         if count:
             lines.append("if (row >= 0) atomicMax(&last[row], (int)i);")
-            made.append(each("scatter_last", [*given, last], (count,), "\n".join(lines)))
+            steps.append(each("scatter_last", [*index, last], (count,), "\n".join(lines)))
         body = f"const int m = last[c1];\ny[i] = m < 0 ? x[i] : news[({number})m * {inner} + c2];"
         parameters = [*old, reads("int", "last", Scratch(0)), reads(e, "news", news), writes(e, "y", Out(0))]
-        made.append(each("scatter", parameters, sizes, body, largest=count * inner))
-        return Written(tuple(made), workspace)
+        steps.append(each("scatter", parameters, sizes, body, largest=count * inner))
+        return Written(tuple(steps), workspace)
     if count:
         workspace = aligned(count * 8)
         lines.append("rows[i] = row;")
         places = (f"{number}*", "rows", Scratch(0))
-        made.append(each("scatter_rows", [*given, places], (count,), "\n".join(lines)))
+        steps.append(each("scatter_rows", [*index, places], (count,), "\n".join(lines)))
     body = f"""
 {e.wide} sum = {x};
 for (int m = 0; m < {count}; ++m) if (rows[m] == c1) {{
@@ -265,5 +265,5 @@ y[i] = {e.write("sum")};
         parameters += [reads(number, "rows", Scratch(0)), reads(e, "news", news)]
     else:
         body = f"y[i] = {e.write(x)};"
-    made.append(each("scatter", parameters, sizes, body, largest=count * inner * before))
-    return Written(tuple(made), workspace)
+    steps.append(each("scatter", parameters, sizes, body, largest=count * inner * before))
+    return Written(tuple(steps), workspace)

@@ -113,18 +113,18 @@ class GpuInstance(Instance):
         self._used = 0
         self.runners = [self._runners_of(s) for s in program.steps]
         self._wanted = [n for n in program.given if n in read and n in program.staged]
-        made = {n for a in self._aside.values() for n in a.step.writes()}
-        self._at_hand = {n for n in program.results if n in made}  # results that the host has made
+        written = {n for a in self._aside.values() for n in a.step.writes()}
+        self._at_hand = {n for n in program.results if n in written}  # results that the host has made
         self._read_here = on_host
         self._passing = [n for n in types if n not in self.arrays]  # of one run, or copied for its observer
 
     def _runners_of(self, step: ProgramStep) -> dict[str, BodyRunner]:
-        found = {}
+        runners = {}
         for attr, body in step.bodies.items():
             nbytes = body_bytes(body)
-            found[attr] = BodyRunner(body, self._memory[self._used : self._used + nbytes], self)
+            runners[attr] = BodyRunner(body, self._memory[self._used : self._used + nbytes], self)
             self._used += aligned(nbytes)
-        return found
+        return runners
 
     def _load(self) -> list[ProgramStep]:
         """Compile and load the kernels of all steps together; those that draw random numbers."""
@@ -142,9 +142,9 @@ class GpuInstance(Instance):
     def _call(self, i: int) -> Callable[[], Any]:
         step = self.program.steps[i]
         with blaming(step.node.place):
-            found = self._aside.get(i)
-            if found is not None:
-                return self._around(found, partial(self._run_dynamic, i) if step.dynamic else self._on_host(i))
+            on_host = self._aside.get(i)
+            if on_host is not None:
+                return self._around(on_host, partial(self._run_dynamic, i) if step.dynamic else self._on_host(i))
             return self._gpu_kernel(i)
 
     def _gpu_kernel(self, i: int) -> Callable[[], Any]:
@@ -175,10 +175,10 @@ class GpuInstance(Instance):
         self._kept.append(aligned_empty(nbytes))
         return self._kept[-1].view(dtype.numpy).reshape(shape)
 
-    def _around(self, found: Aside, call: Callable[[], Any]) -> Callable[[], Any]:
+    def _around(self, step: Aside, call: Callable[[], Any]) -> Callable[[], Any]:
         """The call of a step on the host between its copies. What nobody else reads is not waited for."""
-        down = [(c.value, self.there[c.value]) for c in found.copies.down if c.value in self.there]
-        up = [(c.value, self.there[c.value]) for c in found.copies.up]
+        down = [(c.value, self.there[c.value]) for c in step.copies.down if c.value in self.there]
+        up = [(c.value, self.there[c.value]) for c in step.copies.up]
         staging, stream = self._staging, self.stream
 
         def run() -> Any:
@@ -226,23 +226,23 @@ class GpuInstance(Instance):
 
     def _feed(self, fed: Mapping[str, Any]) -> None:
         staged, host = self._staging.arrays, dict[str, Array]()
-        for name, given in fed.items():
-            if on_device(given):
-                self._feed_from_device(name, given)
+        for name, array in fed.items():
+            if on_device(array):
+                self._feed_from_device(name, array)
             elif name in staged:
-                host[name] = given
+                host[name] = array
             else:
-                self.arrays[name] = given
+                self.arrays[name] = array
         self._staging.bring(host, self._wanted, self.stream)
 
-    def _feed_from_device(self, name: str, given: Any) -> None:
+    def _feed_from_device(self, name: str, array: Any) -> None:
         """Take an input that lies on the device already, behind what its maker's stream has to do."""
         if name not in self._staging.arrays:
-            self.arrays[name] = given.get()
+            self.arrays[name] = array.get()
             return
         self._came.record(self._cuda.get_current_stream())
         self.stream.wait_event(self._came)
-        self._staging.across(self.there[name], given, self.stream)
+        self._staging.across(self.there[name], array, self.stream)
         if name in self._read_here:
             self._staging.down(name, self.there[name], self.stream)
             self.stream.synchronize()
@@ -296,10 +296,10 @@ class GpuInstance(Instance):
         together: list[Numbered] = []
 
         def close() -> None:
-            made = captured(together, self.stream)
-            parts.extend(made.parts)
-            refused.extend(made.refused)
-            graphs.extend(made.graphs)
+            recorded = captured(together, self.stream)
+            parts.extend(recorded.parts)
+            refused.extend(recorded.refused)
+            graphs.extend(recorded.graphs)
             together.clear()
 
         for i, call in self._eager:

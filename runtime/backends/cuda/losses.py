@@ -45,8 +45,8 @@ class _Samples:
 
     @property
     def ignored(self) -> int | None:
-        found = self.request.node.attrs.get("ignore_index")
-        return None if found is None else int(found)
+        index = self.request.node.attrs.get("ignore_index")
+        return None if index is None else int(index)
 
     @property
     def reduction(self) -> str:
@@ -58,12 +58,12 @@ class _Samples:
         return self.ignored is None and not given(self.request, self.first + 1)
 
     def parameters(self) -> list[Parameter]:
-        found = elements(
+        forms = elements(
             self.request.inputs[self.first : self.first + 2][: 2 if given(self.request, self.first + 1) else 1]
         )
-        assert found is not None  # `written` has looked
+        assert forms is not None  # `written` has looked
         names = ("labels", "weights")
-        return [reads(e, name, In(self.first + i)) for i, (e, name) in enumerate(zip(found, names, strict=False))]
+        return [reads(e, name, In(self.first + i)) for i, (e, name) in enumerate(zip(forms, names, strict=False))]
 
     def label(self, sample: str) -> list[str]:
         """Statements: the class of a sample in `label`, its weight in `counts`, whether it is left out in `beside`."""
@@ -93,10 +93,10 @@ class Losses(Generated):
     def written(self, request: KernelRequest) -> Written | Declined:
         gradient = request.node.op == GRADIENT
         scores = request.inputs[1 if gradient else 0]
-        found = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
-        if found is None or not isinstance(scores, Tensor):
+        forms = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
+        if forms is None or not isinstance(scores, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        (e,) = elements([scores]) or [found[0]]
+        (e,) = elements([scores]) or [forms[0]]
         samples = _Samples(request, scores, e, 2 if gradient else 1)
         floats = {t.dtype for t in (*request.inputs, *request.outputs) if isinstance(t, Tensor) and t.dtype.floating}
         labels = request.inputs[samples.first]
@@ -146,11 +146,11 @@ def _entropy(samples: _Samples) -> Written:
     if saved:
         parameters.append(writes(e, "log_prob", Out(1)))
     parameters.append(writes(e, "losses", Out(0)) if alone else writes(e.wide, "losses", Scratch(0)))
-    made = launch("cross_entropy", parameters, "\n".join(body), rows.blocks, rows.threads)
+    entropy = launch("cross_entropy", parameters, "\n".join(body), rows.blocks, rows.threads)
     if alone:
-        return Written((made,))
+        return Written((entropy,))
     used = aligned(samples.count * (8 if e.wide == "double" else 4))
-    return _added(samples, [reads(e.wide, "losses", Scratch(0))], "losses[i]", (made,), used)
+    return _added(samples, [reads(e.wide, "losses", Scratch(0))], "losses[i]", (entropy,), used)
 
 
 def _added(samples: _Samples, read: list[Parameter], value: str, before: tuple[Launch, ...], used: int) -> Written:
@@ -162,11 +162,11 @@ def _added(samples: _Samples, read: list[Parameter], value: str, before: tuple[L
         shape = samples.request.outputs[0]
         assert isinstance(shape, Tensor)
         body = [*samples.label("i"), f"y[i] = {e.write(value)};"]
-        made = each(
+        added = each(
             "nll", [*parameters, writes(e, "y", Out(0))], (count,), "\n".join(body),
             largest=samples.scores.elements or 0,
         )  # fmt: skip
-        return Written((*before, made))
+        return Written((*before, added))
     over = "" if samples.reduction == "sum" else f"({e.wide}){count}" if samples.alike else "counted"
     sums = [("total", value), *([("counted", "counts")] if over == "counted" else [])]
     lines = samples.label("i")
@@ -203,8 +203,8 @@ def _sums(
         *(line for name, _ in sums for line in rows.across(e.wide, name, f"{name} + other")),
     ]  # fmt: skip
     if parts == 1:
-        made = launch("loss", [*parameters, target], "\n".join([*body, final]), rows.blocks, rows.threads)
-        return (made,), workspace
+        summing = launch("loss", [*parameters, target], "\n".join([*body, final]), rows.blocks, rows.threads)
+        return (summing,), workspace
     places = [Scratch(workspace + k * aligned(parts * itemsize)) for k in range(len(sums))]
     body += [f"if (lane == 0) parts{k}[row] = {name};" for k, (name, _) in enumerate(sums)]
     outs = [writes(e.wide, f"parts{k}", place) for k, place in enumerate(places)]
@@ -243,5 +243,5 @@ def _gradient(samples: _Samples) -> Written:
         f"const {e.wide} made = {e.f('exp')}({e.read('log_prob[i]')}) * pull;",
         f"y[i] = {e.write('c1 == label ? made - pull : made')};",
     ]
-    made = each("cross_entropy_grad", [*parameters, writes(e, "y", Out(0))], x.sizes, "\n".join(body))
-    return Written((*launches, made), workspace)
+    gradient = each("cross_entropy_grad", [*parameters, writes(e, "y", Out(0))], x.sizes, "\n".join(body))
+    return Written((*launches, gradient), workspace)

@@ -100,9 +100,9 @@ def _parameters(request: KernelRequest) -> list[Parameter]:
 
 
 def _element(type: object) -> Element:
-    found = elements([type]) if isinstance(type, Tensor) else None
-    assert found  # `written` has looked
-    return found[0]
+    forms = elements([type]) if isinstance(type, Tensor) else None
+    assert forms  # `written` has looked
+    return forms[0]
 
 
 def _wide(*dtypes: DType) -> str:
@@ -227,26 +227,26 @@ class BatchNormalisation(Generated):
         return (node.domain, node.op) == ("", "BatchNormalization")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
-        if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
+        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        if request.node.attrs.get("training_mode") or any(not e.dtype.floating for e in found):
+        if request.node.attrs.get("training_mode") or any(not e.dtype.floating for e in forms):
             return Declined("statistics are those of the batch, or operands are integers")
         layout = permuted(x)
         layouts = (layout, *[""] * (len(request.inputs) - 1), layout) if layout else ()
         if not y.elements:
             return Written((), layouts=layouts)
-        wide = _wide(*(e.dtype for e in found))
+        wide = _wide(*(e.dtype for e in forms))
         channel = strides_of(x.sizes, layout)[1] if x.rank > 1 else 1
-        scale, bias, mean, variance = (f"({wide}){e.read(f'x{i}[c]')}" for i, e in enumerate(found[1:5], 1))
+        scale, bias, mean, variance = (f"({wide}){e.read(f'x{i}[c]')}" for i, e in enumerate(forms[1:5], 1))
         body = f"""
 const int c = (int)(i / {channel} % {x.sizes[1]});
 const {wide} factor = {scale} / {_root(wide)}({variance} + {_number(wide, request.node.attrs.get("epsilon", 1e-5))});
-y0[i] = {found[-1].write(f"{found[0].read('x0[i]')} * factor + ({bias} - {mean} * factor)")};
+y0[i] = {forms[-1].write(f"{forms[0].read('x0[i]')} * factor + ({bias} - {mean} * factor)")};
 """
-        parameters = [reads(e, f"x{i}", In(i)) for i, e in enumerate(found[:5])]
-        made = each("batch_norm", [*parameters, writes(found[-1], "y0", Out(0))], (x.elements or 0,), body)
-        return Written((made,), layouts=layouts)
+        parameters = [reads(e, f"x{i}", In(i)) for i, e in enumerate(forms[:5])]
+        normalised = each("batch_norm", [*parameters, writes(forms[-1], "y0", Out(0))], (x.elements or 0,), body)
+        return Written((normalised,), layouts=layouts)
 
 
 class LocalNormalisation(Generated):
@@ -258,14 +258,14 @@ class LocalNormalisation(Generated):
         return (node.domain, node.op) == ("", "LRN")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, x = elements([*request.inputs, *request.outputs]), request.inputs[0]
-        if found is None or not found[0].dtype.floating or not isinstance(x, Tensor):
+        forms, x = elements([*request.inputs, *request.outputs]), request.inputs[0]
+        if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor):
             return Declined("an operand is no tensor of floats, or its sizes are not known")
         layout = permuted(x)
         layouts = (layout, layout) if layout else ()
         if not x.elements:
             return Written((), layouts=layouts)
-        e, attrs, n = found[0], request.node.attrs, x.sizes[1]
+        e, attrs, n = forms[0], request.node.attrs, x.sizes[1]
         channel, size = strides_of(x.sizes, layout)[1], attrs["size"]
         alpha, bias = e.number(attrs.get("alpha", 1e-4) / size), e.number(attrs.get("bias", 1.0))
         base = f"{bias} + {alpha} * sum"
@@ -279,5 +279,5 @@ for (int k = first; k <= last; ++k) {{
 }}
 y[i] = {e.write(f"{e.read('x[i]')} / {e.f('pow')}({base}, {e.number(attrs.get('beta', 0.75))})")};
 """
-        made = each("lrn", [reads(e, "x", In(0)), writes(e, "y", Out(0))], (x.elements or 0,), body)
-        return Written((made,), layouts=layouts)
+        normalised = each("lrn", [reads(e, "x", In(0)), writes(e, "y", Out(0))], (x.elements or 0,), body)
+        return Written((normalised,), layouts=layouts)

@@ -180,11 +180,11 @@ class _Kernel:
             for i in self.read
             if names.count(names[i]) == 1 and not self.request.constant(i) and (not named or named[i] == self.layout)
         ]
-        for o, made in enumerate(self.results):
+        for o, result in enumerate(self.results):
             own = behind + o if o else 0
             for i in sorted(free, key=lambda i: i != own):
                 known = self.operands[i]
-                if known is not None and (known.dtype, known.dims) == (made.dtype, made.dims):
+                if known is not None and (known.dtype, known.dims) == (result.dtype, result.dims):
                     yield Alias(o, i)
                     if len(self.results) > 1:
                         free.remove(i)
@@ -229,17 +229,17 @@ class _Kernel:
         return "_".join(o.lower() for o in ops)[:80]
 
 
-def _read(made: Sequence[Expr]) -> list[int]:
+def _read(expressions: Sequence[Expr]) -> list[int]:
     """The inputs that expressions read."""
-    found, seen, todo = set[int](), set[Expr](), list(made)
+    numbers, seen, todo = set[int](), set[Expr](), list(expressions)
     while todo:
         node = todo.pop()
         if node not in seen:
             seen.add(node)
             todo += node.args
             if node.kind == "input":
-                found.add(int(node.value or 0))
-    return sorted(found)
+                numbers.add(int(node.value or 0))
+    return sorted(numbers)
 
 
 def _layout(operands: Sequence[Tensor], out: Tensor) -> str:
@@ -291,24 +291,24 @@ def _function(ins: Sequence[_Array], outs: Sequence[_Array], lines: Sequence[str
 def _whole(ins: Sequence[_Array], outs: Sequence[_Array], width: int) -> list[str]:
     """Statements for `width` neighbours."""
     if width == 1:
-        given = [a.element.read(f"*p_{a.name}") for a in ins]
-        return [f"one({', '.join([*given, *(f'*p_{a.name}' for a in outs)])});"]
-    found = []
+        operands = [a.element.read(f"*p_{a.name}") for a in ins]
+        return [f"one({', '.join([*operands, *(f'*p_{a.name}' for a in outs)])});"]
+    lines = []
     for a in ins:
         if a.moves:
             pack = _pack(a.element.stored)
-            found.append(f"const {pack} v_{a.name} = *(const {pack}*)p_{a.name};")
+            lines.append(f"const {pack} v_{a.name} = *(const {pack}*)p_{a.name};")
         else:
-            found.append(f"const {a.element.wide} v_{a.name} = {a.element.read(f'*p_{a.name}')};")
-    found += [f"{_pack(a.element.stored)} v_{a.name};" for a in outs]
-    given = [a.element.read(f"v_{a.name}.v[k]") if a.moves else f"v_{a.name}" for a in ins]
-    call = f"one({', '.join([*given, *(f'v_{a.name}.v[k]' for a in outs)])});"
-    found += ["#pragma unroll", f"for (int k = 0; k < {width}; ++k) {call}"]
-    return found + [f"*({_pack(a.element.stored)}*)p_{a.name} = v_{a.name};" for a in outs]
+            lines.append(f"const {a.element.wide} v_{a.name} = {a.element.read(f'*p_{a.name}')};")
+    lines += [f"{_pack(a.element.stored)} v_{a.name};" for a in outs]
+    operands = [a.element.read(f"v_{a.name}.v[k]") if a.moves else f"v_{a.name}" for a in ins]
+    call = f"one({', '.join([*operands, *(f'v_{a.name}.v[k]' for a in outs)])});"
+    lines += ["#pragma unroll", f"for (int k = 0; k < {width}; ++k) {call}"]
+    return lines + [f"*({_pack(a.element.stored)}*)p_{a.name} = v_{a.name};" for a in outs]
 
 
 def _tail(ins: Sequence[_Array], outs: Sequence[_Array], count: int) -> list[str]:
     """Statements for the last elements, which are fewer."""
-    given = [a.element.read(f"p_{a.name}[{'k' if a.moves else '0'}]") for a in ins]
-    call = f"one({', '.join([*given, *(f'p_{a.name}[k]' for a in outs)])});"
+    operands = [a.element.read(f"p_{a.name}[{'k' if a.moves else '0'}]") for a in ins]
+    call = f"one({', '.join([*operands, *(f'p_{a.name}[k]' for a in outs)])});"
     return [f"for (int k = 0; c0 + k < {count}; ++k) {call}"]

@@ -36,35 +36,35 @@ class Quantise(Generated):
 
     def written(self, request: KernelRequest) -> Written | Declined:
         present = [t for t in (*request.inputs, *request.outputs) if t is not None]
-        found, y, x = elements(present), request.outputs[0], request.inputs[0]
-        if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        forms, y, x = elements(present), request.outputs[0], request.inputs[0]
+        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         attrs, up = request.node.attrs, request.node.op == "DequantizeLinear"
-        scale, whole = request.inputs[1], found[0] if up else found[-1]
-        real = found[1] if up else found[0]
+        scale, whole = request.inputs[1], forms[0] if up else forms[-1]
+        real = forms[1] if up else forms[0]
         assert isinstance(scale, Tensor)
-        if whole.dtype not in WHOLE or real.dtype not in REAL or found[1].dtype not in REAL or attrs.get("precision"):
+        if whole.dtype not in WHOLE or real.dtype not in REAL or forms[1].dtype not in REAL or attrs.get("precision"):
             return Declined(f"{x} with scales {scale} in another precision")
         if not y.elements:
             return Written(())
         place = _scale_at(x, scale, attrs.get("axis", 1), attrs.get("block_size", 0))
-        parameters = [reads(found[0], "x", In(0)), reads(found[1], "scale", In(1)), writes(found[-1], "y", Out(0))]
+        parameters = [reads(forms[0], "x", In(0)), reads(forms[1], "scale", In(1)), writes(forms[-1], "y", Out(0))]
         zero = f"zero[{place}]" if given(request, 2) else "0"
         if given(request, 2):
             parameters.append(reads(whole, "zero", In(2)))
-        by = found[1].read(f"scale[{place}]")
+        by = forms[1].read(f"scale[{place}]")
         if up:
-            value = f"(float)((long long){found[0].read('x[i]')} - (long long){zero}) * {by}"
+            value = f"(float)((long long){forms[0].read('x[i]')} - (long long){zero}) * {by}"
         else:
-            divided = f"{found[0].read('x[i]')} / {by}"
-            if found[1].dtype is not DType.FLOAT:  # the quotient is one of the scale's type
-                divided = found[1].read(found[1].write(divided))
+            divided = f"{forms[0].read('x[i]')} / {by}"
+            if forms[1].dtype is not DType.FLOAT:  # the quotient is one of the scale's type
+                divided = forms[1].read(forms[1].write(divided))
             step = step_of(whole, "quotient", zero)
             if isinstance(step, Declined):
                 return step
             value = step
         lines = [] if up else [f"const float quotient = {divided};"]
-        body = "\n".join([*lines, f"y[i] = {found[-1].write(value)};"])
+        body = "\n".join([*lines, f"y[i] = {forms[-1].write(value)};"])
         return Written((each("dequantise" if up else "quantise", parameters, x.sizes, body),))
 
 
@@ -120,8 +120,8 @@ class DynamicQuantise(Generated):
 
 def step_of_uint8(steps: str, zero: str) -> str:
     """`step_of` for unsigned 8-bit numbers."""
-    found = elements([Tensor(DType.UINT8, ())])
-    assert found
-    made = step_of(found[0], steps, zero)
-    assert isinstance(made, str)
-    return made
+    forms = elements([Tensor(DType.UINT8, ())])
+    assert forms
+    step = step_of(forms[0], steps, zero)
+    assert isinstance(step, str)
+    return step

@@ -70,10 +70,10 @@ __device__ __forceinline__ KERNEL_four KERNEL_drawn(const unsigned int* key, uns
 
 
 def _series(x: str, coefficients: Sequence[float]) -> str:
-    made = f"__dmul_rn({x}, {coefficients[-1]!r})"
+    series = f"__dmul_rn({x}, {coefficients[-1]!r})"
     for c in coefficients[-2:0:-1]:
-        made = f"__dmul_rn(__dadd_rn({made}, {c!r}), {x})"
-    return f"__dadd_rn({made}, {coefficients[0]!r})"
+        series = f"__dmul_rn(__dadd_rn({series}, {c!r}), {x})"
+    return f"__dadd_rn({series}, {coefficients[0]!r})"
 
 
 NORMAL = f"""
@@ -117,17 +117,17 @@ for (int k = 0; k < {EACH}; ++k) {{
 
 
 def _element(tensor: Tensor) -> Element:
-    found = element(tensor.dtype)
-    if found is None:
+    form = element(tensor.dtype)
+    if form is None:
         raise Unwritten(f"random numbers of {tensor.dtype}")
-    return found
+    return form
 
 
 def _stored(value: str, of: DType, y: Element) -> tuple[str, str]:
     """A number of float32 or float64 as the result has it, and the functions that this takes."""
     functions: dict[str, str] = {}
-    made = y.write(cast(value, of, y.dtype, functions, rounds=True))
-    return made, "".join(functions.values())
+    text = y.write(cast(value, of, y.dtype, functions, rounds=True))
+    return text, "".join(functions.values())
 
 
 def _uniform(request: KernelRequest, y: Tensor) -> Written:
@@ -135,8 +135,8 @@ def _uniform(request: KernelRequest, y: Tensor) -> Written:
     low = float(attrs.get("low", 0))
     width = float(attrs.get("high", 1)) - low
     single = f"__fadd_rn(__fmul_rn(u.v[k], {SINGLE.number(width)}), {SINGLE.number(low)})"
-    made, functions = _stored(single, DType.FLOAT, e)
-    one = f"    y[at] = {made};"
+    text, functions = _stored(single, DType.FLOAT, e)
+    one = f"    y[at] = {text};"
     return Written((_fours("uniform", [writes(e, "y", Out(0))], y.elements or 0, "", one, before=functions),))
 
 
@@ -145,8 +145,8 @@ def _normal(request: KernelRequest, y: Tensor) -> Written:
     mean, scale = float(attrs.get("mean", 0)), float(attrs.get("scale", 1))
     ahead = "const KERNEL_two n[] = {KERNEL_normal(u.v[0], u.v[1]), KERNEL_normal(u.v[2], u.v[3])};"
     number = f"__dadd_rn(__dmul_rn(n[k / 2].v[k % 2], {WIDE.number(scale)}), {WIDE.number(mean)})"
-    made, functions = _stored(number, DType.DOUBLE, e)
-    before, one = NORMAL + functions, f"    y[at] = {made};"
+    text, functions = _stored(number, DType.DOUBLE, e)
+    before, one = NORMAL + functions, f"    y[at] = {text};"
     return Written((_fours("normal", [writes(e, "y", Out(0))], y.elements or 0, ahead, one, before=before),))
 
 

@@ -101,9 +101,9 @@ class _Text:
             for phase in steps.phases:
                 body += [f"for (int tile = 0; tile < {self.tiles}; ++tile) {{", *self._phase(phase), "}"]
             text = "\n".join([*self._begin("blockIdx.x", self.most), *body, "}"])
-            made = launch("recurrence", parameters, text, self.groups, before="".join(self.before))
-            return Written((made,), offset)
-        found = []
+            all_steps = launch("recurrence", parameters, text, self.groups, before="".join(self.before))
+            return Written((all_steps,), offset)
+        launches = []
         for phase in steps.phases:
             self.before.clear()
             head = self._begin(f"blockIdx.x / {self.tiles}", len(phase.dots))
@@ -111,8 +111,10 @@ class _Text:
             body = [*head, tile, *self._pointers(), *self._phase(phase)]
             one = [*parameters, ("const int", "step", np.int32(0))]
             blocks = self.groups * self.tiles
-            found.append(launch("recurrence_step", one, "\n".join(body), blocks, before="".join(self.before)))
-        listed = [replace(one, operands=(*one.operands[:-1], np.int32(t))) for t in range(steps.steps) for one in found]
+            launches.append(launch("recurrence_step", one, "\n".join(body), blocks, before="".join(self.before)))
+        listed = [
+            replace(one, operands=(*one.operands[:-1], np.int32(t))) for t in range(steps.steps) for one in launches
+        ]
         return Written(tuple(listed), offset)
 
     def _carried(self) -> Iterator[Launch]:
@@ -150,12 +152,12 @@ class _Text:
 
     def _pointers(self) -> list[str]:
         """Return the pointers to the rows of this step, and to the states before and after it."""
-        steps, attrs, found = self.steps, self.steps.request.node.attrs, []
+        steps, attrs, lines = self.steps, self.steps.request.node.attrs, []
         last = steps.steps - 1
         for i in range(steps.states):
             count = steps.batch * steps.width(i)
             end = f"step == {last} ? y{i} : " if self.wanted[i] else ""
-            found += [
+            lines += [
                 f"const {self.e.stored}* now{i} = step ? state{i} + (step & 1) * {count} : x{i};",
                 f"{self.e.stored}* next{i} = {end}state{i} + (step + 1 & 1) * {count};",
             ]
@@ -163,13 +165,13 @@ class _Text:
         for i, back in enumerate(ways, steps.states):
             count = steps.width(i) * self._lead(i)
             kind = element_of(steps.types[i].dtype)
-            found.append(f"const {kind.stored}* __restrict__ row{i} = x{i} + (long long){self._time(back)} * {count};")
+            lines.append(f"const {kind.stored}* __restrict__ row{i} = x{i} + (long long){self._time(back)} * {count};")
         numbers = self._made
         for i, back in enumerate(attrs.get("behind") or (0,) * len(numbers)):
             count = steps.batch * steps.width(numbers[i])
             place = f"y{i + steps.states} + (long long){self._time(back)} * {count}"
-            found.append(f"{self.e.stored}* made{i} = {place};")
-        return found
+            lines.append(f"{self.e.stored}* made{i} = {place};")
+        return lines
 
     def _time(self, back: int) -> str:
         return f"({self.steps.steps - 1} - step)" if back else "step"
@@ -183,9 +185,9 @@ class _Text:
     def _phase(self, phase: Phase) -> list[str]:
         """The products and stores of a block's units and sequences."""
         steps, kind = self.steps, self.e.wide
-        found = [f"const int j = tile * {self.wide} + unit;"]
+        text = [f"const int j = tile * {self.wide} + unit;"]
         if phase.dots:
-            found += self._products(phase)
+            text += self._products(phase)
         leaves = _leaves([tree for _, tree in phase.stores])
         names = [""] * len(steps.leaves)
         lines = []
@@ -200,7 +202,7 @@ class _Text:
                 lines.append(f"const {known.wide} v{n} = {known.read(self._at(leaf))};")
         code = write([tree for _, tree in phase.stores], names)
         self.before |= dict.fromkeys(code.functions.splitlines(keepends=True))
-        found += [
+        text += [
             f"for (int r = slice; r < {self.together}; r += {self.deep}) {{",
             "    const int b = first + r;",
             f"    if (j >= {steps.units} || b >= {steps.batch}) continue;",
@@ -208,20 +210,20 @@ class _Text:
             *(f"    {self._at(place)} = {v};" for (place, _), v in zip(phase.stores, code.results, strict=True)),
             "}",
         ]
-        return [*found, *(["__syncthreads();"] if self.through else [])]
+        return [*text, *(["__syncthreads();"] if self.through else [])]
 
     def _products(self, phase: Phase) -> list[str]:
         """Return the statements for each thread's part of the products, into shared memory."""
         kind, n = self.e.wide, self.together
-        found = [f"{kind} sums[{len(phase.dots)}][{n}] = {{}};", f"if (j < {self.steps.units}) {{"]
+        lines = [f"{kind} sums[{len(phase.dots)}][{n}] = {{}};", f"if (j < {self.steps.units}) {{"]
         for left in dict.fromkeys(d.left for d in phase.dots):
             own = [(i, d) for i, d in enumerate(phase.dots) if d.left == left]
             inner, source = own[0][1].inner, self._whole(left)
-            found.append(f"for (int k = slice; k < {inner}; k += {self.deep}) {{")
+            lines.append(f"for (int k = slice; k < {inner}; k += {self.deep}) {{")
             for i, d in own:
                 place = f"k * {d.columns} + {d.part * self.steps.units} + j"
-                found.append(f"    const {kind} w{i} = x{d.right}[{place}];")
-            found += [
+                lines.append(f"    const {kind} w{i} = x{d.right}[{place}];")
+            lines += [
                 "    #pragma unroll",
                 f"    for (int r = 0; r < {n}; ++r) {{",
                 f"        const {kind} h = first + r < {self.steps.batch} ? {source}[(first + r) * {inner} + k] : 0;",
@@ -230,7 +232,7 @@ class _Text:
                 "}",
             ]
         stores = [f"    shares[{i * n} + r][threadIdx.x] = sums[{i}][r];" for i in range(len(phase.dots))]
-        return [*found, "}", "#pragma unroll", f"for (int r = 0; r < {n}; ++r) {{", *stores, "}", "__syncthreads();"]
+        return [*lines, "}", "#pragma unroll", f"for (int r = 0; r < {n}; ++r) {{", *stores, "}", "__syncthreads();"]
 
     # Places
 

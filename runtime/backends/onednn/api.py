@@ -146,17 +146,17 @@ class Argument(ctypes.Structure):
 @cache
 def function(name: str) -> Any:
     """A function of the library that returns a status, with its argument types; Refused is raised for a bad status."""
-    found = library()
-    if found is None:
+    loaded = library()
+    if loaded is None:
         raise MissingPackage(f"oneDNN is not available: {find()}", hint="pip install onednn-cpu-gomp")
     if name in DESCRIPTORS:
-        made = getattr(found.handle, f"dnnl_{name}_primitive_desc_create")
-        made.argtypes = (_PP, *DESCRIPTORS[name])
+        entry = getattr(loaded.handle, f"dnnl_{name}_primitive_desc_create")
+        entry.argtypes = (_PP, *DESCRIPTORS[name])
     else:
-        made = getattr(found.handle if name in _LENGTHY else found.held, f"dnnl_{name}")
-        made.argtypes = _OTHERS[name]
-    made.restype, made.errcheck = c_int, _checked
-    return made
+        entry = getattr(loaded.handle if name in _LENGTHY else loaded.held, f"dnnl_{name}")
+        entry.argtypes = _OTHERS[name]
+    entry.restype, entry.errcheck = c_int, _checked
+    return entry
 
 
 def _checked(status: int, function: Any, arguments: Any) -> None:
@@ -172,11 +172,11 @@ def getter(name: str) -> Any:
         "memory_desc_equal": (_I, (_P, _P)),
         "primitive_desc_query_md": (_P, (_P, _I, _I)),
     }
-    found = library()
-    assert found is not None
-    made = getattr(found.held, f"dnnl_{name}")
-    made.restype, made.argtypes = answers[name]
-    return made
+    loaded = library()
+    assert loaded is not None
+    entry = getattr(loaded.held, f"dnnl_{name}")
+    entry.restype, entry.argtypes = answers[name]
+    return entry
 
 
 _making = threading.RLock()  # one engine and one stream for all: threads that come at once must not make two
@@ -198,9 +198,9 @@ def execution(primitive: int, count: int, arguments: int, short: bool = False) -
 
 @cache
 def _executor() -> tuple[Any, Any, int]:
-    found = library()
-    assert found is not None
-    released, held = found.handle.dnnl_primitive_execute, found.held.dnnl_primitive_execute
+    loaded = library()
+    assert loaded is not None
+    released, held = loaded.handle.dnnl_primitive_execute, loaded.held.dnnl_primitive_execute
     released.restype = held.restype = c_int
     return released, held, create("stream_create", engine(), 1)
 
@@ -231,6 +231,6 @@ def dims(values: Sequence[int]) -> Any:
 
 def text(descriptor: int, what: int) -> str:
     """A string that a primitive descriptor tells about itself."""
-    found = c_char_p()
-    function("primitive_desc_query")(descriptor, what, 0, ctypes.cast(ctypes.byref(found), c_void_p))
-    return (found.value or b"").decode()
+    result = c_char_p()
+    function("primitive_desc_query")(descriptor, what, 0, ctypes.cast(ctypes.byref(result), c_void_p))
+    return (result.value or b"").decode()

@@ -54,30 +54,30 @@ def written(request: KernelRequest) -> LtProduct:
 
 
 def _tail(request: KernelRequest, links: tuple[Link, ...], y: Tensor) -> _Tail:
-    first, made = links[0], _Tail()
+    first, tail = links[0], _Tail()
     *_, alpha, beta = ATTRIBUTES[first.op]
-    made.alpha = float(first.attr(alpha)) if alpha else 1.0
+    tail.alpha = float(first.attr(alpha)) if alpha else 1.0
     scale = float(first.attr(beta)) if beta else 0.0
     if first.operand(2) != ABSENT and scale:
-        _add(request, made, first.operand(2), y, scale)
+        _add(request, tail, first.operand(2), y, scale)
     for link in links[1:]:
         others = [i for i in link.operands if i != PREVIOUS]
         number = scalar(request, others[0]) if len(others) == 1 else None
-        if made.epilogue:
+        if tail.epilogue:
             raise LtRefused(f"{link.op} follows an activation")
         if link.op == "Relu":
-            made.epilogue = "relu"
+            tail.epilogue = "relu"
         elif link.op == "Gelu" and link.attr("approximate") == "tanh":
-            made.epilogue = "gelu"
+            tail.epilogue = "gelu"
         elif link.op == "Add" and len(others) == 1:
-            _add(request, made, others[0], y, 1.0)
-        elif _scales(link) and number and made.bias is None and made.added is None:
-            made.alpha *= number if link.op == "Mul" else 1 / number
+            _add(request, tail, others[0], y, 1.0)
+        elif _scales(link) and number and tail.bias is None and tail.added is None:
+            tail.alpha *= number if link.op == "Mul" else 1 / number
         else:
             raise LtRefused(f"{link.op} is no epilogue of cuBLASLt")
-    if y.dtype is DType.DOUBLE and (made.bias is not None or made.epilogue):
+    if y.dtype is DType.DOUBLE and (tail.bias is not None or tail.epilogue):
         raise LtRefused("products of float64 have no epilogues")
-    return made
+    return tail
 
 
 def _scales(link: Link) -> bool:
@@ -85,15 +85,15 @@ def _scales(link: Link) -> bool:
     return link.op == "Mul" or (link.op == "Div" and link.operands[0] == PREVIOUS)
 
 
-def _add(request: KernelRequest, made: _Tail, at: int, y: Tensor, scale: float) -> None:
+def _add(request: KernelRequest, tail: _Tail, at: int, y: Tensor, scale: float) -> None:
     """Put down what is added: one number for each column, or a tensor of the result's size."""
     known = request.inputs[at]
     if not isinstance(known, Tensor) or known.dtype is not y.dtype:
         raise LtRefused(f"{known} is added to {y}")
-    if known.sizes == y.sizes and made.added is None:
-        made.added, made.beta = at, scale
-    elif known.sizes[-1:] == y.sizes[-1:] and known.elements == y.sizes[-1] and made.bias is None and scale == 1:
-        made.bias = at
+    if known.sizes == y.sizes and tail.added is None:
+        tail.added, tail.beta = at, scale
+    elif known.sizes[-1:] == y.sizes[-1:] and known.elements == y.sizes[-1] and tail.bias is None and scale == 1:
+        tail.bias = at
     else:
         raise LtRefused(f"{known} is spread over {y}, or a third operand is added")
 
@@ -127,14 +127,14 @@ def _product(request: KernelRequest, first: Link, y: Tensor, tail: _Tail, left: 
     if d.matrix().turned:  # its transpose is the product of the transposes
         if tail.bias is not None:
             raise LtRefused("the bias is per row")
-        found = products(lead, b.transposed, a.transposed, c and c.transposed, d.transposed)
+        product = products(lead, b.transposed, a.transposed, c and c.transposed, d.transposed)
     else:
-        found = products(lead, a, b, c, d)
-    if any(m.turned for m in (found.d, found.c) if m):
+        product = products(lead, a, b, c, d)
+    if any(m.turned for m in (product.d, product.c) if m):
         raise LtRefused("the result has its rows apart")
     bias = None if tail.bias is None else ("in", tail.bias)
     math = "tf32" if request.target.math == "tf32" else "strict"
-    return replace(found, bias=bias, alpha=tail.alpha, beta=tail.beta, epilogue=tail.epilogue, math=math)
+    return replace(product, bias=bias, alpha=tail.alpha, beta=tail.beta, epilogue=tail.epilogue, math=math)
 
 
 def _result(
