@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import OPS, OPSETS, Context, Op, Tensor
+from ..ops import OPS, OPSETS, Body, Context, Op, Tensor
 from ..ops.core.expr import EXACT, Expr, Lowered, Register, lower
-from ..ops.errors import ShapeError, UnsupportedModel
+from ..ops.errors import InputError, ShapeError, UnsupportedModel
 from ..runtime.caches import bounded
-from ..runtime.ir.graph import RESULT, Node
+from ..runtime.ir.graph import RESULT, Graph, Node
 from ..runtime.ir.interpreter import node_key
 from ..runtime.memory.allocate import LEAST, counted, fresh
 from .moving import moves
@@ -83,7 +83,8 @@ _PREPARED: dict[object, Prepared] = bounded("arrays: prepared operators", MOST, 
 def prepared(
     name: str, template: Template, attrs: tuple[tuple[str, Any], ...] = (), domain: str = "", outputs: int = 1
 ) -> Prepared:
-    """Return the prepared operator for these operands; cached. Raises ShapeError if they do not fit it."""
+    """Return the prepared operator for these operands; cached. Raises ShapeError if they do not fit it, and
+    InputError for an operator with bodies."""
     key = name, domain, template, attrs, outputs
     try:
         operator = _PREPARED.get(key)
@@ -100,6 +101,12 @@ def _prepare(name: str, domain: str, template: Template, attrs: dict[str, Any], 
     record = OPS.get((domain, name))
     if record is None:
         raise UnsupportedModel(f"operator {domain or 'ai.onnx'}::{name} is not carried")
+    bodies = [a for a, v in attrs.items() if isinstance(v, (Graph, Body))]
+    if bodies:
+        raise InputError(
+            f"{name}'s {bodies[0]} is a graph, and arrays run one operator at a time",
+            hint="run a graph that holds the node with mz.Session, or write the branch in Python",
+        )
     types = [None if t is None else t.tensor for t in template]
     bound = record.bind(attrs)
     outs = []

@@ -221,7 +221,7 @@ NO_FUNCTIONS = {
     "complex128", "e", "finfo", "float16", "float32", "float64", "from_dlpack", "fusion", "iinfo", "inf", "int8",
     "int16", "int32", "int64", "isdtype", "linalg", "load", "namespace", "nan", "newaxis", "pi", "result_type", "save",
     "uint8", "uint16", "uint32", "uint64", "waitall", "Place", "cpu", "gpu", "random", "fft", "bfloat16",
-    "RowSparse", "row_sparse_array",
+    "RowSparse", "row_sparse_array", "operator",
 }  # fmt: skip
 # Those whose results have the size that the numbers decide: such a block runs imperatively.
 DECIDED = {"nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"}

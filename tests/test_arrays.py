@@ -19,6 +19,8 @@ import mezzo as mz
 from mezzo.nd.indexing import _basic, as_operators
 from mezzo.nd.place import Place
 from mezzo.nd.running import apply
+from mezzo.ops import DType, Tensor
+from mezzo.runtime.ir.graph import GraphBuilder
 
 from .array_modes import MODES, Using, every_mode, line_after  # noqa: F401 (a fixture)
 from .peers import peer
@@ -496,3 +498,10 @@ def test_attributes_that_are_arrays_or_lists() -> None:
     filled = apply("ConstantOfShape", mz.nd.asarray(np.array([2, 3])), value=np.array([7.0], np.float32))
     assert np.array_equal(filled.asnumpy(), np.full((2, 3), 7, np.float32))
     assert apply("Transpose", filled, perm=[1, 0]).shape == (3, 2)
+
+
+def test_operators_with_bodies_are_refused_by_name() -> None:
+    g = GraphBuilder()
+    body = g.graph([g.Neg(g.input("x", Tensor(DType.FLOAT, (2,))))])
+    with pytest.raises(mz.InputError, match="then_branch is a graph"):
+        apply("If", mz.nd.asarray(np.array(True)), then_branch=body, else_branch=body)

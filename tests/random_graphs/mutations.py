@@ -28,7 +28,7 @@ class Mutation:
 MUTATIONS = (
     # post-ops
     Mutation("a number is added to itself in place of the operand", "runtime/backends/onednn/postops.py",
-             "        first, value = second, scalar(ask, first)\n", "        value = scalar(ask, first)\n",
+             "        first, value = second, scalar(request, first)\n", "        value = scalar(request, first)\n",
              "elementwise", 5),
     Mutation("subtracting a number adds it", "runtime/backends/onednn/postops.py",
              '"Sub": lambda v: (1.0, -v)', '"Sub": lambda v: (1.0, v)', "elementwise"),
@@ -100,8 +100,8 @@ MUTATIONS = (
              "attrs = tuple((a, _frozen(v)) for a, v in sorted(node.attrs.items()))",
              "attrs = tuple(a for a, v in sorted(node.attrs.items()))", "layouts"),
     Mutation("what is fused away is read elsewhere", "runtime/passes/chains.py",
-             "if uses.get(made) != 1 or made not in readers or made in keep:",
-             "if made not in readers or made in keep:", "elementwise"),
+             "if uses.get(result) != 1 or result not in readers or result in keep:",
+             "if result not in readers or result in keep:", "elementwise"),
     Mutation("a sum is written over an operand that others read later", "runtime/passes/chains.py",
              "and last[name] == i:", "and last[name] >= i:", "convolutions"),
     Mutation("a mean over another axis makes a layer norm", "runtime/passes/canonical.py",

@@ -35,6 +35,7 @@ JUMPS = {"Round", "Floor", "Ceil", "Sign", "Hardmax", "Mod", "Shrink", "Threshol
 REACHING = {"Softmax", "LogSoftmax", "Resize", "PRelu"}
 MULTIPLIED = {"Conv", "ConvTranspose", "FusedConv", "LSTM", "GRU", "RNN"}
 WORLDS = 2
+TRIES = 5  # of a world to fall on the other side of a rounding, where the exact value lies between both
 BUDGET = Budget(steps=1 << 12)
 
 
@@ -68,6 +69,7 @@ class Worlds:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng((self.seed, 77))
+        self.ties = np.random.default_rng((self.seed, 78))
         self.others = [{} for _ in range(self.count)]
 
     def give(self, name: str, value: Any) -> None:
@@ -85,12 +87,12 @@ class Worlds:
         for world, value in zip(self.others, others, strict=True):
             world[name] = self._shaken(value, noise)
 
-    def _shaken(self, value: Any, noise: float) -> Any:
+    def _shaken(self, value: Any, noise: float, rng: np.random.Generator | None = None) -> Any:
         if isinstance(value, list):
-            return [self._shaken(v, noise) for v in value]
+            return [self._shaken(v, noise, rng) for v in value]
         if not (isinstance(value, np.ndarray) and value.dtype == np.float64):
             return value
-        return value * (1 + noise * self.rng.choice((-1.0, -0.5, 0.5, 1.0), value.shape))
+        return value * (1 + noise * (rng or self.rng).choice((-1.0, -0.5, 0.5, 1.0), value.shape))
 
     def step(self, node: Node, dtypes: Sequence[DType | None] = ()) -> tuple[Any, ...]:
         """Run one node in every world; `dtypes` are the element types that the graph declares of its outputs."""
@@ -98,6 +100,10 @@ class Worlds:
         if "stash_type" in node.record.attrs:
             attrs["stash_type"] = DType.DOUBLE.onnx
         found = [_run(node, attrs, world) for world in (self.exact, *self.others)]
+        if any(_whole(x) for x in found[0]) and any(_floating(self.exact[i]) for i in node.inputs if i):
+            found[1:] = [
+                self._tried(node, attrs, found[0], f, world) for f, world in zip(found[1:], self.others, strict=True)
+            ]
         if node.op in ("Cast", "CastLike") and dtypes and dtypes[0] is not None:
             found = [(_within(made[0], dtypes[0]),) for made in found]
         for i, name in enumerate(node.outputs):
@@ -108,6 +114,18 @@ class Worlds:
         if self._leaps(node, found[0]) or not self.unspecified.isdisjoint(node.reads()):
             self.unspecified.update(o for o in node.outputs if o)
         return found[0]
+
+    def _tried(
+        self, node: Node, attrs: Mapping[str, Any], exact: Any, found: tuple[Any, ...], world: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        """What a node answers in a world: whole numbers unlike the exact ones, if a little noise makes such ones. Half
+        of what lies between two whole numbers would else fall on the exact one's side in every world."""
+        for _ in range(TRIES):
+            if any(_whole(x) and _apart(x, f) for x, f in zip(exact, found, strict=True)):
+                break
+            values = {i: self._shaken(world[i], self.noise, self.ties) for i in node.inputs if i}
+            found = _run(node, attrs, {**world, **values})
+        return found
 
     def _leaps(self, node: Node, made: Sequence[Any]) -> bool:
         floats = [x for i in node.inputs if i and _floating(x := self.exact[i])]
@@ -135,6 +153,10 @@ def _within(x: Any, dtype: DType) -> Any:
 def _narrow(x: Any) -> bool:
     """Whether all elements are numbers of bfloat16, as scales and exponents are: no cast moves them."""
     return isinstance(x, np.ndarray) and x.dtype == np.float32 and not (x.view(np.uint32) & 0xFFFF).any()
+
+
+def _whole(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind in "iub"
 
 
 def _floating(x: Any) -> bool:
