@@ -143,3 +143,12 @@ def test_rows_beside_what_they_were_made_of(dims: tuple[int, ...], then: str, op
         rows = g.op(op, x, *(() if "Soft" in op else (np.ones(dims[-1], np.float32),)), axis=axis)
         y = g.Tanh(g.op(then, x, rows))
         check(g.graph([g.MatMul(y, np.eye(dims[-1], dtype=np.float32))]))
+
+
+@pytest.mark.parametrize("op", ["Mul", "Add", "Max"])
+@pytest.mark.parametrize("dims", [(2, 32, 2, 3), (1, 16, 5, 7)])
+def test_groups_of_four_channels_and_what_follows(dims: tuple[int, ...], op: str) -> None:
+    """In bfloat16 oneDNN wrote eight numbers to blocks of four: over the next ones, and beyond the arena."""
+    g = GraphBuilder()
+    y = g.Conv(g.input("x", f32(*dims)), numbers(dims[1], 4, 1, 3), group=dims[1] // 4)
+    check(g.graph([g.op(op, g.Relu(y), y)]))

@@ -30,6 +30,15 @@ class Defect:
     holds: Holds
 
 
+@dataclass(frozen=True, slots=True)
+class WrongPrimitive:
+    """A primitive that is wrong whatever follows it, told by its draft, its implementation and its result."""
+
+    kind: str
+    reason: str
+    holds: Callable[[Draft, str, Memory], bool]
+
+
 def _operand(holds: Callable[[Draft, str, Memory, Memory], bool]) -> Holds:
     """A condition of a post-op's operand, as one of the post-op."""
 
@@ -115,11 +124,41 @@ DEFECTS: Final = (
 )  # fmt: skip
 
 
+def _fours(memory: Memory) -> bool:
+    return _order(memory) == "blocks" and memory.layout.endswith("4b")
+
+
+def _halves_in_fours(draft: Draft, implementation: str, result: Memory) -> bool:
+    """Vectors of eight numbers are written to blocks of four: over the next block, and behind the last."""
+    return _fours(result) and any(o.memory.dtype.itemsize == 2 for o in draft.operands)
+
+
+def _padding_overwritten(draft: Draft, implementation: str, result: Memory) -> bool:
+    """In the place of the second operand, the blocks' padding is computed over numbers that are still to be read."""
+    return implementation.startswith("ref") and _order(result) == "blocks"
+
+
+def _slopes_in_fours(draft: Draft, implementation: str, result: Memory) -> bool:
+    return _fours(result) and draft.operands[1].memory.dims == result.dims and result.dims[1] % 4 > 0
+
+
+WRONG: Final = (
+    WrongPrimitive("binary", "oneDNN writes beyond blocks of four numbers of 16 bits", _halves_in_fours),
+    WrongPrimitive("binary", "oneDNN's binary reference mistakes the padding of blocks", _padding_overwritten),
+    WrongPrimitive("prelu_forward", "oneDNN mistakes slopes in blocks of four with padding", _slopes_in_fours),
+)
+
+KINDS: Final = frozenset(d.kind for d in (*DEFECTS, *WRONG))
+
+
 def defect(draft: Draft, implementation: str) -> str | None:
     """Return the reason why a primitive is wrong; None if it is not."""
-    known = [d for d in DEFECTS if d.kind == draft.kind] if draft.attributes.post else []
-    if not known:
+    if draft.kind not in KINDS:
         return None
     result = next(o.memory for o in draft.operands if o.argument == DST)
+    for wrong in WRONG:
+        if wrong.kind == draft.kind and wrong.holds(draft, implementation, result):
+            return wrong.reason
+    known = [d for d in DEFECTS if d.kind == draft.kind]
     found = (d.reason for d in known for p in draft.attributes.post if d.holds(draft, implementation, result, p))
     return next(found, None)
