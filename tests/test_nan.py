@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from mezzo.runtime.backends.onednn import invalid
 from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.execution.alarm import raise_alarm, readable
 from mezzo.runtime.execution.exact_rerun import Met, exact
+from mezzo.runtime.execution.instance import Instance
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.ir.interpreter import InvalidOperation, evaluate
@@ -397,3 +399,46 @@ def test_an_alarm_without_a_cause_makes_programs_careful(monkeypatch: pytest.Mon
     assert session._careful
     assert session._exact is None
     assert session.stats().alarms == 0
+
+
+class _Checked:
+    """A step's call that must leave the flag raised where it was: the look comes behind several of them."""
+
+    def __init__(self, call: Any, what: str, cleared: list[str]) -> None:
+        self._call, self._what, self._cleared = call, what, cleared
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+    def __call__(self) -> Any:
+        function, place = invalid._lowering()
+        with np.errstate(all="ignore"):
+            np.subtract(np.inf, np.inf)
+        status = self._call()
+        if not function(place):
+            self._cleared.append(self._what)
+        return status
+
+
+@native
+@pytest.mark.skipif(not readable(), reason="the flag is read on Linux with x86-64 processors alone")
+def test_no_step_of_onednn_clears_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy between primitives of a step took it down: a NaN that an earlier step had replaced was lost."""
+    cleared: list[str] = []
+    seen: set[str] = set()
+    prepared = Instance._prepared
+
+    def checked(self: Instance, i: int) -> Any:
+        call, step = prepared(self, i), self.program.steps[i]
+        if not step.choice.implementation or self.program.target.nan != "watched":
+            return call
+        seen.add(step.choice.kernel)
+        return _Checked(call, f"{step.choice.kernel}: {step.node}", cleared)
+
+    monkeypatch.setattr(Instance, "_prepared", checked)
+    for key in sorted(OPS):
+        for graph, feeds in float_samples(OPS[key])[:6]:
+            with suppress(MezzoError):
+                Session(graph, threads=1).run(feeds)
+    assert len(seen) > 20, seen
+    assert not cleared, "\n".join(sorted(set(cleared)))

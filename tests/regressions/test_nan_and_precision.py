@@ -243,7 +243,15 @@ def _differentiated(g: GraphBuilder, before: str) -> str:
     return made
 
 
-@pytest.mark.parametrize(("further", "dims"), [(_pooled, (1, 16, 8, 8)), (_differentiated, (64, 200))])
+def _quantised(g: GraphBuilder, before: str) -> str:
+    g.input("y", f32(1))
+    scale: str = g.op("DynamicQuantizeLinear", before, outputs=3)[1]
+    return scale
+
+
+@pytest.mark.parametrize(
+    ("further", "dims"), [(_pooled, (1, 16, 8, 8)), (_differentiated, (64, 200)), (_quantised, (1,))]
+)
 @pytest.mark.parametrize("op", ["Relu", "Exp"])
 def test_numpy_between_primitives_hid_a_nan(
     op: str, further: Callable[[GraphBuilder, str], str], dims: tuple[int, ...]

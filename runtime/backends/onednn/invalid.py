@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ...compile.kernel import TargetSpec
 from ...execution.alarm import raise_alarm
 from .library import library
 
@@ -100,6 +101,19 @@ def flag_kept() -> Iterator[None]:
     if raised:
         with np.errstate(invalid="ignore"):
             np.subtract(np.inf, np.inf)
+
+
+def keeping_flag(compute: Callable[[], Any], target: TargetSpec) -> Callable[[], Any]:
+    """Return a computation of NumPy's that stands between primitives, as one that leaves the flag as it was, or raised,
+    where programs for this target watch it."""
+    if target.nan != "watched":
+        return compute
+
+    def kept() -> Any:
+        with flag_kept():
+            return compute()
+
+    return kept
 
 
 @cache

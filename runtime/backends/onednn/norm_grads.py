@@ -17,6 +17,7 @@ from ...compile.kernel import Call, KernelArgs, KernelRequest
 from .api import DIFF_DST, DIFF_SCALE, DIFF_SHIFT, DIFF_SRC, DST, MEAN, SCALE, SHIFT, SRC, VARIANCE, Refused
 from .conv_grads import Training, alone
 from .elementwise_grads import Overwriting
+from .invalid import keeping_flag
 from .kernel import Calls, OneDnn, channels_last, floats
 from .memory import Memory
 from .postops import Link, chain
@@ -73,7 +74,8 @@ class BatchNormTrain(Training):
             for old, new, out in zip(args.inputs[3:5], args.outputs[3:5], args.outputs[1:3], strict=True)
             if out is not None
         ]
-        return Calls([call, _Running(triples, kept)]).__call__
+        running = keeping_flag(_Running(triples, kept), args.request.target)
+        return Calls([call, running]).__call__
 
 
 class _Running:
@@ -83,12 +85,11 @@ class _Running:
         self._triples, self._kept = triples, kept
         self._share = [np.empty_like(out) for *_, out in triples]
 
-    def __call__(self) -> int:
+    def __call__(self) -> None:
         for (old, new, out), share in zip(self._triples, self._share, strict=True):
             np.multiply(new, 1 - self._kept, out=share, casting="unsafe")
             np.multiply(old, self._kept, out=out, casting="unsafe")
             np.add(out, share, out=out)
-        return 0
 
 
 class BatchNormGrad(Overwriting):
@@ -166,7 +167,7 @@ class LayerNormTrain(OneDnn):
             np.sqrt(spread, out=spread)
             np.divide(one, spread, out=spread)
 
-        return Calls([call, inverse]).__call__
+        return Calls([call, keeping_flag(inverse, args.request.target)]).__call__
 
 
 class LayerNormGrad(Overwriting):
@@ -214,7 +215,7 @@ class LayerNormGrad(Overwriting):
             np.multiply(flat, flat, out=variance)
             np.reciprocal(variance, out=variance)
 
-        return Calls([undo, *calls]).__call__
+        return Calls([keeping_flag(undo, args.request.target), *calls]).__call__
 
 
 VARIANCES = "variances"  # ("variances", 0): made from what is at hand

@@ -13,9 +13,10 @@ import numpy as np
 
 from ....ops import DType, Tensor
 from ....ops.types import Array
-from ...compile.kernel import Call, Choice, KernelArgs, KernelRequest, anchor
+from ...compile.kernel import Call, Choice, KernelArgs, KernelRequest, TargetSpec, anchor
 from ...ir.graph import Node
 from .api import ATTR_SCALES, ATTR_ZERO_POINTS, BIAS, DST, SRC, SRC_1, WEIGHTS, Refused
+from .invalid import keeping_flag
 from .kernel import WORK, Calls, OneDnn, chosen
 from .memory import ANY, Memory
 from .primitive import Attributes, Bound, Draft, Operand, Place, PostOp, repacked
@@ -50,7 +51,7 @@ class Dynamic(OneDnn):
         x = args.inputs[0]
         assert x is not None
         calls = self._bound(args, {(LIVE, i): a for i, a in enumerate(live)})
-        return Looking(calls, x, live, [a for a in args.outputs[1:] if a is not None])
+        return Looking(calls, x, live, [a for a in args.outputs[1:] if a is not None], args.request.target)
 
     def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """Weights as signed numbers, in the layout that the product reads."""
@@ -66,11 +67,18 @@ class Dynamic(OneDnn):
 class Looking(Calls):
     """Primitives that run after the range of the input is known."""
 
-    def __init__(self, calls: Sequence[Bound], x: Array, live: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def __init__(
+        self, calls: Sequence[Bound], x: Array, live: Sequence[Array], outputs: Sequence[Array], target: TargetSpec
+    ) -> None:
         super().__init__(calls)
         self._x, self._live, self._outputs = x, live, list(outputs)
+        self._look = keeping_flag(self._find_range, target)
 
     def __call__(self) -> int:
+        self._look()
+        return super().__call__()
+
+    def _find_range(self) -> None:
         least, most = np.minimum(self._x.min(), np.float32(0)), np.maximum(self._x.max(), np.float32(0))
         scale = (most - least) / np.float32(255) or np.float32(1)
         zero = np.rint(-least / scale)
@@ -78,7 +86,6 @@ class Looking(Calls):
         self._live[2][0] = zero if np.isfinite(zero) else 0  # the result is not finite either
         for made, value in zip(self._outputs, (scale, self._live[2][0]), strict=False):
             made[...] = value
-        return super().__call__()
 
     def rebind(self, place: Place, array: Array) -> None:
         """Look at another input, write to other outputs."""

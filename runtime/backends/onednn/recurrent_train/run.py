@@ -18,6 +18,7 @@ from ....ir.graph import Node
 from ....memory.liveness import aligned
 from .. import api
 from ..api import WEIGHTS, Refused
+from ..invalid import keeping_flag
 from ..kernel import unavailable
 from ..library import threads
 from ..memory import Memory, nbytes
@@ -137,6 +138,7 @@ class Run(ABC):
         self.arrays |= zip(self._names["out"], args.outputs, strict=False)
         shape = plan.layer.step()[1]
         self.zeros: Any = np.zeros(shape, plan.layer.dtype.numpy)  # the state before the first step where none is given
+        self._run = keeping_flag(lambda: done(self.calls), args.request.target)
         self._build()
 
     def rebind(self, place: tuple[str, int], array: Array) -> None:
@@ -163,7 +165,7 @@ class Run(ABC):
         ]
 
     def __call__(self) -> int:
-        return done(self.calls)
+        return int(self._run())
 
     def call(self, name: str, a: Any, b: Any, out: Any, **others: Any) -> Execution:
         """A product over these arrays."""
