@@ -2,7 +2,8 @@
 ours."""
 
 from .errors import MezzoError
-from .op import OPS, OPSETS, Body, Builder, Context, Held, Op, Param, Sample, Subgraph, op, pointwise
+from .op import OPS, Body, Builder, Context, Held, Op, Param, Sample, Subgraph, op, pointwise
+from .registry import OPSETS
 from .types import DType, Map, Optional, Sequence, Tensor, Type
 
 __all__ = [

@@ -184,9 +184,9 @@ class House:
 
 @cache
 def _operators() -> frozenset[str]:
-    from mezzo.ops.registry import INDEX
+    from mezzo.ops import OPS
 
-    return frozenset(name for _, name in INDEX)
+    return frozenset(name for _, name in OPS.index)
 
 
 def _words(text: str) -> list[str]:

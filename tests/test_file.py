@@ -21,7 +21,6 @@ from mezzo.ops import OPS, OPSETS, Body, DType, Map, MezzoError, Op, Optional, T
 from mezzo.ops import Sequence as ListType
 from mezzo.ops.budget import Budget
 from mezzo.ops.errors import BudgetError, ModelError, UnsupportedModel
-from mezzo.ops.registry import INDEX
 from mezzo.ops.types import f32
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.file import Opened, VariantKey, encode, open_file, opsets, store
@@ -463,7 +462,7 @@ def test_unknown_and_newer_operators_are_named(monkeypatch: pytest.MonkeyPatch) 
     g = GraphBuilder()
     data = b"".join(encode(g.graph([g.Relu(g.Exp(g.input("x", f32(2))))])))
     monkeypatch.delitem(OPS, ("", "Exp"))
-    monkeypatch.delitem(INDEX, ("", "Exp"))
+    monkeypatch.delitem(OPS.index, ("", "Exp"))
     with pytest.raises(UnsupportedModel, match="Exp is not carried"):
         Opened(data)
     monkeypatch.undo()

@@ -40,7 +40,7 @@ SKIPPING = ("importorskip", "peer", "referee")  # what skips where a referee is 
 # Formats that run what a file says.
 PICKLES = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "torch.load", "torch.save"}
 LONGEST = 600
-# Tables of what is imported later: looked at by tests/test_registry.py and tests/test_later_kernels.py.
+# Modules imported later by computed names: looked at by tests/test_registry.py and tests/test_later_kernels.py.
 TABLES = (
     "ops/registry.py",
     "runtime/compile/lazy_kernel.py",

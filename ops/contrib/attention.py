@@ -17,7 +17,7 @@ from ..errors import ShapeError
 from ..op import Builder, Context, Sample, Value, op
 from ..types import Array, Dim, DType, Tensor, Type, f32
 from .attention_form import LEAST, AttentionForm, causal
-from .fused import DOMAIN, normalised
+from .fused import normalised
 
 IDS = np.array([[1, 0, 4, 2], [3, 3, 0, 1]], np.int32)
 TABLES = [f32(6, 8), f32(5, 8)]
@@ -26,7 +26,7 @@ MASK = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.int32)
 
 @op(
     "EmbedLayerNormalization",
-    domain=DOMAIN,
+    domain="com.microsoft",
     since=1,
     outputs=("output", "mask_index?", "embedding_sum?"),
     samples=[
@@ -167,8 +167,8 @@ PROJECTION = [f32(2, 4, 8), f32(8, 24), f32(24)]
 
 @op(
     "Attention",
+    domain="com.microsoft",
     written_out=True,
-    domain=DOMAIN,
     since=1,
     outputs=("output", "present?"),
     samples=[
@@ -307,8 +307,8 @@ QUERY, KEY = f32(2, 3, 8), f32(2, 4, 8)
 
 @op(
     "MultiHeadAttention",
+    domain="com.microsoft",
     written_out=True,
-    domain=DOMAIN,
     since=1,
     outputs=("output", "present_key?", "present_value?", "qk?"),
     samples=[

@@ -15,7 +15,7 @@ from ..op import OPS, Builder, Context, Sample, Value, op
 from ..quantization.quantize import dynamic_quantize_linear
 from ..quantization.quantized import apart
 from ..types import Array, DType, Tensor, f32
-from .fused import DOMAIN, Types
+from .fused import Types
 from .quantized import numbers
 
 WEIGHTS = numbers(4, 5, dtype=np.int8)
@@ -24,7 +24,7 @@ SCALES: Any = np.linspace(0.01, 0.05, 5, dtype=np.float32)
 
 @op(
     "DynamicQuantizeMatMul",
-    domain=DOMAIN,
+    domain="com.microsoft",
     since=1,
     samples=[
         Sample([f32(3, 4), WEIGHTS, np.array([0.02], np.float32)]),

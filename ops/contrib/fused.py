@@ -21,7 +21,6 @@ from ..nn.windows import Ints
 from ..op import OPS, Builder, Context, Sample, Value, op, pointwise
 from ..types import Array, DType, Tensor, Type, f32
 
-DOMAIN = "com.microsoft"
 Types = Sequence[Type | None]
 GELU_SAMPLES = [Sample([f32(2, 3, 4)]), Sample([np.linspace(-6, 6, 25, dtype=np.float32)]), Sample([f32(0, 3)])]
 
@@ -55,7 +54,7 @@ def _gelu_body(g: Builder, x: Value, dtype: DType) -> Value:
     return g.Mul(g.Mul(x, g.const(0.5, dtype)), g.Add(erf, g.const(1, dtype)))
 
 
-@pointwise("Gelu", written_out=True, domain=DOMAIN, since=1, samples=GELU_SAMPLES)
+@pointwise("Gelu", domain="com.microsoft", written_out=True, since=1, samples=GELU_SAMPLES)
 def gelu(e: Expressions, X: Expr) -> Expr:
     return _gelu(e, X)
 
@@ -65,7 +64,7 @@ def _(g: Builder, xs: Sequence[Value], types: Types) -> Value:
     return _gelu_body(g, xs[0], dtype_of(types))
 
 
-@pointwise("BiasGelu", written_out=True, domain=DOMAIN, since=1, output="C", samples=[
+@pointwise("BiasGelu", domain="com.microsoft", written_out=True, since=1, output="C", samples=[
     Sample([f32(2, 3, 4), f32(4)]), Sample([f32(2, 3), f32(3)]), Sample([f32(1, 2, 5), f32(5)]),
 ])  # fmt: skip
 def bias_gelu(e: Expressions, A: Expr, B: Expr) -> Expr:
@@ -78,7 +77,11 @@ def _(g: Builder, xs: Sequence[Value], types: Types) -> Value:
 
 
 @pointwise(
-    "FastGelu", written_out=True, domain=DOMAIN, since=1, samples=[*GELU_SAMPLES, Sample([f32(2, 3, 4), f32(4)])]
+    "FastGelu",
+    domain="com.microsoft",
+    written_out=True,
+    since=1,
+    samples=[*GELU_SAMPLES, Sample([f32(2, 3, 4), f32(4)])],
 )
 def fast_gelu(e: Expressions, X: Expr, bias: Expr | None = None) -> Expr:
     return _fast_gelu(e, X if bias is None else X + bias)
@@ -94,7 +97,7 @@ def _(g: Builder, xs: Sequence[Value | None], types: Types) -> Value:
     return g.Mul(g.Mul(x, g.const(0.5, dtype)), g.Add(tanh, g.const(1, dtype)))
 
 
-@pointwise("QuickGelu", written_out=True, domain=DOMAIN, since=1, samples=[
+@pointwise("QuickGelu", domain="com.microsoft", written_out=True, since=1, samples=[
     Sample([f32(2, 3)]), Sample([f32(5)], {"alpha": 1.0}), Sample([f32(2, 3, 4)], {"alpha": -0.5}),
 ])  # fmt: skip
 def quick_gelu(e: Expressions, X: Expr, *, alpha: float = 1.702) -> Expr:
@@ -128,8 +131,8 @@ def _activation(name: str, params: Sequence[float] | None) -> dict[str, float]:
 
 @op(
     "FusedConv",
+    domain="com.microsoft",
     written_out=True,
-    domain=DOMAIN,
     since=1,
     samples=[
         Sample([IMAGE, KERNEL, f32(3)], {"activation": "Relu", "pads": [1, 1, 1, 1]}),
@@ -224,8 +227,8 @@ def _turned(t: Tensor, trans: int, batch: int) -> Tensor:
 
 @op(
     "FusedMatMul",
+    domain="com.microsoft",
     written_out=True,
-    domain=DOMAIN,
     since=1,
     samples=[
         Sample([f32(2, 3), f32(3, 4)], {"alpha": 0.5}),
@@ -308,8 +311,8 @@ HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8), f32(8)]
 
 @op(
     "SkipLayerNormalization",
+    domain="com.microsoft",
     written_out=True,
-    domain=DOMAIN,
     since=1,
     outputs=("output", "mean?", "inv_std_var?", "input_skip_bias_sum?"),
     samples=[

@@ -9,7 +9,6 @@ from ..errors import ShapeError
 from ..math.linear import gemm
 from ..op import OPS, Builder, Context, Sample, Value, op
 from ..types import Array, Tensor, Type, f32
-from .fused import DOMAIN
 
 # Activation -> its attributes, which the fused operator has too, called activation_alpha and so on.
 ACTIVATIONS: dict[str, tuple[str, ...]] = {
@@ -35,8 +34,8 @@ def _parameters(activation: str, given: dict[str, float | None]) -> dict[str, fl
 
 @op(
     "FusedGemm",
+    domain="com.microsoft",
     written_out=True,
-    domain=DOMAIN,
     since=1,
     samples=[
         Sample([f32(2, 3), f32(3, 4), f32(4)], {"activation": "Tanh"}),

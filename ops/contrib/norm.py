@@ -10,14 +10,14 @@ import numpy as np
 from ..core.rules import mean_of, narrow, widen
 from ..op import Builder, Context, Sample, Value, op
 from ..types import Array, DType, Tensor, Type, f32
-from .fused import DOMAIN, skip_layer_normalization
+from .fused import skip_layer_normalization
 
 HIDDEN = [f32(2, 3, 8), f32(2, 3, 8), f32(8)]
 
 
 @op(
     "SkipSimplifiedLayerNormalization",
-    domain=DOMAIN,
+    domain="com.microsoft",
     since=1,
     outputs=("output", "mean?", "inv_std_var?", "input_skip_bias_sum?"),
     samples=[

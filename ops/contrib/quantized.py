@@ -21,7 +21,7 @@ from ..op import OPS, Builder, Context, Op, Sample, Value, broadcast_dims, op
 from ..quantization.quantize import to_steps
 from ..quantization.quantized import apart, requantized
 from ..types import Array, DType, Tensor
-from .fused import DOMAIN, Types, dtype_of, rank_of
+from .fused import Types, dtype_of, rank_of
 
 
 def numbers(*shape: int, dtype: type = np.uint8, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -76,10 +76,13 @@ MIDDLE, BELOW = np.uint8(128), np.int8(-3)
 # Sums and products
 
 
+OPERATORS = "com.microsoft::QLinearAdd com.microsoft::QLinearMul"
+
+
 def _binary(name: str, combine: Callable[[Array, Array], Array], standard: str, C_scale: Any) -> Op:
     @op(
         name,
-        domain=DOMAIN,
+        domain="com.microsoft",
         since=1,
         outputs=("C",),
         samples=[
@@ -150,7 +153,7 @@ def _wrapped(g: Builder, xs: Sequence[Value | None], types: Types, inner: Callab
 
 @op(
     "QLinearSigmoid",
-    domain=DOMAIN,
+    domain="com.microsoft",
     since=1,
     samples=[
         Sample([numbers(2, 3, 4), SMALL, MIDDLE, np.float32(1 / 256), np.uint8(0)]),
@@ -210,8 +213,7 @@ def _around(g: Builder, x: Value, rank: int | None, channels_last: int, inner: C
 
 
 @op(
-    "QLinearAveragePool",
-    domain=DOMAIN,
+    "QLinearAveragePool", domain="com.microsoft",
     since=1,
     samples=[
         Sample([numbers(1, 2, 5, 5), SMALL, MIDDLE, ODD, MIDDLE], {"kernel_shape": [3, 3]}),
@@ -282,7 +284,7 @@ def _(g: Builder, xs: Sequence[Value | None], types: Types, *, channels_last: in
 
 @op(
     "QLinearGlobalAveragePool",
-    domain=DOMAIN,
+    domain="com.microsoft",
     since=1,
     samples=[
         Sample([numbers(1, 2, 5, 5), SMALL, MIDDLE, ODD, MIDDLE]),
@@ -328,8 +330,7 @@ def _(g: Builder, xs: Sequence[Value | None], types: Types, *, channels_last: in
 
 
 @op(
-    "QLinearConcat",
-    domain=DOMAIN,
+    "QLinearConcat", domain="com.microsoft",
     since=1,
     samples=[
         Sample([SMALL, MIDDLE, numbers(2, 3), SMALL, MIDDLE, numbers(2, 2), HALF, np.uint8(7)], {"axis": 1}),
@@ -368,8 +369,7 @@ PER_COLUMN: list[Any] = [np.linspace(0.01, 0.05, 5, dtype=np.float32), np.array(
 
 
 @op(
-    "QGemm",
-    domain=DOMAIN,
+    "QGemm", domain="com.microsoft",
     since=1,
     samples=[
         Sample([ROWS, SMALL, MIDDLE, COLUMNS, HALF, BELOW, None, WIDE, np.uint8(7)]),

@@ -14,7 +14,6 @@ from ..core.rules import has_rank
 from ..errors import ShapeError
 from ..op import Context, Sample, op
 from ..types import Array, Dim, DType, Tensor
-from .fused import DOMAIN
 
 START, END = "\x02", "\x03"
 LINES = np.array(["Hello World", "I love computer science !", ""], object)
@@ -54,7 +53,7 @@ def _between(cut: re.Pattern[str], text: str) -> Iterator[str]:
 
 @op(
     "Tokenizer",
-    domain=DOMAIN,
+    domain="com.microsoft",
     since=1,
     samples=[
         Sample([LINES], {**COMMON, "separators": [" "]}),

@@ -15,7 +15,7 @@ from ..errors import ShapeError
 from ..op import OPS, Builder, Context, Sample, Value, op
 from ..recurrent.recurrent import CoupledCell, Frame, LstmCell, recur
 from ..types import Array, DType, Tensor
-from .fused import DOMAIN, Types, dtype_of
+from .fused import Types, dtype_of
 from .quantized import numbers
 
 
@@ -66,8 +66,7 @@ N_BITS = {"K": 32, "N": 3, "block_size": 16}
 
 
 @op(
-    "MatMulNBits",
-    domain=DOMAIN,
+    "MatMulNBits", domain="com.microsoft",
     since=1,
     samples=[
         Sample([Tensor(DType.FLOAT, (2, 32)), numbers(3, 2, 8), Tensor(DType.FLOAT, (3, 2))], {**N_BITS, "bits": 4}),
@@ -184,8 +183,7 @@ NO_STATES: list[Any] = [None] * 4
 
 
 @op(
-    "DynamicQuantizeLSTM",
-    domain=DOMAIN,
+    "DynamicQuantizeLSTM", domain="com.microsoft",
     since=1,
     outputs=("Y?", "Y_h?", "Y_c?"),
     samples=[

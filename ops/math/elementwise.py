@@ -19,6 +19,7 @@ ONE = [Sample([f32(2, 3)])]
 PAIR = [Sample([f32(2, 3), f32(3)]), Sample([f32(2, 1, 4), f32(3, 1)]), Sample([f32(), f32(2)])]
 INTS = Sample([i64(2, 3), i64(3)])
 POSITIVE = [Sample([np.linspace(0.1, 4, 6, dtype=np.float32)])]
+OPERATORS = "mezzo::ReciprocalGrad"
 
 
 @pointwise(

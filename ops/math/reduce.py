@@ -46,6 +46,10 @@ REDUCE_SAMPLES = [
 ]
 WHOLE = Sample([i64(2, 3), np.array([0])])
 EMPTY = Sample([f32(2, 0), np.array([1])])
+OPERATORS = """
+    ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
+    ReduceSumSquare ArgMax ArgMin CumSum CumProd
+"""
 
 
 def reduction(

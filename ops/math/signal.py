@@ -336,6 +336,9 @@ WINDOW_SAMPLES = [
 ]
 
 
+OPERATORS = "HannWindow HammingWindow BlackmanWindow"
+
+
 def window(name: str, *factors: float) -> Op:
     """A window that is a sum of cosines: of 0, 1, 2... periods, with alternating signs."""
 

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
     from ..traits import Traits
 
+OPERATORS = """
+    Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Asinh Acosh Atanh mezzo::SinGrad mezzo::CosGrad mezzo::TanGrad
+    mezzo::AsinGrad mezzo::AcosGrad mezzo::AtanGrad mezzo::SinhGrad mezzo::CoshGrad mezzo::TanhGrad mezzo::AsinhGrad
+    mezzo::AcoshGrad mezzo::AtanhGrad
+"""
 ANYWHERE = [Sample([f32(2, 3)]), Sample([f32()]), Sample([f32(0, 2)])]
 UNIT = [Sample([np.linspace(-0.9, 0.9, 6, dtype=np.float32)]), Sample([np.array([-1, 0, 1], np.float32)])]
 FROM_ONE = [Sample([np.array([1, 1.5, 4, 30], np.float32)])]

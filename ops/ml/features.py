@@ -19,13 +19,12 @@ from ..tensor.strings import text, texts
 from ..types import Array, Dim, DType, Tensor, f32, i64
 from .scores import Floats, Ints, Texts
 
-ML = "ai.onnx.ml"
 X = np.array([[1, -2, 3], [0, 0.5, -1]], np.float32)
 
 
 @op(
     "ArrayFeatureExtractor",
-    domain=ML,
+    domain="ai.onnx.ml",
     since=1,
     outputs=("Z",),
     samples=[
@@ -46,14 +45,14 @@ def _(X: Tensor, Y: Tensor) -> Tensor:
     return X.of((*lead, Y.elements))
 
 
-@op("Binarizer", domain=ML, since=1, samples=[Sample([X], {"threshold": 0.5}), Sample([i64(3)])])
+@op("Binarizer", domain="ai.onnx.ml", since=1, samples=[Sample([X], {"threshold": 0.5}), Sample([i64(3)])])
 def binarizer(k: Context, X: Array, *, threshold: float = 0.0) -> Array:
     return (threshold < X).astype(X.dtype)
 
 
 @op(
     "Scaler",
-    domain=ML,
+    domain="ai.onnx.ml",
     since=1,
     samples=[
         Sample([X], {"offset": (1.0, 2.0, 3.0), "scale": (1.0, 0.5, 2.0)}),
@@ -74,7 +73,7 @@ def _(X: Tensor, *, offset: Floats = None, scale: Floats = None) -> Tensor:
 
 @op(
     "Normalizer",
-    domain=ML,
+    domain="ai.onnx.ml",
     since=1,
     samples=[
         Sample([x], {"norm": n}) for n in ("MAX", "L1", "L2") for x in (X, X.astype(np.int64), np.zeros(2, np.float32))
@@ -101,8 +100,7 @@ def _(X: Tensor, *, norm: str = "MAX") -> Tensor:
 
 
 @op(
-    "Imputer",
-    domain=ML,
+    "Imputer", domain="ai.onnx.ml",
     since=1,
     samples=[
         Sample([np.array([[1, np.nan], [np.nan, 4]], np.float32)],
@@ -143,7 +141,7 @@ def _(
 
 @op(
     "FeatureVectorizer",
-    domain=ML,
+    domain="ai.onnx.ml",
     since=1,
     samples=[
         Sample([X, X[:, :1]], {"inputdimensions": (3, 1)}),
@@ -174,7 +172,7 @@ def _(*X: Tensor, inputdimensions: Ints = None) -> Tensor:
 
 @op(
     "OneHotEncoder",
-    domain=ML,
+    domain="ai.onnx.ml",
     since=1,
     samples=[
         Sample([np.array([[2, 5], [9, 1]])], {"cats_int64s": (1, 2, 5)}),
@@ -206,7 +204,7 @@ def _(X: Tensor, *, cats_int64s: Ints = None, cats_strings: Texts = None, zeros:
 
 @op(
     "CategoryMapper",
-    domain=ML,
+    domain="ai.onnx.ml",
     since=1,
     samples=[
         Sample([text(["a", "?"])], {"cats_int64s": (3, 4), "cats_strings": ("a", "b"), "default_int64": -9}),
@@ -250,8 +248,7 @@ def _tensor(values: Any, dtype: type) -> Array:
 
 
 @op(
-    "LabelEncoder",
-    domain=ML,
+    "LabelEncoder", domain="ai.onnx.ml",
     since=4,
     samples=[
         Sample([text(["b", "?"])], {"keys_strings": ("a", "b"), "values_int64s": (1, 2), "default_int64": 42}),

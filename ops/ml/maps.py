@@ -16,7 +16,6 @@ from ..tensor.strings import texts
 from ..types import Array, DType, Map, Sequence, Tensor, Type, f32
 from .scores import Ints, Texts
 
-ML = "ai.onnx.ml"
 CASTS = {"TO_FLOAT": DType.FLOAT, "TO_STRING": DType.STRING, "TO_INT64": DType.INT64}
 SCALAR = {t: Tensor(t, ()) for t in (DType.FLOAT, DType.DOUBLE, DType.INT64, DType.STRING)}
 
@@ -34,7 +33,7 @@ def _map_type(type: Type) -> Map:
 
 @op(
     "CastMap",
-    domain=ML,
+    domain="ai.onnx.ml",
     since=1,
     samples=[
         Sample([_map({3: 1.5, 1: -2.0}, DType.INT64, DType.FLOAT)]),
@@ -75,7 +74,7 @@ def _(X: Type, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: i
 
 @op(
     "DictVectorizer",
-    domain=ML,
+    domain="ai.onnx.ml",
     since=1,
     samples=[
         Sample([_map({"a": 4.0, "c": 8.0}, DType.STRING, DType.FLOAT)], {"string_vocabulary": ("a", "c", "b", "z")}),
@@ -107,7 +106,7 @@ def _(X: Type, *, int64_vocabulary: Ints = None, string_vocabulary: Texts = None
 
 @op(
     "ZipMap",
-    domain=ML,
+    domain="ai.onnx.ml",
     since=1,
     outputs=("Z",),
     samples=[

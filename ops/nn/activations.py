@@ -17,6 +17,11 @@ from ..math.special import erf
 from ..op import Builder, Sample, Value, pointwise
 from ..types import DType, Tensor, f32, i64
 
+OPERATORS = """
+    mezzo::SigmoidGrad mezzo::ReluGrad mezzo::LeakyReluGrad mezzo::ThresholdedReluGrad mezzo::EluGrad
+    mezzo::SeluGrad mezzo::CeluGrad mezzo::HardSigmoidGrad mezzo::HardSwishGrad mezzo::SwishGrad mezzo::SoftplusGrad
+    mezzo::SoftsignGrad mezzo::MishGrad mezzo::ErfGrad mezzo::GeluGrad mezzo::ShrinkGrad
+"""
 FAR = Sample([np.array([-200, -100, -1, 0, 1, 100, 200], np.float32)])
 ONE = [Sample([f32(2, 3)]), FAR]
 

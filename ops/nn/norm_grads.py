@@ -23,8 +23,8 @@ def _wide_type(X: Tensor) -> DType:
 
 @op(
     "BatchNormalizationTrain",
-    kind="normalization",
     domain="mezzo",
+    kind="normalization",
     outputs=("Y", "running_mean?", "running_var?", "saved_mean", "saved_var"),
     samples=[
         Sample([f32(2, 3, 4), f32(3), f32(3), f32(3), POSITIVE], {"momentum": 0.8}, 5),

@@ -381,6 +381,9 @@ def _global_type(X: Tensor) -> Tensor:
 GLOBAL_SAMPLES = [Sample([f32(2, 3, 4, 5)]), Sample([f32(1, 2, 3)]), Sample([f32(0, 2, 3, 1)])]
 
 
+OPERATORS = "GlobalAveragePool GlobalMaxPool"
+
+
 def _global(name: str, combine: Callable[[Any, tuple[int, ...]], Array], *more: Sample, **traits: Unpack[Traits]) -> Op:
     """A pool whose window is all of the spatial axes."""
 

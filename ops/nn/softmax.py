@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ..traits import Traits
 
 
+OPERATORS = "Softmax LogSoftmax mezzo::SoftmaxGrad mezzo::LogSoftmaxGrad"
+
+
 def _soft(name: str, combine: Callable[[Any, Array, int, Any], Array], **traits: Unpack[Traits]) -> Op:
     """Softmax or its logarithm, of `x` less its largest element."""
 

@@ -39,7 +39,7 @@ def _saturated(e: Expressions, number: Expr, low: int, high: int) -> Expr:
 
 
 @pointwise(
-    "FakeQuantize", rounds=True, domain="mezzo", jumps=True, samples=[Sample(given, attrs) for given, attrs in OPERANDS]
+    "FakeQuantize", domain="mezzo", rounds=True, jumps=True, samples=[Sample(given, attrs) for given, attrs in OPERANDS]
 )
 def fake_quantize(e: Expressions, X: Expr, scale: Expr, zero: Expr, *, low: int = -128, high: int = 127) -> Expr:
     step, _, number = _counted(e, X, scale, zero)

@@ -209,6 +209,9 @@ def back_through_time(
     return tuple(m.like(v, X) for v in (dX, *(m.stack(v, a) for v, a in zip(others, axes, strict=False))))
 
 
+OPERATORS = "mezzo::RNNTrain mezzo::RNNGrad mezzo::GRUTrain mezzo::GRUGrad mezzo::LSTMTrain mezzo::LSTMGrad"
+
+
 def training(like: Op, frame: Callable[..., Frame], kind: type[Cell], kept: tuple[str, ...]) -> None:
     """Define NAMETrain, which is the operator with further results that are kept, and NAMEGrad, the gradients of its
     inputs: (the inputs, Y, what was kept, the gradients of the results and of what was kept)."""

@@ -46,7 +46,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (dys[0],)
 
 
-@op("StopGradient", moves="view", domain="mezzo", outputs=("output",), samples=[Sample([f32(2, 3)]), Sample([f32()])])
+@op("StopGradient", domain="mezzo", moves="view", outputs=("output",), samples=[Sample([f32(2, 3)]), Sample([f32()])])
 def stop_gradient(k: Context, input: Array) -> Array:
     """The input, through which no gradient goes back: what detach() and pause() are in a graph."""
     return input.copy()

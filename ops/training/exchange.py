@@ -19,13 +19,13 @@ DOMAIN, EMIT, AWAIT, SUM_ROWS = "mezzo", "Emit", "Await", "SumRows"
 SAMPLES = [Sample([f32(2, 3)], {"key": "weight"}), Sample([np.ones((2, 2))], {"key": "bias"})]
 
 
-@op(EMIT, domain=DOMAIN, samples=SAMPLES)
+@op("Emit", domain="mezzo", samples=SAMPLES)
 def emit(k: Context, X: Array, *, key: str) -> Array:
     """X, which is final and goes to the store under `key`."""
     return k.xp.array(X)
 
 
-@op(AWAIT, domain=DOMAIN, samples=[*SAMPLES, Sample([f32(3), f32(3)], {"key": "weight"})])
+@op("Await", domain="mezzo", samples=[*SAMPLES, Sample([f32(3), f32(3)], {"key": "weight"})])
 def await_(k: Context, X: Array, Emitted: Array | None = None, *, key: str) -> Array:
     """Return the store's value of `key`, or X if there is no store. `Emitted` must be on its way before."""
     return k.xp.array(X)
@@ -65,8 +65,8 @@ _ROWS = np.array([[0.5, -1], [2, 0.25], [0, 0]], np.float32)  # no row has the n
 
 
 @op(
-    SUM_ROWS,
-    domain=DOMAIN,
+    "SumRows",
+    domain="mezzo",
     outputs=("ids_sum", "rows_sum"),
     samples=[
         Sample([np.array([1, 3, 4]), _ROWS], {"key": "table", "size": 4, "workers": 2}, 2),

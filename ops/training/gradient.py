@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from ..errors import ShapeError
 from ..op import Context, op
 from ..types import Array, Tensor, Type
-from .optimizers import DOMAIN
 
 
-@op("Gradient", domain=DOMAIN, outputs=("Outputs*",))
+@op("Gradient", domain="ai.onnx.preview.training", outputs=("Outputs*",))
 def gradient(
     k: Context, *Inputs: Array, xs: Sequence[str], y: str, zs: Sequence[str] | None = None
 ) -> tuple[Array, ...]:

@@ -57,7 +57,7 @@ def _samples(kinds: int, attrs: list[dict[str, Any]]) -> list[Sample]:
 _DECAYING = {"decay_factor": 0.1, "epsilon": 0.01, "norm_coefficient": 0.2}
 
 
-@op("Adagrad", domain=DOMAIN, since=1, outputs=("outputs*",), samples=_samples(3, [{}, _DECAYING]))
+@op("Adagrad", domain="ai.onnx.preview.training", since=1, outputs=("outputs*",), samples=_samples(3, [{}, _DECAYING]))
 def adagrad(
     k: Context,
     R: Array,
@@ -83,7 +83,7 @@ states(adagrad, 3)
 _REGULAR = {"alpha": 0.8, "beta": 0.7, "norm_coefficient": 0.2, "norm_coefficient_post": 0.1}
 
 
-@op("Adam", domain=DOMAIN, since=1, outputs=("outputs*",), samples=_samples(4, [{}, _REGULAR]))
+@op("Adam", domain="ai.onnx.preview.training", since=1, outputs=("outputs*",), samples=_samples(4, [{}, _REGULAR]))
 def adam(
     k: Context,
     R: Array,
@@ -113,7 +113,7 @@ states(adam, 4)
 _MODES = [{"alpha": 0.9, "beta": 0.8, "norm_coefficient": 0.1, "mode": m} for m in ("standard", "nesterov")]
 
 
-@op("Momentum", domain=DOMAIN, since=1, outputs=("outputs*",), samples=_samples(3, _MODES))
+@op("Momentum", domain="ai.onnx.preview.training", since=1, outputs=("outputs*",), samples=_samples(3, _MODES))
 def momentum(
     k: Context,
     R: Array,

@@ -6,7 +6,8 @@ change since (`upgrade`); an exporter goes the other way, one change at a time (
 
 from __future__ import annotations
 
-from ..op import OPS, OPSETS
+from ..op import OPS
+from ..registry import OPSETS
 from . import legacy, moved  # noqa: F401 (they enter their changes)
 from .form import Change, Form, Rewrite, Scope, UpgradeDeclined, rank_of, unchanged
 from .rules import RULES

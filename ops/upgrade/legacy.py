@@ -35,7 +35,7 @@ OLD_SOFTMAX_SAMPLES = [
 ]
 
 
-@op("SoftmaxFlattened", kind="softmax", domain="mezzo", since=1, samples=OLD_SOFTMAX_SAMPLES)
+@op("SoftmaxFlattened", domain="mezzo", kind="softmax", since=1, samples=OLD_SOFTMAX_SAMPLES)
 def softmax_flattened(k: Context, x: Any, *, axis: int = 1) -> Any:
     """Softmax as ONNX had it before opset 13: over all dims from `axis` on together."""
     _, e = _shifted(k, x, axis)
@@ -47,7 +47,7 @@ def _(g: Builder, xs: Sequence[Value], types: Sequence[Type | None], *, axis: in
     return g.Reshape(g.Softmax(g.Flatten(xs[0], axis=axis), axis=1), g.shape_of(xs[0]))
 
 
-@op("LogSoftmaxFlattened", kind="softmax", domain="mezzo", since=1, samples=OLD_SOFTMAX_SAMPLES)
+@op("LogSoftmaxFlattened", domain="mezzo", kind="softmax", since=1, samples=OLD_SOFTMAX_SAMPLES)
 def log_softmax_flattened(k: Context, x: Any, *, axis: int = 1) -> Any:
     """LogSoftmax as ONNX had it before opset 13: over all dims from `axis` on together."""
     moved, e = _shifted(k, x, axis)

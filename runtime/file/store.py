@@ -25,7 +25,6 @@ from ...ops import OPS, OPSETS, MezzoError, Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import ModelError, UnsupportedModel
-from ...ops.registry import INDEX
 from ...ops.types import Array
 from ..compile.executable import Executable
 from ..compile.lower import Options
@@ -255,7 +254,7 @@ def refuse_operators(since: Mapping[tuple[str, str], int], vocabulary: Mapping[s
 
 
 def _carried(domain: str, op: str) -> bool:
-    if (domain, op) in INDEX or (domain, op) in OPS:  # the index brings no module
+    if OPS.loaded((domain, op)) or (domain, op) in OPS.index:  # which import no module
         return True
     from ...ops import upgrade  # of a start, some ms
 
