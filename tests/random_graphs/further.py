@@ -73,7 +73,7 @@ def quantised_weight(m: Maker, *shape: int) -> tuple[str, str, str]:
 
 
 def as_bytes(m: Maker, x: str, kind: DType = DType.UINT8) -> tuple[str, str, str]:
-    scale = m.const(float(np.abs(m.exact(x)).max()) / 100 + 0.01)
+    scale = m.const(float(np.abs(m.exact(x)).max(initial=0.0)) / 100 + 0.01)
     zero = m.const(128 if kind is DType.UINT8 else 0, kind)
     return m.add("QuantizeLinear", x, scale, zero), scale, zero
 

@@ -33,6 +33,8 @@ NOISE = {DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-8}  # at least, in tenso
 JUMPS = {"Round", "Floor", "Ceil", "Sign", "Hardmax", "Mod", "Shrink", "ThresholdedRelu"}
 # Where docs/decisions/0011 leaves open how far what is no number reaches: from any input, and from all but the first.
 REACHING = {"Softmax", "LogSoftmax", "Resize", "PRelu"}
+# Operands times a factor from 0 to 1, whose digits near 0 are lost in float32.
+SATURATING = {"Gelu", "FastGelu", "QuickGelu", "BiasGelu", "Mish", "Swish"}
 MULTIPLIED = {"Conv", "ConvTranspose", "FusedConv", "LSTM", "GRU", "RNN"}
 WORLDS = 2
 TRIES = 5  # of a world to fall on the other side of a rounding, where the exact value lies between both
@@ -63,9 +65,11 @@ class Worlds:
     noise: float = FLOAT32
     seed: int = 0
     count: int = WORLDS
+    even: bool = False
     exact: dict[str, Any] = field(default_factory=dict[str, Any])
     others: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     unspecified: set[str] = field(default_factory=set[str])
+    history: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])  # the values given, the nodes run
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng((self.seed, 77))
@@ -74,6 +78,7 @@ class Worlds:
 
     def give(self, name: str, value: Any) -> None:
         """An input or a constant."""
+        self.history.append((name, value))
         self._keep(
             name, widened(value), [widened(value)] * self.count, 0.0 if _narrow(value) else self._noise_of(value)
         )
@@ -84,18 +89,19 @@ class Worlds:
 
     def _keep(self, name: str, exact: Any, others: Sequence[Any], noise: float) -> None:
         self.exact[name] = exact
-        for world, value in zip(self.others, others, strict=True):
-            world[name] = self._shaken(value, noise)
+        for i, (world, value) in enumerate(zip(self.others, others, strict=True)):
+            world[name] = self._shaken(value, noise, even=self.even and i % 2 > 0)
 
-    def _shaken(self, value: Any, noise: float, rng: np.random.Generator | None = None) -> Any:
+    def _shaken(self, value: Any, noise: float, rng: np.random.Generator | None = None, *, even: bool = False) -> Any:
         if isinstance(value, list):
-            return [self._shaken(v, noise, rng) for v in value]
+            return [self._shaken(v, noise, rng, even=even) for v in value]
         if not (isinstance(value, np.ndarray) and value.dtype == np.float64):
             return value
-        return value * (1 + noise * (rng or self.rng).choice((-1.0, -0.5, 0.5, 1.0), value.shape))
+        return value * (1 + noise * (rng or self.rng).choice((-1.0, -0.5, 0.5, 1.0), () if even else value.shape))
 
     def step(self, node: Node, dtypes: Sequence[DType | None] = ()) -> tuple[Any, ...]:
         """Run one node in every world; `dtypes` are the element types that the graph declares of its outputs."""
+        self.history.append((node, tuple(dtypes)))
         attrs = {a: _exact(node.op, a, v) for a, v in node.attrs.items()}
         if "stash_type" in node.record.attrs:
             attrs["stash_type"] = DType.DOUBLE.onnx
@@ -104,6 +110,8 @@ class Worlds:
             found[1:] = [
                 self._tried(node, attrs, found[0], f, world) for f, world in zip(found[1:], self.others, strict=True)
             ]
+        if node.op in SATURATING:
+            found[1:] = [self._saturated(node, f, world) for f, world in zip(found[1:], self.others, strict=True)]
         if node.op in ("Cast", "CastLike") and dtypes and dtypes[0] is not None:
             found = [(_within(made[0], dtypes[0]),) for made in found]
         for i, name in enumerate(node.outputs):
@@ -127,6 +135,13 @@ class Worlds:
             found = _run(node, attrs, {**world, **values})
         return found
 
+    def _saturated(self, node: Node, found: tuple[Any, ...], world: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Results that are off by a part of the operand: a factor near 0 is the difference of numbers near 1."""
+        y, x = found[0], world[node.inputs[0]]
+        if not (_floating(y) and _floating(x) and y.shape == x.shape):
+            return found
+        return (y + self.noise * np.abs(x) * self.ties.choice((-1.0, 0.0, 1.0), y.shape), *found[1:])
+
     def _leaps(self, node: Node, made: Sequence[Any]) -> bool:
         floats = [x for i in node.inputs if i and _floating(x := self.exact[i])]
         if self.noise >= BFLOAT16 and floats:
@@ -136,6 +151,18 @@ class Worlds:
             return any(not np.isfinite(x).all() for x in floats)
         weights = [x for i in node.inputs[1:] if i and _floating(x := self.exact[i])]
         return node.op in MULTIPLIED and any(not np.isfinite(x).all() for x in weights)
+
+    def again(self, count: int) -> Worlds:
+        """The same values with more worlds: two may both lie on one side of where rounding decides. In every second
+        one all elements of a tensor are off alike, as those of a row are that share a sum."""
+        made = Worlds(self.noise, self.seed + 1, count, even=True)
+        for what, more in self.history:
+            if isinstance(what, Node):
+                made.step(what, more)
+            else:
+                made.give(what, more)
+        made.unspecified |= self.unspecified
+        return made
 
     def deviation(self, name: str) -> float:
         """How far the worlds lie from the exact value, at most; infinite where they differ in more than size."""
@@ -147,7 +174,7 @@ def _within(x: Any, dtype: DType) -> Any:
     if not _floating(x) or dtype not in (DType.FLOAT, DType.FLOAT16, DType.BFLOAT16):
         return x
     least = float(finfo(dtype.numpy).smallest_subnormal)  # type: ignore[no-untyped-call]
-    return np.where(np.abs(x) < least / 2, 0 * x, x)
+    return np.where(np.abs(x) < least / 2, np.copysign(0.0, x), x)
 
 
 def _narrow(x: Any) -> bool:

@@ -137,7 +137,7 @@ def conv(m: Maker) -> str:
 def conv_transpose(m: Maker) -> str:
     x = m.ranked(3, 4, 4)
     channels, sizes = m.shape(x)[1], m.shape(x)[2:]
-    group = int(m.one((1, 1, channels)))
+    group = int(m.one((1, 1, max(channels, 1))))
     each = int(m.one((1, 2, 3, 4, 8, 16)))
     kernel = [int(m.one((1, 2, 3, 4))) for _ in sizes]
     attrs: dict[str, Any] = {"strides": [int(m.one((1, 2))) for _ in sizes], "group": group}
