@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import nd
+from ..exporters import save_onnx
 from ..nd.array import Array
 from ..ops import DType, Tensor
 from ..ops.errors import InputError, MezzoError
+from ..runtime.execution.functions import save_compiled
 from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import Graph, Node
 from ..runtime.ir.infer import infer
@@ -32,6 +35,14 @@ Names = Mapping[int, str]  # of axes
 Dynamic = Names | Mapping[int, Names] | Mapping[str, Names] | Mapping[int | str, Names]
 Sizes = tuple[int, ...]  # one for each open name
 MOST = 4  # open sizes: each doubles the number of traces
+
+
+def save(graph: Graph, path: str | os.PathLike[str], opset: int | None) -> None:
+    """Write a graph to `.mezzo`, where a path says so, else to ONNX."""
+    if str(path).endswith(".mezzo"):
+        save_compiled(graph, path)
+    else:
+        save_onnx(graph, path, opset=opset)
 
 
 def exported(block: HybridBlock, inputs: Sequence[Array], dynamic: Dynamic) -> Graph:

@@ -13,7 +13,6 @@ from typing import Any, Self
 import numpy as np
 
 from .. import nd
-from ..exporters import save_onnx
 from ..nd import autograd
 from ..nd.array import Array
 from ..nd.random import generator
@@ -22,12 +21,11 @@ from ..nd.running import as_arrays
 from ..nd.specs import TensorSpec
 from ..ops.errors import InputError
 from ..runtime.engine import Variable
-from ..runtime.execution.session import Session
 from ..runtime.ir.graph import Graph
 from ..train.amp import Policy, mixed, policy_named
 from ..train.integers import with_integer_weights
 from .block import Block
-from .export import Dynamic, exported
+from .export import Dynamic, exported, save
 from .guards import OTHERS, Guards, Unguarded, Watch, attributes, numpys_state, of_blocks, snapshot
 from .nest import filled, flat, numbers
 from .recorder import READ, Cut, GraphBreak, Recorder
@@ -301,11 +299,7 @@ class HybridBlock(Block):
         whole = self._whole(as_arrays(inputs) or self._latest(), dynamic or {})
         if self._policy is not None:
             whole = mixed(whole, self._policy)
-        whole = with_integer_weights(whole)
-        if str(path).endswith(".mezzo"):
-            Session(whole).save(path)
-        else:
-            save_onnx(whole, path, opset=opset)
+        save(with_integer_weights(whole), path, opset)
         return self
 
     def _whole(self, inputs: Sequence[Array], dynamic: Dynamic) -> Graph:

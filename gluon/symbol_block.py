@@ -7,13 +7,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..exporters import save_onnx
 from ..importers import load_graph
 from ..nd.array import Array
 from ..nd.recording import RECORDING
 from ..nd.running import as_array
 from ..ops.errors import InputError
-from ..runtime.execution.session import Session
 from ..runtime.ir.graph import Graph
 from ..runtime.ir.infer import infer
 from ..runtime.passes.modes import inference, training
@@ -21,7 +19,7 @@ from ..train.integers import with_integer_weights
 from ..train.learning import weights
 from ..train.prepare import prepared
 from ..train.quantize import shares
-from .export import Dynamic
+from .export import Dynamic, save
 from .hybrid import HybridBlock
 from .nest import Slot
 from .parameter import Parameter
@@ -112,10 +110,7 @@ class SymbolBlock(HybridBlock):
         it came with. Raises InputError where inputs or open sizes are given."""
         if inputs or dynamic:
             raise InputError("the graph has sizes of its own", where="SymbolBlock.export", hint="give the path alone")
-        if str(path).endswith(".mezzo"):
-            Session(self.graph()).save(path)
-        else:
-            save_onnx(self.graph(), path, opset=opset)
+        save(self.graph(), path, opset)
         return self
 
 

@@ -14,15 +14,14 @@ import numpy as np
 from ..nd.array import Array
 from ..nd.autograd.gradients import as_ends, without
 from ..nd.autograd.tape import Fragment, Leaf, note, plain, tracked
+from ..nd.compiled import CompiledFunction, initial_value
 from ..nd.place import Place
 from ..nd.random import generator
 from ..nd.recording import RECORDING
-from ..nd.running import adopt, memory, one_place
-from ..nd.runs import Runs, initial_value, resident_states
+from ..nd.running import adopt, one_place
 from ..nd.sparse import RowSparse
 from ..ops import Tensor
 from ..ops.types import Type, differentiable
-from ..runtime.execution.session import Session
 from ..runtime.ir.autodiff import gradients
 from ..runtime.ir.graph import Graph, Node, State
 from ..runtime.ir.prune import prune
@@ -39,8 +38,8 @@ class Traced:
     """A graph that reads inputs (`x0`, ...), parameters (by name) and arrays from outside (`c0`, ...).
 
     `moved` tells which parameters a run changes, and to which outputs behind the first `count`; `shell` is what forward
-    returns, with the numbers of outputs in the places of arrays; `draws` is how many draws a run makes. `sessions` read
-    the parameters' arrays, `lies`, where they are.
+    returns, with the numbers of outputs in the places of arrays; `draws` is how many draws a run makes. `functions`
+    read the parameters' arrays, `lies`, where they are.
     """
 
     graph: Graph
@@ -51,7 +50,7 @@ class Traced:
     moved: dict[str, str]
     shell: Any
     draws: int = 0
-    sessions: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    functions: dict[Any, Any] = field(default_factory=dict[Any, Any])
     lies: list[Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,7 +65,7 @@ class Traced:
         if any(x is None or x._spec is not y._spec for x, y in zip(now, self.lies, strict=True)):
             return False
         self.lies = now
-        self.sessions.clear()
+        self.functions.clear()
         return True
 
 
@@ -275,8 +274,8 @@ class Ways:
     that, the inputs and the gradients of the outputs (`feeds` names the source of each), and returns the gradients of
     `wrt`, those of `rows` as rows. `reached` are the outputs that lead back to any of these, by number."""
 
-    forward: Runs
-    back: Runs
+    forward: CompiledFunction
+    back: CompiledFunction
     feeds: tuple[str, ...]
     wrt: tuple[str, ...]
     rows: frozenset[str]
@@ -307,10 +306,10 @@ def _given(traced: Traced, inputs: Sequence[Array]) -> dict[str, Array]:
 
 def _fragment(traced: Traced) -> Fragment:
     """The graph as a piece of another one."""
-    found: Fragment | None = traced.sessions.get("fragment")
+    found: Fragment | None = traced.functions.get("fragment")
     if found is None:
         g = traced.graph
-        found = traced.sessions["fragment"] = Fragment(
+        found = traced.functions["fragment"] = Fragment(
             g.nodes, g.inputs, g.outputs[: traced.count], dict(g.types), dict(g.initializers)
         )
     return found
@@ -318,18 +317,17 @@ def _fragment(traced: Traced) -> Fragment:
 
 def _plain(traced: Traced, inputs: Sequence[Array]) -> list[Array]:
     key = inputs[0]._place
-    found = traced.sessions.get(key)
+    found = traced.functions.get(key)
     if found is None:
         outputs = traced.graph.outputs[: traced.count]
-        runs = _runs(traced, traced.graph.but(outputs=outputs), traced.count, _place(traced, inputs))
-        fed = [p.name for p in runs.session.inputs]
+        function = _compiled(traced, traced.graph.but(outputs=outputs), traced.count, _place(traced, inputs))
         outside = traced.captured
         # arrays, or which of the inputs
-        sources: list[Any] = [outside[n] if n in outside else traced.inputs.index(n) for n in fed]
-        found = traced.sessions[key] = runs, sources
-    runs, sources = found
+        sources: list[Any] = [outside[n] if n in outside else traced.inputs.index(n) for n in function.inputs]
+        found = traced.functions[key] = function, sources
+    function, sources = found
     given = [inputs[s] if s.__class__ is int else s for s in sources]
-    return _run(traced, runs, given, inputs)
+    return _run(traced, function, given, inputs)
 
 
 def _recorded(traced: Traced, arrays: Sequence[Array], inputs: Sequence[Array]) -> Sequence[Array]:
@@ -337,12 +335,12 @@ def _recorded(traced: Traced, arrays: Sequence[Array], inputs: Sequence[Array]) 
     wanted = tuple(n for n, x in given.items() if x._origin is not None and differentiable(x._spec.tensor))
     rows = frozenset(n for n in wanted if isinstance(leaf := given[n]._origin, Leaf) and leaf.rows)
     key = "recorded", wanted, rows, inputs[0]._place
-    ways = traced.sessions.get(key)
+    ways = traced.functions.get(key)
     if ways is None:
-        ways = traced.sessions[key] = _both_ways(traced, wanted, rows, _place(traced, inputs))
+        ways = traced.functions[key] = _both_ways(traced, wanted, rows, _place(traced, inputs))
     if not ways.reached:  # nothing leads back
         return _plain(traced, inputs)
-    made = _run(traced, ways.forward, [given[p.name] for p in ways.forward.session.inputs], inputs)
+    made = _run(traced, ways.forward, [given[n] for n in ways.forward.inputs], inputs)
     outs, saved = made[: traced.count], made[traced.count :]
     names, ys = list(given), [plain(y) for y in outs]
 
@@ -351,7 +349,7 @@ def _recorded(traced: Traced, arrays: Sequence[Array], inputs: Sequence[Array]) 
         for i, (dy, out) in enumerate(zip(dys, ys, strict=True)):
             feeds[f"@dy{i}"] = adopt(np.zeros(out.shape, out.dtype), out._place) if dy is None else dy
         feeds |= held
-        found = iter(ways.back([feeds[source] for source in ways.feeds], ys[0]._place))
+        found = iter(ways.back([feeds[source] for source in ways.feeds]))
         by_name: dict[str, Array | RowSparse] = {}
         for n in ways.wrt:
             dx = next(found)
@@ -366,10 +364,9 @@ def _recorded(traced: Traced, arrays: Sequence[Array], inputs: Sequence[Array]) 
     return outs
 
 
-def _run(traced: Traced, runs: Runs, given: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
+def _run(traced: Traced, function: CompiledFunction, given: Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
     """A run, with as many draws of the device's generator as it makes."""
-    place = inputs[0]._place
-    return runs(given, place, generator(place).advance(traced.draws) if traced.draws else None)
+    return function(given, generator(inputs[0]._place).advance(traced.draws) if traced.draws else None)
 
 
 def _place(traced: Traced, inputs: Sequence[Array]) -> Place:
@@ -377,21 +374,16 @@ def _place(traced: Traced, inputs: Sequence[Array]) -> Place:
     return one_place("a hybridized block", [*inputs, *traced.lies, *traced.captured.values()])
 
 
-def _runs(traced: Traced, graph: Graph, count: int, place: Place) -> Runs:
-    """Runs of the trace's graph with these outputs, `count` of them arrays; parameters lie where they are."""
-    lies = {n: x for n, x in zip(traced.params, traced.lies, strict=True) if n in graph.inputs}
-    memories = {n: memory(x) for n, x in lies.items()}
-    moved = traced.moved
-    states = tuple(State(n, n, moved.get(n, n)) for n in lies)
+def _compiled(traced: Traced, graph: Graph, count: int, place: Place) -> CompiledFunction:
+    """The function of the trace's graph with these outputs, `count` of them arrays; parameters lie where they are."""
+    params = {n: x for n, x in zip(traced.params, traced.lies, strict=True) if n in graph.inputs}
     whole = graph.but(
-        inputs=tuple(i for i in graph.inputs if i not in lies),
-        states=states,
-        initializers={**graph.initializers, **{n: initial_value(m) for n, m in memories.items()}},
+        states=tuple(State(n, n, traced.moved.get(n, n)) for n in params),
+        initializers={**graph.initializers, **{n: initial_value(x) for n, x in params.items()}},
     )
-    used = {*whole.reads()}
+    used = {*whole.reads()} - params.keys()
     model = whole.but(inputs=tuple(i for i in whole.inputs if i in used))
-    session = Session(model, states=resident_states(memories), device=place.device)
-    return Runs(session, "block", [*lies.values()], [lies[n] for n in moved if n in lies], count)
+    return CompiledFunction(model, "block", place, params, outputs=count)
 
 
 def _both_ways(traced: Traced, wanted: Sequence[str], rows: frozenset[str], place: Place) -> Ways:
@@ -418,12 +410,12 @@ def _both_ways(traced: Traced, wanted: Sequence[str], rows: frozenset[str], plac
     every = graph.but(nodes=g.nodes(), initializers=g.constants(), types=g.types)
     ahead = prune(every.but(outputs=(*outputs, *saved, *traced.moved.values())))
     whole = ahead.but(outputs=(*outputs, *saved))
-    forward = _runs(traced, whole, len(whole.outputs), place)
+    forward = _compiled(traced, whole, len(whole.outputs), place)
     names = {n: f"@s{i}" for i, n in enumerate(saved)} | {n: f"@y{i}" for i, n in enumerate(outputs)}
     feeds = tuple(names.get(n, n) for n in backwards.inputs)
     ports = zip(whole.outputs, forward.session.program.outputs, strict=False)
     made = {n: p.type for n, p in ports if n in backwards.types}  # a plan knows sizes that rules do not
-    back = Runs(Session(backwards.but(types={**backwards.types, **made}), device=place.device), "backward of a block")
+    back = CompiledFunction(backwards.but(types={**backwards.types, **made}), "backward of a block", place)
     led = _led_to(graph, wanted)
     in_rows = frozenset(n for n in wrt if len(ends[n]) > 1)
     return Ways(forward, back, feeds, wrt, in_rows, frozenset(i for i, y in enumerate(outputs) if y in led))

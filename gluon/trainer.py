@@ -12,15 +12,13 @@ import numpy as np
 
 from .. import nd
 from ..nd.array import Array
+from ..nd.compiled import CompiledFunction, initial_value
 from ..nd.random import generator
-from ..nd.running import memory, one_place
-from ..nd.runs import initial_value, resident_states
+from ..nd.running import one_place
 from ..nd.sparse import RowSparse
 from ..ops.errors import InputError
 from ..ops.math.random import mix
 from ..runtime import optimizer as optimizers
-from ..runtime.engine import engine
-from ..runtime.execution.session import Session
 from ..runtime.optimizer import Group, Optimizer, schedule
 from ..runtime.optimizer.schedule import Schedule
 from ..train.agree import agree, code
@@ -99,8 +97,8 @@ class Trainer:
         self._gather, self._calls, self._examples = gather, 0, 0
         self._gathered: dict[str, Any] = {}
         self._updates, self._seed = 0, 0
-        self._session: Session | None = None
-        self._memory: dict[str, Any] = {}
+        self._function: CompiledFunction | None = None
+        self._states: Mapping[str, Any] = {}  # the memory of parameters, gradients, and what the optimizer keeps
         self._on_store, self._kv = update_on_kvstore, _store(kvstore)
         self._prefix = "" if self._kv is None else prefix_of_next(self._kv)
         self._joined = False
@@ -141,10 +139,10 @@ class Trainer:
 
     def _state(self, name: str) -> Any:
         """A number of the program, when all updates that were asked for are made."""
-        session, arrays = self._ready()
+        _, arrays = self._ready()
         for a in arrays.values():
             a.wait_to_read()
-        return session.states[name]
+        return self._states[name]
 
     def set_learning_rate(self, rate: Schedule | float) -> None:
         """Have another rate, or a schedule of them, from the next update on. Raises InputError where the optimizer runs
@@ -158,7 +156,7 @@ class Trainer:
         former, now = self.optimizer.rate, float(rate) if isinstance(rate, int | float) else rate
         self._step = replace(self._step, optimizer=replace(self.optimizer, rate=now))
         if not (isinstance(former, int | float) and isinstance(now, float)):
-            self._memory = {}  # a schedule is part of the program, which is made anew
+            self._function = None  # a schedule is part of the program, which is made anew
 
     def step(self, batch_size: int = 1) -> None:
         """Sum the gradients of all workers, if there are several; update by their mean over `batch_size` examples. With
@@ -210,38 +208,30 @@ class Trainer:
         """Update by this worker's gradients. Raises InputError where the optimizer runs on the store."""
         if self._on_store:
             raise InputError("the optimizer runs on the store", where="Trainer.update", hint="call step()")
-        session, arrays = self._ready()
-        rows = {
-            n: a for n, p in self.params.items() if p.grad_stype != "default" for n, a in _rows(n, p.grad()).items()
-        }
-        reads = [a._var for a in (*arrays.values(), *rows.values())]
-        writes = [p.data()._var for p in self.params.values()]
-        for p in self.params.values():
-            p.data()._var.edition += 1
-        feeds: dict[str, Any] = {"scale": np.float64(1 / batch_size)}
+        function, _ = self._ready()
+        feeds: dict[str, Any] = {"scale": np.array(1 / batch_size)}
         if isinstance(self.optimizer.rate, int | float):
-            feeds["rate"] = np.float64(self.optimizer.rate)
+            feeds["rate"] = np.array(self.optimizer.rate, np.float64)
+        for n, p in self.params.items():
+            p.data()._var.edition += 1
+            if p.grad_stype != "default":
+                feeds |= _rows(n, p.grad())
         self._updates += 1
-        engine().push(
-            lambda: session.run({**feeds, **{n: a.lying for n, a in rows.items()}}), reads, writes, name="update"
-        )
+        function([feeds[n] for n in function.inputs], (self._seed, self._updates))
 
-    def _ready(self) -> tuple[Session, dict[str, Array]]:
+    def _ready(self) -> tuple[CompiledFunction, dict[str, Array]]:
         arrays = {n: p.data() for n, p in self.params.items()}
         arrays |= {_gradient(n): p.grad() for n, p in self.params.items() if p.grad_stype == "default"}
-        lies = {n: memory(a) for n, a in arrays.items()}
-        if self._session is None or any(self._memory.get(n) is not m for n, m in lies.items()):
+        if self._function is None or not self._function.over(arrays):
             sparse = [n for n, p in self.params.items() if p.grad_stype != "default"]
-            graph = update_graph({n: initial_value(lies[n]) for n in self.params}, self._step, _gradient, sparse)
-            kept = {} if self._session is None else self._session.states
-            states = {s.input: kept.get(s.input, np.array(graph.initializers[s.input])) for s in graph.states}
+            graph = update_graph({n: initial_value(arrays[n]) for n in self.params}, self._step, _gradient, sparse)
             place = one_place("Trainer", [*arrays.values()])
-            held = {**states, **resident_states(lies)}
             if self.optimizer.draws and not self._seed:
                 self._seed = mix(generator(place).advance())[0]
-            self._session, self._memory = Session(graph, states=held, device=place.device, seed=self._seed), lies
-            self._session.next_run = self._updates + 1
-        return self._session, arrays
+            kept = {s.input: self._states[s.input] for s in graph.states if s.input in self._states}
+            self._function = CompiledFunction(graph, "update", place, arrays, kept)
+            self._states = self._function.session.states
+        return self._function, arrays
 
     def _facts(self) -> dict[str, str]:
         """Return the facts that all workers of a job must have in common."""
@@ -280,7 +270,7 @@ class Trainer:
 
     def save_states(self, path: str | os.PathLike[str]) -> None:
         """Write the optimizer's states to a file (.safetensors or .npz)."""
-        session, arrays = self._ready()
+        _, arrays = self._ready()
         if self._gathered:
             raise InputError(
                 f"{self._calls % self._gather} of {self._gather} calls of an update are made",
@@ -289,21 +279,20 @@ class Trainer:
             )
         for a in arrays.values():
             a.wait_to_read()
-        nd.save(path, {n: nd.asarray(np.array(v)) for n, v in session.states.items() if n not in arrays})
+        nd.save(path, {n: nd.asarray(np.array(v)) for n, v in self._states.items() if n not in arrays})
 
     def load_states(self, path: str | os.PathLike[str]) -> None:
         """Take up states that `save_states` has written. Raises InputError where they are not those of this trainer."""
-        session, arrays = self._ready()
+        _, arrays = self._ready()
         stored = nd.load(path)
         assert isinstance(stored, Mapping)
-        mine = {n for n in session.states if n not in arrays}
+        mine = {n for n in self._states if n not in arrays}
         if mine != {*stored}:
             odd = ", ".join(sorted(mine ^ {*stored})[:4])
             raise InputError(f"other states: {odd}", where=str(path), hint="the same optimizer and parameters")
         for n in mine:
-            session.states[n][...] = stored[n].asnumpy()
-        self._updates = int(session.states[COUNT])
-        session.next_run = self._updates + 1
+            self._states[n][...] = stored[n].asnumpy()
+        self._updates = int(self._states[COUNT])
 
 
 def _gradient(name: str) -> str:

@@ -19,6 +19,7 @@ from ..ops.errors import InputError, ShapeError
 from ..ops.math.random import mix, normal_from
 from ..ops.types import Array, Tensor, type_of
 from ..runtime.backends.cpu.update import update_in_place
+from ..runtime.execution.functions import FUNCTIONS, compiled
 from ..runtime.execution.session import Session
 from ..runtime.ir.graph import Graph, GraphBuilder
 from ..runtime.ir.typed import TypedBuilder
@@ -46,9 +47,8 @@ class UpdateRule:
         self.data = self.optimizer.to_dict()
         self.elementwise = self.optimizer.elementwise  # else it measures whole tensors, as LARS and LAMB do
         self._rules: dict[float, str] = {}  # by weight decay
-        self._whole: dict[tuple[DType, int, float], Session] = {}
         self._latest: dict[tuple[Group, DType, int], list[Array]] = {}
-        self._numbers: dict[tuple[Group, DType], Session] = {}
+        self._key = ("update", type(self.optimizer), *flat(self.data).items())
 
     def states(self, name: str, value: Array) -> dict[str, Array]:
         """The states of a value, or of a part of it, before its first step. Raises ShapeError where it is no floating
@@ -78,27 +78,25 @@ class UpdateRule:
 
     def _whole_step(self, given: Sequence[Array], name: str) -> Session:
         """One whole tensor's step, as a program."""
-        about = (DType.of(given[0].dtype), given[0].size, self.optimizer.decay(name))
-        found = self._whole.get(about)
-        if found is None:
+
+        def program() -> Session:
             g = TypedBuilder(prefix="update/")
             inputs = [g.input(f"i{i}", type_of(array)) for i, array in enumerate(given)]
             count = len(inputs) - len(self.optimizer.slots)
             at = count - self.optimizer.draws
             made = self.optimizer.of(name).add(g, inputs[0], inputs[1], inputs[2:at], inputs[at:count], inputs[count:])
-            found = self._whole[about] = Session(
-                Graph(tuple(inputs), made, g.nodes(), g.constants(), g.types), instances=1
-            )
-        return found
+            return compiled(Graph(tuple(inputs), made, g.nodes(), g.constants(), g.types), instances=1)
+
+        key = (self._key, DType.of(given[0].dtype), given[0].size, self.optimizer.decay(name))
+        session: Session = FUNCTIONS.get(key, program)
+        return session
 
     def _numbers_at(self, name: str, dtype: DType, update: int) -> Sequence[Array]:
         """The rate and the other numbers of an update, as a training program computes them."""
         group = self.optimizer.group(name)
         found = self._latest.get((group, dtype, update))
         if found is None:
-            session = self._numbers.get((group, dtype))
-            if session is None:
-                session = self._numbers[group, dtype] = self._program(group, dtype)
+            session: Session = FUNCTIONS.get((self._key, group, dtype), lambda: self._program(group, dtype))
             if len(self._latest) > 64:
                 self._latest.clear()
             found = self._latest[group, dtype, update] = list(session.run({"t": np.int64(update)}).values())
@@ -110,7 +108,7 @@ class UpdateRule:
         rate, *numbers = self.optimizer.numbers_at(g, t)
         if group.scale != 1.0:
             rate = g.Mul(rate, g.const(group.scale, DType.DOUBLE))
-        return Session(g.graph([g.Cast(v, to=dtype.onnx) for v in (rate, *numbers)]), instances=1)
+        return compiled(g.graph([g.Cast(v, to=dtype.onnx) for v in (rate, *numbers)]), instances=1)
 
 
 def _drawn(key: tuple[str, int, int], begin: int, value: Array) -> Array:

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from ..ops import OPS, DType, Tensor
 from ..ops.types import Type
+from ..runtime.execution.functions import FUNCTIONS, compiled
 from ..runtime.execution.session import Session
 from ..runtime.ir.graph import RESULT, GraphBuilder, Node
 from .place import Place
 from .specs import Constant, TensorSpec
 
-SESSIONS = 256  # that are kept, with their memory: a program that goes on making new shapes makes them anew
-
 Template = tuple["TensorSpec | Constant | None", ...]
-Key = tuple[str, str, Template, tuple[tuple[str, Any], ...], int, str]
+Key = tuple[str, str, str, Template, tuple[tuple[str, Any], ...], int, str]
 
 
 def pays(domain: str, name: str, types: tuple[Type | None, ...]) -> bool:
@@ -51,31 +49,31 @@ class Planned:
         place: Place | None = None,
         draw: tuple[int, ...] | None = None,
     ) -> None:
-        self._key: Key = (domain, name, template, attrs, outputs, "cpu" if place is None else place.device)
+        device = "cpu" if place is None else place.device
+        self._key: Key = ("operator", domain, name, template, attrs, outputs, device)
         self._names = [f"x{i}" for i, t in enumerate(template) if isinstance(t, TensorSpec)]
         self._draw = draw
 
     def __call__(self, *xs: Any) -> Any:
-        results = ran(_session(self._key), dict(zip(self._names, xs, strict=True)), self._draw)
-        return tuple(results) if self._key[4] > 1 else results[0]
+        results = ran(self.session, dict(zip(self._names, xs, strict=True)), self._draw)
+        return tuple(results) if self._key[5] > 1 else results[0]
 
     @property
     def session(self) -> Session:
         """The session that runs it; its plan, kernels and program can be inspected."""
-        return _session(self._key)
+        session: Session = FUNCTIONS.get(self._key, self._compiled)
+        return session
 
-
-@lru_cache(maxsize=SESSIONS)
-def _session(key: Key) -> Session:
-    domain, name, template, attrs, outputs, device = key
-    g = GraphBuilder(name)
-    given: list[Any] = []
-    for i, t in enumerate(template):
-        given.append(g.const(t.value) if isinstance(t, Constant) else g.input(f"x{i}", t.tensor) if t else None)
-    results = tuple(f"{RESULT}{i or ''}" for i in range(outputs))
-    ins = tuple("" if x is None else x for x in given)
-    g.add(Node(name, ins, results, dict(attrs), domain, name=name))
-    return Session(g.graph(results), device=device)
+    def _compiled(self) -> Session:
+        _, domain, name, template, attrs, outputs, device = self._key
+        g = GraphBuilder(name)
+        given: list[Any] = []
+        for i, t in enumerate(template):
+            given.append(g.const(t.value) if isinstance(t, Constant) else g.input(f"x{i}", t.tensor) if t else None)
+        results = tuple(f"{RESULT}{i or ''}" for i in range(outputs))
+        ins = tuple("" if x is None else x for x in given)
+        g.add(Node(name, ins, results, dict(attrs), domain, name=name))
+        return compiled(g.graph(results), device=device)
 
 
 def ran(session: Session, feeds: dict[str, Any], draw: tuple[int, ...] | None = None) -> Sequence[Any]:

@@ -1,7 +1,8 @@
 """Process-wide caches: each has a name, a bound and a way to be emptied, and `mz.caches()` lists them all.
 
-A new one is a `Cache`, a dict given to `bounded` by the module that keeps its bound, or `functools.lru_cache` with a
-`maxsize` on a function of a module, which is found by itself. tests/test_caches.py finds those that are none of these.
+A new one is a `Cache` or `LatestCache`, a dict given to `bounded` by the module that keeps its bound, or
+`functools.lru_cache` with a `maxsize` on a function of a module, which is found by itself. tests/test_caches.py finds
+those that are none of these.
 
 >>> "kernel choices" in caches()
 True
@@ -10,6 +11,8 @@ True
 from __future__ import annotations
 
 import sys
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, MutableMapping
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
@@ -63,6 +66,36 @@ class Cache(Generic[T]):
     def clear(self) -> None:
         """Forget all values."""
         self._values.clear()
+
+
+class LatestCache(Cache[T]):
+    """Values by key: one more than `bound` puts out the one that was not asked for longest. For values that are costly
+    to make; to ask for one takes a lock."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, name: str, bound: int = MOST) -> None:
+        super().__init__(name, bound)
+        self._values: OrderedDict[Hashable, T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        with self._lock:
+            value = self._values.get(key)
+            if value is not None:
+                self._values.move_to_end(key)
+                return value
+        value = make()
+        with self._lock:
+            self._values[key] = value
+            former = self._values.popitem(last=False) if len(self._values) > self.bound else None
+        del former  # outside of the lock: nobody knows what else goes with it
+        return value
+
+    def clear(self) -> None:
+        with self._lock:
+            former, self._values = self._values, OrderedDict()
+        del former
 
 
 _CACHES: WeakSet[Cache[Any]] = WeakSet()

@@ -7,12 +7,11 @@ from typing import Any
 
 from ..nd import Place
 from ..nd.array import Array
+from ..nd.compiled import CompiledFunction, initial_value
 from ..nd.random import generator
 from ..nd.recording import RECORDING
 from ..nd.running import as_array, assign, inplace, memory, one_place
-from ..nd.runs import Runs, initial_value, resident_states
 from ..ops.errors import InputError
-from ..runtime.execution.session import Session
 from .arrays import Arrays
 from .expression import variables
 from .names import check_names
@@ -55,13 +54,13 @@ class Executor:
         self.arg_dict, self.grad_dict, self.aux_dict = args, grads, states
         self.outputs: list[Array] = []
         self._inferred, self._wanted = inferred, wanted
-        self._sessions: dict[RunMode, Runs] = {}
+        self._functions: dict[RunMode, CompiledFunction] = {}
         learnt = {v.name for v in variables(symbol.entries) if v.init}
         self._learnt = [n for n in grads if n in learnt]
         self._held: list[Array] | None = None  # gradients of the latest forward run, until `backward` wants them
         self._drawn: tuple[int, ...] | None = None  # what the random numbers of the latest run began with
         self._trained = False
-        self._session(RunMode())  # what is wrong with the graph is said here
+        self._function(RunMode())  # what is wrong with the graph is said here
 
     @property
     def arg_arrays(self) -> list[Array]:
@@ -150,7 +149,7 @@ class Executor:
         for mine, other in ((self.arg_dict, executor.arg_dict), (self.grad_dict, executor.grad_dict),
                             (self.aux_dict, executor.aux_dict)):  # fmt: skip
             other.update({n: a for n, a in mine.items() if n in other and a.shape == other[n].shape})
-        executor._sessions.clear()
+        executor._functions.clear()
         return executor
 
     def copy_params_from(self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None) -> None:
@@ -177,43 +176,37 @@ class Executor:
             )
         assign(into, given)
 
-    def _session(self, mode: RunMode) -> Runs:
-        """The session of one way to run, over the arrays where they lie."""
-        known = self._sessions.get(mode)
+    def _function(self, mode: RunMode) -> CompiledFunction:
+        """The function of one way to run, over the arrays where they lie."""
+        known = self._functions.get(mode)
         if known is not None:
             return known
         held = {**self.arg_dict, **self.aux_dict}
         if mode.gradients == "state":
             held |= {gradient_of(n): a for n, a in self.grad_dict.items()}
-        lies = {n: _own_memory(n, a) for n, a in held.items()}
-        firsts = {n: initial_value(m) for n, m in lies.items()}
-        graph, states = program(self.symbol, self._inferred, mode, firsts, self._wanted)
-        session = Session(
-            graph,
-            states=resident_states({n: lies[n] for n in states}),
-            device=one_place("an executor", [*held.values()]).device,
-        )
-        writes = [held[s.input] for s in graph.states if s.output != s.input]
-        runs = Runs(session, self.symbol.name, [held[n] for n in states], writes)
-        self._sessions[mode] = runs
-        return runs
+        firsts = {n: _initial_value(n, a) for n, a in held.items()}
+        graph = program(self.symbol, self._inferred, mode, firsts, self._wanted)
+        states = {s.input: held[s.input] for s in graph.states}
+        place = one_place("an executor", [*held.values()])
+        function = self._functions[mode] = CompiledFunction(graph, self.symbol.name, place, states)
+        return function
 
     def _run(self, mode: RunMode, heads: Sequence[Array] = (), again: bool = False) -> list[Array]:
         """Ask the engine for a run. `again` draws the random numbers of the latest run once more."""
         if RECORDING.trace is not None:
             RECORDING.trace.broke("an executor runs", "make it a block (SymbolBlock), or keep this part imperative")
-        runs = self._session(mode)
+        function = self._function(mode)
         if not again:
-            self._drawn = generator(self.place).advance() if runs.draws else None
-        return runs(heads, self.place, self._drawn)
+            self._drawn = generator(self.place).advance() if function.draws else None
+        return function(heads, self._drawn)
 
 
-def _own_memory(name: str, array: Array) -> Any:
-    """The memory of an array. Raises InputError for a part of another one."""
+def _initial_value(name: str, array: Array) -> Any:
+    """The initial value of an array as a state. Raises InputError for a part of another one."""
     own = memory(array)
     if not (own.flags.c_contiguous and getattr(own.flags, "writeable", True)):
         raise InputError(f"{name!r} is a part of another array", where="bind", hint="bind a copy: array.copy()")
-    return own
+    return initial_value(array)
 
 
 def _same_arrays(value: Any, held: Mapping[str, Array]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ops import Tensor
-from ..runtime.execution.session import Session
+from ..runtime.execution.functions import compiled
 from .binding import learnt, requests
 from .expression import variables
 from .programs import RunMode, gradient_of, program
@@ -55,8 +55,8 @@ def memory(symbol: Symbol, shapes: Mapping[str, Sequence[int]], train: bool, gra
     with_gradients = [n for n, r in wanted.items() if r != "null"]
     arrays |= {gradient_of(n): np.empty_like(arrays[n]) for n in with_gradients}
     mode = RunMode(train, gradients="state" if with_gradients else "")
-    graph, first = program(symbol, inferred, mode, arrays, wanted)
-    planned = Session(graph, states=first).program
+    graph = program(symbol, inferred, mode, arrays, wanted)
+    planned = compiled(graph, states={s.input: arrays[s.input] for s in graph.states}).program
     outputs = sum(p.type.nbytes for p in planned.outputs if isinstance(p.type, Tensor))
 
     def together(names: Sequence[str]) -> int:

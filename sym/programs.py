@@ -36,8 +36,8 @@ class RunMode:
 
 def program(
     symbol: Symbol, inferred: Typed, mode: RunMode, arrays: Mapping[str, Array], wanted: Mapping[str, str]
-) -> tuple[Graph, dict[str, Array]]:
-    """The graph of one way to run, and the first values of its states: `arrays`, by variable and by its `gradient_of`.
+) -> Graph:
+    """The graph of one way to run, whose states begin as `arrays`, by variable and by its `gradient_of`.
 
     `wanted` tells what becomes of each gradient: written, or added to what is there.
     """
@@ -56,7 +56,7 @@ def program(
     kept = tuple(State(n, n, n) for n in arrays if n in graph.initializers and n not in held and n in read)
     graph = graph.but(states=(*graph.states, *kept), outputs=(*outputs, *graph.outputs[len(outputs) :]))
     first = {s.input: arrays[s.input] for s in graph.states}
-    return prune(graph.but(initializers={**graph.initializers, **first})).verify(), first
+    return prune(graph.but(initializers={**graph.initializers, **first})).verify()
 
 
 def gradient_of(name: str) -> str:

@@ -168,6 +168,19 @@ class House:
                     found.append(f"{self.files[module]}:{node.lineno}: {shown}")
         return tuple(found)
 
+    @cached_property
+    def constructing(self) -> tuple[str, ...]:
+        """Modules outside of `tools/` that construct sessions."""
+        return tuple(
+            module
+            for module in self.files
+            if module.partition(".")[0] != "tools"
+            and any(
+                isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Session"
+                for node in ast.walk(self.tree(module))
+            )
+        )
+
     def naming(self, operator: str) -> tuple[str, ...]:
         """Files in which an operator stands as a literal: a string, or a word of a string that is a table."""
 
@@ -250,6 +263,7 @@ def main() -> None:
         "files at the root of runtime/": house.at_the_root,
         "class names twice within a top folder": house.names_twice,
         "tables outside of ops/ and the kernels that name three operators": house.tables,
+        "modules outside of tools/ that construct sessions": house.constructing,
         "files that name Conv": house.naming("Conv"),
         f"of {house.docstrings} docstrings open with a question word": house.riddles,
     }

@@ -16,11 +16,10 @@ import pytest
 import mezzo as mz
 from mezzo.gluon import nn
 from mezzo.gluon.hybrid import HybridBlock
-from mezzo.nd import planned
-from mezzo.nd.autograd import gradients
 from mezzo.ops import DType
 from mezzo.runtime.backends.cuda.host import HostSteps
 from mezzo.runtime.backends.cuda.instance import GpuInstance
+from mezzo.runtime.execution.functions import FUNCTIONS
 from mezzo.sym.arrays import Arrays
 
 from .array_modes import Using, line_after
@@ -45,14 +44,12 @@ def standin(engine: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
         pytest.skip(missing())
     made = Standin(computes=True)
     made.install(monkeypatch)
-    planned._session.cache_clear()
-    gradients._PLANNED.clear()
+    FUNCTIONS.clear()
     mz.random.seed(0)
     with Using(engine):
         yield made
         nd.waitall()
-    planned._session.cache_clear()
-    gradients._PLANNED.clear()
+    FUNCTIONS.clear()
     assert made.races == []
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import mezzo as mz
 from mezzo.ops.types import f32
-from mezzo.runtime.caches import Cache, bounded
+from mezzo.runtime.caches import Cache, LatestCache, bounded
 from mezzo.runtime.ir.graph import GraphBuilder
 
 from .house import ROOT, House
@@ -76,7 +76,7 @@ def test_what_runs_is_listed_and_forgotten() -> None:
     session.run(fed)
     assert (mz.nd.ones((2, 3)) + 1).asnumpy().sum() == 12
     found = mz.caches()
-    assert {"kernel choices", "arrays: prepared operators", "ops.layouts.parse"} <= {*found}
+    assert {"kernel choices", "arrays: prepared operators", "compiled functions", "ops.layouts.parse"} <= {*found}
     assert 0 < found["kernel choices"].count <= found["kernel choices"].bound
     assert str(found).count("\n") == len(found) - 1
     found.clear()
@@ -92,6 +92,15 @@ def test_a_cache_keeps_its_bound() -> None:
     assert len(cache) == 1
     assert mz.caches()["of this test"].count == 1
     mz.caches()["of this test"].clear()
+    assert len(cache) == 0
+
+
+def test_the_latest_are_kept() -> None:
+    cache: LatestCache[int] = LatestCache("of another test", 3)
+    assert [cache.get(i, partial(pow, i, 2)) for i in (1, 2, 3, 1, 4, 1)] == [1, 4, 9, 1, 16, 1]
+    assert cache.get(2, lambda: 0) == 0, "it was not asked for longest"
+    assert mz.caches()["of another test"].count == 3
+    mz.caches()["of another test"].clear()
     assert len(cache) == 0
 
 

@@ -66,6 +66,16 @@ def test_operators_are_told_by_their_records() -> None:
     assert len(HOUSE.naming("Conv")) <= 12, HOUSE.naming("Conv")
 
 
+def test_few_modules_construct_sessions() -> None:
+    """The product's own are compiled in one module, and kept in one cache."""
+    assert len(HOUSE.constructing) <= 3, HOUSE.constructing
+
+
+def test_a_module_that_constructs_sessions_is_found(tmp_path: Path) -> None:
+    modules = {"train/one.py": "s = session.Session(graph)\n", "nd/two.py": "'Session(graph)'\n"}
+    assert house_of(tmp_path, {**modules, "tools/three.py": "s = Session(graph)\n"}).constructing == ("train.one",)
+
+
 def test_a_table_of_operators_is_found(tmp_path: Path) -> None:
     (tmp_path / "nd").mkdir()
     (tmp_path / "nd/tables.py").write_text(

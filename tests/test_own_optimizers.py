@@ -324,11 +324,11 @@ def test_the_rate_can_be_read_and_set() -> None:
     net, other = dense(), dense()
     trainer = Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
     learned(net, trainer, BATCHES[:2])
-    session = trainer._session
+    function = trainer._function
     trainer.learning_rate = 0.01
     assert trainer.learning_rate == 0.01
     learned(net, trainer, BATCHES[2:4])
-    assert trainer._session is session, "another number is no other program"
+    assert trainer._function is function, "another number is no other program"
     trainer.set_learning_rate(mz.schedule.Exponential(0.32, 0.5))
     assert trainer.learning_rate == 0.32 / 16
     found = learned(net, trainer, BATCHES[4:])

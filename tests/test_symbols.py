@@ -330,8 +330,8 @@ def test_memory_is_what_an_executor_takes() -> None:
     told = lenet().memory(train=True, data=(4, 1, 16, 16))
     net = lenet().simple_bind(data=(4, 1, 16, 16))
     net.forward_backward(**batch())
-    (made,) = [runs for way, runs in net._sessions.items() if way.gradients]
-    assert told.arena == made.session.program.arena_bytes
+    (function,) = [f for mode, f in net._functions.items() if mode.gradients]
+    assert told.arena == function.session.program.arena_bytes
     assert told.arguments == sum(a.nbytes for a in net.arg_arrays)
     assert told.gradients == sum(a.nbytes for a in net.grad_dict.values())
     assert told.outputs == net.outputs[0].nbytes

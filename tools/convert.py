@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ..exporters import save_onnx
 from ..importers import load_graph
 from ..ops.errors import InputError
-from ..runtime.execution.session import Session
+from ..runtime.execution.functions import save_compiled
 from ..runtime.file import is_mezzo, open_file
 from ..runtime.ir.graph import Graph
 from ..train.prepare import hoisted
@@ -58,4 +58,4 @@ def convert(
 def _to_mezzo(graph: Graph, output: Path, opset: int | None, source: Path) -> None:
     if opset is not None:
         raise InputError("a .mezzo file has the opset of its runtime", where="--opset", hint="write an .onnx file")
-    Session(graph).save(output, source=source.name)
+    save_compiled(graph, output, source=source.name)

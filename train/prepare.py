@@ -10,9 +10,9 @@ import numpy as np
 
 from ..ops import DType
 from ..ops.types import Array
-from ..runtime.execution.session import Session
 from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import PRODUCER, SIGNATURE, Graph, Node
+from ..runtime.ir.interpreter import evaluate
 from ..runtime.ir.prune import prune
 from ..runtime.passes.modes import statistics_of
 from .integers import with_float_weights
@@ -102,7 +102,7 @@ def _own_statistics(graph: Graph) -> Graph:
         fixed = [v for v in inner if not _reads_inputs(alone, v)]
         if fixed:
             constant = prune(alone.but(inputs=(), outputs=tuple(fixed), types={}))
-            computed = {n: np.array(a) for n, a in Session(constant).run({}).items()}
+            computed = {n: np.array(a) for n, a in evaluate(constant, {}).items()}
     taken = {o for n in graph.nodes for o in n.outputs} | {*graph.initializers, *graph.inputs}
     nodes, made = list[Node](), dict(graph.initializers)
     for node in graph.nodes:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..ops.dataclasses import dataclass
 from ..ops.errors import InputError
+from ..runtime.execution.functions import compiled
 from ..runtime.execution.session import Session
 from ..runtime.ir.graph import Graph
 
@@ -94,7 +95,7 @@ def ranges(
         raise InputError(f"percentile={percentile} is not above 50 and at most 100")
     if not data:
         raise InputError("there is no data to calibrate with", hint="give some inputs that are typical of the model")
-    session = Session(graph.but(outputs=tuple(dict.fromkeys(values))))
+    session = compiled(graph.but(outputs=tuple(dict.fromkeys(values))))
     bounds = dict.fromkeys(values, (0.0, 0.0))
 
     def widen(value: str, array: Array) -> None:

@@ -12,23 +12,22 @@ from ...ops import Tensor, Type
 from ...ops.dataclasses import dataclass, replace
 from ...ops.errors import InputError
 from ...ops.types import differentiable
-from ...runtime.caches import bounded
-from ...runtime.execution.session import Session
+from ...runtime.execution.functions import FUNCTIONS
 from ...runtime.ir.autodiff import gradients
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.prune import prune
 from ...runtime.ir.row_gradients import as_rows, makers_of, reads_of
 from ...runtime.ir.typed import TypedBuilder, prefixed
 from ..array import Array
+from ..compiled import CompiledFunction
+from ..place import Place
 from ..recording import RECORDING
 from ..running import adopt, assign, inplace
-from ..runs import Runs
 from ..sparse import RowSparse
 from ..specs import spec_of
 from .tape import Entry, Fragment, Leaf, Origin, mode, note
 
 Value = tuple[Entry, int]
-Key = Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,15 +35,11 @@ class PlannedPiece:
     """A planned part of the backward pass: the values that it is fed, and those that it returns gradients of, by
     number; those of `rows` as rows."""
 
-    runs: Runs
+    run: CompiledFunction
     feeds: tuple[int, ...]
     wrt: tuple[int, ...]
     rows: frozenset[int]
     fragment: Fragment
-
-
-MOST = 256
-_PLANNED: dict[Key, PlannedPiece] = bounded("autograd: ways back", MOST, {})
 
 
 class Sums:
@@ -177,19 +172,11 @@ def _through(piece: list[Entry], sums: Sums, create: bool, wanted: set[Origin]) 
     place = next(x._place for x in (*seeds.values(), *walk.values) if isinstance(x, Array))
     dense = create or bool(wanted) or RECORDING.trace is not None
     rows = frozenset(n for o, n in walk.outside.items() if isinstance(o, Leaf) and o.rows and not dense)
-    key = (place.device, tuple(walk.key), tuple(seeds), tuple(walk.outside.values()), tuple(sorted(inner)), rows)
-    planned = _PLANNED.get(key)
-    if planned is None:
-        if len(_PLANNED) >= MOST:
-            _PLANNED.clear()
-        planned = _PLANNED[key] = _planned(walk, seeds, sorted(inner), place.device, rows)
+    key = ("backward", place, tuple(walk.key), tuple(seeds), tuple(walk.outside.values()), tuple(sorted(inner)), rows)
+    planned: PlannedPiece = FUNCTIONS.get(key, lambda: _planned(walk, seeds, sorted(inner), place, rows))
     given = [seeds[-1 - n] if n < 0 else walk.values[n] for n in planned.feeds]
     trace = RECORDING.trace
-    outs = (
-        planned.runs(given, place)
-        if trace is None
-        else trace.graph(planned.fragment, given, lambda: planned.runs(given, place))
-    )
+    outs = planned.run(given) if trace is None else trace.graph(planned.fragment, given, lambda: planned.run(given))
     if create:
         origins = [seeds[-1 - n] if n < 0 else walk.arrays[n] for n in planned.feeds]
         note("backward", planned.fragment, origins, outs)
@@ -267,7 +254,7 @@ def forward(walk: Walk) -> tuple[TypedBuilder, list[Node]]:
 
 
 def _planned(
-    walk: Walk, seeds: dict[int, Array], inner: Sequence[int], device: str, rows: frozenset[int]
+    walk: Walk, seeds: dict[int, Array], inner: Sequence[int], place: Place, rows: frozenset[int]
 ) -> PlannedPiece:
     """The graph of a piece with its gradients, without what was computed on the way forward."""
     g, nodes = forward(walk)
@@ -284,8 +271,8 @@ def _planned(
     numbers |= {dy: -1 - n for n, dy in zip(seeds, starts.values(), strict=True)}
     feeds = tuple(numbers[i] for i in graph.inputs)
     fragment = Fragment(graph.nodes, graph.inputs, graph.outputs, dict(graph.types), dict(graph.initializers))
-    runs = Runs(Session(graph, device=device), "backward")
-    return PlannedPiece(runs, feeds, tuple(arrived), frozenset(n for n in arrived if len(ends[n]) > 1), fragment)
+    run = CompiledFunction(graph, "backward", place)
+    return PlannedPiece(run, feeds, tuple(arrived), frozenset(n for n in arrived if len(ends[n]) > 1), fragment)
 
 
 def as_ends(g: TypedBuilder, gradient: str, rows: bool) -> tuple[str, ...]:

@@ -85,10 +85,11 @@ def uploaded(arrays: Mapping[str, Array], index: int) -> dict[str, Any]:
 
 
 def residents(states: Mapping[str, Array], index: int) -> dict[str, Any]:
-    """States in the device's memory; those that lie there already are taken as they are."""
+    """States in the device's memory; those that lie there already, also as arrays of CuPy, stay where they are."""
+    states = {n: Resident.over(s) if hasattr(s, "__cuda_array_interface__") else s for n, s in states.items()}
     fresh = {n: np.asarray(s) for n, s in states.items() if not isinstance(s, Resident)}
     if not fresh:
-        return dict(states)
+        return states
     with Uploads(index, sum(a.nbytes for a in fresh.values())) as uploads:
         made = {n: Resident(uploads.send(a), a.dtype, index) for n, a in fresh.items()}
     return {**states, **made}
