@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from .core import expr
-from .core.complexes import COMPLEX, HOLOMORPHIC, STRAIGHT, check_complex, is_complex
+from .core.complexes import COMPLEX, check_complex, is_complex
 from .core.standard import written
 from .dataclasses import dataclass, field
 from .errors import InputError, MezzoError, ShapeError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from .core.weights import WeightsRule
-    from .traits import Kind, MixedPrecision, Moves, Traits
+    from .traits import ComplexNumbers, Kind, MixedPrecision, Moves, Traits
 
 Value = Any  # an array, or the name of a graph's value: gradient rules cannot tell, and need not
 
@@ -193,7 +193,7 @@ class Op:
     out rounded to steps, `quantized` names the operator (domain::name) that computes the same on quantised operands.
     `planned_from` is the number of elements among its operands from which a planned program is faster than the
     reference, `written_out` is True where its parts have better kernels than the whole. `weights` says which dims it
-    asks of trained parameters (see ops/core/weights.py).
+    asks of trained parameters (see ops/core/weights.py), `complex_numbers` what it makes of complex numbers.
     """
 
     name: str
@@ -221,6 +221,7 @@ class Op:
     planned_from: int | None = None
     written_out: bool = False
     weights: WeightsRule | None = None
+    complex_numbers: ComplexNumbers = ""
 
     @property
     def elementwise(self) -> bool:
@@ -236,6 +237,11 @@ class Op:
     def mixed_precision(self) -> MixedPrecision:
         """The precision that it trains in under mixed precision: its own, else that of its kind."""
         return self.mixed or MIXED.get(self.kind, "")
+
+    @property
+    def takes_complex(self) -> ComplexNumbers:
+        """What it makes of complex numbers: what it says, or that it moves them or is elementwise."""
+        return self.complex_numbers or ("direct" if self.moves else "taken" if self.elementwise else "")
 
     @property
     def multiplies(self) -> bool:
@@ -272,7 +278,7 @@ class Op:
     def derives(self, types: Sequence[Type | None]) -> bool:
         """True if there is a gradient rule, and it holds for inputs of these types."""
         return self.grad_rule is not None and (
-            self.name in STRAIGHT or self.name in HOLOMORPHIC or not any(map(is_complex, types))
+            self.takes_complex in ("direct", "holomorphic", "measured") or not any(map(is_complex, types))
         )
 
     def twin(self, rule: TwinRule) -> TwinRule:

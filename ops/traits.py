@@ -44,6 +44,12 @@ MIXED: dict[str, MixedPrecision] = {
     "recurrent": "bf16",
     "softmax": "wide",
 }
+# An operator takes complex numbers (taken), as elementwise ones do that say nothing; only as the first or the last of
+# its inputs (first, last); or not (""). Results of types of their own lose nothing (unchecked). Gradients of complex
+# numbers z are dL/dRe z + 1j * dL/dIm z. The rule of what is taken may give these as it stands (direct), as that of
+# everything that moves elements does, or have a complex derivative: the gradient is the conjugate of what it makes of
+# the conjugate (holomorphic). Where results have types of their own, and the rule gives these: measured.
+ComplexNumbers = Literal["", "taken", "first", "last", "unchecked", "direct", "holomorphic", "measured"]
 
 
 class Traits(TypedDict, total=False):
@@ -59,3 +65,4 @@ class Traits(TypedDict, total=False):
     planned_from: int | None
     written_out: bool
     weights: WeightsRule
+    complex_numbers: ComplexNumbers

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mezzo.ops import OPS, DType, MezzoError, Op, Tensor
+import mezzo as mz
+from mezzo.ops import OPS, DType, MezzoError, Op, Tensor, pointwise
 from mezzo.ops.types import f32
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import GraphBuilder
@@ -68,3 +69,17 @@ def test_operators_with_bodies_hand_complex_numbers_on(name: str) -> None:
     for y in Session(graph).run(feeds).values():
         found = np.stack(list(y)) if not isinstance(y, np.ndarray) else y
         assert found.ravel()[:2].tolist() == x.tolist()
+
+
+def test_an_operator_of_ones_own_says_what_it_makes_of_complex_numbers() -> None:
+    try:
+        square = pointwise("Square", domain="acme", complex_numbers="holomorphic")(lambda e, X: X * X)
+        square.grad(lambda g, dys, ys, xs: (g.Mul(g.Mul(dys[0], xs[0]), g.const(2, g.type_of(xs[0]).dtype)),))
+        z = mz.nd.asarray([1 + 2j, 3j])
+        z.attach_grad()
+        with mz.autograd.record():
+            y = mz.nd.Square(z)
+        y.backward(mz.nd.asarray([1 + 0j, 1j]))
+        assert z.grad.asnumpy().tolist() == [2 - 4j, 6]  # the arriving gradient times the conjugate of 2 z
+    finally:
+        del OPS["acme", "Square"]

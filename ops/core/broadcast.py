@@ -17,6 +17,7 @@ from .rules import ints
 @op(
     "SumTo",
     domain="mezzo",
+    complex_numbers="direct",
     samples=[
         Sample([f32(2, 3, 4), np.array([3, 1])]),
         Sample([f32(2, 3), np.array([2, 3])]),

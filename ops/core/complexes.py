@@ -1,5 +1,4 @@
-"""Operators that take complex numbers: those that move elements, as https://onnx.ai/onnx/operators has it in their
-types, pointwise ones, and some sums and products; and those with complex derivatives. Others are refused by type,
+"""Complex numbers in operators: which take them is said by the trait `complex_numbers`. Others are refused by type,
 before an imaginary part is lost."""
 
 from __future__ import annotations
@@ -8,50 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ShapeError
+from ..registry import OPSETS
 from ..types import DType, Tensor, Type
 
 if TYPE_CHECKING:
     from ..op import Builder, Op, Value
 
 COMPLEX = frozenset((DType.COMPLEX64, DType.COMPLEX128))
-# An operator of somebody else's domain says for itself what it takes.
-DOMAINS = frozenset(("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft", "mezzo"))
-TAKING = frozenset(
-    """
-    CenterCropPad Col2Im Compress Concat ConcatFromSequence DepthToSpace Expand Flatten Gather GatherElements
-    GatherND GridSample Identity OneHot Optional OptionalGetElement Pad Reshape
-    Resize ReverseSequence Scatter ScatterElements ScatterND SequenceAt SequenceConstruct SequenceErase SequenceInsert
-    Slice SpaceToDepth Split SplitToSequence Squeeze TensorScatter Tile Transpose Trilu Unique Unsqueeze Where
-    Await Emit GatherGrad PadGrad Reorder ReshapeTo SliceGrad
-    Cast CastLike Cholesky Cofactors Conj CumProd CumSum Det Fused Gemm MatMul PInv QR ReduceMean ReduceProd ReduceSum
-    Solve SumTo
-    """.split()
-)
-ALONE = {"GridSample": 0, "OneHot": 2, "Resize": 0}  # the only input that may be complex
-# What these return has a type of its own, and loses nothing.
-MEASURING = frozenset(
-    """
-    BitCast Eigh If Loop NonZero OptionalHasElement RandomNormalLike RandomUniformLike RealImag SVD Scan ScanRows
-    SequenceLength SequenceMap Shape Size SlogDet
-    """.split()
-)
-# Gradients of complex numbers z are dL/dRe z + 1j * dL/dIm z. Rules that give these as they stand: sums, moved
-# elements, and those that are written for it.
-STRAIGHT = frozenset(
-    """
-    Add Cast CastLike Cholesky Complex Concat Conj CumSum DepthToSpace Eigh Expand Flatten Gather GatherElements
-    GatherGrad GatherND Identity Mean Neg PInv Pad PadGrad QR RealImag ReduceMean ReduceSum Reshape SVD ScatterElements
-    ScatterND Slice SliceGrad SlogDet Solve SpaceToDepth Split Squeeze StopGradient Sub Sum SumTo Tile Transpose Trilu
-    Unsqueeze Where
-    """.split()
-)
-# Functions with a complex derivative: the gradient is the conjugate of what the rule makes of the conjugate.
-HOLOMORPHIC = frozenset(
-    """
-    Acos Acosh Asin Asinh Atan Atanh Cos Cosh Det Div Exp Expm1 Log Log10 Log1p Log2 MatMul Mul Pow Reciprocal Sin Sinh
-    Sqrt Tan Tanh
-    """.split()
-)
 
 
 def is_complex(type: Type | None) -> bool:
@@ -62,10 +24,11 @@ def is_complex(type: Type | None) -> bool:
 def check_complex(op: Op, inputs: Sequence[Type | None], made: Sequence[Type]) -> None:
     """Raise ShapeError where an operator is given complex numbers and would lose their imaginary parts, or has nothing
     to do with them."""
-    if op.domain not in DOMAINS or op.name in MEASURING:
+    takes = op.takes_complex
+    if op.domain not in OPSETS or takes in ("measured", "unchecked"):  # somebody's own says for itself what it takes
         return
     given = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and t.dtype in COMPLEX]
-    if (op.tree is not None or op.name in TAKING) and (op.name not in ALONE or given == [ALONE[op.name]]):
+    if takes and given == {"first": [0], "last": [len(inputs) - 1]}.get(takes, given):
         first = made[0]
         if not isinstance(first, Tensor) or first.dtype in COMPLEX or first.dtype is DType.BOOL:
             return
@@ -84,9 +47,9 @@ def derived(
     xs: Sequence[Value | None],
     **attrs: Any,
 ) -> Sequence[Value | None]:
-    """The gradients that a record's rule gives (see Op.grad), of complex numbers too: see STRAIGHT and HOLOMORPHIC."""
+    """The gradients that a record's rule gives (see Op.grad), of complex numbers too."""
     assert record.grad_rule is not None
-    if record.name not in HOLOMORPHIC or not any(y is not None and is_complex(g.type_of(y)) for y in ys):
+    if record.complex_numbers != "holomorphic" or not any(y is not None and is_complex(g.type_of(y)) for y in ys):
         return record.grad_rule(g, dys, ys, xs, **attrs)
     turned = [dy if dy is None else g.Conj(dy, domain="mezzo") for dy in dys]
     return [dx if dx is None else g.Conj(dx, domain="mezzo") for dx in record.grad_rule(g, turned, ys, xs, **attrs)]

@@ -63,6 +63,7 @@ def _(
 @op(
     "Reorder",
     domain="mezzo",
+    complex_numbers="taken",
     since=1,
     samples=[Sample([f32(2, 3, 4, 5)], {"layout": ""}), Sample([f32(3)])],
 )
@@ -87,7 +88,7 @@ Link = tuple[str, str, tuple[int, ...], tuple[tuple[str, Any], ...]]  # domain, 
 
 @op(
     "Fused",
-    domain="mezzo",
+    domain="mezzo", complex_numbers="taken",
     since=1,
     samples=[
         Sample(

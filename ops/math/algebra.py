@@ -148,6 +148,7 @@ def _einsum_gradient(g: Builder, x: Value, term: str, factors: list[tuple[str, V
 
 @op(
     "Det",
+    complex_numbers="holomorphic",
     since=22,
     samples=[Sample([f32(3, 3)]), Sample([f32(2, 4, 2, 2)]), Sample([f32(0, 2, 2)]), Sample([f32(1, 1)])],
 )
@@ -172,6 +173,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
 @op(
     "Cofactors",
     domain="mezzo",
+    complex_numbers="taken",
     samples=[*det.samples, Sample([np.array([[1, 2, 3], [2, 4, 6], [0, 1, 1]], np.float32)])],
 )
 def cofactors(k: Context, X: Array) -> Array:

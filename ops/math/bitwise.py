@@ -62,6 +62,7 @@ def _from_nibbles(bits: Array, to: DType) -> Array:
 
 @op(
     "BitCast",
+    complex_numbers="unchecked",
     since=26,
     outputs=("output",),
     samples=[

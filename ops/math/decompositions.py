@@ -124,6 +124,7 @@ def _first(g: Builder, x: Value, count: Value, axis: int) -> Value:
 @op(
     "Solve",
     domain="mezzo",
+    complex_numbers="direct",
     samples=[
         Sample([_SQUARE, f32(3, 2)]),
         Sample([_SQUARE[0], f32(2, 3, 1)]),
@@ -157,6 +158,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 @op(
     "PInv",
     domain="mezzo",
+    complex_numbers="direct",
     samples=[
         Sample([_TALL, np.float32(1e-6)]),
         Sample([np.stack([_TALL.T, _TALL.T[::-1] * 2]), np.full(2, 1e-6, np.float32)]),
@@ -191,6 +193,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 @op(
     "SlogDet",
     domain="mezzo",
+    complex_numbers="measured",
     outputs=("Sign", "LogAbs"),
     samples=[Sample([_SQUARE], outputs=2), Sample([_POSITIVE], outputs=2), Sample([_NONE], outputs=2)],
 )
@@ -231,6 +234,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 @op(
     "Cholesky",
     domain="mezzo",
+    complex_numbers="direct",
     samples=[Sample([_POSITIVE]), Sample([np.stack([_POSITIVE * 2, np.eye(3, dtype=np.float32)])]), Sample([_NONE])],
 )
 def cholesky(k: Context, X: Array) -> Array:
@@ -252,7 +256,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (_half(g, g.Add(made, _turned(g, made))),)
 
 
-@op("Eigh", domain="mezzo", outputs=("W", "V?"), samples=[
+@op("Eigh", domain="mezzo", complex_numbers="measured", outputs=("W", "V?"), samples=[
     Sample([_POSITIVE], outputs=2), Sample([_POSITIVE]), Sample([_SQUARE], outputs=2), Sample([_NONE], outputs=2),
 ])  # fmt: skip
 def eigh(k: Context, X: Array) -> tuple[Array, ...]:
@@ -289,7 +293,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (_half(g, g.Add(made, _turned(g, made))),)
 
 
-@op("SVD", domain="mezzo", outputs=("S", "U?", "Vh?"), samples=[
+@op("SVD", domain="mezzo", complex_numbers="measured", outputs=("S", "U?", "Vh?"), samples=[
     Sample([_TALL], outputs=3), Sample([_TALL.T], outputs=3), Sample([_TALL]), Sample([_SQUARE], outputs=3),
     Sample([_NONE], outputs=3),
 ])  # fmt: skip
@@ -353,7 +357,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, full_matrices: int = 0) -> tupl
     return (g.total([g.MatMul(g.total(parts), Vh), *around]),)
 
 
-@op("QR", domain="mezzo", outputs=("Q", "R"), samples=[
+@op("QR", domain="mezzo", complex_numbers="direct", outputs=("Q", "R"), samples=[
     Sample([_TALL], outputs=2), Sample([_TALL.T], outputs=2), Sample([_SQUARE], outputs=2),
     Sample([_NONE], outputs=2),
 ])  # fmt: skip

@@ -24,6 +24,7 @@ OPERATORS = "mezzo::ReciprocalGrad"
 
 @pointwise(
     "Add",
+    complex_numbers="direct",
     weights=weights.alike,
     follows=True,
     quantized="com.microsoft::QLinearAdd",
@@ -40,7 +41,9 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return dys[0], dys[0]  # whoever differentiates sums broadcast axes back, for every broadcasting operator alike
 
 
-@pointwise("Sub", weights=weights.alike, follows=True, since=14, output="C", samples=[*PAIR, INTS])
+@pointwise(
+    "Sub", complex_numbers="direct", weights=weights.alike, follows=True, since=14, output="C", samples=[*PAIR, INTS]
+)
 def sub(e: Expressions, A: Expr, B: Expr) -> Expr:
     return A - B
 
@@ -52,6 +55,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
 
 @pointwise(
     "Mul",
+    complex_numbers="holomorphic",
     weights=weights.alike,
     follows=True,
     quantized="com.microsoft::QLinearMul",
@@ -70,6 +74,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
 
 @pointwise(
     "Div",
+    complex_numbers="holomorphic",
     weights=weights.alike,
     follows=True,
     since=14,
@@ -88,7 +93,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
     return dA, g.Neg(g.Mul(dA, ys[0])) if g.wants[1] else None
 
 
-@pointwise("Pow", weights=weights.alike, mixed="wide", since=15, output="Z", samples=[
+@pointwise("Pow", complex_numbers="holomorphic", weights=weights.alike, mixed="wide", since=15, output="Z", samples=[
     Sample([np.array([[1.5, 2, 3]], np.float32), f32(2, 3)]),
     Sample([f32(3), np.array([2, 3, 0])]),
     *(Sample([f32(2, 3), np.float32(n)]) for n in (2, 3)),
@@ -133,7 +138,7 @@ def pow_exponent_grad(e: Expressions, dZ: Expr, X: Expr, Y: Expr, Z: Expr) -> Ex
     return e.cast(e.where(still, 0, dZ * Z * e.log(e.where(still, 1, X))), Y.dtype)
 
 
-@pointwise("Neg", follows=True, since=13, samples=ONE)
+@pointwise("Neg", complex_numbers="direct", follows=True, since=13, samples=ONE)
 def neg(e: Expressions, X: Expr) -> Expr:
     return -X
 
@@ -153,7 +158,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Mul(dys[0], g.Sign(xs[0])),)
 
 
-@pointwise("Exp", mixed="wide", since=13, output="output", samples=ONE)
+@pointwise("Exp", complex_numbers="holomorphic", mixed="wide", since=13, output="output", samples=ONE)
 def exp(e: Expressions, input: Expr) -> Expr:
     return e.exp(input)
 
@@ -163,7 +168,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Mul(dys[0], ys[0]),)
 
 
-@pointwise("Log", mixed="wide", since=13, output="output", samples=POSITIVE)
+@pointwise("Log", complex_numbers="holomorphic", mixed="wide", since=13, output="output", samples=POSITIVE)
 def log(e: Expressions, input: Expr) -> Expr:
     return e.log(input)
 
@@ -173,7 +178,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Div(dys[0], xs[0]),)
 
 
-@pointwise("Sqrt", follows=True, since=13, samples=POSITIVE)
+@pointwise("Sqrt", complex_numbers="holomorphic", follows=True, since=13, samples=POSITIVE)
 def sqrt(e: Expressions, X: Expr) -> Expr:
     return e.sqrt(X)
 
@@ -183,7 +188,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Div(g.Mul(dys[0], g.scalar(0.5, dys[0])), ys[0]),)
 
 
-@pointwise("Reciprocal", mixed="wide", since=13, samples=POSITIVE)
+@pointwise("Reciprocal", complex_numbers="holomorphic", mixed="wide", since=13, samples=POSITIVE)
 def reciprocal(e: Expressions, X: Expr) -> Expr:
     return e.reciprocal(X)
 
@@ -322,7 +327,12 @@ def extreme_grad(e: Expressions, dY: Expr, Y: Expr, X: Expr, *others: Expr) -> E
 
 
 @pointwise(
-    "Sum", weights=weights.alike, since=13, output="sum", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])]
+    "Sum",
+    complex_numbers="direct",
+    weights=weights.alike,
+    since=13,
+    output="sum",
+    samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])],
 )
 def sum_(e: Expressions, *data_0: Expr) -> Expr:
     result = data_0[0]
@@ -337,7 +347,12 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
 
 
 @pointwise(
-    "Mean", weights=weights.alike, since=13, output="mean", samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])]
+    "Mean",
+    complex_numbers="direct",
+    weights=weights.alike,
+    since=13,
+    output="mean",
+    samples=[*ONE, *PAIR, Sample([f32(2), f32(2), f32(1)])],
 )
 def mean(e: Expressions, *data_0: Expr) -> Expr:
     result = data_0[0]
@@ -401,7 +416,13 @@ def not_(e: Expressions, X: Expr) -> Expr:
     return e.not_(X)
 
 
-@pointwise("Where", since=16, output="output", samples=[Sample([Tensor(DType.BOOL, (2, 3)), f32(3), f32(2, 1)])])
+@pointwise(
+    "Where",
+    complex_numbers="direct",
+    since=16,
+    output="output",
+    samples=[Sample([Tensor(DType.BOOL, (2, 3)), f32(3), f32(2, 1)])],
+)
 def where(e: Expressions, condition: Expr, X: Expr, Y: Expr) -> Expr:
     return e.where(condition, X, Y)
 

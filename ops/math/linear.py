@@ -16,6 +16,7 @@ from ..types import Array, Tensor, f32, i64
 
 @op(
     "MatMul",
+    complex_numbers="holomorphic",
     weights=weights.matmul,
     kind="matmul",
     quantized="QLinearMatMul",
@@ -78,6 +79,7 @@ def _turned(g: Builder, x: Value) -> Value:
 
 @op(
     "Gemm",
+    complex_numbers="taken",
     weights=weights.gemm,
     kind="matmul",
     quantized="com.microsoft::QGemm",

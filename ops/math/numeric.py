@@ -23,7 +23,7 @@ _SIDES = Sample([np.array([1, -1, 2, -2, 0.5], np.float32), np.array([2, 3, -1, 
 _PAIRS = [Sample([f32(2, 3), f32(3)]), _SIDES]
 
 
-@pointwise("Expm1", domain="mezzo", samples=[Sample([f32(2, 3)]), _SMALL])
+@pointwise("Expm1", domain="mezzo", complex_numbers="holomorphic", samples=[Sample([f32(2, 3)]), _SMALL])
 def expm1(e: Expressions, X: Expr) -> Expr:
     """exp(X) - 1, exact near 0."""
     return e.expm1(X)
@@ -34,7 +34,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Mul(dys[0], g.Add(ys[0], g.scalar(1, ys[0]))),)
 
 
-@pointwise("Log1p", domain="mezzo", samples=[_SMALL])
+@pointwise("Log1p", domain="mezzo", complex_numbers="holomorphic", samples=[_SMALL])
 def log1p(e: Expressions, X: Expr) -> Expr:
     """log(1 + X), exact near 0."""
     return e.log1p(X)
@@ -45,7 +45,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Div(dys[0], g.Add(xs[0], g.scalar(1, xs[0]))),)
 
 
-@pointwise("Log2", domain="mezzo", samples=[_ABOVE])
+@pointwise("Log2", domain="mezzo", complex_numbers="holomorphic", samples=[_ABOVE])
 def log2(e: Expressions, X: Expr) -> Expr:
     """The logarithm to base 2."""
     return e.log(X) / _LN2
@@ -56,7 +56,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Div(dys[0], g.Mul(xs[0], g.scalar(_LN2, xs[0]))),)
 
 
-@pointwise("Log10", domain="mezzo", samples=[_ABOVE])
+@pointwise("Log10", domain="mezzo", complex_numbers="holomorphic", samples=[_ABOVE])
 def log10(e: Expressions, X: Expr) -> Expr:
     """The logarithm to base 10."""
     return e.log(X) / _LN10

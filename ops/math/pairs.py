@@ -21,7 +21,7 @@ _NUMBERS = np.array([[1 + 2j, -3.5, 0.25j], [0, 1 - 1j, -2 - 0.5j]], np.complex6
 SAMPLES = [Sample([_NUMBERS]), Sample([_NUMBERS[0, 0]]), Sample([_NUMBERS[:, :0]])]
 
 
-@op("RealImag", domain="mezzo", samples=SAMPLES)
+@op("RealImag", domain="mezzo", complex_numbers="measured", samples=SAMPLES)
 def real_imag(k: Context, X: Array) -> Array:
     """Real and imaginary parts, beside each other on a new last axis."""
     return k.xp.array(X, order="C")[..., None].view(X.real.dtype)
@@ -39,7 +39,12 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.Complex(dys[0], domain="mezzo"),)
 
 
-@op("Complex", domain="mezzo", samples=[Sample([f32(2, 3, 2)]), Sample([f32(2)]), Sample([f32(0, 2)])])
+@op(
+    "Complex",
+    domain="mezzo",
+    complex_numbers="direct",
+    samples=[Sample([f32(2, 3, 2)]), Sample([f32(2)]), Sample([f32(0, 2)])],
+)
 def complex_(k: Context, X: Array) -> Array:
     """Complex numbers of real and imaginary parts that lie beside each other on the last axis."""
     x = k.xp.array(widen(X), order="C")
@@ -63,7 +68,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
     return (g.CastLike(g.RealImag(dys[0], domain="mezzo"), xs[0]),)
 
 
-@op("Conj", domain="mezzo", samples=SAMPLES)
+@op("Conj", domain="mezzo", complex_numbers="direct", samples=SAMPLES)
 def conj(k: Context, X: Array) -> Array:
     """Complex conjugates."""
     return k.xp.conjugate(k.xp.array(X, order="C"))

@@ -63,6 +63,7 @@ def _(
 
 @op(
     "RandomNormalLike",
+    complex_numbers="unchecked",
     since=22,
     outputs=("output",),
     deterministic=False,
@@ -133,6 +134,7 @@ def _(
 
 @op(
     "RandomUniformLike",
+    complex_numbers="unchecked",
     since=22,
     outputs=("output",),
     deterministic=False,

@@ -44,6 +44,7 @@ def function(
         return e.make(primitive, input)
 
     made = pointwise(name, since=since, output="output", samples=samples, **traits)(rule)
+    made.complex_numbers = "holomorphic"
     derivative(made)(slope)
     return made
 

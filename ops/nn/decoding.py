@@ -119,6 +119,7 @@ def _(
 
 @op(
     "TensorScatter",
+    complex_numbers="taken",
     since=24,
     outputs=("present_cache",),
     samples=[

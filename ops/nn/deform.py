@@ -230,6 +230,7 @@ def _list(*values: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
 
 @op(
     "Col2Im",
+    complex_numbers="taken",
     since=18,
     outputs=("output",),
     samples=[

@@ -101,7 +101,7 @@ def _places(grid: Array, sizes: Sequence[int], align_corners: int) -> list[Array
 
 
 @op(
-    "GridSample", mixed="wide",
+    "GridSample", complex_numbers="first", mixed="wide",
     since=22,
     samples=[
         *(Sample([f32(2, 2, 4, 5), _GRID], {"mode": m, "padding_mode": p, "align_corners": a})

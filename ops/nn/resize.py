@@ -184,7 +184,7 @@ MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "hal
 
 
 @op(
-    "Resize", mixed="wide", planned_from=0,
+    "Resize", complex_numbers="first", mixed="wide", planned_from=0,
     since=19,
     samples=[
         Sample([_X, None, _UP]),

@@ -87,6 +87,7 @@ _EDGES = np.array([math.nan, math.inf, -math.inf, 500, -1e6, 0, -0.0, 1e-3], np.
 
 @op(
     "Cast",
+    complex_numbers="direct",
     since=28,
     outputs=("output",),
     samples=[
@@ -122,7 +123,7 @@ def _cast_back(g: Builder, dy: Value, x: Value) -> Value:
     return g.CastLike(real_part(g, dy) if lost else dy, x)
 
 
-@op("CastLike", since=25, outputs=("output",), samples=[
+@op("CastLike", complex_numbers="direct", since=25, outputs=("output",), samples=[
     Sample([f32(2, 3), i64(1)]), Sample([i64(2), f32()]), Sample([f32(2), Tensor(DType.DOUBLE, ())]),
 ])  # fmt: skip
 def cast_like(k: Context, input: Array, target_type: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:

@@ -76,6 +76,7 @@ def _two(g: Builder) -> tuple[Any, ...]:
 
 @op(
     "If",
+    complex_numbers="unchecked",
     since=25,
     outputs=("outputs*",),
     samples=[
@@ -161,6 +162,7 @@ def _grow(g: Builder, i: Any, go: Any, x: Any) -> tuple[Any, ...]:
 
 @op(
     "Loop",
+    complex_numbers="unchecked",
     since=25,
     outputs=("v_final_and_scan_outputs*",),
     samples=[
@@ -290,6 +292,7 @@ def _running(g: Builder, total: Any, x: Any) -> tuple[Any, ...]:
 
 @op(
     "Scan",
+    complex_numbers="unchecked",
     since=25,
     outputs=("final_state_and_scan_outputs*",),
     samples=[

@@ -136,7 +136,7 @@ def _(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Te
 
 
 @op(
-    "Shape",
+    "Shape", complex_numbers="unchecked",
     since=25,
     outputs=("shape",),
     samples=[Sample([f32(2, 3, 4)]), Sample([f32(2, 3, 4)], {"start": -2}), Sample([f32()]), Sample([f32(0, 3)]),
@@ -155,7 +155,13 @@ def _(data: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
     return Tensor(DType.INT64, (len(dims),), np.array(dims, np.int64) if known else None)
 
 
-@op("Size", since=25, outputs=("size",), samples=[Sample([f32(2, 3)]), Sample([f32()]), Sample([f32(0, 3)])])
+@op(
+    "Size",
+    complex_numbers="unchecked",
+    since=25,
+    outputs=("size",),
+    samples=[Sample([f32(2, 3)]), Sample([f32()]), Sample([f32(0, 3)])],
+)
 def size(k: Context, data: Array) -> Array:
     return k.xp.array(data.size, dtype=np.int64)
 
@@ -167,7 +173,7 @@ def _(data: Tensor) -> Tensor:
 
 
 @op(
-    "NonZero",
+    "NonZero", complex_numbers="unchecked",
     since=13,
     samples=[Sample([np.array([[1, 0], [2, 3]])]), Sample([np.zeros((2, 3), np.float32)]), Sample([f32(0, 2)]),
              Sample([np.array([True, False, True])])],
@@ -185,6 +191,7 @@ def _(X: Tensor) -> Tensor:
 
 @op(
     "OneHot",
+    complex_numbers="last",
     since=28,
     outputs=("output",),
     samples=[

@@ -270,6 +270,7 @@ _TWICE = np.array([[0, 1], [-1, 3], [0, 1]])  # for reductions, which may meet o
 
 @op(
     "ScatterND",
+    complex_numbers="direct",
     since=18,
     outputs=("output",),
     samples=[
@@ -313,6 +314,7 @@ _SAME_ROW = np.array([[1, 1, -1]])
 
 @op(
     "ScatterElements",
+    complex_numbers="direct",
     since=18,
     outputs=("output",),
     samples=[

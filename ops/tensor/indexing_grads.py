@@ -56,6 +56,7 @@ def unmoved(g: Builder, dy: Value, shape: Value, move: Callable[[Value], Value])
 @op(
     "GatherGrad",
     domain="mezzo",
+    complex_numbers="direct",
     samples=[
         Sample([f32(2, 2, 3), np.array([[0, -1], [2, 2]]), _list(4, 3)]),
         Sample([f32(4), np.array(1), _list(4, 3)], {"axis": 1}),
@@ -160,6 +161,7 @@ def _(g: Builder, xs: Any, types: Any) -> tuple[Value, ...] | None:
 @op(
     "SliceGrad",
     domain="mezzo",
+    complex_numbers="direct",
     samples=[
         Sample([f32(2, 4), _list(5, 4), _list(1, 0), _list(3, 100)]),
         Sample([f32(5, 4), _list(5, 4), _list(-1), _list(-100), _list(0), _list(-1)]),

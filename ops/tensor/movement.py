@@ -489,7 +489,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, blocksize: int, mode: str = "DC
 
 
 @op(
-    "Trilu",
+    "Trilu", complex_numbers="direct",
     since=14,
     outputs=("output",),
     samples=[Sample([f32(3, 4)]), Sample([f32(2, 3, 3), np.int64(1)]), Sample([f32(3, 4), np.int64(-1)], {"upper": 0}),

@@ -19,6 +19,7 @@ ROWS = Held([np.array([1, 2], np.float32), np.array([3, 4], np.float32)], Option
 
 @op(
     "Optional",
+    complex_numbers="taken",
     since=28,
     outputs=("output",),
     samples=[
@@ -51,6 +52,7 @@ def _inside(type: Any) -> Type:
 
 @op(
     "OptionalGetElement",
+    complex_numbers="taken",
     since=28,
     outputs=("output",),
     samples=[Sample([SOME]), Sample([LIST]), Sample([f32(2)]), Sample([ROWS])],
@@ -73,6 +75,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
 
 @op(
     "OptionalHasElement",
+    complex_numbers="unchecked",
     since=28,
     outputs=("output",),
     samples=[Sample([SOME]), Sample([NOTHING]), Sample([LIST]), Sample([f32(2)]), Sample([])],

@@ -133,6 +133,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, mode: str = "constant") -> tupl
 @op(
     "PadGrad",
     domain="mezzo",
+    complex_numbers="direct",
     samples=[
         Sample([f32(2, 9), _list(3, 2), _list(2, 4), _list(-1)], {"mode": "reflect"}),
         Sample([f32(3, 6), _list(1, 2, 0, 1), _list(2, 3)], {"mode": "edge"}),

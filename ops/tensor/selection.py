@@ -23,6 +23,7 @@ def _truths(*values: int) -> np.ndarray[Any, Any]:
 
 @op(
     "Compress",
+    complex_numbers="taken",
     since=28,
     outputs=("output",),
     samples=[
@@ -65,6 +66,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int | None = None) -> tup
 
 @op(
     "ReverseSequence",
+    complex_numbers="taken",
     since=28,
     samples=[
         Sample([f32(4, 3), np.array([4, 1, 2])]),
@@ -101,6 +103,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, **axes: int) -> tuple[Value | None
 
 @op(
     "Unique",
+    complex_numbers="taken",
     since=28,
     outputs=("Y", "indices?", "inverse_indices?", "counts?"),
     samples=[
@@ -144,6 +147,7 @@ def _(X: Tensor, *, axis: int | None = None, sorted: int = 1) -> tuple[Tensor, .
 
 @op(
     "CenterCropPad",
+    complex_numbers="taken",
     since=18,
     outputs=("output_data",),
     samples=[

@@ -72,6 +72,7 @@ def _front(g: Builder, position: Value, sequence: Value) -> Value:
 
 @op(
     "SequenceAt",
+    complex_numbers="taken",
     since=11,
     outputs=("tensor",),
     samples=[Sample([_rows(2, 3), np.int64(1)]), Sample([_rows(2, 2), np.int32(-2)])],
@@ -95,6 +96,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 
 @op(
     "SequenceConstruct",
+    complex_numbers="taken",
     since=11,
     outputs=("output_sequence",),
     samples=[Sample([f32(2, 3), f32(2, 1)]), Sample([i64(2)]), Sample([np.array(["a", "b"], object)])],
@@ -133,6 +135,7 @@ def _(*, dtype: int | None = None) -> Sequence:
 
 @op(
     "SequenceErase",
+    complex_numbers="taken",
     since=11,
     outputs=("output_sequence",),
     samples=[Sample([_rows(2, 3, 1)]), Sample([_rows(2, 3, 1), np.int64(0)]), Sample([_rows(1), np.int32(-1)])],
@@ -158,6 +161,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
 
 @op(
     "SequenceInsert",
+    complex_numbers="taken",
     since=11,
     outputs=("output_sequence",),
     samples=[
@@ -187,7 +191,13 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
     return g.SequenceErase(dys[0], at), g.SequenceAt(dys[0], at), None
 
 
-@op("SequenceLength", since=11, outputs=("length",), samples=[Sample([_rows(2, 3)]), Sample([EMPTY])])
+@op(
+    "SequenceLength",
+    complex_numbers="unchecked",
+    since=11,
+    outputs=("length",),
+    samples=[Sample([_rows(2, 3)]), Sample([EMPTY])],
+)
 def sequence_length(k: Context, input_sequence: list[Array]) -> Array:
     return k.xp.asarray(len(input_sequence), dtype=np.int64)
 
@@ -204,6 +214,7 @@ def _moved(g: Builder, x: Any, by: Any) -> tuple[Any, ...]:
 
 @op(
     "SequenceMap",
+    complex_numbers="unchecked",
     since=17,
     outputs=("out_sequence*",),
     samples=[
@@ -269,6 +280,7 @@ def _sum(g: Builder, parts: Value, like: Value) -> Value:
 
 @op(
     "ConcatFromSequence",
+    complex_numbers="taken",
     since=11,
     outputs=("concat_result",),
     samples=[
@@ -310,6 +322,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, *, axis: int, new_axis: int = 0) -
 
 @op(
     "SplitToSequence",
+    complex_numbers="taken",
     since=24,
     outputs=("output_sequence",),
     samples=[

@@ -19,13 +19,13 @@ DOMAIN, EMIT, AWAIT, SUM_ROWS = "mezzo", "Emit", "Await", "SumRows"
 SAMPLES = [Sample([f32(2, 3)], {"key": "weight"}), Sample([np.ones((2, 2))], {"key": "bias"})]
 
 
-@op("Emit", domain="mezzo", samples=SAMPLES)
+@op("Emit", domain="mezzo", complex_numbers="taken", samples=SAMPLES)
 def emit(k: Context, X: Array, *, key: str) -> Array:
     """X, which is final and goes to the store under `key`."""
     return k.xp.array(X)
 
 
-@op("Await", domain="mezzo", samples=[*SAMPLES, Sample([f32(3), f32(3)], {"key": "weight"})])
+@op("Await", domain="mezzo", complex_numbers="taken", samples=[*SAMPLES, Sample([f32(3), f32(3)], {"key": "weight"})])
 def await_(k: Context, X: Array, Emitted: Array | None = None, *, key: str) -> Array:
     """Return the store's value of `key`, or X if there is no store. `Emitted` must be on its way before."""
     return k.xp.array(X)

@@ -154,6 +154,7 @@ RUNNING = {"num_scan_inputs": 1, "body": Body([f32(2), f32(2)], _running)}
 @op(
     "ScanRows",
     domain="mezzo",
+    complex_numbers="unchecked",
     since=1,
     outputs=("final_state_and_scan_outputs*",),
     samples=[
