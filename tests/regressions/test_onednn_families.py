@@ -152,3 +152,10 @@ def test_groups_of_four_channels_and_what_follows(dims: tuple[int, ...], op: str
     g = GraphBuilder()
     y = g.Conv(g.input("x", f32(*dims)), numbers(dims[1], 4, 1, 3), group=dims[1] // 4)
     check(g.graph([g.op(op, g.Relu(y), y)]))
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_a_known_column_of_pixels(op: str) -> None:
+    """Images one pixel wide are asked for as rows; one that is known was packed for a column."""
+    g = GraphBuilder()
+    check(g.graph([g.op(op, numbers(2, 3, 8, 1), g.input("w", f32(3, 3, 2, 1)))]))

@@ -97,7 +97,8 @@ class OneDnn(ABC):
         known = request.inputs[index]
         assert isinstance(known, Tensor)
         source, laid = operand.source or operand.memory.row_major(), operand.memory
-        if operand.source is None and operand.layout:  # a layout of the tensor's axes: the primitive's may be others
+        # A layout is one of the tensor's axes, and the primitive's may be others; ANY is one of the primitive's.
+        if operand.source is None and operand.layout not in ("", ANY):
             source, laid = Memory(known.sizes, laid.dtype), Memory(known.sizes, laid.dtype, operand.layout)
         target = reader.memory(operand.argument) if laid.layout == ANY else laid.handle.value
         return repacked(np.ascontiguousarray(array), source, target)
