@@ -16,7 +16,7 @@ from weakref import ref
 import numpy as np
 
 from ..ops import DType, MezzoError
-from ..ops.core.expr import E, Expr, lower
+from ..ops.core.expr import Expr, substitute
 from ..runtime.caches import bounded
 from ..runtime.engine import Variable, engine
 from .array import Array
@@ -156,10 +156,11 @@ def _blame(steps: Steps, sites: Sites, values: Sequence[Any]) -> None:
 _FUSED: dict[tuple[Any, ...], Pieces] = bounded("arrays: fused operations", MOST, {})
 
 
-def fused(steps: Steps, leaves: Sequence[Any], kind: TensorSpec) -> Pieces:
-    """One call for several operations; made once for operations and operands of one sort."""
+def fused(steps: Steps, leaves: Sequence[Any], kind: TensorSpec, renews: bool = False) -> Pieces:
+    """One call for several operations; made once for operations and operands of one sort. With `renews`, its result may
+    be written into the last operand."""
     kinds = tuple([(x.dtype, x.shape) if x.__class__ is np.ndarray else x._spec for x in leaves])
-    key = steps, kinds
+    key = steps, kinds, renews
     call = _FUSED.get(key)
     if call is None:
         if len(_FUSED) >= MOST:
@@ -170,23 +171,6 @@ def fused(steps: Steps, leaves: Sequence[Any], kind: TensorSpec) -> Pieces:
             assert operator.tree is not None
             given = iter([inputs[~i] if i < 0 else trees[i] for i in operands])
             put = {i: next(given) for i, t in enumerate(operator.template) if t is not None}
-            trees.append(paste(operator.tree, put))
-        call = _FUSED[key] = Pieces(lower(trees[-1]), [x.shape for x in leaves], kind)
+            trees.append(substitute(operator.tree, put))
+        call = _FUSED[key] = Pieces(trees[-1], [x.shape for x in leaves], kind, renews)
     return call
-
-
-def paste(tree: Expr, put: dict[int, Expr]) -> Expr:
-    """A tree with expressions in the places of its inputs."""
-    done: dict[Expr, Expr] = {}
-
-    def make(e: Expr) -> Expr:
-        if e.kind == "input":
-            return put[int(e.value or 0)]
-        if not e.args:
-            return e
-        if e not in done:
-            args = tuple(map(make, e.args))
-            done[e] = E.cast(args[0], e.dtype) if e.kind == "cast" else Expr(e.kind, args, e.dtype, e.value)
-        return done[e]
-
-    return make(tree)

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..ops import OPS, OPSETS, Body, Context, Op, Tensor
-from ..ops.core.expr import EXACT, Expr, Lowered, Register, lower
+from ..ops.core.evaluate import Blocks, Steps
+from ..ops.core.expr import EXACT, PRIMITIVES, Expr
+from ..ops.core.lowered import Lowered, lower
 from ..ops.errors import InputError, ShapeError, UnsupportedModel
 from ..runtime.caches import bounded
 from ..runtime.ir.graph import RESULT, Graph, Node
@@ -123,8 +125,9 @@ def _prepare(name: str, domain: str, template: Template, attrs: dict[str, Any], 
         and outs[0] is not None
     ):
         tree = record.tree([None if t is None else t.dtype for t in types], **bound)
-        code = lower(tree)
-        call, into = _pointwise(code, template, outs[0], name), _alone(code, template, outs[0])
+        code, given = lower([tree], len(template)), [i for i, t in enumerate(template) if t is not None]
+        into = _alone(code, given, outs[0])
+        call = _fresh_result(into, outs[0], name) if into else _pointwise(Steps(code, given), outs[0], name)
         if tree.kind not in EXACT or any(a.args for a in tree.args):
             call, into = _quietly(call), into and _quietly(into)
         return Prepared(record, template, attrs, tuple(outs), call, tree, into)
@@ -169,134 +172,74 @@ def _within_errstate(call: Call) -> Call:
     return quiet
 
 
-def _pointwise(code: Lowered, template: Template, out: TensorSpec, name: str) -> Call:
+def _pointwise(steps: Steps, out: TensorSpec, name: str) -> Call:
     """The instructions of a lowered expression, results and temporaries fresh."""
-    present = [i for i, t in enumerate(template) if t is not None]
-    steps, temps, constants = _steps(code, {i: place for place, i in enumerate(present)})
     shape, dtype = out.shape, out.dtype
-    function: Any = _alone(code, template, out)
-    if function is not None:
-        if out.tensor.nbytes < LEAST:
-            return function  # type: ignore[no-any-return]
-        return lambda *xs: function(*xs, out=fresh(shape, dtype, name))
+    temps = [d.numpy for d in steps.code.temps]
 
     def call(*xs: Any) -> Any:
-        out_array = fresh(shape, dtype, name)
-        registers = (*xs, out_array, *[fresh(shape, t, name) for t in temps], *constants)
-        for function, srcs, dst in steps:
-            function(*[registers[s] for s in srcs], out=registers[dst], casting="unsafe")
-        return out_array
+        result = fresh(shape, dtype, name)
+        steps.run(xs, (result,), [fresh(shape, t, name) for t in temps])
+        return result
 
     return call
 
 
-def _alone(code: Lowered, template: Template, out: TensorSpec) -> Call | None:
-    """The function of NumPy that a lowered expression is, if it is a single one. It sees itself to operands of which
-    its result overwrites a part."""
-    present = {i: place for place, i in enumerate(i for i, t in enumerate(template) if t is not None)}
-    steps, _, _ = _steps(code, present)
-    single = len(steps) == 1 and steps[0][1] == (*range(len(present)),) and _plain(code, out)
-    return steps[0][0] if single else None
+def _fresh_result(function: Any, out: TensorSpec, name: str) -> Call:
+    """The call of a single function of NumPy, with a result that is counted where it is large."""
+    if out.tensor.nbytes < LEAST:
+        return function  # type: ignore[no-any-return]
+    shape, dtype = out.shape, out.dtype
+    return lambda *xs: function(*xs, out=fresh(shape, dtype, name))
+
+
+def _alone(code: Lowered, given: Sequence[int], out: TensorSpec) -> Call | None:
+    """The function of NumPy that a lowered expression is, if it is a single one that returns arrays of the right
+    element type by itself. It sees itself to operands of which its result overwrites a part."""
+    if len(code.code) != 1 or not out.shape:
+        return None
+    (one,) = code.code
+    if one.kind not in PRIMITIVES or one.args != (*given,):
+        return None
+    function: Any = getattr(np, PRIMITIVES[one.kind][0])
+    try:
+        dtypes = function.resolve_dtypes((*[code.dtype(a).numpy for a in one.args], None))
+    except TypeError:
+        return None
+    return function if dtypes[-1] == out.dtype else None
 
 
 PIECE = 1 << 16  # elements at a time: intermediate results stay in the cache, and calls are few
 
 
 class Pieces:
-    """The instructions over operands of these shapes, block by block, so that intermediate results stay in the cache.
+    """An expression over operands of these shapes, block by block, so that intermediate results stay in the cache.
 
-    Where an operand has to be repeated, or does not lie in one piece, all is one piece.
+    Where an operand has to be repeated, or does not lie in one piece, all is one piece. With `renews`, the result
+    may lie in the memory of the last operand.
     """
 
-    def __init__(self, code: Lowered, shapes: Sequence[tuple[int, ...]], out: TensorSpec) -> None:
-        self._steps, self._temps, self._constants = _steps(code, {i: i for i in range(len(shapes))})
-        self._whole = _quietly(_pointwise(code, (out,) * len(shapes), out, "fused"))
+    def __init__(self, tree: Expr, shapes: Sequence[tuple[int, ...]], out: TensorSpec, renews: bool = False) -> None:
         self._out, self._full = out, [s == out.shape for s in shapes]
         self._even = all(s == out.shape or math.prod(s) == 1 for s in shapes)
+        numbers = [i for i, full in enumerate(self._full) if not full] if self._even else ()
+        self._steps = Steps(lower([tree], len(shapes), numbers, [len(shapes) - 1] if renews else ()))
 
     def __call__(self, *xs: Any) -> Any:
-        contiguous = all(x.flags.c_contiguous for x, f in zip(xs, self._full, strict=True) if f)
-        if not self._even or self._out.size <= PIECE or not contiguous:
-            return self._whole(*xs)
         result = fresh(self._out.shape, self._out.dtype, "fused")
-        rows = [x.reshape(-1) if f else x.reshape(()) for x, f in zip(xs, self._full, strict=True)]
-        _quiet.run(self._pieces, rows, result.reshape(-1))
+        self.into(xs, result)
         return result
 
     def into(self, xs: Sequence[Any], out: Any) -> None:
-        """Write the result into an array, which may be one of the operands."""
-        contiguous = out.flags.c_contiguous and all(
-            x.flags.c_contiguous for x, f in zip(xs, self._full, strict=True) if f
-        )
+        """Write the result into an array, which is the last operand or none of them."""
+        _quiet.run(self._into, xs, out)
+
+    def _into(self, xs: Sequence[Any], out: Any) -> None:
+        full, temps = self._full, self._steps.code.temps
+        contiguous = out.flags.c_contiguous and all(x.flags.c_contiguous for x, f in zip(xs, full, strict=True) if f)
         if not self._even or self._out.size <= PIECE or not contiguous:
-            np.copyto(out, self._whole(*xs))
+            self._steps.run(xs, (out,), [fresh(self._out.shape, t.numpy, "fused") for t in temps])
             return
-        rows = [x.reshape(-1) if f else x.reshape(()) for x, f in zip(xs, self._full, strict=True)]
-        _quiet.run(self._pieces, rows, out.reshape(-1), np.empty(PIECE, out.dtype))
-
-    def _pieces(self, rows: list[Any], result: Any, apart: Any = None) -> None:
-        """`apart` is where a piece is made before it is copied, if its steps may read what they have overwritten."""
-        scratch = [np.empty(PIECE, t) for t in self._temps]
-        for low in range(0, result.size, PIECE):
-            high = min(low + PIECE, result.size)
-            registers = (
-                *[r[low:high] if f else r for r, f in zip(rows, self._full, strict=True)],
-                result[low:high] if apart is None else apart[: high - low],
-                *[t[: high - low] for t in scratch],
-                *self._constants,
-            )
-            for function, srcs, dst in self._steps:
-                function(*[registers[s] for s in srcs], out=registers[dst], casting="unsafe")
-            if apart is not None:
-                result[low:high] = apart[: high - low]
-
-
-Steps = list[tuple[Call, tuple[int, ...], int]]
-
-
-def _steps(code: Lowered, numbers: Mapping[int, int]) -> tuple[Steps, list[Any], list[Any]]:
-    """Functions with the numbers of what they read and write, counted through operands, result, temporaries and
-    constants; the element types of temporaries, and the constants."""
-    count = len(numbers)
-    temps = [d.numpy for d in code.temps]
-    constants: list[Any] = []
-
-    def place(register: Register) -> int:
-        if register.space == "input":
-            return numbers[register.index]
-        if register.space == "out":
-            return count
-        if register.space == "temp":
-            return count + 1 + register.index
-        constants.append(np.asarray(register.value, register.dtype.numpy))
-        return count + len(temps) + len(constants)
-
-    steps = [(_function(c.ufunc), tuple(map(place, c.srcs)), place(c.dst)) for c in code.code]
-    return steps, temps, constants
-
-
-def _plain(code: Lowered, out: TensorSpec) -> bool:
-    """True if the single ufunc returns an array of the right element type by itself."""
-    (step,) = code.code
-    if step.ufunc in ("copy", "put") or not out.shape:
-        return False
-    try:
-        function: Any = getattr(np, step.ufunc)
-        return bool(function.resolve_dtypes((*(s.dtype.numpy for s in step.srcs), None))[-1] == out.dtype)
-    except TypeError:
-        return False
-
-
-def _copy(x: Any, *, out: Any, casting: Any) -> None:
-    np.copyto(out, x, casting=casting)
-
-
-def _put(x: Any, where: Any, *, out: Any, casting: Any) -> None:
-    np.copyto(out, x, where=where)
-
-
-def _function(name: str) -> Call:
-    if name in ("copy", "put"):
-        return _copy if name == "copy" else _put
-    ufunc: Call = getattr(np, name)
-    return ufunc
+        rows = [x.reshape(-1) if f else x for x, f in zip(xs, full, strict=True)]
+        scratch = [np.empty(PIECE, t.numpy) for t in temps]
+        Blocks(self._steps, rows, [out.reshape(-1)], scratch, PIECE).run()

@@ -204,7 +204,7 @@ def _call(form: Form, leaves: Sequence[Any], kind: TensorSpec) -> Pieces:
         return len(steps) - 1, kind
 
     operand(form)
-    return lazy.fused(tuple(steps), leaves, kind)
+    return lazy.fused(tuple(steps), leaves, kind, renews=True)
 
 
 def _compute(calls: Sequence[Pieces], parts: Sequence[Sequence[Any]]) -> None:

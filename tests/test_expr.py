@@ -1,4 +1,4 @@
-"""The two executable forms of one scalar expression agree: fresh results, and instructions into given memory."""
+"""The executable forms of lowered expressions agree: fresh results, results in given memory, and block by block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mezzo.ops import OPS, DType, Op, Sample
-from mezzo.ops.core.expr import E, Expr, Lowered, Register, evaluate, inputs, lower
+from mezzo.ops.core.evaluate import Blocks, Steps, evaluate
+from mezzo.ops.core.expr import E, Expr, inputs
+from mezzo.ops.core.lowered import Lowered, lower
 from mezzo.ops.errors import ShapeError
 from mezzo.ops.math.special import erf
 
@@ -20,32 +22,24 @@ from .test_ops import cases, fill
 POINTWISE = cases([o for o in OPS.values() if o.tree])
 
 
+def fresh(tree: Expr, xs: list[Any]) -> Any:
+    (result,) = evaluate(lower([tree], len(xs)), np, xs)
+    return result
+
+
 def execute(code: Lowered, xs: list[Any], out: Any) -> None:
     """Run the instructions one by one; `out` may be one of the inputs that `inplace` lists."""
-    temps = [np.empty(out.shape, t.numpy) for t in code.temps]
-
-    def array(r: Register) -> Any:
-        spaces: dict[str, Any] = {"input": xs, "temp": temps, "out": [out]}
-        return np.asarray(r.value, r.dtype.numpy) if r.space == "const" else spaces[r.space][r.index]
-
     with np.errstate(all="ignore"):
-        for step in code.code:
-            srcs, dst = [array(s) for s in step.srcs], array(step.dst)
-            if step.ufunc == "copy":
-                np.copyto(dst, srcs[0], casting="unsafe")
-            elif step.ufunc == "put":
-                np.copyto(dst, srcs[0], where=srcs[1])
-            else:
-                getattr(np, step.ufunc)(*srcs, out=dst, casting="unsafe")
+        Steps(code).run(xs, [out], [np.empty(out.shape, t.numpy) for t in code.temps])
 
 
 def check(tree: Expr, xs: list[Any]) -> None:
     """Both forms give the same, into fresh memory and into the memory of every input that may be overwritten."""
-    expected = evaluate(tree, np, xs)
+    expected = fresh(tree, xs)
     assert not any(x is not None and np.shares_memory(expected, x) for x in xs)
     shape = np.broadcast_shapes(*(x.shape for x in xs if x is not None))
     expected = np.broadcast_to(expected, shape)
-    code = lower(tree)
+    code = lower([tree], len(xs))
     out = np.full(shape, 99).astype(tree.dtype.numpy)
     execute(code, xs, out)
     np.testing.assert_allclose(out, expected, rtol=1e-6, err_msg=str(tree))
@@ -112,6 +106,27 @@ def programs(draw: st.DrawFn) -> tuple[Expr, list[Any]]:
     return tree, [rng.integers(-3, 4, s).astype(d.numpy) for d, s in zip(leaves, shapes, strict=True)]
 
 
+@given(st.data())
+def test_several_expressions_renew_their_inputs(data: st.DataObject) -> None:
+    """Outputs in the memory of the inputs that they replace, in blocks, with scalars among the inputs: the same bits as
+    fresh results, whatever reads what."""
+    kinds = data.draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=3))
+    number = data.draw(st.sampled_from(KINDS))
+    roots = [data.draw(trees((*kinds, number), k, 3)) for k in kinds]
+    rng, size = np.random.default_rng(data.draw(st.integers(0, 99))), data.draw(st.integers(1, 9))
+    xs: list[Any] = [rng.integers(-3, 4, size).astype(k.numpy) for k in kinds]
+    xs.append(np.asarray(rng.integers(-3, 4), number.numpy))
+    count = len(kinds)
+    code = lower(roots, count + 1, [count], range(count))
+    expected = [np.broadcast_to(y, size).copy() for y in evaluate(code, np, xs)]
+    most = data.draw(st.integers(1, 9))
+    temps = [np.empty(min(most, size), t.numpy) for t in code.temps]
+    with np.errstate(all="ignore"):
+        Blocks(Steps(code), xs, xs[:count], temps, most).run()
+    for x, y in zip(xs, expected, strict=False):
+        np.testing.assert_array_equal(x, y)
+
+
 @given(programs())
 def test_lowered_trees(program: tuple[Expr, list[Any]]) -> None:
     check(*program)
@@ -121,8 +136,8 @@ def test_shared_subtrees_are_computed_once() -> None:
     x = inputs([DType.FLOAT])[0]
     assert x
     y = E.exp(x)
-    assert [c.ufunc for c in lower(y * y + y).code].count("exp") == 1
-    assert lower(y * y).temps == ()
+    assert [c.kind for c in lower([y * y + y], 1).code].count("exp") == 1
+    assert lower([y * y], 1).temps == ()
 
 
 def test_mixed_element_types_are_refused() -> None:
@@ -140,7 +155,7 @@ def test_error_function(dtype: Any, rtol: float) -> None:
     x = np.concatenate([np.linspace(-7, 7, 20001), np.logspace(-30, 0, 999), [np.inf, -np.inf, 0]]).astype(dtype)
     (leaf,) = inputs([DType.of(dtype)])
     assert leaf
-    y = evaluate(erf(E, leaf), np, [x])
+    y = fresh(erf(E, leaf), [x])
     np.testing.assert_allclose(y, [math.erf(v) for v in x], rtol=rtol)
     assert abs(y).max() <= 1
 
@@ -150,8 +165,8 @@ def test_narrow_floats_are_rounded_once() -> None:
     for name in ("Gelu", "Elu", "HardSwish"):
         tree = OPS["", name].tree
         assert tree
-        wide = evaluate(tree([DType.FLOAT]), np, [x.astype(np.float32)])
-        np.testing.assert_array_equal(evaluate(tree([DType.FLOAT16]), np, [x]), wide.astype(np.float16))
+        wide = fresh(tree([DType.FLOAT]), [x.astype(np.float32)])
+        np.testing.assert_array_equal(fresh(tree([DType.FLOAT16]), [x]), wide.astype(np.float16))
     relu = OPS["", "Relu"].tree
     assert relu
     assert relu([DType.FLOAT16]).kind == "max"  # exact in any float

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from mezzo.ops import DType, Tensor
-from mezzo.ops.core.expr import PRIMITIVES, E, Expr, evaluate, inputs
+from mezzo.ops.core.evaluate import evaluate
+from mezzo.ops.core.expr import PRIMITIVES, E, Expr, inputs
+from mezzo.ops.core.lowered import lower
 from mezzo.ops.errors import ExecutionError
 from mezzo.runtime.backends.cuda import cache, nvrtc
 from mezzo.runtime.backends.cuda.launch import In, Launch, Operand, Out, Source, Written
@@ -48,7 +50,7 @@ def elementwise(trees: Sequence[Expr], xs: Sequence[Any], name: str) -> tuple[Wr
     """One kernel for all of these trees, each to an output of its own."""
     read = [element_of(DType.of(x.dtype)) for x in xs]
     made = [element_of(t.dtype) for t in trees]
-    code = write(trees, [f"v{i}" for i in range(len(xs))])
+    code = write(lower(trees, len(xs)), [f"v{i}" for i in range(len(xs))])
     parameters = [f"const {e.stored}* x{i}" for i, e in enumerate(read)]
     parameters += [f"{e.stored}* y{i}" for i, e in enumerate(made)]
     lines = ["int i = blockIdx.x * 64 + threadIdx.x;", f"if (i >= {xs[0].size}) return;"]
@@ -82,10 +84,15 @@ def primitives(dtype: DType) -> Iterator[Expr]:
     yield E.where(E.less(x, y), x, y)
 
 
+def numpy_says(tree: Expr, xs: Sequence[Any]) -> Any:
+    (result,) = evaluate(lower([tree], len(xs)), np, xs)
+    return result
+
+
 def answered(tree: Expr, xs: Sequence[Any]) -> Any:
     """What NumPy answers, or None where it has no such primitive."""
     try:
-        return np.broadcast_to(evaluate(tree, np, xs), xs[0].shape)
+        return np.broadcast_to(numpy_says(tree, xs), xs[0].shape)
     except TypeError:
         return None
 
@@ -103,7 +110,7 @@ def test_every_primitive_in_every_type() -> None:
             if like is None:  # and neither have we
                 continue
             try:
-                write([tree], ["x", "y"])
+                write(lower([tree], 2), ["x", "y"])
             except Unwritten:
                 assert dtype is DType.BOOL or tree.kind in ("rint", "reciprocal"), f"{tree} of {dtype}"
                 continue
@@ -138,7 +145,7 @@ def test_powers_of_whole_numbers() -> None:
         xs = (x[keep], n[keep])
         tree = E.pow(*(leaf for leaf in inputs([dtype, dtype]) if leaf is not None))
         asked.append(Run(*elementwise([tree], xs, f"powers_{dtype}"), xs))
-        wanted.append(evaluate(tree, np, xs))
+        wanted.append(numpy_says(tree, xs))
     for (y,), like in zip(run_all(asked), wanted, strict=True):
         np.testing.assert_array_equal(y, like)
 
@@ -205,7 +212,7 @@ def test_random_expressions(seeds: range) -> None:
     parts = [made[i : i + 60] for i in range(0, len(made), 60)]
     ran = [Run(*elementwise(part, xs, f"random_{seeds[0]}_{i}"), xs) for i, part in enumerate(parts)]
     for tree, y in zip(made, itertools.chain.from_iterable(run_all(ran)), strict=True):
-        like = np.broadcast_to(evaluate(tree, np, xs), y.shape)
+        like = np.broadcast_to(numpy_says(tree, xs), y.shape)
         if whole_from_floats(tree):
             continue
         np.testing.assert_allclose(y.astype(np.float64), like.astype(np.float64), 1e-5, 1e-6, err_msg=str(tree))

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mezzo.ops import DType, Tensor
+from mezzo.ops import OPS, Context, DType, Tensor
 from mezzo.ops.core.expr import E, inputs
 from mezzo.ops.errors import InputError, MezzoError
 from mezzo.ops.training.update import LONGEST, SHOWN, names_of, read, text_of
 from mezzo.ops.types import f32
-from mezzo.runtime.backends.cpu.update import BLOCK
+from mezzo.runtime.backends.cpu.update import BLOCK, update_in_place
 from mezzo.runtime.backends.onednn.library import library
 from mezzo.runtime.backends.onednn.update import BLOCK as PIECE
 from mezzo.runtime.backends.onednn.update import FEW
@@ -102,6 +102,18 @@ def test_where_chains_are_declined() -> None:
 )
 def test_tensors_of_any_shape(name: str, shape: tuple[int, ...], seed: int) -> None:
     kernel_equals_reference(*one_update(ELEMENTWISE[name], shape, DType.FLOAT, seed))
+
+
+@pytest.mark.parametrize(
+    "rule", ["mul s0 0.5; add #0 dW; sub W #1 -> #2 #1 s0", "add W dW -> s1 W s0", "add s0 dW -> s0 s1 s0"]
+)
+def test_states_that_become_one_another(rule: str) -> None:
+    """The next value of a state is the value of another one before the step, whichever is written first."""
+    w, d, s, t = np.random.default_rng(0).standard_normal((4, 9))
+    given = [w, d, np.asarray(0.1), s, t]
+    want = OPS["mezzo", "Update"].run(Context(), given, {"rule": rule, "states": 2})
+    update_in_place(rule, given, 2)
+    np.testing.assert_array_equal([w, s, t], want)
 
 
 def test_a_gradient_of_another_shape_is_refused() -> None:

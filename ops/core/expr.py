@@ -1,17 +1,17 @@
 """Scalar expressions: one tree per pointwise operator, from which every executable form is generated.
 
-A tree is built once the element types are known, so a rule may look at `x.dtype`. `evaluate` runs it on arrays with
-fresh results (the reference); `lower` turns it into a list of instructions over registers (the allocation-free form).
+A tree is built once the element types are known, so a rule may look at `x.dtype`. `lower` (ops/core/lowered.py) turns
+trees into straight-line code, which evaluators read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..dataclasses import dataclass, field
 from ..errors import ShapeError
-from ..types import Array, DType
+from ..types import DType
 
 Scalar = int | float | bool
 
@@ -193,130 +193,19 @@ def _rounds(tree: Expr) -> bool:
     return False
 
 
-def evaluate(expr: Expr, xp: Any, xs: Sequence[Array]) -> Array:
-    """Run a tree on arrays of the module `xp`, every result fresh; broadcasting as numpy does."""
-    done: dict[Expr, Array] = {}
+def substitute(tree: Expr, leaves: Mapping[int, Expr] | Sequence[Expr | None]) -> Expr:
+    """The tree with other expressions in place of its inputs."""
+    done: dict[Expr, Expr] = {}
 
-    def run(node: Expr) -> Array:
+    def replaced(node: Expr) -> Expr:
         if node not in done:
-            done[node] = compute(node)
+            if node.kind == "input":
+                leaf = leaves[int(node.value or 0)]
+                assert leaf is not None
+                done[node] = leaf
+            else:
+                args = tuple(map(replaced, node.args))
+                done[node] = node if args == node.args else Expr(node.kind, args, node.dtype, node.value)
         return done[node]
 
-    def compute(node: Expr) -> Array:
-        if node.kind == "input":
-            return xs[int(node.value or 0)]
-        if node.kind == "const":
-            return xp.asarray(node.value, dtype=node.dtype.numpy)
-        args = [run(a) for a in node.args]
-        if node.kind == "where":
-            return xp.where(*args)
-        if node.kind == "cast":
-            return args[0].astype(node.dtype.numpy)
-        # the result type is given because numpy widens some (small integers in `power`, bool in `add`)
-        result = getattr(xp, PRIMITIVES[node.kind][0])(*args)
-        return xp.asarray(result).astype(node.dtype.numpy, copy=False)
-
-    with xp.errstate(all="ignore"):
-        result = run(expr)
-    return xp.array(result) if expr.kind in ("input", "const") else result
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """Operand or result of an instruction: input number `index`, a temporary, the output, or a constant."""
-
-    space: str  # "input" | "temp" | "out" | "const"
-    index: int = 0
-    dtype: DType = DType.FLOAT
-    value: Scalar | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """`dst = ufunc(*srcs)`; `copy` also casts, `put` writes its first source where its second is true."""
-
-    ufunc: str
-    srcs: tuple[Register, ...]
-    dst: Register
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """A tree as straight-line code. `temps` lists the element type of each temporary (of the output's shape);
-    `inplace` lists the inputs whose bytes the output may take."""
-
-    code: tuple[Instruction, ...]
-    temps: tuple[DType, ...]
-    inplace: tuple[int, ...]
-
-
-def _instructions(node: Expr, srcs: list[Register], dst: Register) -> list[Instruction]:
-    if node.kind == "where":
-        return [Instruction("copy", (srcs[2],), dst), Instruction("put", (srcs[1], srcs[0]), dst)]
-    if node.kind in ("cast", "input", "const"):
-        return [Instruction("copy", (srcs[0],), dst)]
-    return [Instruction(PRIMITIVES[node.kind][0], tuple(srcs), dst)]
-
-
-def lower(expr: Expr) -> Lowered:
-    """Order the tree, share equal subtrees, and give each intermediate value a register.
-
-    The output serves as scratch wherever its element type fits, so that most operators need no temporary at all.
-    """
-    order: list[Expr] = []
-
-    seen: set[Expr] = set()
-
-    def visit(node: Expr) -> None:
-        if node.kind not in ("input", "const") and node not in seen:
-            seen.add(node)
-            for arg in node.args:
-                visit(arg)
-            order.append(node)
-
-    visit(expr)
-    if not order:
-        order = [expr]
-    last = {arg: i for i, node in enumerate(order) for arg in node.args}
-    out = Register("out", 0, expr.dtype)
-    where: dict[Expr, Register] = {}
-    temps: list[DType] = []
-    free: list[Register] = [out]
-    code: list[Instruction] = []
-
-    def read(node: Expr) -> Register:
-        if node.kind in ("input", "const"):
-            space = int(node.value or 0) if node.kind == "input" else 0
-            return Register(node.kind, space, node.dtype, node.value if node.kind == "const" else None)
-        return where[node]
-
-    for i, node in enumerate(order):
-        leaf = node.kind in ("input", "const")
-        srcs = [read(node)] if leaf else [read(a) for a in node.args]
-        # a select reads its condition and its first operand after its first write: they keep their registers meanwhile
-        dying = [a for a in node.args if last.get(a) == i and a in where]
-        early = [a for a in dying if node.kind != "where" or a not in node.args[:2]]
-        free += [where[a] for a in dict.fromkeys(early)]
-        if i == len(order) - 1:
-            if out not in free and node.kind == "where":  # its condition or operand sits in the output: move it
-                moved = next(a for a in node.args if where.get(a) == out)
-                spare = Register("temp", len(temps), moved.dtype)
-                temps.append(moved.dtype)
-                code.append(Instruction("copy", (out,), spare))
-                srcs = [spare if s == out else s for s in srcs]
-            dst = out
-        else:
-            fit = [r for r in free if r.dtype is node.dtype]
-            if fit:
-                dst = fit[0]
-                free.remove(dst)
-            else:
-                dst = Register("temp", len(temps), node.dtype)
-                temps.append(node.dtype)
-        code += _instructions(node, srcs, dst)
-        free += [where[a] for a in dict.fromkeys(dying) if a not in early]
-        where[node] = dst
-    first_write = next(i for i, c in enumerate(code) if c.dst == out)
-    last_read: dict[int, int] = {s.index: i for i, c in enumerate(code) for s in c.srcs if s.space == "input"}
-    inplace = tuple(i for i, at in sorted(last_read.items()) if at <= first_write)
-    return Lowered(tuple(code), tuple(temps), inplace)
+    return replaced(tree)

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from ..core import expr
+from ..core.evaluate import Steps, evaluate
 from ..core.expr import PRIMITIVES, Expr
+from ..core.lowered import lower
 from ..core.rules import in_table
 from ..core.standard import STANDARD
 from ..dataclasses import replace
@@ -153,6 +155,14 @@ def trees(dtypes: Sequence[DType], attrs: Mapping[str, Any]) -> tuple[Expr, ...]
     return tuple(expr.E.cast(m, k.dtype) for m, k in zip(made, kept, strict=True))
 
 
+@lru_cache(maxsize=256)
+def steps_of(dtypes: tuple[DType, ...], rule: str, states: int = 0, draws: int = 0) -> Steps:
+    """The steps of an update for these element types. Rates and other numbers are scalars; results may overwrite the
+    tensor and its states."""
+    made, count = trees(dtypes, {"rule": rule, "states": states, "draws": draws}), len(dtypes)
+    return Steps(lower(made, count, range(2, count - draws - states), (0, *range(count - states, count))))
+
+
 _ONE = np.array([0.7, -0.2, 1.5], np.float32)
 _RATE, _HALF = np.float32(0.1), np.float32(0.5)
 SHOWN = (  # rule, numbers, draws, states: what the samples show
@@ -180,8 +190,7 @@ def update(
 ) -> tuple[Array, ...]:
     """A step of an optimizer: `rest` are numbers, `draws` tensors of random numbers, `states` states."""
     xs = [W, dW, rate, *rest]
-    made = trees([DType.of(x.dtype) for x in xs], {"rule": rule, "states": states, "draws": draws})
-    return tuple(k.xp.array(expr.evaluate(t, k.xp, xs)) for t in made)
+    return evaluate(steps_of(tuple(DType.of(x.dtype) for x in xs), rule, states, draws).code, k.xp, xs)
 
 
 @update.infer
@@ -228,11 +237,11 @@ def update_rows(
     at, first = ids[kept], len(rest) - states
     drawn = [z[kept] for z in rest[first - draws : first]]
     given = [W[at], dW[kept], rate, *rest[: first - draws], *drawn, *(s[at] for s in rest[first:])]
-    made = trees([DType.of(x.dtype) for x in given], {"rule": rule, "states": states, "draws": draws})
-    news = [k.xp.array(x) for x in (W, *rest[first:])]
-    for new, tree in zip(news, made, strict=True):
-        new[at] = expr.evaluate(tree, k.xp, given)
-    return tuple(news)
+    made = evaluate(steps_of(tuple(DType.of(x.dtype) for x in given), rule, states, draws).code, k.xp, given)
+    news = tuple([k.xp.array(x) for x in (W, *rest[first:])])
+    for new, rows in zip(news, made, strict=True):
+        new[at] = rows
+    return news
 
 
 @update_rows.infer

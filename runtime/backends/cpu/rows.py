@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from ....ops import DType, Tensor
+from ....ops.core.evaluate import Blocks
 from ....ops.core.rules import in_table
+from ....ops.training.update import steps_of
 from ....ops.types import Array
 from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, tensors
 from ...ir.graph import Node
 from ...memory.liveness import aligned
-from .update import BLOCK, Blocks, code_of
+from .update import BLOCK, flat
 
 SCARCE = 16  # times fewer indices than rows: beyond, sorting them is faster than going over the table
 
@@ -119,8 +121,8 @@ class UpdateRows:
             return Declined("the table and its states differ in shape, or a result is not wanted")
         if any(t.sizes != rows for t in several):
             return Declined("there are not as many rows as numbers of them")
-        code, size = code_of(request.node, [t.dtype for t in (inputs[0], *inputs[2:])]), math.prod(rows)
-        room = sum(aligned(min(BLOCK, size) * d.itemsize) for d in code.temps)
+        dtypes, size = tuple(t.dtype for t in (inputs[0], *inputs[2:])), math.prod(rows)
+        room = sum(aligned(min(BLOCK, size) * d.itemsize) for d in steps_of(dtypes, **request.node.attrs).code.temps)
         room += sum(aligned(size * t.dtype.itemsize) for t in tables)
         aliases = tuple(Alias(o, i) for o, i in enumerate([0, *range(first, len(inputs))]))
         return Choice(self.name, workspace=room, aliases=aliases)
@@ -131,12 +133,11 @@ class UpdateRows:
         states, ids, dw = len(outs) - 1, xs[1], xs[2]
         first = len(xs) - states
         tables = [xs[0], *xs[first:]]
-        code = code_of(args.node, [DType.of(x.dtype) for x in (xs[0], *xs[2:])])
+        steps = steps_of(tuple(DType.of(x.dtype) for x in (xs[0], *xs[2:])), **args.node.attrs)
         rows = [args.scratch(DType.of(x.dtype), dw.shape) for x in tables]
-        temps = [args.scratch(d, (min(BLOCK, dw.size),)) for d in code.temps]
-        given = [rows[0], *xs[2:first], *rows[1:]]
-        flat = [x if s else x.reshape(-1) for x, s in zip(given, code.scalar, strict=False)]
-        step = Blocks(code, flat, [x.reshape(-1) for x in rows], temps).run
+        temps = [args.scratch(d, (min(BLOCK, dw.size),)) for d in steps.code.temps]
+        given = flat(steps.code, [rows[0], *xs[2:first], *rows[1:]])
+        step = Blocks(steps, given, [x.reshape(-1) for x in rows], temps, BLOCK).run
         copies = [(y, x) for y, x in zip(outs, tables, strict=True) if y.ctypes.data != x.ctypes.data]
         pairs = [*zip(outs, rows, strict=True)]
 

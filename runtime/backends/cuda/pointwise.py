@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ....ops import DType, Tensor
-from ....ops.core.expr import Expr, inputs
+from ....ops.core.expr import Expr, inputs, substitute
 from ....ops.core.fused import ABSENT, PREVIOUS, links
+from ....ops.core.lowered import Lowered, lower
 from ....ops.dataclasses import dataclass
 from ....ops.layouts import is_permutation
 from ....ops.op import Op
@@ -22,7 +23,7 @@ from ...ir.graph import Node
 from .generated import Generated
 from .launch import In, Launch, Operand, Out, Written
 from .loops import merged
-from .source import Unwritten, element_of, rounded, substitute, write
+from .source import Unwritten, element_of, rounded, write
 from .text import THREADS, Element, coordinates, dot, index_type, launch, lying, strides_of
 
 CASTS = {"Cast", "CastLike"}
@@ -47,11 +48,11 @@ class CudaPointwise(Generated):
         if len({t.sizes for t in results}) > 1:
             return Declined("results of several sizes")
         try:
-            made = _trees(request)
+            code = lower(_trees(request), len(request.inputs))
             for t in (*operands, *results):
                 if t is not None:
                     element_of(t.dtype)
-            return _Kernel(request, operands, results, made).written()
+            return _Kernel(request, operands, results, code).written()
         except Unwritten as error:
             return Declined(str(error))
 
@@ -127,11 +128,11 @@ class _Kernel:
         request: KernelRequest,
         operands: Sequence[Tensor | None],
         results: Sequence[Tensor],
-        made: tuple[Expr, ...],
+        code: Lowered,
     ) -> None:
-        self.request, self.operands, self.results, self.made = request, operands, results, made
+        self.request, self.operands, self.results, self.code = request, operands, results, code
         self.layout = _layout([t for t in operands if t is not None], results[0])
-        self.read = _read(made)
+        self.read = code.reads
 
     def written(self) -> Written:
         out = self.results[0]
@@ -202,7 +203,7 @@ class _Kernel:
         names = [""] * len(self.operands)
         for i in self.read:
             names[i] = f"x{i}"
-        code = write(self.made, names)
+        code = write(self.code, names)
         before = [code.functions, *_packs(arrays, width), _function(ins, outs, code.lines, code.results)]
         body = [f"const {index} i = ({index})blockIdx.x * {THREADS} + threadIdx.x;", f"if (i >= {steps}) return;"]
         if flat:
@@ -227,19 +228,6 @@ class _Kernel:
         node = self.request.node
         ops = [link[1] for link in node.attrs["chain"]] if node.op == "Fused" else [node.op]
         return "_".join(o.lower() for o in ops)[:80]
-
-
-def _read(expressions: Sequence[Expr]) -> list[int]:
-    """The inputs that expressions read."""
-    numbers, seen, todo = set[int](), set[Expr](), list(expressions)
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen.add(node)
-            todo += node.args
-            if node.kind == "input":
-                numbers.add(int(node.value or 0))
-    return sorted(numbers)
 
 
 def _layout(operands: Sequence[Tensor], out: Tensor) -> str:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from ....ops import Tensor
-from ....ops.core.expr import Expr
+from ....ops.core.lowered import lower
 from ...compile.kernel import Declined, KernelRequest
 from ...ir.graph import Node
 from .generated import Generated
@@ -188,10 +188,10 @@ class _Text:
         text = [f"const int j = tile * {self.wide} + unit;"]
         if phase.dots:
             text += self._products(phase)
-        leaves = _leaves([tree for _, tree in phase.stores])
+        lowered = lower([tree for _, tree in phase.stores], len(steps.leaves))
         names = [""] * len(steps.leaves)
         lines = []
-        for n in leaves:
+        for n in lowered.reads:
             leaf, names[n] = steps.leaves[n], f"v{n}"
             if isinstance(leaf, Dot):
                 at = f"shares[{phase.dots.index(leaf) * self.together} + r]"
@@ -200,7 +200,7 @@ class _Text:
             else:
                 known = self._kind(leaf)
                 lines.append(f"const {known.wide} v{n} = {known.read(self._at(leaf))};")
-        code = write([tree for _, tree in phase.stores], names)
+        code = write(lowered, names)
         self.before |= dict.fromkeys(code.functions.splitlines(keepends=True))
         text += [
             f"for (int r = slice; r < {self.together}; r += {self.deep}) {{",
@@ -259,14 +259,3 @@ class _Text:
         row = f"b * {width}" if lead > 1 or steps.batch == 1 else "0"
         unit = f" + {place.part * steps.units} + j" if width > 1 or steps.units == 1 else ""
         return f"{self._whole(place)}[{row}{unit}]"
-
-
-def _leaves(trees: Sequence[Expr]) -> list[int]:
-    """The numbers of what expressions read."""
-    seen, todo = set[Expr](), list(trees)
-    while todo:
-        tree = todo.pop()
-        if tree not in seen:
-            seen.add(tree)
-            todo += tree.args
-    return sorted(int(t.value or 0) for t in seen if t.kind == "input")

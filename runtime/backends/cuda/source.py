@@ -1,5 +1,4 @@
-"""Scalar expressions as CUDA C++ statements for one element; the counterpart of `evaluate` (ops/core/expr.py) for
-NumPy.
+"""Lowered expressions as CUDA C++ statements for one element; the counterpart of ops/core/evaluate.py for NumPy.
 
 Whole numbers go round, divisions are floored where the primitive says so, extremes keep NaN, shifts are total, and
 numbers that fit no whole number become what they become on x86-64, where NumPy leaves it to the processor: the smallest
@@ -18,6 +17,7 @@ import numpy as np
 
 from ....ops import DType
 from ....ops.core.expr import PRIMITIVES, Expr
+from ....ops.core.lowered import Instruction, Lowered
 from ....ops.dataclasses import dataclass
 from .text import Element, element
 
@@ -40,36 +40,6 @@ def rounded(x: Expr, dtype: DType) -> Expr:
     return x if x.dtype is dtype else Expr("cast", (x,), dtype, True)
 
 
-def substitute(tree: Expr, leaves: Sequence[Expr | None]) -> Expr:
-    """The tree with other expressions in place of its inputs."""
-    done: dict[Expr, Expr] = {}
-
-    def made(node: Expr) -> Expr:
-        if node not in done:
-            if node.kind == "input":
-                leaf = leaves[int(node.value or 0)]
-                assert leaf is not None
-                done[node] = leaf
-            else:
-                args = tuple(map(made, node.args))
-                done[node] = node if args == node.args else Expr(node.kind, args, node.dtype, node.value)
-        return done[node]
-
-    return made(tree)
-
-
-def simplified(kind: str, args: Sequence[Expr]) -> tuple[str, Sequence[Expr]] | None:
-    """Powers by a few known numbers as products, which cost a twentieth."""
-    if kind != "pow" or not args[0].dtype.floating or args[1].kind != "const":
-        return None
-    x, n = args[0], args[1].value
-    if n == 2:
-        return "mul", (x, x)
-    if n == 3:
-        return "mul", (Expr("mul", (x, x), x.dtype), x)
-    return ("reciprocal", (x,)) if n == -1 else None
-
-
 def element_of(dtype: DType) -> Element:
     """Return the C++ form of an element type. Raises Unwritten for those without one."""
     found = element(dtype)
@@ -78,58 +48,63 @@ def element_of(dtype: DType) -> Element:
     return found
 
 
-def write(trees: Sequence[Expr], operands: Sequence[str], prefix: str = "t") -> CudaSource:
-    """Statements that compute the trees from C++ expressions for their inputs, which are of the computed type (float
-    for floats of 16 bits). Names begin with `prefix`. Raises Unwritten for what has no source.
+def write(code: Lowered, operands: Sequence[str], prefix: str = "t") -> CudaSource:
+    """Statements that compute the results of code from C++ expressions for its inputs, which are of the computed type
+    (float for floats of 16 bits). Names begin with `prefix`. Raises Unwritten for what has no source.
 
     >>> from mezzo.ops.core.expr import E, inputs
+    >>> from mezzo.ops.core.lowered import lower
     >>> x, n = inputs([DType.FLOAT, DType.INT8])
-    >>> for line in write([E.max(x, 0) + E.cast(n, DType.FLOAT)], ["x", "n"]).lines:
+    >>> for line in write(lower([E.max(x, 0) + E.cast(n, DType.FLOAT)], 2), ["x", "n"]).lines:
     ...     print(line)
     const float t0 = (x > 0.0f || x != x) ? x : 0.0f;
     const float t1 = (float)n;
     const float t2 = t0 + t1;
     """
     lines: list[str] = []
-    names: dict[Expr, str] = {}
+    names = [*operands]
     functions: dict[str, str] = {}
 
-    def name(node: Expr) -> str:
-        if node not in names:
-            if node.kind == "input":
-                names[node] = operands[int(node.value or 0)]
-            elif node.kind == "const":
-                names[node] = literal(node)
-            else:
-                names[node] = statement(node)
-        return names[node]
+    def named(text: str, dtype: DType) -> str:
+        name = f"{prefix}{len(lines)}"
+        lines.append(f"const {element_of(dtype).wide} {name} = {text};")
+        return name
 
-    def statement(node: Expr) -> str:
-        kind, args = simplified(node.kind, node.args) or (node.kind, node.args)
-        given = [name(a) for a in args]
-        if kind == "where":
+    for one in code.code:
+        if one.kind == "const":
+            names.append(literal(one))
+            continue
+        given, of = [names[a] for a in one.args], code.dtype(one.args[0])
+        if one.kind == "where":
             text = "{} ? {} : {}".format(*given)
-        elif kind == "cast":
-            text = cast(given[0], args[0].dtype, node.dtype, functions, bool(node.value))
-            if text == given[0]:
-                return text
+        elif one.kind == "cast":
+            text = cast(given[0], of, one.dtype, functions, bool(one.value))
+        elif one.kind == "pow" and (power := _power(code, one)):  # a twentieth of the cost
+            if power == 3:
+                given = [named(_FLOATS["mul"].format(given[0], given[0]), of), given[0]]
+            kind, given = ("reciprocal", given) if power == -1 else ("mul", [given[0], names[one.args[0]]])
+            text = primitive(kind, of, one.dtype, functions).format(*given)
         else:
-            text = primitive(kind, args[0].dtype, node.dtype, functions).format(*given)
-        made = f"{prefix}{len(lines)}"
-        lines.append(f"const {element_of(node.dtype).wide} {made} = {text};")
-        return made
-
-    results = tuple(name(tree) for tree in trees)
-    return CudaSource(tuple(lines), results, "".join(functions.values()))
+            text = primitive(one.kind, of, one.dtype, functions).format(*given)
+        names.append(given[0] if one.kind == "cast" and text == given[0] else named(text, one.dtype))
+    return CudaSource(tuple(lines), tuple(names[r] for r in code.roots), "".join(functions.values()))
 
 
-def literal(node: Expr) -> str:
-    """A constant in its element type, as `evaluate` makes it."""
-    e = element_of(node.dtype)
-    value = np.asarray(node.value, node.dtype.numpy).item()
-    if node.dtype is DType.BOOL:
+def _power(code: Lowered, one: Instruction) -> int:
+    """The exponent of a power of floats that is a product of few factors or a reciprocal; else 0."""
+    exponent = one.args[1] - len(code.inputs)
+    if not one.dtype.floating or exponent < 0 or code.code[exponent].kind != "const":
+        return 0
+    return next((n for n in (2, 3, -1) if code.code[exponent].value == n), 0)
+
+
+def literal(one: Instruction) -> str:
+    """A constant in its element type, as NumPy makes it."""
+    e = element_of(one.dtype)
+    value = np.asarray(one.value, one.dtype.numpy).item()
+    if one.dtype is DType.BOOL:
         return "true" if value else "false"
-    if not node.dtype.floating:
+    if not one.dtype.floating:
         return f"({e.wide}){e.integer(int(value))}"
     if not math.isfinite(value):
         return f"({e.number(value)})"

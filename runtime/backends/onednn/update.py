@@ -16,12 +16,16 @@ from typing import Any
 import numpy as np
 
 from ....ops import DType
+from ....ops.core.evaluate import Blocks, Steps
+from ....ops.core.lowered import Lowered
 from ....ops.dataclasses import dataclass
+from ....ops.training.update import steps_of
 from ....ops.types import Array
 from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, tensors
 from ...ir.graph import Node
 from ...memory.liveness import aligned
-from ..cpu.update import Blocks, Update, UpdateCode, code_of
+from ..cpu.update import BLOCK as MOST
+from ..cpu.update import Update, flat
 from . import api
 from .kernel import REFERENCE, chosen, unavailable
 from .library import threads
@@ -50,50 +54,50 @@ class UpdateChain:
     target: Place
 
 
-def chains(code: UpdateCode, inputs: int, states: int) -> tuple[tuple[UpdateChain, ...], int]:
-    """The chains that do what the parts of `code` do, in their order, and how many temporaries they need. A part goes
-    on with the chain that makes one of its operands, where nobody else reads that. Refused for other operators.
+def chains(code: Lowered, states: int) -> tuple[tuple[UpdateChain, ...], int]:
+    """The chains that do what the instructions of `code` do, in their order, and how many temporaries they need. An
+    instruction goes on with the chain that makes one of its operands, where nobody else reads that. Refused for other
+    operators.
     """
-    uses = Counter(a for i, (_, args) in enumerate(code.parts) if not code.scalar[inputs + i] for a in args)
+    inputs = len(code.inputs)
+    uses = Counter(a for i, one in enumerate(code.code) if not code.scalar[inputs + i] for a in one.args)
     uses.update(code.roots)
     links: dict[int, Link] = {}  # by the value that it ends in so far
 
     def goes_on(value: int) -> bool:
         return value in links and uses[value] == 1
 
-    for i, (e, args) in enumerate(code.parts):
-        me = inputs + i
+    for me, one in enumerate(code.code, inputs):
         if code.scalar[me]:
             continue
-        if e.dtype is not DType.FLOAT or e.kind not in {*BINARY, "sqrt"}:
-            raise api.Refused(f"{e.kind} of {e.dtype} is no link of a chain")
-        a, b = (args[0], args[0]) if e.kind == "sqrt" else args
+        if one.dtype is not DType.FLOAT or one.kind not in {*BINARY, "sqrt"}:
+            raise api.Refused(f"{one.kind} of {one.dtype} is no link of a chain")
+        a, b = (one.args[0], one.args[0]) if one.kind == "sqrt" else one.args
         link: Link
-        if e.kind == "sqrt":
+        if one.kind == "sqrt":
             link = links.pop(a) if goes_on(a) else ("mul", a, ONE, [])
             link[3].append(("sqrt", None))
         elif goes_on(a):
             link = links.pop(a)
-            link[3].append((e.kind, b))
-        elif goes_on(b) and e.kind != "div":
+            link[3].append((one.kind, b))
+        elif goes_on(b) and one.kind != "div":
             link = links.pop(b)
-            link[3].extend([("mul", MINUS), ("add", a)] if e.kind == "sub" else [(e.kind, a)])
+            link[3].extend([("mul", MINUS), ("add", a)] if one.kind == "sub" else [(one.kind, a)])
         elif not code.scalar[a]:
-            link = (e.kind, a, b, [])
-        elif e.kind == "div":
+            link = (one.kind, a, b, [])
+        elif one.kind == "div":
             raise api.Refused("a number is divided by a tensor")
         else:
-            link = ("mul", b, MINUS, [("add", a)]) if e.kind == "sub" else (e.kind, b, a, [])
+            link = ("mul", b, MINUS, [("add", a)]) if one.kind == "sub" else (one.kind, b, a, [])
         links[me] = link
-    return _placed(code, inputs, states, links)
+    return _placed(code, states, links)
 
 
-def _placed(
-    code: UpdateCode, inputs: int, states: int, links: Mapping[int, Link]
-) -> tuple[tuple[UpdateChain, ...], int]:
+def _placed(code: Lowered, states: int, links: Mapping[int, Link]) -> tuple[tuple[UpdateChain, ...], int]:
     """Chains with the places of what they write: over a tensor or a state only if no later one reads it."""
     if any(root not in links for root in code.roots) or len(set(code.roots)) < len(code.roots):
         raise api.Refused("a result is an operand, or two results are the same")
+    inputs = len(code.inputs)
     old = [0, *range(inputs - states, inputs)]  # what the outputs may be written over
     reads = {end: {a, b, *(v for _, v in post)} for end, (_, a, b, post) in links.items()}
     last = {v: end for end, values in reads.items() for v in values}
@@ -115,9 +119,9 @@ def _placed(
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """An update: its code, its chains, the number of temporaries, and the elements of a block."""
+    """An update: its steps, its chains, the number of temporaries, and the elements of a block."""
 
-    code: UpdateCode
+    steps: Steps
     chains: tuple[UpdateChain, ...]
     temporaries: int
     block: int
@@ -125,21 +129,21 @@ class UpdatePlan:
     def drafts(self, inputs: int) -> tuple[Draft, ...]:
         """The primitives of the chains, for a block."""
         places = {i: ("in", i) for i in range(inputs)} | {c.end: c.target for c in self.chains}
-        return tuple(_draft(self.code, c, places, self.block) for c in self.chains)
+        return tuple(_draft(self.steps.code, c, places, self.block) for c in self.chains)
 
 
 def plan(node: Node, dtypes: Sequence[DType], size: int) -> UpdatePlan:
     """The update that a step on tensors of `size` elements is; Refused where it is no sequence of chains."""
-    code = code_of(node, dtypes)
-    chained, temporaries = chains(code, len(dtypes), node.attrs.get("states", 0))
-    return UpdatePlan(code, chained, temporaries, max(size // -(-size // BLOCK) & -LINE, 1))
+    steps = steps_of(tuple(dtypes), **node.attrs)
+    chained, temporaries = chains(steps.code, node.attrs.get("states", 0))
+    return UpdatePlan(steps, chained, temporaries, max(size // -(-size // BLOCK) & -LINE, 1))
 
 
 def _row(count: int) -> Memory:
     return Memory((1, count), DType.FLOAT, strides=(count, 1))
 
 
-def _draft(code: UpdateCode, chain: UpdateChain, places: Mapping[int, Place], block: int) -> Draft:
+def _draft(code: Lowered, chain: UpdateChain, places: Mapping[int, Place], block: int) -> Draft:
     def at(value: int) -> tuple[Place, Memory]:
         number = value < 0 or code.scalar[value]
         return (("number", value) if number else places[value]), _row(1 if number else block)
@@ -202,7 +206,7 @@ class _Pieces:
         self._plan, self._threads = planned, args.request.target.threads
         self._xs: list[Any] = [*args.inputs]
         self._outs = [y.reshape(-1) for y in args.outputs if y is not None]
-        code, block = planned.code, planned.block
+        code, block = planned.steps.code, planned.block
         used = {v for c in planned.chains for v in (c.a, c.b, *(v for _, v in c.post))} - {None}
         values = [v for v in used if v is not None and (v < 0 or code.scalar[v])]
         self._numbers = {v: np.full(1, {ONE: 1, MINUS: -1}.get(v, 0), np.float32) for v in values}
@@ -221,7 +225,7 @@ class _Pieces:
         size = self._outs[0].size
         self._starts = range(0, size - block + 1, block)
         self._rest = size % block
-        self._temps = [args.scratch(d, (min(self._rest, Blocks.most),)) for d in code.temps]
+        self._temps = [args.scratch(d, (min(self._rest, MOST),)) for d in code.temps]
         self._aim()
 
     def rebind(self, place: tuple[str, int], array: Array) -> None:
@@ -234,7 +238,7 @@ class _Pieces:
 
     def _aim(self) -> None:
         """Note where the arrays begin, and which part of them NumPy steps."""
-        code, rest = self._plan.code, self._rest
+        steps, rest = self._plan.steps, self._rest
         arrays = {place: self._xs[i] for place, i in self._tensors.items()}
         arrays |= {("out", o): y for o, y in enumerate(self._outs)}
         begins = [(self._memories[p].value, address(x)) for p, x in arrays.items() if p in self._memories]
@@ -242,14 +246,9 @@ class _Pieces:
         self._moves = moves if len(moves) > 1 else [[]]
         for memory, at in moves[0]:
             api.function("memory_set_data_handle")(memory, at)
-        flat = [x if s else x.reshape(-1) for x, s in zip(self._xs, code.scalar, strict=False)]
         tail = slice(self._outs[0].size - rest, None)
-        self._blocks = Blocks(
-            code,
-            [x if s else x[tail] for x, s in zip(flat, code.scalar, strict=False)],
-            [y[tail] for y in self._outs],
-            self._temps,
-        )
+        given = [x if s else x[tail] for x, s in zip(flat(steps.code, self._xs), steps.code.scalar, strict=False)]
+        self._blocks = Blocks(steps, given, [y[tail] for y in self._outs], self._temps, MOST)
 
     def __call__(self) -> int:
         values = self._blocks.numbers()
