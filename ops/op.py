@@ -242,7 +242,7 @@ class Op:
 
     @property
     def takes_complex(self) -> ComplexNumbers:
-        """What it makes of complex numbers: what it says, or that it moves them or is elementwise."""
+        """The use it makes of complex numbers: its own word, else that it moves them or is elementwise."""
         return self.complex_numbers or ("direct" if self.moves else "taken" if self.elementwise else "")
 
     @property

@@ -66,7 +66,7 @@ class Node:
 
     @property
     def wanted(self) -> tuple[bool, ...]:
-        return tuple(bool(o) for o in self.outputs)
+        return tuple(map(bool, self.outputs))
 
     def reads(self) -> Iterator[str]:
         """Yield every value that this node needs: its inputs, and the outer values that its subgraphs read."""

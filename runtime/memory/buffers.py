@@ -31,18 +31,14 @@ class Buffer:
     """Values that share bytes; they occupy `size` bytes from step `first` to step `last`."""
 
     members: list[Member]
+    size: int
+    first: int
+    last: int
 
-    @property
-    def size(self) -> int:
-        return max(m.end for m in self.members)
-
-    @property
-    def first(self) -> int:
-        return min(m.life.first for m in self.members)
-
-    @property
-    def last(self) -> int:
-        return max(m.life.last for m in self.members)
+    @classmethod
+    def of(cls, life: Life) -> Buffer:
+        """Return the buffer of a single value."""
+        return cls([Member(life, 0, life.value)], life.nbytes, life.first, life.last)
 
 
 def clashing(a: Member, b: Member, time: Timeline) -> bool:
@@ -55,7 +51,7 @@ def clashing(a: Member, b: Member, time: Timeline) -> bool:
 
 def merged(lives: Iterable[Life], offers: Sequence[Sharing], time: Timeline) -> tuple[list[Buffer], list[Sharing]]:
     """One buffer per value, then every offer taken that breaks nothing; returns the buffers and the offers taken."""
-    home = {v.value: Buffer([Member(v, 0, v.value)]) for v in lives}
+    home = {v.value: Buffer.of(v) for v in lives}
     of = {v: b.members[0] for v, b in home.items()}
     taken: list[Sharing] = []
     for offer in offers:
@@ -102,4 +98,6 @@ def _joined(
             m.at, m.content, m.before = at, content, before
         return False
     large.members += small.members
+    large.size = max(large.size, small.size + shift)
+    large.first, large.last = min(large.first, small.first), max(large.last, small.last)
     return True

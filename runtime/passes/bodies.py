@@ -10,7 +10,7 @@ from ..ir.graph import Graph
 
 def map_bodies(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:
     """Apply a pass to every subgraph; the graph itself comes back when none changed. Bodies see all known types."""
-    if not any(isinstance(v, Graph) for n in graph.nodes for v in n.attrs.values()):
+    if not [v for n in graph.nodes for v in n.attrs.values() if isinstance(v, Graph)]:
         return graph
     nodes = []
     for node in graph.nodes:
