@@ -40,26 +40,17 @@ def text_of(roots: Sequence[Expr], names: Sequence[str]) -> str:
     >>> text_of((w - rate * (dw + w * 0.1),), ("W", "dW", "rate"))
     'mul W 0.1; add dW #0; mul rate #1; sub W #2 -> #3'
     """
-    number: dict[Expr, int] = {}
-    parts: list[str] = []
-
-    def told(e: Expr) -> str:
-        if e.kind == "input":
-            return names[int(e.value or 0)]
-        if e.kind == "const":
-            return repr(float(e.value or 0))
-        if e not in number:
-            operands = " ".join(map(told, e.args))
-            if e.kind not in STANDARD:
-                raise InputError(
-                    f"{e.kind!r} has no standard form", where=WHERE, hint=f"there are {', '.join(STANDARD)}"
-                )
-            number[e] = len(parts)
-            parts.append(f"{e.kind} {operands}")
-        return f"#{number[e]}"
-
-    ends = " ".join(map(told, roots))
-    return f"{'; '.join(parts)} -> {ends}"
+    words, parts = [*names], list[str]()
+    code = lower(roots, len(names))
+    for one in code.code:
+        if one.kind == "const":
+            words.append(repr(float(one.value or 0)))
+            continue
+        if one.kind not in STANDARD:
+            raise InputError(f"{one.kind!r} has no standard form", where=WHERE, hint=f"there are {', '.join(STANDARD)}")
+        words.append(f"#{len(parts)}")
+        parts.append(" ".join([one.kind, *(words[a] for a in one.args)]))
+    return f"{'; '.join(parts)} -> {' '.join(words[root] for root in code.roots)}"
 
 
 def read(text: str, leaves: Mapping[str, Expr]) -> tuple[Expr, ...]:

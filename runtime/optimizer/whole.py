@@ -6,16 +6,24 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ...ops.core.expr import Expr, Expressions
+from ...ops.core.formula import Nodes, Operand
 from ...ops.op import Builder, Value
 from .adaptive import Adam
 from .record import Optimizer, register
 from .schedule import Schedule
 
 
-def _if_both(g: Builder, a: Value, b: Value, value: Value) -> Value:
+def _norm(m: Nodes, x: Operand) -> Operand:
+    return m.op("ReduceL2", x, keepdims=0)
+
+
+def _dot(m: Nodes, a: Operand, b: Operand) -> Operand:
+    return m.op("ReduceSum", a * b, keepdims=0)
+
+
+def _if_both(m: Nodes, a: Operand, b: Operand, value: Operand) -> Operand:
     """The value where both norms are above zero, else 1."""
-    zero = g.scalar(0, a)
-    return g.Where(g.And(g.Greater(a, zero), g.Greater(b, zero)), value, g.scalar(1, a))
+    return m.where(m.op("And", a > 0, b > 0), value, 1)
 
 
 @register
@@ -24,16 +32,14 @@ class LAMB(Adam):
 
     epsilon: float = 1e-6
 
-    def whole(
-        self, g: Builder, W: Value, dW: Value, rate: Value, unbias1: Value, unbias2: Value, mean: Value, square: Value
-    ) -> tuple[Value, ...]:
-        m = g.Add(g.Mul(mean, g.scalar(self.beta1, W)), g.Mul(dW, g.scalar(1 - self.beta1, W)))
-        v = g.Add(g.Mul(square, g.scalar(self.beta2, W)), g.Mul(g.Mul(dW, dW), g.scalar(1 - self.beta2, W)))
-        way = g.Div(g.Div(m, unbias1), g.Add(g.Div(g.Sqrt(v), unbias2), g.scalar(self.epsilon, W)))
-        way = g.Add(way, g.Mul(W, g.scalar(self.weight_decay, W))) if self.weight_decay else way
-        long, short = g.ReduceL2(W, keepdims=0), g.ReduceL2(way, keepdims=0)
-        trust = _if_both(g, long, short, g.Div(long, short))
-        return g.Sub(W, g.Mul(way, g.Mul(rate, trust))), m, v
+    def whole(self, g: Builder, *operands: Value) -> tuple[Value, ...]:
+        m = Nodes(g)
+        W, dW, rate, unbias1, unbias2, *held = m.of(operands)
+        mean, square = self.means(dW, *held)
+        way = self.decayed(W, mean / unbias1 / (m.op("Sqrt", square) / unbias2 + self.epsilon))
+        long, short = _norm(m, W), _norm(m, way)
+        trust = _if_both(m, long, short, long / short)
+        return m.names([W - way * (rate * trust), mean, square])
 
 
 @register
@@ -46,13 +52,13 @@ class LARS(Optimizer):
     epsilon: float = 1e-8
     slots = ("velocity",)
 
-    def whole(self, g: Builder, W: Value, dW: Value, rate: Value, velocity: Value) -> tuple[Value, ...]:
-        long, steep = g.ReduceL2(W, keepdims=0), g.ReduceL2(dW, keepdims=0)
-        bound = g.Add(g.Add(steep, g.Mul(long, g.scalar(self.weight_decay, W))), g.scalar(self.epsilon, W))
-        own = _if_both(g, long, steep, g.Div(g.Mul(long, g.scalar(self.trust, W)), bound))
-        slope = g.Add(dW, g.Mul(W, g.scalar(self.weight_decay, W))) if self.weight_decay else dW
-        v = g.Add(g.Mul(velocity, g.scalar(self.momentum, W)), g.Mul(slope, g.Mul(rate, own)))
-        return g.Sub(W, v), v
+    def whole(self, g: Builder, *operands: Value) -> tuple[Value, ...]:
+        m = Nodes(g)
+        W, dW, rate, velocity = m.of(operands)
+        long, steep = _norm(m, W), _norm(m, dW)
+        own = _if_both(m, long, steep, long * self.trust / (steep + long * self.weight_decay + self.epsilon))
+        v = velocity * self.momentum + self.decayed(W, dW) * (rate * own)
+        return m.names([W - v, v])
 
 
 @register
@@ -72,35 +78,32 @@ class LBFGS(Optimizer):
         """1 at the first update, else 0."""
         return (e.where(e.equal(t, 0.0), e.number(1.0, t), 0.0),)
 
-    def whole(
-        self, g: Builder, W: Value, dW: Value, rate: Value, first: Value, before: Value, moved: Value, *pairs: Value
-    ) -> tuple[Value, ...]:
-        def dot(a: Value, b: Value) -> Value:
-            return g.ReduceSum(g.Mul(a, b), keepdims=0)
-
-        zero, one = g.scalar(0, W), g.scalar(1, W)
-        slope = g.Add(dW, g.Mul(W, g.scalar(self.weight_decay, W))) if self.weight_decay else dW
-        steps, turns = list(pairs[: self.history]), list(pairs[self.history :])
-        turn = g.Sub(slope, before)
+    def whole(self, g: Builder, *operands: Value) -> tuple[Value, ...]:
+        m = Nodes(g)
+        W, dW, rate, first, before, moved, *pairs = m.of(operands)
+        zero, one = m.of([g.scalar(0, W.name), g.scalar(1, W.name)])
+        slope: Operand = self.decayed(W, dW)
+        steps, turns = pairs[: self.history], pairs[self.history :]
+        turn = slope - before
         # a pair counts where the curvature along it is above zero; one that is all zeros is not there yet
-        good = g.Greater(dot(turn, moved), g.scalar(1e-10, W))
+        good = _dot(m, turn, moved) > 1e-10
 
-        def shifted(held: list[Value], new: Value) -> list[Value]:
-            return [*(g.Where(good, b, a) for a, b in pairwise(held)), g.Where(good, new, held[-1])]
+        def shifted(held: list[Operand], new: Operand) -> list[Operand]:
+            return [*(m.where(good, b, a) for a, b in pairwise(held)), m.where(good, new, held[-1])]
 
         steps, turns = shifted(steps, moved), shifted(turns, turn)
-        inner = [dot(y, s) for s, y in zip(steps, turns, strict=True)]
-        there = [g.Greater(ys, zero) for ys in inner]
-        inverse = [g.Where(t, g.Div(one, g.Where(t, ys, one)), zero) for t, ys in zip(there, inner, strict=True)]
-        q, shares = g.Neg(slope), dict[int, Value]()
+        inner = [_dot(m, y, s) for s, y in zip(steps, turns, strict=True)]
+        there = [ys > zero for ys in inner]
+        inverse = [m.where(t, one / m.where(t, ys, one), zero) for t, ys in zip(there, inner, strict=True)]
+        q, shares = -slope, dict[int, Operand]()
         for i in reversed(range(self.history)):
-            shares[i] = g.Mul(dot(steps[i], q), inverse[i])
-            q = g.Sub(q, g.Mul(turns[i], shares[i]))
-        length = dot(turns[-1], turns[-1])
-        way = g.Mul(q, g.Where(there[-1], g.Div(inner[-1], g.Where(there[-1], length, one)), one))
+            shares[i] = _dot(m, steps[i], q) * inverse[i]
+            q = q - turns[i] * shares[i]
+        length = _dot(m, turns[-1], turns[-1])
+        way = q * m.where(there[-1], inner[-1] / m.where(there[-1], length, one), one)
         for i in range(self.history):
-            way = g.Add(way, g.Mul(steps[i], g.Sub(shares[i], g.Mul(dot(turns[i], way), inverse[i]))))
-        size = g.ReduceSum(g.Abs(slope), keepdims=0)
-        short = g.Min(one, g.Div(one, g.Where(g.Greater(size, zero), size, one)))
-        step = g.Mul(way, g.Mul(rate, g.Where(g.Greater(first, zero), short, one)))
-        return g.Add(W, step), slope, step, *steps, *turns
+            way = way + steps[i] * (shares[i] - _dot(m, turns[i], way) * inverse[i])
+        size = m.op("ReduceSum", abs(slope), keepdims=0)
+        short = m.op("Min", one, one / m.where(size > zero, size, one))
+        step = way * (rate * m.where(first > zero, short, one))
+        return m.names([W + step, slope, step, *steps, *turns])

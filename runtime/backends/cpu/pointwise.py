@@ -10,6 +10,7 @@ from ....ops.core.evaluate import Steps, call_all
 from ....ops.core.lowered import Lowered, lowered
 from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, tensors
 from ...ir.graph import Node
+from ...memory.liveness import aligned
 
 
 def _code(node: Node, dtypes: Sequence[DType | None]) -> Lowered:
@@ -36,7 +37,7 @@ class Pointwise:
         code = _code(node, dtypes)
         (out,) = result
         size = out.elements or 0
-        workspace = sum(_padded(size * d.itemsize) for d in code.temps)
+        workspace = sum(aligned(size * d.itemsize) for d in code.temps)
         # in place only over an operand of exactly the result's layout: broadcasting would read what was overwritten
         aliases = [Alias(0, i) for i in code.inplace if inputs[i] == out and out.static]
         twice = {i for i, name in enumerate(node.inputs) if node.inputs.count(name) > 1}
@@ -54,7 +55,3 @@ class Pointwise:
             return partial(call_all, calls)
         ((function, sources, result),) = calls
         return partial(function, *sources, out=result)
-
-
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // 64) * 64
