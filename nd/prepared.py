@@ -240,6 +240,6 @@ class Pieces:
         if not self._even or self._out.size <= PIECE or not contiguous:
             self._steps.run(xs, (out,), [fresh(self._out.shape, t.numpy, "fused") for t in temps])
             return
-        rows = [x.reshape(-1) if f else x for x, f in zip(xs, full, strict=True)]
+        rows = [x.reshape(-1 if f else ()) for x, f in zip(xs, full, strict=True)]
         scratch = [np.empty(PIECE, t.numpy) for t in temps]
         Blocks(self._steps, rows, [out.reshape(-1)], scratch, PIECE).run()

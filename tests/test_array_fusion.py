@@ -30,6 +30,7 @@ def expressions(dtype: str, rows: int) -> Iterator[Any]:
     row, column, number = x[0] * 2, y[:, :1] + 1, nd.asarray(np.array(0.5, dtype))
     yield nd.tanh(x * 2 + y) * 0.5 - nd.exp(-x * x) / (1 + y * y)
     yield nd.where(x > y, x * row, nd.sqrt(abs(y)) + column) * number
+    yield (x * number + y[:1, :1]) * x - y[:1, 0]
     yield (x[::2] + y[::2] * 3)[:, ::-1] - 1
     z = x
     for i in range(60):

@@ -15,7 +15,7 @@ from ..core.expr import Expr, Expressions
 from ..core.rules import has_rank, mean_of, narrow, same, widen
 from ..errors import ShapeError
 from ..math.linear import matmul
-from ..math.special import erf
+from ..nn.activations import gelu_by_erf, gelu_by_tanh
 from ..nn.conv import conv
 from ..nn.windows import Ints
 from ..op import OPS, Builder, Context, Sample, Value, op, pointwise
@@ -40,15 +40,6 @@ def rank_of(kind: Type | None) -> int | None:
 # The Gelu family
 
 
-def _gelu(e: Expressions, x: Expr) -> Expr:
-    return x * 0.5 * (erf(e, x * math.sqrt(0.5)) + 1)
-
-
-def _fast_gelu(e: Expressions, x: Expr) -> Expr:
-    cube = x * x * x
-    return x * 0.5 * (e.tanh((cube * 0.044715 + x) * math.sqrt(2 / math.pi)) + 1)
-
-
 def _gelu_body(g: Builder, x: Value, dtype: DType) -> Value:
     erf = g.Erf(g.Mul(x, g.const(math.sqrt(0.5), dtype)))
     return g.Mul(g.Mul(x, g.const(0.5, dtype)), g.Add(erf, g.const(1, dtype)))
@@ -56,7 +47,7 @@ def _gelu_body(g: Builder, x: Value, dtype: DType) -> Value:
 
 @pointwise("Gelu", domain="com.microsoft", written_out=True, since=1, samples=GELU_SAMPLES)
 def gelu(e: Expressions, X: Expr) -> Expr:
-    return _gelu(e, X)
+    return gelu_by_erf(e, X)
 
 
 @gelu.body
@@ -68,7 +59,7 @@ def _(g: Builder, xs: Sequence[Value], types: Types) -> Value:
     Sample([f32(2, 3, 4), f32(4)]), Sample([f32(2, 3), f32(3)]), Sample([f32(1, 2, 5), f32(5)]),
 ])  # fmt: skip
 def bias_gelu(e: Expressions, A: Expr, B: Expr) -> Expr:
-    return _gelu(e, A + B)
+    return gelu_by_erf(e, A + B)
 
 
 @bias_gelu.body
@@ -84,7 +75,7 @@ def _(g: Builder, xs: Sequence[Value], types: Types) -> Value:
     samples=[*GELU_SAMPLES, Sample([f32(2, 3, 4), f32(4)])],
 )
 def fast_gelu(e: Expressions, X: Expr, bias: Expr | None = None) -> Expr:
-    return _fast_gelu(e, X if bias is None else X + bias)
+    return gelu_by_tanh(e, X if bias is None else X + bias)
 
 
 @fast_gelu.body

@@ -221,6 +221,14 @@ def _(e: Expressions, dY: Expr, X: Expr) -> Expr:
     return dY * e.exp(-(X * X)) * (2 / math.sqrt(math.pi))
 
 
+def gelu_by_erf(e: Expressions, x: Expr) -> Expr:
+    return x * 0.5 * (erf(e, x * math.sqrt(0.5)) + 1)
+
+
+def gelu_by_tanh(e: Expressions, x: Expr) -> Expr:
+    return x * 0.5 * (e.tanh((x * x * x * 0.044715 + x) * math.sqrt(2 / math.pi)) + 1)
+
+
 @pointwise(
     "Gelu",
     mixed="wide",
@@ -232,10 +240,7 @@ def _(e: Expressions, dY: Expr, X: Expr) -> Expr:
 def gelu(e: Expressions, X: Expr, *, approximate: str = "none") -> Expr:
     if approximate not in ("none", "tanh"):
         raise ShapeError(f"approximate {approximate!r} is none of none, tanh")
-    if approximate == "none":
-        return X * 0.5 * (erf(e, X * math.sqrt(0.5)) + 1)
-    bent = (X * X * X * 0.044715 + X) * math.sqrt(2 / math.pi)
-    return X * 0.5 * (e.tanh(bent) + 1)
+    return gelu_by_erf(e, X) if approximate == "none" else gelu_by_tanh(e, X)
 
 
 @derivative(gelu)
