@@ -13,7 +13,7 @@ from typing import Any, overload
 import numpy as np
 
 from ..ops import DType
-from ..ops.errors import InputError, MezzoError, ShapeError
+from ..ops.errors import InputError, MezzoError, OutOfRange, ShapeError
 from ..runtime.caches import bounded
 from ..runtime.engine import Engine, Variable, engine
 from ..runtime.memory.allocate import copied
@@ -161,7 +161,10 @@ def _computed(
 
 
 def _compute(call: Call, given: tuple[Any, ...], outs: list[Array]) -> None:
-    results = call(*map(value_of, given))
+    try:
+        results = call(*map(value_of, given))
+    except IndexError as error:
+        raise OutOfRange(f"{error}", where=outs[0]._var.name) from error
     for out, result in zip(outs, (results,) if len(outs) == 1 else results, strict=True):
         out._var.value = result
 

@@ -85,6 +85,10 @@ class ExecutionError(MezzoError):
     """A step failed while it ran."""
 
 
+class OutOfRange(ExecutionError, IndexError):
+    """An element of the indices that a step reads lies outside of its axis. It is an IndexError, as in NumPy."""
+
+
 class DeadlineError(MezzoError):
     """A wait or a run passed its deadline."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,23 @@ def test_a_number_where_a_mask_is_true_is_traced() -> None:
         expected[rows, 1], expected[:, columns], expected[rows] = 5, 0, 7
         np.testing.assert_array_equal(net(*map(nd.array, (x, rows, columns))).asnumpy(), expected)
     assert net.report() == "everything is traced"
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("wrong", [5, -6])
+def test_an_index_outside_is_one_error_everywhere(wrong: int, hybrid: bool) -> None:
+    """NumPy's IndexError in eager code was an ExecutionError in a hybridized block."""
+    from mezzo.gluon import nn
+
+    net = nn.Embedding(5, 3)
+    net.initialize()
+    net.hybridize(hybrid)
+    with pytest.raises(IndexError) as caught:
+        net(mz.nd.array(np.array([1, wrong]))).asnumpy()
+    assert isinstance(caught.value, mz.OutOfRange)
+    assert "Gather" in str(caught.value)
+    with suppress(mz.OutOfRange):  # the run that was traced failed as well
+        mz.nd.waitall()
 
 
 def _ours(key: Any) -> Any:

@@ -16,7 +16,15 @@ import numpy as np
 from ...ops import OPS, Body, Context, DType, MezzoError, Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass
-from ...ops.errors import BudgetError, Cancelled, DeadlineError, ExecutionError, ShapeError, UnsupportedModel
+from ...ops.errors import (
+    BudgetError,
+    Cancelled,
+    DeadlineError,
+    ExecutionError,
+    OutOfRange,
+    ShapeError,
+    UnsupportedModel,
+)
 from ...ops.types import Array, type_of
 from .graph import COPY, DRAW, RESULT, Graph, Node
 from .infer import body_of
@@ -156,6 +164,8 @@ def blaming(place: str) -> Iterator[None]:
         raise
     except MezzoError as error:
         raise error.at(place) from error.__cause__
+    except IndexError as error:
+        raise OutOfRange(f"{error}", where=place, hint="indices count from 0, or from the end with -1") from error
     except Exception as error:
         raise ExecutionError(
             f"{type(error).__name__}: {error}", where=place, hint="the operands do not fit this operator"
