@@ -100,7 +100,6 @@ MOVES: dict[str, tuple[Copies, tuple[int, ...]]] = {
     "Slice": (_sliced, (1, 2, 3, 4)),
     "Tile": (_tiled, (1,)),
 }
-SAME_BYTES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 class Movement:
@@ -116,7 +115,7 @@ class Movement:
         node, inputs, outputs = request.node, request.inputs, request.outputs
         if tensors([t for t in inputs if t is not None]) is None or tensors(outputs) is None:
             return Declined("an operand is no tensor of numbers")
-        if node.op in SAME_BYTES and not _as_many(inputs[0], outputs[0]):
+        if node.record.moves == "view" and not _as_many(inputs[0], outputs[0]):
             return Declined("the result has another number of elements")  # which the reference tells in its words
         if node.op == "Split" and not all(node.outputs):
             return Declined("a part is not requested")
@@ -157,7 +156,7 @@ def _aliases(node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type])
     x, y = wholes[0], tensors(outputs)
     assert y is not None
     axis = node.attrs.get("axis", 0)
-    if node.op in SAME_BYTES:
+    if node.record.moves == "view":
         yield Alias(0, 0, "view")
     elif node.op in ("Concat", "Split") and all(n == 1 for n in x.sizes[: axis % x.rank]):
         at = 0

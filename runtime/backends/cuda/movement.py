@@ -13,7 +13,7 @@ from ....ops.tensor.movement import BLOCK_ORDER
 from ....ops.tensor.pad import pad_pairs
 from ...compile.kernel import Choice, Declined, KernelArgs, KernelRequest
 from ...ir.graph import Node
-from ..cpu.movement import MOVES, SAME_BYTES
+from ..cpu.movement import MOVES
 from .copies import Shadow, StridedCopy, launches, shadow
 from .generated import Generated
 from .launch import In, Out, Written
@@ -82,7 +82,7 @@ class CudaMovement(Generated):
         x, y = laid[0], laid[count]
         xs, ys = [shadow(t) if isinstance(t, Tensor) else None for t in laid[:count]], [shadow(t) for t in laid[count:]]
         assert xs[0] is not None
-        if node.op in ("Reorder", "BitCast") or node.op in SAME_BYTES:
+        if node.op in ("Reorder", "BitCast") or node.record.moves == "view":
             flat = [np.lib.stride_tricks.as_strided(a, (a.size,), (a.itemsize,)) for a in (ys[0], xs[0])]
             same = node.op != "Reorder"
             return [((0, ys[0], flat[0] if same else ys[0]), (0, xs[0], flat[1] if same else xs[0]))]
@@ -119,7 +119,7 @@ def _layouts(request: KernelRequest, x: Tensor, y: Tensor) -> list[str]:
         return [x.layout, node.attrs.get("layout", "")]
     if node.op == "Transpose" and 0 < x.rank <= 8:
         return [x.layout, turned(x.layout, _order(node, x), x.sizes)]
-    if node.op in SAME_BYTES and x.layout:
+    if node.record.moves == "view" and x.layout:
         layout = with_units(x.layout, x.sizes, y.sizes)
         return ["" if layout is None else x.layout, *others, layout or ""]
     if node.op == "Concat":

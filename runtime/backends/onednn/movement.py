@@ -50,7 +50,7 @@ class Units:
     remembers = True
 
     def serves(self, node: Node) -> bool:
-        return not node.domain and node.op in ("Squeeze", "Unsqueeze", "Reshape", "Flatten")
+        return not node.domain and node.record.moves == "view" and node.op != "Identity"
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         """A view, if the input has its axes in another order; in row-major order NumPy's view does as well."""
