@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -253,8 +253,9 @@ class Op:
     def infer(self, rule: InferRule) -> InferRule:
         """Set the inference rule: types in (None where absent), attributes by keyword; types out.
 
-        A rule that names a keyword `wanted` is told which outputs the node uses. A rule may use `Tensor.shape`
-        freely: where a rank is unknown, the answer becomes 'same element type as the first input, rank unknown'.
+        A rule is told the attributes that it names, and which outputs the node uses if it names `wanted`. It may use
+        `Tensor.shape` freely: where a rank is unknown, the answer becomes 'same element type as the first input, rank
+        unknown'.
         """
         self.infer_rule = rule
         return rule
@@ -298,20 +299,29 @@ class Op:
         self.body_rule = rule
         return rule
 
-    def bind(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes that the reference knows; raises ShapeError for a missing required one."""
+    def bind(self, attrs: Mapping[str, Any], named: Container[str] | None = None) -> dict[str, Any]:
+        """The attributes that the reference knows, or those of them that a rule names; raises ShapeError for a missing
+        required one."""
         missing = [a for a, default in self.attrs.items() if default is REQUIRED and a not in attrs]
         if missing:
             raise ShapeError(f"{self.name} lacks the attribute {' and '.join(missing)}")
-        return {a: v for a, v in attrs.items() if a in self.attrs}
+        return {a: v for a, v in attrs.items() if a in self.attrs and (named is None or a in named)}
+
+    def inferred(self, *inputs: Type | None, **attrs: Any) -> Any:
+        """Return what the inference rule makes of types; it is told the attributes that it names."""
+        named, others = _keywords(self.infer_rule)
+        return self.infer_rule(*inputs, **{a: v for a, v in attrs.items() if others or a in named})
 
     def infer_types(
         self, inputs: Sequence[Type | None], attrs: Mapping[str, Any], wanted: tuple[bool, ...] = (True,)
     ) -> tuple[Type, ...]:
         """Result types of one node, one per entry of `wanted`; raises ShapeError where the operands do not fit."""
-        extra = {"wanted": wanted} if _names_wanted(self.infer_rule) else {}
+        named, others = _keywords(self.infer_rule)
+        told = self.bind(attrs, None if others else named)
+        if "wanted" in named:
+            told["wanted"] = wanted
         try:
-            found = self.infer_rule(*inputs, **self.bind(attrs), **extra)
+            found = self.infer_rule(*inputs, **told)
         except UnknownRank:
             first = next(t for t in inputs if isinstance(t, Tensor))
             found = tuple(Tensor(first.dtype, None) for _ in wanted)
@@ -336,9 +346,13 @@ class Op:
 
 
 @cache
-def _names_wanted(rule: InferRule) -> bool:
+def _keywords(rule: InferRule) -> tuple[frozenset[str], bool]:
+    """The parameters that a rule names, and whether it takes others."""
     code = getattr(rule, "__code__", None)
-    return "wanted" in (code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ())
+    if code is None:
+        return frozenset(), True
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return frozenset(named), bool(code.co_flags & inspect.CO_VARKEYWORDS)
 
 
 OPS = Operators()

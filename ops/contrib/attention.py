@@ -73,9 +73,6 @@ def _(
     beta: Tensor,
     mask: Tensor | None = None,
     position_ids: Tensor | None = None,
-    *,
-    epsilon: float = 1e-12,
-    mask_index_type: int | None = None,
 ) -> tuple[Tensor, ...]:
     for t in (input_ids, word_embedding, position_embedding):
         has_rank(t, 2)
@@ -231,13 +228,9 @@ def _(
     past_sequence_length: Tensor | None = None,
     *,
     do_rotary: int | None = None,
-    mask_filter_value: float = -10000.0,
     num_heads: int,
     past_present_share_buffer: int | None = None,
     qkv_hidden_sizes: Sequence[int] | None = None,
-    rotary_embedding_dim: int | None = None,
-    scale: float | None = None,
-    unidirectional: int = 0,
 ) -> tuple[Tensor, ...]:
     _unsupported(do_rotary=do_rotary, past_present_share_buffer=past_present_share_buffer)
     has_rank(input, 3)
@@ -402,10 +395,7 @@ def _(
     past_sequence_length: Tensor | None = None,
     cache_indirection: Tensor | None = None,
     *,
-    mask_filter_value: float = -10000.0,
     num_heads: int,
-    scale: float | None = None,
-    unidirectional: int = 0,
 ) -> tuple[Type, ...]:
     _unsupported(past_sequence_length=past_sequence_length, cache_indirection=cache_indirection)
     if num_heads < 1:

@@ -51,7 +51,7 @@ def dynamic_quantize_matmul(
 def _(A: Tensor, B: Tensor, b_scale: Tensor, b_zero_point: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     if A.dims is None or B.dims is None:
         return A.of(None)
-    found = OPS["", "MatMul"].infer_rule(A, B)
+    found = OPS["", "MatMul"].inferred(A, B)
     assert isinstance(found, Tensor)
     columns = B.dims[-1]
     for part in (b_scale, b_zero_point, bias):

@@ -168,7 +168,7 @@ def _(X: Tensor, W: Tensor, B: Tensor | None = None, Z: Tensor | None = None, *,
       activation_params: Sequence[float] | None = None, **attrs: Any) -> Any:  # fmt: skip
     if activation:
         _activation(activation, activation_params)
-    made = conv.infer_rule(X, W, B, **attrs)
+    made = conv.inferred(X, W, B, **attrs)
     if isinstance(made, Tensor) and made.dims is not None and Z is not None and Z.dims is not None:
         has_rank(Z, len(made.dims))
         for a, b in zip(Z.dims, made.dims, strict=True):
@@ -249,17 +249,8 @@ def fused_matmul(
 
 
 @fused_matmul.infer
-def _(
-    A: Tensor,
-    B: Tensor,
-    *,
-    alpha: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    transBatchA: int = 0,
-    transBatchB: int = 0,
-) -> Any:
-    return matmul.infer_rule(_turned(A, transA, transBatchA), _turned(B, transB, transBatchB))
+def _(A: Tensor, B: Tensor, *, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0) -> Any:
+    return matmul.inferred(_turned(A, transA, transBatchA), _turned(B, transB, transBatchB))
 
 
 @fused_matmul.body
@@ -332,13 +323,7 @@ def skip_layer_normalization(
 
 @skip_layer_normalization.infer
 def _(
-    input: Tensor,
-    skip: Tensor,
-    gamma: Tensor,
-    beta: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    epsilon: float = 1e-12,
+    input: Tensor, skip: Tensor, gamma: Tensor, beta: Tensor | None = None, bias: Tensor | None = None
 ) -> tuple[Tensor, ...]:
     if input.dims is not None:
         if skip.dims is not None and len(skip.dims) <= len(input.dims):

@@ -83,7 +83,7 @@ def _(
     **attrs: Any,
 ) -> Any:
     _parameters(activation, {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma})
-    return gemm.infer_rule(A, B, C, **attrs)
+    return gemm.inferred(A, B, C, **attrs)
 
 
 @fused_gemm.body

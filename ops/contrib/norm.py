@@ -38,8 +38,8 @@ def skip_simplified_layer_normalization(
 
 
 @skip_simplified_layer_normalization.infer
-def _(input: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None, *, epsilon: float = 1e-12) -> Any:
-    return skip_layer_normalization.infer_rule(input, skip, gamma, None, bias, epsilon=epsilon)
+def _(input: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None) -> Any:
+    return skip_layer_normalization.inferred(input, skip, gamma, None, bias)
 
 
 @skip_simplified_layer_normalization.body

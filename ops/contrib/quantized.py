@@ -268,8 +268,8 @@ def _(
 ) -> Any:
     _check_parts(x_scale, x_zero_point, y_scale, y_zero_point)
     if not channels_last:
-        return average_pool.infer_rule(X, **attrs)
-    found = average_pool.infer_rule(_dims_first(X), **attrs)
+        return average_pool.inferred(X, **attrs)
+    found = average_pool.inferred(_dims_first(X), **attrs)
     assert isinstance(found, Tensor)
     return X.of(None) if X.dims is None else _dims_last(found)
 
@@ -349,7 +349,7 @@ def _(Y_scale: Tensor, Y_zero_point: Tensor, *inputs: Tensor, axis: int) -> Any:
     if not inputs or len(inputs) % 3:
         raise ShapeError(f"{len(inputs)} operands are not tensors with a scale and a zero point each")
     _check_parts(Y_scale, Y_zero_point, *(t for i, t in enumerate(inputs) if i % 3))
-    found = OPS["", "Concat"].infer_rule(*inputs[::3], axis=axis)
+    found = OPS["", "Concat"].inferred(*inputs[::3], axis=axis)
     assert isinstance(found, Tensor)
     return found.to(Y_zero_point.dtype)
 
@@ -421,14 +421,13 @@ def _(
     y_scale: Tensor | None = None,
     y_zero_point: Tensor | None = None,
     *,
-    alpha: float = 1.0,
     transA: int = 0,
     transB: int = 0,
 ) -> Tensor:
     _check_parts(a_scale, a_zero_point, y_scale, y_zero_point)
     if (y_scale is None) is not (y_zero_point is None):
         raise ShapeError("y_scale and y_zero_point come together or not at all", hint="correct the node")
-    found = OPS["", "Gemm"].infer_rule(A, B, C, transA=transA, transB=transB)
+    found = OPS["", "Gemm"].inferred(A, B, C, transA=transA, transB=transB)
     assert isinstance(found, Tensor)
     for part in (b_scale, b_zero_point):
         if part.elements not in (None, 1, found.shape[1] if isinstance(found.shape[1], int) else part.elements):

@@ -96,15 +96,7 @@ def _without_texts(dims: Sequence[Dim]) -> tuple[Dim, ...]:
 
 
 @tokenizer.infer
-def _(
-    X: Tensor,
-    *,
-    mark: int,
-    mincharnum: int,
-    pad_value: str,
-    separators: Sequence[str] | None = None,
-    tokenexp: str = "",
-) -> Tensor:
+def _(X: Tensor, *, mincharnum: int, separators: Sequence[str] | None = None, tokenexp: str = "") -> Tensor:
     if bool(separators) == bool(tokenexp):
         raise ShapeError("Tokenizer takes either separators or tokenexp", hint="correct the attributes")
     if mincharnum < 1:

@@ -117,7 +117,6 @@ def _(
     *,
     K: int,
     N: int,
-    accuracy_level: int = 0,
     bits: int = 4,
     block_size: int,
     weight_prepacked: int = 0,
@@ -266,4 +265,4 @@ def _(
         else t
         for t in (W, R)
     )
-    return OPS["", "LSTM"].infer_rule(X, w, r, B, sequence_lens, initial_h, initial_c, P, **attrs)
+    return OPS["", "LSTM"].inferred(X, w, r, B, sequence_lens, initial_h, initial_c, P, **attrs)

@@ -135,7 +135,7 @@ def _operand(i: int, inputs: Any, previous: Any) -> Any:
 
 
 @fused.infer
-def _(*inputs: Tensor, chain: tuple[Link, ...], overwrites: int = -1) -> Type:
+def _(*inputs: Tensor, chain: tuple[Link, ...]) -> Type:
     result: Any = None
     for record, operands, attrs in links(chain):
         (result,) = record.infer_types([_operand(i, inputs, result) for i in operands], attrs)

@@ -116,16 +116,7 @@ def gemm(
 
 
 @gemm.infer
-def _(
-    A: Tensor,
-    B: Tensor,
-    C: Tensor | None = None,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-) -> Tensor:
+def _(A: Tensor, B: Tensor, C: Tensor | None = None, *, transA: int = 0, transB: int = 0) -> Tensor:
     for t in (A, B):
         has_rank(t, 2)
     (m, inner), (other, n) = A.dims or (None, None), B.dims or (None, None)

@@ -254,7 +254,7 @@ def place_of(name: str, since: int, method: str) -> Op:
     made = op(name, since=since, outputs=("reduced",), samples=ARG_SAMPLES)(reference)
 
     @made.infer
-    def _(data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
+    def _(data: Tensor, *, axis: int = 0, keepdims: int = 1) -> Tensor:
         if data.dims is None:
             return Tensor(DType.INT64, None)
         return Tensor(DType.INT64, _reduced_dims(data.dims, (axis_of(axis, data.rank),), keepdims))
@@ -293,7 +293,7 @@ def cumulated(name: str, since: int, method: str, first: int, **traits: Unpack[T
     made = op(name, since=since, outputs=("y",), samples=CUMULATED_SAMPLES, **traits)(reference)
 
     @made.infer
-    def _(x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    def _(x: Tensor, axis: Tensor) -> Tensor:
         at = axis.ints()
         if at and x.dims is not None:
             axis_of(at[0], x.rank)
@@ -351,7 +351,7 @@ def top_k(k: Context, X: Array, K: Array, *, axis: int = -1, largest: int = 1, s
 
 
 @top_k.infer
-def _(X: Tensor, K: Tensor, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
+def _(X: Tensor, K: Tensor, *, axis: int = -1) -> tuple[Tensor, Tensor]:
     if X.dims is None:
         return X.of(None), Tensor(DType.INT64, None)
     at, count = axis_of(axis, X.rank), K.ints()

@@ -50,14 +50,7 @@ def random_normal(
 
 
 @random_normal.infer
-def _(
-    *,
-    shape: Sequence[int],
-    dtype: int = 1,
-    mean: float = 0.0,
-    scale: float = 1.0,
-    seed: float | None = None,
-) -> Tensor:
+def _(*, shape: Sequence[int], dtype: int = 1) -> Tensor:
     return Tensor(DType.from_onnx(dtype), tuple(shape))
 
 
@@ -86,14 +79,7 @@ def random_normal_like(
 
 
 @random_normal_like.infer
-def _(
-    input: Tensor,
-    *,
-    dtype: int | None = None,
-    mean: float = 0.0,
-    scale: float = 1.0,
-    seed: float | None = None,
-) -> Tensor:
+def _(input: Tensor, *, dtype: int | None = None) -> Tensor:
     return input.to(_dtype(dtype, input))
 
 
@@ -121,14 +107,7 @@ def random_uniform(
 
 
 @random_uniform.infer
-def _(
-    *,
-    shape: Sequence[int],
-    dtype: int = 1,
-    high: float = 1.0,
-    low: float = 0.0,
-    seed: float | None = None,
-) -> Tensor:
+def _(*, shape: Sequence[int], dtype: int = 1) -> Tensor:
     return Tensor(DType.from_onnx(dtype), tuple(shape))
 
 
@@ -156,14 +135,7 @@ def random_uniform_like(
 
 
 @random_uniform_like.infer
-def _(
-    input: Tensor,
-    *,
-    dtype: int | None = None,
-    high: float = 1.0,
-    low: float = 0.0,
-    seed: float | None = None,
-) -> Tensor:
+def _(input: Tensor, *, dtype: int | None = None) -> Tensor:
     return input.to(_dtype(dtype, input))
 
 
@@ -185,7 +157,7 @@ def bernoulli(k: Context, input: Array, *, dtype: int | None = None, seed: float
 
 
 @bernoulli.infer
-def _(input: Tensor, *, dtype: int | None = None, seed: float | None = None) -> Tensor:
+def _(input: Tensor, *, dtype: int | None = None) -> Tensor:
     return input.to(_dtype(dtype, input))
 
 
@@ -208,7 +180,7 @@ def multinomial(k: Context, input: Array, *, dtype: int = 6, sample_size: int = 
 
 
 @multinomial.infer
-def _(input: Tensor, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Tensor:
+def _(input: Tensor, *, dtype: int = 6, sample_size: int = 1) -> Tensor:
     has_rank(input, 2)
     rows = input.dims[0] if input.dims is not None else None
     return Tensor(DType.from_onnx(dtype), (rows, sample_size))

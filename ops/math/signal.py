@@ -351,7 +351,7 @@ def window(name: str, *factors: float) -> Op:
     made = op(name, since=17, outputs=("output",), samples=WINDOW_SAMPLES)(reference)
 
     @made.infer
-    def _(size: Tensor, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
+    def _(size: Tensor, *, output_datatype: int = 1) -> Tensor:
         count = size.ints()
         return Tensor(DType.from_onnx(output_datatype), (count[0] if count else None,))
 

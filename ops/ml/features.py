@@ -67,7 +67,7 @@ def scaler(k: Context, X: Array, *, offset: Floats = None, scale: Floats = None)
 
 
 @scaler.infer
-def _(X: Tensor, *, offset: Floats = None, scale: Floats = None) -> Tensor:
+def _(X: Tensor) -> Tensor:
     return X.to(DType.FLOAT)
 
 
@@ -95,7 +95,7 @@ def normalizer(k: Context, X: Array, *, norm: str = "MAX") -> Array:
 
 
 @normalizer.infer
-def _(X: Tensor, *, norm: str = "MAX") -> Tensor:
+def _(X: Tensor) -> Tensor:
     return X.to(DType.FLOAT)
 
 
@@ -128,14 +128,7 @@ def imputer(
 
 
 @imputer.infer
-def _(
-    X: Tensor,
-    *,
-    imputed_value_floats: Floats = None,
-    imputed_value_int64s: Ints = None,
-    replaced_value_float: float = 0.0,
-    replaced_value_int64: int = 0,
-) -> Tensor:
+def _(X: Tensor) -> Tensor:
     return X.forget()
 
 
@@ -196,7 +189,7 @@ def one_hot_encoder(
 
 
 @one_hot_encoder.infer
-def _(X: Tensor, *, cats_int64s: Ints = None, cats_strings: Texts = None, zeros: int = 1) -> Tensor:
+def _(X: Tensor, *, cats_int64s: Ints = None, cats_strings: Texts = None) -> Tensor:
     kinds = (cats_strings, cats_int64s) if X.dtype is DType.STRING else (cats_int64s, cats_strings)
     count = len(kinds[0] or kinds[1] or ())
     return Tensor(DType.FLOAT, None if X.dims is None else (*X.dims, count))
@@ -232,14 +225,7 @@ def _mapped(x: Array, table: dict[Any, Any], default: Any, to: DType) -> Array:
 
 
 @category_mapper.infer
-def _(
-    X: Tensor,
-    *,
-    cats_int64s: Ints = None,
-    cats_strings: Texts = None,
-    default_int64: int = -1,
-    default_string: str = "_Unused",
-) -> Tensor:
+def _(X: Tensor) -> Tensor:
     return X.to(DType.INT64 if X.dtype is DType.STRING else DType.STRING)
 
 
@@ -309,14 +295,6 @@ def _value_type(floats: Floats, numbers: Ints, words: Texts, tensor: Array | Non
 def _(
     X: Tensor,
     *,
-    default_float: float = -0.0,
-    default_int64: int = -1,
-    default_string: str = "_Unused",
-    default_tensor: Array | None = None,
-    keys_floats: Floats = None,
-    keys_int64s: Ints = None,
-    keys_strings: Texts = None,
-    keys_tensor: Array | None = None,
     values_floats: Floats = None,
     values_int64s: Ints = None,
     values_strings: Texts = None,

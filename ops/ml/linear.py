@@ -97,8 +97,6 @@ def _(
     classlabels_strings: Texts = None,
     coefficients: Floats,
     intercepts: Floats = None,
-    multi_class: int = 0,
-    post_transform: str = "NONE",
 ) -> tuple[Tensor, Tensor]:
     if classlabels_ints and classlabels_strings:
         raise ShapeError("a LinearClassifier has labels of one kind", hint="remove one of the classlabels attributes")
@@ -136,14 +134,7 @@ def linear_regressor(
 
 
 @linear_regressor.infer
-def _(
-    X: Tensor,
-    *,
-    coefficients: Floats = None,
-    intercepts: Floats = None,
-    post_transform: str = "NONE",
-    targets: int = 1,
-) -> Tensor:
+def _(X: Tensor, *, targets: int = 1) -> Tensor:
     return regressed(X, targets)
 
 
@@ -227,18 +218,7 @@ def svm_regressor(
 
 
 @svm_regressor.infer
-def _(
-    X: Tensor,
-    *,
-    coefficients: Floats = None,
-    kernel_params: Floats = None,
-    kernel_type: str = "LINEAR",
-    n_supports: int = 0,
-    one_class: int = 0,
-    post_transform: str = "NONE",
-    rho: Floats = None,
-    support_vectors: Floats = None,
-) -> Tensor:
+def _(X: Tensor) -> Tensor:
     return regressed(X, 1)
 
 
@@ -372,14 +352,7 @@ def _(
     *,
     classlabels_ints: Ints = None,
     classlabels_strings: Texts = None,
-    coefficients: Floats = None,
-    kernel_params: Floats = None,
-    kernel_type: str = "LINEAR",
-    post_transform: str = "NONE",
     prob_a: Floats = None,
-    prob_b: Floats = None,
-    rho: Floats = None,
-    support_vectors: Floats = None,
     vectors_per_class: Ints = None,
 ) -> tuple[Tensor, Tensor]:
     labels = len(labels_of(classlabels_ints, classlabels_strings))

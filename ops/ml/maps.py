@@ -126,5 +126,5 @@ def zip_map(
 
 
 @zip_map.infer
-def _(X: Tensor, *, classlabels_int64s: Ints = None, classlabels_strings: Texts = None) -> Sequence:
+def _(X: Tensor, *, classlabels_strings: Texts = None) -> Sequence:
     return Sequence(Map(DType.STRING if classlabels_strings else DType.INT64, SCALAR[DType.FLOAT]))

@@ -463,7 +463,6 @@ def _(
     V: Tensor,
     *,
     prob_mod: Subgraph | None = None,
-    scale: float | None = None,
     score_mod: Subgraph | None = None,
     softmax_precision: int | None = None,
 ) -> Tensor:

@@ -156,14 +156,7 @@ def tensor_scatter(
 
 
 @tensor_scatter.infer
-def _(
-    past_cache: Tensor,
-    update: Tensor,
-    write_indices: Tensor | None = None,
-    *,
-    axis: int = -2,
-    mode: str = "linear",
-) -> Tensor:
+def _(past_cache: Tensor, update: Tensor, write_indices: Tensor | None = None, *, axis: int = -2) -> Tensor:
     at = axis_of(axis, past_cache.rank)
     if at == 0:
         raise ShapeError("axis 0 is the batch, along which nothing is written")
@@ -239,12 +232,7 @@ def causal_conv_with_state(
 
 @causal_conv_with_state.infer
 def _(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    past_state: Tensor | None = None,
-    *,
-    activation: str = "none",
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, past_state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     for t in (input, weight):
         has_rank(t, 3)

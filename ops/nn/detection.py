@@ -87,8 +87,6 @@ def _(
     max_output_boxes_per_class: Tensor | None = None,
     iou_threshold: Tensor | None = None,
     score_threshold: Tensor | None = None,
-    *,
-    center_point_box: int = 0,
 ) -> Tensor:
     for limit in (max_output_boxes_per_class, iou_threshold, score_threshold):
         if limit is not None and limit.elements == 0:

@@ -40,9 +40,7 @@ def dropout(
 
 
 @dropout.infer
-def _(
-    data: Tensor, ratio: Tensor | None = None, training_mode: Tensor | None = None, *, seed: int | None = None
-) -> tuple[Tensor, Tensor]:
+def _(data: Tensor, ratio: Tensor | None = None, training_mode: Tensor | None = None) -> tuple[Tensor, Tensor]:
     return data.forget(), Tensor(DType.BOOL, data.dims)
 
 

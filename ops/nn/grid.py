@@ -53,7 +53,7 @@ def affine_grid(k: Context, theta: Array, size: Array, *, align_corners: int = 0
 
 
 @affine_grid.infer
-def _(theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tensor:
+def _(theta: Tensor, size: Tensor) -> Tensor:
     has_rank(theta, 3)
     batch: Dim = None if theta.dims is None else theta.dims[0]
     sizes = size.ints()
@@ -138,7 +138,7 @@ def grid_sample(
 
 
 @grid_sample.infer
-def _(X: Tensor, grid: Tensor, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros") -> Tensor:
+def _(X: Tensor, grid: Tensor) -> Tensor:
     ranks = [len(t.dims) for t in (X, grid) if t.dims is not None]
     if not ranks:
         return X.of(None)

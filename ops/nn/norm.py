@@ -87,15 +87,7 @@ def by_batch(
 
 @batch_normalization.infer
 def _(
-    X: Tensor,
-    scale: Tensor,
-    B: Tensor,
-    input_mean: Tensor,
-    input_var: Tensor,
-    *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    training_mode: int = 0,
+    X: Tensor, scale: Tensor, B: Tensor, input_mean: Tensor, input_var: Tensor, *, training_mode: int = 0
 ) -> tuple[Tensor, ...]:
     check_channels(X, scale=scale, B=B, input_mean=input_mean, input_var=input_var)
     if not training_mode:
@@ -176,7 +168,7 @@ def instance_normalization(k: Context, input: Array, scale: Array, B: Array, *, 
 
 
 @instance_normalization.infer
-def _(input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5) -> Tensor:
+def _(input: Tensor, scale: Tensor, B: Tensor) -> Tensor:
     check_channels(input, scale=scale, B=B)
     return input.forget()
 
@@ -247,13 +239,7 @@ def layer_normalization(
 
 @layer_normalization.infer
 def _(
-    X: Tensor,
-    Scale: Tensor,
-    B: Tensor | None = None,
-    *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
+    X: Tensor, Scale: Tensor, B: Tensor | None = None, *, axis: int = -1, stash_type: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
     stash = DType.from_onnx(stash_type)
     if X.dims is None:
@@ -341,7 +327,7 @@ def group_normalization(
 
 
 @group_normalization.infer
-def _(X: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1) -> Tensor:
+def _(X: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int) -> Tensor:
     check_channels(X, scale=scale, bias=bias)
     if X.dims is not None and isinstance(X.dims[1], int) and X.dims[1] % num_groups:
         raise ShapeError(f"the channels of {X} do not divide into {num_groups} groups")
@@ -408,7 +394,7 @@ def rms_normalization(
 
 
 @rms_normalization.infer
-def _(X: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Tensor:
+def _(X: Tensor, scale: Tensor, *, axis: int = -1) -> Tensor:
     if X.dims is None:
         return scale.of(None)
     axis_of(axis, X.rank)
@@ -499,7 +485,7 @@ def lp_normalization(k: Context, input: Array, *, axis: int = -1, p: int = 2) ->
 
 
 @lp_normalization.infer
-def _(input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+def _(input: Tensor, *, axis: int = -1) -> Tensor:
     axis_of(axis, input.rank)
     return input.forget()
 

@@ -118,9 +118,7 @@ def batch_normalization_grad(
 
 
 @batch_normalization_grad.infer
-def _(
-    dY: Tensor, X: Tensor, scale: Tensor, saved_mean: Tensor, saved_var: Tensor, *, epsilon: float = 1e-5
-) -> tuple[Tensor, ...]:
+def _(dY: Tensor, X: Tensor, scale: Tensor, saved_mean: Tensor, saved_var: Tensor) -> tuple[Tensor, ...]:
     check_channels(X, scale=scale, saved_mean=saved_mean, saved_var=saved_var)
     return X.of(dY.dims if X.dims is None else X.dims), scale.forget(), scale.forget()
 

@@ -130,7 +130,6 @@ def _(
     dilations: Ints = None,
     kernel_shape: Sequence[int],
     pads: Ints = None,
-    storage_order: int = 0,
     strides: Ints = None,
 ) -> tuple[Tensor, Tensor]:
     dims = pooled_dims(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
@@ -201,7 +200,6 @@ def _(
     *,
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
-    count_include_pad: int = 0,
     dilations: Ints = None,
     kernel_shape: Sequence[int],
     pads: Ints = None,
@@ -258,7 +256,6 @@ def _(
     ceil_mode: int = 0,
     dilations: Ints = None,
     kernel_shape: Sequence[int],
-    p: int = 2,
     pads: Ints = None,
     strides: Ints = None,
 ) -> Tensor:
@@ -436,7 +433,7 @@ def global_lp_pool(k: Context, X: Array, *, p: int = 2) -> Array:
 
 
 @global_lp_pool.infer
-def _(X: Tensor, *, p: int = 2) -> Tensor:
+def _(X: Tensor) -> Tensor:
     return _global_type(X)
 
 

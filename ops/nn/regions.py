@@ -65,7 +65,7 @@ def _bins(first: int, last: int, count: int, size: int) -> list[slice]:
 
 
 @max_roi_pool.infer
-def _(X: Tensor, rois: Tensor, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Tensor:
+def _(X: Tensor, rois: Tensor, *, pooled_shape: Sequence[int]) -> Tensor:
     return X.of((*_frame(X, rois, 5), *pooled_shape))
 
 
@@ -180,18 +180,7 @@ def corners(xp: Any, x: Array, vertical: Readers, horizontal: Readers) -> list[A
 
 
 @roi_align.infer
-def _(
-    X: Tensor,
-    rois: Tensor,
-    batch_indices: Tensor,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Tensor:
+def _(X: Tensor, rois: Tensor, batch_indices: Tensor, *, output_height: int = 1, output_width: int = 1) -> Tensor:
     count, channels = _frame(X, rois, 4)
     if batch_indices.dims is not None:
         count = same(count, batch_indices.dims[0], f"{batch_indices} does not name an image for each region of {rois}")

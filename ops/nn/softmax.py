@@ -239,14 +239,7 @@ def negative_log_likelihood_loss(
 
 
 @negative_log_likelihood_loss.infer
-def _(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    *,
-    ignore_index: int | None = None,
-    reduction: str = "mean",
-) -> Tensor:
+def _(input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean") -> Tensor:
     return _loss_type(input, target, weight, reduction)
 
 
@@ -286,12 +279,7 @@ def softmax_cross_entropy_loss(
 
 @softmax_cross_entropy_loss.infer
 def _(
-    scores: Tensor,
-    labels: Tensor,
-    weights: Tensor | None = None,
-    *,
-    ignore_index: int | None = None,
-    reduction: str = "mean",
+    scores: Tensor, labels: Tensor, weights: Tensor | None = None, *, reduction: str = "mean"
 ) -> tuple[Tensor, Tensor]:
     return _loss_type(scores, labels, weights, reduction), scores.forget()
 

@@ -144,8 +144,6 @@ def _(
     axis: int = 1,
     block_size: int = 0,
     output_dtype: int = 0,
-    precision: int = 0,
-    saturate: int = 1,
 ) -> Tensor:
     asked = _given(output_dtype)
     if y_zero_point is not None and asked and asked is not y_zero_point.dtype:

@@ -72,7 +72,7 @@ def _(A: Tensor, B: Tensor, a_zero_point: Tensor | None = None, b_zero_point: Te
 def _product(a: Tensor, b: Tensor) -> Tensor:
     if a.dims is None or b.dims is None:
         return a.of(None)
-    found = matmul.infer_rule(a, b)
+    found = matmul.inferred(a, b)
     assert isinstance(found, Tensor)
     return found
 
@@ -204,7 +204,7 @@ def conv_integer(
 
 
 def _convolved(x: Tensor, w: Tensor, bias: Tensor | None, to: DType, **attrs: Any) -> Tensor:
-    found = conv.infer_rule(x, w, bias, **attrs)
+    found = conv.inferred(x, w, bias, **attrs)
     assert isinstance(found, Tensor)
     return found.to(to)
 

@@ -108,7 +108,7 @@ def cast(k: Context, input: Array, *, to: int, saturate: int = 1, round_mode: st
 
 
 @cast.infer
-def _(input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
+def _(input: Tensor, *, to: int) -> Tensor:
     return input.to(DType.from_onnx(to))
 
 
@@ -131,7 +131,7 @@ def cast_like(k: Context, input: Array, target_type: Array, *, saturate: int = 1
 
 
 @cast_like.infer
-def _(input: Tensor, target_type: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
+def _(input: Tensor, target_type: Tensor) -> Tensor:
     return input.to(target_type.dtype)
 
 

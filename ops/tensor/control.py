@@ -356,9 +356,7 @@ def _(
     body: Subgraph,
     num_scan_inputs: int,
     scan_input_axes: tuple[int, ...] | None = None,
-    scan_input_directions: tuple[int, ...] | None = None,
     scan_output_axes: tuple[int, ...] | None = None,
-    scan_output_directions: tuple[int, ...] | None = None,
 ) -> tuple[Type, ...]:
     n = len(initial_state_and_scan_inputs) - num_scan_inputs
     if not 0 <= n <= len(initial_state_and_scan_inputs):

@@ -129,7 +129,7 @@ def range_(k: Context, start: Array, limit: Array, delta: Array, *, stash_type: 
 
 
 @range_.infer
-def _(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:
+def _(start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     if start.value is None or limit.value is None or delta.value is None:
         return start.of((None,))
     return start.of((_steps(*(_scalar(np.asarray(t.value)) for t in (start, limit, delta))),))
@@ -232,6 +232,6 @@ def eye_like(context: Context, input: Array, *, dtype: int | None = None, k: int
 
 
 @eye_like.infer
-def _(input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+def _(input: Tensor, *, dtype: int | None = None) -> Tensor:
     has_rank(input, 2)
     return Tensor(input.dtype if dtype is None else DType.from_onnx(dtype), input.dims or (None, None))

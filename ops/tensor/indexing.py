@@ -127,7 +127,7 @@ def _positions(xp: Any, indices: Array, shape: Sequence[int], axis: int) -> tupl
 
 
 @gather_elements.infer
-def _(data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+def _(data: Tensor, indices: Tensor) -> Tensor:
     if data.dims is not None and indices.dims is not None and len(data.dims) != len(indices.dims):
         raise ShapeError(f"indices {indices} and data {data} differ in rank")
     return data.of(indices.dims)
@@ -285,7 +285,7 @@ def scatter_nd(k: Context, data: Array, indices: Array, updates: Array, *, reduc
 
 
 @scatter_nd.infer
-def _(data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
+def _(data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     if data.dims is not None and indices.dims and isinstance(indices.dims[-1], int) and updates.dims is not None:
         dims = (*indices.dims[:-1], *data.dims[indices.dims[-1] :])
         if len(dims) != len(updates.dims):
@@ -332,7 +332,7 @@ def scatter_elements(
 
 
 @scatter_elements.infer
-def _(data: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none") -> Tensor:
+def _(data: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0) -> Tensor:
     axis_of(axis, data.rank)
     for i, (a, b) in enumerate(zip(indices.shape, updates.shape, strict=False)):
         same(a, b, f"axis {i} of indices {indices} and updates {updates}")

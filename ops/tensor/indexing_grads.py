@@ -74,7 +74,7 @@ def gather_grad(k: Context, dY: Array, indices: Array, shape: Array, *, axis: in
 
 
 @gather_grad.infer
-def _(dY: Tensor, indices: Tensor, shape: Tensor, *, axis: int = 0) -> Tensor:
+def _(dY: Tensor, indices: Tensor, shape: Tensor) -> Tensor:
     return shaped(dY, shape)
 
 

@@ -501,7 +501,7 @@ def trilu(context: Context, input: Array, k: Array | None = None, *, upper: int 
 
 
 @trilu.infer
-def _(input: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
+def _(input: Tensor, k: Tensor | None = None) -> Tensor:
     if input.rank < 2:
         raise ShapeError(f"{input} has no matrices")
     return input.forget()

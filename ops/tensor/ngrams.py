@@ -110,19 +110,7 @@ def tf_idf_vectorizer(
 
 
 @tf_idf_vectorizer.infer
-def _(
-    X: Tensor,
-    *,
-    max_gram_length: int,
-    max_skip_count: int,
-    min_gram_length: int,
-    mode: str,
-    ngram_counts: Sequence[int],
-    ngram_indexes: Sequence[int],
-    pool_int64s: Sequence[int] | None = None,
-    pool_strings: Sequence[str] | None = None,
-    weights: Sequence[float] | None = None,
-) -> Tensor:
+def _(X: Tensor, *, ngram_indexes: Sequence[int]) -> Tensor:
     has_rank(X, 1, 2)
     made = X.to(DType.FLOAT)
     return made.of(None if X.dims is None else (*X.dims[:-1], max(ngram_indexes) + 1))

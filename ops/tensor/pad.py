@@ -97,14 +97,7 @@ def pad(
 
 
 @pad.infer
-def _(
-    data: Tensor,
-    pads: Tensor,
-    constant_value: Tensor | None = None,
-    axes: Tensor | None = None,
-    *,
-    mode: str = "constant",
-) -> Tensor:
+def _(data: Tensor, pads: Tensor, constant_value: Tensor | None = None, axes: Tensor | None = None) -> Tensor:
     sizes, at = pads.ints(), None if axes is None else axes.ints()
     if axes is not None and at is None:
         return data.of(unknown(data.rank))
@@ -154,7 +147,7 @@ def pad_grad(k: Context, dY: Array, pads: Array, shape: Array, axes: Array | Non
 
 
 @pad_grad.infer
-def _(dY: Tensor, pads: Tensor, shape: Tensor, axes: Tensor | None = None, *, mode: str) -> Tensor:
+def _(dY: Tensor, pads: Tensor, shape: Tensor, axes: Tensor | None = None) -> Tensor:
     return shaped(dY, shape)
 
 

@@ -134,7 +134,7 @@ def unique(k: Context, X: Array, *, axis: int | None = None, sorted: int = 1) ->
 
 
 @unique.infer
-def _(X: Tensor, *, axis: int | None = None, sorted: int = 1) -> tuple[Tensor, ...]:
+def _(X: Tensor, *, axis: int | None = None) -> tuple[Tensor, ...]:
     found = Tensor(DType.INT64, (None,))
     if axis is None:
         return X.of((None,)), found, Tensor(DType.INT64, (X.elements,)), found

@@ -81,14 +81,7 @@ def string_normalizer(
 
 
 @string_normalizer.infer
-def _(
-    X: Tensor,
-    *,
-    case_change_action: str = "NONE",
-    is_case_sensitive: int = 0,
-    locale: str | None = None,
-    stopwords: Sequence[str] | None = None,
-) -> Tensor:
+def _(X: Tensor) -> Tensor:
     has_rank(X, 1, 2)
     if X.dims is not None and len(X.dims) == 2 and X.dims[0] not in (1, None) and isinstance(X.dims[0], int):
         raise ShapeError(f"{X} has more than one row")
@@ -118,7 +111,7 @@ def string_split(
 
 
 @string_split.infer
-def _(X: Tensor, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Tensor, Tensor]:
+def _(X: Tensor) -> tuple[Tensor, Tensor]:
     return X.of(None if X.dims is None else (*X.dims, None)), X.to(DType.INT64)
 
 

@@ -32,12 +32,12 @@ def await_(k: Context, X: Array, Emitted: Array | None = None, *, key: str) -> A
 
 
 @emit.infer
-def _(X: Tensor, *, key: str) -> Type:
+def _(X: Tensor) -> Type:
     return X.forget()
 
 
 @await_.infer
-def _(X: Tensor, Emitted: Tensor | None = None, *, key: str) -> Type:
+def _(X: Tensor, Emitted: Tensor | None = None) -> Type:
     return X.forget()
 
 
@@ -84,7 +84,7 @@ def sum_rows(k: Context, ids: Array, rows: Array, *, key: str, size: int, worker
 
 
 @sum_rows.infer
-def _(ids: Tensor, rows: Tensor, *, key: str, size: int, workers: int) -> tuple[Tensor, ...]:
+def _(ids: Tensor, rows: Tensor, *, size: int, workers: int) -> tuple[Tensor, ...]:
     room = min(size, workers * ids.elements) if ids.elements is not None else None
     return Tensor(DType.INT64, (room,)), rows.of(None if rows.dims is None else (room, *rows.dims[1:]))
 

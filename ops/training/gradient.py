@@ -23,7 +23,7 @@ def gradient(
 
 @gradient.infer
 def _(
-    *Inputs: Tensor, xs: Sequence[str], y: str, zs: Sequence[str] | None = None, wanted: tuple[bool, ...] = (True,)
+    *Inputs: Tensor, xs: Sequence[str], zs: Sequence[str] | None = None, wanted: tuple[bool, ...] = (True,)
 ) -> tuple[Type, ...]:
     named = [*xs, *(zs or ())]
     if len(named) != len(Inputs) or len(set(named)) < len(named) or len(wanted) > len(xs):

@@ -185,7 +185,7 @@ def update(
 
 
 @update.infer
-def _(*types: Tensor, rule: str, states: int = 0, draws: int = 0) -> tuple[Type, ...]:
+def _(*types: Tensor, states: int = 0, draws: int = 0) -> tuple[Type, ...]:
     first = len(types) - draws - states
     if first < 3:
         raise ShapeError(f"an update of {states} states and {draws} draws has {len(types)} operands")
@@ -236,7 +236,7 @@ def update_rows(
 
 
 @update_rows.infer
-def _(W: Tensor, ids: Tensor, *types: Tensor, rule: str, states: int = 0, draws: int = 0) -> tuple[Type, ...]:
+def _(W: Tensor, ids: Tensor, *types: Tensor, states: int = 0, draws: int = 0) -> tuple[Type, ...]:
     first = len(types) - draws - states
     if first < 2:
         raise ShapeError(f"an update of {states} states and {draws} draws has {len(types) + 2} operands")

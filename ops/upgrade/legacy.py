@@ -188,16 +188,12 @@ def scan_rows(
 
 @scan_rows.infer
 def _(
-    sequence_lens: Tensor | None,
-    *initial_state_and_scan_inputs: Tensor,
-    body: Subgraph,
-    directions: tuple[int, ...] | None = None,
-    num_scan_inputs: int,
+    sequence_lens: Tensor | None, *initial_state_and_scan_inputs: Tensor, body: Subgraph, num_scan_inputs: int
 ) -> tuple[Type, ...]:
     rows = [t.of(None if t.dims is None else t.dims[1:]) for t in initial_state_and_scan_inputs]
     batches = {t.dims[0] for t in initial_state_and_scan_inputs if t.dims is not None}
     batch = batches.pop() if len(batches) == 1 else None
-    found = scan.infer_rule(*rows, body=body, num_scan_inputs=num_scan_inputs)
+    found = scan.inferred(*rows, body=body, num_scan_inputs=num_scan_inputs)
     assert isinstance(found, tuple)
     return tuple(t.of(None if t.dims is None else (batch, *t.dims)) for t in found if isinstance(t, Tensor))
 
