@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 
 from ...ops.dataclasses import dataclass
-from .liveness import ALIGN, Life, Sharing, Timeline
+from .liveness import ALIGN, Life, Sequential, Sharing, Timeline
 
 
 @dataclass(slots=True, eq=False)
@@ -28,17 +29,55 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Values that share bytes; they occupy `size` bytes from step `first` to step `last`."""
+    """Values that share bytes; they occupy the bytes from `low` to `high` from step `first` to step `last`.
+
+    `members` are in the order of their first steps, which `firsts` has; `reach` has the last step of those up to each.
+    """
 
     members: list[Member]
-    size: int
-    first: int
-    last: int
+    firsts: list[int]
+    reach: list[int]
+    low: int
+    high: int
 
     @classmethod
     def of(cls, life: Life) -> Buffer:
         """Return the buffer of a single value."""
-        return cls([Member(life, 0, life.value)], life.nbytes, life.first, life.last)
+        return cls([Member(life, 0, life.value)], [life.first], [life.last], 0, life.nbytes)
+
+    @property
+    def size(self) -> int:
+        return self.high - self.low
+
+    @property
+    def first(self) -> int:
+        return self.firsts[0]
+
+    @property
+    def last(self) -> int:
+        return self.reach[-1]
+
+    def around(self, life: Life, time: Timeline) -> Iterator[Member]:
+        """Yield the members that may be alive together with this life, and perhaps others."""
+        if not isinstance(time, Sequential):
+            yield from self.members
+            return
+        for i in range(bisect_right(self.firsts, life.last) - 1, -1, -1):
+            if self.reach[i] < life.first:
+                return
+            yield self.members[i]
+
+    def take(self, other: Buffer) -> None:
+        """Add the members of another buffer."""
+        ordered = other.first >= self.firsts[-1]
+        self.members += other.members
+        if not ordered:
+            self.members.sort(key=lambda m: m.life.first)
+            self.firsts, self.reach = [], []
+        for m in self.members[len(self.firsts) :]:
+            self.firsts.append(m.life.first)
+            self.reach.append(max(m.life.last, self.reach[-1]) if self.reach else m.life.last)
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
 
 def clashing(a: Member, b: Member, time: Timeline) -> bool:
@@ -61,14 +100,24 @@ def merged(lives: Iterable[Life], offers: Sequence[Sharing], time: Timeline) -> 
         shift = other.at + offer.delta - value.at
         if shift % ALIGN or not _fits(offer, value, other, time):
             continue
-        small, large = home[offer.value], home[offer.other]
-        if shift < 0:
-            small, large, shift = large, small, -shift
-        if _joined(offer, small, large, shift, value, other, time):
-            for m in small.members:
-                home[m.life.value] = large
+        own = moved = home[offer.value]
+        kept = home[offer.other]
+        if len(moved.members) > len(
+            kept.members
+        ):  # the smaller one moves, so that long chains cost no more than others
+            moved, kept, shift = kept, moved, -shift
+        if _joined(offer, own, moved, kept, shift, value, other, time):
+            for m in moved.members:
+                home[m.life.value] = kept
+            kept.take(moved)
             taken.append(offer)
-    return list(dict.fromkeys(home.values())), taken
+    buffers = list(dict.fromkeys(home.values()))
+    for buffer in buffers:
+        if buffer.low:
+            for m in buffer.members:
+                m.at -= buffer.low
+            buffer.low, buffer.high = 0, buffer.size
+    return buffers, taken
 
 
 def _fits(offer: Sharing, value: Member, other: Member, time: Timeline) -> bool:
@@ -80,24 +129,31 @@ def _fits(offer: Sharing, value: Member, other: Member, time: Timeline) -> bool:
 
 
 def _joined(
-    offer: Sharing, small: Buffer, large: Buffer, shift: int, value: Member, other: Member, time: Timeline
+    offer: Sharing, own: Buffer, moved: Buffer, kept: Buffer, shift: int, value: Member, other: Member, time: Timeline
 ) -> bool:
-    """Move `small` into `large` at `shift`; undone, and False, if two of their values would clash there."""
-    undo = [(m, m.at, m.content, m.before) for m in (*small.members, *large.members)]
+    """Move `moved` to its place in `kept`, by `shift`; undone, and False, if two of their values would clash there.
+    `own` is the one of them that has the value."""
+    content = value.content
+    renamed: list[Member] = []
     if offer.kind == "view":
-        content = value.content
-        for m in (*small.members, *large.members):
-            if m.content == content:
-                m.content = other.content
+        renamed = [m for m in own.members if m.content == content]
+        for m in renamed:
+            m.content = other.content
     else:
         value.before = other.life.value
-    for m in small.members:
-        m.at += shift
-    if any(clashing(a, b, time) for a in small.members for b in large.members):
-        for m, at, content, before in undo:
-            m.at, m.content, m.before = at, content, before
+    _shift(moved, shift)
+    if any(clashing(a, b, time) for a in moved.members for b in kept.around(a.life, time)):
+        _shift(moved, -shift)
+        for m in renamed:
+            m.content = content
+        if offer.kind != "view":
+            value.before = ""
         return False
-    large.members += small.members
-    large.size = max(large.size, small.size + shift)
-    large.first, large.last = min(large.first, small.first), max(large.last, small.last)
     return True
+
+
+def _shift(buffer: Buffer, by: int) -> None:
+    for m in buffer.members:
+        m.at += by
+    buffer.low += by
+    buffer.high += by

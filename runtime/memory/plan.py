@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import BudgetError, PlanError
-from .buffers import Buffer, merged
+from .buffers import Buffer, Member, merged
 from .liveness import ALIGN, Life, Sequential, Sharing, Space, Timeline, aligned
 from .offsets import extent, linear, search, stacked
 
@@ -181,10 +181,15 @@ def live_bytes(buffers: Sequence[Buffer]) -> int:
             alive(buffer.first, buffer.last, buffer.size)
             continue
         edges = sorted({m.life.first for m in buffer.members} | {m.life.last + 1 for m in buffer.members})
+        coming, here = iter([*buffer.members, None]), list[Member]()
+        new = next(coming)
         for begin, end in pairwise(edges):
-            here = sorted((m.at, m.end) for m in buffer.members if m.life.first <= begin <= m.life.last)
+            here = [m for m in here if m.life.last >= begin]
+            while new is not None and new.life.first <= begin:
+                here.append(new)
+                new = next(coming)
             held = at = 0
-            for low, high in here:
+            for low, high in sorted((m.at, m.end) for m in here):
                 held += max(0, high - max(low, at))
                 at = max(at, high)
             alive(begin, end - 1, held)
