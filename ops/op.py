@@ -12,8 +12,7 @@ import numpy as np
 
 from .core import expr
 from .core.complexes import COMPLEX, check_complex, is_complex
-from .core.evaluate import evaluate
-from .core.lowered import lowered
+from .core.evaluate import evaluate, steps_of
 from .core.standard import written
 from .dataclasses import dataclass, field
 from .errors import InputError, MezzoError, ShapeError
@@ -515,7 +514,7 @@ def pointwise(
 
         def reference(k: Context, *xs: Array, **given: Any) -> Array:
             dtypes = [None if x is None else DType.of(x.dtype) for x in xs]
-            (made,) = evaluate(lowered(tree, dtypes, given), k.xp, xs)
+            (made,) = evaluate(steps_of(tree, dtypes, given).code, k.xp, xs)
             shape = np.broadcast_shapes(*(x.shape for x in xs if x is not None))
             return made if made.shape == shape else k.xp.array(k.xp.broadcast_to(made, shape), order="C")
 

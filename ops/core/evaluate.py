@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from ..types import Array, DType
-from .expr import PRIMITIVES
-from .lowered import Instruction, Lowered
+from .expr import PRIMITIVES, Expr
+from .lowered import Instruction, Lowered, lower
 
 Step = tuple[Callable[..., Any], tuple[int, ...], int]  # a function, the registers of its operands and of its result
 BoundCall = tuple[Callable[..., Any], list[Any], Any]  # a function, and the arrays
@@ -101,6 +101,23 @@ class Steps:
     def bound(self, registers: Sequence[Any]) -> list[BoundCall]:
         """The calls that compute the outputs in registers."""
         return [(f, [registers[s] for s in sources], registers[result]) for f, sources, result in self.each]
+
+
+def steps_of(tree: Callable[..., Expr], dtypes: Sequence[DType | None], attrs: Mapping[str, Any]) -> Steps:
+    """The steps of a pointwise operator for operands of these element types, None where one is absent."""
+    items = tuple(attrs.items())
+    try:
+        return _steps_of(tree, tuple(dtypes), items, repr(items))
+    except TypeError:  # an attribute is a list
+        return Steps(lower([tree(dtypes, **attrs)], len(dtypes)))
+
+
+@lru_cache(maxsize=4096)
+def _steps_of(
+    tree: Callable[..., Expr], dtypes: tuple[DType | None, ...], attrs: tuple[tuple[str, Any], ...], shown: str
+) -> Steps:
+    """The same, cached; 0.0 and -0.0 are the same attributes but for how they are shown."""
+    return Steps(lower([tree(dtypes, **dict(attrs))], len(dtypes)))
 
 
 def call_all(calls: Sequence[BoundCall]) -> None:

@@ -5,8 +5,7 @@ NumPy runs the code (ops/core/evaluate.py), and CUDA text is written from it (ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from ..dataclasses import dataclass
@@ -166,20 +165,3 @@ def _registers(
             registers.append(register)
         free += [held.pop(a) for a in dying if a in held]
     return tuple(registers), tuple(temps)
-
-
-def lowered(tree: Callable[..., Expr], dtypes: Sequence[DType | None], attrs: Mapping[str, Any]) -> Lowered:
-    """The code of a pointwise operator for operands of these element types, None where one is absent."""
-    items = tuple(attrs.items())
-    try:
-        return _lowered(tree, tuple(dtypes), items, repr(items))
-    except TypeError:  # an attribute is a list
-        return lower([tree(dtypes, **attrs)], len(dtypes))
-
-
-@lru_cache(maxsize=4096)
-def _lowered(
-    tree: Callable[..., Expr], dtypes: tuple[DType | None, ...], attrs: tuple[tuple[str, Any], ...], shown: str
-) -> Lowered:
-    """The same, cached; 0.0 and -0.0 are the same attributes but for how they are shown."""
-    return lower([tree(dtypes, **dict(attrs))], len(dtypes))

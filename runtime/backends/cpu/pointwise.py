@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from functools import partial
 
 from ....ops import DType, Tensor
-from ....ops.core.evaluate import Steps, call_all
-from ....ops.core.lowered import Lowered, lowered
+from ....ops.core.evaluate import Steps, call_all, steps_of
 from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest, tensors
 from ...ir.graph import Node
 from ...memory.liveness import aligned
 
 
-def _code(node: Node, dtypes: Sequence[DType | None]) -> Lowered:
-    assert node.record.tree is not None
-    return lowered(node.record.tree, dtypes, node.record.bind(node.attrs))
+def _steps(node: Node, dtypes: Sequence[DType | None]) -> Steps:
+    record = node.record
+    assert record.tree is not None
+    return steps_of(record.tree, dtypes, record.bind(node.attrs))
 
 
 class Pointwise:
@@ -34,7 +34,7 @@ class Pointwise:
         if present is None or result is None:
             return Declined("an operand is no tensor of numbers")
         dtypes = [t.dtype if isinstance(t, Tensor) else None for t in inputs]
-        code = _code(node, dtypes)
+        code = _steps(node, dtypes).code
         (out,) = result
         size = out.elements or 0
         workspace = sum(aligned(size * d.itemsize) for d in code.temps)
@@ -46,10 +46,9 @@ class Pointwise:
     def prepare(self, args: KernelArgs) -> Call:
         (out,) = args.outputs
         assert out is not None
-        code = _code(args.node, [None if x is None else DType.of(x.dtype) for x in args.inputs])
-        steps = Steps(code)
+        steps = _steps(args.node, [None if x is None else DType.of(x.dtype) for x in args.inputs])
         scalars, _ = steps.scalars(args.inputs)
-        temps = [args.scratch(d, out.shape) for d in code.temps]
+        temps = [args.scratch(d, out.shape) for d in steps.code.temps]
         calls = steps.bound((*args.inputs, out, *temps, *scalars.values()))
         if len(calls) > 1:
             return partial(call_all, calls)
