@@ -168,7 +168,7 @@ class Session:
         self._latest: Executable | None = None
         self._known: dict[FedKey, Guard] = {}
         self._again: Guard | None = None  # the latest of them
-        self._direct: Any = None  # of a GPU: see gpu/direct.py
+        self._direct: Any = None  # of a GPU: see backends/cuda/direct.py
         self._exact: Session | None = None
         self._careful = False  # whether an alarm has been raised: the next ones should have a cause
         self._alarms, self._often = 0, False  # runs made again, and whether nearly all are
@@ -425,33 +425,50 @@ class Session:
             )  # fmt: skip
         observe = observe or PROFILING.observer
         key = None
-        special = names is not None or outputs is not None or deadline is not None or cancel is not None
-        if not (special or observe or self._buckets):
+        if names is None and deadline is None and cancel is None and not (observe or self._buckets):
             known = self._again
-            if known is not None:
-                try:
-                    answer = self._seats.replay(known, feeds, NO_BUFFERS)
-                except InvalidOperation:
-                    return again(self, feeds, draw=draw)
+            if outputs is None:
+                if known is not None:
+                    try:
+                        answer = self._seats.replay(known, feeds, NO_BUFFERS)
+                    except InvalidOperation:
+                        return again(self, feeds, draw=draw)
+                    if answer is not None:
+                        known.recent, self._latest = True, known.bound
+                        return answer
+                if known is None or not known.fits(feeds):
+                    key = fed_key(feeds)
+                    known = None if key is None else self._known.get(key)
+                    self._again = known or self._again
+                if known is not None:
+                    return self._replay(known, feeds, draw)
+            direct = self._direct
+            if direct is not None and direct.fits(feeds, outputs or NO_BUFFERS):
+                answer = self._seats.replay(direct, feeds, outputs or NO_BUFFERS)
                 if answer is not None:
-                    known.recent, self._latest = True, known.bound
                     return answer
-            if known is None or not known.fits(feeds):
-                key = fed_key(feeds)
-                known = None if key is None else self._known.get(key)
-                self._again = known or self._again
-            if known is not None:
-                return self._replay(known, feeds, draw)
-        direct = self._direct
-        if direct is not None and names is None and deadline is None and cancel is None and observe is None:
-            answer = self._seats.replay(direct, feeds, outputs or {}) if direct.fits(feeds, outputs or {}) else None
-            if answer is not None:
-                return answer
+        return self._unguarded(feeds, key, names, outputs, deadline, cancel, observe, draw)
+
+    def _unguarded(
+        self,
+        feeds: Mapping[str, Any],
+        key: FedKey | None,
+        names: Sequence[str] | None,
+        outputs: Mapping[str, Array] | None,
+        deadline: float | None,
+        cancel: threading.Event | None,
+        observe: Observer | None,
+        draw: tuple[int, ...] | None,
+    ) -> dict[str, Any]:
+        """`run` where no guard matched: all is checked, and what is new is planned. `key` is that of the guard that
+        runs like this one will have."""
         until = None if deadline is None else monotonic() + deadline
         wanted = tuple(self.signature.outputs if names is None else names)
-        arrays, had = padded(self._buckets, self.inputs, checked(self.signature, feeds, self.device.from_dlpack))
-        if had and outputs:
-            raise InputError("outputs= and buckets= exclude each other", hint="copy from the results instead")
+        arrays, had = checked(self.signature, feeds, self.device.from_dlpack), dict[str, int]()
+        if self._buckets:
+            arrays, had = padded(self._buckets, self.inputs, arrays)
+            if had and outputs:
+                raise InputError("outputs= and buckets= exclude each other", hint="copy from the results instead")
         types = {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs}
         drawn = self._drawn(draw)
         for left in reversed(range(REPLANNED)):
