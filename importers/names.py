@@ -51,9 +51,11 @@ def node_problems(
                     f"{where}: {label(index, node)} stands before {label(maker, nodes[maker])}, which makes {name!r}",
                     "store the nodes in an order in which they can run (topological)",
                 )
-        visible = outer | known | {n for n, maker in makers.items() if maker < index}
-        for attribute, body in bodies(node):
-            yield from graph_problems(body, f"{where}: {label(index, node)} {attribute}", visible)
+        inside = [*bodies(node)]
+        if inside:
+            visible = outer | known | {n for n, maker in makers.items() if maker < index}
+            for attribute, body in inside:
+                yield from graph_problems(body, f"{where}: {label(index, node)} {attribute}", visible)
     lost = [o for o in outputs if o not in known and o not in makers and o not in outer]
     if lost:
         yield f"{where}: nothing defines the outputs {', '.join(map(repr, lost))}", "check the names of the outputs"
