@@ -6,7 +6,7 @@ import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -180,12 +180,23 @@ def described(draft: Draft, count: int) -> Descriptor:
     """Return the descriptor as `describe` does, whatever oneDNN answers."""
     short = not worth_sharing(draft)
     count = 1 if short else count
+    held = _HELD.get((draft, count))
+    if held is not None:
+        return held
     with threads(count):
         attributes = _attributes(draft.attributes)
         handle = Handle(_create(draft, attributes.value), "primitive_desc_destroy")
     scratch = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
     name = api.text(handle.value, api.QUERY_IMPL)
-    return Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0, count, short)
+    made = Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0, count, short)
+    if "brg" in name:
+        made = _HELD.setdefault((draft, count), made)
+    return made
+
+
+# Descriptors of oneDNN's kernels of blocks of products ("brgemm") are never destroyed: primitives that it makes and
+# keeps go on reading them, in its own cache too (docs/onednn-defects.md). A descriptor takes some kilobytes.
+_HELD: Final[dict[tuple[Draft, int], Descriptor]] = {}
 
 
 @lru_cache(maxsize=256)
