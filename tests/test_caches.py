@@ -26,7 +26,6 @@ REGISTERED = {
 FEW_KEYS = {
     "runtime.backends.cuda.arrays._STREAMS", "nd.place._PLACES", "nd.random._generators", "nd.running._WITH_SCALARS",
     "runtime.execution.session.NO_BUFFERS", "runtime.memory.shared_constants._derived",
-    "runtime.backends.onednn.primitive._HELD",  # may never be forgotten: oneDNN goes on reading them
 }  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from threading import Thread
 
 from . import api
 from .library import set_threads
-from .memory import Handle
 from .primitive import Descriptor
 
 
@@ -40,14 +39,15 @@ class Maker:
             self._thread.join()
 
     def _make(self) -> None:
-        kept: list[Handle] = []
+        kept: list[Descriptor] = []
         count = 0
         while (descriptor := self._queue.get()) is not None:
             if count != descriptor.threads:  # each call of the library hands Python's lock to and fro
                 count = descriptor.threads
                 set_threads(count)
             with suppress(api.Refused):  # whoever makes it for a step is told why it cannot be made
-                kept.append(Handle(api.create("primitive_create", descriptor.handle.value), "primitive_destroy"))
+                kept.append(descriptor)
+                _ = descriptor.primitive
 
 
 _maker: Maker | None = None
@@ -56,11 +56,8 @@ _last = Maker()
 
 @contextmanager
 def made_ahead() -> Iterator[None]:
-    """Create the primitives that kernels select inside the context in a thread, each as soon as it is selected.
-
-    The library keeps what was made, so that to make it again for a step takes microseconds. One thread at a time may
-    be inside.
-    """
+    """Create the primitives that kernels select inside the context in a thread, each as soon as it is selected: steps
+    find them in their descriptors. One thread at a time may be inside."""
     global _maker, _last
     maker = _maker = _last = Maker()
     try:

@@ -17,7 +17,6 @@ from ... import idle
 from ...environment import switch
 
 SWITCH = "MEZZO_ONEDNN"  # "off" to run without, or the path of a library to take instead
-KEPT_PRIMITIVES = 256
 OMP_PAUSE_SOFT = 1  # the team of the calling thread goes, and is made again when it is needed
 OFF = ("off", "0", "no")
 _FILES = ("lib/libdnnl.so.3", "lib/libdnnl.3.dylib", "Library/bin/dnnl.dll", "bin/dnnl.dll")
@@ -78,8 +77,8 @@ def find() -> Library | str:
         if version.major != 3:
             reasons.append(f"{path} is version {version.major}.{version.minor}, its C API is not that of 3.x")
             continue
-        # the library keeps primitives of sizes that are gone; sessions keep those that they use
-        handle.dnnl_set_primitive_cache_capacity(KEPT_PRIMITIVES)
+        # a primitive from the library's own cache reads the descriptor that it was made of, which may be gone
+        handle.dnnl_set_primitive_cache_capacity(0)
         if hasattr(handle, "omp_pause_resource_all"):
             idle.CALLS.append(partial(handle.omp_pause_resource_all, OMP_PAUSE_SOFT))
         isa = _ISAS.get(int(handle.dnnl_get_effective_cpu_isa()), "other")

@@ -16,12 +16,12 @@ ANY: Final = "any"  # the layout of an operand is oneDNN's choice
 
 
 class Handle:
-    """An object of the library; `destroy` names the function that frees it."""
+    """An object of the library; `destroy` names the function that frees it. What it `reads` lives longer."""
 
-    __slots__ = ("_destroy", "value")
+    __slots__ = ("__weakref__", "_destroy", "_reads", "value")
 
-    def __init__(self, value: int, destroy: str) -> None:
-        self.value, self._destroy = value, api.function(destroy)
+    def __init__(self, value: int, destroy: str, reads: Handle | None = None) -> None:
+        self.value, self._destroy, self._reads = value, api.function(destroy), reads
 
     def __del__(self) -> None:
         if self.value and self._destroy is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -110,7 +111,7 @@ class Draft:
 @dataclass(frozen=True, slots=True, eq=False)
 class Descriptor:
     """oneDNN's answer: the implementation's name, scratch bytes, threads, whether it takes microseconds, and the layout
-    of each argument (None: unknown)."""
+    of each argument (None: unknown). All calls share its primitive, which is made when the first asks for it."""
 
     draft: Draft
     handle: Handle
@@ -118,6 +119,18 @@ class Descriptor:
     scratch: int
     threads: int
     short: bool
+    _primitive: list[Handle] = field(default_factory=list[Handle])
+    _making: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def primitive(self) -> Handle:
+        """The primitive. oneDNN's goes on reading the descriptor that it was made of (docs/onednn-defects.md)."""
+        if not self._primitive:
+            with self._making, threads(self.threads):
+                if not self._primitive:
+                    made = api.create("primitive_create", self.handle.value)
+                    self._primitive.append(Handle(made, "primitive_destroy", reads=self.handle))
+        return self._primitive[0]
 
     def layout(self, argument: int) -> str | None:
         """The layout that an argument has."""
@@ -180,23 +193,12 @@ def described(draft: Draft, count: int) -> Descriptor:
     """Return the descriptor as `describe` does, whatever oneDNN answers."""
     short = not worth_sharing(draft)
     count = 1 if short else count
-    held = _HELD.get((draft, count))
-    if held is not None:
-        return held
     with threads(count):
         attributes = _attributes(draft.attributes)
         handle = Handle(_create(draft, attributes.value), "primitive_desc_destroy")
     scratch = api.getter("primitive_desc_query_md")(handle.value, api.QUERY_EXEC_ARG, api.SCRATCHPAD)
     name = api.text(handle.value, api.QUERY_IMPL)
-    made = Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0, count, short)
-    if "brg" in name:
-        made = _HELD.setdefault((draft, count), made)
-    return made
-
-
-# Descriptors of oneDNN's kernels of blocks of products ("brgemm") are never destroyed: primitives that it makes and
-# keeps go on reading them, in its own cache too (docs/onednn-defects.md). A descriptor takes some kilobytes.
-_HELD: Final[dict[tuple[Draft, int], Descriptor]] = {}
+    return Descriptor(draft, handle, name, nbytes(scratch) if scratch else 0, count, short)
 
 
 @lru_cache(maxsize=256)
@@ -404,10 +406,7 @@ def bind(
 ) -> Bound:
     """The call of a primitive over these buffers. `shared` keeps the memory of each place for several calls that see it
     alike, so that all of them move when it does."""
-    with threads(descriptor.threads):
-        handle = api.create("primitive_create", descriptor.handle.value)
-    primitive = Handle(handle, "primitive_destroy")
-    draft = descriptor.draft
+    primitive, draft = descriptor.primitive, descriptor.draft
     memories: dict[Place, list[Handle]] = {}
     needed: dict[Place, int] = {}
     rows: list[tuple[int, int]] = []
