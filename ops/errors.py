@@ -1,4 +1,4 @@
-"""Errors of this package.
+"""All exceptions of Mezzo, under MezzoError: bad models, shapes, inputs, limits, deadlines, lost peers.
 
 MezzoError
 ├── ModelError            the file is wrong, or cannot be read

@@ -1,4 +1,4 @@
-"""BLAKE2 (RFC 7693) for digests of files and arrays."""
+"""The hash function BLAKE2b (RFC 7693), imported without hashlib, which would load OpenSSL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of `mezzo check`, and the limit of what it computes."""
+"""Options of `mezzo check`, and the largest array that its constant folding computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check of an exported file: it is loaded again, and must answer as the trained model does."""
+"""Check of the file that `mezzo train` exports: its loss beside the Trainer's, its answers beside ONNX Runtime's."""
 
 from __future__ import annotations
 

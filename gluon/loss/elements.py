@@ -1,4 +1,4 @@
-"""Losses of the elements of one prediction."""
+"""Losses of one prediction against its label: L1, L2, Huber, sigmoid and softmax cross entropy, KL, hinge."""
 
 from __future__ import annotations
 

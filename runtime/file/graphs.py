@@ -1,4 +1,4 @@
-"""Graphs and nodes as columns, and their reader."""
+"""Writing of graphs and nodes as columns of a file's tables, and reading them back."""
 
 from __future__ import annotations
 

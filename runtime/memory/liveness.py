@@ -1,4 +1,4 @@
-"""Liveness: records of the memory plan (lives, owners, offers to share), and whether two lives meet."""
+"""Records for the memory planner: lives, owners, offers to share; and whether two lives meet."""
 
 from __future__ import annotations
 

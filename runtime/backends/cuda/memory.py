@@ -1,4 +1,4 @@
-"""Memory of a GPU: allocations with clear errors, constants uploaded once, states, and free memory."""
+"""Memory of a GPU: device and pinned allocations, clear errors, states read like host arrays, figures."""
 
 from __future__ import annotations
 
