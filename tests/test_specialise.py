@@ -244,8 +244,21 @@ def test_one_order_is_kept_for_each_graph() -> None:
     orders = set()
     for n in (4, 9, 100, 200):
         specialise(compiled, {"x": f32(1, n, 64)})
-        orders.add(tuple(compiled.learned.orders.values()))
+        orders.add(tuple(order for order, _ in compiled.learned.orders.values()))
     assert all(len(kept) == 1 and kept[0] in order.ORDERS for kept in orders)
+
+
+def test_another_size_is_placed_at_the_first_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt that was the best for one size is tried first for the next, odd ones included: values whose bytes are
+    no multiple of a cache line leave no gap that another attempt could fill."""
+    compiled = compile_graph(encoder(2, 64, 2), options=options_for("cpu"))
+    specialise(compiled, {"x": f32(1, 100, 64)})
+    placed = Counted(offsets._placed)
+    monkeypatch.setattr(offsets, "_placed", placed)
+    for n in (57, 64, 103, 201):
+        program = specialise(compiled, {"x": f32(1, n, 64)}).program
+        assert program.plan.size == program.plan.floor
+    assert placed.calls == 4
 
 
 def test_the_search_ends_at_the_bytes_of_the_busiest_step(monkeypatch: pytest.MonkeyPatch) -> None:

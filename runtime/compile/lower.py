@@ -10,8 +10,8 @@ from ...ops.errors import ShapeError
 from ...ops.training.exchange import AWAIT, DOMAIN, EMIT
 from ...ops.types import Array
 from ..ir.graph import Graph, Node
-from ..memory.liveness import Life, Parallel, Sharing, Space, aligned
-from ..memory.plan import MemoryPlan, Strategy, plan
+from ..memory.liveness import Life, Parallel, Sharing, Space
+from ..memory.plan import Attempt, MemoryPlan, Strategy, plan
 from .kernel import KernelRequest, TargetSpec
 from .order import LARGEST, ORDERS, Order, as_given, needs
 from .program import Port, Program, ProgramStep
@@ -22,10 +22,12 @@ from .target import Target
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Results of planning that are reused for other sizes: the best order of steps, by the outputs of the graph or
-    body, and the layouts of the steps that are queried ahead."""
+    """Results of planning that are reused for other sizes: the best order of steps and attempt at its plan, by the
+    outputs of the graph or body, and the layouts of the steps that are queried ahead."""
 
-    orders: dict[tuple[str, ...], Order] = field(default_factory=dict[tuple[str, ...], Order])
+    orders: dict[tuple[str, ...], tuple[Order, Attempt]] = field(
+        default_factory=dict[tuple[str, ...], tuple[Order, Attempt]]
+    )
     history: LayoutHistory = field(default_factory=LayoutHistory)
 
 
@@ -77,7 +79,7 @@ def lower(
 
     `names` are the public names of the outputs. Values whose type is not static become dynamic: their steps are
     prepared while the program runs. `learned` tells which order of execution was the best for other sizes: it is
-    taken if its arena has no gaps. What is found here is added.
+    taken if no arena of its buffers is smaller. What is found here is added.
     """
     packed: dict[str, Array] = {}
     return _lower(graph, options, names or graph.outputs, {}, packed, learned or Learned()).check(), packed
@@ -132,21 +134,23 @@ def _planned(
     nbytes = {n: _nbytes(graph, n) for n in spaces}
     sizes = {n: size for n, size in nbytes.items() if spaces[n] is Space.ARENA}
 
-    def planned(order: Sequence[int]) -> tuple[list[ProgramStep], list[Life], MemoryPlan]:
+    def planned(order: Sequence[int], first: Attempt | None = None) -> tuple[list[ProgramStep], list[Life], MemoryPlan]:
         moved = [steps[i] for i in order]
         lives = _lives(moved, spaces, nbytes, graph.outputs, options)
         time = parallel(moved) if options.parallel else None
-        return moved, lives, plan(lives, sharings(moved), options.strategy, time)
+        return moved, lives, plan(lives, sharings(moved), options.strategy, time, first)
 
     known = learned.orders.get(graph.outputs)
     if known is not None:
-        again = planned(known(steps, sizes))
-        if again[2].size <= aligned(again[2].bound):
+        order, attempt = known
+        again = planned(order(steps, sizes), attempt)
+        if again[2].size <= again[2].floor:
             return again
     # states are written after their last reader, which only the order of the graph promises
     free = options.reorder and not states and 3 <= len(steps) <= LARGEST
     found = [(order, planned(order(steps, sizes))) for order in (ORDERS if free else (as_given,))]
-    learned.orders[graph.outputs], best = min(found, key=lambda f: f[1][2].size)
+    order, best = min(found, key=lambda f: f[1][2].size)
+    learned.orders[graph.outputs] = order, best[2].attempt
     return best
 
 

@@ -6,6 +6,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import chain, islice
 from random import Random
 
 import numpy as np
@@ -96,32 +97,36 @@ def linear(buffers: Sequence[Buffer]) -> list[int]:
     return offsets
 
 
-def search(buffers: Sequence[Buffer], time: Timeline, enough: int) -> list[int]:
+def search(buffers: Sequence[Buffer], time: Timeline, enough: int, first: int = 0) -> tuple[list[int], int]:
     """Several orders of placing, each buffer at the lowest offset that is free for its whole life; the best is kept.
+    Returns the offsets, and the number of the order that they come from; that of number `first` is tried first.
 
     Stops as soon as the arena has `enough` bytes, or as many as are taken at the busiest step: no order can beat that.
     Above SEARCH_LIMIT buffers the linear mode answers.
     """
     if not buffers:
-        return []
+        return [], 0
     if len(buffers) > SEARCH_LIMIT and isinstance(time, Sequential):
-        return linear(buffers)
+        return linear(buffers), 0
     sizes = [aligned(b.size) for b in buffers]
     enough = max(enough, _busiest(buffers, sizes))
     meets = _meetings(buffers, time)
     best: list[int] = []
-    smallest = -1
+    smallest, which = -1, 0
     effort = sum(map(len, meets)) + len(buffers)
-    for tries, order in enumerate(_orders(buffers, sizes, meets)):
+    orders: Iterator[tuple[int, list[int]]] = enumerate(_orders(buffers, sizes, meets))
+    if first:
+        orders = chain(islice(enumerate(_orders(buffers, sizes, meets)), first, first + 1), orders)
+    for tries, (number, order) in enumerate(orders):
         if tries >= 3 and tries * effort > EFFORT:
             break
         offsets = _placed(order, sizes, meets)
         size = extent(buffers, offsets)
         if smallest < 0 or size < smallest:
-            best, smallest = offsets, size
+            best, smallest, which = offsets, size, number
         if smallest <= enough:
             break
-    return best
+    return best, which
 
 
 def _busiest(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:

@@ -56,11 +56,21 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """The attempt that a plan comes from: which of the offers it was made of (all; those in place; none), and which
+    order of placing."""
+
+    offers: int = 0
+    order: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """One arena of `size` bytes and the place of every value.
 
     `shared` lists the offers of shared bytes that were taken. `bound` is the largest sum of bytes alive at one step,
-    below which no plan for this order can go.
+    below which no plan for this order can go; `floor` the same with the bytes of each buffer rounded up to ALIGN, below
+    which none with these buffers can go.
     """
 
     size: int
@@ -69,6 +79,8 @@ class MemoryPlan:
     bound: int = 0
     strategy: Strategy = Strategy.BOTH
     time: Timeline = field(default_factory=Sequential, compare=False, repr=False)
+    floor: int = field(default=0, compare=False, repr=False)
+    attempt: Attempt = field(default_factory=Attempt, compare=False, repr=False)
     by_value: dict[str, Slot] = field(default_factory=dict[str, Slot], compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -125,9 +137,11 @@ def plan(
     offers: Sequence[Sharing] = (),
     strategy: Strategy = Strategy.BOTH,
     time: Timeline | None = None,
+    first: Attempt | None = None,
 ) -> MemoryPlan:
-    """Place every arena value. `offers` are tried in their order; `time` says which values may live together.
-    `lower` checks what comes of it.
+    """Place every arena value. `offers` are tried in their order; `time` says which values may live together. The
+    attempt `first`, which was the best for other sizes, is taken if no arena of its buffers is smaller. `lower` checks
+    what comes of it.
 
     >>> lives = [Life("a", 256, 0, 1), Life("b", 128, 1, 2), Life("c", 256, 2, 3)]
     >>> plan(lives).size
@@ -135,22 +149,37 @@ def plan(
     """
     when = time or Sequential()
     inside = [v for v in lives if v.space is Space.ARENA]
-    best = _plan(lives, inside, offers if strategy.merges else (), strategy, when)
-    if strategy is Strategy.BOTH and best.size > aligned(best.bound):
-        # merging lengthens lives, and parts claim their whole concatenation: now and then less of it packs better
-        fewer = [o for o in offers if o.kind == "inplace"]
-        for some in (fewer, ()):
-            other = _plan(lives, inside, some, strategy, when)
+    some = [offers] if strategy.merges else [()]
+    if strategy is Strategy.BOTH:
+        some += [[o for o in offers if o.kind == "inplace"], ()]
+
+    def attempted(attempt: Attempt) -> MemoryPlan:
+        return _plan(lives, inside, some[attempt.offers], strategy, when, attempt)
+
+    if first is not None and first.offers < len(some):
+        again = attempted(first)
+        if again.size <= again.floor:
+            return again
+    best = attempted(Attempt())
+    if best.size > best.floor:  # merging lengthens lives, parts claim their whole concatenation: less may pack better
+        for fewer in range(1, len(some)):
+            other = attempted(Attempt(fewer))
             if other.size < best.size:
                 best = other
     return best
 
 
 def _plan(
-    lives: Sequence[Life], inside: Sequence[Life], offers: Sequence[Sharing], strategy: Strategy, time: Timeline
+    lives: Sequence[Life],
+    inside: Sequence[Life],
+    offers: Sequence[Sharing],
+    strategy: Strategy,
+    time: Timeline,
+    attempt: Attempt,
 ) -> MemoryPlan:
     buffers, taken = merged(inside, offers, time)
-    bound = live_bytes(buffers)
+    bound, floor = live_bytes(buffers)
+    order = 0
     if bound > MOST_BYTES:
         raise BudgetError(f"{bound} bytes would be alive at one step", hint="no machine has so many: check the sizes")
     if strategy in (Strategy.NONE, Strategy.INPLACE):
@@ -158,23 +187,27 @@ def _plan(
     elif strategy is Strategy.LINEAR:
         offsets = linear(buffers)
     else:
-        offsets = search(buffers, time, aligned(bound))
+        offsets, order = search(buffers, time, floor, attempt.order)
     places: dict[str, Slot] = {}
     for buffer, offset in zip(buffers, offsets, strict=True):
         roots = {m.content: m.at for m in buffer.members if m.content == m.life.value}
         for m in buffer.members:
             places[m.life.value] = Slot(m.life, offset + m.at, m.content, m.at - roots[m.content])
     slots = tuple(places.get(v.value) or Slot(v) for v in lives)
-    return MemoryPlan(extent(buffers, offsets), slots, tuple(taken), bound, strategy, time)
+    size, found = extent(buffers, offsets), Attempt(attempt.offers, order)
+    return MemoryPlan(size, slots, tuple(taken), bound, strategy, time, floor, found)
 
 
-def live_bytes(buffers: Sequence[Buffer]) -> int:
-    """The largest sum of bytes that hold something at one step; bytes that several values share count once."""
-    change: dict[int, int] = {}
+def live_bytes(buffers: Sequence[Buffer]) -> tuple[int, int]:
+    """The largest sum of bytes that hold something at one step, and the same with those of each buffer rounded up to
+    ALIGN; bytes that several values share count once."""
+    change: dict[int, tuple[int, int]] = {}
 
     def alive(first: int, last: int, nbytes: int) -> None:
-        change[first] = change.get(first, 0) + nbytes
-        change[last + 1] = change.get(last + 1, 0) - nbytes
+        room = aligned(nbytes)
+        for at, sign in ((first, 1), (last + 1, -1)):
+            exact, rounded = change.get(at, (0, 0))
+            change[at] = (exact + sign * nbytes, rounded + sign * room)
 
     for buffer in buffers:
         if len(buffer.members) == 1:
@@ -193,11 +226,11 @@ def live_bytes(buffers: Sequence[Buffer]) -> int:
                 held += max(0, high - max(low, at))
                 at = max(at, high)
             alive(begin, end - 1, held)
-    most = now = 0
+    most = room = now = held = 0
     for step in sorted(change):
-        now += change[step]
-        most = max(most, now)
-    return most
+        now, held = now + change[step][0], held + change[step][1]
+        most, room = max(most, now), max(room, held)
+    return most, room
 
 
 __all__ = ["ALIGN", "Life", "MemoryPlan", "Sharing", "Slot", "Space", "Strategy", "plan"]
