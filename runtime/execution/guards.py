@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..memory.allocate import fresh
 from .instance import Instance
 
 FedKey = tuple[tuple[str, tuple[int, ...], Any], ...]
+Wanted = tuple[str, ...] | None  # the outputs that are asked for; None: all
 # takes what is fed and the buffers that are given; answers None where arrays are of another kind
 Replay = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any] | None]
 
@@ -33,11 +35,12 @@ def fed_key(feeds: Mapping[str, Any]) -> FedKey | None:
 
 @dataclass(slots=True, eq=False)
 class Guard:
-    """A program and the buffers that it takes. `defaults` are inputs that were left out; `counted` is true if the run
-    needs a meter and a random key of its own, `guarded` if NumPy computes anything, `recent` if it ran since programs
-    were last evicted."""
+    """A program and the buffers that it takes. `wanted` are the outputs that the caller names, `defaults` are inputs
+    that were left out; `counted` is true if the run needs a meter and a random key of its own, `guarded` if NumPy
+    computes anything, `recent` if it ran since programs were last evicted."""
 
     bound: Executable
+    wanted: Wanted
     fed: FedKey
     names: tuple[str, ...]
     defaults: Mapping[str, Array]
@@ -47,7 +50,7 @@ class Guard:
     recent: bool = True
 
     @classmethod
-    def of(cls, bound: Executable, fed: FedKey, arrays: Mapping[str, Any]) -> Guard:
+    def of(cls, bound: Executable, wanted: Wanted, fed: FedKey, arrays: Mapping[str, Any]) -> Guard:
         """Return the guard for runs like that of these arrays; `fed` is the key of those that the caller gave."""
         given = {name for name, _, _ in fed}
         program, steps = bound.program, bound.program.all_steps()
@@ -59,6 +62,7 @@ class Guard:
                 results.append((port.name, None, None))
         return cls(
             bound,
+            wanted,
             fed,
             tuple(arrays),
             {n: a for n, a in arrays.items() if n not in given},
@@ -79,10 +83,16 @@ class Guard:
                 return False
         return True
 
-    def replay(self, instance: Instance, feeds: Mapping[str, Any], owner: str) -> tuple[list[Array | None], list[Any]]:
-        """The buffers of this run (None for results of a size that data decides), and the results."""
+    def replay(
+        self, instance: Instance, feeds: Mapping[str, Any], own: Mapping[str, Array | None], owner: str
+    ) -> tuple[list[Array | None], list[Any]]:
+        """The buffers of this run (`own` are the caller's; None for results of a size that data decides), and the
+        results."""
         inputs = [feeds[n] if n in feeds else self.defaults[n] for n in self.names]
-        buffers = [None if sizes is None else fresh(sizes, dtype, owner) for _, sizes, dtype in self.results]
+        buffers = [
+            own[name] if name in own else None if sizes is None else fresh(sizes, dtype, owner)
+            for name, sizes, dtype in self.results
+        ]
         with np.errstate(all="ignore"):
             return buffers, instance.run(inputs, buffers)
 
@@ -106,6 +116,8 @@ class Guard:
         inputs = [(name, shape, dtype, staged.get(name)) for name, shape, dtype in self.fed]
         results = [(name, staged[value]) for (name, _, _), value in zip(self.results, program.results, strict=True)]
 
+        kinds = {name: (sizes, dtype) for name, sizes, dtype in self.results}
+
         def guarded() -> int:
             """Run all steps as one, where NumPy computes some of them and may warn or raise."""
             i = 0
@@ -125,8 +137,8 @@ class Guard:
 
         # What is fed is looked at while it is copied (and may lie as it likes): for a small model, asking `fits` before
         # would take as long as one of its steps.
-        def replay(feeds: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any] | None:
-            if len(feeds) != count:
+        def replay(feeds: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
+            if len(feeds) != count or (given and not _take(given, kinds)):
                 return None
             for name, shape, dtype, place in inputs:
                 array = feeds.get(name)
@@ -144,8 +156,30 @@ class Guard:
                 instance.order.abandon()
                 raise
             made = {}
+            if given:  # all inputs have been read: a buffer may be one of them
+                for name, place in results:
+                    buffer = given.get(name)
+                    if buffer is None:
+                        buffer = place.copy()
+                    else:
+                        buffer[...] = place
+                    made[name] = buffer
+                return made
             for name, place in results:
                 made[name] = place.copy()
             return made
 
         return replay
+
+
+def _take(given: Mapping[str, Any], kinds: Mapping[str, tuple[Any, Any]]) -> bool:
+    """True if results of these kinds can be written into the caller's buffers; what is wrong with others is said on the
+    longer way."""
+    for name, buffer in given.items():
+        kind = kinds.get(name)
+        if kind is None or buffer.__class__ is not np.ndarray or (buffer.shape, buffer.dtype) != kind:
+            return False
+        flags = buffer.flags
+        if not (flags.c_contiguous and flags.writeable):
+            return False
+    return len(given) < 2 or not any(np.may_share_memory(a, b) for a, b in combinations(given.values(), 2))

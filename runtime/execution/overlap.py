@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ...ops import Tensor
 from ...ops.errors import InputError
-from ...ops.types import Array
+from ...ops.types import Array, type_of
+from ..compile.program import Port
+from ..memory.allocate import fresh
+
+if TYPE_CHECKING:
+    from .executor import Executor
 
 
 def share(a: Any, b: Any) -> bool:
@@ -37,3 +45,24 @@ def apart(feeds: Mapping[str, Any], buffers: Mapping[str, Array | None]) -> dict
                     f"the buffers of {other!r} and {name!r} share memory", where="outputs", hint="give each its own"
                 )
     return {n: x.copy() if any(share(x, b) for _, b in given) else x for n, x in feeds.items()}
+
+
+def result_buffer(port: Port, given: Mapping[str, Array] | None, device: Executor, owner: str) -> Array | None:
+    """The caller's buffer for a result, or a fresh one that `owner` accounts for; None where data decide the size.
+    Raises InputError for a buffer that does not fit."""
+    if not (isinstance(port.type, Tensor) and port.type.static):
+        return None
+    if given is None or port.name not in given:
+        return fresh(port.type.sizes, port.type.dtype.numpy, owner)
+    array = given[port.name]
+    if not isinstance(array, np.ndarray):
+        array = device.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
+    writable = not isinstance(array, np.ndarray) or array.flags.writeable
+    fits = type_of(array) == port.type and array.flags.c_contiguous and writable
+    if not fits:
+        raise InputError(
+            f"the buffer for {port} is a {type_of(array)}, or is not contiguous and writable",
+            where=f"outputs[{port.name!r}]",
+            hint=f"give np.empty({port.type.sizes}, {str(port.type.dtype)!r})",
+        )
+    return array

@@ -27,7 +27,7 @@ from ..devices import device_named
 from ..environment import processors, usual_threads
 from ..ir.graph import Graph
 from ..ir.interpreter import InvalidOperation, Meter
-from ..memory.allocate import fresh, owned
+from ..memory.allocate import owned
 from ..memory.ledger import PoolStats
 from ..memory.plan import MemoryPlan, Strategy
 from ..memory.pool import Pool
@@ -35,10 +35,10 @@ from .alarm import readable
 from .arena_pool import Arena, ArenaPool
 from .exact_rerun import again
 from .feeds import checked, signature_type
-from .guards import FedKey, Guard, fed_key
+from .guards import FedKey, Guard, Wanted, fed_key
 from .instance import ExecutionContext, Instance, Observer
 from .observers import PROFILING
-from .overlap import apart
+from .overlap import apart, result_buffer
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -166,7 +166,7 @@ class Session:
         self._compiled: dict[tuple[str, ...], Compiled] = {}
         self._bound: OrderedDict[Any, Executable] = OrderedDict()
         self._latest: Executable | None = None
-        self._known: dict[FedKey, Guard] = {}
+        self._known: dict[tuple[Wanted, FedKey], Guard] = {}
         self._again: Guard | None = None  # the latest of them
         self._direct: Any = None  # of a GPU: see backends/cuda/direct.py
         self._exact: Session | None = None
@@ -424,26 +424,26 @@ class Session:
                 draw=self._drawn(draw),
             )  # fmt: skip
         observe = observe or PROFILING.observer
-        key = None
-        if names is None and deadline is None and cancel is None and not (observe or self._buckets):
+        key, wanted = None, None if names is None else tuple(names)
+        if deadline is None and cancel is None and not (observe or self._buckets):
             known = self._again
-            if outputs is None:
-                if known is not None:
+            if outputs is None or not self.device.sm:
+                if known is not None and known.wanted == wanted:
                     try:
-                        answer = self._seats.replay(known, feeds, NO_BUFFERS)
+                        answer = self._seats.replay(known, feeds, outputs or NO_BUFFERS)
                     except InvalidOperation:
-                        return again(self, feeds, draw=draw)
+                        return again(self, feeds, names=names, outputs=outputs, draw=draw)
                     if answer is not None:
                         known.recent, self._latest = True, known.bound
                         return answer
-                if known is None or not known.fits(feeds):
+                if known is None or known.wanted != wanted or not known.fits(feeds):
                     key = fed_key(feeds)
-                    known = None if key is None else self._known.get(key)
+                    known = None if key is None else self._known.get((wanted, key))
                     self._again = known or self._again
                 if known is not None:
-                    return self._replay(known, feeds, draw)
+                    return self._replay(known, feeds, outputs, draw)
             direct = self._direct
-            if direct is not None and direct.fits(feeds, outputs or NO_BUFFERS):
+            if direct is not None and names is None and direct.fits(feeds, outputs or NO_BUFFERS):
                 answer = self._seats.replay(direct, feeds, outputs or NO_BUFFERS)
                 if answer is not None:
                     return answer
@@ -474,7 +474,7 @@ class Session:
         for left in reversed(range(REPLANNED)):
             bound = self._bind(wanted, types)
             program = bound.program
-            buffers = [self._buffer(p, outputs) for p in program.outputs]
+            buffers = [result_buffer(p, outputs, self.device, self._owner) for p in program.outputs]
             if outputs:
                 own = {p.name: b for p, b in zip(program.outputs, buffers, strict=True) if p.name in outputs}
                 arrays = apart(arrays, own)
@@ -506,7 +506,8 @@ class Session:
         if key is not None:
             with self._table:
                 if bound in self._bound.values():
-                    self._again = self._known[key] = Guard.of(bound, key, arrays)
+                    known = Guard.of(bound, None if names is None else wanted, key, arrays)
+                    self._again = self._known[known.wanted, key] = known
         return cut(self.outputs, named, had) if had else named
 
     def _forget(self, bound: Executable) -> None:
@@ -528,10 +529,21 @@ class Session:
             instance = seat.instances[bound] = self.device.instantiate(bound.program, seat.arena, around, self.states)
         return instance
 
-    def _replay(self, known: Guard, feeds: Mapping[str, Any], draw: tuple[int, ...] | None) -> dict[str, Any]:
-        """`run` for arrays of kinds that were fed before: nothing is left to check."""
+    def _replay(
+        self,
+        known: Guard,
+        feeds: Mapping[str, Any],
+        outputs: Mapping[str, Array] | None,
+        draw: tuple[int, ...] | None,
+    ) -> dict[str, Any]:
+        """`run` for arrays of kinds that were fed before: nothing is left to check but the buffers."""
         known.recent = True
         bound = self._latest = known.bound
+        own: dict[str, Array | None] = {}
+        if outputs:
+            ports = [p for p in bound.program.outputs if p.name in outputs]
+            own = {p.name: result_buffer(p, outputs, self.device, self._owner) for p in ports}
+            feeds = apart(feeds, own)
         try:
             with self._seats.borrow(bound.program.arena_bytes, None, self._live, bound) as seat:
                 instance = self._instance(seat, bound)
@@ -539,12 +551,12 @@ class Session:
                 if known.counted or around.meter.watches:
                     draw = self._drawn(draw)
                     around.meter, around.key = Meter(self.budget.steps), (*draw, *self._part)
-                buffers, results = known.replay(instance, feeds, self._owner)
+                buffers, results = known.replay(instance, feeds, own, self._owner)
                 short = known.short(instance)
                 if short is not None and around.careful == self._careful:
                     seat.replays[known] = short
         except InvalidOperation:
-            return again(self, feeds, draw=draw)
+            return again(self, feeds, names=known.wanted, outputs=outputs, draw=draw)
         return {
             name: r if b is not None else owned(r)
             for (name, _, _), b, r in zip(known.results, buffers, results, strict=True)
@@ -576,21 +588,3 @@ class Session:
         """The programs that are kept."""
         with self._table:
             return set(self._bound.values())
-
-    def _buffer(self, port: Port, buffers: Mapping[str, Array] | None) -> Array | None:
-        if not (isinstance(port.type, Tensor) and port.type.static):
-            return None
-        if buffers is None or port.name not in buffers:
-            return fresh(port.type.sizes, port.type.dtype.numpy, self._owner)
-        array = buffers[port.name]
-        if not isinstance(array, np.ndarray):
-            array = self.device.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
-        writable = not isinstance(array, np.ndarray) or array.flags.writeable
-        fits = type_of(array) == port.type and array.flags.c_contiguous and writable
-        if not fits:
-            raise InputError(
-                f"the buffer for {port} is a {type_of(array)}, or is not contiguous and writable",
-                where=f"outputs[{port.name!r}]",
-                hint=f"give np.empty({port.type.sizes}, {str(port.type.dtype)!r})",
-            )
-        return array
