@@ -8,7 +8,7 @@ that the inputs decide, a graph ends and another one begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -27,7 +27,7 @@ from ..nd.running import adopt, apply, memory
 from ..nd.sites import line_of, site
 from ..nd.specs import Constant, TensorSpec, known, spec_of_value
 from ..ops.types import Type, differentiable
-from ..runtime.engine import Variable
+from ..runtime.engine import Variable, engine
 from ..runtime.ir.graph import DRAW, Node
 from .parameter import Parameter
 
@@ -121,6 +121,12 @@ class Recorder:
             yield
         finally:
             RECORDING.on, RECORDING.inside, RECORDING.noted, RECORDING.trace = before
+
+    def forget(self) -> None:
+        """Wait for what the run has computed, and pass over its errors: whoever runs the graphs gets theirs."""
+        for var in (*(v.var for v in self._values.values()), *self._fixed.values()):
+            with suppress(Exception):
+                engine().wait(var)
 
     # -- what goes in -------------------------------------------------------------------------------------------------
 

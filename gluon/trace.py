@@ -30,7 +30,7 @@ from ..train.amp import Policy, mixed
 from .guards import Guards
 from .nest import Slot, filled, flat
 from .parameter import Parameter
-from .recorder import Cut, Part, Recorder
+from .recorder import Cut, GraphBreak, Part, Recorder
 
 
 @dataclass(slots=True, eq=False)
@@ -234,12 +234,16 @@ def trace(
     try:
         with recorder.going():
             found = run(*given)
+        results, shell = flat(found)
+        with recorder.going():
+            outputs = tuple(map(recorder.output, results))
+            moved = {n: recorder.output(x) for n, x in recorder.moved.items()}
+    except GraphBreak:
+        recorder.forget()
+        raise
     finally:  # what was drawn here is drawn again by the run
         drawing.back(before, drawing.state[1])
-    results, shell = flat(found)
-    with recorder.going():
-        outputs = tuple(map(recorder.output, results))
-        moved = {n: recorder.output(x) for n, x in recorder.moved.items()}
+    recorder.forget()
     return names, _stretches(recorder, End(outputs, moved, shell)), recorder
 
 

@@ -6,14 +6,18 @@ from __future__ import annotations
 import gc
 import json
 import time
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mezzo import nd
+from mezzo.gluon.hybrid import GraphBroken, HybridBlock
+from mezzo.gluon.parameter import Parameter
+from mezzo.nd import autograd
 from mezzo.nd.array import Array
-from mezzo.ops.errors import InputError
+from mezzo.ops.errors import InputError, OutOfRange
 
 from .test_gluon_traces import Of, close, with_gradients
 
@@ -298,3 +302,39 @@ def test_a_clock_that_garbage_collection_reads_is_nobodys() -> None:
         assert net(nd.ones((2,))).tolist() == [2, 2]
     finally:
         gc.callbacks.remove(told)
+
+
+class Rows(HybridBlock):
+    """Rows of a table, in one of three ways: as one graph, as two, or imperatively."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.table, self.way = Parameter("table", shape=(4, 3), init="ones"), way
+
+    def forward(self, ids: Array, x: Array) -> Array:
+        rows = nd.take(self.table.data(), ids, axis=0)
+        if self.way == "two graphs" and nd.sum(x) > 0:
+            rows = rows * 2
+        if self.way == "imperative" and x.asnumpy().sum() > 0:
+            rows = rows * 2
+        return rows * nd.sum(x)
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["", "recorded"])
+@pytest.mark.parametrize("way", ["one graph", "two graphs", "imperative"])
+def test_a_first_call_that_fails_has_one_error(way: str, recorded: bool) -> None:
+    """The run that is traced fails too; its numbers are nobody's, and so is its error."""
+    net = Rows(way)
+    net.initialize()
+    net.hybridize()
+    bad, good, x = nd.asarray([1, 9]), nd.asarray([1, 2]), nd.ones(2)
+    with warnings.catch_warnings(), autograd.record() if recorded else autograd.pause():
+        warnings.simplefilter("ignore", GraphBroken)
+        with pytest.raises(OutOfRange):
+            net(bad, x).asnumpy()
+        nd.waitall()
+        assert net(good, x).asnumpy().sum() == (12 if way == "one graph" else 24)
+        assert ("imperatively" in net.report()) is (way == "imperative")
+        with pytest.raises(OutOfRange):
+            net(bad, x).asnumpy()
+        nd.waitall()
