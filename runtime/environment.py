@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 from ..ops.errors import InputError
 
@@ -49,8 +50,57 @@ def switch(name: str) -> str:
 
 
 def processors() -> int:
-    """Return the number of processors that this process may use; in a container fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of processors that this process may use: those of its affinity mask, and no more than whole
+    ones of its container's quota, since a second thread would only use up the first one's time."""
+    mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = _quota()
+    return mask if limit is None else max(1, min(mask, int(limit)))
+
+
+def quota(root: str = "/") -> float | None:
+    """Return how many processors' time the control groups of this process allow, the least of them and of those around
+    them; None without a limit. Of Linux, versions 1 and 2 (docs.kernel.org/admin-guide/cgroup-v2.html, cpu.max).
+
+    `root` is where the file system begins, for tests.
+    """
+    limits: list[float] = []
+    try:
+        with open(os.path.join(root, "proc/self/cgroup")) as file:
+            groups = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return None
+    for number, controllers, group in groups:
+        if number != "0" and "cpu" not in controllers.split(","):
+            continue
+        for mount in ("", "unified") if number == "0" else (controllers, "cpu"):
+            folder = group
+            while True:  # a group and those around it, up to what is mounted; a container may not see its own name
+                place = os.path.join(root, "sys/fs/cgroup", mount, folder.strip("/"))
+                limits += _limits(place)
+                if not folder.strip("/"):
+                    break
+                folder = os.path.dirname(folder.rstrip("/"))
+    return min(limits, default=None)
+
+
+@cache
+def _quota() -> float | None:
+    return quota()
+
+
+def _limits(folder: str) -> list[float]:
+    """Return the limits that the files of a control group state."""
+
+    def words(name: str) -> list[str]:
+        try:
+            with open(os.path.join(folder, name)) as file:
+                return file.read().split()
+        except OSError:
+            return []
+
+    given = [words("cpu.max")[:2], [*words("cpu.cfs_quota_us"), *words("cpu.cfs_period_us")]]
+    pairs = [(int(g[0]), int(g[1])) for g in given if len(g) == 2 and g[0].isdecimal() and g[1].isdecimal()]
+    return [time / period for time, period in pairs if time and period]
 
 
 def usual_threads() -> int:

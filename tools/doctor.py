@@ -13,8 +13,9 @@ import numpy as np
 
 from ..ops import OPS, OPSETS, MezzoError
 from ..runtime.backends.cuda.present import gpus, libraries, version
-from ..runtime.backends.onednn.library import find, library
+from ..runtime.backends.onednn.library import find, library, openmp
 from ..runtime.devices import device_named
+from ..runtime.environment import processors, quota
 from ..runtime.file import Opened, VariantKey, open_file
 from .report import Report, Table
 
@@ -28,7 +29,19 @@ def _blas() -> str:
 
 
 def _devices() -> list[tuple[str, str, str]]:
-    return [("cpu", "on", f"{os.cpu_count()} processors, NumPy kernels over {_blas()}"), *gpus()]
+    limit = quota()
+    allowed = "" if limit is None else f", a quota of {limit:g} of their time"
+    count = f"{processors()} of {os.cpu_count()} processors{allowed}"
+    return [("cpu", "on", f"{count}, NumPy kernels over {_blas()}"), *gpus()]
+
+
+def _openmp() -> tuple[str, str, str]:
+    """The OpenMP library that oneDNN's threads come from: the one that this process loaded first."""
+    paths = openmp() if library() else []
+    if not paths:
+        return ("OpenMP", "off", "no library of this process has it")
+    first, other = paths[0], "/torch/" in paths[0]
+    return ("OpenMP", "on", f"{first}, PyTorch's: it was loaded first, and spins as it likes" if other else first)
 
 
 def _narrow() -> tuple[str, str]:
@@ -48,6 +61,7 @@ def _features() -> list[tuple[str, str, str]]:
         package("ml_dtypes", "ml_dtypes", "bfloat16, float8, int4"),
         package("PIL", "pillow", "pictures"),
         ("oneDNN kernels", "on" if library() else "off", str(find())),
+        _openmp(),
         ("bfloat16 on the CPU", *_narrow()),
     ]
 

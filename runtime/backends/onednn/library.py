@@ -19,6 +19,10 @@ from ...environment import switch
 SWITCH = "MEZZO_ONEDNN"  # "off" to run without, or the path of a library to take instead
 OMP_PAUSE_SOFT = 1  # the team of the calling thread goes, and is made again when it is needed
 OFF = ("off", "0", "no")
+# How often an OpenMP thread without work looks again before it sleeps. Without a bound it looks for milliseconds, and
+# takes the processor from the thread that it waits for where others use the processors too.
+SPINS = "5000"
+SPINNING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # set by the user: it stands
 _FILES = ("lib/libdnnl.so.3", "lib/libdnnl.3.dylib", "Library/bin/dnnl.dll", "bin/dnnl.dll")
 _SYSTEM = ("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll")
 # dnnl_cpu_isa_t: each adds bits to the ones before
@@ -68,7 +72,8 @@ def find() -> Library | str:
     reasons = []
     for path in [wanted] if wanted else _candidates():
         try:
-            handle = ctypes.CDLL(path)
+            with spins_bounded():
+                handle = ctypes.CDLL(path)
         except OSError as error:
             reasons.append(str(error))
             continue
@@ -87,6 +92,20 @@ def find() -> Library | str:
     return "; ".join(dict.fromkeys(reasons)) or "not installed: pip install onednn-cpu-gomp"
 
 
+@contextmanager
+def spins_bounded() -> Iterator[None]:
+    """A context in which GNU's OpenMP, which reads the environment when it is loaded, is told to spin for a bounded
+    time."""
+    if any(name in os.environ for name in SPINNING):
+        yield
+        return
+    os.environ[SPINNING[0]] = SPINS
+    try:
+        yield
+    finally:
+        os.environ.pop(SPINNING[0], None)
+
+
 _fetched = threading.Lock()  # taken for good by the first to fetch
 
 
@@ -100,7 +119,12 @@ def fetch() -> None:
         return
     path = wanted or next(_candidates())
     # the loader itself, since CDLL does not let Python go on; what is wrong with the file is told by `find`
-    load = partial(ctypes.CDLL(None).dlopen, os.fsencode(path), os.RTLD_NOW | os.RTLD_LOCAL)
+    dlopen = ctypes.CDLL(None).dlopen
+
+    def load() -> None:
+        with spins_bounded():
+            dlopen(os.fsencode(path), os.RTLD_NOW | os.RTLD_LOCAL)
+
     loading = threading.Thread(target=load, name="mezzo-onednn", daemon=True)
     loading.start()
     os.register_at_fork(before=loading.join)  # a child would have half of it
@@ -113,6 +137,18 @@ def _candidates() -> Iterator[str]:
             if os.path.exists(path):
                 yield path
     yield from _SYSTEM
+
+
+def openmp() -> list[str]:
+    """Paths of the OpenMP libraries that this process has loaded, where Linux tells them; all share one pool of threads
+    if it is one library."""
+    try:
+        with open("/proc/self/maps") as file:
+            paths = [line.split(maxsplit=5)[5].strip() for line in file if "/" in line]
+    except OSError:
+        return []
+    names = ("libgomp", "libomp", "libiomp")
+    return [p for p in dict.fromkeys(paths) if os.path.basename(p).startswith(names)]
 
 
 def library() -> Library | None:
