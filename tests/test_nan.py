@@ -327,7 +327,7 @@ def test_a_flag_without_a_nan_changes_no_answer(monkeypatch: pytest.MonkeyPatch)
     def up(self: invalid.Look) -> None:
         raise_alarm()
 
-    monkeypatch.setattr(invalid.Look, "__call__", up)
+    monkeypatch.setattr(invalid.Look, "check", up)
     for _ in range(3):
         (y,) = session.run({"x": x}).values()
         assert (y == want).all()
@@ -392,7 +392,7 @@ def test_an_alarm_without_a_cause_makes_programs_careful(monkeypatch: pytest.Mon
             raised.clear()
             raise InvalidOperation
 
-    monkeypatch.setattr(invalid.Look, "__call__", raises)
+    monkeypatch.setattr(invalid.Look, "check", raises)
     for _ in range(3):
         np.testing.assert_array_equal(session(given), first)
     assert not raised

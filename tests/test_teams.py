@@ -40,7 +40,8 @@ def told(order: Order, wants: list[bool | None]) -> str:
     """The order: steps as numbers, looks as they are called, + and - where the number changes."""
     team, made = Team(), ""
     for i, call in placed(order, wants.__getitem__, team):
-        made += str(i) if call is None else {team.alone: "-", team.together: "+"}.get(call, "?")
+        changes = {id(team.alone): "-", id(team.together): "+"}
+        made += str(i) if call is None else changes.get(id(call), "?")
     return made
 
 

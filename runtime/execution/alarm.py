@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Final
 
 from ..ir.interpreter import InvalidOperation
@@ -14,9 +16,17 @@ from ..ir.interpreter import InvalidOperation
 _HERE: Final = threading.local()
 
 
+@cache
 def readable() -> bool:
-    """True if the processor's flag for invalid operations can be read on this machine."""
-    return sys.platform == "linux" and os.uname().machine == "x86_64"
+    """True if the processor's flag for invalid operations can be read on this machine: by machine code, for which the
+    system may refuse memory."""
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        return False
+    try:
+        mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC).close()
+    except OSError:
+        return False
+    return True
 
 
 def raise_alarm() -> None:

@@ -196,6 +196,13 @@ def execution(primitive: int, count: int, arguments: int, short: bool = False) -
     return held if short else released, take(primitive), take(stream), c_int.from_param(count), take(arguments)
 
 
+def native_execution(primitive: int, count: int, arguments: int) -> tuple[int, ...]:
+    """The address of the function that runs a primitive, and its arguments, as `execution` has them."""
+    with _making:
+        released, _, stream = _executor()
+    return c_void_p.from_buffer(released).value or 0, primitive, stream, count, arguments
+
+
 @cache
 def _executor() -> tuple[Any, Any, int]:
     loaded = library()

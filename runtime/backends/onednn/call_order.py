@@ -1,4 +1,5 @@
-"""Insertion of checks of the processor's flag, and of changes of OpenMP's thread count, between a program's calls."""
+"""The order of a program's calls: with checks of the processor's flag and changes of OpenMP's thread count between
+them, and native calls that follow each other as one."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 
 from ...compile.program import Program
 from ...execution.call_order import CallOrder, StepCall
+from .batches import Entry, batched, is_same
 from .flag_watch import FlagWatch
 from .teams import Order, Team, alone, placed
 
@@ -16,14 +18,20 @@ class OneDnnCallOrder(CallOrder):
 
     def __init__(self, program: Program, arrays: Mapping[str, Any], careful: bool) -> None:
         super().__init__(program, arrays)
+        self._names = [step.node.place for step in program.steps]
         self._flags, self._team = FlagWatch(program, arrays, careful), Team()
         self._order: Order | None = None
+        self._batched: list[Entry] | None = None
+        self._bound: list[StepCall] = []  # the calls that the batches are made of
 
     def working(self, calls: Sequence[StepCall]) -> list[tuple[int, StepCall]]:
         if self._order is None:
             single = list(map(alone, self.program.steps, calls))
             self._order = placed(self._flags.order(calls, single), single.__getitem__, self._team)
-        return [(i, between or calls[i]) for i, between in self._order]
+        # calls of large operands are rebound and stay; those of NumPy are made anew, and are in no batch
+        if self._batched is None or not all(map(is_same, self._bound, calls)):
+            self._batched, self._bound = batched(self._order, calls, self._names), list(calls)
+        return [(i, between or calls[i]) for i, between in self._batched]
 
     def observed(self, i: int, calls: Sequence[StepCall]) -> StepCall:
         return self._flags.around(i, calls)

@@ -10,7 +10,6 @@ them runs, since libm's `fetestexcept` knows the calling thread alone.
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -21,44 +20,34 @@ import numpy as np
 from ...compile.kernel import TargetSpec
 from ...execution.alarm import raise_alarm
 from .library import library
-
-# void look(int *found): the flags of this thread are added to *found, and taken down; answers the one asked for
-LOOK = bytes.fromhex(
-    "4883ec08"  # sub rsp, 8
-    "0fae1c24"  # stmxcsr [rsp]
-    "8b0424"  # mov eax, [rsp]
-    "832424c0"  # and dword [rsp], ~63: all flags down
-    "0fae1424"  # ldmxcsr [rsp]
-    "83e001"  # and eax, 1: invalid operation
-    "f00907"  # lock or [rdi], eax
-    "4883c408"  # add rsp, 8
-    "c3"  # ret
-)
+from .machine_code import EVERYWHERE, LOOK, Row, routine, row
 
 
 @cache
-def _loaded() -> tuple[int, Any, Any]:
-    """The instructions, the function that they are, and the memory that holds them."""
-    memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    memory.write(LOOK)
-    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    return begin, ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(begin), memory
+def _look() -> Any:
+    return ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(routine(LOOK))
 
 
 class Look:
-    """A call that clears the flag in the calling thread, and raises InvalidOperation if it was set."""
+    """A call that clears the flag in the calling thread, and raises InvalidOperation if it was set: `rows` do the one,
+    `check` the other."""
 
-    __slots__ = ("_call", "_found")
+    __slots__ = ("_call", "found", "rows")
 
     def __init__(self) -> None:
-        _, function, _ = _loaded()
-        self._found = ctypes.c_int()
-        self._call: Callable[[], object] = partial(function, ctypes.c_void_p(ctypes.addressof(self._found)))
+        self.found = ctypes.c_int()
+        place = ctypes.addressof(self.found)
+        self._call: Callable[[], object] = partial(_look(), ctypes.c_void_p(place))
+        self.rows: tuple[Row, ...] = (row(routine(LOOK), place),)
 
     def __call__(self) -> None:
         self._call()
-        if self._found.value:
-            self._found.value = 0
+        self.check()
+
+    def check(self) -> None:
+        """Raise InvalidOperation if the flag was set when it was looked at."""
+        if self.found.value:
+            self.found.value = 0
             raise_alarm()
 
 
@@ -70,10 +59,10 @@ class LookAtAll(Look):
 
     def __init__(self, threads: int) -> None:
         super().__init__()
-        begin, _, _ = _loaded()
-        parallel, most = _openmp()
-        instructions, place = ctypes.c_void_p(begin), ctypes.c_void_p(ctypes.addressof(self._found))
-        self._call = lambda: parallel(instructions, place, max(threads, most()), 0)
+        arguments = (ctypes.addressof(self.found), threads, *_openmp())
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        self._call = partial(function(routine(EVERYWHERE)), *arguments)
+        self.rows = (row(routine(EVERYWHERE), *arguments),)
 
 
 class LowerAll(LookAtAll):
@@ -81,22 +70,36 @@ class LowerAll(LookAtAll):
 
     __slots__ = ()
 
+    def check(self) -> None:
+        self.found.value = 0
+
+
+class Lowering:
+    """A call that takes the flag of the calling thread down."""
+
+    __slots__ = ()
+
     def __call__(self) -> None:
-        self._call()
-        self._found.value = 0
+        self.raised()
+
+    def raised(self) -> bool:
+        """Take it down, and return whether it was up."""
+        function, place = _lowering()
+        return bool(function(place))
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The same for `RUN`."""
+        return (row(routine(LOOK), _lowering()[1].value or 0),)
 
 
-def lowered() -> None:
-    """Take the flag of the calling thread down."""
-    function, place = _lowering()
-    function(place)
+lowered = Lowering()
 
 
 @contextmanager
 def flag_kept() -> Iterator[None]:
     """A context that leaves the flag of the calling thread as it was, or raised: NumPy takes it down."""
-    function, place = _lowering()
-    raised = function(place)
+    raised = lowered.raised()
     yield
     if raised:
         with np.errstate(invalid="ignore"):
@@ -121,14 +124,15 @@ def _lowering() -> tuple[Any, ctypes.c_void_p]:
     found = ctypes.c_int()
     place = ctypes.c_void_p(ctypes.addressof(found))
     place.kept = found  # type: ignore[attr-defined]
-    return _loaded()[1], place
+    return _look(), place
 
 
 @cache
-def _openmp() -> tuple[Any, Any]:
-    """Return OpenMP's functions that run a function on each thread of a team, and that return the size of a team."""
+def _openmp() -> tuple[int, int]:
+    """Return the addresses of OpenMP's functions that return the size of a team, and that run a function on each thread
+    of one."""
     found = library()
     assert found is not None
-    parallel, most = found.handle.GOMP_parallel, found.held.omp_get_max_threads
-    parallel.restype = None
-    return parallel, most
+    functions = (found.held.omp_get_max_threads, found.held.GOMP_parallel)
+    tells, parallel = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
+    return tells, parallel

@@ -19,6 +19,7 @@ from ...ir.graph import Node
 from ...memory.liveness import aligned
 from . import ahead, api
 from .library import find, library
+from .machine_code import Row
 from .memory import ANY, Handle, Memory, layout_of, nbytes, strides_of
 from .postops import Link, chain
 from .primitive import Descriptor, Draft, Execution, Operand, Place, bind, describe, reordering, repacked
@@ -218,6 +219,7 @@ class Moved:
 
     def __init__(self, call: Execution, place: Place) -> None:
         self._call, self._place = call, place
+        self.rows, self.short = call.rows, call.short
 
     def __call__(self) -> int:
         return self._call()
@@ -235,6 +237,9 @@ class Calls:
         self._calls = tuple(calls)
         self.threads = max(getattr(call, "threads", 1) for call in calls)
         self.asks = any(getattr(call, "asks", False) for call in calls)
+        self.short = all(getattr(call, "short", False) for call in calls)
+        parts = [getattr(call, "rows", ()) for call in calls]
+        self.rows: tuple[Row, ...] = tuple(row for part in parts for row in part) if all(parts) else ()
 
     def __call__(self) -> int:
         for call in self._calls:

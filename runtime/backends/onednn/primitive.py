@@ -19,6 +19,7 @@ from ...memory.pool import aligned_empty
 from . import api
 from .defects import defect
 from .library import threads
+from .machine_code import Row, row
 from .memory import ANY, Handle, Memory, extent, layout_of, nbytes
 
 Place = tuple[str, int]  # ("in", 2): the third input of the step; ("out", 0): its first output
@@ -326,13 +327,24 @@ def _forward_of(draft: Draft) -> Handle:
 
 class Execution(partial[int]):
     """A primitive bound to its buffers; calling it runs it and returns oneDNN's status, 0 for success. `needed` has the
-    bytes that it accesses at each place."""
+    bytes that it accesses at each place; `rows` are the same call for machine code, `short` is true if it takes
+    microseconds."""
 
     memories: Mapping[Place, Sequence[Handle]]
     needed: Mapping[Place, int]
     threads: int = 1
     asks: bool = True  # OpenMP for its threads when it runs, whatever it was made for
+    short: bool = False
+    rows: tuple[Row, ...]
     kept: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, primitive: Handle, table: Any, short: bool = False) -> Execution:
+        """Return the call of a primitive with this table of arguments."""
+        words = (primitive.value, len(table), ctypes.addressof(table))
+        call = cls(*api.execution(*words, short))
+        call.short, call.rows = short, (row(*api.native_execution(*words), mask=-1),)
+        return call
 
     def rebind(self, place: Place, array: Array) -> None:
         """Let every argument at this place read or write another array of the same type; PlanError if it is shorter."""
@@ -433,7 +445,7 @@ def bind(
         memories[("scratch", 0)] = [memory]
         rows.append((api.SCRATCHPAD, memory.value))
     table = (api.Argument * len(rows))(*(api.Argument(*row) for row in rows))
-    call = Execution(*api.execution(primitive.value, len(rows), ctypes.addressof(table), descriptor.short))
+    call = Execution.of(primitive, table, descriptor.short)
     call.memories, call.needed, call.kept = memories, needed, (primitive, table, descriptor, values)
     call.threads, call.asks = descriptor.threads, draft.kind not in PRODUCTS
     summed = draft.summed
@@ -483,7 +495,7 @@ def reordering(source: tuple[int, Array], target: tuple[int, Array]) -> Executio
     sides += [(api.SCRATCHPAD, held, workspace)] if workspace.size else []
     memories = [Handle(api.create("memory_create", d, e, address(a)), "memory_destroy") for _, d, a in sides]
     table = (api.Argument * len(sides))(*(api.Argument(s[0], m.value) for s, m in zip(sides, memories, strict=True)))
-    call = Execution(*api.execution(primitive.value, len(sides), ctypes.addressof(table)))
+    call = Execution.of(primitive, table)
     call.memories = {("in", 0): memories[:1], ("out", 0): memories[1:2], ("scratch", 0): memories[2:]}
     call.needed = needed
     call.kept = (primitive, table, handle, workspace)

@@ -12,44 +12,46 @@ from functools import cache
 from typing import Any
 
 from ...compile.program import ProgramStep
+from ...execution.alarm import readable
 from .invalid import LookAtAll
 from .library import library
+from .machine_code import ALONE, TOGETHER, Routine, routine, row
 
 Order = list[tuple[int, Callable[[], Any] | None]]  # numbers of steps, each with what stands before it, or None: itself
 
 
 @cache
-def _openmp() -> tuple[Any, Any] | None:
-    """Return OpenMP's functions that get and set the number of threads of the calling thread; None if there are
-    none."""
+def _openmp() -> tuple[int, int] | None:
+    """Return the addresses of OpenMP's functions that get and set the number of threads of the calling thread; None if
+    there are none, or machine code may not call them."""
     found = library()
-    held = None if found is None else found.held
-    if held is None or not hasattr(held, "omp_set_num_threads"):
+    if found is None or not hasattr(found.held, "omp_set_num_threads") or not readable():
         return None
-    tells = ctypes.PYFUNCTYPE(ctypes.c_int)(("omp_get_max_threads", held))
-    return tells, ctypes.PYFUNCTYPE(None, ctypes.c_int)(("omp_set_num_threads", held))
+    addresses = [
+        ctypes.cast(f, ctypes.c_void_p).value for f in (found.held.omp_get_max_threads, found.held.omp_set_num_threads)
+    ]
+    return addresses[0] or 0, addresses[1] or 0
 
 
 class Team:
     """The calling thread's number of threads: 1 between `alone` and `together`, then restored."""
 
-    __slots__ = ("_before", "_openmp")
+    __slots__ = ("_before", "alone", "together")
 
     def __init__(self) -> None:
-        self._openmp: tuple[Any, Any] = _openmp() or (int, int)
-        self._before = 0
+        self._before = ctypes.c_int()
+        self.alone = self._routine(ALONE)
+        self.together = self._routine(TOGETHER)
 
-    def alone(self) -> None:
-        """Let what asks run in one thread."""
-        tells, becomes = self._openmp
-        self._before = tells()
-        becomes(1)
-
-    def together(self) -> None:
-        """Let it run in as many as before."""
-        if self._before:
-            self._openmp[1](self._before)
-            self._before = 0
+    def _routine(self, code: str) -> Routine:
+        openmp = _openmp()
+        if openmp is None:
+            return Routine(int)
+        arguments = (ctypes.addressof(self._before), *openmp)
+        function = ctypes.PYFUNCTYPE(None, *[ctypes.c_void_p] * 3)(routine(code))
+        made = Routine(function, *map(ctypes.c_void_p, arguments))
+        made.rows = (row(routine(code), *arguments),)
+        return made
 
 
 def alone(step: ProgramStep, call: Any) -> bool | None:

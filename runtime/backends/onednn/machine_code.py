@@ -1,0 +1,100 @@
+"""Machine code for x86-64 (System V calls), where no library has such a function: the processor's flag, OpenMP's thread
+count, and a loop over calls."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from functools import cache, partial
+from typing import Any, Final
+
+# int look(int *found): the flags of this thread are added to *found, and taken down; answers the one asked for
+LOOK: Final = (
+    "4883ec08"  # sub rsp, 8
+    "0fae1c24"  # stmxcsr [rsp]
+    "8b0424"  # mov eax, [rsp]
+    "832424c0"  # and dword [rsp], ~63: all flags down
+    "0fae1424"  # ldmxcsr [rsp]
+    "83e001"  # and eax, 1: invalid operation
+    "f00907"  # lock or [rdi], eax
+    "4883c408"  # add rsp, 8
+    "c3"  # ret
+)
+# void alone(int *before, int (*tells)(void), void (*becomes)(int)): *before = tells(); becomes(1)
+ALONE: Final = (
+    "53" "4154" "4883ec08"  # push rbx; push r12; sub rsp, 8
+    "4889fb" "4989d4"  # mov rbx, rdi; mov r12, rdx
+    "ffd6" "8903"  # call rsi; mov [rbx], eax
+    "bf01000000" "41ffd4"  # mov edi, 1; call r12
+    "4883c408" "415c" "5b" "c3"  # add rsp, 8; pop r12; pop rbx; ret
+)  # fmt: skip
+# void together(int *before, int (*tells)(void), void (*becomes)(int)): becomes(*before) and *before = 0, unless it is 0
+TOGETHER: Final = (
+    "8b07" "85c0" "740a"  # mov eax, [rdi]; test eax, eax; jz to ret
+    "c70700000000"  # mov dword [rdi], 0
+    "89c7" "ffe2"  # mov edi, eax; jmp rdx
+    "c3"  # ret
+)  # fmt: skip
+# void everywhere(int *found, int threads, int (*tells)(void), void (*parallel)(f, void *, unsigned, unsigned)):
+# parallel(LOOK, found, max(threads, tells()), 0)
+EVERYWHERE: Final = (
+    "53" "4154" "4155"  # push rbx; push r12; push r13
+    "4889fb" "4189f4" "4989cd"  # mov rbx, rdi; mov r12d, esi; mov r13, rcx
+    "ffd2"  # call rdx
+    "4439e0" "410f4cc4"  # cmp eax, r12d; cmovl eax, r12d
+    "488d3d10000000"  # lea rdi, [rip + 16]: LOOK, behind the end
+    "4889de" "89c2" "31c9"  # mov rsi, rbx; mov edx, eax; xor ecx, ecx
+    "41ffd5"  # call r13
+    "415d" "415c" "5b" "c3"  # pop r13; pop r12; pop rbx; ret
+    + LOOK
+)  # fmt: skip
+# int64 run(row *rows, int64 count): row->function(row->a, ...) for each, until its answer & row->mask is not 0; then
+# (number of the row, from 1) << 32 | that; else 0
+RUN: Final = (
+    "53" "4154" "4155"  # push rbx; push r12; push r13
+    "4889fb" "4989f4" "4531ed"  # mov rbx, rdi; mov r12, rsi; xor r13d, r13d
+    "4d39e5" "7d20"  # next: cmp r13, r12; jge done
+    "488b7b08" "488b7310" "488b5318" "488b4b20"  # mov rdi, [rbx+8]; mov rsi, [rbx+16]; mov rdx, ...; mov rcx, [rbx+32]
+    "ff13"  # call [rbx]
+    "49ffc5"  # inc r13
+    "234328" "750a"  # and eax, [rbx+40]; jnz failed
+    "4883c330" "ebdb"  # add rbx, 48; jmp next
+    "31c0" "eb07"  # done: xor eax, eax; jmp out
+    "49c1e520" "4c09e8"  # failed: shl r13, 32; or rax, r13
+    "415d" "415c" "5b" "c3"  # out: pop r13; pop r12; pop rbx; ret
+)  # fmt: skip
+
+
+class Row(ctypes.Structure):
+    """A call of `RUN`: a function with at most four words as arguments, and the bits of its answer that end the loop (0
+    for functions without an answer)."""
+
+    _fields_ = (("function", ctypes.c_void_p), ("arguments", ctypes.c_uint64 * 4), ("mask", ctypes.c_uint64))
+
+
+class Routine(partial[Any]):
+    """A native function with its arguments, ready to be called; `rows` are the same call for `RUN`."""
+
+    rows: tuple[Row, ...] = ()
+
+
+def row(function: int, *arguments: int, mask: int = 0) -> Row:
+    """Return a row; `mask` as for `Row`."""
+    return Row(function, (ctypes.c_uint64 * 4)(*arguments), mask)
+
+
+@cache
+def _page() -> tuple[dict[str, int], mmap.mmap]:
+    """The addresses of the routines, and the memory that holds them."""
+    memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    begin, places = ctypes.addressof(ctypes.c_char.from_buffer(memory)), dict[str, int]()
+    for code in (LOOK, ALONE, TOGETHER, EVERYWHERE, RUN):
+        places[code] = begin + memory.tell()
+        memory.write(bytes.fromhex(code))
+        memory.seek(-memory.tell() % 16, 1)
+    return places, memory
+
+
+def routine(code: str) -> int:
+    """The address of a routine. Raises OSError where no memory may be executed."""
+    return _page()[0][code]
