@@ -361,22 +361,37 @@ def _in_child(session: Session, image: Any, pipe: Any) -> None:
         pipe.send(str(error))
     except BaseException as error:
         pipe.send(f"{type(error).__name__}: {error}")
+    fresh = Session(_wide(), threads=2)  # of products that are split: the parent's team of threads is gone
+    pipe.send(fresh(np.ones((300, 512), np.float32)))
+
+
+def _wide() -> Any:
+    g = GraphBuilder()
+    return g.graph([g.MatMul(g.input("x", f32(300, 512)), g.const(np.ones((512, 512), np.float32)))])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_is_told() -> None:
+def test_a_forked_child_is_told_and_runs_what_it_loads() -> None:
     session, image = mz.load(digits_model()), held_out().inputs[:1]
     session(image)
+    wide = Session(_wide(), threads=2)
+    want = wide(np.ones((300, 512), np.float32))
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     child = context.Process(target=_in_child, args=(session, image, theirs))
     child.start()
-    assert ours.poll(60)
-    said = ours.recv()
-    child.join(60)
+    try:
+        assert ours.poll(60)
+        said = ours.recv()
+        assert ours.poll(60), "a session that the child made does not run"
+        assert (ours.recv() == want).all()
+    finally:
+        child.kill()
+        child.join(60)
     assert "was forked from" in said
-    assert "spawn" in said
+    assert "load the model in the child" in said
+    assert (wide(np.ones((300, 512), np.float32)) == want).all()
 
 
 # ONNX Runtime's calls

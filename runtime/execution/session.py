@@ -52,23 +52,10 @@ if TYPE_CHECKING:
 SMALL_ARENAS = 16 << 20
 NO_BUFFERS: Mapping[str, Array] = {}
 REPLANNED = 8  # programs that are planned for one run, each without the kernels that could not be prepared before
-_ran_in: int | None = None  # the process that has run a program first
 _here = os.getpid()
 # One session plans at a time: what planning remembers, from size to size and from model to model, belongs to all of
 # them; and most of planning is Python, of which one thread runs at a time anyway.
 _PLANNING = threading.RLock()
-
-
-def _check_process() -> None:
-    """Threads and locks of a runtime do not survive a fork; say so instead of hanging."""
-    global _ran_in
-    if _ran_in is None:
-        _ran_in = _here
-    elif _ran_in != _here:
-        raise ForkedProcess(
-            f"process {_here} was forked from {_ran_in}, which had run a program",
-            hint="start workers with multiprocessing's 'spawn' or 'forkserver', or load the model in the child",
-        )
 
 
 def _forked() -> None:
@@ -163,6 +150,7 @@ class Session:
             nan="kept" if _overwrites(model) and not on.sm else "watched" if readable() else "exact",
         )  # fmt: skip
         self._exchange, self._part = exchange, () if exchange is None else exchange.part
+        self._process: int | None = None  # the one that runs this session
         self._compiled: dict[tuple[str, ...], Compiled] = {}
         self._bound: OrderedDict[Any, Executable] = OrderedDict()
         self._latest: Executable | None = None
@@ -200,6 +188,16 @@ class Session:
             # whatever is wrong with the graph is said here, and not by the first run
             self._compile(self.signature.outputs)
             self._bind_fixed()
+
+    def _claim(self) -> None:
+        """Note that this process runs the session. Raises ForkedProcess if another has run it before: its threads and
+        locks do not survive a fork."""
+        if self._process is not None:
+            raise ForkedProcess(
+                f"process {_here} was forked from {self._process}, which had run this session",
+                hint="load the model in the child, or start workers with multiprocessing's 'spawn' or 'forkserver'",
+            )
+        self._process = _here
 
     # -- what it is -------------------------------------------------------------------------------------------------
 
@@ -416,8 +414,8 @@ class Session:
         in place of the seed and the number of the run. Results belong to the caller. Raises
         InputError where feeds do not fit, DeadlineError, Cancelled, BudgetError, ExecutionError.
         """
-        if _ran_in != _here:
-            _check_process()
+        if self._process != _here:
+            self._claim()
         if self._often and self._exact is not None:
             return self._exact.run(
                 feeds, names=names, outputs=outputs, deadline=deadline, cancel=cancel, observe=observe,

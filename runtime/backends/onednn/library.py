@@ -85,7 +85,10 @@ def find() -> Library | str:
         # a primitive from the library's own cache reads the descriptor that it was made of, which may be gone
         handle.dnnl_set_primitive_cache_capacity(0)
         if hasattr(handle, "omp_pause_resource_all"):
-            idle.CALLS.append(partial(handle.omp_pause_resource_all, OMP_PAUSE_SOFT))
+            pause = partial(handle.omp_pause_resource_all, OMP_PAUSE_SOFT)
+            idle.CALLS.append(pause)
+            if hasattr(os, "register_at_fork"):
+                os.register_at_fork(before=pause)  # a child would wait for ever for a team that it does not have
         isa = _ISAS.get(int(handle.dnnl_get_effective_cpu_isa()), "other")
         held = ctypes.PyDLL(path, handle=handle._handle)
         return Library(handle, held, str(path), f"{version.major}.{version.minor}.{version.patch}", isa)
