@@ -16,6 +16,7 @@ from .. import nd
 from ..nd import autograd
 from ..nd.array import Array
 from ..nd.random import generator
+from ..nd.recorder import READ, Cut, GraphBreak, Recorder
 from ..nd.recording import RECORDING
 from ..nd.running import as_arrays
 from ..nd.specs import TensorSpec
@@ -28,7 +29,6 @@ from .block import Block
 from .export import Dynamic, exported, save
 from .guards import OTHERS, Guards, Unguarded, Watch, attributes, numpys_state, of_blocks, snapshot
 from .nest import filled, flat, numbers
-from .recorder import READ, Cut, GraphBreak, Recorder
 from .trace import MISSING, Trace, trace
 
 MOST = 8  # traces for inputs of one kind, or ways through one; what changes more often is better left imperative

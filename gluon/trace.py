@@ -17,6 +17,7 @@ from ..nd.autograd.tape import Fragment, Leaf, note, plain, tracked
 from ..nd.compiled import CompiledFunction, initial_value
 from ..nd.place import Place
 from ..nd.random import generator
+from ..nd.recorder import Cut, Part, Recorder
 from ..nd.recording import RECORDING
 from ..nd.running import adopt, one_place
 from ..nd.sparse import RowSparse
@@ -30,7 +31,6 @@ from ..train.amp import Policy, mixed
 from .guards import Guards
 from .nest import Slot, filled, flat
 from .parameter import Parameter
-from .recorder import Cut, GraphBreak, Part, Recorder
 
 
 @dataclass(slots=True, eq=False)
@@ -227,23 +227,13 @@ def trace(
     `cuts` says whether the program may ask for numbers. Raises GraphBreak where it does what no graph does.
     """
     place = inputs[0]._place
-    recorder, drawing = Recorder(params, place, cuts), generator(place)
-    before = drawing.state[1]
+    recorder = Recorder(params, place, cuts)
     names = [recorder.fresh(f"x{i}") for i in range(len(inputs))]
     given = [recorder.stand_in(x, n) for x, n in zip(inputs, names, strict=True)]
-    try:
-        with recorder.going():
-            found = run(*given)
-        results, shell = flat(found)
-        with recorder.going():
-            outputs = tuple(map(recorder.output, results))
-            moved = {n: recorder.output(x) for n, x in recorder.moved.items()}
-    except GraphBreak:
-        recorder.forget()
-        raise
-    finally:  # what was drawn here is drawn again by the run
-        drawing.back(before, drawing.state[1])
-    recorder.forget()
+    with recorder.alone(), recorder.going():
+        results, shell = flat(run(*given))
+        outputs = tuple(map(recorder.output, results))
+        moved = {n: recorder.output(x) for n, x in recorder.moved.items()}
     return names, _stretches(recorder, End(outputs, moved, shell)), recorder
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Tracer(Protocol):
-    """Interface of a trace (gluon/recorder.py): it is called for everything that makes, reads or writes numbers."""
+    """Interface of a trace (nd/recorder.py): it is called for everything that makes, reads or writes numbers."""
 
     def run(self, operator: Any, given: tuple[Any, ...], place: Any = None, call: Any = None) -> Any:
         """Run a prepared operator, as `running.run_unseen` does, and remember it."""

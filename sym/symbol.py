@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..nd.array import Array
 from ..nd.named import attributes
+from ..nd.recording import RECORDING
 from ..ops import OPS
 from ..ops.errors import InputError
 from .expression import (
@@ -97,6 +99,11 @@ class Symbol(SymbolMethods):
 
     def __iter__(self) -> Iterator[Symbol]:
         return (Symbol([e]) for e in self.entries)
+
+    def __bool__(self) -> bool:
+        raise InputError(
+            "a symbol has no numbers, so that none of them can decide", where=line(), hint="use mz.sym.where"
+        )
 
     def __getitem__(self, key: int | str | slice) -> Symbol:
         """An output by its number or name. Raises InputError for a name that is none of the outputs'."""
@@ -200,6 +207,10 @@ def operand(x: Any, op: str, like: Symbol | None = None) -> Entry:
         return x.entry
     if isinstance(x, bool | int | float) and like is not None:
         return Constant(np.asarray(x), weak=True), 0
+    if RECORDING.trace is not None and isinstance(x, Array):
+        from ..nd.recorder import ForSymbols  # with the first trace
+
+        raise ForSymbols(f"{op} of symbols is given an array", "use the function of mz.nd")
     try:
         value = np.asarray(x)
     except ValueError as error:

@@ -126,7 +126,7 @@ class Squares(HybridBlock):
 
 
 REFUSED: dict[str, tuple[Callable[[], HybridBlock], tuple[int, ...], Any, str]] = {
-    "a branch": (Branch, (2,), {0: "n"}, "at n=4 the block does something else: Neg"),
+    "a branch": (Branch, (2,), {0: "n"}, "at n=4 Branch does something else: Neg"),
     "a table": (Table, (2,), {0: "n"}, "a constant .* depends on the open sizes"),
     "squares": (Squares, (3,), {0: "n"}, "a constant .* depends on the open sizes"),
     "windows": (lambda: nn.AdaptiveAvgPool2D(2), (1, 1, 4, 4), {2: "h"}, "something else: AveragePool"),

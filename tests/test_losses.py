@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_told() -> None:
         ({"loss": "mse"}, "which output"),
         ({"loss": {"where": lambda a, b, c: a}}, "takes 3 operands"),
         ({"loss": {"where": lambda a, t: 3}}, "returns int"),
-        ({"loss": {"where": lambda a, t: mz.nd.abs(a - t)}}, "mz.sym"),
+        ({"loss": {"where": lambda a, t: mz.nd.abs(mz.sym.abs(a - t))}}, "mz.sym"),
         ({"loss": LOSSES, "metrics": ["accuracy"]}, "which output"),
         ({"loss": LOSSES, "metrics": {"nowhere": ["mae"]}}, "'nowhere'"),
         ({"loss": LOSSES, "metrics": {"kind": ["topk"]}}, "'top_k' here"),

@@ -163,11 +163,12 @@ def mean_of(g: Builder, losses: Value, counts: Value | None, weights: Value | No
 
 
 def custom(function: Callable[..., Any], target: str | Tensor | Target | None = "same") -> Loss:
-    """A function of symbols as a loss: of the output, or several, and of the target behind them.
+    """A function of arrays as a loss: of the output, or several, and of the target behind them.
 
-    It is written with arithmetic and the functions of `mz.sym`, and returns the loss, or that of each sample or
-    element, whose mean counts. `target` is "same" (the type of the first output), "classes" (numbers of classes, which
-    lie on axis 1 of it), a type, or None for a function that takes none.
+    It is written with arithmetic, methods and the functions of `mz.nd` (or with those of `mz.sym` alone, which take
+    symbols), and returns the loss, or that of each sample or element, whose mean counts. `target` is "same" (the type
+    of the first output), "classes" (numbers of classes, which lie on axis 1 of it), a type, or None for a function that
+    takes none.
     """
     known: dict[str, Target] = {"same": _same, "classes": _classes}
     if isinstance(target, str) and target not in known:
@@ -198,7 +199,7 @@ Own = TypeVar("Own", bound=Callable[..., Any])
 
 
 def register(function: Own | None = None, *, target: str | Tensor | Target | None = "same") -> Any:
-    """Let a function of symbols (see `custom`) be a loss under its name, wherever a loss is named: in Trainer, and in
+    """Let a function of arrays (see `custom`) be a loss under its name, wherever a loss is named: in Trainer, and in
     `mezzo train --import MODULE --loss NAME`. A decorator; one that is written again takes the place of the former.
     Raises InputError for the names of Mezzo.
 

@@ -10,29 +10,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from ..nd import running
-from ..nd.array import Array
-from ..nd.autograd.gradients import placed
-from ..nd.autograd.tape import Fragment, plain
-from ..nd.indexing import as_operators
-from ..nd.place import Place
-from ..nd.prepared import Call, Prepared
-from ..nd.random import Generator, generator
-from ..nd.recording import RECORDING
-from ..nd.running import adopt, apply, memory
-from ..nd.sites import line_of, site
-from ..nd.specs import Constant, TensorSpec, known, spec_of_value
 from ..ops.types import Type, differentiable
 from ..runtime.engine import Variable, engine
 from ..runtime.ir.graph import DRAW, Node
-from .parameter import Parameter
+from . import running
+from .array import Array
+from .autograd.gradients import placed
+from .autograd.tape import Fragment, plain
+from .indexing import as_operators
+from .place import Place
+from .prepared import Call, Prepared
+from .random import Generator, generator
+from .recording import RECORDING
+from .running import adopt, apply, memory
+from .sites import line_of, site
+from .specs import Constant, TensorSpec, known, spec_of_value
 
 READ = "use where() for the choice, or keep this part imperative: block.keep_imperative()"
 LONGEST = 16  # graphs, one after the other, in one run
+
+
+class Owner(Protocol):
+    """Interface of a parameter (gluon/parameter.py): it has a name, and an array."""
+
+    name: str
+
+    def data(self) -> Array: ...
 
 
 class GraphBreak(Exception):
@@ -42,6 +49,10 @@ class GraphBreak(Exception):
         super().__init__(reason)
         self.reason, self.remedy = reason, remedy
         self.where = where or line_of(*site())
+
+
+class ForSymbols(GraphBreak):
+    """A function of symbols is given an array of a trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,7 @@ class Recorder:
     are those among them whose numbers were asked for, with the version that they had.
     """
 
-    def __init__(self, params: Mapping[str, Parameter], place: Place, cuts: bool) -> None:
+    def __init__(self, params: Mapping[str, Owner], place: Place, cuts: bool) -> None:
         self.parts = [Part()]
         self.types: dict[str, Type] = {}
         self.constants: dict[str, np.ndarray[Any, Any]] = {}
@@ -122,6 +133,21 @@ class Recorder:
         finally:
             RECORDING.on, RECORDING.inside, RECORDING.noted, RECORDING.trace = before
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Do inside for the graphs alone: random numbers that are drawn are drawn again by whoever runs these, and
+        errors are raised again there."""
+        drawing = generator(self._place)
+        before = drawing.state[1]
+        try:
+            yield
+        except GraphBreak:
+            self.forget()
+            raise
+        finally:
+            drawing.back(before, drawing.state[1])
+        self.forget()
+
     def forget(self) -> None:
         """Wait for what the run has computed, and pass over its errors: whoever runs the graphs gets theirs."""
         for var in (*(v.var for v in self._values.values()), *self._fixed.values()):
@@ -140,7 +166,7 @@ class Recorder:
         self.types[name] = made._spec.tensor
         return made
 
-    def data(self, p: Parameter) -> Array | None:
+    def data(self, p: Owner) -> Array | None:
         """Return the array that stands for a parameter; None if its block is not traced."""
         found = self._stands.get(id(p))
         if found is None and id(p) in self._names:
@@ -148,7 +174,7 @@ class Recorder:
                 found = self._stands[id(p)] = self.stand_in(p.data(), self._names[id(p)])
         return found
 
-    def move(self, p: Parameter, value: Array) -> None:
+    def move(self, p: Owner, value: Array) -> None:
         """Let a parameter have other numbers after the run."""
         if id(p) not in self._names:
             self.broke(
