@@ -26,7 +26,8 @@ def check(source: Source) -> None:
     opset = opsets_of(source.model).get("", 0)
     foreign = any(_foreign(n, opset) for n in _all_nodes(source.model.graph))
     shapeless = [o.name for o in source.model.graph.output if _shapeless(o)]
-    copied = not source.path or foreign or shapeless or any(map(_borrowed, _all_bodies(source.model.graph.node)))
+    borrowed = any(map(_borrowed, _all_bodies(source.model.graph.node)))
+    copied = not source.path or source.weights is not None or foreign or shapeless or borrowed
     try:
         if copied:
             light = without_weights(source.model, nested=True)

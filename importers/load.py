@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from functools import cache, partial
 
 import onnx
@@ -13,7 +14,7 @@ from ..runtime.ir.graph import Graph
 from .build import Build
 from .check import check, inferred_types
 from .operators import operator_uses
-from .source import read
+from .source import Source, read
 from .survey import Findings, measured, survey
 from .tensors import TensorReader
 from .uses import OperatorUse
@@ -22,18 +23,22 @@ from .walk import functions_of
 
 def operators(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget) -> list[OperatorUse]:
     """See `mezzo.importers.operators_of`."""
-    found = read(source, budget)
-    problems = Findings()
-    functions = functions_of(found.model)
-    used = measured(found.model, functions, found.name, budget, problems)
-    problems.report(found.name)
-    return operator_uses(found.model, functions, used, found.name)
+    with closing(read(source, budget)) as found:
+        problems = Findings()
+        functions = functions_of(found.model)
+        used = measured(found.model, functions, found.name, budget, problems)
+        problems.report(found.name)
+        return operator_uses(found.model, functions, used, found.name)
 
 
 def load(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget) -> Graph:
     """See `mezzo.importers.load_onnx`."""
-    found = read(source, budget)
-    reader = TensorReader(found.name, found.folder, budget)
+    with closing(read(source, budget)) as found:
+        return _loaded(found, budget)
+
+
+def _loaded(found: Source, budget: Budget) -> Graph:
+    reader = TensorReader(found.name, found.folder, budget, found.weights)
     survey(found, reader, budget).report(found.name)
     check(found)
     build = Build(found.model, found.name, reader, cache(partial(inferred_types, found.model)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
 
 import onnx
@@ -12,6 +13,7 @@ from google.protobuf.message import Error  # type: ignore[import-untyped]
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass
 from ..ops.errors import ModelError
+from .wire import StoredWeights, without_weights
 
 ProtobufError: type[Exception] = Error
 EXPORT_AGAIN = "export or download the model again"
@@ -19,15 +21,22 @@ EXPORT_AGAIN = "export or download the model again"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A parsed model and its origin; `folder` is None if it was not a file."""
+    """A parsed model and its origin; `folder` is None if it was not a file. `weights` are those that stayed in the
+    file, which `close` closes."""
 
     model: onnx.ModelProto
     name: str
     path: Path | None = None
+    weights: StoredWeights | None = None
 
     @property
     def folder(self) -> Path | None:
         return None if self.path is None else Path(os.path.realpath(self.path.parent))
+
+    def close(self) -> None:
+        """Close the file that weights are read from."""
+        if self.weights is not None:
+            self.weights.file.close()
 
 
 def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget) -> Source:
@@ -44,11 +53,26 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budge
             hint="give a path, the bytes of a file, or an onnx.ModelProto",
         )
     path = Path(source)
-    return Source(parse(contents(path, budget), path.name), path.name, path)
+    file = opened(path, budget)
+    try:
+        split = without_weights(file, path.name)
+        if split is not None:
+            light, weights = split
+            return Source(parse(light, path.name), path.name, path, weights)
+        file.seek(0)
+        data = file.read()
+    except OSError as error:
+        file.close()
+        raise _unreadable(path, error) from error
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return Source(parse(data, path.name), path.name, path)
 
 
-def contents(path: Path, budget: Budget) -> bytes:
-    """The bytes of a regular file within the budget."""
+def opened(path: Path, budget: Budget) -> BufferedReader:
+    """A regular file within the budget, open for reading."""
     try:
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
@@ -58,13 +82,15 @@ def contents(path: Path, budget: Budget) -> bytes:
         if not stat.S_ISREG(found.st_mode):
             raise ModelError("this is not a regular file", where=str(path), hint="give the path of a model file")
         budget.check("file_bytes", found.st_size, "bytes of the model file", where=str(path))
-        return path.read_bytes()
+        return open(path, "rb")
     except FileNotFoundError as error:
         raise ModelError("there is no such file", where=str(path), hint=_neighbours(path)) from error
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        raise ModelError(
-            f"the file cannot be read: {error}", where=str(path), hint="check the path and its permissions"
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> ModelError:
+    return ModelError(f"the file cannot be read: {error}", where=str(path), hint="check the path and its permissions")
 
 
 def _neighbours(path: Path) -> str:

@@ -156,7 +156,7 @@ def _stored(
     found: Findings,
 ) -> None:
     stored = [*tensors(model.graph), *(t for key in used for t in attribute_tensors(functions[key].node))]
-    external = [t for t in stored if t.data_location == onnx.TensorProto.EXTERNAL]
+    external = [t for t in stored if t.data_location == onnx.TensorProto.EXTERNAL and reader.stored(t) is None]
     absent = reader.missing(external)
     if absent:
         folder = os.fspath(reader.folder or "")
@@ -166,7 +166,8 @@ def _stored(
     for tensor in stored:
         try:
             dtype, dims = reader.declared(tensor)
-            if tensor.data_location == onnx.TensorProto.EXTERNAL and location_of(tensor) not in absent:
+            elsewhere = tensor.data_location == onnx.TensorProto.EXTERNAL and reader.stored(tensor) is None
+            if elsewhere and location_of(tensor) not in absent:
                 reader.external(tensor, dtype, dims)
         except MezzoError as error:
             found.add(error)

@@ -19,6 +19,7 @@ from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass, field
 from ..ops.errors import ModelError, ShapeError
 from ..ops.types import DType
+from .wire import StoredWeights
 
 TensorProto = onnx.TensorProto
 NOT_WHOLE = "the file is damaged, or was written by a faulty exporter: export it again"
@@ -39,17 +40,25 @@ _FIELDS = {
 
 @dataclass(slots=True)
 class TensorReader:
-    """Reader of the tensors of one model. `folder` is where external data may be; None allows none."""
+    """Reader of the tensors of one model. `folder` is where external data may be; None allows none. `weights` are those
+    that stayed in the model's file."""
 
     name: str
     folder: Path | None
     budget: Budget
+    weights: StoredWeights | None = None
     _files: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, np.ndarray[Any, Any]])
 
     def read(self, tensor: TensorProto) -> np.ndarray[Any, Any]:
         """The elements, read-only. Raises ModelError or BudgetError naming the tensor, before it takes memory."""
         dtype, dims = self.declared(tensor)
-        if tensor.data_location == TensorProto.EXTERNAL:
+        place = self.stored(tensor)
+        if place is not None and self.weights is not None:
+            if dtype is DType.STRING:
+                raise ModelError("strings cannot be raw data", where=self.where(tensor), hint=NOT_WHOLE)
+            self._check_size(tensor, self.weights.lengths[place], dtype, dims)  # before it takes memory
+            array = self._from_bytes(tensor, self.weights.read(place), dtype, dims)
+        elif tensor.data_location == TensorProto.EXTERNAL:
             array = self._from_bytes(tensor, self.external(tensor, dtype, dims), dtype, dims)
         elif dtype is not DType.STRING and tensor.HasField("raw_data"):
             array = self._from_bytes(tensor, np.frombuffer(tensor.raw_data, np.uint8), dtype, dims)
@@ -90,13 +99,20 @@ class TensorReader:
     def _from_bytes(
         self, tensor: TensorProto, data: np.ndarray[Any, Any], dtype: DType, dims: tuple[int, ...]
     ) -> np.ndarray[Any, Any]:
+        self._check_size(tensor, data.size, dtype, dims)
         count = math.prod(dims)
-        needed = -(-count * dtype.bits // 8)
-        if data.size != needed:
-            raise self._short(tensor, needed, data.size, "bytes")
         if dtype.bits < 8:
             return _unpack(data, count, dtype).reshape(dims)
         return data.view(dtype.numpy).reshape(dims)
+
+    def _check_size(self, tensor: TensorProto, found: int, dtype: DType, dims: tuple[int, ...]) -> None:
+        needed = -(-math.prod(dims) * dtype.bits // 8)
+        if found != needed:
+            raise self._short(tensor, needed, found, "bytes")
+
+    def stored(self, tensor: TensorProto) -> int | None:
+        """Where the bytes of a tensor lie in the model's own file; None if they do not."""
+        return None if self.weights is None else self.weights.place_of(tensor)
 
     def _from_fields(self, tensor: TensorProto, dtype: DType, dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
         entries: Sequence[Any] = getattr(tensor, _FIELDS.get(dtype, "int32_data"))
