@@ -25,6 +25,7 @@ PAGES = [
     ROOT / "docs/kvstore.md",
     ROOT / "docs/arrays.md",
     ROOT / "docs/gpu.md",
+    ROOT / "docs/from-onnxruntime.md",
 ]
 
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))

@@ -31,6 +31,7 @@ HOMES: Final[Homes] = {  # of `mezzo`
     "memory": ("runtime.memory.usage", ""),
     "metrics": ("train.metrics", ""),
     "nd": ("nd", ""),
+    "onnxruntime": ("onnxruntime", ""),
     "optimizer": ("runtime.optimizer", ""),
     "profiler": ("tools.profiler", ""),
     "quantize": ("train.quantize", "quantize"),

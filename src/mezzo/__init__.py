@@ -8,7 +8,7 @@
 
 The names of arrays (`nd`, `cpu`, `gpu`, `random`, `autograd`), symbols and blocks (`sym`, `gluon`), training
 (`Trainer`, `loss`, `optimizer`, `schedule`, `metrics`, `callbacks`, `with_head`, `amp`, `quantize`), the KVStore (`kv`)
-and what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`) are imported when they are first used.
+what looks on (`profiler`, `viz`, `caches`, `gpu_memory_info`) and `onnxruntime` are imported when they are first used.
 
 >>> a = mz.nd.ones((2, 3))
 >>> (a * 2).asnumpy()
@@ -45,11 +45,11 @@ from .ops.errors import (
 from .ops.op import op, pointwise
 from .runtime.execution.session import Session
 from .runtime.version import __version__
-from .tools.inference_session import InferenceSession
 from .tools.lazy import names as __dir__  # noqa: F401 (PEP 562 too)
 from .tools.lazy import training as __getattr__  # noqa: F401 (PEP 562: Python calls it for names of training)
 from .tools.load import load
-from .tools.session_options import RunOptions, SessionOptions
+from .tools.ort.options import RunOptions, SessionOptions
+from .tools.ort.session import InferenceSession
 
 __all__ = [
     "ArgumentError",
@@ -91,6 +91,7 @@ __all__ = [
     "metrics",
     "nd",
     "onnx",
+    "onnxruntime",
     "op",
     "optimizer",
     "pointwise",

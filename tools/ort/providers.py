@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..ops.dataclasses import dataclass
-from ..ops.errors import ArgumentError, MissingPackage
-from ..runtime.devices import device_named
+from ...ops.dataclasses import dataclass
+from ...ops.errors import ArgumentError, MissingPackage
+from ...runtime.devices import device_named
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # Those that ONNX Runtime knows (get_all_providers of 1.32), and names that it had before.
@@ -108,7 +108,11 @@ def _known(name: str) -> None:
 
 
 def _on_cpu(options: Mapping[str, Any]) -> Place:
-    _no_options(CPU, options)
+    """`arena_extend_strategy` may say what is so: arenas have the bytes that are asked for."""
+    said = {name: str(value) for name, value in options.items()}
+    if said.get("arena_extend_strategy") == "kSameAsRequested":
+        del said["arena_extend_strategy"]
+    _no_options(CPU, said)
     return Place("cpu", "fp32", {CPU: {}})
 
 
@@ -139,5 +143,10 @@ def _no_options(name: str, options: Mapping[str, Any]) -> None:
         )
 
 
-def _warn(message: str) -> None:
-    warnings.warn(f"{WHERE}: {message}", UserWarning, stacklevel=4)
+def said_twice() -> None:
+    """Warn of providers that SessionOptions have, where InferenceSession is given others."""
+    _warn("SessionOptions have providers too; these here count", stacklevel=4)
+
+
+def _warn(message: str, stacklevel: int = 4) -> None:
+    warnings.warn(f"{WHERE}: {message}", UserWarning, stacklevel=stacklevel)

@@ -1,0 +1,120 @@
+"""ONNX Runtime's descriptions of devices and of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...ops.dataclasses import dataclass, field
+from ...ops.errors import ArgumentError
+from ...runtime.version import __version__
+from .enumerations import OrtAllocatorType, OrtDeviceMemoryType, OrtHardwareDeviceType, OrtMemType
+from .providers import CPU
+
+KINDS = {"cpu": 0, "gpu": 1, "cuda": 1, "dml": 1, "webgpu": 1, "npu": 2, "cann": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class OrtDevice:
+    """A place for values: the name of its kind, the number of the device and its vendor's."""
+
+    kind: str = "cpu"
+    number: int = 0
+    vendor: int = 0
+
+    @staticmethod
+    def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
+        """The device of this kind and number. Raises ArgumentError for a kind that ONNX Runtime does not know."""
+        if ort_device_name not in KINDS:
+            raise ArgumentError(
+                f"there is no kind of device {ort_device_name!r}", where="OrtDevice", hint=f"one of {', '.join(KINDS)}"
+            )
+        return OrtDevice(ort_device_name, int(device_id), max(int(vendor_id), 0))
+
+    def on_host(self) -> None:
+        """Raises ArgumentError unless this is the memory of the host."""
+        if self.kind != "cpu":
+            raise ArgumentError(
+                f"values lie in the memory of the host, not on {self.kind}:{self.number}",
+                where="OrtValue",
+                hint="sessions on a GPU take and give arrays by DLPack: mz.load(device='gpu:0').run(feeds, outputs=)",
+            )
+
+    def device_id(self) -> int:
+        return self.number
+
+    def device_type(self) -> int:
+        """ONNX Runtime's number of the kind: 0 for a CPU, 1 for GPUs, 2 for others."""
+        return KINDS[self.kind]
+
+    def device_vendor_id(self) -> int:
+        return self.vendor
+
+    def device_mem_type(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class OrtMemoryInfo:
+    """A kind of memory."""
+
+    name: str
+    allocator_type: OrtAllocatorType
+    device_id: int
+    mem_type: OrtMemType
+    device_mem_type: OrtDeviceMemoryType = OrtDeviceMemoryType.DEFAULT
+    device_vendor_id: int = 0
+
+    @staticmethod
+    def create_v2(*_: Any) -> OrtMemoryInfo:
+        """Refused: there is no memory to choose."""
+        raise ArgumentError(
+            "there is one kind of memory, that of the host", where="OrtMemoryInfo.create_v2", hint="leave it out"
+        )
+
+
+HOST = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class OrtHardwareDevice:
+    """A device of this machine."""
+
+    type: OrtHardwareDeviceType
+    vendor: str
+    vendor_id: int = 0
+    device_id: int = 0
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class OrtEpDevice:
+    """A device and the provider that runs models on it."""
+
+    ep_name: str
+    ep_vendor: str
+    device: OrtHardwareDevice
+    ep_metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    ep_options: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def memory_info(self, kind: OrtDeviceMemoryType) -> OrtMemoryInfo | None:
+        """None, as ONNX Runtime answers for the CPU: values need no allocator of a device."""
+        return None
+
+    def create_sync_stream(self, *_: Any) -> Any:
+        """Refused: runs end before they return."""
+        raise ArgumentError(
+            "there are no streams", where="OrtEpDevice.create_sync_stream", hint="runs end before they return"
+        )
+
+
+def get_ep_devices() -> list[OrtEpDevice]:
+    """The processor of this machine with its provider.
+
+    >>> [d.ep_name for d in get_ep_devices()]
+    ['CPUExecutionProvider']
+    """
+    import platform  # of a start, a millisecond
+
+    processor = OrtHardwareDevice(OrtHardwareDeviceType.CPU, platform.processor() or platform.machine())
+    return [OrtEpDevice(CPU, "mezzo", processor, {"version": __version__})]

@@ -1,0 +1,80 @@
+"""Configuration entries of sessions and runs: those of ONNX Runtime's that mean something here, and our own.
+
+| entry of a session | values |
+|---|---|
+| `mezzo.precision` | as `mz.load(precision=)`: fp32, bf16, bf16-math, tf32, fp16 |
+| `mezzo.max_memory`, `mezzo.max_programs`, `mezzo.instances` | numbers, as `mz.load` takes them |
+| `session.record_ep_graph_assignment_info` | 0 or 1: `get_provider_graph_assignment_info` tells it with 1 |
+| others of ONNX Runtime in `SESSION_ENTRIES` | the one value that says what is so here |
+
+Of a run, `memory.enable_memory_arena_shrinkage` gives memory back behind it. All others are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ...ops.dataclasses import dataclass, field
+from ...ops.errors import ArgumentError
+
+Check = Callable[[str], bool]
+
+
+def _one_of(*values: str) -> Check:
+    return lambda value: value in values
+
+
+def _number(value: str) -> bool:
+    return str(value).isascii() and str(value).isdigit() and int(value) > 0
+
+
+SESSION_ENTRIES: Mapping[str, tuple[Check, str]] = {  # what each may be, and the hint for what it may not
+    "mezzo.precision": (_one_of("fp32", "bf16", "bf16-math", "tf32", "fp16"), "fp32, bf16, bf16-math, tf32 or fp16"),
+    "mezzo.max_memory": (_number, "give a number of bytes"),
+    "mezzo.max_programs": (_number, "give a number"),
+    "mezzo.instances": (_number, "give a number"),
+    "session.record_ep_graph_assignment_info": (_one_of("0", "1"), "0 or 1"),
+    "session.load_model_format": (_one_of("ONNX"), "models are ONNX files (or .mezzo, told by how they begin)"),
+    "session.strict_shape_type_inference": (_one_of("1"), "a model whose shapes do not fit is always refused"),
+    "session.use_env_allocators": (_one_of("0"), "every session plans its own memory"),
+    "session.set_denormal_as_zero": (_one_of("0"), "denormal numbers are kept"),
+    "session.disable_cpu_ep_fallback": (_one_of("0"), "`mezzo check --device gpu:0` tells which steps run on the host"),
+    "session.disable_prepacking": (_one_of("0"), "weights lie as kernels read them"),
+    "session.inter_op.allow_spinning": (_one_of("0"), "no thread waits for another step"),
+}
+RUN_ENTRIES: Mapping[str, tuple[Check, str]] = {
+    "memory.enable_memory_arena_shrinkage": (_one_of("cpu:0"), "give cpu:0"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Entries by name, of the `known` ones; `where` is the call that sets them."""
+
+    known: Mapping[str, tuple[Check, str]]
+    where: str
+    given: dict[str, str] = field(default_factory=dict[str, str])
+
+    def add(self, key: str, value: str) -> None:
+        """Raises ArgumentError for an entry or a value that would be ignored.
+
+        >>> entries = Entries(SESSION_ENTRIES, "options")
+        >>> entries.add("mezzo.precision", "bf16")
+        >>> entries.add("session.load_model_format", "ORT")
+        Traceback (most recent call last):
+        mezzo.ops.errors.ArgumentError: options: session.load_model_format = 'ORT' would be ignored
+          hint: models are ONNX files (or .mezzo, told by how they begin)
+        """
+        check, hint = self.known.get(key, (_one_of(), f"leave it out; known are {', '.join(self.known)}"))
+        if not check(value):
+            raise ArgumentError(f"{key} = {value!r} would be ignored", where=self.where, hint=hint)
+        self.given[key] = str(value)
+
+    def get(self, key: str, where: str) -> str:
+        """Raises ArgumentError for an entry that was not set."""
+        if key not in self.given:
+            raise ArgumentError(f"there is no entry {key!r}", where=where, hint="set it before")
+        return self.given[key]
+
+    def number(self, key: str) -> int | None:
+        return int(self.given[key]) if key in self.given else None

@@ -1,0 +1,101 @@
+"""Names of ONNX Runtime's API that are refused, each with what to do instead."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ...ops.errors import ArgumentError
+
+
+class _Refused:
+    """Base of classes that are not made: `isinstance` answers False."""
+
+    instead: ClassVar[str]
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        raise ArgumentError("this is not built", where=f"onnxruntime.{cls.__name__}", hint=cls.instead)
+
+
+def _made(cls: type[_Refused], *_: Any, **__: Any) -> Any:
+    """A function that makes an object of such a class."""
+    return cls()
+
+
+class AdapterFormat(_Refused):
+    instead = "give a model that has the adapter's weights"
+    read_adapter = classmethod(_made)
+
+
+class LoraAdapter(_Refused):
+    instead = AdapterFormat.instead
+    Load = classmethod(_made)
+
+
+class ModelCompiler(_Refused):
+    instead = "`mezzo compile model.onnx` or mz.load(model).save(path) writes a planned model"
+
+
+class ModelPackage(_Refused):
+    instead = "a .mezzo file holds variants for several machines and sizes"
+    open = classmethod(_made)
+
+
+class ModelPackageComponentContext(ModelPackage):
+    pass
+
+
+class ModelPackageContext(ModelPackage):
+    pass
+
+
+class ModelPackageOptions(ModelPackage):
+    pass
+
+
+class OrtArenaCfg(_Refused):
+    instead = "arenas are planned; the entry mezzo.max_memory of SessionOptions limits them"
+
+
+class OrtEpContextData(_Refused):
+    instead = "models with compiled contexts are those of other providers"
+
+
+class OrtEpContextDataBuffer(OrtEpContextData):
+    pass
+
+
+class OrtExternalInitializerInfo(_Refused):
+    instead = "mz.onnx and `mezzo convert` write external data"
+
+
+class OrtSyncStream(_Refused):
+    instead = "runs end before they return"
+
+
+class SparseTensor(_Refused):
+    instead = "feed the dense array: no operator here takes sparse tensors"
+    sparse_coo_from_numpy = sparse_csr_from_numpy = classmethod(_made)
+
+
+def _refuse(name: str, instead: str, *_: Any, **__: Any) -> None:
+    raise ArgumentError("this is not built", where=f"onnxruntime.{name}", hint=instead)
+
+
+def create_and_register_allocator(*_: Any) -> None:
+    """Refused: arenas are planned."""
+    _refuse("create_and_register_allocator", OrtArenaCfg.instead)
+
+
+def create_and_register_allocator_v2(*_: Any) -> None:
+    """Refused: arenas are planned."""
+    _refuse("create_and_register_allocator_v2", OrtArenaCfg.instead)
+
+
+def register_execution_provider_library(*_: Any) -> None:
+    """Refused: devices and kernels are registered from Python."""
+    _refuse("register_execution_provider_library", "CONTRIBUTING.md, A device: a Target and an Executor in DEVICES")
+
+
+def unregister_execution_provider_library(*_: Any) -> None:
+    """Refused, as registering is."""
+    _refuse("unregister_execution_provider_library", "CONTRIBUTING.md, A device: a Target and an Executor in DEVICES")
