@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import onnx
 from ..ops.budget import Budget
 from ..ops.dataclasses import dataclass, field
 from ..ops.errors import ModelError, ShapeError
+from ..ops.regular import open_regular
 from ..ops.types import DType
 from .wire import StoredWeights
 
@@ -207,15 +207,13 @@ class TensorReader:
         path = inside(self.folder, location, where)
         try:
             # The last step must not be a link either: it may have been put there since the path was resolved.
-            handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+            opened = open_regular(path, follow=False)
         except OSError as error:
             raise ModelError(
                 f"its external data cannot be read: {error}", where=where, hint="put the file beside the model"
             ) from error
-        with os.fdopen(handle, "rb") as file:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
-                raise ModelError(f"{location!r} is not a regular file", where=where, hint="put the data file there")
+        with opened as file:
+            found = os.fstat(file.fileno())
             if found.st_nlink > 1:
                 raise ModelError(
                     f"{location!r} has other hard links, so it may be a file from elsewhere",

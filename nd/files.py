@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.errors import InputError, ModelError
+from ..ops.regular import open_regular
 from ..runtime.files import replace_file
 from ..runtime.tensors import decode, encode
 from .array import Array
@@ -60,15 +61,20 @@ def load(
     ending, place = _ending(path), place_of(device or ctx)
     try:
         if ending == ".npz":
-            with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
+            with open_regular(path) as handle, np.load(handle, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         else:
-            arrays = {n: a.copy() for n, a in decode(Path(path).read_bytes())[0].items()}
+            arrays = {n: a.copy() for n, a in decode(_content(path))[0].items()}
     except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, MemoryError) as error:
         raise ModelError(
             f"no arrays can be read: {error}", where=str(path), hint="give a file that mz.nd.save wrote"
         ) from error
     return {name: adopt(a, place) for name, a in arrays.items()}
+
+
+def _content(path: str | os.PathLike[str]) -> bytes:
+    with open_regular(path) as handle:
+        return handle.read()
 
 
 def _ending(path: str | os.PathLike[str]) -> str:

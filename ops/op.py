@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .core.weights import WeightsRule
     from .traits import ComplexNumbers, Kind, MixedPrecision, Moves, Traits
 
+T = TypeVar("T")
 Value = Any  # an array, or the name of a graph's value: gradient rules cannot tell, and need not
 
 
@@ -58,13 +59,18 @@ def _no_bodies(body: Subgraph, *args: Array) -> tuple[Array, ...]:
     raise ShapeError("this context cannot run subgraphs", hint="evaluate the graph instead of the bare operator")
 
 
+def _never() -> None:
+    """The check of a context that no deadline holds for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The context `k` of a reference: services besides its inputs.
 
     `xp` is the array module (NumPy or CuPy); `wanted` says which outputs the node uses; `run(body, *args)` runs a
     subgraph and returns its outputs, which stay valid until the second-next call; `key` holds the random key;
-    `numpy_random` asks for NumPy's own stream where a node has a seed.
+    `numpy_random` asks for NumPy's own stream where a node has a seed. `check()` raises where the run is to end: a loop
+    of Python that may be long calls it now and then. `room` is how many bytes a loop may collect.
     """
 
     xp: Any = np
@@ -72,6 +78,15 @@ class Context:
     run: Callable[..., tuple[Array, ...]] = _no_bodies
     key: tuple[int, ...] = (0,)
     numpy_random: bool = False
+    check: Callable[[], None] = _never
+    room: int = 1 << 62
+
+    def each(self, values: Iterable[T], often: int = 1024) -> Iterator[T]:
+        """The values, with a look at the clock before one of so many."""
+        for i, value in enumerate(values):
+            if not i % often:
+                self.check()
+            yield value
 
 
 class Builder(Protocol):

@@ -183,6 +183,12 @@ def test_external_data_stay_inside_the_folder(save: Callable[..., Path], tmp_pat
     (folder / "hard.bin").hardlink_to(tmp_path / "secret.bin")
     with refused(ModelError, "tensor 'w'", "other hard links"):
         load_onnx(save(outside("hard.bin", [2])))
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(folder / "pipe.bin")  # to open it waits for a writer
+    for location in ("pipe.bin", "sub2") if hasattr(os, "mkfifo") else ("sub2",):
+        (folder / "sub2").mkdir(exist_ok=True)
+        with refused(ModelError, "tensor 'w'", "not a regular file"):
+            load_onnx(save(outside(location, [2])))
     for location in ("", ".", "w.bin/", "x\0y"):
         with refused(ModelError):
             load_onnx(save(outside(location, [2])))

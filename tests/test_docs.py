@@ -26,6 +26,7 @@ PAGES = [
     ROOT / "docs/arrays.md",
     ROOT / "docs/gpu.md",
     ROOT / "docs/from-onnxruntime.md",
+    ROOT / "docs/untrusted.md",
 ]
 
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))

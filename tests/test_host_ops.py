@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from random import Random
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -23,8 +26,11 @@ from mezzo.ops import (
     Tensor,
     Type,
 )
-from mezzo.ops.errors import InputError
+from mezzo.ops.budget import Budget
+from mezzo.ops.errors import BudgetError, DeadlineError, InputError, ShapeError
+from mezzo.ops.tensor import automaton
 from mezzo.ops.tensor.regex import compiled
+from mezzo.ops.tensor.strings import texts
 from mezzo.ops.types import f32, i64, type_of
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import GraphBuilder
@@ -270,5 +276,144 @@ def test_patterns_that_re2_refuses_are_refused(pattern: str) -> None:
     ],
 )
 def test_patterns_mean_what_re2_says(pattern: str, yes: str, no: str) -> None:
-    assert compiled(pattern).fullmatch(yes)
-    assert not compiled(pattern).fullmatch(no)
+    assert compiled(pattern).matches(yes, nothing)
+    assert not compiled(pattern).matches(no, nothing)
+
+
+def nothing() -> None:
+    """No deadline."""
+
+
+def test_patterns_agree_with_a_matcher_that_tries() -> None:
+    """Random patterns on random texts; Python's own engine takes as long as it likes for these short ones."""
+    rng = Random(7)
+    agreed = {True: 0, False: 0}
+    for _ in range(1500):
+        pattern = random_pattern(rng, 3)
+        trying = re.compile(pattern.replace("$", r"\Z"))
+        for _ in range(4):
+            text = "".join(rng.choice("aab-\n") for _ in range(rng.randrange(1, 7)))
+            found = compiled(pattern).matches(text, nothing)
+            assert found == (trying.fullmatch(text) is not None), (pattern, text)
+            agreed[found] += 1
+    assert min(agreed.values()) > 300, agreed
+
+
+def random_pattern(rng: Random, depth: int) -> str:
+    """A pattern that Python and RE2 read alike."""
+    kind = rng.randrange(8) if depth else rng.randrange(3)
+    if kind < 2:
+        return rng.choice(["a", "b", "-", "[ab]", "[^a]", ".", "(?s:.)", "", r"\x61"])
+    if kind == 2:
+        return rng.choice([r"\b", r"\B", "$", r"\A", "(?i:A)", "ab", "(?m:^)"])
+    inner = [random_pattern(rng, depth - 1) for _ in range(rng.randrange(1, 4))]
+    if kind < 5:
+        return "".join(inner)
+    if kind == 5:
+        return f"({'|'.join(inner)})"
+    return f"(?:{''.join(inner)}){rng.choice(['*', '+', '?', '{2}', '{0,2}', '{1,}', '*?'])}"
+
+
+def test_a_table_of_sets_that_is_full_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automaton, "MOST_KEPT", 64)
+    found = compiled("(a|b)*a(a|b){6}(?:)")  # 128 sets
+    rng = Random(3)
+    texts = ["".join(rng.choice("ab") for _ in range(60)) for _ in range(20)]
+    assert [found.matches(t, nothing) for t in texts] == [t[-7] == "a" for t in texts]
+    assert found._kept <= 64
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [("((a{100}){100}){100}", "inside of one another"), ("(a{1000}b{1000}){60}|" * 2, "inside of one another"),
+     ("(" * 150 + ")" * 150, "groups inside"), ("[ab]{1000}" * 80, "places"), ("*a", "of nothing"),
+     ("a)", "without its")],
+)  # fmt: skip
+def test_patterns_too_large_are_refused(pattern: str, words: str) -> None:
+    with pytest.raises(ShapeError, match=words):
+        compiled(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*", "(.*)*b", "(a?){40}a{40}b"])
+def test_no_pattern_takes_exponential_time(pattern: str) -> None:
+    """Python's engine needs years for each."""
+    text = "a" * 100 + "c"
+    assert not compiled(pattern).matches(text, nothing)
+
+
+def test_a_long_match_ends_at_the_deadline() -> None:
+    g = GraphBuilder()
+    text = np.array(["ab" * 5_000_000], object)
+    session = Session(g.graph([g.RegexFullMatch(g.input("x", Tensor(DType.STRING, (1,))), pattern="(.*a){20}(a|b)*")]))
+    began = monotonic()
+    with pytest.raises(DeadlineError):
+        session.run({"x": text}, deadline=0.05)
+    assert monotonic() - began < 0.5
+    short = {"x": np.array(["ab" * 30], object)}
+    assert session.run(short, deadline=60)["RegexFullMatch_0"].all()
+    assert session.run(short)["RegexFullMatch_0"].all()  # without the former deadline
+
+
+def many(count: int) -> np.ndarray[Any, Any]:
+    return texts([f"w{i % 1000} b c" for i in range(count)], [count])
+
+
+def boxes(count: int) -> list[np.ndarray[Any, Any]]:
+    corners = np.random.default_rng(0).random((1, count, 4)).astype(np.float32)
+    return [corners, corners[:, :, :1].transpose(0, 2, 1), np.array(count), np.array(0.9, np.float32)]
+
+
+F64 = np.ones((40_000, 1, 4)), np.ones((1, 4, 4)), np.ones((1, 4, 4))
+LONG: dict[str, tuple[int, Any, dict[str, Any]]] = {
+    "StringNormalizer": (300_000, [many], {"case_change_action": "UPPER", "stopwords": ["w1"]}),
+    "StringSplit": (300_000, [many], {}),
+    "Unique": (600_000, [many], {}),
+    "Cast": (300_000, [lambda n: np.random.default_rng(0).random(n)], {"to": DType.STRING.onnx}),
+    "NonMaxSuppression": (6_000, boxes, {}),
+    "TfIdfVectorizer": (
+        400_000,
+        [lambda n: np.arange(n) % 5],
+        {"max_gram_length": 1, "min_gram_length": 1, "max_skip_count": 0, "mode": "TF"}
+        | {"ngram_counts": [0], "ngram_indexes": [0], "pool_int64s": [1]},
+    ),
+    "RNN": (0, [lambda n: F64[0], lambda n: F64[1], lambda n: F64[2]], {"hidden_size": 4}),
+    "LRN": (0, [lambda n: np.ones((1, 1200, 20, 20), np.float32)], {"size": 1199}),
+    "MaxRoiPool": (
+        3_000,
+        [
+            lambda n: np.ones((1, 4, 64, 64), np.float32),
+            lambda n: np.tile(np.array([0, 0, 0, 60, 60], np.float32), (n, 1)),
+        ],
+        {"pooled_shape": (7, 7)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_loops_look_at_the_clock(name: str) -> None:
+    """Each takes some tenths of a second at least; they end at the deadline."""
+    count, given, attrs = LONG[name]
+    found = given(count) if callable(given) else [one(count) for one in given]
+    g = GraphBuilder()
+    made = g.op(name, *(g.input(f"x{i}", type_of(x)) for i, x in enumerate(found)), **attrs)
+    session = Session(g.graph([made]))
+    feeds = {f"x{i}": x for i, x in enumerate(found)}
+    looked: list[float] = []
+    with pytest.raises(DeadlineError, match=name):
+        session.run(feeds, deadline=0.02, observe=lambda phase, *_: looked.append(monotonic()))
+    assert len(looked) == 1  # it ended inside of the step, not after it
+    assert monotonic() - looked[0] < 1
+
+
+def test_what_a_loop_collects_has_a_limit() -> None:
+    def body(b: Any, i: Any, go: Any, x: Any) -> tuple[Any, ...]:
+        return go, b.Neg(x), b.Neg(x)
+
+    g = GraphBuilder()
+    inside = Body([i64(), Tensor(DType.BOOL, ()), f32(1000)], body)
+    made = g.Loop(g.input("m", i64()), None, g.input("x", f32(1000)), body=inside, outputs=2)
+    session = Session(g.graph(list(made)), budget=Budget(dynamic_bytes=100_000))
+    feeds = {"x": np.zeros(1000, np.float32)}
+    assert session.run({**feeds, "m": np.array(20)})[made[1]].shape == (20, 1000)
+    with pytest.raises(BudgetError, match="the rows of 26 iterations have 104000 bytes"):
+        session.run({**feeds, "m": np.array(2**62)})

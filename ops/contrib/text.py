@@ -5,14 +5,15 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from ..core.rules import has_rank
 from ..errors import ShapeError
 from ..op import Context, Sample, op
+from ..tensor.regex import compiled
+from ..tensor.strings import text
 from ..types import Array, Dim, DType, Tensor
 
 START, END = "\x02", "\x03"
@@ -20,34 +21,34 @@ LINES = np.array(["Hello World", "I love computer science !", ""], object)
 COMMON = {"mark": 0, "mincharnum": 1, "pad_value": "#"}
 
 
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise ShapeError(f"the pattern {text!r} is no regular expression: {error}", hint="correct the model") from error
+def _spans(pattern: str, text: str, check: Callable[[], None]) -> Iterator[tuple[int, int]]:
+    """The places of a text where a pattern of RE2 is found."""
+    automaton = compiled(pattern)
+    if automaton.simple is None:
+        return automaton.found(text, check)
+    return (found.span() for found in automaton.simple.finditer(text))
 
 
-def _tokens(text: str, separators: Sequence[str], tokenexp: str) -> Iterator[str]:
+def _tokens(text: str, separators: Sequence[str], tokenexp: str, check: Callable[[], None]) -> Iterator[str]:
     """The pieces of one string."""
+    check()
     if tokenexp == "." or list(separators) == [""]:
         yield from text
     elif tokenexp:
-        yield from (m.group() for m in _pattern(tokenexp).finditer(text))
+        yield from (text[start:end] for start, end in _spans(tokenexp, text, check))
     else:
         pieces = [text]
         for separator in separators:
-            cut = _pattern(separator)
-            pieces = [piece for whole in pieces for piece in _between(cut, whole)]
+            pieces = [piece for whole in pieces for piece in _between(separator, whole, check)]
         yield from pieces
 
 
-def _between(cut: re.Pattern[str], text: str) -> Iterator[str]:
-    """Yield the text between the matches; unlike `re.split`, without the groups of the pattern."""
+def _between(separator: str, text: str, check: Callable[[], None]) -> Iterator[str]:
+    """Yield the text between the matches."""
     last = 0
-    for found in cut.finditer(text):
-        if found.end() > found.start():
-            yield text[last : found.start()]
-            last = found.end()
+    for start, end in _spans(separator, text, check):
+        yield text[last:start]
+        last = end
     yield text[last:]
 
 
@@ -62,6 +63,8 @@ def _between(cut: re.Pattern[str], text: str) -> Iterator[str]:
         Sample([LINES], {**COMMON, "tokenexp": "[a-zA-Z0-9_]+", "mark": 1, "pad_value": ""}),
         Sample([LINES[:2].reshape(1, 2)], {**COMMON, "tokenexp": "[a-z]+", "mincharnum": 3}),
         Sample([LINES], {**COMMON, "tokenexp": ".", "mark": 1}),
+        Sample([text("ab abc", "a\u00e9b 9_")], {**COMMON, "tokenexp": r"a|ab|\b\w+"}),  # the longest match
+        Sample([text("xaby", "aab")], {**COMMON, "separators": ["a|ab"]}),
         Sample([LINES[2:]], {**COMMON, "separators": [" "]}),
         Sample([LINES[2:]], {**COMMON, "separators": [" "], "mark": 1}),
         *(Sample([np.empty(dims, object)], {**COMMON, "separators": [" "]}) for dims in ((0,), (0, 3), (3, 0))),
@@ -78,8 +81,8 @@ def tokenizer(
     tokenexp: str = "",
 ) -> Array:
     found = []
-    for text in X.reshape(-1):
-        tokens = [t for t in _tokens(str(text), separators or (), tokenexp) if len(t) >= mincharnum]
+    for whole in X.reshape(-1):
+        tokens = [t for t in _tokens(str(whole), separators or (), tokenexp, k.check) if len(t) >= mincharnum]
         found.append(tokens)
     if mark and any(found):  # where no text has tokens, ONNX Runtime marks nothing
         found = [[START, *tokens, END] for tokens in found]

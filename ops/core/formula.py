@@ -21,10 +21,10 @@ Step = Callable[[list[Operand], Mapping[str, Operand]], tuple[list[Operand], lis
 
 
 class Arrays:
-    """Formulas over arrays of the module `xp`."""
+    """Formulas over arrays of the module `xp`; `check()` raises where a scan is to end."""
 
-    def __init__(self, xp: Any) -> None:
-        self.xp = xp
+    def __init__(self, xp: Any, check: Callable[[], None] | None = None) -> None:
+        self.xp, self._check = xp, check
 
     def widened(self, x: Array) -> Array:
         """Cast to the element type that sums are taken in."""
@@ -128,6 +128,8 @@ class Arrays:
             return states, [self.xp.zeros((0, *y.shape), y.dtype) for y in step(states, none)[1]]
         found: list[Array] = []
         for t in reversed(range(length)) if backwards else range(length):
+            if self._check is not None:
+                self._check()
             states, results = step(states, {n: x[t] for n, x in rows.items()})
             found = found or [self.xp.empty((length, *y.shape), y.dtype) for y in results]
             for whole, y in zip(found, results, strict=True):

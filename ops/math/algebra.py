@@ -64,7 +64,9 @@ def einsum(k: Context, *Inputs: Array, equation: str) -> Array:
     terms, result = terms_of(equation, len(Inputs))
     spelt = f"{','.join(terms)}->{result}".replace(".", "...")
     wide = [widen(x) for x in Inputs]
-    y = k.xp.einsum(spelt, *wide, optimize=len(wide) > 2)
+    # two large ones meet in a product of matrices; to look for it takes longer than small ones take
+    large = len(wide) == 2 and sum(x.size for x in wide) > 4096
+    y = k.xp.einsum(spelt, *wide, optimize=len(wide) > 2 or large)
     return k.xp.array(narrow(k.xp.asarray(y), Inputs[0].dtype), order="C")
 
 

@@ -215,12 +215,12 @@ def category_mapper(
 ) -> Array:
     numbers, words = list(cats_int64s or ()), list(cats_strings or ())
     if DType.of(X.dtype) is DType.STRING:
-        return _mapped(X, dict(zip(words, numbers, strict=True)), default_int64, DType.INT64)
-    return _mapped(X, dict(zip(numbers, words, strict=True)), default_string, DType.STRING)
+        return _mapped(k, X, dict(zip(words, numbers, strict=True)), default_int64, DType.INT64)
+    return _mapped(k, X, dict(zip(numbers, words, strict=True)), default_string, DType.STRING)
 
 
-def _mapped(x: Array, table: dict[Any, Any], default: Any, to: DType) -> Array:
-    found = [table.get(v, default) for v in x.ravel().tolist()]
+def _mapped(k: Context, x: Array, table: dict[Any, Any], default: Any, to: DType) -> Array:
+    found = [table.get(v, default) for v in k.each(x.ravel().tolist())]
     return texts(found, x.shape) if to is DType.STRING else np.array(found, to.numpy).reshape(x.shape)
 
 
@@ -272,7 +272,7 @@ def label_encoder(
     if default_tensor is not None:
         default = default_tensor.ravel().tolist()[0]
     table = {_key(a): b for a, b in zip(keys, values, strict=True)}
-    found = [table.get(_key(v), default) for v in X.ravel().tolist()]
+    found = [table.get(_key(v), default) for v in k.each(X.ravel().tolist())]
     return texts(found, X.shape) if to is DType.STRING else np.array(found, to.numpy).reshape(X.shape)
 
 

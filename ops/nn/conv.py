@@ -65,13 +65,13 @@ def conv(
     n, places = X.shape[0], [w.out for w in found]
     weights = widen(W).reshape(group, W.shape[0] // group, W.shape[1], len(views))
     if W.shape[1] == 1 and group > 1:  # depthwise: one multiply-add per tap, no patches
-        y = _depthwise(k.xp, views, weights)
+        y = _depthwise(k, views, weights)
     else:
         # summed in float64: a BLAS product in float32 rounds equal channels differently, by their place and the number
         # of threads, and networks with untrained weights (onnx's light models) amplify that without bound
         depth = group * W.shape[1]
         patches = k.xp.empty((n, depth, len(views), *places), np.float64)
-        for t, view in enumerate(views):
+        for t, view in enumerate(k.each(views, 1)):
             patches[:, :, t] = view
         patches = patches.reshape(n, group, W.shape[1] * len(views), math.prod(places))
         rows = weights.astype(np.float64).reshape(1, group, W.shape[0] // group, W.shape[1] * len(views))
@@ -79,13 +79,13 @@ def conv(
     return narrow(add_bias(y.reshape(n, W.shape[0], *places), B), X.dtype)
 
 
-def _depthwise(xp: Any, views: Sequence[Array], weights: Array) -> Array:
+def _depthwise(k: Context, views: Sequence[Array], weights: Array) -> Array:
     spatial = (1,) * (views[0].ndim - 2)
     scales = weights.reshape(1, weights.shape[0], weights.shape[1], len(views), *spatial)
     y = views[0][:, :, None] * scales[:, :, :, 0]
-    term = xp.empty_like(y)
-    for t, view in enumerate(views[1:], start=1):
-        y += xp.multiply(view[:, :, None], scales[:, :, :, t], out=term)
+    term = k.xp.empty_like(y)
+    for t, view in enumerate(k.each(views[1:], 1), start=1):
+        y += k.xp.multiply(view[:, :, None], scales[:, :, :, t], out=term)
     return y
 
 
@@ -242,7 +242,7 @@ def conv_transpose(
     whole = [max((s - 1) * w.stride + w.span, w.before + w.out) for s, w in zip(sizes, found, strict=True)]
     y = k.xp.zeros((n, made, *whole), patches.dtype)
     reach = [Window(w.kernel, w.stride, w.dilation, 0, 0, s) for s, w in zip(sizes, found, strict=True)]
-    for t, view in enumerate(taps(y, reach)):
+    for t, view in enumerate(k.each(taps(y, reach), 1)):
         view += patches[:, :, t]
     y = y[(slice(None), slice(None), *(slice(w.before, w.before + w.out) for w in found))].copy()
     return narrow(add_bias(y, B), X.dtype)

@@ -257,7 +257,7 @@ def col2im(
     whole = [n + w.before + w.after for n, w in zip(sizes, found, strict=True)]
     y = k.xp.zeros((input.shape[0], channels, *whole), columns.dtype)
     # every block adds its elements into the padded image, of which the pads are then cut off
-    for t, view in enumerate(taps(y, [Window(w.kernel, w.stride, w.dilation, 0, 0, w.out) for w in found])):
+    for t, view in enumerate(k.each(taps(y, [Window(w.kernel, w.stride, w.dilation, 0, 0, w.out) for w in found]), 1)):
         view += columns[:, :, t]
     inside = (slice(w.before, w.before + n) for n, w in zip(sizes, found, strict=True))
     return narrow(k.xp.array(y[(slice(None), slice(None), *inside)], order="C"), input.dtype)

@@ -72,6 +72,7 @@ def _keep(
     area = (high - low).prod(-1)
     picked: list[int] = []
     while len(order) and len(picked) < most:
+        k.check()
         best, order = int(order[0]), order[1:]
         picked.append(best)
         sides = k.xp.minimum(high[best], high[order]) - k.xp.maximum(low[best], low[order])

@@ -516,7 +516,7 @@ def lrn(k: Context, X: Array, *, alpha: float = 1e-4, beta: float = 0.75, bias: 
     squares = x * x
     sums = squares.copy()
     most = X.shape[1] - 1  # no channel is further away
-    for shift in range(-min((size - 1) // 2, most), min(size // 2, most) + 1):
+    for shift in k.each(range(-min((size - 1) // 2, most), min(size // 2, most) + 1), 1):
         if shift > 0:
             sums[:, :-shift] += squares[:, shift:]
         elif shift < 0:

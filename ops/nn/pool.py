@@ -109,13 +109,13 @@ def max_pool(
     x = widen(X)
     first, *rest = taps(padded(k.xp, x, found, lowest(x.dtype)), found)
     y = k.xp.array(first, order="C")
-    for view in rest:
+    for view in k.each(rest, 1):
         k.xp.maximum(y, view, out=y)
     if len(k.wanted) < 2 or not k.wanted[1]:
         return (narrow(y, X.dtype),)
     where = k.xp.full(y.shape, -1, np.int64)
     places = _places(k.xp, found, X.shape[2:], storage_order)
-    for view, (flat, inside) in zip([first, *rest], places, strict=True):
+    for view, (flat, inside) in zip(k.each([first, *rest], 1), places, strict=True):
         where = k.xp.where((where < 0) & inside & (view == y), flat, where)
     channel = k.xp.arange(X.shape[0] * X.shape[1]).reshape(*X.shape[:2], *(1,) * len(found))
     return narrow(y, X.dtype), where + channel * math.prod(X.shape[2:])
@@ -188,7 +188,7 @@ def average_pool(
     found = known(windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
     first, *rest = taps(padded(k.xp, widen(X), found), found)
     y = k.xp.array(first, order="C")
-    for view in rest:
+    for view in k.each(rest, 1):
         y += view
     y /= k.xp.asarray(counted(found, X.shape[2:], count_include_pad).astype(y.dtype))
     return narrow(y, X.dtype)

@@ -33,7 +33,7 @@ def max_roi_pool(
 ) -> Array:
     x = widen(X)
     y = k.xp.zeros((len(rois), X.shape[1], *pooled_shape), x.dtype)  # bins without elements stay 0
-    for r, image, i, j, row, column in bins(rois, X.shape[2:], pooled_shape, spatial_scale):
+    for r, image, i, j, row, column in k.each(bins(rois, X.shape[2:], pooled_shape, spatial_scale), 16):
         part = x[image, :, row, column]
         if part.size:
             y[r, :, i, j] = part.max((1, 2))
@@ -129,7 +129,7 @@ def roi_align(
     y = xp.zeros((len(rois), X.shape[1], output_height, output_width), x.dtype)
     attrs = coordinate_transformation_mode, mode, output_height, output_width, sampling_ratio, spatial_scale
     for r, (image, (down, vertical), (across, horizontal)) in enumerate(
-        samples(X.shape[2:], rois, batch_indices, *attrs)
+        k.each(samples(X.shape[2:], rois, batch_indices, *attrs), 1)
     ):
         parts = corners(xp, x[image], vertical, horizontal)
         shape = (X.shape[1], output_height, down, output_width, across)

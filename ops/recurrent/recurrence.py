@@ -57,7 +57,7 @@ def recurrence(
     count = len(scanned[0])
     back, last = _ways(backwards, rows), _ways(behind, len(made))
     found: list[Array] = []
-    for t in range(count or 1):
+    for t in k.each(range(count or 1), 1):
         rows_now = [x[count - 1 - t if b else t] if count else k.xp.zeros(x.shape[1:], x.dtype)
                     for x, b in zip(scanned, back, strict=True)]  # fmt: skip
         known = stepped([*states, *rows_now, *others], links, lambda o, xs, attrs, some: o.run(

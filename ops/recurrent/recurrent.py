@@ -390,7 +390,7 @@ def rnn(
 ) -> tuple[Array, ...]:
     frame = rnn_frame(activation_alpha=activation_alpha, activation_beta=activation_beta,
                   activations=activations, clip=clip, direction=direction, layout=layout)  # fmt: skip
-    return recur(Arrays(k.xp), frame, X, W, R, B, sequence_lens, [initial_h])
+    return recur(Arrays(k.xp, k.check), frame, X, W, R, B, sequence_lens, [initial_h])
 
 
 @rnn.infer
@@ -441,7 +441,7 @@ def gru(
     frame = gru_frame(linear_before_reset=linear_before_reset, activation_alpha=activation_alpha,
                       activation_beta=activation_beta, activations=activations, clip=clip, direction=direction,
                       layout=layout)  # fmt: skip
-    return recur(Arrays(k.xp), frame, X, W, R, B, sequence_lens, [initial_h])
+    return recur(Arrays(k.xp, k.check), frame, X, W, R, B, sequence_lens, [initial_h])
 
 
 @gru.infer
@@ -497,7 +497,7 @@ def lstm(
 ) -> tuple[Array, ...]:
     frame = lstm_frame(input_forget=input_forget, activation_alpha=activation_alpha, activation_beta=activation_beta,
                        activations=activations, clip=clip, direction=direction, layout=layout)  # fmt: skip
-    return recur(Arrays(k.xp), frame, X, W, R, B, sequence_lens, [initial_h, initial_c], P)
+    return recur(Arrays(k.xp, k.check), frame, X, W, R, B, sequence_lens, [initial_h, initial_c], P)
 
 
 @lstm.infer

@@ -238,7 +238,7 @@ def training(like: Op, frame: Callable[..., Frame], kind: type[Cell], kept: tupl
     @op(f"{like.name}Train", domain="mezzo", outputs=(*results, *kept), samples=samples)
     @_signed(like)
     def train(k: Context, *inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-        return recur(Arrays(k.xp), frame(**attrs), *operands(inputs), keep=True)
+        return recur(Arrays(k.xp, k.check), frame(**attrs), *operands(inputs), keep=True)
 
     @train.infer
     def _(*types: Any, **attrs: Any) -> tuple[Tensor, ...]:
@@ -259,7 +259,7 @@ def training(like: Op, frame: Callable[..., Frame], kind: type[Cell], kept: tupl
         samples=[sample(i, s) for i, s in enumerate(samples)])  # fmt: skip
     @_signed(like, [results[0], *kept], arriving)
     def back(k: Context, *inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-        return gradients(Arrays(k.xp), inputs, attrs)
+        return gradients(Arrays(k.xp, k.check), inputs, attrs)
 
     def gradients(m: Arithmetic, inputs: Sequence[Operand | None], attrs: Any) -> tuple[Operand, ...]:
         given, y, own, dys = inputs[:n], inputs[n], inputs[n + 1 : n + 1 + len(kept)], inputs[n + 1 + len(kept) :]

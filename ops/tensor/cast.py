@@ -18,12 +18,12 @@ from ..types import Array, DType, Tensor, f32, i64
 FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)
 
 
-def _to_text(x: Array) -> Array:
+def _to_text(k: Context, x: Array) -> Array:
     """Return each number as the shortest text that reads back as itself."""
-    return np.array([str(v) for v in x.ravel()], object).reshape(x.shape)
+    return np.array([str(v) for v in k.each(x.ravel())], object).reshape(x.shape)
 
 
-def _from_text(x: Array, to: DType) -> Array:
+def _from_text(k: Context, x: Array, to: DType) -> Array:
     def whole(text: str) -> int:
         try:
             return int(text)
@@ -31,7 +31,7 @@ def _from_text(x: Array, to: DType) -> Array:
             return int(float(text))
 
     read: Any = float if to.floating or to is DType.BOOL else whole
-    numbers = [read(text) for text in x.ravel()]
+    numbers = [read(text) for text in k.each(x.ravel())]
     return np.array(numbers, np.float64 if read is float else None).astype(to.numpy).reshape(x.shape)
 
 
@@ -47,13 +47,16 @@ def _to_power_of_two(xp: Any, x: Array, saturate: int, round_mode: str) -> Array
     return xp.where(xp.isnan(x), 255, code).astype(np.uint8).view(DType.FLOAT8E8M0.numpy)
 
 
+def converted(k: Context, x: Array, to: DType, saturate: int, round_mode: str) -> Array:
+    """A fresh array with elements in the element type `to`, texts as well."""
+    if x.dtype == object:
+        return x.copy() if to is DType.STRING else k.xp.asarray(_from_text(k, x, to))
+    return _to_text(k, x) if to is DType.STRING else convert(k.xp, x, to, saturate, round_mode)
+
+
 def convert(xp: Any, x: Array, to: DType, saturate: int = 1, round_mode: str = "up") -> Array:
-    """A fresh array with the elements of `x` in the element type `to`."""
+    """A fresh array with numbers in the element type `to`."""
     of = DType.of(x.dtype)
-    if of is DType.STRING:
-        return x.copy() if to is DType.STRING else xp.asarray(_from_text(x, to))
-    if to is DType.STRING:
-        return _to_text(x)
     with xp.errstate(all="ignore"):
         if to is DType.BOOL:
             return x != 0
@@ -104,7 +107,7 @@ _EDGES = np.array([math.nan, math.inf, -math.inf, 500, -1e6, 0, -0.0, 1e-3], np.
     ],
 )
 def cast(k: Context, input: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Array:
-    return convert(k.xp, input, DType.from_onnx(to), saturate, round_mode)
+    return converted(k, input, DType.from_onnx(to), saturate, round_mode)
 
 
 @cast.infer
@@ -127,7 +130,7 @@ def _cast_back(g: Builder, dy: Value, x: Value) -> Value:
     Sample([f32(2, 3), i64(1)]), Sample([i64(2), f32()]), Sample([f32(2), Tensor(DType.DOUBLE, ())]),
 ])  # fmt: skip
 def cast_like(k: Context, input: Array, target_type: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
-    return convert(k.xp, input, DType.of(target_type.dtype), saturate, round_mode)
+    return converted(k, input, DType.of(target_type.dtype), saturate, round_mode)
 
 
 @cast_like.infer

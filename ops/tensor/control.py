@@ -45,6 +45,19 @@ def _fixpoint(body: Subgraph, before: tuple[Type, ...], carried: list[Type], aft
         carried = wider
 
 
+def _collect(k: Context, rows: list[list[Array]], values: Sequence[Array], held: int) -> int:
+    """Append a row to each output; `held` is how many bytes they had, returned is how many they have."""
+    for row, value in zip(rows, values, strict=True):
+        held += value.nbytes
+        if held > k.room:
+            raise BudgetError(
+                f"the rows of {len(row) + 1} iterations have {held} bytes, more than the limit of {k.room}",
+                hint="is the loop endless? raise Budget(dynamic_bytes=...) if it is meant to collect more",
+            )
+        row.append(k.xp.array(value))
+    return held
+
+
 def _stack(k: Context, rows: list[Array], body: Subgraph, position: int, types: list[Type], axis: int) -> Array:
     if rows:
         return k.xp.stack(rows, axis)
@@ -177,12 +190,11 @@ def loop(
     carried, n = list(v_initial), len(v_initial)
     rows: list[list[Array]] = [[] for _ in body.outputs[n + 1 :]]
     most = None if M is None else int(M.reshape(-1)[0])
-    go, i, true = cond is None or _truth(cond), 0, k.xp.asarray(True)
+    go, i, true, held = cond is None or _truth(cond), 0, k.xp.asarray(True), 0
     while go and (most is None or i < most):
         again, *results = k.run(body, k.xp.asarray(i, dtype="int64"), true, *carried)
         carried = results[:n]
-        for row, value in zip(rows, results[n:], strict=True):
-            row.append(k.xp.array(value))
+        held = _collect(k, rows, results[n:], held)
         go, i = _truth(again), i + 1
     types: list[Type] = [i64(), BOOL, *(type_of(v) for v in v_initial)]
     return (*carried, *(_stack(k, r, body, n + 1 + j, types, 0) for j, r in enumerate(rows)))
@@ -329,12 +341,12 @@ def scan(
     scanned = [k.xp.moveaxis(x, a, 0) for x, a in zip(initial_state_and_scan_inputs[n:], axes, strict=True)]
     length = _length([x.shape[0] for x in scanned])
     rows: list[list[Array]] = [[] for _ in body.outputs[n:]]
+    held = 0
     for i in range(length):
         xs = [x[length - 1 - i if back else i, ...] for x, back in zip(scanned, backwards, strict=True)]
         results = k.run(body, *carried, *xs)
         carried = list(results[:n])
-        for row, value in zip(rows, results[n:], strict=True):
-            row.append(k.xp.array(value))
+        held = _collect(k, rows, results[n:], held)
     slices = (Tensor(DType.of(x.dtype), x.shape[1:]) for x in scanned)
     types = [*(type_of(v) for v in initial_state_and_scan_inputs[:n]), *slices]
     out_axes = scan_output_axes or (0,) * len(rows)

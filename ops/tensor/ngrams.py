@@ -99,7 +99,7 @@ def tf_idf_vectorizer(
         for length in range(max(min_gram_length, 1), min(max_gram_length, len(ngram_counts), len(tokens)) + 1):
             furthest = (len(tokens) - 1) // (length - 1) if length > 1 else 1  # one token alone skips nothing
             for step in range(1, min(max_skip_count + 1, furthest) + 1):
-                for start in range(len(tokens) - (length - 1) * step):
+                for start in k.each(range(len(tokens) - (length - 1) * step)):
                     at = pool.get(tuple(tokens[start : start + (length - 1) * step + 1 : step]))
                     if at is not None:
                         times[at] += 1

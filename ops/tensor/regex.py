@@ -1,8 +1,8 @@
-r"""RE2's regular expressions, translated to Python's (https://github.com/google/re2/wiki/Syntax).
+r"""RE2's regular expressions, parsed for an automaton (https://github.com/google/re2/wiki/Syntax).
 
-What RE2 refuses is refused (references back, looking around, possessive repetition); what both write alike and mean
-otherwise is translated: `\d \w \s \b` are ASCII in RE2, and `$` is the very end of the text. Python's engine searches
-by trying, and can take exponentially long where RE2 cannot: patterns are part of the model, which is trusted with that.
+What RE2 refuses is refused (references back, looking around, possessive repetition); `\d \w \s \b` are ASCII as in RE2,
+and `$` is the very end of the text. Python's `re` searches by trying, and can take exponentially long: here it says
+only whether a class takes one character (`automaton.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 
 from ..errors import ShapeError
+from .automaton import Automaton, Chain, Letter, Look, OneOf, Repeat, Tree
 
 # Inside of brackets.
 CLASSES = {
@@ -37,104 +38,141 @@ POSIX = {
     "word": "0-9A-Za-z_",
     "xdigit": "0-9A-Fa-f",
 }
-GROUP = re.compile(r"\?(?:P?<(?P<name>\w+)>|(?P<flags>[ims]*(?:-[ims]+)?)(?P<end>[:)]))")
-REPEAT = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
-SAME = "tnrfvaAbBz"  # escapes that both know
-MOST = 1000  # repetitions that RE2 takes
+GROUP = re.compile(r"\?(?:P?<(?P<name>\w+)>|(?P<flags>[imsU]*(?:-[imsU]+)?)(?P<end>[:)]))")
+REPEAT = re.compile(r"[*+?]|\{[0-9]+(?:,[0-9]*)?\}")
+SAME = "tnrfva"  # escapes that both know
+LOOKS = "AzbB"
+MOST = 1000  # repetitions that RE2 takes, those inside of one another multiplied
+DEEPEST = 100  # groups inside of one another
 
 
 @lru_cache(maxsize=256)
-def compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern as Python's; ShapeError where it is no pattern of RE2, or one that Python cannot say.
+def compiled(pattern: str) -> Automaton:
+    """The pattern as an automaton; ShapeError where it is no pattern of RE2.
 
-    >>> [bool(compiled(r"\\d+$").fullmatch(t)) for t in ("12", "12\\n", "\u0663")]
+    >>> [compiled(r"\\d+$").matches(t, lambda: None) for t in ("12", "12\\n", "\u0663")]
     [True, False, False]
     """
     try:
-        return re.compile(_Reader(pattern).translate())
-    except re.error as error:
+        return Automaton(_Reader(pattern).whole())
+    except re.error as error:  # of a class
         raise _refused(pattern, str(error)) from error
+    except ShapeError as error:
+        raise error.at(f"the pattern {pattern[:80]!r}") from error.__cause__
 
 
 def _refused(pattern: str, reason: str) -> ShapeError:
-    return ShapeError(f"the pattern {pattern!r} is not carried: {reason}", hint="patterns follow RE2's syntax")
+    return ShapeError(f"the pattern {pattern[:80]!r} is not carried: {reason}", hint="patterns follow RE2's syntax")
 
 
 class _Reader:
     """Parser of a pattern, in one pass from the front."""
 
-    def __init__(self, pattern: str, lines: bool = False) -> None:
-        self.text, self.at = pattern, 0
-        self.lines = lines  # whether `$` stands before the end of a line as well
+    def __init__(self, pattern: str) -> None:
+        self.text, self.at, self.depth = pattern, 0, 0
 
-    def translate(self) -> str:
-        made: list[str] = []
-        while self.at < len(self.text):
+    def whole(self) -> Tree:
+        """The tree of the whole pattern."""
+        tree = self._alternatives("")
+        if self.at < len(self.text):
+            raise self._refuse("a ) without its (")
+        if _written(tree) > MOST:
+            raise self._refuse(f"more than {MOST} repetitions inside of one another")
+        return tree
+
+    def _alternatives(self, flags: str) -> Tree:
+        """The tree of all up to the end of the group; flags hold up to there too."""
+        if self.depth > DEEPEST:
+            raise self._refuse(f"more than {DEEPEST} groups inside of one another")
+        found, parts = list[Tree](), list[Tree]()
+        while not self.text.startswith(")", self.at) and self.at < len(self.text):
             char = self.text[self.at]
             repeat = REPEAT.match(self.text, self.at)
-            if char == "\\":
-                made.append(self._escape(inside=False))
-            elif char == "[":
-                made.append(self._brackets())
-            elif char == "(":
-                made.append(self._group())
-            elif repeat:
-                made.append(self._repeat(repeat.group()))
-            else:
+            if char == "|":
                 self.at += 1
-                made.append(r"\{" if char == "{" else r"\Z" if char == "$" and not self.lines else char)
-        return "".join(made)
+                found.append(Chain(parts))
+                parts = []
+            elif char == "(":
+                made, flags = self._group(flags)
+                parts += made
+            elif repeat:
+                if not parts:
+                    raise self._refuse("a repetition of nothing")
+                parts[-1] = self._repeat(repeat.group(), parts[-1])
+            else:
+                parts += self._one(char, flags)
+        return OneOf([*found, Chain(parts)]) if found else Chain(parts)
+
+    def _one(self, char: str, flags: str) -> list[Tree]:
+        """A character, a class, or a place between two characters."""
+        if char == "^":
+            self.at += 1
+            return [Look("^" if "m" in flags else "A")]
+        if char == "$":
+            self.at += 1
+            return [Look("$" if "m" in flags else "z")]
+        if char == "[":
+            return [self._letter(self._brackets(), flags)]
+        if char != "\\":
+            self.at += 1
+            return [self._letter(char if char == "." or char not in "{}*+?" else f"\\{char}", flags)]
+        if self.text[self.at + 1 : self.at + 2] in LOOKS and self.at + 1 < len(self.text):
+            self.at += 2
+            return [Look(self.text[self.at - 1])]
+        if self.text.startswith(r"\Q", self.at):
+            end = self.text.find(r"\E", self.at)
+            quoted = self.text[self.at + 2 : end if end >= 0 else None]
+            self.at += len(quoted) + (4 if end >= 0 else 2)
+            return [self._letter(re.escape(c), flags) for c in quoted]
+        return [self._letter(self._escape(inside=False), flags)]
+
+    def _letter(self, test: str, flags: str) -> Letter:
+        plain = test[1:] if len(test) == 2 and test[0] == "\\" and not test[1].isalnum() else test
+        if len(plain) == 1 and plain != "." and not ("i" in flags and plain.isalpha()):
+            return Letter(plain)
+        return Letter(test, (re.I if "i" in flags else 0) | (re.S if "s" in flags else 0))
 
     def _refuse(self, reason: str) -> ShapeError:
         return _refused(self.text, f"{reason} at {self.at}")
 
-    def _repeat(self, found: str) -> str:
-        if found[0] == "{" and max(int(n) for n in found[1:-1].split(",") if n) > MOST:
+    def _repeat(self, found: str, part: Tree) -> Tree:
+        counts = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(found)
+        if counts is None:
+            least, comma, most = found[1:-1].partition(",")
+            low = _count(least)
+            counts = (low, _count(most) if most else None if comma else low)
+        if max(counts[0], counts[1] or 0) > MOST:
             raise self._refuse(f"more than {MOST} repetitions")
+        if counts[1] is not None and counts[1] < counts[0]:
+            raise self._refuse(f"the repetition {found}")
         self.at += len(found)
         if self.text.startswith("?", self.at):  # lazy: for a full match all the same
             self.at += 1
-            found += "?"
         if REPEAT.match(self.text, self.at):
             raise self._refuse("a repetition of a repetition")
-        return found
+        return Repeat(part, *counts)
 
-    def _group(self) -> str:
+    def _group(self, flags: str) -> tuple[list[Tree], str]:
+        """A group, or no part and the flags from here on."""
         self.at += 1
-        if not self.text.startswith("?", self.at):
-            return "("
-        found = GROUP.match(self.text, self.at)
-        if not found:
-            raise self._refuse(f"(?{self.text[self.at + 1 : self.at + 2]}")
-        self.at = found.end()
-        if found["name"]:
-            return f"(?P<{found['name']}>"
-        # flags hold up to the end of their group, or of the one around them, which Python writes as a group as well
-        on, _, off = found["flags"].partition("-")
-        inner = _Reader(self.text[self.at : self._closing()], "m" in on or (self.lines and "m" not in off))
-        self.at += len(inner.text) + (found["end"] == ":")
-        return f"(?{found['flags']}:{inner.translate()})"
-
-    def _closing(self) -> int:
-        """Return the end of the current group."""
-        depth, at, brackets = 0, self.at, False
-        while at < len(self.text):
-            char = self.text[at]
-            if char == "\\":
-                at += 1
-            elif brackets:
-                brackets = char != "]"
-            elif char == "[":
-                brackets = True
-                at += self.text[at + 1 : at + 3] in ("]", "^]")
-            elif char == "(":
-                depth += 1
-            elif char == ")":
-                if not depth:
-                    return at
-                depth -= 1
-            at += 1
-        return at
+        inside = flags
+        if self.text.startswith("?", self.at):
+            found = GROUP.match(self.text, self.at)
+            if not found:
+                raise self._refuse(f"(?{self.text[self.at + 1 : self.at + 2]}")
+            self.at = found.end()
+            if not found["name"]:
+                on, _, off = found["flags"].partition("-")
+                inside = "".join({*flags, *on} - {*off})
+                if found["end"] == ")":
+                    return [], inside
+        self.depth += 1
+        tree = self._alternatives(inside)
+        self.depth -= 1
+        if not self.text.startswith(")", self.at):
+            raise self._refuse("a group without end")
+        self.at += 1
+        return [tree], flags
 
     def _escape(self, *, inside: bool) -> str:
         start = self.at
@@ -142,15 +180,6 @@ class _Reader:
         char = self.text[start + 1 : self.at]
         if char in CLASSES and char:
             return CLASSES[char] if inside else f"[{CLASSES[char]}]"
-        if char == "z" and not inside:
-            return r"\Z"
-        if char in ("b", "B") and not inside:
-            return rf"(?a:\{char})"
-        if char == "Q":
-            end = self.text.find(r"\E", self.at)
-            quoted = self.text[self.at : end if end >= 0 else None]
-            self.at += len(quoted) + 2
-            return re.escape(quoted)
         number = re.compile(r"x\{([0-9A-Fa-f]+)\}|x([0-9A-Fa-f]{2})|([0-7]{3}|0[0-7]?)").match(self.text, start + 1)
         if number:
             self.at = number.end()
@@ -160,7 +189,7 @@ class _Reader:
             return re.escape(chr(code))
         if char.isdigit():
             raise self._refuse("a reference back")
-        if char in SAME and char and not (inside and char in "AbBz"):
+        if char in SAME and char:
             return f"\\{char}"
         if not char or char.isalpha():
             raise self._refuse(f"the escape \\{char}")
@@ -190,3 +219,15 @@ class _Reader:
             first = False
         self.at += 1
         return "".join([*made, "]"])
+
+
+def _count(digits: str) -> int:
+    return int(digits.lstrip("0")[:9] or 0)
+
+
+def _written(tree: Tree) -> int:
+    """The number of times that counted repetitions repeat their innermost part."""
+    if isinstance(tree, Repeat):
+        times = tree.most if tree.most is not None else tree.least
+        return max(times, 1) * _written(tree.part)
+    return max(map(_written, tree.parts), default=1) if isinstance(tree, Chain | OneOf) else 1

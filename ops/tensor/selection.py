@@ -119,8 +119,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any, **axes: int) -> tuple[Value | None
 )
 def unique(k: Context, X: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array, ...]:
     xp, at = k.xp, None if axis is None else axis_of(axis, X.ndim)
-    # along an axis numpy compares no texts, but their ranks, which are in the same order
-    keys = np.unique(X, return_inverse=True)[1].reshape(X.shape) if at is not None and X.dtype == object else X
+    keys = _ranks(k, X) if X.dtype == object else X
     if at is not None and not X.size:  # slices without elements are equal to each other
         keys = xp.zeros([n if a == at else 1 for a, n in enumerate(X.shape)], bool)
     _, first, inverse, counts = xp.unique(keys, True, True, True, axis=at)
@@ -131,6 +130,14 @@ def unique(k: Context, X: Array, *, axis: int | None = None, sorted: int = 1) ->
         rank[order] = xp.arange(len(order))
         y, first, counts, inverse = y.take(order, at or 0), first[order], counts[order], rank[inverse]
     return xp.array(y, order="C"), *(xp.array(v, dtype=np.int64) for v in (first, inverse, counts))
+
+
+def _ranks(k: Context, X: Array) -> Array:
+    """Numbers in the order of the texts that they stand for: NumPy compares no texts along an axis, and sorts them
+    without a look at the clock."""
+    words = X.ravel().tolist()
+    rank = {word: i for i, word in enumerate(sorted(set(k.each(words))))}
+    return np.array([rank[word] for word in k.each(words)], np.int64).reshape(X.shape)
 
 
 @unique.infer

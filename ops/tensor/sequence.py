@@ -342,7 +342,7 @@ def split_to_sequence(
     at = axis_of(axis, input.ndim)
     size = input.shape[at]
     if split is None and not keepdims:
-        return [k.xp.array(x, dtype=input.dtype) for x in k.xp.moveaxis(input, at, 0)]
+        return [k.xp.array(x, dtype=input.dtype) for x in k.each(k.xp.moveaxis(input, at, 0))]
     if split is None or split.ndim == 0:
         step = 1 if split is None else ints(split)[0]
         if step < 1:
@@ -353,7 +353,7 @@ def split_to_sequence(
         if min(ints(split), default=0) < 0 or (ends[-1] if ends else 0) != size:
             raise ShapeError(f"the parts {ints(split)} do not make up {size}")
     starts = [0, *ends][: len(ends)]
-    return [input[(slice(None),) * at + (slice(a, b),)].copy() for a, b in zip(starts, ends, strict=True)]
+    return [input[(slice(None),) * at + (slice(a, b),)].copy() for a, b in k.each(zip(starts, ends, strict=True))]
 
 
 @split_to_sequence.infer

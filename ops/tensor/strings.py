@@ -76,7 +76,7 @@ def string_normalizer(
         raise ShapeError(f"case_change_action {case_change_action!r} is none of {', '.join(CASES)}")
     fold = str if is_case_sensitive else str.lower
     stop = {fold(word) for word in stopwords or ()}
-    kept = [CASES[case_change_action](word) for word in X.ravel() if fold(word) not in stop] or [""]
+    kept = [CASES[case_change_action](word) for word in k.each(X.ravel()) if fold(word) not in stop] or [""]
     return texts(kept, (*X.shape[:-1], len(kept)))
 
 
@@ -104,9 +104,10 @@ def string_split(
     k: Context, X: Array, *, delimiter: str | None = None, maxsplit: int | None = None
 ) -> tuple[Array, Array]:
     most_splits = -1 if maxsplit is None else maxsplit
-    parts = [x.split(delimiter, most_splits) if delimiter else x.strip().split(None, most_splits) for x in X.ravel()]
+    words = k.each(X.ravel())
+    parts = [x.split(delimiter, most_splits) if delimiter else x.strip().split(None, most_splits) for x in words]
     most = max(map(len, parts), default=0)
-    padded = [word for row in parts for word in [*row, *[""] * (most - len(row))]]
+    padded = [word for row in k.each(parts) for word in [*row, *[""] * (most - len(row))]]
     return texts(padded, (*X.shape, most)), np.array([len(row) for row in parts], np.int64).reshape(X.shape)
 
 
@@ -127,8 +128,8 @@ def _(X: Tensor) -> tuple[Tensor, Tensor]:
     ],
 )
 def regex_full_match(k: Context, X: Array, *, pattern: str | None = None) -> Array:
-    match = compiled(pattern or "").fullmatch
-    return np.array([match(x) is not None for x in X.ravel()], bool).reshape(X.shape)
+    matches, check = compiled(pattern or "").matches, k.check
+    return np.array([matches(x, check) for x in k.each(X.ravel())], bool).reshape(X.shape)
 
 
 @regex_full_match.infer

@@ -133,6 +133,10 @@ class Exchange(Protocol):
         ...
 
 
+def nothing() -> None:
+    """The call of a step that has nothing to do: its result is where it belongs already."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelArgs:
     """One step for a kernel to prepare: the request, the choice and the buffers.
@@ -140,7 +144,8 @@ class KernelArgs:
     Inputs are None where absent. `scratch(dtype, shape)` hands out workspace. Where `outputs` is None the kernel
     returns its results instead (Choice.allocates). `bodies` maps attribute names to runnable subgraphs; `key`
     and `numpy_random` serve the references, `words` is where a device has the two words that the step draws with,
-    `exchange` is the store that Emit and Await speak to.
+    `exchange` is the store that Emit and Await speak to. `check()` raises where the run is to end, for long loops,
+    which may collect `room` bytes.
     """
 
     request: KernelRequest
@@ -153,6 +158,8 @@ class KernelArgs:
     numpy_random: bool = False
     words: Any = None
     exchange: Exchange | None = None
+    check: Callable[[], None] = nothing
+    room: int = 1 << 62
 
     @property
     def node(self) -> Node:
@@ -225,10 +232,6 @@ def anchor(node: Node) -> tuple[str, str]:
 def failed(status: int) -> ExecutionError:
     """The error for a prepared call that returned a status other than 0: libraries answer so."""
     return ExecutionError(f"the library behind this step answered with status {status}", hint="see `mezzo doctor`")
-
-
-def nothing() -> None:
-    """The call of a step that has nothing to do: its result is where it belongs already."""
 
 
 def tensors(types: Sequence[Type | None]) -> list[Tensor] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
@@ -46,6 +47,21 @@ class ExecutionContext:
     exchange: Exchange | None = None
     watch: Observer | None = None  # of the steps of bodies
     careful: bool = False  # whether flags are taken down where steps may have raised them for no reason
+
+    def check(self) -> None:
+        """Raise DeadlineError or Cancelled if the run is to end."""
+        meter = self.meter
+        if meter.watches:
+            meter.check()
+
+    @contextmanager
+    def limited(self, meter: Meter) -> Iterator[None]:
+        """Limit what runs inside; what runs later on the same instance has no deadline of this run."""
+        self.meter = meter
+        try:
+            yield
+        finally:
+            self.meter = Meter(meter.limit) if meter.watches else meter
 
     def buffer(self, name: str, type: Type | None) -> Array:
         """The bytes from outside that a value of this type lies in."""
@@ -172,6 +188,8 @@ class Instance:
             *(self._ask(step), step.choice, inputs, outputs, scratch, self.runners[i], key),
             numpy_random=around.numpy_random,
             exchange=around.exchange,
+            check=around.check,
+            room=around.budget.dynamic_bytes,
         )
 
     def _ask(self, step: ProgramStep) -> KernelRequest:

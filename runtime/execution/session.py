@@ -480,9 +480,9 @@ class Session:
             try:
                 with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
                     instance = self._instance(seat, bound)
-                    instance.around.meter = Meter(self.budget.steps, until=until, cancel=cancel)
                     instance.around.key = (*drawn, *self._part)
-                    with np.errstate(all="ignore"):
+                    limits = Meter(self.budget.steps, until=until, cancel=cancel)
+                    with instance.around.limited(limits), np.errstate(all="ignore"):
                         results = instance.run(list(arrays.values()), buffers, observe=observe)
                     if names is None and not self._buckets and not (deadline or cancel or observe):
                         self._direct = self.device.fast_path(bound, feeds, outputs or {}, seat, instance)

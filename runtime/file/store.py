@@ -25,6 +25,7 @@ from ...ops import OPS, OPSETS, MezzoError, Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import ModelError, UnsupportedModel
+from ...ops.regular import open_regular
 from ...ops.types import Array
 from ..compile.executable import Executable
 from ..compile.lower import Options
@@ -331,10 +332,10 @@ def open_file(
         return Opened(bytes(source), budget=limits)
     name = os.fspath(source)
     try:
-        with open(source, "rb", buffering=0) as file:
+        with open_regular(source) as file:
             found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode) or not found.st_size:
-                raise ModelError("this is not a regular file, or it is empty", where=name, hint=NOT_OURS)
+            if not found.st_size:
+                raise ModelError("the file is empty", where=name, hint=NOT_OURS)
             limits.check("file_bytes", found.st_size, "bytes of the model file", where=name)
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:

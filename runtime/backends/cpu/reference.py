@@ -29,7 +29,7 @@ class Reference:
         inputs, wanted, reference = tuple(args.inputs), node.wanted, record.reference
 
         def run() -> tuple[Any, ...]:
-            k = Context(np, wanted, _run_body, args.key(), args.numpy_random)
+            k = Context(np, wanted, _run_body, args.key(), args.numpy_random, args.check, args.room)
             result = reference(k, *inputs, **attrs)
             return result if isinstance(result, tuple) else (result,)
 
