@@ -5,6 +5,9 @@
 `process/NET` a whole process, from start to end, that loads, answers once and stops. Each round starts fresh processes,
 interleaved. The floor of `process` is a process that only imports numpy. ResNet-50 has 25.6 million real random float32
 values as initialisers.
+
+`onnx/NET` and `peak/NET` are the first answer and the most memory that the process had resident, both engines from the
+same `.onnx`, for ResNet-50 and BERT-base; `nodes/OPERATOR` the first answer of a chain of 20,000 nodes.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from rows import Row, arguments, machine, show, users_environment
@@ -31,7 +35,10 @@ at = time.perf_counter()
 session = {make}
 ready = time.perf_counter()
 {run}
-print(json.dumps([ready - at, time.perf_counter() - at]))
+first = time.perf_counter() - at
+with open("/proc/self/status") as file:  # ru_maxrss has that of the parent before exec
+    peak = next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM"))
+print(json.dumps([ready - at, first, peak]))
 """
 ENGINES = {
     "mezzo": CHILD.format(imports="import mezzo as mz", make="mz.load(path)", run="session.run(feeds)"),
@@ -40,19 +47,19 @@ ENGINES = {
         make="ort.InferenceSession(path, providers=['CPUExecutionProvider'])",
         run="session.run(None, feeds)",
     ),
-    "numpy": "import numpy; print([0, 0])",
+    "numpy": "import numpy; print([0, 0, 0])",
 }
 
 
-def timed(code: str, path: Path, feeds: Path) -> tuple[float, float, float]:
-    """Ready, first answer and whole process, in milliseconds."""
+def timed(code: str, path: Path, feeds: Path) -> tuple[float, float, float, float]:
+    """Ready, first answer and whole process, in milliseconds, and the most memory, in MiB."""
     inputs = {p.stem: str(p) for p in feeds.glob("*.npy")}
     at = perf_counter()
     command = [sys.executable, "-c", code, str(path), json.dumps(inputs)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=users_environment())
     whole = perf_counter() - at
-    ready, first = json.loads(done.stdout.strip().splitlines()[-1])
-    return ready * 1e3, first * 1e3, whole * 1e3
+    ready, first, peak = json.loads(done.stdout.strip().splitlines()[-1])
+    return ready * 1e3, first * 1e3, whole * 1e3, peak
 
 
 def models(folder: Path) -> dict[str, tuple[Path, Path, Path]]:
@@ -91,6 +98,39 @@ def models(folder: Path) -> dict[str, tuple[Path, Path, Path]]:
     return found
 
 
+NODES = 20_000
+
+
+def plain(folder: Path) -> dict[str, tuple[Path, Path]]:
+    """Name to an .onnx file that every engine reads, and the folder of its feeds."""
+    from mezzo.exporters import save_onnx
+    from mezzo.models.workloads import WORKLOADS
+    from mezzo.ops.types import f32
+    from mezzo.runtime.ir.graph import GraphBuilder
+
+    found = {}
+
+    def add(name: str, graph: Any, feeds: dict[str, Any]) -> None:
+        inputs = folder / f"plain-{name.replace('/', '-')}.feeds"
+        inputs.mkdir()
+        for n, x in feeds.items():
+            np.save(inputs / f"{n}.npy", x)
+        found[name] = (inputs.with_suffix(".onnx"), inputs)
+        save_onnx(graph, found[name][0])
+
+    for name in ("resnet50", "bert"):
+        workload = WORKLOADS[name]
+        add(name, workload.build(1), workload.feeds(1))
+    for op in ("Softmax", "MatMul", "Relu"):
+        g = GraphBuilder()
+        y = g.input("x", f32(4, 4))
+        weights = g.const(np.eye(4, dtype=np.float32))
+        for _ in range(NODES):
+            y = g.op(op, *([y, weights] if op == "MatMul" else [y]))
+        add(f"nodes/{op}", g.graph([y]), {"x": np.ones((4, 4), np.float32)})
+    return found
+
+
 def main() -> None:
     args = arguments(__doc__)
     engines = {n: c for n, c in ENGINES.items() if n != "ort" or find_spec("onnxruntime")}
@@ -110,6 +150,18 @@ def main() -> None:
                 floor = middle["numpy"] if what == "process" else None
                 peers = {"ort": middle["ort"]} if "ort" in middle else {}
                 rows.append(Row(f"{what}/{name}", "ms", middle["mezzo"], peers, floor))
+        for name, (onnx, feeds) in plain(Path(folder)).items():
+            both = [e for e in engines if e != "numpy"]
+            times: dict[str, list[tuple[float, ...]]] = {e: [] for e in both}
+            for _ in range(1 if args.quick else 3 if "/" in name else 15):
+                for engine in both:
+                    times[engine].append(timed(engines[engine], onnx, feeds))
+            for i, what, unit in ((1, "", "ms"), (3, "peak", "MiB")):
+                if what and "/" in name:
+                    continue
+                figures = {e: statistics.median(t[i] for t in times[e]) for e in both}
+                case = name if "/" in name else f"{what or 'onnx'}/{name}"
+                rows.append(Row(case, unit, figures.pop("mezzo"), figures))
     show(rows, args, [machine(), f"{os.cpu_count()} processors"])
 
 
