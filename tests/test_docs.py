@@ -27,6 +27,7 @@ PAGES = [
     ROOT / "docs/gpu.md",
     ROOT / "docs/from-onnxruntime.md",
     ROOT / "docs/untrusted.md",
+    ROOT / "docs/service.md",
 ]
 
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
