@@ -37,6 +37,7 @@ from mezzo.train.metrics import (
 )  # fmt: skip
 from mezzo.train.trainer import Trainer
 
+from .networks import batch_for, mlp
 from .peers import peer
 
 Array = np.ndarray[Any, Any]
@@ -322,3 +323,110 @@ def test_names_and_shapes_of_metrics() -> None:
         assert mz.metrics.METRICS["largest"] is Largest
     finally:
         del METRICS["largest"]
+
+
+# What checkpoints have of them
+
+
+class Steps(Callback):
+    """Counts steps, by a state of its own."""
+
+    def __init__(self) -> None:
+        self.count, self.sums = 0, np.zeros(2)
+
+    def step_end(self, run: Run) -> None:
+        assert run.last is not None
+        self.count += 1
+        self.sums += run.last.loss, run.last.rate
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "deep": {"sums": self.sums}}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.count, self.sums = state["count"], state["deep"]["sums"]
+
+
+class Saves(Callback):
+    """Writes a checkpoint after each epoch, and notes the rates."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.rates = folder, list[float]()
+
+    def epoch_end(self, run: Run) -> None:
+        run.trainer.save(self.folder)
+        self.rates.append(run.trainer.rate)
+
+
+def followed(folder: Path, *epochs: int) -> tuple[Trainer, list[float], list[float], list[Any]]:
+    """A training in several fits, each resumed by new objects: the last trainer, all rates and losses, callbacks."""
+    batches = [batch_for(mlp(), i) for i in range(3)]
+    rates, losses = [], []
+    for i, many in enumerate(epochs):
+        trainer = Trainer(mlp(), optimizer=SGD(rate=0.1, momentum=0.9))
+        if i:
+            trainer.resume(folder)
+        saves, stops = Saves(folder), [EarlyStopping(patience=4), EarlyStopping("accuracy", mode="max", patience=99)]
+        told = [Steps(), Plateau(patience=1, factor=0.5), *stops, saves]
+        trainer.fit(batches[:2], epochs=many, validate=batches[1:], callbacks=told)
+        rates += saves.rates
+        losses += [v.loss for _, v in trainer.history if v is not None]
+    return trainer, rates, losses, told
+
+
+@pytest.mark.parametrize("epochs", [(1, 30), (10, 30), (2, 3, 4, 30)])
+def test_a_training_that_is_resumed_counts_on(tmp_path: Path, epochs: tuple[int, ...]) -> None:
+    """The same rates, the same end, and the same best parameters as without an interruption."""
+    want, rates, losses, counted = followed(tmp_path / "one", 30)
+    assert sum(epochs[:-1]) + 2 < len(rates) < 20, "early stopping ended it, behind the last interruption"
+    assert len({*rates}) > 2, "the rate was lowered, more than once"
+    assert int(np.argmin(losses)) < len(losses) - 1, "its best parameters are not the last ones"
+    found, *others = followed(tmp_path / "several", *epochs)
+    assert others[0] == rates
+    assert others[1] == losses
+    assert all(np.array_equal(a, found.parameters[n]) for n, a in want.parameters.items())
+    steps, plateau, *stops, _ = others[2]
+    assert steps.count == counted[0].count
+    assert np.array_equal(steps.sums, counted[0].sums)
+    assert [(c.best, c.waited) for c in (plateau, *stops)] == [(c.best, c.waited) for c in counted[1:4]]
+
+
+def test_a_checkpoint_of_the_end_has_the_best_parameters(tmp_path: Path) -> None:
+    """Early stopping has gone back to them; a training that goes on from there, and gets worse, does so too."""
+
+    class Worse(EarlyStopping):
+        def epoch_end(self, run: Run) -> None:
+            assert run.metrics is not None
+            run.metrics = Metrics(1, float(losses.pop(0)), None)
+            super().epoch_end(run)
+
+    trainer = Trainer(digits_model(), optimizer=SGD(rate=0.1))
+    losses = [3, 1, 2, 4, 5]
+    trainer.fit([digits(0, 32)], epochs=3, callbacks=[Worse(), Save(tmp_path)])
+    best = trainer.snapshot()
+    other = Trainer(digits_model(), optimizer=SGD(rate=0.1))
+    other.resume(tmp_path)
+    other.fit([digits(0, 32)], epochs=9, callbacks=[stop := Worse()])
+    assert (stop.best, stop.waited, losses) == (1, 3, [])
+    assert all(np.array_equal(a, other.states[n]) for n, a in best.items() if not n.startswith("metrics/"))
+
+
+def test_what_becomes_of_counts_that_nobody_takes(tmp_path: Path) -> None:
+    trainer = Trainer(digits_model(), optimizer=SGD(rate=0.1))
+    trainer.fit([digits(0, 8)], callbacks=[Steps(), Diary()])
+    trainer.save(tmp_path)
+    other = Trainer(digits_model(), optimizer=SGD(rate=0.1))
+    other.resume(tmp_path)
+    other.step(digits(0, 8))
+    other.save(tmp_path)  # before any fit: they are kept
+    other.resume(tmp_path)
+    with pytest.warns(UserWarning, match="has the counts of Steps, and this fit has no such callback"):
+        other.fit([digits(0, 8)], callbacks=[Plateau()])
+    other.fit([digits(0, 8)], callbacks=[steps := Steps()])
+    assert steps.count == 1, "they are given back once"
+
+    class Odd(Callback):
+        def state_dict(self) -> dict[str, Any]:
+            return {"set": {1, 2}}
+
+    with pytest.raises(mz.MezzoError, match="cannot be written"):
+        trainer.fit([digits(0, 8)], callbacks=[Odd(), Save(tmp_path)])

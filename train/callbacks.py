@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -70,7 +71,12 @@ class Run:
 
 
 class Callback:
-    """Base of callbacks: does nothing at any point of a fit; subclasses override the methods they need."""
+    """Base of callbacks: does nothing at any point of a fit; subclasses override the methods they need.
+
+    One that counts tells its counts in `state_dict`, a dict of what JSON has and of NumPy's arrays, and takes them from
+    `load_state_dict`: checkpoints of a Trainer have them, and the first fit after `resume` gives them back once it has
+    begun.
+    """
 
     def fit_begin(self, run: Run) -> None: ...
     def epoch_begin(self, run: Run) -> None: ...
@@ -78,6 +84,10 @@ class Callback:
     def step_end(self, run: Run) -> None: ...
     def epoch_end(self, run: Run) -> None: ...
     def fit_end(self, run: Run) -> None: ...
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class _Watching(Callback):
@@ -98,6 +108,12 @@ class _Watching(Callback):
 
     def fit_begin(self, run: Run) -> None:
         self._begin()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "waited": self.waited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.best, self.waited = float(state["best"]), int(state["waited"])
 
     def _better(self, value: float) -> bool:
         """True if a number is the best so far by more than the threshold, in which case it is kept. NaN never is."""
@@ -148,6 +164,13 @@ class Plateau(_Watching):
         super().fit_begin(run)
         self._resting = 0
 
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "resting": self._resting}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._resting = int(state["resting"])
+
 
 class EarlyStopping(_Watching):
     """End the training when a number has not improved by `threshold` for `patience` epochs in a row, and return to the
@@ -159,10 +182,24 @@ class EarlyStopping(_Watching):
         super().__init__(watch, patience, mode, threshold, relative=False)
         self.restore, self.epoch = restore, -1
         self._kept: Any = None
+        self._restored = False  # the trainer has the best parameters
 
     def fit_begin(self, run: Run) -> None:
         super().fit_begin(run)
-        self.epoch, self._kept = -1, None
+        self.epoch, self._kept, self._restored = -1, None, False
+
+    def epoch_begin(self, run: Run) -> None:
+        if self._restored:  # it goes on from them
+            self._kept, self._restored = run.trainer.snapshot(), False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "epoch": self.epoch, "kept": self._kept, "restored": self._restored}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.epoch = int(state["epoch"])
+        if self.restore:
+            self._kept, self._restored = state["kept"], bool(state["restored"])
 
     def epoch_end(self, run: Run) -> None:
         if self._better(run.value(self.watch)):
@@ -174,7 +211,7 @@ class EarlyStopping(_Watching):
     def fit_end(self, run: Run) -> None:
         if self._kept is not None:
             run.trainer.restore(self._kept)
-            self._kept = None
+            self._kept, self._restored = None, True
 
 
 class Save(Callback):
@@ -221,6 +258,43 @@ class Functions(Callback):
     def epoch_end(self, run: Run) -> None:
         if self.on_epoch is not None and run.metrics is not None and self.on_epoch(run.epoch, run.metrics):
             run.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed(Callback):
+    """The states that a checkpoint has of callbacks, which are given back to them; it is told of the begin last."""
+
+    callbacks: Sequence[Callback]
+    states: Mapping[str, Any]
+
+    def fit_begin(self, run: Run) -> None:
+        named = _named(self.callbacks)
+        for name, state in self.states.items():
+            if name in named:
+                named[name].load_state_dict(state)
+        if lost := [n for n in self.states if n not in named]:
+            warnings.warn(
+                f"the checkpoint has the counts of {', '.join(lost)}, and this fit has no such callback", stacklevel=5
+            )
+
+
+def states_of(callbacks: Sequence[Callback]) -> dict[str, Any]:
+    """The states of callbacks that have one, by the name of their class (and a number, from the second on)."""
+    return {name: state for name, c in _named(callbacks).items() if (state := c.state_dict())}
+
+
+def _named(callbacks: Sequence[Callback]) -> dict[str, Callback]:
+    found: dict[str, Callback] = {}
+    for callback in callbacks:
+        if not hasattr(callback, "state_dict"):
+            continue  # it has all methods that are told something, and is no subclass
+        name = kind = type(callback).__name__
+        number = 1
+        while name in found:
+            number += 1
+            name = f"{kind} {number}"
+        found[name] = callback
+    return found
 
 
 def follow(

@@ -23,6 +23,7 @@ from ..runtime.tensors import decode, encode
 from ..runtime.version import __version__
 
 MANIFEST = "checkpoint.json"
+CALLBACKS, ARRAY = "@callbacks", "@array"  # a prefix of names of arrays; the key of such a name
 FORMAT = 1
 LARGEST_MANIFEST = 64 << 20  # bytes
 
@@ -30,13 +31,15 @@ LARGEST_MANIFEST = 64 << 20  # bytes
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The data needed to resume a training: its arrays by name, the number of the next run (random numbers depend on
-    it), the caller's notes (`position` in the data, ...), and a digest of the trained graph."""
+    it), the caller's notes (`position` in the data, ...), the states of callbacks by name (arrays among them), and a
+    digest of the trained graph."""
 
     arrays: Mapping[str, Array]
     run: int
     graph: str
     optimizer: Mapping[str, Any] = field(default_factory=dict[str, Any])
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    callbacks: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def save(folder: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
@@ -44,7 +47,9 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     where = Path(folder)
     try:
         where.mkdir(parents=True, exist_ok=True)
-        data = encode(checkpoint.arrays)
+        arrays = dict(checkpoint.arrays)
+        callbacks = _without(checkpoint.callbacks, arrays, CALLBACKS)
+        data = encode(arrays)
         digest = hashlib.blake2b(data, digest_size=32).hexdigest()
         name = f"{digest[:24]}.safetensors"
         replace_file(where / name, [data])
@@ -56,6 +61,7 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
             "graph": checkpoint.graph,
             "optimizer": checkpoint.optimizer,
             "notes": checkpoint.notes,
+            "callbacks": callbacks,
             "versions": {"mezzo": __version__, "numpy": np.__version__},
         }
         text = json.dumps({**manifest, "seal": _seal(json.loads(json.dumps(manifest)))}, indent=1)
@@ -86,12 +92,15 @@ def load(folder: str | os.PathLike[str]) -> Checkpoint:
         data = (where / name).read_bytes()
         if hashlib.blake2b(data, digest_size=32).hexdigest() != manifest["digest"]:
             raise ValueError(f"{name} has another digest than the manifest says")
+        arrays = dict(decode(data)[0])
+        callbacks = _with(manifest.get("callbacks", {}), arrays)
         return Checkpoint(
-            decode(data)[0],
+            arrays,
             int(manifest["run"]),
             str(manifest["graph"]),
             dict(manifest["optimizer"]),
             dict(manifest["notes"]),
+            callbacks,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ModelError(
@@ -99,6 +108,23 @@ def load(folder: str | os.PathLike[str]) -> Checkpoint:
             where=str(where),
             hint="give the folder that Trainer.save wrote to; a pickle is never read",
         ) from error
+
+
+def _without(state: Any, arrays: dict[str, Array], name: str) -> Any:
+    """A state whose arrays lie among the others, under its name; it has the names in their places."""
+    if isinstance(state, Mapping):
+        return {key: _without(value, arrays, f"{name}/{key}") for key, value in state.items()}
+    if not isinstance(state, np.ndarray):
+        return state
+    arrays[name] = state
+    return {ARRAY: name}
+
+
+def _with(state: Any, arrays: dict[str, Array]) -> Any:
+    """A state with its arrays again, which are taken from among the others."""
+    if not isinstance(state, dict):
+        return state
+    return arrays.pop(state[ARRAY]) if {*state} == {ARRAY} else {key: _with(v, arrays) for key, v in state.items()}
 
 
 def _seal(manifest: Mapping[str, Any]) -> str:

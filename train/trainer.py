@@ -31,7 +31,7 @@ from ..runtime.passes.straight_through import straight_through
 from . import checkpoint
 from .agree import code, digest
 from .amp import Policy, mixed, policy_named
-from .callbacks import Callback, Functions, Run, follow
+from .callbacks import Callback, Functions, Resumed, Run, follow, states_of
 from .exchange import Exchange
 from .integers import with_integer_weights
 from .judged import METRICS, Asked, Measures, judged, means, measures_of, terms_of
@@ -169,6 +169,8 @@ class Trainer:
         self._kept: Path | None = None  # the store's part of a checkpoint, until the first step
         self._evaluation: Session | None = None
         self.notes: dict[str, Any] = {}
+        self._callbacks: Sequence[Callback] = ()  # of the latest fit
+        self._resumed: Mapping[str, Any] = {}  # their states in a checkpoint, until the next fit
 
     # -- the graphs -------------------------------------------------------------------------------------------------
 
@@ -335,6 +337,7 @@ class Trainer:
         if isinstance(validate, Iterator):
             raise InputError("batches that can be iterated only once", where="validate=", hint="give a list")
         told = [*callbacks, *([Functions(on_step, on_epoch)] if on_step or on_epoch else [])]
+        back, self._callbacks, self._resumed = Resumed(told, self._resumed), told, {}
         whole = (
             bool(callbacks) and self.exchange is not None and self.exchange.workers > 1 and not self.exchange.on_store
         )
@@ -346,7 +349,7 @@ class Trainer:
         run = follow(
             Run(self, epochs),
             batches if callable(batches) else lambda epoch: batches,
-            told,
+            [*told, back],
             begin=self.reset_metrics,
             step=step,
             ended=lambda: self.metrics(everywhere=whole),
@@ -434,7 +437,7 @@ class Trainer:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a checkpoint, from which a Trainer made in the same way goes on to the same bits. What the caller has
-        put into `notes` (a position in the data, ...) goes with it, as JSON.
+        put into `notes` (a position in the data, ...) goes with it, as JSON, and so does what callbacks of `fit` count.
 
         Of a job every worker calls it, and rank 0 writes: its parameters are those of all, its statistics of batch
         normalisation are its own. What the optimizer keeps on the store is written beside.
@@ -442,7 +445,8 @@ class Trainer:
         exchange = self.exchange
         if exchange is None or exchange.rank == 0:
             optimizer = self.plan.optimizer.to_dict()
-            made = checkpoint.Checkpoint(self.states, self._calls, self._digest(), optimizer, dict(self.notes))
+            told = states_of(self._callbacks) or self._resumed
+            made = checkpoint.Checkpoint(self.states, self._calls, self._digest(), optimizer, dict(self.notes), told)
         if exchange is None:
             checkpoint.save(folder, made)
             return
@@ -457,7 +461,8 @@ class Trainer:
         exchange.store.barrier()
 
     def resume(self, folder: str | os.PathLike[str]) -> Mapping[str, Any]:
-        """Go on from a checkpoint; returns its notes. InputError where it belongs to another model or plan.
+        """Go on from a checkpoint; returns its notes. InputError where it belongs to another model or plan. The next
+        `fit` gives its callbacks the counts that they had.
 
         Of a job every worker calls it, with a folder that all of them see; with the optimizer on the store before the
         first step.
@@ -479,6 +484,7 @@ class Trainer:
         for name, array in self.states.items():
             array[...] = found.arrays[name]
         self._calls, self.notes, self._held = found.run, dict(found.notes), self._rate_state()
+        self._callbacks, self._resumed = (), found.callbacks
         beside = _beside(folder, self._calls)
         self._kept = beside if beside.exists() else None
         return self.notes
