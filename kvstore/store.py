@@ -223,6 +223,11 @@ class KVStore:
     def num_workers(self) -> int:
         return self._backend.num_workers
 
+    @property
+    def steps(self) -> bool:
+        """True if an optimizer, or an updater, says what a push does."""
+        return self._steps
+
     # -- values
 
     def init(self, key: Keys, value: Values | None = None) -> None:

@@ -144,7 +144,26 @@ def otherwise(kv: KVStore, name: str) -> str:
     return ""
 
 
+def asynchronously(kv: KVStore) -> dict[str, Array]:
+    """What is said to optimizers that differ where pushes are no rounds; and losses of two that do not."""
+    said = ""
+    try:
+        Lesson(on_store=True).trainer(kv, optimizer=SGD(rate=0.1 + kv.rank)).step(batch_for(lenet(), 0, SIZE))
+    except InputError as error:
+        said = error.message
+    losses = []
+    for _ in range(2):  # the second one finds a store that has an optimizer
+        trainer = Lesson(on_store=True).trainer(kv, optimizer=SGD(rate=0.1))
+        losses.append(trainer.step(batch_for(trainer.source, kv.rank, SIZE)))
+    return {"asynchronous:said": np.array(said), "asynchronous:losses": np.array(losses)}
+
+
 def main(folder: str, *lessons: str) -> None:
+    if "asynchronous" in lessons:
+        with create("dist_async") as kv:
+            np.savez(Path(folder) / f"{kv.rank}.npz", allow_pickle=False, **asynchronously(kv))
+            kv.barrier()
+        return
     with create("dist_sync") as kv:
         if "otherwise" in lessons:
             said = {f"{name}:said": np.array(otherwise(kv, name)) for name in OTHERWISE}

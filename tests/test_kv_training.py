@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from mezzo.tools.launch import launch, members
 from mezzo.tools.load import load
 from mezzo.tools.trace_picture import draw
 from mezzo.train import checkpoint
+from mezzo.train.agree import differences
 from mezzo.train.shares import Share
 from mezzo.train.trace import traced
 from mezzo.train.trainer import Trainer
@@ -114,15 +116,42 @@ def test_a_job_learns_what_one_process_learns(
 
 
 def test_workers_that_would_make_other_steps_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sides are named, before anything is learned."""
+    """All sides are named on every worker, before anything is learned."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     first, second = run(tmp_path, "one-host", "otherwise")
     for name, (_, said) in OTHERWISE.items():
-        assert str(first[name]["said"]) == "", "rank 0 is what the others are compared with"
-        assert said in (message := str(second[name]["said"])), message
-        assert "on rank 1 and" in message
+        what, other = said.split(" is ", 1)
+        message = str(second[name]["said"])
+        assert re.search(rf"{what} is .* on rank 0 and {re.escape(other)}.* on rank 1", message), message
+        assert str(first[name]["said"]) == message, "both hear the same"
         assert message.count("on rank 0") == (2 if name in ("precision", "weights") else 1), message
+
+
+def test_asynchronous_workers_that_would_make_other_steps_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one host, where the store has states for each of its values once it has an optimizer."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    first, second = (rank["asynchronous"] for rank in run(tmp_path, "one-host", "asynchronous"))
+    assert str(first["said"]) == str(second["said"])
+    assert re.search(r"SGD\(rate=0.1,.* on rank 0 and SGD\(rate=1.1,.* on rank 1", str(first["said"]))
+    assert np.isfinite([first["losses"], second["losses"]]).all()
+
+
+def test_ranks_are_told_by_what_they_do() -> None:
+    facts = [
+        {"the rate": "1", "the code": "a"},
+        {"the rate": "2"},
+        {"the rate": "1", "the code": "a"},
+        {"the rate": "3"},
+    ]
+    assert differences(dict.fromkeys(range(3), facts[0])) == ""
+    assert differences(dict(enumerate(facts))) == (
+        "the rate is 1 on ranks 0, 2 and 2 on rank 1 and 3 on rank 3; "
+        "the code is a on ranks 0, 2 and nothing on ranks 1, 3"
+    )
 
 
 def agrees_with_one_process(learned: Results, name: str, tolerance: float) -> None:

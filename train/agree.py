@@ -1,11 +1,11 @@
-"""Agreement of workers: before the first step, they compare digests of what each would compute."""
+"""Agreement of workers: before the first step, they compare what each would compute."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,10 +49,11 @@ def code() -> str:
 
 
 def agree(store: KVStore, prefix: str, facts: Mapping[str, str]) -> None:
-    """Compare what this worker would do with what rank 0 would. Every worker calls it, with facts of the same names.
+    """Compare what all workers would do. Every worker calls it.
 
-    Raises InputError naming both sides of each difference. It needs nothing but `init` and `pull`, which every kind of
-    store has, whatever its pushes mean; so the others learn of it as they learn of a worker that has left.
+    Raises InputError on every worker, telling what differs and on which ranks. Where the store has an optimizer
+    already, so that a push is a gradient, each worker compares itself with rank 0: who does the same hears of the
+    others as of workers that have left.
     """
     if store.num_workers == 1:
         return
@@ -60,20 +61,58 @@ def agree(store: KVStore, prefix: str, facts: Mapping[str, str]) -> None:
     if len(text) > LONGEST:
         shorter = {n: v if len(v) < 200 else blake2b(v.encode(), digest_size=16).hexdigest() for n, v in facts.items()}
         text = json.dumps(shorter).encode()[:LONGEST]
-    place = np.zeros(LONGEST, np.int32)
+    if store.steps:
+        mine = _padded(text)
+        ranks, first = [0, store.rank], mine.copy()
+        store.broadcast(prefix + STEP, first, first)
+        texts = np.stack([first, mine])
+    else:
+        number = int.from_bytes(blake2b(text, digest_size=4).digest(), "little")
+        numbers = _of_all(store, prefix + STEP, np.array([number], np.float64))
+        if (numbers == number).all():
+            return
+        ranks = [*range(store.num_workers)]
+        texts = _of_all(store, f"{prefix}{STEP}s", _padded(text))
+    if told := differences(
+        {r: json.loads(bytes(t[t > 0].astype(np.uint8))) for r, t in zip(ranks, texts, strict=True)}
+    ):
+        raise InputError(
+            f"the workers of this job do not make the same step: {told}",
+            where=f"rank {store.rank}",
+            hint="make the Trainer alike on every worker; parameters and random numbers may differ",
+        )
+
+
+def _padded(text: bytes) -> np.ndarray[Any, Any]:
+    place = np.zeros(LONGEST)  # floats: a store with an optimizer has states for each value
     place[: len(text)] = np.frombuffer(text, np.uint8)
-    mine = place.copy()
-    store.broadcast(prefix + STEP, place, place)
-    if np.array_equal(place, mine):
-        return
-    ours, theirs = (json.loads(bytes(p[p > 0].astype(np.uint8))) for p in (mine, place))
-    told = [
-        f"{n} is {ours.get(n, 'nothing')} on rank {store.rank} and {theirs.get(n, 'nothing')} on rank 0"
-        for n in dict.fromkeys((*theirs, *ours))
-        if ours.get(n) != theirs.get(n)
-    ]
-    raise InputError(
-        f"the workers of this job do not make the same step: {'; '.join(told)}",
-        where=f"rank {store.rank}",
-        hint="make the Trainer alike on every worker; parameters and random numbers may differ",
-    )
+    return place
+
+
+def _of_all(store: KVStore, key: str, mine: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The arrays of all workers, by rank. A push is added to zeros, or replaces them by the sum of all pushes: one and
+    the same once all have pushed."""
+    rows = np.zeros((store.num_workers, len(mine)), mine.dtype)
+    store.init(key, rows)
+    rows[store.rank] = mine
+    store.push(key, rows)
+    store.barrier()
+    store.pull(key, rows)
+    return rows
+
+
+def differences(facts: Mapping[int, Mapping[str, str]]) -> str:
+    """Tell what differs, and on which ranks; nothing if all is the same.
+
+    >>> differences({0: {"rate": "1"}, 1: {"rate": "2"}, 2: {"rate": "1"}})
+    'rate is 1 on ranks 0, 2 and 2 on rank 1'
+    """
+    told: list[str] = []
+    for name in dict.fromkeys(n for known in facts.values() for n in known):
+        sides: dict[str, list[str]] = {}
+        for rank, known in facts.items():
+            sides.setdefault(known.get(name, "nothing"), []).append(str(rank))
+        if len(sides) > 1:
+            each = [f"{v} on rank{'s' * (len(on) > 1)} {', '.join(on)}" for v, on in sides.items()]
+            told.append(f"{name} is {' and '.join(each)}")
+    return "; ".join(told)
