@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,9 +64,11 @@ def load(
                 arrays = {name: file[name] for name in file.files}
         else:
             arrays = {n: a.copy() for n, a in decode(_content(path))[0].items()}
-    except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, MemoryError) as error:
+    except Exception as error:  # zipfile, zlib and NumPy raise all kinds for damage
         raise ModelError(
-            f"no arrays can be read: {error}", where=str(path), hint="give a file that mz.nd.save wrote"
+            f"no arrays can be read: {type(error).__name__}: {error}",
+            where=str(path),
+            hint="give a file that mz.nd.save wrote",
         ) from error
     return {name: adopt(a, place) for name, a in arrays.items()}
 

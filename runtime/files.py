@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from ..ops.errors import ModelError
+
+BEGINNING = ".mezzo-"  # of the names of temporary files
+LEFT = 3600  # seconds after which a file that nobody has finished was left behind
 
 
 def replace_file(path: str | os.PathLike[str], pieces: Iterable[Any]) -> None:
@@ -40,9 +44,48 @@ def replacing(path: str | os.PathLike[str], kind: str = "part", what: str = "the
 
 
 def temporary_beside(folder: Path, kind: str) -> tuple[IO[bytes], Path]:
-    """A new file in this folder, open for writing, and its path."""
-    handle, name = tempfile.mkstemp(prefix=".mezzo-", suffix=f".{kind}", dir=folder)
+    """A new file in this folder, open for writing and locked until it is closed, and its path. Those that killed
+    writers left there are removed."""
+    sweep(folder)
+    handle, name = tempfile.mkstemp(prefix=BEGINNING, suffix=f".{kind}", dir=folder)
+    _lock(handle)
     return os.fdopen(handle, "wb"), Path(name)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files of a folder that nobody has locked, and nobody has written to for an hour."""
+    before = time.time() - LEFT
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.startswith(BEGINNING):
+                continue
+            with suppress(OSError):  # another writer removes it as well, or has it open (Windows)
+                if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < before:
+                    _remove_unlocked(entry.path)
+
+
+def _remove_unlocked(path: str) -> None:
+    handle = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if _lock(handle) and os.name == "posix":
+            os.unlink(path)
+    finally:
+        os.close(handle)
+    if os.name != "posix":  # there an open file cannot be removed, so that this is the lock
+        os.unlink(path)
+
+
+def _lock(handle: int) -> bool:
+    """Lock an open file, if nobody else has: true if it is ours."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # somebody has, or the file system has no locks
+        return False
+    return True
 
 
 def sync(handle: IO[bytes]) -> None:

@@ -74,20 +74,25 @@ def _array(value: np.ndarray[Any, Any]) -> dict[str, Any]:
     return {"dtype": DType.of(value.dtype).name, "shape": list(value.shape), "data": value.reshape(-1).tolist()}
 
 
+AGAIN = "the file is damaged, or of another version: save the symbol again"
+
+
 def load_json(text: str) -> Symbol:
     """The symbol that `Symbol.tojson` has written. Raises ModelError, with what is wrong, for anything else."""
     try:
         whole = json.loads(text)
-    except ValueError as error:
-        raise ModelError(f"this is no JSON: {error}", where="load_json") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"this is no JSON: {error}", where="load_json", hint=AGAIN) from error
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise ModelError("this is no symbol of Mezzo", where="load_json", hint="models are read by mz.load")
     if whole.get("version") != VERSION:
-        raise ModelError(f"version {whole.get('version')}, this build reads {VERSION}", where="load_json")
+        raise ModelError(f"version {whole.get('version')}, this build reads {VERSION}", where="load_json", hint=AGAIN)
     try:
         return _read(whole)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, InputError) as error:
-        raise ModelError(f"the file contradicts itself: {type(error).__name__}: {error}", where="load_json") from error
+        raise ModelError(
+            f"the file contradicts itself: {type(error).__name__}: {error}", where="load_json", hint=AGAIN
+        ) from error
 
 
 def load(path: str | os.PathLike[str]) -> Symbol:
@@ -95,7 +100,7 @@ def load(path: str | os.PathLike[str]) -> Symbol:
     try:
         text = Path(path).read_text("utf8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(str(error), where=str(path)) from error
+        raise ModelError(str(error), where=str(path), hint="is this the path of a symbol, and is it whole?") from error
     try:
         return load_json(text)
     except ModelError as error:

@@ -22,6 +22,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MEZZO_CACHE", str(tmp_path))
     monkeypatch.setenv("MEZZO_CACHE_SIZE", "1")
     monkeypatch.setattr(cache, "_ROOM", cache._Room())
+    cache.safe.cache_clear()
     return tmp_path
 
 
@@ -61,6 +62,32 @@ def test_an_entry_that_is_larger_than_all_may_be_is_not_kept(small: Path, monkey
     monkeypatch.setenv("MEZZO_CACHE_SIZE", "0")
     assert cache.kept("cudnn", cache.key_of("any"), lambda: b"made") == b"made"
     assert not (small / "cudnn").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has other permissions")
+def test_a_folder_that_others_may_write_to_is_not_used(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, opened = cache.key_of("any"), small / "open"
+    cache.write("nvrtc", key, b"made")
+    assert cache.read("nvrtc", key) == b"made"
+    for place, mode in ((small, 0o777), (small, 0o775), (opened, 0o757)):
+        cache.safe.cache_clear()
+        opened.mkdir(exist_ok=True)
+        place.chmod(mode)
+        monkeypatch.setenv("MEZZO_CACHE", str(place))
+        with pytest.warns(UserWarning, match=f"chmod go-w {place}"):
+            assert cache.read("nvrtc", key) is None
+        assert cache.kept("nvrtc", key, lambda: b"own") == b"own"
+        place.chmod(0o700)
+    monkeypatch.setenv("MEZZO_CACHE", str(opened / "deep"))
+    opened.chmod(0o777)  # whoever may rename it puts another one there
+    cache.safe.cache_clear()
+    with pytest.warns(UserWarning, match="others may write"):
+        cache.write("nvrtc", key, b"made")
+    opened.chmod(0o1777)
+    cache.safe.cache_clear()
+    cache.write("nvrtc", key, b"made")
+    assert cache.read("nvrtc", key) == b"made"
+    assert (opened / "deep").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("given", ["-1", "1 GiB", "many"])

@@ -24,7 +24,7 @@ def given_arrays(texts: tuple[str, ...]) -> dict[str, Array]:
     for name, path in inputs.parse_sizes(texts).items():
         try:
             found[name] = np.load(Path(path), allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # NumPy raises all kinds for damage
             raise InputError(f"not a .npy file: {error}", where=path, hint="write it with numpy.save") from error
     return found
 

@@ -124,7 +124,7 @@ class Recorded:
             self._stored = np.load(path, allow_pickle=False)
             names = set(self._stored.files)
             meta = json.loads(str(self._stored[META])) if META in names else {}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:
+        except Exception as error:  # zipfile, zlib and NumPy raise all kinds for damage
             raise InputError(
                 f"it is no .npz file: {error}", where=str(path), hint="make one with --record, or with numpy.savez"
             ) from error
@@ -145,8 +145,10 @@ class Recorded:
     def _value(self, name: str) -> Array:
         try:
             array = self._stored[name]
-        except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-            raise InputError(f"{name!r} cannot be read: {error}", where=str(self.path)) from error
+        except Exception as error:
+            raise InputError(
+                f"{name!r} cannot be read: {error}", where=str(self.path), hint="is the file damaged? record it again"
+            ) from error
         known = next((d for d in DType if str(d) == self._types.get(name)), None)
         if array.dtype.kind in "US":
             return array.astype(object)

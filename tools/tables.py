@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import Tensor
+from ..ops import MezzoError, Tensor
 from ..ops.errors import BudgetError, InputError
 from ..ops.types import Array
 from .batches import TARGET, Data, Reading, numbered
@@ -34,7 +34,9 @@ def table(path: Path, how: Reading) -> Data:
         raise InputError("--size, --scale, --mean and --std are for images", where=str(path), hint="leave them out")
     try:
         return kind(path, how)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, csv.Error) as error:
+    except MezzoError:
+        raise
+    except Exception as error:  # zipfile, zlib and NumPy raise all kinds for damage
         raise InputError(f"the file cannot be read: {error}", where=str(path), hint="is it damaged?") from error
 
 

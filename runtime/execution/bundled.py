@@ -82,7 +82,7 @@ def _pair(text: str) -> tuple[str, str]:
 def _read(path: str) -> Any:
     try:
         return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # NumPy raises all kinds for damage
         raise InputError(f"not a .npy file: {error}", where=path, hint="write it with numpy.save") from error
 
 

@@ -4,8 +4,8 @@
 whole, and one that is damaged is made again. Where all together take more than `MEZZO_CACHE_SIZE`, those that were used
 longest ago are removed: processes may do so at once, since whoever misses an entry makes it again.
 
-Nothing in it is trusted further than its own digest: the folder has to be as safe as the code of the package, since
-kernels come out of it.
+Nothing in it is trusted further than its own digest, and kernels come out of it: a folder that others may write to is
+not used.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from ....ops.errors import InputError, ModelError
@@ -42,6 +44,29 @@ def folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "mezzo"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mezzo"
+
+
+@lru_cache(maxsize=8)
+def safe(path: Path) -> bool:
+    """True if nobody but the user (and root) can put files into this folder; a warning says who can."""
+    if os.name != "posix":
+        return True
+    for place in (path, *path.absolute().parents):
+        try:
+            found = place.stat()
+        except OSError:  # it is not there yet, or cannot be used anyway
+            continue
+        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        shared = place != path and found.st_mode & stat.S_ISVTX  # where each may remove only what is his own
+        strange = place == path and found.st_uid not in (0, os.geteuid())
+        if strange or (others and not shared):
+            warnings.warn(
+                f"{path} is not used: others may write to {place}, and kernels come out of it; "
+                f"chmod go-w {place}, or name another folder by MEZZO_CACHE",
+                stacklevel=2,
+            )
+            return False
+    return True
 
 
 def limit() -> int:
@@ -73,6 +98,8 @@ def key_of(*parts: str | bytes) -> str:
 def read(kind: str, key: str) -> bytes | None:
     """An entry, or None where there is none, or a damaged one."""
     path = folder() / kind / key
+    if not safe(folder()):
+        return None
     try:
         held = path.read_bytes()
     except OSError:
@@ -86,9 +113,10 @@ def read(kind: str, key: str) -> bytes | None:
 def write(kind: str, key: str, content: bytes) -> None:
     """Keep an entry. Where the folder cannot be written, a warning says so and what was made is used all the same."""
     path = folder() / kind / key
-    if _DIGEST + len(content) > limit():
+    if _DIGEST + len(content) > limit() or not safe(folder()):
         return
     try:
+        folder().mkdir(0o700, parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, [hashlib.sha256(content).digest(), content])
     except (OSError, ModelError) as error:
