@@ -189,14 +189,14 @@ class Graph:
         def body(value: Any) -> Any:
             return value.rename(names) if isinstance(value, Graph) else value
 
-        nodes = tuple(
-            replace(
-                n,
-                inputs=tuple(names.get(i, i) for i in n.inputs),
-                attrs={a: body(v) for a, v in n.attrs.items()} if n.bodies else n.attrs,
-            )
-            for n in self.nodes
-        )
+        def renamed(n: Node) -> Node:
+            bodies = n.bodies
+            if not bodies and names.keys().isdisjoint(n.inputs):
+                return n
+            attrs = {a: body(v) for a, v in n.attrs.items()} if bodies else n.attrs
+            return replace(n, inputs=tuple(names.get(i, i) for i in n.inputs), attrs=attrs)
+
+        nodes = tuple(map(renamed, self.nodes))
         states = tuple(replace(s, output=names.get(s.output, s.output)) for s in self.states)
         return self.but(nodes=nodes, outputs=tuple(names.get(o, o) for o in self.outputs), states=states)
 

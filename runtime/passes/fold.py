@@ -20,15 +20,20 @@ def fold(graph: Graph, *, weights: bool = False) -> Graph:
     def known(node: Node) -> bool:
         if not weights and (node.domain, node.op) == ("", "DequantizeLinear"):
             return False
-        types = [graph.types.get(o) for o in node.outputs if o]
-        return all(isinstance(t, Tensor) and t.value is not None for t in types)
+        for output in node.outputs:
+            type = graph.types.get(output) if output else None
+            if output and not (isinstance(type, Tensor) and type.value is not None):
+                return False
+        return True
 
     graph = map_bodies(graph, partial(fold, weights=weights))
     gone = [n for n in graph.nodes if known(n)]
     if not gone:
         return graph
     made = {o: np.asarray(_value(graph, o)) for n in gone for o in n.outputs if o}
-    return graph.but(nodes=tuple(n for n in graph.nodes if not known(n)), initializers={**graph.initializers, **made})
+    folded = set(map(id, gone))
+    left = tuple(n for n in graph.nodes if id(n) not in folded)
+    return graph.but(nodes=left, initializers={**graph.initializers, **made})
 
 
 def _value(graph: Graph, name: str) -> object:
