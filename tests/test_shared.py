@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from mezzo.exporters import to_onnx
 from mezzo.importers import load_onnx
@@ -73,3 +76,24 @@ def test_small_arrays_views_and_texts_are_left_alone() -> None:
     words = np.full(shared.SMALL, "a", object)
     assert shared.shared(words, []) is words
     assert shared.shared(large.astype(np.int8), []).dtype == np.int8
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what is resident")
+def test_a_mapped_weight_is_resident_once(tmp_path: Path) -> None:
+    """Its packed form is; the file's bytes are given back, and are there when they are read again."""
+
+    def resident() -> int:
+        status = Path("/proc/self/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssFile")) * 1024
+
+    size = 32 << 20
+    np.arange(size // 4, dtype=np.float32).tofile(tmp_path / "weights")
+    with open(tmp_path / "weights", "rb") as file:
+        mapped = np.memmap(file, np.uint8, "r").view(np.ndarray)
+    weight = mapped[4000:].view(np.float32)
+    first = float(weight.sum())
+    before = resident()
+    packed = shared.derived(weight, "twice", lambda: weight * 2)
+    assert resident() < before - size // 2
+    assert float(weight.sum()) == first
+    assert packed[3] == 2006.0

@@ -3,6 +3,7 @@ session, and often for each signature."""
 
 from __future__ import annotations
 
+import mmap
 import threading
 import zlib
 from collections.abc import Callable, Iterable
@@ -68,7 +69,22 @@ def derived(source: Array, how: str, make: Callable[[], Array]) -> Array:
     found = forms.get(how)
     if found is None:
         found = forms[how] = shared(make(), (source,))
+        _give_back(source)
     return found
+
+
+def _give_back(array: Array) -> None:
+    """Give back the memory that holds elements of a mapped file: kernels read another form of them, and who wants these
+    reads them again."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap) and base.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
+            low = array.ctypes.data - base.ctypes.data + base.offset % mmap.PAGESIZE
+            begin, end = -(-low // mmap.PAGESIZE) * mmap.PAGESIZE, (low + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+            if begin < end and array.flags.c_contiguous and isinstance(base.base, mmap.mmap):
+                base.base.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+            return
+        base = base.base
 
 
 def known(source: Array, how: str) -> Any:
