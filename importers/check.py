@@ -25,7 +25,7 @@ def check(source: Source) -> None:
     """Let onnx.checker judge the model; ModelError tells what it says."""
     opset = opsets_of(source.model).get("", 0)
     foreign = any(_foreign(n, opset) for n in _all_nodes(source.model.graph))
-    shapeless = [o.name for o in source.model.graph.output if _shapeless(o)]
+    shapeless = [o.name for o in source.model.graph.output if _shapeless(o) or _typeless(o)]
     borrowed = any(map(_borrowed, _all_bodies(source.model.graph.node)))
     copied = not source.path or source.weights is not None or foreign or shapeless or borrowed
     try:
@@ -38,6 +38,8 @@ def check(source: Source) -> None:
                 light.opset_import.add(domain=PASSED_OVER, version=1)
             for body in _all_bodies(light.graph.node):
                 _own_outputs(body)
+            for output in filter(_typeless, light.graph.output):
+                output.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
             for output in filter(_shapeless, light.graph.output):
                 output.type.tensor_type.shape.SetInParent()
             onnx.checker.check_model(light)
@@ -60,6 +62,12 @@ def _shapeless(output: onnx.ValueInfoProto) -> bool:
     only the run will tell (a Squeeze without axes, a Reshape to a computed shape), and runtimes take it."""
     kind = output.type
     return kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape")
+
+
+def _typeless(output: onnx.ValueInfoProto) -> bool:
+    """True if nothing is said of the elements of an output: the nodes tell, as they do for all values inside."""
+    kind = output.type
+    return kind.WhichOneof("value") is None or (kind.HasField("tensor_type") and not kind.tensor_type.elem_type)
 
 
 def _foreign(node: onnx.NodeProto, opset: int) -> bool:

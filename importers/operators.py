@@ -95,6 +95,11 @@ def _objection(domain: str, op: str, opset: int | None) -> tuple[str, str]:
 def _nearest(domain: str, op: str) -> str:
     if schema_opset(domain, op, OPSETS.get(domain, 0)) is not None:
         return f"{op} is an operator of ONNX that is not carried yet: export the model without it"
+    if domain == "com.microsoft.nchwc":
+        return (
+            "ONNX Runtime saved this file for one kind of processor: export the model again, or save it with "
+            "graph_optimization_level = ORT_ENABLE_EXTENDED instead of ORT_ENABLE_ALL"
+        )
     names = {name for d, name in OPS if d == domain}
     if not names:
         return (

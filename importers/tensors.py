@@ -111,7 +111,7 @@ class TensorReader:
             raise self._short(tensor, needed, found, "bytes")
 
     def stored(self, tensor: TensorProto) -> int | None:
-        """Where the bytes of a tensor lie in the model's own file; None if they do not."""
+        """The place of a tensor's bytes in the model's own file; None if they lie elsewhere."""
         return None if self.weights is None else self.weights.place_of(tensor)
 
     def _from_fields(self, tensor: TensorProto, dtype: DType, dims: tuple[int, ...]) -> np.ndarray[Any, Any]:

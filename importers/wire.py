@@ -39,7 +39,7 @@ class StoredWeights:
     mark: str = field(default_factory=lambda: os.urandom(16).hex())
 
     def place_of(self, tensor: onnx.TensorProto) -> int | None:
-        """Where the bytes of a tensor lie in the file; None if the tensor has them itself, or another file has."""
+        """The place of a tensor's bytes in the file; None if the tensor has them itself, or another file has."""
         entries = {e.key: e.value for e in tensor.external_data}
         return int(entries["offset"]) if entries.get("mark") == self.mark else None
 

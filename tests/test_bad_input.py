@@ -397,3 +397,21 @@ def test_long_chains_of_functions() -> None:
                   functions=[*functions, last])  # fmt: skip
     with refused(BudgetError, "levels of function calls", "65 is more than the limit of 64"):
         load_onnx(proto)
+
+
+def test_outputs_without_a_type_are_what_the_nodes_make() -> None:
+    proto = model([node("Relu", "x", "y"), node("Shape", "x", "z")], [value("x", 2, 3)], [])
+    proto.graph.output.add(name="y")
+    proto.graph.output.add(name="z").type.tensor_type.shape.dim.add().dim_value = 2
+    session = Session(load_onnx(proto))
+    assert [str(p) for p in session.outputs] == ["y: float32[2,3]", "z: int64[2]"]
+    assert session.run({"x": np.ones((2, 3), np.float32)})["z"].tolist() == [2, 3]
+    assert repr(session).endswith(": x -> y, z>")
+
+
+def test_a_file_for_one_processor_is_told_what_to_do() -> None:
+    proto = model([node("Conv", "x", "y")], [value("x", 1, 3, 8, 8)], [value("y", None)])
+    proto.graph.node[0].domain = "com.microsoft.nchwc"
+    proto.opset_import.add(domain="com.microsoft.nchwc", version=1)
+    with refused(UnsupportedModel, "for one kind of processor", "ORT_ENABLE_EXTENDED"):
+        load_onnx(proto)

@@ -79,6 +79,10 @@ def test_explain_tells_kernels_and_memory() -> None:
     assert "Kernels" not in text
 
 
+def test_explain_takes_sizes_as_check_does() -> None:
+    assert "float32[7,1,8,8]" in as_json("explain", DIGITS, "--dim", "batch=7")["inputs"]
+
+
 def test_explain_draws_the_plan(tmp_path: Path) -> None:
     picture = tmp_path / "memory.html"
     report = as_json("explain", DIGITS, "--memory", "--html", str(picture))

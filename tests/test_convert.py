@@ -123,6 +123,16 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     convert(tmp_path / "m.onnx", tmp_path / "half.onnx", precision="bf16")
 
 
+def test_what_masks_becomes_the_lowest_number_of_float16(tmp_path: Path) -> None:
+    """-inf would make NaN of a row that is masked throughout."""
+    g = GraphBuilder()
+    masks = np.array([0, -3.4e38, -1e9, -np.inf, -60000], np.float32)
+    save_onnx(g.graph([g.Add(g.input("x", f32(5)), g.const(masks))]), tmp_path / "m.onnx")
+    convert(tmp_path / "m.onnx", tmp_path / "half.onnx", precision="fp16")
+    (held,) = onnx.load(tmp_path / "half.onnx").graph.initializer
+    assert onnx.numpy_helper.to_array(held).tolist() == [0, -65504, -65504, -np.inf, -60000]
+
+
 def test_a_real_model_in_sixteen_bits(tmp_path: Path) -> None:
     real = next(r for r in OTHERS if "cls" in r.name)
     report = convert(real.path(), tmp_path / "half.onnx", precision="fp16", external_data="always")

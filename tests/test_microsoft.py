@@ -26,7 +26,8 @@ RECORDS = [o for o in OPS.values() if o.domain == "com.microsoft"]
 WANTED = """FusedConv FusedMatMul Gelu FastGelu BiasGelu SkipLayerNormalization EmbedLayerNormalization Attention
 MultiHeadAttention DynamicQuantizeLSTM QLinearAdd QLinearMul QLinearSigmoid QLinearAveragePool
 QLinearGlobalAveragePool QLinearConcat QGemm MatMulNBits Tokenizer QuickGelu
-DynamicQuantizeMatMul FusedGemm SkipSimplifiedLayerNormalization"""
+DynamicQuantizeMatMul FusedGemm SkipSimplifiedLayerNormalization
+QLinearLeakyRelu QLinearSoftmax QLinearWhere MatMulIntegerToFloat QuantizeLinear DequantizeLinear"""
 # Those that only com.microsoft can say; all others have a body of standard operators.
 WITHOUT_BODY = "DynamicQuantizeLSTM Tokenizer".split()
 

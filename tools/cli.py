@@ -35,6 +35,7 @@ device_option = click.option("--device", default="cpu", show_default=True, help=
 precision_option = click.option("--precision", default="fp32", show_default=True, help="fp32, tf32, bf16, fp16, ...")
 model_argument = click.argument("model", type=click.Path(path_type=Path))
 shape_option = click.option(
+    "--dim",
     "--shape",
     "shapes",
     multiple=True,

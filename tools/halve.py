@@ -22,6 +22,7 @@ from ..train.prepare import hoisted
 # Operators whose statistics have a type parameter of their own, and whose results have that of their first input.
 BESIDE = frozenset({"BatchNormalization", "Pow"})
 SHOWN = 5  # names in a message
+MASKED = -1e6  # what is so low masks something out: float16's lowest does so too, and -inf makes NaN of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def halved(graph: Graph, precision: str, *, keep_io: bool = True) -> Halved:
 
     Operators that ONNX does not define in 16 bits, and bodies of If, Loop and Scan, stay in float32 between casts.
     With `keep_io=False` inputs and outputs are 16 bits wide too. Raises InputError for another precision, and
-    UnsupportedModel where a weight does not fit (float16 ends at 65504).
+    UnsupportedModel where a weight does not fit (float16 ends at 65504); what masks becomes float16's lowest number.
     """
     if precision not in KINDS:
         raise InputError(f"precision {precision!r}", where="convert", hint=f"one of {', '.join(KINDS)}")
@@ -82,8 +83,11 @@ def _narrow_weights(graph: Graph, dtype: DType) -> Graph:
         if source not in graph.initializers or source in graph.inputs or node.attrs["to"] != dtype.onnx:
             nodes.append(node)
             continue
+        whole = np.asarray(graph.initializers[source])
+        if dtype is DType.FLOAT16:
+            whole = np.where(np.isfinite(whole) & (whole <= MASKED), np.finfo(np.float16).min, whole)
         with np.errstate(over="ignore"):
-            narrow = np.asarray(graph.initializers[source]).astype(dtype.numpy)
+            narrow = whole.astype(dtype.numpy)
         if np.isinf(narrow).sum() > np.isinf(graph.initializers[source]).sum():
             lost.append(source)
         constants[node.outputs[0]] = narrow

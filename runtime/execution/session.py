@@ -385,6 +385,10 @@ class Session:
 
     # -- running ----------------------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        ins, outs = (", ".join(names) for names in (self.signature.inputs, self.signature.outputs))
+        return f"<Session of {self.signature.name or 'a model'}: {ins} -> {outs}>"
+
     def __call__(self, *inputs: Any) -> Any:
         """Run on positional inputs; returns the output, or a tuple of several."""
         if len(inputs) > len(self.signature.inputs):
