@@ -95,6 +95,28 @@ def at_address(m: Any, s: Any) -> Any:
     return y
 
 
+def handed_on(m: Any) -> Any:
+    """An input that is an output too: it is no array of the caller's, and stays as it is."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "hands on", [x], [y, x])
+    made: Any = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    session, made_before = m.InferenceSession(made.SerializeToString()), []
+    for count in range(4):
+        fed = np.full((2, 2), count, np.float32)
+        results = session.run(None, {"x": fed})
+        made_before.append((*results, np.shares_memory(results[1], fed)))
+    return made_before
+
+
+def texts(m: Any, fed: Any) -> Any:
+    """Texts that a model hands on."""
+    kind = helper.make_tensor_value_info("x", TensorProto.STRING, [1, 2])
+    named = helper.make_tensor_value_info("y", TensorProto.STRING, [1, 2])
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "texts", [kind], [named])
+    made: Any = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return m.InferenceSession(made.SerializeToString()).run(None, {"x": fed})[0].tolist()
+
+
 def unbound(binding: Any) -> Any:
     for call in ("clear_binding_inputs", "clear_binding_outputs", "synchronize_inputs", "synchronize_outputs"):
         assert getattr(binding, call)() is None
@@ -173,6 +195,8 @@ CALLS: dict[str, Call] = {
     "columns first": lambda m, s: s.run(["y"], {"x": np.asfortranarray(np.repeat(X, 2, 1))}),
     "a value is fed": lambda m, s: s.run(["y"], {"x": value(m)}),
     "scalars": lambda m, s: [type(r) for r in s.run(["z"], {"x": X})],
+    "texts are fed": lambda m, s: [
+        texts(m, fed) for fed in (np.array([["a", "b"]]), np.array([["a", "b"]], object), [["a", "b"]])],
     "wrong type": lambda m, s: s.run(None, {"x": X.astype(np.float64)}),
     "wrong rank": lambda m, s: s.run(None, {"x": X[0]}),
     "wrong size": lambda m, s: s.run(None, {"x": np.ones((2, 1, 4), np.float32)}),
@@ -210,6 +234,14 @@ CALLS: dict[str, Call] = {
     "on cuda": lambda m, s: m.OrtValue.ortvalue_from_numpy(X, "cuda", 0),
     "a device": lambda m, s: [getattr(m.OrtDevice.make("cpu", 0), n)() for n in sorted(public(ours.OrtDevice))
                               if n.startswith("device_")],
+    "another device": lambda m, s: [m.OrtDevice.make(k, 1).device_vendor_id() for k in ("cuda", "cann", "gpu")],
+    "of memory": lambda m, s: [
+        (i.name, int(i.allocator_type), i.device_id, int(i.mem_type), int(i.device_mem_type), i.device_vendor_id)
+        for i in (
+            m.OrtMemoryInfo("Cpu", m.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, m.OrtMemType.DEFAULT),
+            m.OrtMemoryInfo.create_v2("T", m.OrtMemoryInfoDeviceType.CPU, 0, 0, m.OrtDeviceMemoryType.DEFAULT, 128,
+                                      m.OrtAllocatorType.ORT_ARENA_ALLOCATOR))],
+    "handed on": lambda m, s: handed_on(m),
     "copies": lambda m, s: m.copy_tensors([value(m)], []),
     "of a session": lambda m, s: s.create_ortvalue_from_shape_and_type([2], np.int64, "cpu").data_type(),
     # bindings

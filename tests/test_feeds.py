@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import InputError
 from mezzo.ops.types import f32
 from mezzo.runtime.execution.session import Session
@@ -93,3 +94,11 @@ def test_results_have_memory_of_their_own() -> None:
     first, second, _ = (p.name for p in session.outputs)
     with pytest.raises(InputError, match="share memory"):
         session.run({"x": np.ones((64, 64), np.float32)}, outputs={first: memory[:64], second: memory[63:127]})
+
+
+def test_texts_may_be_bytes() -> None:
+    g = GraphBuilder()
+    session = Session(g.graph([g.Identity(g.input("x", Tensor(DType.STRING, ("n",))))]))
+    assert session(np.array([b"a", "ü".encode()])).tolist() == ["a", "ü"]
+    with pytest.raises(InputError, match=r"input 'x' is no array: .*can't decode byte 0xff"):
+        session(np.array([b"\xff"]))

@@ -149,7 +149,7 @@ def test_memory_is_given_back_where_it_is_asked_for() -> None:
     assert kept.session.stats().arena_bytes == 0
 
 
-def test_profiles_are_written(tmp_path: Path) -> None:
+def test_profiles_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ours.SessionOptions()
     given.enable_profiling, given.profile_file_prefix = True, str(tmp_path / "told")
     before = time.monotonic_ns()
@@ -158,10 +158,15 @@ def test_profiles_are_written(tmp_path: Path) -> None:
     for _ in range(2):
         session.run(None, {"image": held_out().inputs[:1]})
     path = session.end_profiling()
-    events = json.loads(Path(path).read_text())
+    first, *lines, last = Path(path).read_text().splitlines()
+    assert (first, last) == ("[", "]")
+    events = [json.loads(line.removesuffix(",")) for line in lines]
+    assert events == json.loads(Path(path).read_text())
+    assert all(e["ph"] == "X" and {"pid", "tid", "dur", "ts", "name", "args"} <= e.keys() for e in events)
     steps = [e for e in events if e.get("cat") == "step" or "kernel" in e.get("args", {})]
     assert len(steps) == 2 * len(session.session.program.steps)
     assert session.end_profiling() == ""
+    monkeypatch.setattr(session, "_watch", None)  # who looks on looks no more
     session.run(None, {"image": held_out().inputs[:1]})
     assert [*tmp_path.iterdir()] == [Path(path)]
 
@@ -233,6 +238,7 @@ def test_options_of_a_session_are_those_it_was_made_with() -> None:
     given.logid = "before"
     session = ours.InferenceSession(MODEL, given)
     given.logid = session.get_session_options().logid + " and after"
+    session.get_session_options().logid = "of a copy"
     assert session.get_session_options().logid == "before"
     assert "logid='before'" in repr(session.get_session_options())
     given.add_provider("CPUExecutionProvider", {"arena_extend_strategy": "kSameAsRequested"})

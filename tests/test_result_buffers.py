@@ -67,7 +67,8 @@ def test_other_outputs_are_not_those_of_the_latest_run(sizes: Any) -> None:
 def test_a_known_run_checks_its_buffers(sizes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     session, x = model(), fed(sizes)
     first, second = (p.name for p in session.outputs)
-    session.run({"x": x}, outputs={first: np.empty_like(x)})
+    for _ in range(3):  # the third goes the shortest way
+        session.run({"x": x}, outputs={first: np.empty_like(x)})
     known(session, monkeypatch)
     fixed = np.empty_like(x)
     fixed.flags.writeable = False
@@ -95,10 +96,12 @@ def test_a_buffer_may_be_what_is_fed(sizes: Any) -> None:
 def test_a_run_that_meets_nan_is_made_again_into_the_same_buffer() -> None:
     session = model()
     first, _ = (p.name for p in session.outputs)
-    for seed in range(4):
+    for seed in range(8):
         x, buffer = fed(SMALL, seed), np.zeros(SMALL, np.float32)
-        x[1, 2] = np.nan
+        if seed > 3:  # the third run goes the shortest way
+            x[1, 2] = np.nan
         want = np.maximum(x, 0)
         made = session.run({"x": x}, names=[first], outputs={first: buffer})
+        assert list(made) == [first]
         assert made[first] is buffer
         assert np.array_equal(buffer, want, equal_nan=True)

@@ -74,6 +74,8 @@ def _as_array(value: Any, type: Type, taken: Taken) -> Any:
     elif value.__class__ is not np.ndarray and np.ma.is_masked(value):
         raise ValueError("some elements are masked, which no operator knows: fill them first (`x.filled(...)`)")
     if type.dtype is DType.STRING:
+        if value.dtype.kind == "S":
+            return np.char.decode(value, "utf8").astype(object)
         return value.astype(object) if value.dtype.kind in "UT" else value
     return np.ascontiguousarray(value).reshape(value.shape)
 

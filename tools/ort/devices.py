@@ -8,10 +8,18 @@ from typing import Any
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import ArgumentError
 from ...runtime.version import __version__
-from .enumerations import OrtAllocatorType, OrtDeviceMemoryType, OrtHardwareDeviceType, OrtMemType
+from .enumerations import (
+    OrtAllocatorType,
+    OrtDeviceMemoryType,
+    OrtDeviceVendorId,
+    OrtHardwareDeviceType,
+    OrtMemoryInfoDeviceType,
+    OrtMemType,
+)
 from .providers import CPU
 
 KINDS = {"cpu": 0, "gpu": 1, "cuda": 1, "dml": 1, "webgpu": 1, "npu": 2, "cann": 2}
+VENDORS = {"cuda": OrtDeviceVendorId.NVIDIA, "dml": OrtDeviceVendorId.MICROSOFT, "cann": OrtDeviceVendorId.HUAWEI}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,8 @@ class OrtDevice:
             raise ArgumentError(
                 f"there is no kind of device {ort_device_name!r}", where="OrtDevice", hint=f"one of {', '.join(KINDS)}"
             )
-        return OrtDevice(ort_device_name, int(device_id), max(int(vendor_id), 0))
+        vendor = VENDORS.get(ort_device_name, 0) if vendor_id < 0 else vendor_id
+        return OrtDevice(ort_device_name, int(device_id), int(vendor))
 
     def on_host(self) -> None:
         """Raises ArgumentError unless this is the memory of the host."""
@@ -66,11 +75,17 @@ class OrtMemoryInfo:
     device_vendor_id: int = 0
 
     @staticmethod
-    def create_v2(*_: Any) -> OrtMemoryInfo:
-        """Refused: there is no memory to choose."""
-        raise ArgumentError(
-            "there is one kind of memory, that of the host", where="OrtMemoryInfo.create_v2", hint="leave it out"
-        )
+    def create_v2(
+        name: str,
+        device_type: OrtMemoryInfoDeviceType,
+        vendor_id: int,
+        device_id: int,
+        mem_type: OrtDeviceMemoryType,
+        alignment: int,
+        allocator_type: OrtAllocatorType,
+    ) -> OrtMemoryInfo:
+        """The description of memory of any device."""
+        return OrtMemoryInfo(name, allocator_type, device_id, OrtMemType.DEFAULT, mem_type, vendor_id)
 
 
 HOST = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
