@@ -217,10 +217,13 @@ def _pool(op: str) -> Build:
     return build
 
 
-def _resize(mode: str) -> Build:
+def _resize(mode: str, *, pixel: bool = False) -> Build:
     def build(m: Maker, dims: Dims) -> Made | None:
         if len(dims) != 4:
             return None
+        if pixel:
+            to = (*dims[:2], 1, 1)
+            return m.g.Resize(m.laid(*dims), None, None, m.g.const(np.array(to)), mode=mode, nearest_mode="ceil"), to
         rule = {"nearest": "asymmetric", "linear": "half_pixel"}[mode]
         attrs = {"mode": mode, "coordinate_transformation_mode": rule, "nearest_mode": "floor"}
         scales = m.g.const(np.array([1, 1, 2, 2], np.float32))
@@ -316,6 +319,7 @@ FAMILIES: dict[str, Build] = {
     "ReduceL1 1": _reduce("ReduceL1", (1,), 1),
     **{op: _pool(op) for op in ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")},
     "nearest": _resize("nearest"), "linear": _resize("linear"),
+    "nearest, one pixel": _resize("nearest", pixel=True), "linear, one pixel": _resize("linear", pixel=True),
     "squeeze": _units("Squeeze"), "flatten": _units("Flatten"), "unsqueeze": _units("Unsqueeze"),
     "relu grad": _gradient("ReluGrad", 2), "softmax grad": _gradient("SoftmaxGrad", 2, axis=1),
     "gelu grad": _gradient("GeluGrad", 2), "average pool grad": _pool_gradient, "batch norm train": _batch_norm,

@@ -110,6 +110,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "pooling, a sum": _summed,
     "resampling, an operand of pixels": lambda: (
         _draft("resampling_forward", ("resampling_nearest",), pooled, pooled, beside=_m(1, 1, 5)), lambda x, c: x + c),
+    "resampling, one pixel": lambda: (
+        _draft("resampling_forward", ("resampling_nearest",), _m(1, 2, 3), _m(1, 2, 1), beside=_m(1, 2, 1)),
+        lambda x, c: x[..., 1:2] + c),
     "matmul, axes in another order": lambda: (
         _draft("matmul", (), _m(2, 8, 6), _m(2, 6, 5), rows, beside=_m(1, 1, 5)), lambda x, w, c: x @ w + c),
     "convolution, sigmoid of NaN": lambda: (

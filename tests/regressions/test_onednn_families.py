@@ -159,3 +159,15 @@ def test_a_known_column_of_pixels(op: str) -> None:
     """Images one pixel wide are asked for as rows; one that is known was packed for a column."""
     g = GraphBuilder()
     check(g.graph([g.op(op, numbers(2, 3, 8, 1), g.input("w", f32(3, 3, 2, 1)))]))
+
+
+@pytest.mark.parametrize("pixels", [(2,), (4, 3)])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("dims", ["channels", "all"])
+def test_an_image_resized_to_one_pixel(dims: str, mode: str, pixels: tuple[int, ...]) -> None:
+    """The first channel's number was taken for all channels."""
+    g = GraphBuilder()
+    ones = (1,) * len(pixels)
+    sizes = g.const(np.array([1, 3, *ones]))
+    y = g.Resize(g.input("x", f32(1, 3, *pixels)), None, None, sizes, mode=mode, nearest_mode="ceil")
+    check(g.graph([g.Mul(y, numbers(1, 3, *ones) if dims == "channels" else g.input("c", f32(1, 3, *ones)))]))

@@ -99,6 +99,11 @@ def _resampled_simply(draft: Draft, implementation: str, result: Memory, operand
 
 
 @_operand
+def _resampled_to_a_pixel(draft: Draft, implementation: str, result: Memory, operand: Memory) -> bool:
+    return math.prod(result.dims[2:]) == 1 and not _number(operand)
+
+
+@_operand
 def _product_out_of_order(draft: Draft, implementation: str, result: Memory, operand: Memory) -> bool:
     return _order(result) != "rows" and not _number(operand)
 
@@ -115,6 +120,8 @@ DEFECTS: Final = (
            _not_along_channels),
     Defect("pooling_forward", "oneDNN adds another image to row-major pooled ones wrongly", _rows_pooled),
     Defect("resampling_forward", "oneDNN's simple resampling reads an operand in another order", _resampled_simply),
+    Defect("resampling_forward", "oneDNN mistakes the channels of an operand where images become one pixel",
+           _resampled_to_a_pixel),
     Defect("matmul", "oneDNN reads an operand of a post-op wrongly where the product is not row-major",
            _product_out_of_order),
     Defect("convolution_forward", "oneDNN makes 0 of the sigmoid of NaN behind its convolution by products",
