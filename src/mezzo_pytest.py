@@ -24,6 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--mezzo-onnx", action="store_true", help="collect .onnx and .mezzo files: one test for each")
     group.addoption("--mezzo-train", action="store_true", help="they have to be trainable too")
     group.addoption("--mezzo-opset", type=int, metavar="N", help="they have to be exportable at this opset too")
+    group.addoption(
+        "--mezzo-import",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import it first",
+    )
     group.addoption("--mezzo-against", metavar="WHOM", help="compare numbers: onnxruntime, reference, a model, an .npz")
     group.addoption(
         "--mezzo-tolerance", action="append", default=[], metavar="[TYPE=]NUMBER", help="for --mezzo-against"
@@ -52,7 +59,8 @@ class ModelCheck(pytest.Item):
 
     def runtest(self) -> None:
         given = {name: self.config.getoption(f"mezzo_{name}") for name in ("train", "opset", "against")}
-        checked(self.path, **given, tolerance=tuple(self.config.getoption("mezzo_tolerance")))
+        lists = {"tolerance": "mezzo_tolerance", "modules": "mezzo_import"}
+        checked(self.path, **given, **{n: tuple(self.config.getoption(o)) for n, o in lists.items()})
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, NotCovered):

@@ -46,7 +46,7 @@ TABLES = (
     "runtime/compile/lazy_kernel.py",
     "runtime/renamed.py",
     "tools/lazy.py",
-    "tools/cli.py",
+    "tools/modules.py",
 )  # the last: modules of users
 
 Import = tuple[int, str]  # line, dotted name: "mezzo.ops.types" for ours, however it was written

@@ -68,6 +68,24 @@ def test_its_options(models: Path) -> None:
     assert "1 passed" in pytest_in(models, *again, code=0)
 
 
+TWIST = """
+import mezzo as mz
+
+@mz.pointwise("Twist", domain="acme", since=1)
+def twist(e, X):
+    return -X
+"""
+
+
+def test_operators_of_ones_own_are_known(models: Path) -> None:
+    (models / "my_twist.py").write_text(TWIST)
+    assert "1 passed" in pytest_in(models, "--mezzo-onnx", "bad.onnx", "--mezzo-import=my_twist.py", code=0)
+    run([sys.executable, "-m", "mezzo", "check", "bad.onnx", "good.onnx", "--import", "my_twist"], models, 0)
+    printed = run([sys.executable, "-m", "mezzo", "check", "bad.onnx", "--import", "none.py"], models, 4)
+    assert "none.py cannot be imported" in printed
+    assert "Traceback" not in printed
+
+
 def test_the_fixture_and_that_models_are_left_alone_unless_asked_for(models: Path) -> None:
     (models / "test_models.py").write_text(FIXTURE)
     assert "2 passed" in pytest_in(models, code=0)

@@ -26,6 +26,7 @@ from ..train.learning import learning, says
 from ..train.prepare import prepared
 from .check_options import AS_IT_IS, FOLDED, Options
 from .feeds import parse_sizes, shapes
+from .modules import imported
 from .report import Table
 from .verdict import MISSING, Problem, Verdict, file_problems, problems_of
 
@@ -35,6 +36,7 @@ OPERATORS = ("domain", "operator", "opset", "nodes", "covered", "what to do")
 def check(path: Path, options: Options = AS_IT_IS, budget: Budget | None = None) -> Verdict:
     """Check one model file; whatever is wrong with it is in the verdict, and nothing is raised for it."""
     at = perf_counter()
+    imported(options.modules)  # in each process that checks
     found = _Findings(budget or Budget())
     graph = _opened(path, found)
     if graph is not None:

@@ -24,6 +24,7 @@ class Options:
     record: str | None = None
     record_limit: int = 1 << 30
     round_trip: bool | None = None  # by default where numbers are compared
+    modules: tuple[str, ...] = ()  # of the user's, which are imported first
 
     def __post_init__(self) -> None:
         """Raise InputError for what cannot be meant, before any file is opened."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from ..ops.errors import Cancelled, InputError, MezzoError
+from ..ops.errors import Cancelled, MezzoError
 from . import feeds as inputs
 from .cli_check import check, convert, coverage
 from .fills import given_arrays
+from .modules import imported
 from .report import Report, Table, parse_size, show
 
 INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
@@ -370,7 +368,7 @@ def train(
     from .train import train as report
     from .watch import Watch, interruptible
 
-    _imported(modules)
+    imported(modules)
     how, kvstore = Settings(**options), None
     if workers is not None:
         if not present():  # before this process has run anything: the workers do the same again, as a job
@@ -390,17 +388,6 @@ def train(
     if into and into != "-":
         Path(into).write_text(made.json_text() + "\n", "utf8")
     show(made if into == "-" else Report(made.title, made.facts, made.tables[:1]), as_json=into == "-")
-
-
-def _imported(modules: Sequence[str]) -> None:
-    """Import modules of the user's, from the folder of the call too, as `python -m` does."""
-    if modules and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    for name in modules:
-        try:
-            import_module(name)
-        except ImportError as error:
-            raise InputError(f"{name} cannot be imported: {error}", where="--import") from error
 
 
 def _write(path: Path, results: dict[str, Any]) -> None:

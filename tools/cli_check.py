@@ -37,6 +37,13 @@ WIDE = 160  # where nobody looks at a terminal: logs of CI
     help="Of an open dim (n=4), or of an input (x=1,3).",
 )
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input, in place of random numbers.")
+@click.option(
+    "--import",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="Import it first, a name or a file NAME.py: operators that it registers are known.",
+)
 @click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
 @click.option(
     "--tolerance", multiple=True, metavar="[TYPE=]NUMBER", help="Largest difference over largest magnitude (1e-3)."
