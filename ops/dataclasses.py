@@ -98,19 +98,22 @@ class _Parameters:
         return self._frozen and not _GATHERING.now
 
 
-def _first(name: str, make: Callable[[Any], Any]) -> Any:
-    """A method of any class that puts the real one in its own place."""
+class _First:
+    """A method of any class that is made when somebody looks for it, and takes this one's place."""
 
-    def first(self: Any, *args: Any, **kwargs: Any) -> Any:
-        cls: Any = next((c for c in type(self).__mro__ if vars(c).get(name) is first), None)
+    __slots__ = ("make", "name")
+
+    def __init__(self, name: str, make: Callable[[Any], Any]) -> None:
+        self.name, self.make = name, make
+
+    def __get__(self, instance: object, owner: Any) -> Any:
+        cls: Any = next((c for c in owner.__mro__ if vars(c).get(self.name) is self), None)
         if cls is None:  # another thread was here meanwhile
-            return getattr(type(self), name)(self, *args, **kwargs)
-        made = make(cls)
-        made.__qualname__, made.__module__ = f"{cls.__qualname__}.{name}", cls.__module__
-        setattr(cls, name, made)
-        return made(self, *args, **kwargs)
-
-    return first
+            return getattr(owner if instance is None else instance, self.name)
+        made = self.make(cls)
+        made.__qualname__, made.__module__ = f"{cls.__qualname__}.{self.name}", cls.__module__
+        setattr(cls, self.name, made)
+        return made.__get__(instance, owner)
 
 
 class _Signature:
@@ -177,7 +180,9 @@ def _init(cls: Any) -> Any:
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     head = ", ".join(["self", *parameters, *(["*"] if named else []), *named])
-    return _compiled(f"def __init__({head}):\n " + "\n ".join(body or ["pass"]), known)
+    made = _compiled(f"def __init__({head}):\n " + "\n ".join(body or ["pass"]), known)
+    made.__annotations__ = {f.name: f.type for f in fields(cls) if f.init} | {"return": None}
+    return made
 
 
 def _repr(cls: Any) -> Any:
@@ -209,7 +214,7 @@ def _compiled(text: str, known: dict[str, Any]) -> Any:
     return known[text[4 : text.index("(")]]
 
 
-_FIRST = {n: _first(n, make) for n, make in
+_FIRST = {n: _First(n, make) for n, make in
           (("__init__", _init), ("__repr__", _repr), ("__eq__", _eq), ("__hash__", _hash))}  # fmt: skip
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import pydoc
 from typing import Any
 
 import pytest
 
 from mezzo.ops import dataclasses as quick
+from mezzo.runtime.optimizer.record import KINDS
 
 FLAGS = [
     {"frozen": f, "slots": s, "eq": e, "kw_only": k}
@@ -104,7 +106,7 @@ def test_methods_are_made_when_they_are_called() -> None:
     Late(2)
     assert before is not after
     overtaken = Late.__new__(Late)
-    before(overtaken, 3)  # as a thread does that looked it up while another one made it
+    before.__get__(overtaken, Late)(3)  # as a thread does that looked it up while another one made it
     assert overtaken == Late(3)
     assert vars(Late)["__init__"] is after
 
@@ -138,3 +140,35 @@ def test_classes_of_the_standard_library_inherit_from_these_and_the_other_way(fi
     if below is quick.dataclass:
         with pytest.raises(TypeError, match="cannot inherit"):
             dataclasses.dataclass(frozen=not frozen)(type("Mixed", (Base,), {}))
+
+
+@pytest.mark.parametrize("called", [False, True], ids=["", "called"])
+def test_methods_show_what_they_take(called: bool) -> None:
+    """For `help` and editors, which look at `__init__` too: before its first call, as after it."""
+
+    @quick.dataclass(frozen=True, kw_only=True)
+    class Base:
+        a: int = 1
+
+    @quick.dataclass(frozen=True, kw_only=True)
+    class Kind(Base):
+        b: str
+        c: float = 2.0
+
+    if called:
+        Kind(b="")
+    assert str(inspect.signature(Kind.__init__)) == "(self, *, a: 'int' = 1, b: 'str', c: 'float' = 2.0) -> None"
+    assert str(inspect.signature(Base.__init__)) == "(self, *, a: 'int' = 1) -> None"
+    assert str(inspect.signature(Kind.__eq__)) == "(self, other)"
+    assert Kind.__init__.__qualname__.endswith("Kind.__init__")
+    assert "__init__(self, *, a: 'int' = 1, b: 'str'" in pydoc.plain(pydoc.render_doc(Kind))
+    made = object.__new__(Kind)
+    Base.__init__(made, a=5)
+    assert made.a == 5
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+def test_optimizers_show_their_settings(kind: Any) -> None:
+    names = [f.name for f in dataclasses.fields(kind)]
+    assert [*inspect.signature(kind).parameters] == names
+    assert [*inspect.signature(kind.__init__).parameters] == ["self", *names]
