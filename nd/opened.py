@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -29,14 +29,65 @@ def names_of(opened: Mapping[int, Names]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Pattern:
+    """An array that its shape tells: equal elements, a range (from `first` on, by `second`), or a matrix with `first`
+    on its diagonal and `second` elsewhere."""
+
+    kind: str
+    first: Any
+    second: Any
+
+    def at(self, sizes: Iterable[int]) -> np.ndarray[Any, Any]:
+        shape = tuple(map(int, sizes))
+        if self.kind == "range":
+            steps = np.arange(int(np.prod(shape))).astype(self.first.dtype)
+            return np.asarray(steps * self.second + self.first, self.first.dtype).reshape(shape)
+        made = np.full(shape, self.second)
+        if self.kind == "diagonal":
+            np.fill_diagonal(made, self.first)
+        return made
+
+    def add(self, g: TypedBuilder, shape: str) -> str:
+        """Add the array of a shape (an int64 vector)."""
+        first, second = g.const(self.first), g.const(self.second)
+        made: str
+        if self.kind == "equal":
+            made = g.Expand(second, shape)
+        elif self.kind == "diagonal":
+            made = g.Where(g.Cast(g.EyeLike(g.Expand(g.const(0), shape)), to=DType.BOOL.onnx), first, second)
+        else:
+            steps = g.Range(g.const(0), g.ReduceProd(shape, keepdims=0), g.const(1))
+            steps = g.Cast(steps, to=DType.of(self.first.dtype).onnx)
+            made = g.Reshape(g.Add(g.Mul(steps, second), first), shape)
+        return made
+
+
+def pattern_of(several: Sequence[np.ndarray[Any, Any]]) -> Pattern | None:
+    """The pattern that arrays of different shapes have in common."""
+    a = several[0]
+    if a.size < 2 or any(b.ndim != a.ndim or b.dtype != a.dtype for b in several):
+        return None
+    flat = a.reshape(-1)
+    tried = [Pattern("equal", flat[0], flat[0])]
+    if a.ndim == 2:
+        tried.append(Pattern("diagonal", flat[0], flat[1]))
+    if a.dtype.kind in "iuf":
+        tried.append(Pattern("range", flat[0], flat[1] - flat[0]))
+    return next((p for p in tried if all(_equal(p.at(b.shape), b) for b in several)), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Follows:
-    """Whole numbers that depend on the open sizes: the sum of `shares`, each times the product of some sizes."""
+    """Whole numbers that depend on the open sizes: the sum of `shares`, each times the product of some sizes. With a
+    `pattern` they are the shape of an array."""
 
     shares: tuple[tuple[tuple[int, ...], np.ndarray[Any, Any]], ...]
+    pattern: Pattern | None = None
 
     def at(self, sizes: Sizes) -> np.ndarray[Any, Any]:
         made = [share * int(np.prod([sizes[i] for i in which])) for which, share in self.shares]
-        return np.asarray(sum(made[1:], made[0]))
+        numbers = np.asarray(sum(made[1:], made[0]))
+        return numbers if self.pattern is None else self.pattern.at(numbers)
 
 
 class Opened:
@@ -92,8 +143,12 @@ class Opened:
         follows: dict[str, Follows] = {}
         for name, array in first.initializers.items():
             several = [graph.initializers[name] for graph in graphs]
-            if not all(_equal(array, other) for other in several):
-                follows[name] = self.fitted(name, steps, several)
+            if all(_equal(array, other) for other in several):
+                continue
+            pattern = None if all(array.shape == other.shape for other in several) else pattern_of(several)
+            if pattern is not None:
+                several = [np.array(other.shape, np.int64) for other in several]
+            follows[name] = replace(self.fitted(name, steps, several), pattern=pattern)
         for sizes in (tuple(3 * b for b in self.base), tuple(b + 1 for b in self.base)):
             self.check(first, follows, sizes)
         return self.made(graphs, follows)
@@ -186,6 +241,9 @@ class Opened:
                     part = g.Mul(part, sizes[i])
                 total = part if total is None else g.Add(total, part)
             assert total is not None
+            if how.pattern is not None:
+                names[name] = how.pattern.add(g, total)
+                continue
             total = g.Squeeze(total) if array.ndim == 0 else total
             names[name] = total if array.dtype == np.int64 else g.Cast(total, to=DType.of(array.dtype).onnx)
         kept = {n: a for n, a in first.initializers.items() if n not in follows}

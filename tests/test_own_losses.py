@@ -114,6 +114,44 @@ def test_samples_weigh_in_functions_of_arrays() -> None:
     np.testing.assert_allclose([one.step(feeds) for _ in range(3)], [other.step(feeds) for _ in range(3)], rtol=1e-12)
 
 
+def alike(y: Any, t: Any) -> Any:
+    """The cross-entropy of each sample's likeness to the others, of which it is to be most like itself."""
+    near = nd.matmul(y, nd.matrix_transpose(y)) - 3 * nd.eye(len(y))
+    return -nd.mean(nd.pick(nd.log_softmax(near, axis=1), nd.arange(len(y)), axis=1))
+
+
+def spread(y: Any, t: Any) -> Any:
+    """What takes arrays that are as large as the batch: equal numbers, ranges, and a mask."""
+    place = nd.reshape(nd.arange(1, 2 * len(y) + 1, 2, dtype="float64"), (-1, 1))
+    kept = nd.where(y > t, y, nd.zeros_like(y)) + nd.ones((len(y), 1))
+    return nd.sum(kept * place * nd.full((1, 5), 0.5)) + nd.sum(nd.eye(len(y), dtype="bool"))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_arrays_as_large_as_the_batch(n: int) -> None:
+    """They are made anew for each batch, whatever the sizes were that the function was traced at."""
+    x, t = (np.random.default_rng(n).standard_normal((n, size)) for size in (12, 5))
+    (y,) = mz.Session(mlp(DType.DOUBLE)).run({"x": x}).values()
+    near = y @ y.T - 3 * np.eye(n)
+    want = -np.mean(np.diag(near) - np.log(np.exp(near).sum(1)))
+    assert Trainer(mlp(DType.DOUBLE), loss=alike).step({"x": x, "target": t}) == pytest.approx(want, rel=1e-9)
+    kept = (np.where(y > t, y, 0) + 1) * np.arange(1, 2 * n + 1, 2)[:, None] / 2
+    assert Trainer(mlp(DType.DOUBLE), loss=spread).step({"x": x, "target": t}) == pytest.approx(
+        kept.sum() + n, rel=1e-9
+    )
+
+
+def test_a_trainer_keeps_the_constants_that_it_began_with() -> None:
+    scale = nd.ones(5)
+    loss = custom(lambda y, t: scale * (y - t) ** 2)
+    feeds = batch_for(mlp(DType.DOUBLE), 0) | {"target": np.ones((8, 5))}
+    one, other = (Trainer(mlp(DType.DOUBLE), loss=loss, optimizer=SGD(rate=0.0)) for _ in range(2))
+    first = one.step(feeds)
+    scale[:] = 2.0
+    assert other.evaluate([feeds]).loss == pytest.approx(first)
+    assert Trainer(mlp(DType.DOUBLE), loss=loss).step(feeds) == pytest.approx(2 * first)
+
+
 def branch(y: Any, t: Any) -> Any:
     return y.mean() if (y - t).mean() > 0 else t.mean()
 

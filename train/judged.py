@@ -68,7 +68,8 @@ def terms_of(graph: Graph, loss: Asked, output: str | None) -> tuple[Term, ...]:
 def _loss(named: Named, outputs: int) -> Loss:
     """A loss; a function that takes no more than the outputs has no target."""
     if isinstance(named, str | Loss) or not callable(named):
-        return loss_named(named)
+        found = loss_named(named)
+        return found.anew() if found.anew else found
     try:
         places = signature(named).parameters.values()
     except (TypeError, ValueError):

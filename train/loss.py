@@ -37,7 +37,8 @@ class Loss:
     `each(g, output, target)` adds the loss of each element and what each counts for in their mean (None: all alike),
     axis 0 being the samples: what weights of samples need. `counts(g, output, target)` adds what the loss of a batch
     counts for beside other batches', where that is not the number of its samples. A loss of `classes` has its classes
-    on axis 1 of the output; labels that are `ignored` count for nothing.
+    on axis 1 of the output; labels that are `ignored` count for nothing. `anew()` returns the loss without what it has
+    kept of a trace: a Trainer keeps the constants that it began with.
     """
 
     build: Build
@@ -46,6 +47,7 @@ class Loss:
     classes: bool = False
     ignored: int | None = None
     counts: Build | None = None
+    anew: Callable[[], Loss] | None = None
 
 
 def _classes(output: Tensor) -> Tensor:
@@ -179,16 +181,18 @@ def custom(function: Callable[..., Any], target: str | Tensor | Target | None = 
     else:
         kind = known[target] if isinstance(target, str) else target
 
+    traced: dict[Any, Any] = {}
+
     def each(g: TypedBuilder, *values: str) -> tuple[Value, None]:
         from .written import written
 
-        return written(g, function, values), None
+        return written(g, function, values, traced), None
 
     def build(g: TypedBuilder, *values: str) -> Value:
         made, _ = each(g, *values)
         return _mean(g, made) if g.rank_of(made) else made
 
-    return Loss(build, kind, each)
+    return Loss(build, kind, each, anew=lambda: custom(function, kind))
 
 
 def _always(kind: Tensor, output: Tensor) -> Tensor:

@@ -29,8 +29,11 @@ MOST = 6  # open sizes: each doubles the number of traces
 SIZE = 2  # of an open axis, in the first of them
 
 
-def written(g: TypedBuilder, function: Callable[..., Any], values: Sequence[str]) -> Value:
-    """Add what a function makes of these values; returns the value that it returns.
+def written(
+    g: TypedBuilder, function: Callable[..., Any], values: Sequence[str], known: dict[Any, Graph] | None = None
+) -> Value:
+    """Add what a function makes of these values; returns the value that it returns. `known` are graphs that were traced
+    before, by the types of their inputs.
 
     It is given arrays, and traced at several sizes; or symbols, if it computes with functions of `mz.sym` or with
     methods that only symbols have, or a rank is not known. Raises InputError where it fails, returns something else
@@ -46,8 +49,9 @@ def written(g: TypedBuilder, function: Callable[..., Any], values: Sequence[str]
     if len(tensors) < len(kinds) or len(names_of(opened)) > MOST:
         why = "a rank is not known" if len(tensors) < len(kinds) else f"there are more than {MOST} open sizes"
         return _of_symbols(g, function, name, values, f"it is given symbols, since {why}: declare the model's shapes")
+    known, key = {} if known is None else known, tuple(map(str, tensors))
     try:
-        graph = _traced(function, name, tensors, opened)
+        graph = known[key] = known.get(key) or _traced(function, name, tensors, opened)
     except ForSymbols:
         return _of_symbols(g, function, name, values)
     except AttributeError as error:
