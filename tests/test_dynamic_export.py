@@ -52,6 +52,15 @@ class Recurrent(HybridBlock):
         return made
 
 
+class Patterns(HybridBlock):
+    """Arrays of open sizes that their shape tells: diagonals, ranges, equal numbers."""
+
+    def forward(self, x: Array) -> Array:
+        n, m = x.shape
+        near = nd.matmul(x, nd.matrix_transpose(x)) * (1 - nd.eye(n)) + nd.ones((n, n)) / 4
+        return near + nd.reshape(nd.arange(n, dtype="float32"), (n, 1)) / 8 + (x * nd.full((m,), 0.5))[:, :1]
+
+
 CASES: dict[str, tuple[Callable[[], HybridBlock], list[tuple[int, ...]], Any, list[list[tuple[int, ...]]]]] = {
     "images": (
         lambda: nn.HybridSequential(nn.Conv2D(4, 3, 2, 1), nn.BatchNorm(), nn.AdaptiveAvgPool2D(1), nn.Dense(3)),
@@ -69,6 +78,7 @@ CASES: dict[str, tuple[Callable[[], HybridBlock], list[tuple[int, ...]], Any, li
     "pixels": (lambda: nn.PixelShuffle2D(2), [(1, 8, 3, 4)], {0: "n", 2: "h", 3: "w"}, [[(2, 8, 5, 1)]]),
     "positions": (lambda: nn.PositionalEncoding(6), [(2, 4, 6)], {0: "batch", 1: "length"}, [[(1, 11, 6)]]),
     "rows": (Rows, [(2, 3, 4)], {0: "batch", 1: "length"}, [[(1, 5, 4)], [(4, 2, 4)]]),
+    "patterns": (Patterns, [(3, 4)], {0: "n", 1: "m"}, [[(1, 4)], [(7, 2)]]),
     "two inputs": (Both, [(2, 3), (2, 4, 2)], {0: {0: "n"}, "x1": {0: "n", 1: "m"}}, [[(5, 3), (5, 7, 2)]]),
 }
 
