@@ -15,7 +15,8 @@ from mezzo.gluon import nn
 from mezzo.models.digits import digits_model, held_out
 from mezzo.ops.errors import InputError
 from mezzo.runtime.optimizer import SGD, Adam
-from mezzo.train.callbacks import Callback, EarlyStopping, Log, Plateau, Run, Save
+from mezzo.train.callbacks import OTHER_NAMES as OTHER_NAMES_OF_METHODS
+from mezzo.train.callbacks import Callback, EarlyStopping, Log, Plateau, Resumed, Run, Save, states_of
 from mezzo.train.metrics import (
     F1,
     MAE,
@@ -371,6 +372,33 @@ def followed(folder: Path, *epochs: int) -> tuple[Trainer, list[float], list[flo
         rates += saves.rates
         losses += [v.loss for _, v in trainer.history if v is not None]
     return trainer, rates, losses, told
+
+
+def test_callbacks_take_the_counts_of_what_they_watch() -> None:
+    """In whatever order they stand."""
+    several = [EarlyStopping(), EarlyStopping("accuracy", mode="max"), EarlyStopping("accuracy", mode="max"), Plateau()]
+    for i, callback in enumerate(several):
+        callback.waited = i
+    states = states_of(several)
+    assert [*states] == [
+        "EarlyStopping of loss",
+        "EarlyStopping of accuracy",
+        "EarlyStopping of accuracy 2",
+        "Plateau of loss",
+    ]
+    others = [Plateau(), EarlyStopping("accuracy", mode="max"), EarlyStopping()]
+    with pytest.warns(UserWarning, match="the counts of EarlyStopping of accuracy 2, and"):
+        Resumed(others, states).fit_begin(Run(Script(), 1))
+    assert [c.waited for c in others] == [3, 1, 0]
+
+
+def test_names_of_other_libraries_are_answered() -> None:
+    for name, ours in OTHER_NAMES_OF_METHODS.items():
+        with pytest.raises(InputError, match=rf"nobody calls {name}(.|\n)*it is {ours}\(run\) here"):
+            type("Theirs", (Callback,), {name: lambda self, run: None})
+    half: Any = type("Half", (), {"epoch_end": lambda self, run: None})()
+    with pytest.raises(InputError, match=r"Half has no fit_begin(.|\n)*inherit from Callback"):
+        Trainer(digits_model()).fit([digits(0, 8)], callbacks=[half])
 
 
 @pytest.mark.parametrize("epochs", [(1, 30), (10, 30), (2, 3, 4, 30)])

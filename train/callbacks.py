@@ -70,6 +70,17 @@ class Run:
         return found.value(name)
 
 
+# What Keras, Lightning and MXNet's estimator call them.
+OTHER_NAMES = {
+    "on_train_begin": "fit_begin", "on_train_start": "fit_begin", "on_fit_start": "fit_begin",
+    "train_begin": "fit_begin", "on_train_end": "fit_end", "on_fit_end": "fit_end", "train_end": "fit_end",
+    "on_epoch_begin": "epoch_begin", "on_epoch_start": "epoch_begin", "on_train_epoch_start": "epoch_begin",
+    "on_epoch_end": "epoch_end", "on_train_epoch_end": "epoch_end", "on_validation_epoch_end": "epoch_end",
+    "on_batch_begin": "step_begin", "on_train_batch_begin": "step_begin", "on_train_batch_start": "step_begin",
+    "batch_begin": "step_begin", "on_batch_end": "step_end", "on_train_batch_end": "step_end", "batch_end": "step_end",
+}  # fmt: skip
+
+
 class Callback:
     """Base of callbacks: does nothing at any point of a fit; subclasses override the methods they need.
 
@@ -77,6 +88,15 @@ class Callback:
     `load_state_dict`: checkpoints of a Trainer have them, and the first fit after `resume` gives them back once it has
     begun.
     """
+
+    def __init_subclass__(cls) -> None:
+        """Raises InputError for methods under the names of other libraries, which nobody would call."""
+        super().__init_subclass__()
+        for name in vars(cls):
+            if name in OTHER_NAMES:
+                raise InputError(
+                    f"nobody calls {name}", where=cls.__name__, hint=f"it is {OTHER_NAMES[name]}(run) here"
+                )
 
     def fit_begin(self, run: Run) -> None: ...
     def epoch_begin(self, run: Run) -> None: ...
@@ -279,7 +299,8 @@ class Resumed(Callback):
 
 
 def states_of(callbacks: Sequence[Callback]) -> dict[str, Any]:
-    """The states of callbacks that have one, by the name of their class (and a number, from the second on)."""
+    """The states of callbacks that have one, by the name of their class, and what they watch (and a number, from the
+    second on)."""
     return {name: state for name, c in _named(callbacks).items() if (state := c.state_dict())}
 
 
@@ -288,7 +309,8 @@ def _named(callbacks: Sequence[Callback]) -> dict[str, Callback]:
     for callback in callbacks:
         if not hasattr(callback, "state_dict"):
             continue  # it has all methods that are told something, and is no subclass
-        name = kind = type(callback).__name__
+        kind = type(callback).__name__
+        name = kind = f"{kind} of {callback.watch}" if isinstance(callback, _Watching) else kind
         number = 1
         while name in found:
             number += 1
@@ -317,6 +339,11 @@ def follow(
         for callback in callbacks:
             getattr(callback, what)(run)
 
+    for callback in callbacks:
+        if lacking := [name for name in dict.fromkeys(OTHER_NAMES.values()) if not hasattr(callback, name)]:
+            raise InputError(
+                f"{type(callback).__name__} has no {lacking[0]}", where="callbacks=", hint="inherit from Callback"
+            )
     tell("fit_begin")
     try:
         for epoch in range(run.epochs):
