@@ -199,3 +199,12 @@ def test_an_output_of_unknown_rank_is_given_as_a_symbol() -> None:
     assert Trainer(unknown(), loss=lambda y, t: mz.sym.mean((y - t) ** 2)).step(feeds) == 16
     with pytest.raises(InputError, match="a rank is not known: declare the model's shapes"):
         Trainer(unknown(), loss=SQUARES["functions"])
+
+
+def test_a_loss_of_arrays_is_a_metric_too() -> None:
+    """It is computed where no graph is built: by metrics, and by the check of what `mezzo train` writes."""
+    from mezzo.train.metrics import LossOf
+
+    y, t = np.full((4, 2), 3, np.float32), np.ones((4, 2), np.float32)
+    for function in (lambda y, t: mz.nd.mean((y - t) ** 2), lambda y, t: mz.sym.mean((y - t) ** 2)):
+        assert LossOf(mz.loss.custom(function)).sums(y, t).tolist() == [16.0, 4.0]

@@ -20,6 +20,7 @@ from ..ops.op import Value
 from ..runtime.engine.work import OURS
 from ..runtime.ir.autodiff import fresh
 from ..runtime.ir.graph import Graph
+from ..runtime.ir.interpreter import Eager, evaluate
 from ..runtime.ir.prune import prune
 from ..runtime.ir.typed import TypedBuilder
 from ..sym.expression import Body, Constant, Entry, Variable, makers
@@ -30,10 +31,13 @@ SIZE = 2  # of an open axis, in the first of them
 
 
 def written(
-    g: TypedBuilder, function: Callable[..., Any], values: Sequence[str], known: dict[Any, Graph] | None = None
+    g: TypedBuilder | Eager,
+    function: Callable[..., Any],
+    values: Sequence[Any],
+    known: dict[Any, Graph] | None = None,
 ) -> Value:
-    """Add what a function makes of these values; returns the value that it returns. `known` are graphs that were traced
-    before, by the types of their inputs.
+    """Add what a function makes of these values, or compute it; returns the value that it returns. `known` are graphs
+    that were traced before, by the types of their inputs.
 
     It is given arrays, and traced at several sizes; or symbols, if it computes with functions of `mz.sym` or with
     methods that only symbols have, or a rank is not known. Raises InputError where it fails, returns something else
@@ -56,6 +60,9 @@ def written(
         return _of_symbols(g, function, name, values)
     except AttributeError as error:
         return _of_symbols(g, function, name, values, f"arrays do not have it either: {error}")
+    if isinstance(g, Eager):
+        (value,) = evaluate(graph, {n: values[int(n[1:])] for n in graph.inputs}).values()
+        return value
     return _placed(g, graph, fresh(f"{name}/", {*g.types}), values)
 
 
@@ -122,7 +129,7 @@ def _placed(g: TypedBuilder, graph: Graph, prefix: str, values: Sequence[str]) -
 
 
 def _of_symbols(
-    g: TypedBuilder, function: Callable[..., Any], name: str, values: Sequence[str], remedy: str = ""
+    g: TypedBuilder | Eager, function: Callable[..., Any], name: str, values: Sequence[Any], remedy: str = ""
 ) -> Value:
     """Add what a function makes of symbols."""
     leaves = [Variable(f"operand{i}", dtype=g.type_of(v).dtype) for i, v in enumerate(values)]  # type: ignore[union-attr]
@@ -157,7 +164,7 @@ def _of_symbols(
     return known[made.entry]
 
 
-def _number(g: TypedBuilder, maker: Any, like: str | None) -> str:
+def _number(g: TypedBuilder | Eager, maker: Any, like: str | None) -> str:
     """A number of Python, in the element type of what it stands beside."""
     kind = None if like is None else g.type_of(like)
     dtype = getattr(kind, "dtype", None)

@@ -81,7 +81,9 @@ class Eager:
         raise _only_inside("differentiated")
 
     def _value(self, x: Any) -> Any:
-        return self.around[x] if isinstance(x, str) else x
+        if not isinstance(x, str):
+            return x
+        return self.around[x] if x else None  # an absent operand
 
     def op(self, name: str, *inputs: Array | None, domain: str = "", outputs: int = 1, **attrs: Any) -> Any:
         """Run an operator; returns its result, or a tuple for several `outputs`."""
