@@ -18,6 +18,8 @@ import mezzo
 
 ROOT = Path(__file__).parents[1]
 NOT_PACKAGES = {"bench", "examples", "src", "tests"}
+# In the root, whoever runs Python there would import it in the place of ONNX Runtime's own.
+OF_ANOTHER_NAME = {"onnxruntime"}
 SCRIPTS = {"mezzo.__main__", "mezzo.models.digits.train"}  # run, never imported
 
 
@@ -31,6 +33,8 @@ def packages(root: Path) -> dict[str, Path]:
     """Every package by name, with its folder."""
     files = [path for folder in folders(root) for path in (root / folder).rglob("*.py")]
     inside = {".".join(("mezzo", *path.parent.relative_to(root).parts)): path.parent for path in files}
+    for path in (p for name in OF_ANOTHER_NAME for p in (root / "src/mezzo" / name).rglob("*.py")):
+        inside[".".join(path.parent.relative_to(root / "src").parts)] = path.parent
     return {"mezzo": root / "src/mezzo", **dict(sorted(inside.items()))}
 
 
@@ -41,14 +45,15 @@ def setuptools(root: Path) -> dict[str, Any]:
 
 
 def links(root: Path) -> list[str]:
-    """src/mezzo has one relative link per folder of the root, and no folder of its own."""
+    """src/mezzo has one relative link per folder of the root, and no folder of its own but those OF_ANOTHER_NAME."""
     expected = {folder: f"../../{folder}" for folder in folders(root)}
     found = {p.name: str(p.readlink()) for p in (root / "src/mezzo").iterdir() if p.is_symlink()}
     bad = [f"src/mezzo/{name}: no link to {target}" for name, target in expected.items() if name not in found]
     for name, target in found.items():
         if target != expected.get(name):
             bad.append(f"src/mezzo/{name} leads to {target}, not {expected.get(name, 'to a folder with code')}")
-    real = [p for p in (root / "src/mezzo").iterdir() if p.is_dir() and not p.is_symlink() and p.name != "__pycache__"]
+    inside = [p for p in (root / "src/mezzo").iterdir() if p.is_dir() and not p.is_symlink()]
+    real = [p for p in inside if p.name not in {"__pycache__", *OF_ANOTHER_NAME}]
     return bad + [f"src/mezzo/{p.name} is a folder: code lives in the folders of the root" for p in real]
 
 

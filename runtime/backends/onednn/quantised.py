@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -37,9 +37,11 @@ EXACT: Final = 1 << 24  # float32 holds every whole number up to here
 class Quantised(OneDnn):
     """Kernels whose scales and zero points are constants of the step."""
 
+    domains: ClassVar[tuple[str, ...]] = ("", MICROSOFT)
+
     def serves(self, node: Node) -> bool:
         domain, op = anchor(node)
-        return domain in ("", MICROSOFT) and op in self.ops
+        return domain in self.domains and op in self.ops
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         choice = super().select(request)

@@ -66,6 +66,7 @@ class Quantize(Quantised):
 
     name = "onednn.quantize"
     ops = frozenset({"QuantizeLinear"})
+    domains = ("",)
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input, then row-major."""
@@ -96,6 +97,7 @@ class Dequantize(Quantised):
 
     name = "onednn.dequantize"
     ops = frozenset({"DequantizeLinear"})
+    domains = ("",)
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """A reorder: into the layout that is wished for, or that of the input."""
