@@ -449,6 +449,13 @@ POOLS = "MaxPool AveragePool LpPool"
 NETS = "RNN GRU LSTM"
 REDUCTIONS = " ".join(f"Reduce{n}" for n in "Sum Mean Max Min Prod L1 L2 LogSum LogSumExp SumSquare".split())
 
+
+def biased_zeros(A: Any, B: Any, *parts: Any) -> Any:
+    """A product of no depth: zeros, and the bias behind scales and zero points, if there is one."""
+    bias = parts[4] if len(parts) > 4 else None
+    return np.zeros((*A.shape[:-1], B.shape[-1]), np.float32) + (0 if bias is None else bias)
+
+
 ROWS = [
     Row("FlexAttention", narrow, "the reference rounds every step to the narrow type",
         asked("reference", wider("float32"))),
@@ -579,6 +586,8 @@ ROWS = [
         "the runtime fills neither mean nor deviation, and adds a skip of another batch", skipped),
     Row("DynamicQuantizeMatMul", empty, "of no depth the runtime answers with what its memory held",
         closed(lambda A, B, *others: np.zeros((*A.shape[:-1], B.shape[-1]), np.float32) + (*others, 0, 0, 0)[2])),
+    Row("MatMulIntegerToFloat", empty, "of no depth the runtime answers with what its memory held",
+        closed(biased_zeros)),
     Row("MultiHeadAttention Attention", lambda c: empty(c) and np.shape(c.xs[0])[-1] % c.sample.attrs["num_heads"] != 0,
         "of no elements the runtime takes heads of any size", refused),
     Row("ConvTranspose", lambda c: bool(c.sample.attrs.get("output_shape")) and any(c.sample.attrs.get("pads") or ()),

@@ -78,6 +78,7 @@ def _(g: Builder, xs: Sequence[Value | None], types: Types, *, alpha: float = 0.
         Sample([numbers(4, 6, dtype=np.int8), SMALL, BELOW, np.float32(1 / 256), np.int8(-128)],
                {"axis": 1, "opset": 13}),
         Sample([numbers(2, 3, 4), SMALL, MIDDLE, np.float32(1 / 256), np.uint8(0)], {"axis": 1, "opset": 12}),
+        Sample([numbers(4, 0), SMALL, MIDDLE, np.float32(1 / 256), np.uint8(0)], {"axis": 1, "opset": 13}),
     ],
 )  # fmt: skip
 def qlinear_softmax(
@@ -92,6 +93,8 @@ def qlinear_softmax(
     opset: int,
 ) -> Array:
     """Before opset 13 the axes from `axis` on are one, as in Softmax."""
+    if not X.size:
+        return X.copy()
     x = real(X, X_scale, x_zero_point)
     axes = (axis,) if opset >= 13 else tuple(range(axis % X.ndim, X.ndim))
     grown = k.xp.exp(x - x.max(axes, keepdims=True))
