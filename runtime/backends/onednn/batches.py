@@ -94,8 +94,3 @@ def batched(entries: Sequence[Entry], calls: Sequence[Any], names: Sequence[str]
 def is_native(call: Any) -> bool:
     """True if a call can be part of a batch."""
     return call.__class__ in NATIVE and bool(call.rows)
-
-
-def is_same(before: Any, now: Any) -> bool:
-    """True if a step's call is still the one that batches were made of, or can be in none."""
-    return before is now or (not is_native(before) and not is_native(now))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...compile.program import Program
 from ...execution.call_order import CallOrder, StepCall
-from .batches import Entry, batched, is_same
+from .batches import Batch, Entry, batched, is_native
 from .flag_watch import FlagWatch
 from .teams import Order, Team, alone, placed
 
@@ -22,15 +22,17 @@ class OneDnnCallOrder(CallOrder):
         self._flags, self._team = FlagWatch(program, arrays, careful), Team()
         self._order: Order | None = None
         self._batched: list[Entry] | None = None
-        self._bound: list[StepCall] = []  # the calls that the batches are made of
+        self._inside: list[tuple[int, StepCall]] = []  # the calls that batches are made of, by the numbers of steps
 
     def working(self, calls: Sequence[StepCall]) -> list[tuple[int, StepCall]]:
         if self._order is None:
             single = list(map(alone, self.program.steps, calls))
             self._order = placed(self._flags.order(calls, single), single.__getitem__, self._team)
         # calls of large operands are rebound and stay; those of NumPy are made anew, and are in no batch
-        if self._batched is None or not all(map(is_same, self._bound, calls)):
-            self._batched, self._bound = batched(self._order, calls, self._names), list(calls)
+        if self._batched is None or not all(calls[i] is call for i, call in self._inside):
+            self._batched = batched(self._order, calls, self._names)
+            some = any(isinstance(call, Batch) for _, call in self._batched)
+            self._inside = [(i, call) for i, call in enumerate(calls) if some and is_native(call)]
         return [(i, between or calls[i]) for i, between in self._batched]
 
     def observed(self, i: int, calls: Sequence[StepCall]) -> StepCall:
