@@ -21,3 +21,9 @@ def normalized(X: Any, **attrs: Any) -> Any:
     turn = cases[attrs.get("case_change_action", "NONE")]
     kept = [turn(w) for w in X.reshape(-1) if fold(w) not in stop] or [""]
     return np.array(kept, object).reshape(*X.shape[:-1], -1)
+
+
+def biased_zeros(A: Any, B: Any, *parts: Any) -> Any:
+    """A product of no depth: zeros, and the bias behind scales and zero points, if there is one."""
+    bias = parts[4] if len(parts) > 4 else None
+    return np.zeros((*A.shape[:-1], B.shape[-1]), np.float32) + (0 if bias is None else bias)

@@ -15,7 +15,7 @@ import numpy as np
 
 from mezzo.ops import DType, Sample
 
-from .closed_forms import normalized, softmax
+from .closed_forms import biased_zeros, normalized, softmax
 from .random_models import BUILT_IN, Case, finished, schema_of
 from .referee import Referee
 
@@ -448,12 +448,6 @@ def texts_back(case: Case, found: list[Any]) -> list[Any]:
 POOLS = "MaxPool AveragePool LpPool"
 NETS = "RNN GRU LSTM"
 REDUCTIONS = " ".join(f"Reduce{n}" for n in "Sum Mean Max Min Prod L1 L2 LogSum LogSumExp SumSquare".split())
-
-
-def biased_zeros(A: Any, B: Any, *parts: Any) -> Any:
-    """A product of no depth: zeros, and the bias behind scales and zero points, if there is one."""
-    bias = parts[4] if len(parts) > 4 else None
-    return np.zeros((*A.shape[:-1], B.shape[-1]), np.float32) + (0 if bias is None else bias)
 
 
 ROWS = [
