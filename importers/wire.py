@@ -8,6 +8,7 @@ file: such a tensor is marked as external data without a location, at the place 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from io import BufferedReader
 from typing import Any, Final
 
@@ -122,26 +123,25 @@ class _Fields:
         raise Malformed
 
 
+Rewrite = Callable[["_Fields", StoredWeights], bytes]  # of a message, without its weights
+
+
 def _model(fields: _Fields, weights: StoredWeights) -> bytes:
-    parts: list[bytes] = []
-    while fields:
-        number, kind, head, length = fields.next()
-        if number == GRAPH and kind == BYTES:
-            begin = weights.file.tell()
-            parts += _message(GRAPH, _graph(_Fields(weights.file, begin, begin + length), weights))
-            fields.skip()
-        else:
-            parts += (head, fields.content(length))
-    return b"".join(parts)
+    return _rewritten(fields, weights, GRAPH, 0, _graph)
 
 
 def _graph(fields: _Fields, weights: StoredWeights) -> bytes:
+    return _rewritten(fields, weights, INITIALIZER, LARGE, _tensor)
+
+
+def _rewritten(fields: _Fields, weights: StoredWeights, number: int, least: int, rewrite: Rewrite) -> bytes:
+    """Return a message whose messages of this number, and of at least so many bytes, are rewritten."""
     parts: list[bytes] = []
     while fields:
-        number, kind, head, length = fields.next()
-        if number == INITIALIZER and kind == BYTES and length >= LARGE:
+        found, kind, head, length = fields.next()
+        if found == number and kind == BYTES and length >= least:
             begin = weights.file.tell()
-            parts += _message(INITIALIZER, _tensor(_Fields(weights.file, begin, begin + length), weights))
+            parts += _message(number, rewrite(_Fields(weights.file, begin, begin + length), weights))
             fields.skip()
         else:
             parts += (head, fields.content(length))

@@ -8,7 +8,7 @@ once, or not at all where all calls are short.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from .invalid import Look, LookAtAll, LowerAll, Lowering
 from .kernel import Calls, Moved
 from .machine_code import RUN, Routine, Row, routine
 from .primitive import Execution
+from .teams import Order
 
 # Calls whose `rows` are all that they do. A subclass may do more.
 NATIVE = (Execution, Moved, Calls, Routine, Look, LookAtAll, LowerAll, Lowering)
@@ -63,14 +64,11 @@ def _functions() -> tuple[Any, Any]:
     return ctypes.CFUNCTYPE(*types)(routine(RUN)), ctypes.PYFUNCTYPE(*types)(routine(RUN))
 
 
-Entry = tuple[int, Callable[[], Any] | None]  # the number of a step, and what is called; None: the step's own call
-
-
-def batched(entries: Sequence[Entry], calls: Sequence[Any], names: Sequence[str]) -> list[Entry]:
-    """Return the entries with runs of native calls as batches; `calls` and `names` are those of the steps."""
+def batched(order: Order, calls: Sequence[Any], names: Sequence[str]) -> Order:
+    """Return an order of calls with runs of native calls as batches; `calls` and `names` are those of the steps."""
     if not readable():
-        return list(entries)
-    made: list[Entry] = []
+        return order
+    made: Order = []
     run: list[tuple[int, Any]] = []
 
     def end() -> None:
@@ -80,7 +78,7 @@ def batched(entries: Sequence[Entry], calls: Sequence[Any], names: Sequence[str]
             made.extend((i, call if call is not calls[i] else None) for i, call in run)
         run.clear()
 
-    for i, between in entries:
+    for i, between in order:
         call = between or calls[i]
         if is_native(call):
             run.append((i, call))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...compile.program import Program
 from ...execution.call_order import CallOrder, StepCall
-from .batches import Batch, Entry, batched, is_native
+from .batches import Batch, batched, is_native
 from .flag_watch import FlagWatch
 from .teams import Order, Team, alone, placed
 
@@ -21,7 +21,7 @@ class OneDnnCallOrder(CallOrder):
         self._names = [step.node.place for step in program.steps]
         self._flags, self._team = FlagWatch(program, arrays, careful), Team()
         self._order: Order | None = None
-        self._batched: list[Entry] | None = None
+        self._batched: Order | None = None
         self._inside: list[tuple[int, StepCall]] = []  # the calls that batches are made of, by the numbers of steps
 
     def working(self, calls: Sequence[StepCall]) -> list[tuple[int, StepCall]]:
