@@ -15,6 +15,7 @@ from typing import Any, Final
 from ....ops import DType
 from ....ops.errors import MissingPackage
 from .library import find, library
+from .machine_code import address_of
 
 MAX_DIMS: Final = 12
 Dims = c_int64 * MAX_DIMS
@@ -200,7 +201,7 @@ def native_execution(primitive: int, count: int, arguments: int) -> tuple[int, .
     """The address of the function that runs a primitive, and its arguments, as `execution` has them."""
     with _making:
         released, _, stream = _executor()
-    return c_void_p.from_buffer(released).value or 0, primitive, stream, count, arguments
+    return address_of(released), primitive, stream, count, arguments
 
 
 @cache

@@ -26,7 +26,8 @@ MOST_HELD = 64  # short calls that run without releasing the lock
 
 
 class Batch:
-    """Consecutive calls as one. `steps` has the name of each row's step, for errors; `looks` are checked at the end.
+    """Consecutive calls as one. `calls` are pairs of the name of a step, for errors, and a call; looks at the flag are
+    checked at the end.
 
     Raises ExecutionError where a call answers with another status than 0, InvalidOperation as the looks do.
     """

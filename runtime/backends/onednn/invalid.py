@@ -20,7 +20,7 @@ import numpy as np
 from ...compile.kernel import TargetSpec
 from ...execution.alarm import raise_alarm
 from .library import library
-from .machine_code import EVERYWHERE, LOOK, Row, routine, row
+from .machine_code import EVERYWHERE, LOOK, Row, address_of, routine, row
 
 
 @cache
@@ -133,6 +133,4 @@ def _openmp() -> tuple[int, int]:
     of one."""
     found = library()
     assert found is not None
-    functions = (found.held.omp_get_max_threads, found.held.GOMP_parallel)
-    tells, parallel = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
-    return tells, parallel
+    return address_of(found.held.omp_get_max_threads), address_of(found.held.GOMP_parallel)

@@ -78,6 +78,11 @@ class Routine(partial[Any]):
     rows: tuple[Row, ...] = ()
 
 
+def address_of(function: Any) -> int:
+    """The address of a library's function."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 def row(function: int, *arguments: int, mask: int = 0) -> Row:
     """Return a row; `mask` as for `Row`."""
     return Row(function, (ctypes.c_uint64 * 4)(*arguments), mask)

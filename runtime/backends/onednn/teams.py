@@ -15,7 +15,7 @@ from ...compile.program import ProgramStep
 from ...execution.alarm import readable
 from .invalid import LookAtAll
 from .library import library
-from .machine_code import ALONE, TOGETHER, Routine, routine, row
+from .machine_code import ALONE, TOGETHER, Routine, address_of, routine, row
 
 Order = list[tuple[int, Callable[[], Any] | None]]  # numbers of steps, each with what stands before it, or None: itself
 
@@ -27,10 +27,7 @@ def _openmp() -> tuple[int, int] | None:
     found = library()
     if found is None or not hasattr(found.held, "omp_set_num_threads") or not readable():
         return None
-    addresses = [
-        ctypes.cast(f, ctypes.c_void_p).value for f in (found.held.omp_get_max_threads, found.held.omp_set_num_threads)
-    ]
-    return addresses[0] or 0, addresses[1] or 0
+    return address_of(found.held.omp_get_max_threads), address_of(found.held.omp_set_num_threads)
 
 
 class Team:
