@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeError
-from ..op import OPS, Builder, Context, Sample, Value, op
+from ..op import Builder, Context, Sample, Value, op
 from ..quantization.quantize import dynamic_quantize_linear
-from ..quantization.quantized import apart
-from ..types import Array, DType, Tensor, f32
+from ..types import Array, Tensor, f32
 from .fused import Types
 from .quantized import numbers
+from .quantized_parts import matmul_integer_to_float, scaled, scaled_product
 
 WEIGHTS = numbers(4, 5, dtype=np.int8)
 SCALES: Any = np.linspace(0.01, 0.05, 5, dtype=np.float32)
@@ -42,22 +41,13 @@ def dynamic_quantize_matmul(
 ) -> Array:
     """The left operand in the steps of DynamicQuantizeLinear; the sums are exact before they are scaled."""
     steps, scale, zero = dynamic_quantize_linear.reference(k, A)
-    sums = k.xp.asarray(k.xp.matmul(apart(steps, zero), apart(B, b_zero_point)))
-    made: Array = sums.astype(np.float32) * (scale * b_scale)
-    return made if bias is None else made + bias
+    made: Array = matmul_integer_to_float.reference(k, steps, B, scale, b_scale, zero, b_zero_point, bias)
+    return made
 
 
 @dynamic_quantize_matmul.infer
 def _(A: Tensor, B: Tensor, b_scale: Tensor, b_zero_point: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    if A.dims is None or B.dims is None:
-        return A.of(None)
-    found = OPS["", "MatMul"].inferred(A, B)
-    assert isinstance(found, Tensor)
-    columns = B.dims[-1]
-    for part in (b_scale, b_zero_point, bias):
-        if part is not None and isinstance(columns, int) and part.elements not in (None, 1, columns):
-            raise ShapeError(f"{part} has not one entry for each column of {B}")
-    return found.to(DType.FLOAT)
+    return scaled_product(A, B, b_scale, b_zero_point, bias)
 
 
 @dynamic_quantize_matmul.body
@@ -65,6 +55,4 @@ def _(g: Builder, xs: Sequence[Value | None], types: Types) -> Value:
     whole: list[Any] = [*xs, *[None] * (5 - len(xs))]
     a, b, scale, zero, bias = whole
     steps, a_scale, a_zero = g.DynamicQuantizeLinear(a, outputs=3)
-    sums = g.MatMulInteger(steps, b, a_zero, zero)
-    made = g.Mul(g.Cast(sums, to=DType.FLOAT.onnx), g.Mul(a_scale, scale))
-    return made if bias is None else g.Add(made, bias)
+    return scaled(g, g.MatMulInteger(steps, b, a_zero, zero), a_scale, scale, bias)

@@ -221,12 +221,17 @@ def _(
     bias: Tensor | None = None,
 ) -> Tensor:
     _check_parts(a_scale, a_zero_point)
+    return scaled_product(A, B, b_scale, b_zero_point, bias)
+
+
+def scaled_product(A: Tensor, B: Tensor, *parts: Tensor | None) -> Tensor:
+    """The type of a product of whole numbers scaled to float32, whose `parts` have one entry or one for each column."""
     if A.dims is None or B.dims is None:
         return Tensor(DType.FLOAT, None)
     found = OPS["", "MatMul"].inferred(A, B)
     assert isinstance(found, Tensor)
     columns = B.dims[-1]
-    for part in (b_scale, b_zero_point, bias):
+    for part in parts:
         if part is not None and isinstance(columns, int) and part.elements not in (None, 1, columns):
             raise ShapeError(f"{part} has not one entry for each column of {B}")
     return found.to(DType.FLOAT)
@@ -236,8 +241,13 @@ def _(
 def _(g: Builder, xs: Sequence[Value | None], types: Types) -> Value:
     whole: list[Any] = [*xs, *[None] * (7 - len(xs))]
     a, b, a_scale, b_scale, a_zero, b_zero, bias = whole
-    sums = g.MatMulInteger(a, b, None if a_zero is None else _scalar(g, a_zero, types[4]), b_zero)
-    made = g.Mul(g.Cast(sums, to=DType.FLOAT.onnx), g.Mul(_scalar(g, a_scale, types[2]), b_scale))
+    a_zero = None if a_zero is None else _scalar(g, a_zero, types[4])
+    return scaled(g, g.MatMulInteger(a, b, a_zero, b_zero), _scalar(g, a_scale, types[2]), b_scale, bias)
+
+
+def scaled(g: Builder, sums: Value, a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
+    """Add what makes float32 of sums of whole numbers."""
+    made = g.Mul(g.Cast(sums, to=DType.FLOAT.onnx), g.Mul(a_scale, b_scale))
     return made if bias is None else g.Add(made, bias)
 
 
