@@ -17,6 +17,7 @@ from .core.standard import written
 from .dataclasses import dataclass, field
 from .errors import InputError, MezzoError, ShapeError
 from .registry import OPSETS, Operators
+from .symbolic import is_symbolic
 from .traits import MIXED
 from .types import Array, Dim, DType, Tensor, Type, UnknownRank
 
@@ -385,6 +386,10 @@ def as_standard(g: Any, roots: Sequence[expr.Expr], xs: Sequence[Value]) -> tupl
     return written(g, roots, xs, _expression)
 
 
+def _element_type(x: Array) -> DType:
+    return DType.INT64 if x.dtype == object and is_symbolic(x) else DType.of(x.dtype)
+
+
 def broadcast_dims(*shapes: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
     """Dims of a broadcast result; None where a rank is unknown. Raises ShapeError where sizes clash.
 
@@ -400,8 +405,11 @@ def broadcast_dims(*shapes: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
     columns = zip(*((1,) * (rank - len(s)) + tuple(s) for s in known), strict=True)
 
     def one(column: tuple[Dim, ...]) -> Dim:
-        rest = {d for d in column if d != 1}
-        sizes = {d for d in rest if isinstance(d, int)}
+        rest = list[Dim]()  # not a set: whether symbolic sizes are equal has to be asked
+        for d in column:
+            if d != 1 and d not in rest:
+                rest.append(d)
+        sizes = [d for d in rest if isinstance(d, int)]
         if len(sizes) > 1:
             raise ShapeError(f"cannot broadcast {' with '.join(str(list(s)) for s in known)}")
         return sizes.pop() if sizes else rest.pop() if len(rest) == 1 else None if rest else 1
@@ -528,7 +536,7 @@ def pointwise(
             return expr.tree_of(rule, dtypes, **given)
 
         def reference(k: Context, *xs: Array, **given: Any) -> Array:
-            dtypes = [None if x is None else DType.of(x.dtype) for x in xs]
+            dtypes = [None if x is None else _element_type(x) for x in xs]
             (made,) = evaluate(steps_of(tree, dtypes, given).code, k.xp, xs)
             shape = np.broadcast_shapes(*(x.shape for x in xs if x is not None))
             return made if made.shape == shape else k.xp.array(k.xp.broadcast_to(made, shape), order="C")

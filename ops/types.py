@@ -13,6 +13,7 @@ import numpy as np
 from .dataclasses import dataclass, field
 from .errors import ShapeError
 from .layouts import nbytes as layout_bytes
+from .symbolic import is_symbolic
 
 Array = Any  # a numpy or cupy array, or a host object (string array, list, dict, None) where the type says so
 
@@ -224,8 +225,11 @@ class Tensor:
         return Tensor(self.dtype, self.dims, layout=layout)
 
     def ints(self) -> list[int] | None:
-        """The elements as a list of Python ints, where known (axes, shapes, counts)."""
-        return None if self.value is None else [int(v) for v in np.asarray(self.value).ravel()]
+        """The elements as a list of Python ints or symbolic sizes, where known (axes, shapes, counts)."""
+        if self.value is None:
+            return None
+        values: list[Any] = np.asarray(self.value).ravel().tolist()
+        return [v if is_symbolic(v) else int(v) for v in values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +284,8 @@ def type_of(value: Any, *, known: bool = False) -> Type:
     if value is None:
         return Optional(Tensor(DType.FLOAT, None))
     array = value if hasattr(value, "dtype") else np.asarray(value)
-    return Tensor(DType.of(array.dtype), tuple(int(n) for n in array.shape), array if known else None)
+    dtype = DType.INT64 if array.dtype == object and is_symbolic(array) else DType.of(array.dtype)
+    return Tensor(dtype, tuple(int(n) for n in array.shape), array if known else None)
 
 
 def differentiable(type: Type) -> bool:

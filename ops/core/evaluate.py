@@ -38,7 +38,10 @@ def _fresh(one: Instruction, xp: Any, args: list[Any]) -> Any:
     if one.kind == "cast":
         return args[0].astype(one.dtype.numpy)
     # the result type is given because NumPy widens some (small integers in `power`, bool in `add`)
-    return xp.asarray(getattr(xp, PRIMITIVES[one.kind][0])(*args)).astype(one.dtype.numpy, copy=False)
+    result = xp.asarray(getattr(xp, PRIMITIVES[one.kind][0])(*args))
+    if result.dtype == object:  # symbolic sizes
+        return result
+    return result.astype(one.dtype.numpy, copy=False)
 
 
 class Steps:

@@ -42,14 +42,29 @@ def ints(x: Array) -> list[int]:
     return [int(v) for v in x.ravel().tolist()]
 
 
-def taken(size: int, start: int, end: int, step: int) -> range:
-    """The places that a slice takes. Where Python leaves a start before the axis outside, ONNX moves it to the axis."""
+def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """The first place of a slice and the one it stops at. Where Python leaves a start before the axis outside, ONNX
+    moves it to the axis."""
     if step == 0:
         raise ShapeError("a slice cannot have step 0")
     start, end = (v + size if v < 0 else v for v in (start, end))
     if step > 0:
-        return range(min(max(start, 0), size), min(max(end, 0), size), step)
-    return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
+        return min(max(start, 0), size), min(max(end, 0), size)
+    return min(max(start, 0), size - 1), min(max(end, -1), size - 1)
+
+
+def taken(size: int, start: int, end: int, step: int) -> range:
+    """The places that a slice takes."""
+    return range(*bounds(size, start, end, step), step)
+
+
+def places(start: int, end: int, step: int) -> int:
+    """The number of elements of a range of integers.
+
+    >>> places(0, 5, 2), places(5, -1, -1), places(3, 0, 1)
+    (3, 6, 0)
+    """
+    return max(-((start - end) // step), 0)
 
 
 def sliced(

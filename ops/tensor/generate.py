@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.rules import axis_of, has_rank, ints, is_narrow, length, unknown
+from ..core.rules import axis_of, has_rank, ints, is_narrow, length, places, unknown
 from ..errors import ShapeError
 from ..op import Context, Sample, op
+from ..symbolic import sizes_array
 from ..types import Array, Dim, DType, Tensor, f32, i64, type_of
 
 _CONSTANT_TYPES: dict[str, Any] = {"value_int": np.int64, "value_float": np.float32, "value_string": object}
@@ -90,7 +91,7 @@ def constant_of_shape(k: Context, input: Array, *, value: Array | None = None) -
 @constant_of_shape.infer
 def _(input: Tensor, *, value: Array | None = None) -> Tensor:
     sizes = input.ints()
-    if sizes is not None and min(sizes, default=0) < 0:
+    if sizes is not None and any(n < 0 for n in sizes):
         raise ShapeError(f"{sizes} is no shape: sizes cannot be negative")
     dtype = DType.FLOAT if value is None else DType.of(np.asarray(value).dtype)
     return Tensor(dtype, unknown(length(input)) if sizes is None else tuple(sizes))
@@ -101,12 +102,14 @@ def _steps(start: Any, limit: Any, delta: Any) -> int:
     if delta == 0:
         raise ShapeError(f"a range from {start} to {limit} cannot have step 0")
     if isinstance(start, int):
-        return max(int(-((start - limit) // delta)), 0)
+        return places(start, limit, delta)
     return max(math.ceil(float(limit - start) / float(delta)), 0)
 
 
 def _scalar(x: Any) -> Any:
     """The only element of an array: a Python integer, or a numpy float in which sums are taken."""
+    if x.dtype == object:  # symbolic
+        return x.item()
     value = np.asarray(x.tolist(), np.float32 if is_narrow(x.dtype) else x.dtype).reshape(())
     return int(value) if value.dtype.kind in "iu" else value[()]
 
@@ -152,7 +155,7 @@ def _(data: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
         return Tensor(DType.INT64, (None,))
     dims = data.dims[slice(start, end)]
     known = all(isinstance(d, int) for d in dims)
-    return Tensor(DType.INT64, (len(dims),), np.array(dims, np.int64) if known else None)
+    return Tensor(DType.INT64, (len(dims),), sizes_array(dims) if known else None)
 
 
 @op(
@@ -169,7 +172,7 @@ def size(k: Context, data: Array) -> Array:
 @size.infer
 def _(data: Tensor) -> Tensor:
     count = data.elements
-    return Tensor(DType.INT64, (), None if count is None else np.array(count, np.int64))
+    return Tensor(DType.INT64, (), None if count is None else sizes_array([count]).reshape(()))
 
 
 @op(

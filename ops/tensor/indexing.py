@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core.broadcast import zeros_like
-from ..core.rules import axes_of, axis_of, length, narrow, same, sliced, taken, unknown, widen
+from ..core.rules import axes_of, axis_of, bounds, length, narrow, places, same, sliced, unknown, widen
 from ..errors import ShapeError
 from ..op import Builder, Context, Sample, Value, op
 from ..types import Array, Dim, DType, Tensor, f32, i64
@@ -26,7 +26,7 @@ def _list(*values: int) -> np.ndarray[Any, Any]:
 
 def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
     if isinstance(dim, int):
-        return len(taken(dim, start, end, step))
+        return places(*bounds(dim, start, end, step), step)
     return dim if (start, step) == (0, 1) and end >= FAR else None
 
 

@@ -69,7 +69,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[None]:
 
 def _target(shape: Sequence[int], dims: Sequence[Dim], allowzero: int) -> tuple[Dim, ...]:
     """Dims that a reshape to `shape` gives to a value of these dims."""
-    if shape.count(-1) > 1 or min(shape, default=0) < -1:
+    if shape.count(-1) > 1 or any(n < -1 for n in shape):
         raise ShapeError(f"{shape} is no shape to reshape to", hint="at most one entry may be -1")
     if allowzero and -1 in shape and 0 in shape:
         raise ShapeError(f"{shape} mixes -1 with 0, which allowzero=1 takes as a size")

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ...ops import Context, MezzoError, Tensor, Type
+from ...ops import Context, DType, MezzoError, Tensor, Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import ShapeError
+from ...ops.symbolic import NotSymbolic, is_symbolic
 from ...ops.types import differentiable, type_of
 from ..caches import CacheKey
 from ..memory.shared_constants import shared
@@ -27,7 +28,7 @@ def check_size(result: Type, budget: Budget) -> None:
     if not isinstance(result, Tensor) or result.dims is None:
         return
     sizes = [d for d in result.dims if isinstance(d, int)]
-    if min(sizes, default=0) < 0:
+    if any(d < 0 for d in sizes):  # not their minimum: symbolic sizes are not to be compared with each other
         raise ShapeError(f"the result would be {result}", hint="the operands are too small for these attributes")
     if math.prod(filter(None, sizes)) >= 1 << 58:
         raise ShapeError(f"the result would be {result}", hint="no array has such sizes, not even one without elements")
@@ -153,9 +154,30 @@ class Scope:
         if not self.allowance.take(size):
             return types
         values = [t.value if isinstance(t, Tensor) else None for t in ins]
-        with np.errstate(all="ignore"):
-            results = node.record.run(Context(wanted=node.wanted), values, node.attrs)
-        return tuple(type_of(shared(r, values), known=True) for r in results[: len(types)])
+        try:
+            results = [_settled(r, t) for r, t in zip(computed(node, values), types, strict=False)]
+        except NotSymbolic:  # its elements cannot be told before sizes are known
+            return types
+        return tuple(type_of(r, known=True) for r in results)
+
+
+def computed(node: Node, values: Sequence[Any]) -> list[Any]:
+    """Return the results of a deterministic node, one for each output, from the arrays that it reads."""
+    with np.errstate(all="ignore"):
+        results = node.record.run(Context(wanted=node.wanted), values, node.attrs)
+    return [shared(r, values) for r in results]
+
+
+def _settled(result: Any, type: Type) -> Any:
+    """Return a result in its element type again if no size in it is symbolic. Raises NotSymbolic for symbolic sizes in
+    another type than int64."""
+    if not (isinstance(type, Tensor) and type.dtype is not DType.STRING and result.dtype == object):
+        return result
+    if not is_symbolic(result):
+        return result.astype(type.dtype.numpy)
+    if type.dtype is not DType.INT64:
+        raise NotSymbolic
+    return result
 
 
 def _kind(node: Node, ins: Sequence[Type | None]) -> Any:
@@ -176,13 +198,14 @@ def infer(
     *,
     budget: Budget | None = None,
     rewritten: bool = False,
+    scope: Scope | None = None,
 ) -> Graph:
     """The graph with the type of every value in `types`, bodies included.
 
     `inputs` gives the types of the inputs (default: as the graph declares them). An input without a declared type is
     an error. `rewritten` says that the graph was made from one that was typed for these inputs: a value that kept its
-    name kept its type, so that only what is new is worked out. Raises ShapeError where operands do not fit,
-    BudgetError where a tensor would be too large; both name the node.
+    name kept its type, so that only what is new is worked out. `scope` does the work (default: a new one). Raises
+    ShapeError where operands do not fit, BudgetError where a tensor would be too large; both name the node.
 
     >>> from mezzo.runtime.ir.graph import GraphBuilder
     >>> from mezzo.ops.types import f32
@@ -192,7 +215,7 @@ def infer(
     float32[n,3]
     """
     limits = budget or Budget()
-    scope = Scope(limits, allowance=Allowance(limits.fold_elements))
+    scope = scope or Scope(limits, allowance=Allowance(limits.fold_elements))
     input_types = {n: t for n in graph.inputs if (t := (inputs or {}).get(n, graph.types.get(n))) is not None}
     missing = [n for n in graph.inputs if n not in input_types]
     if missing:

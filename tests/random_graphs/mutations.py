@@ -139,6 +139,12 @@ MUTATIONS = (
     Mutation("arrays of another shape fit a run that is known", "runtime/execution/guards.py",
              f"{' ' * 16}if array.__class__ is not np.ndarray or array.shape != shape or array.dtype is not dtype:",
              f"{' ' * 16}if array.__class__ is not np.ndarray or array.dtype is not dtype:"),
+    Mutation("a template serves all sizes", "runtime/compile/template.py",
+             "return self.trace.values(sizes) if self.trace.holds(sizes) else None",
+             "return self.trace.values(sizes)"),
+    Mutation("an equality of sizes is decided and not noted", "ops/symbolic.py",
+             "        self.guards[terms, how] = outcome\n",
+             '        if how != "=":\n            self.guards[terms, how] = outcome\n'),
     # training
     Mutation("the gradient of a product is that of its other operand", "ops/math/elementwise.py",
              "return g.Mul(dys[0], xs[1]), g.Mul(dys[0], xs[0])", "return g.Mul(dys[0], xs[0]), g.Mul(dys[0], xs[1])",

@@ -164,11 +164,12 @@ def repeated(a: Asked, session: Session, times: int = 2) -> None:
 
 
 def batches(a: Asked, session: Session) -> None:
-    """Another batch size, and then the first again, in one session that leaves the batch open."""
+    """Other batch sizes, and then the first again, in one session that leaves the batch open: what was planned for one
+    size is a template for the next."""
     if not a.case.batched:
         raise NotHere
     sizes = {a.case.feeds[n].shape[0] for n in a.case.batched}
-    other = int(a.rng.choice([b for b in BATCHES if b not in sizes]))
+    others = a.rng.choice([b for b in BATCHES if b not in sizes], 2, replace=False).tolist()
     types = dict(a.graph.types)
     for n in a.case.batched:
         known = types[n]
@@ -176,24 +177,32 @@ def batches(a: Asked, session: Session) -> None:
         assert known.dims
         types[n] = known.of(("batch", *known.dims[1:]))
     graph = a.graph.but(types=types)
-    feeds = dict(a.case.feeds)
-    for n in a.case.batched:
-        x = feeds[n]
-        feeds[n] = np.resize(x[::-1], (other, *x.shape[1:])) if x.size else np.zeros((other, *x.shape[1:]), x.dtype)
-    try:
-        infer(graph)
-        closed = graph.but(types={**types, **{n: type_like(x) for n, x in feeds.items()}})
-        worlds = evaluated(infer(closed), feeds, a.noise)
-        fits(graph, worlds)
-    except Exception as error:  # sizes that stand in the graph: references raise what they like
-        raise NotHere from error
+    walk = [(other, *_resized(a, graph, int(other))) for other in others]
     opened = a.session(graph)
     first = opened.run(a.case.feeds)
     like(first, a.expected(), what="with an open batch ")
     kept = copied(first)
-    like(opened.run(feeds), worlds, what=f"at batch {other} ")
-    unchanged(kept, opened.run(a.case.feeds), f"the first batch after a batch of {other} is answered otherwise")
-    like(opened.run(feeds), worlds, what=f"at batch {other}, again, ")
+    for other, feeds, worlds in walk:
+        like(opened.run(feeds), worlds, what=f"at batch {other} ")
+        unchanged(kept, opened.run(a.case.feeds), f"the first batch after a batch of {other} is answered otherwise")
+    for other, feeds, worlds in walk:
+        like(opened.run(feeds), worlds, what=f"at batch {other}, again, ")
+
+
+def _resized(a: Asked, graph: Graph, batch: int) -> tuple[Feeds, Worlds]:
+    """The feeds at another batch size, and what comes of them. Raises NotHere where the graph does not fit it."""
+    feeds = dict(a.case.feeds)
+    for n in a.case.batched:
+        x = feeds[n]
+        feeds[n] = np.resize(x[::-1], (batch, *x.shape[1:])) if x.size else np.zeros((batch, *x.shape[1:]), x.dtype)
+    try:
+        infer(graph)
+        closed = graph.but(types={**graph.types, **{n: type_like(x) for n, x in feeds.items()}})
+        worlds = evaluated(infer(closed), feeds, a.noise)
+        fits(graph, worlds)
+    except Exception as error:  # sizes that stand in the graph: references raise what they like
+        raise NotHere from error
+    return feeds, worlds
 
 
 def fits(graph: Graph, worlds: Worlds) -> None:

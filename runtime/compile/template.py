@@ -1,0 +1,251 @@
+"""Templates: a graph that was rewritten once, for all sizes at which everything would be decided the same way.
+
+The passes run over a graph whose open dims are symbolic sizes (ops/symbolic.py). What they decide on the way becomes
+the guards of the template; for sizes that meet them, numbers have only to be filled in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ...ops import MezzoError, Tensor, Type
+from ...ops.budget import Budget
+from ...ops.dataclasses import dataclass, field
+from ...ops.symbolic import Concrete, NotSymbolic, SizeTrace, concrete, is_symbolic
+from ...ops.types import Array, Dim, type_of
+from ..ir.graph import Graph, Node
+from ..ir.infer import Allowance, Scope, computed, infer
+from ..passes.chains import Chains
+from .lower import Options
+from .rewriting import fused, simplified
+
+MOST = 4  # templates of a graph, and times that one may turn out to be of no use
+
+
+class NoTemplate(Exception):
+    """Raised with the reason why a graph has no template."""
+
+
+@dataclass(slots=True)
+class Tally(Allowance):
+    """The number of elements that constant evaluation creates."""
+
+    total: int = 0
+
+    def take(self, elements: int) -> bool:
+        self.total = self.total + elements
+        return True
+
+
+@dataclass(slots=True)
+class SizedScope(Scope):
+    """A scope that notes which values follow from sizes alone although their elements cannot be written down without
+    numbers: ranges, masks."""
+
+    sized: dict[str, Node] = field(default_factory=dict[str, Node])
+
+    def evaluate(self, node: Node, ins: list[Type | None], types: tuple[Type, ...]) -> tuple[Type, ...]:
+        answer = Scope.evaluate(self, node, ins, types)
+        if all(isinstance(t, Tensor) and t.value is not None for t in answer):
+            return answer
+        known = all(
+            not name or name in self.sized or (isinstance(t, Tensor) and t.value is not None)
+            for name, t in zip(node.inputs, ins, strict=True)
+        )
+        if known and node.inputs and node.record.deterministic and not node.bodies:
+            tensors = [t for t in types if isinstance(t, Tensor)]
+            if len(tensors) == len(types) and all(t.elements is not None for t in tensors):
+                self.allowance.take(sum(t.elements or 0 for t in tensors))
+                self.sized.update((o, node) for o in node.outputs if o)
+        return answer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Template:
+    """A rewritten graph with symbolic sizes.
+
+    `places` names an input and axis for each symbol, `equal` further ones that have to agree with a symbol. `sized` are
+    the nodes whose results follow from sizes alone, in order of execution; they read each other and `read`. `given` are
+    the inputs of the graph itself: those behind them are results of `sized`.
+    """
+
+    trace: SizeTrace
+    places: tuple[tuple[str, int], ...]
+    equal: tuple[tuple[str, int, int], ...]
+    graph: Graph
+    sized: tuple[Node, ...]
+    read: Mapping[str, Array]
+    given: tuple[str, ...]
+
+    def values(self, types: Mapping[str, Type]) -> list[int] | None:
+        """Return the values of the symbols for these types of the inputs; None if the template is not for them."""
+        sizes = [_size(types[name], axis) for name, axis in self.places]
+        if any(_size(types[name], axis) != sizes[symbol] for name, axis, symbol in self.equal):
+            return None
+        return self.trace.values(sizes) if self.trace.holds(sizes) else None
+
+    def at(self, values: list[int]) -> Graph:
+        """The graph with numbers for its sizes."""
+        put = concrete(self.trace, values)
+        arrays = {name: put(array) for name, array in self.read.items()}
+        for node in self.sized:
+            results = computed(node, [arrays[n] if n else None for n in node.inputs])
+            arrays.update((o, r) for o, r in zip(node.outputs, results, strict=False) if o)
+        graph = self.graph
+        constants = {name: put(array) for name, array in graph.initializers.items()}
+        constants.update((name, arrays[name]) for name in graph.inputs[len(self.given) :])
+        types = {name: _filled(type, put) for name, type in graph.types.items()}
+        types.update((name, type_of(array, known=True)) for name, array in constants.items())
+        return graph.but(inputs=self.given, initializers=constants, types=types)
+
+
+def _size(type: Type, axis: int) -> int:
+    assert isinstance(type, Tensor)
+    return type.sizes[axis]
+
+
+def _filled(type: Type, put: Concrete) -> Type:
+    if not isinstance(type, Tensor) or type.dims is None:
+        return type
+    return Tensor(type.dtype, put(type.dims), None if type.value is None else put(type.value), type.layout)
+
+
+@dataclass(slots=True)
+class Templates:
+    """The templates of one compiled graph. `latest` are the input types that were planned without one last, and the
+    operators that came out; `reasons` tells why there was no template."""
+
+    options: Options
+    budget: Budget
+    chains: Chains
+    all: list[Template] = field(default_factory=list[Template])
+    latest: tuple[Mapping[str, Type], Counter[str]] | None = None
+    reasons: list[str] = field(default_factory=list[str])
+
+    def graph(self, source: Graph, types: Mapping[str, Type]) -> Graph | None:
+        """The rewritten graph of `source` for these types of its inputs, if there is a template for them, or can be one
+        of the sizes before."""
+        for template in self.all:
+            values = template.values(types)
+            if values is not None:
+                return template.at(values)
+        if self.latest is None or len(self.all) + len(self.reasons) >= MOST:
+            return None
+        latest, self.latest = self.latest, None
+        try:
+            template = self._made(source, *latest)
+        except NoTemplate as error:
+            self.reasons.append(str(error))
+            return None
+        self.all.append(template)
+        values = template.values(types)
+        return None if values is None else template.at(values)
+
+    def planned(self, types: Mapping[str, Type], graph: Graph) -> None:
+        """Note what came out without a template."""
+        self.latest = types, _operators(graph)
+
+    def drop(self, reason: str) -> None:
+        """Forget all templates, and make no others."""
+        self.all.clear()
+        self.reasons += [reason] * MOST
+
+    def _made(self, source: Graph, types: Mapping[str, Type], operators: Counter[str]) -> Template:
+        """Make a template from the sizes of these types. Raises NoTemplate."""
+        if self.options.target.sm or source.states or any(n.bodies for n in source.nodes):
+            raise NoTemplate("it has states or subgraphs, or is for a GPU")
+        try:
+            template = _template(source, types, self.options, self.budget, self.chains)
+        except (NotSymbolic, MezzoError) as error:
+            raise NoTemplate(f"sizes became numbers: {error}") from error
+        if not template.places:
+            raise NoTemplate("no size is open")
+        if template.values(types) is None:
+            raise NoTemplate("its own sizes do not meet its guards")
+        others = _operators(template.graph)
+        if others != operators:
+            raise NoTemplate(f"it lacks {dict(operators - others)} and has {dict(others - operators)}")
+        return template
+
+
+def _operators(graph: Graph) -> Counter[str]:
+    return Counter(f"{n.domain}::{n.op}" for n in graph.nodes)
+
+
+@dataclass(slots=True)
+class Symbols:
+    """Symbolic types for the inputs of a graph: one symbol for each name of a dim, and for each dim without one. The
+    fields are those of `Template`."""
+
+    trace: SizeTrace = field(default_factory=SizeTrace)
+    places: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    equal: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
+    types: dict[str, Type] = field(default_factory=dict[str, Type])
+    _named: dict[str, tuple[int, Any]] = field(default_factory=dict[str, tuple[int, Any]])
+
+    def add(self, name: str, declared: Type, actual: Type) -> None:
+        """Give an input its type. Raises NoTemplate for what is no tensor of numbers."""
+        if not isinstance(declared, Tensor) or not isinstance(actual, Tensor) or not actual.static:
+            raise NoTemplate(f"input {name!r} is no tensor of numbers")
+        dims = (None,) * actual.rank if declared.dims is None else declared.dims
+        sizes = [self._size(name, axis, *pair) for axis, pair in enumerate(zip(dims, actual.sizes, strict=True))]
+        self.types[name] = Tensor(actual.dtype, tuple(sizes))
+
+    def _size(self, name: str, axis: int, dim: Dim, size: int) -> Any:
+        if isinstance(dim, int):
+            return dim
+        known = self._named.get(dim) if dim is not None else None
+        if known is not None:
+            self.equal.append((name, axis, known[0]))
+            return known[1]
+        symbol = self.trace.symbol(size)
+        if dim is not None:
+            self._named[dim] = len(self.places), symbol
+        self.places.append((name, axis))
+        return symbol
+
+
+def _template(source: Graph, types: Mapping[str, Type], options: Options, budget: Budget, chains: Chains) -> Template:
+    """Rewrite a graph with symbolic sizes. Raises NoTemplate, NotSymbolic, and what passes raise."""
+    symbols = Symbols()
+    for name in source.inputs:
+        symbols.add(name, source.types[name], types[name])
+    scope = SizedScope(budget, allowance=(tally := Tally(0)))
+    typed = infer(source, symbols.types, budget=budget, scope=scope)
+    if tally.total > budget.fold_elements:
+        raise NoTemplate("constants exceed what the budget allows")
+    left = tuple(n for n in typed.nodes if scope.sized.keys().isdisjoint(n.outputs))
+    here = concrete(symbols.trace, symbols.trace.hints)
+    graph = fused(
+        simplified(typed.but(inputs=(*typed.inputs, *scope.sized), nodes=left), options, budget), options, budget,
+        chains, planned=lambda t: _filled(t, here), constants=scope.sized,
+    )  # fmt: skip
+    if any(_holds(v) for node in graph.nodes for v in node.attrs.values()):
+        raise NoTemplate("an attribute is a size")
+    wanted = set(graph.reads())
+    graph = graph.but(inputs=(*source.inputs, *(n for n in scope.sized if n in wanted)))
+    sized = _ahead(typed, wanted, scope.sized)
+    read = {n: t.value for node in sized for n in node.inputs if n and isinstance(t := typed.types[n], Tensor)}
+    used = wanted | {*graph.inputs, *graph.initializers, *(o for n in graph.nodes for o in n.outputs if o)}
+    graph = graph.but(types={n: t for n, t in graph.types.items() if n in used})
+    known = {n: value for n, value in read.items() if n not in scope.sized}
+    return Template(
+        symbols.trace, tuple(symbols.places), tuple(symbols.equal), graph, sized, known, tuple(source.inputs)
+    )
+
+
+def _ahead(typed: Graph, wanted: Collection[str], sized: Collection[str]) -> tuple[Node, ...]:
+    """The nodes whose results follow from sizes alone, as far as others want them, in order."""
+    needed, nodes = {n for n in sized if n in wanted}, list[Node]()
+    for node in reversed(typed.nodes):
+        if not needed.isdisjoint(node.outputs):
+            nodes.append(node)
+            needed.update(n for n in node.inputs if n in sized)
+    return tuple(reversed(nodes))
+
+
+def _holds(value: Any) -> bool:
+    """True if a symbolic size is in an attribute."""
+    return any(map(_holds, value)) if type(value) in (tuple, list) else is_symbolic(value)
