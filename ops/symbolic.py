@@ -90,6 +90,15 @@ class SizeTrace:
             return False
         return None
 
+    def depends(self, terms: Terms, on: Terms) -> bool:
+        """True if terms change with a symbol, quotients included."""
+        ((symbol,), _) = on[0]
+        return any(
+            s == symbol or (s in self.quotients and any(self.depends(part, on) for part in self.quotients[s]))
+            for symbols, _ in terms
+            for s in symbols
+        )
+
     def quotient(self, above: Terms, below: Terms) -> SymbolicSize:
         """Return the symbol of a quotient, rounded down."""
         for number, known in self.quotients.items():

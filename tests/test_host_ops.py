@@ -399,8 +399,11 @@ def test_loops_look_at_the_clock(name: str) -> None:
     session = Session(g.graph([made]))
     feeds = {f"x{i}": x for i, x in enumerate(found)}
     looked: list[float] = []
-    with pytest.raises(DeadlineError, match=name):
-        session.run(feeds, deadline=0.02, observe=lambda phase, *_: looked.append(monotonic()))
+    for deadline in (0.02, 0.08, 0.32):  # on a busy machine the first may be over before the step begins
+        with pytest.raises(DeadlineError, match=name):
+            session.run(feeds, deadline=deadline, observe=lambda phase, *_: looked.append(monotonic()))
+        if looked:
+            break
     assert len(looked) == 1  # it ended inside of the step, not after it
     assert monotonic() - looked[0] < 1
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mezzo.ops import DType
+from mezzo.ops.errors import InputError
 from mezzo.ops.symbolic import NotSymbolic, SizeTrace, SymbolicSize, concrete, is_symbolic, sizes_array
 from mezzo.ops.types import f32, i64, type_of
 from mezzo.runtime.compile.template import MOST, Templates
@@ -239,3 +240,28 @@ def test_symbolic_sizes_print() -> None:
     assert str(2 * n + n * m - 3) == "-3+2*s0+s0*s1"
     assert f"{n // 4}" == "s2"
     assert type(n // 4) is SymbolicSize
+
+
+def test_buckets_cut_what_has_the_size_of_a_padded_dim() -> None:
+    """Whatever the exporter called it: a reshaped value's dims have no names."""
+    graph = attention()
+    session, plain = Session(graph, buckets={"length": (16, 48)}), Session(graph)
+    for batch, length in [(2, 47), (1, 48), (3, 5), (2, 16), (2, 60)]:
+        given = feeds(batch, length)
+        for name, answer in plain.run(given).items():
+            np.testing.assert_allclose(session.run(given)[name], answer, rtol=1e-4, atol=1e-5)
+
+
+def test_buckets_refuse_what_cannot_be_cut() -> None:
+    g = GraphBuilder()
+    x = g.input("x", f32("batch", "n"))
+    flat = g.graph([g.Reshape(x, g.const([-1])), g.Relu(x), g.Concat(x, x, axis=1)])
+    session = Session(flat, buckets={"n": (4, 8)})
+    exact = session.run({"x": np.ones((2, 8), np.float32)})
+    assert [a.shape for a in exact.values()] == [(16,), (2, 8), (2, 16)]
+    names = list(exact)
+    assert session.run({"x": np.ones((2, 7), np.float32)}, names=[names[1]])[names[1]].shape == (2, 7)
+    with pytest.raises(InputError, match=r"axis 0 of output .* depends on the dim 'n', which is padded"):
+        session.run({"x": np.ones((2, 7), np.float32)})
+    with pytest.raises(InputError, match="exclude each other"):
+        session.run({"x": np.ones((2, 8), np.float32)}, outputs={names[1]: np.empty((2, 8), np.float32)})

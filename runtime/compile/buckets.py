@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...ops import Tensor
+from ...ops import MezzoError, Tensor, Type
 from ...ops.errors import InputError
+from ...ops.symbolic import NotSymbolic, is_symbolic
+from ...ops.types import Dim
+from ..caches import CacheKey
+from ..ir.infer import infer
 from .program import Port
+from .template import NoTemplate, Symbols
+
+if TYPE_CHECKING:
+    from .specialize import Compiled
 
 Buckets = Mapping[str, Sequence[int]]
 
@@ -31,7 +39,7 @@ def check_buckets(buckets: Buckets, inputs: Sequence[Port]) -> dict[str, tuple[i
 def padded(
     buckets: Mapping[str, tuple[int, ...]], inputs: Sequence[Port], arrays: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """The arrays with zeros up to the next bucket of each dim, and the sizes that the dims had.
+    """The arrays with zeros up to the next bucket of each dim, and the sizes that the padded dims had.
 
     A size above the largest bucket stays as it is.
     """
@@ -46,20 +54,65 @@ def padded(
             if isinstance(dim, str) and dim in buckets:
                 size = array.shape[axis]
                 up = next((b for b in buckets[dim] if b >= size), size)
-                had[dim] = size
                 wide[axis] = (0, up - size)
+                if up > size:
+                    had[dim] = size
         if any(more for _, more in wide):
             made[port.name] = np.pad(array, wide)
     return made, had
 
 
-def cut(outputs: Sequence[Port], results: Mapping[str, Any], had: Mapping[str, int]) -> dict[str, Any]:
-    """The results with their named dims at the sizes that the inputs had."""
+def cut(
+    compiled: Compiled, types: Mapping[str, Type], results: Mapping[str, Any], had: Mapping[str, int]
+) -> dict[str, Any]:
+    """The results with the axes that follow padded dims at the sizes that these had. `types` are those of the padded
+    inputs. Raises InputError for an axis that depends on a padded dim in another way, or may."""
+    symbols, outputs = compiled.padded.get(CacheKey(*types.values()), lambda: _symbolic(compiled, types))
+    answers = dict[str, Any]()
+    for name, value in zip(compiled.outputs, compiled.graph.outputs, strict=True):
+        declared, result = compiled.graph.types[value], results[name]
+        if not isinstance(declared, Tensor) or declared.dims == ():
+            answers[name] = result
+            continue
+        known = outputs.get(value)
+        dims = known.dims if isinstance(known, Tensor) and known.dims is not None else (None,) * result.ndim
+        named = declared.dims if declared.dims is not None else (None,) * result.ndim
+        axes = zip(named, dims, result.shape, strict=True)
+        ends = [_end(name, axis, *sizes, symbols, had) for axis, sizes in enumerate(axes)]
+        answers[name] = np.ascontiguousarray(result[tuple(map(slice, ends))])
+    return answers
 
-    def one(port: Port, result: Any) -> Any:
-        if not isinstance(port.type, Tensor) or not port.type.dims:
-            return result
-        where = tuple(slice(had[d]) if isinstance(d, str) and d in had else slice(None) for d in port.type.dims)
-        return np.ascontiguousarray(result[where])
 
-    return {p.name: one(p, results[p.name]) for p in outputs if p.name in results}
+def _symbolic(compiled: Compiled, types: Mapping[str, Type]) -> tuple[Symbols, Mapping[str, Type]]:
+    """Symbols for the open dims of a graph, and the types of its outputs; none where sizes become numbers."""
+    graph, symbols = compiled.graph, Symbols()
+    try:
+        for name in graph.inputs:
+            symbols.add(name, graph.types[name], types[name])
+        typed = infer(graph, symbols.types, budget=compiled.budget).types
+        return symbols, {name: typed[name] for name in graph.outputs}
+    except (NoTemplate, NotSymbolic, MezzoError):
+        return Symbols(), {}
+
+
+def _end(name: str, axis: int, named: Dim, dim: Any, size: int, symbols: Symbols, had: Mapping[str, int]) -> int | None:
+    """The place at which an axis of a result is cut; None if it is not."""
+    if isinstance(named, str) and named in had:
+        return had[named]
+    for padded, before in had.items():
+        symbol = symbols.named.get(padded)
+        if dim is None or symbol is None:
+            if not isinstance(named, int) and size > before:
+                raise _mixed(name, axis, padded, "may depend")
+        elif is_symbolic(dim) and dim.terms == symbol.terms:
+            return before
+        elif is_symbolic(dim) and symbol.trace.depends(dim.terms, symbol.terms):
+            raise _mixed(name, axis, padded, f"is {dim} ({symbol} being {padded}), and depends")
+    return None
+
+
+def _mixed(name: str, axis: int, padded: str, how: str) -> InputError:
+    return InputError(
+        f"axis {axis} of output {name!r} {how} on the dim {padded!r}, which is padded",
+        where="buckets", hint="what the padding came to cannot be cut off: feed the sizes as they are",
+    )  # fmt: skip

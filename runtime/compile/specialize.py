@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from ...ops import Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import InputError
+from ..caches import Cache
 from ..ir.graph import Graph
 from ..ir.infer import infer
 from ..ir.prune import prune
@@ -27,7 +29,7 @@ class Compiled:
     """A graph after all rewriting that needs no sizes; `outputs` are the public names of its outputs.
 
     `chains`, `templates` and `learned` are what planning for one signature has found, with which it begins for the
-    next: see `fuse_chains`, `Templates` and `lower`.
+    next: see `fuse_chains`, `Templates` and `lower`. `padded` belongs to buckets.py.
     """
 
     graph: Graph
@@ -36,6 +38,7 @@ class Compiled:
     budget: Budget
     chains: Chains = field(default_factory=Chains, repr=False)
     learned: Learned = field(default_factory=Learned, repr=False)
+    padded: Cache[Any] = field(default_factory=lambda: Cache("results behind padded inputs", 64), repr=False)
     templates: Templates = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

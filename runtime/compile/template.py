@@ -13,7 +13,7 @@ from typing import Any
 from ...ops import MezzoError, Tensor, Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
-from ...ops.symbolic import Concrete, NotSymbolic, SizeTrace, concrete, is_symbolic
+from ...ops.symbolic import Concrete, NotSymbolic, SizeTrace, SymbolicSize, concrete, is_symbolic
 from ...ops.types import Array, Dim, type_of
 from ..ir.graph import Graph, Node
 from ..ir.infer import Allowance, Scope, computed, infer
@@ -183,7 +183,7 @@ class Symbols:
     places: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     equal: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
     types: dict[str, Type] = field(default_factory=dict[str, Type])
-    _named: dict[str, tuple[int, Any]] = field(default_factory=dict[str, tuple[int, Any]])
+    named: dict[str, SymbolicSize] = field(default_factory=dict[str, SymbolicSize])
 
     def add(self, name: str, declared: Type, actual: Type) -> None:
         """Give an input its type. Raises NoTemplate for what is no tensor of numbers."""
@@ -196,13 +196,13 @@ class Symbols:
     def _size(self, name: str, axis: int, dim: Dim, size: int) -> Any:
         if isinstance(dim, int):
             return dim
-        known = self._named.get(dim) if dim is not None else None
+        known = self.named.get(dim) if dim is not None else None
         if known is not None:
-            self.equal.append((name, axis, known[0]))
-            return known[1]
+            self.equal.append((name, axis, known.terms[0][0][0]))
+            return known
         symbol = self.trace.symbol(size)
         if dim is not None:
-            self._named[dim] = len(self.places), symbol
+            self.named[dim] = symbol
         self.places.append((name, axis))
         return symbol
 

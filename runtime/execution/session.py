@@ -469,7 +469,7 @@ class Session:
         arrays, had = checked(self.signature, feeds, self.device.from_dlpack), dict[str, int]()
         if self._buckets:
             arrays, had = padded(self._buckets, self.inputs, arrays)
-            if had and outputs:
+            if outputs:
                 raise InputError("outputs= and buckets= exclude each other", hint="copy from the results instead")
         types = {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs}
         drawn = self._drawn(draw)
@@ -510,7 +510,7 @@ class Session:
                 if bound in self._bound.values():
                     known = Guard.of(bound, None if names is None else wanted, key, arrays)
                     self._again = self._known[known.wanted, key] = known
-        return cut(self.outputs, named, had) if had else named
+        return cut(self._compile(wanted), types, named, had) if had else named
 
     def _forget(self, bound: Executable) -> None:
         """Let a program be planned again for its types."""
