@@ -35,6 +35,8 @@ JUMPS = {"Round", "Floor", "Ceil", "Sign", "Hardmax", "Mod", "Shrink", "Threshol
 REACHING = {"Softmax", "LogSoftmax", "Resize", "PRelu"}
 # Operands times a factor from 0 to 1, whose digits near 0 are lost in float32.
 SATURATING = {"Gelu", "FastGelu", "QuickGelu", "BiasGelu", "Mish", "Swish"}
+# Logarithms of sums near 1, by how much they are off whatever their size: oneDNN's is that of a table.
+LOGARITHMS = {"LogSoftmax": 2.0**-18}
 MULTIPLIED = {"Conv", "ConvTranspose", "FusedConv", "LSTM", "GRU", "RNN"}
 WORLDS = 2
 TRIES = 5  # of a world to fall on the other side of a rounding, where the exact value lies between both
@@ -112,6 +114,8 @@ class Worlds:
             ]
         if node.op in SATURATING:
             found[1:] = [self._saturated(node, f, world) for f, world in zip(found[1:], self.others, strict=True)]
+        if node.op in LOGARITHMS:
+            found[1:] = [self._beside(f, LOGARITHMS[node.op]) for f in found[1:]]
         if node.op in ("Cast", "CastLike") and dtypes and dtypes[0] is not None:
             found = [(_within(made[0], dtypes[0]),) for made in found]
         for i, name in enumerate(node.outputs):
@@ -141,6 +145,11 @@ class Worlds:
         if not (_floating(y) and _floating(x) and y.shape == x.shape):
             return found
         return (y + self.noise * np.abs(x) * self.ties.choice((-1.0, 0.0, 1.0), y.shape), *found[1:])
+
+    def _beside(self, found: tuple[Any, ...], distance: float) -> tuple[Any, ...]:
+        """Results that are off by as much, wherever they lie."""
+        y = found[0]
+        return (y + distance * self.ties.choice((-1.0, 0.0, 1.0), y.shape), *found[1:]) if _floating(y) else found
 
     def _leaps(self, node: Node, made: Sequence[Any]) -> bool:
         floats = [x for i in node.inputs if i and _floating(x := self.exact[i])]
