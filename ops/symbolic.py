@@ -239,6 +239,11 @@ class SymbolicSize:
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
 
+    def fmod(self, other: Any) -> Any:
+        """The remainder with the sign of the dividend: what NumPy calls for `fmod` of objects."""
+        rest = abs(self) % abs(other)
+        return rest if self >= 0 else -rest
+
     def __bool__(self) -> bool:
         return not self.trace.decide(_signed(self.terms)[0], "=")
 

@@ -63,7 +63,9 @@ def resized(
         ratio = choose(n / dims[a] for n, a in zip(given, at, strict=True))
     for value, a, (start, end) in zip(given, at, parts, strict=True):
         if scales is not None:
-            out = math.floor(np.float32(value) * np.float32(dims[a]) * np.float32(end - start))
+            exact = float(value).is_integer() and end - start == 1 and dims[a] * int(value) < 1 << 24
+            factor = np.float32(value)
+            out = dims[a] * int(value) if exact else math.floor(factor * np.float32(dims[a]) * np.float32(end - start))
             scale = float(value)
         else:
             out = int(value) if ratio is None else math.floor(ratio * dims[a] + 0.5)
@@ -281,7 +283,7 @@ def _(
     if asked is None or asked.value is None or X.dims is None:
         return X.of(unknown(X.rank))
     factors = _floats(np.asarray(asked.value)) if by_scale else None
-    wanted = None if by_scale else ints(np.asarray(asked.value))
+    wanted = None if by_scale else asked.ints()
     cropped = transform == "tf_crop_and_resize" and roi is not None and by_scale
     at = axes_of(range(X.rank) if axes is None else axes, X.rank)
     if not by_scale and policy == "stretch" and wanted is not None:

@@ -17,11 +17,13 @@ from ...ops.symbolic import Concrete, NotSymbolic, SizeTrace, SymbolicSize, conc
 from ...ops.types import Array, Dim, type_of
 from ..ir.graph import Graph, Node
 from ..ir.infer import Allowance, Scope, computed, infer
+from ..ir.prune import prune
 from ..passes.chains import Chains
+from ..passes.cse import merge_equal
 from .lower import Options
 from .rewriting import fused, simplified
 
-MOST = 4  # templates of a graph, and times that one may turn out to be of no use
+MOST = 8  # templates of a graph, and times together that one turned out to be of no use
 
 
 class NoTemplate(Exception):
@@ -216,34 +218,38 @@ def _template(source: Graph, types: Mapping[str, Type], options: Options, budget
     typed = infer(source, symbols.types, budget=budget, scope=scope)
     if tally.total > budget.fold_elements:
         raise NoTemplate("constants exceed what the budget allows")
-    left = tuple(n for n in typed.nodes if scope.sized.keys().isdisjoint(n.outputs))
+    sized, names = _merged(typed, scope.sized)
+    left = typed.but(
+        inputs=(*typed.inputs, *dict.fromkeys(names.values())),
+        nodes=tuple(n for n in typed.nodes if scope.sized.keys().isdisjoint(n.outputs)),
+    )
     here = concrete(symbols.trace, symbols.trace.hints)
     graph = fused(
-        simplified(typed.but(inputs=(*typed.inputs, *scope.sized), nodes=left), options, budget), options, budget,
-        chains, planned=lambda t: _filled(t, here), constants=scope.sized,
+        simplified(left.rename(names), options, budget), options, budget, chains,
+        planned=lambda t: _filled(t, here), constants=scope.sized,
     )  # fmt: skip
     if any(_holds(v) for node in graph.nodes for v in node.attrs.values()):
         raise NoTemplate("an attribute is a size")
     wanted = set(graph.reads())
-    graph = graph.but(inputs=(*source.inputs, *(n for n in scope.sized if n in wanted)))
-    sized = _ahead(typed, wanted, scope.sized)
-    read = {n: t.value for node in sized for n in node.inputs if n and isinstance(t := typed.types[n], Tensor)}
+    graph = graph.but(inputs=(*source.inputs, *(n for n in graph.inputs[len(source.inputs) :] if n in wanted)))
     used = wanted | {*graph.inputs, *graph.initializers, *(o for n in graph.nodes for o in n.outputs if o)}
     graph = graph.but(types={n: t for n, t in graph.types.items() if n in used})
-    known = {n: value for n, value in read.items() if n not in scope.sized}
-    return Template(
-        symbols.trace, tuple(symbols.places), tuple(symbols.equal), graph, sized, known, tuple(source.inputs)
-    )
+    sized = prune(sized.but(outputs=graph.inputs[len(source.inputs) :]))
+    places, equal = tuple(symbols.places), tuple(symbols.equal)
+    return Template(symbols.trace, places, equal, graph, sized.nodes, sized.initializers, tuple(source.inputs))
 
 
-def _ahead(typed: Graph, wanted: Collection[str], sized: Collection[str]) -> tuple[Node, ...]:
-    """The nodes whose results follow from sizes alone, as far as others want them, in order."""
-    needed, nodes = {n for n in sized if n in wanted}, list[Node]()
-    for node in reversed(typed.nodes):
-        if not needed.isdisjoint(node.outputs):
-            nodes.append(node)
-            needed.update(n for n in node.inputs if n in sized)
-    return tuple(reversed(nodes))
+def _merged(typed: Graph, sized: Collection[str]) -> tuple[Graph, dict[str, str]]:
+    """The nodes whose results follow from sizes alone as a graph of their own, without equal ones, and under which
+    names their results are found."""
+    nodes = tuple(n for n in typed.nodes if not set(sized).isdisjoint(n.outputs))
+    read = {n: t.value for node in nodes for n in node.inputs if n and isinstance(t := typed.types[n], Tensor)}
+    constants = {n: value for n, value in read.items() if n not in sized}
+    before = Graph((), tuple(sized), nodes, constants, types=typed.types)
+    after = merge_equal(before)
+    while after is not before and len(after.nodes) < len(before.nodes):
+        before, after = after, merge_equal(after)
+    return after, dict(zip(sized, after.outputs, strict=True))
 
 
 def _holds(value: Any) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...ops import DType, Tensor
 from ...ops.nn.windows import windows
+from ...ops.symbolic import is_symbolic
 from ...ops.types import Array
 from ..ir.graph import Node
 from ..memory.shared_constants import derived
@@ -231,6 +232,8 @@ def _seen_taps(m: Match) -> list[tuple[int, int, int, int]] | None:
     padding."""
     x, w, a = m.tensor(m.input(0)), m.tensor(m.input(1)), m.attr
     if x is None or w is None or not x.static or not w.static or a("auto_pad") != "NOTSET":
+        return None
+    if any(map(is_symbolic, x.sizes)):  # every place would be decided; so the padding stays in the window
         return None
     taps = []
     for n, place in zip(

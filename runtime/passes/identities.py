@@ -56,8 +56,7 @@ def _keeps_order(m: Match) -> str | None:
     order = m.attr("perm") or tuple(reversed(range(len(x.dims))))
     # axes of size 1 may move freely as long as the others keep their order
     moving = [a for a in order if x.dims[a] != 1]
-    same = _same_type(m)
-    return same or (None if moving == sorted(moving) else "axes change places")
+    return _same_type(m) if moving == sorted(moving) else "axes change places"
 
 
 def _combines(op: Op) -> bool:
