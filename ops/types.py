@@ -59,11 +59,11 @@ class DType(Enum):
     @property
     def onnx(self) -> int:
         """Number of this type in ONNX's `TensorProto.DataType`."""
-        return int(self.value[1])
+        return int(self._value_[1])
 
     @property
     def bits(self) -> int:
-        return int(self.value[2])
+        return int(self._value_[2])
 
     @property
     def itemsize(self) -> int:
@@ -72,7 +72,7 @@ class DType(Enum):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        return _numpy(self.value[0])
+        return _numpy(self._value_[0])
 
     @property
     def floating(self) -> bool:

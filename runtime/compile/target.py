@@ -40,6 +40,7 @@ class Target:
     host: Target | None = None
     registered: dict[str, Kernel] = field(init=False, compare=False, repr=False, default_factory=dict[str, Kernel])
     # answers to earlier questions
+    _named: dict[str, Kernel] = field(init=False, compare=False, repr=False, default_factory=dict[str, Kernel])
     _serving: dict[Operator, Serving] = field(
         init=False, compare=False, repr=False, default_factory=dict[Operator, Serving]
     )
@@ -62,7 +63,10 @@ class Target:
 
     def kernel(self, name: str) -> Kernel:
         """The kernel of this name."""
-        return next(itself(k) for k in self.kernels if k.name == name)
+        kernel = self.registered.get(name) or self._named.get(name)
+        if kernel is None:
+            kernel = self._named[name] = next(itself(k) for k in self.own if k.name == name)
+        return itself(kernel)
 
     def choose(self, request: KernelRequest) -> Chosen:
         """The first kernel that serves a request, and (kernel, reason) of each that declined before it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
+from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import PlanError, ShapeError
 from ...ops.types import Array, type_of
-from ..compile.kernel import Exchange, KernelArgs, KernelRequest, Rebinds, Scratch, failed
+from ..compile.kernel import Exchange, KernelArgs, KernelRequest, Rebinds, Scratch, failed, nothing
 from ..compile.program import Program, ProgramStep, body_bytes
 from ..ir.graph import Node
 from ..ir.infer import check_size
@@ -100,18 +101,22 @@ class Instance:
         self._moving: dict[int, list[tuple[Place, str]]] = {}
         self._rebinds: dict[int, Rebinds] = {}
         self.calls: list[Callable[[], Any]] = []
+        self._memories = {}
         for i, step in enumerate(program.steps):
-            touched = [(p, n) for p, n in _places(step.node) if n in moving]
             if step.dynamic:
                 self.calls.append(partial(self._run_dynamic, i))
-            elif touched:
-                self._moving[i] = touched
-                self.calls.append(_not_yet)
+            elif moving.isdisjoint(step.node.inputs) and moving.isdisjoint(step.node.outputs):
+                self.calls.append(nothing if _lies_there(program, step) else self._prepared(i))
             else:
-                self.calls.append(self._prepared(i))
+                self._moving[i] = [(p, n) for p, n in _places(step.node) if n in moving]
+                self.calls.append(_not_yet)
+        self._memories = None  # what is prepared from here on touches buffers that move
         self.order = executor.call_order(program, self.arrays, around.careful)
         self.fixed = None if self._moving else self.order.working(self.calls)
         self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
+
+    # what steps share whose buffers stay where they are, while these are prepared
+    _memories: dict[Any, Any] | None = None
 
     def _begin(self, program: Program, arena: Any, around: ExecutionContext, executor: Executor) -> None:
         """Set the fields that instances of all devices have. Raises PlanError for an arena that is too small."""
@@ -125,15 +130,18 @@ class Instance:
         self._known = {n: type_of(around.weights[n], known=True) for n in small}
 
     def _bind_fixed(self, states: Mapping[str, Array]) -> None:
-        program = self.program
+        program, types, arrays = self.program, self.program.types, self.arrays
+        arena, weight, extern = Space.ARENA, Space.WEIGHT, Space.EXTERN
         for slot in program.plan.slots:
-            life, known = slot.life, program.types.get(slot.life.value)
-            if life.space is Space.WEIGHT:
-                self.arrays[life.value] = self.around.weights[life.value]
-            elif life.space is Space.EXTERN:
-                self.arrays[life.value] = self.around.buffer(life.name, known)
-            elif life.space is Space.ARENA and isinstance(known, Tensor):
-                self.arrays[life.value] = _view(self.arena, slot.offset, known)
+            life = slot.life
+            if life.space is arena:
+                known = types.get(life.value)
+                if isinstance(known, Tensor):
+                    arrays[life.value] = _view(self.arena, slot.offset, known)
+            elif life.space is weight:
+                arrays[life.value] = self.around.weights[life.value]
+            elif life.space is extern:
+                arrays[life.value] = self.around.buffer(life.name, types.get(life.value))
         for read, write in program.states.items():
             self.arrays[read] = self.arrays[write] = states[read]
 
@@ -150,17 +158,17 @@ class Instance:
 
     def _scratch(self, step: ProgramStep) -> Scratch:
         """Hand out the step's workspace piece by piece."""
-        slot = self.program.plan.by_value.get(step.workspace)
+        slot = self.program.plan.by_value.get(step.workspace) if step.choice.workspace else None
         at = slot.offset if slot else 0
 
         def take(dtype: DType, shape: tuple[int, ...]) -> Array:
             nonlocal at
-            nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            nbytes = prod(shape) * dtype.itemsize
             if not nbytes:  # of no elements: the plan has no slot for it
                 return np.empty(shape, dtype.numpy)
             if slot is None or at + nbytes > slot.end:
                 raise PlanError(f"{step.choice.kernel} wants more workspace than it declared", where=step.node.place)
-            view = self.arena[at : at + nbytes].view(dtype.numpy).reshape(shape)
+            view = np.ndarray(shape, dtype.numpy, self.arena, at)
             at += aligned(nbytes)
             return view
 
@@ -190,6 +198,7 @@ class Instance:
             exchange=around.exchange,
             check=around.check,
             room=around.budget.dynamic_bytes,
+            memories=self._memories,
         )
 
     def _ask(self, step: ProgramStep) -> KernelRequest:
@@ -399,7 +408,23 @@ def _view(memory: np.ndarray[Any, Any], offset: int, type: Tensor) -> Array:
     """A value's bytes as an array; of its own shape if it is row-major, else as the bytes that they are."""
     if type.layout:
         return memory[offset : offset + type.nbytes]
-    return memory[offset : offset + type.nbytes].view(type.dtype.numpy).reshape(type.sizes)
+    return np.ndarray(type.sizes, type.dtype.numpy, memory, offset)
+
+
+def _lies_there(program: Program, step: ProgramStep) -> bool:
+    """Return True if all results of a step are views of its operands, and the plan has put them into their bytes."""
+    node, aliases, slots = step.node, step.choice.aliases, program.plan.by_value
+    if node.domain or not aliases or len(aliases) < len(node.outputs):
+        return False
+    for alias in aliases:
+        if alias.kind != "view":
+            return False
+        made, source = slots.get(node.outputs[alias.output]), slots.get(node.inputs[alias.input])
+        if made is None or source is None or not made.same_content(source):
+            return False
+        if made.offset != source.offset + alias.delta:
+            return False
+    return len({a.output for a in aliases}) == len(node.outputs)
 
 
 def _contiguous(value: Any) -> Any:

@@ -6,16 +6,19 @@ Names and numbers as in dnnl.h, dnnl_types.h and dnnl_common_types.h of version 
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
+from array import array
 from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from functools import cache
+from itertools import chain
 from typing import Any, Final
 
 from ....ops import DType
 from ....ops.errors import MissingPackage
 from .library import find, library
-from .machine_code import address_of
+from .machine_code import Row, address_of
 
 MAX_DIMS: Final = 12
 Dims = c_int64 * MAX_DIMS
@@ -138,10 +141,9 @@ class Refused(Exception):
     """A call of oneDNN failed; the message has the call and the reason."""
 
 
-class Argument(ctypes.Structure):
-    """dnnl_exec_arg_t."""
-
-    _fields_ = (("arg", c_int), ("memory", c_void_p))
+def arguments(pairs: Sequence[tuple[int, int]]) -> array[int]:
+    """Numbers of arguments and their memories as the C API takes them: an array of dnnl_exec_arg_t."""
+    return array("b", struct.pack("iP" * len(pairs), *chain.from_iterable(pairs)))
 
 
 @cache
@@ -192,25 +194,27 @@ def execution(primitive: int, count: int, arguments: int, short: bool = False) -
     to take it again would be another tenth.
     """
     with _making:
-        released, held, stream = _executor()
+        functions, stream, _ = _executor()
     take = c_void_p.from_param
-    return held if short else released, take(primitive), take(stream), c_int.from_param(count), take(arguments)
+    return functions[short], take(primitive), stream, c_int.from_param(count), take(arguments)
 
 
-def native_execution(primitive: int, count: int, arguments: int) -> tuple[int, ...]:
-    """The address of the function that runs a primitive, and its arguments, as `execution` has them."""
+def native_execution(primitive: int, count: int, arguments: int) -> Row:
+    """The same call for machine code."""
     with _making:
-        released, _, stream = _executor()
-    return address_of(released), primitive, stream, count, arguments
+        _, _, (function, stream) = _executor()
+    return function, primitive, stream, count, arguments, -1
 
 
 @cache
-def _executor() -> tuple[Any, Any, int]:
+def _executor() -> tuple[tuple[Any, Any], Any, tuple[int, int]]:
+    """The function that runs a primitive, releasing or holding Python's lock; the stream; the addresses of both."""
     loaded = library()
     assert loaded is not None
     released, held = loaded.handle.dnnl_primitive_execute, loaded.held.dnnl_primitive_execute
     released.restype = held.restype = c_int
-    return released, held, create("stream_create", engine(), 1)
+    stream = create("stream_create", engine(), 1)
+    return (released, held), c_void_p.from_param(stream), (address_of(released), stream)
 
 
 def engine() -> int:

@@ -16,7 +16,7 @@ from ...compile.kernel import failed
 from ...execution.alarm import readable
 from .invalid import Look, LookAtAll, LowerAll, Lowering
 from .kernel import Calls, Moved
-from .machine_code import RUN, Routine, Row, routine
+from .machine_code import RUN, Routine, routine, table
 from .primitive import Execution
 from .teams import Order
 
@@ -38,7 +38,7 @@ class Batch:
         rows = [(name, row) for name, call in calls for row in call.rows]
         self._calls = [call for _, call in calls]  # they own what the rows point to
         self._names = [name for name, _ in rows]
-        self._table = (Row * len(rows))(*(row for _, row in rows))
+        self._table = table([row for _, row in rows])
         self._looks = tuple(call for call in self._calls if isinstance(call, Look))
         held = len(rows) <= MOST_HELD and all(_is_short(call) for call in self._calls)
         arguments = (ctypes.c_void_p(ctypes.addressof(self._table)), ctypes.c_int64(len(rows)))

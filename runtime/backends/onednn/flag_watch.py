@@ -14,7 +14,7 @@ from ...compile.program import Program, ProgramStep
 from ...execution.alarm import raise_alarm
 from .invalid import Look, LookAtAll, LowerAll, lowered
 from .looked import has_nan
-from .postops import ROWS, chain, loses, noisy
+from .postops import ROWS, chain, loses, noisy, operators
 from .teams import Order
 
 
@@ -43,12 +43,13 @@ class FlagWatch:
         self._end = len(program.steps)
         rows = _spread(program) if watches else []
         self._rows = {i: partial(_rows, arrays, name, dtype) for i, name, dtype in rows}
-        self._stretches = _stretches(program, self.losing, self._noisy, self._rows)
+        self._stretches = _stretches(program, self.losing, frozenset(self._noisy), self._rows)
         self._ends: tuple[LookAtAll, LowerAll] | None = None
 
     def _may_be_noisy(self, program: Program, step: ProgramStep) -> bool:
-        results = [program.types.get(o) for o in step.node.outputs]
-        return bool(self._careful and self.losing and step.choice.implementation) and noisy(step.node, results)
+        if not (self._careful and self.losing and step.choice.implementation):
+            return False
+        return noisy(step.node, [program.types.get(o) for o in step.node.outputs])
 
     def order(self, calls: Sequence[Callable[[], Any]], alone: Sequence[bool | None]) -> Order:
         """The numbers of the steps whose calls do something, each with None, and the looks in between: each with the
@@ -131,17 +132,18 @@ def _stretches(
 def _spread(program: Program) -> list[tuple[int, str, Any]]:
     """The steps with a Softmax whose rows may be read one element at a time; their results, with the type of NumPy."""
     found = []
-    readers: dict[str, list[ProgramStep]] = {}
-    for step in program.steps:
+    steps = [(i, s) for i, s in enumerate(program.steps) if s.choice.implementation]
+    rows = [(i, s, s.node.outputs[0]) for i, s in steps if not ROWS.isdisjoint(operators(s.node))]
+    readers: dict[str, list[ProgramStep]] = {name: [] for _, _, name in rows}
+    for step in program.steps if rows else ():
         for name in step.reads():
-            readers.setdefault(name, []).append(step)
-    for i, step in enumerate(program.steps):
-        name = step.node.outputs[0]
+            if name in readers:
+                readers[name].append(step)
+    for i, step, name in rows:
         known = program.types.get(name)
-        rows = step.choice.implementation and any(link.op in ROWS for link in chain(step.node))
-        if not rows or not isinstance(known, Tensor):
+        if not isinstance(known, Tensor):
             continue
-        if name in program.results or not all(_along_rows(s, step, name, known.rank) for s in readers.get(name, ())):
+        if name in program.results or not all(_along_rows(s, step, name, known.rank) for s in readers[name]):
             found.append((i, name, known.dtype.numpy))
     return found
 

@@ -89,7 +89,7 @@ class OneDnn(ABC):
         held, scratch = workspace(descriptors)
         copies = {place: args.scratch(DType.UINT8, (size,)) for place, size in held.items()}
         shared = args.scratch(DType.UINT8, (scratch,)) if scratch else None
-        return [bound for d in descriptors for bound in _bind(d, arrays, copies, shared)]
+        return [bound for d in descriptors for bound in _bind(d, arrays, copies, shared, args.memories)]
 
     def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """A constant in the layout that the primitive reads."""
@@ -194,7 +194,11 @@ def workspace(descriptors: Sequence[Descriptor]) -> tuple[Mapping[Place, int], i
 
 
 def _bind(
-    d: Descriptor, arrays: Mapping[Place, Array], held: Mapping[Place, Array], scratch: Array | None
+    d: Descriptor,
+    arrays: Mapping[Place, Array],
+    held: Mapping[Place, Array],
+    scratch: Array | None,
+    memories: dict[Any, Any] | None,
 ) -> list[Any]:
     """The call of a primitive between copies of operands into layouts of its own, and of results out of them."""
     before: list[Moved] = []
@@ -208,7 +212,7 @@ def _bind(
             before.append(Moved(reordering(*sides), o.place))
         else:
             after.append(Moved(reordering(*reversed(sides)), o.place))
-    call = bind(d, {**arrays, **held, **inside}, scratch)
+    call = bind(d, {**arrays, **held, **inside}, scratch, memories)
     for place in inside:
         call.forget(place)
     return [*before, call, *after]

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Sequence
 from functools import cache, partial
+from itertools import chain
 from typing import Any, Final
 
 # int look(int *found): the flags of this thread are added to *found, and taken down; answers the one asked for
@@ -65,11 +67,9 @@ RUN: Final = (
 )  # fmt: skip
 
 
-class Row(ctypes.Structure):
-    """A call of `RUN`: a function with at most four words as arguments, and the bits of its answer that end the loop (0
-    for functions without an answer)."""
-
-    _fields_ = (("function", ctypes.c_void_p), ("arguments", ctypes.c_uint64 * 4), ("mask", ctypes.c_uint64))
+# A call of `RUN`: a function, four words as arguments, and the bits of its answer that end the loop (0 for functions
+# without an answer).
+Row = tuple[int, int, int, int, int, int]
 
 
 class Routine(partial[Any]):
@@ -83,9 +83,14 @@ def address_of(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def row(function: int, *arguments: int, mask: int = 0) -> Row:
+def row(function: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, *, mask: int = 0) -> Row:
     """Return a row; `mask` as for `Row`."""
-    return Row(function, (ctypes.c_uint64 * 4)(*arguments), mask)
+    return function, a, b, c, d, mask
+
+
+def table(rows: Sequence[Row]) -> Any:
+    """The rows as `RUN` reads them."""
+    return (ctypes.c_uint64 * (6 * len(rows)))(*chain.from_iterable(rows))
 
 
 @cache

@@ -46,6 +46,13 @@ def chain(node: Node) -> tuple[Link, ...]:
     return (Link(node.op, tuple(i if n else ABSENT for i, n in enumerate(node.inputs)), node.attrs, node.domain),)
 
 
+def operators(node: Node) -> list[str]:
+    """The names of the operators of `chain`."""
+    if (node.domain, node.op) == ("mezzo", "Fused"):
+        return [op for _, op, *_ in node.attrs["chain"]]
+    return [node.op]
+
+
 def only(node: Node) -> Link:
     """The operator of a node whose primitive takes no others behind it; Refused where some follow."""
     link, *others = chain(node)
@@ -87,6 +94,7 @@ ELTWISE: Final[dict[str, Eltwise]] = {
 LOSING: Final = frozenset("Relu Clip HardSigmoid Exp Max Min MaxPool MaxPoolTrain GlobalMaxPool".split())
 POOLS: Final = frozenset({"MaxPool", "GlobalMaxPool"})  # which look for NaN themselves (pool.py)
 BENDING: Final = frozenset({"Gelu", "PRelu"})
+ALTERING: Final = LOSING | BENDING
 ROWS: Final = frozenset({"Softmax", "LogSoftmax"})
 NOISY: Final = ROWS | frozenset("Sigmoid Tanh Elu Swish Mish HardSwish".split())
 FEW: Final = 1 << 12  # elements of which the exact rectifier takes no longer than a look at the flag
@@ -132,21 +140,21 @@ EXACT_RELU: Final[tuple[Algorithm, ...]] = (("eltwise_elu", -0.0, 0.0), ("eltwis
 
 def keeping(request: KernelRequest, link: Link) -> None:
     """Refused where the operator makes something else of a NaN or an infinity, and the program may not."""
-    lost = {"watched": frozenset[str](), "kept": LOSING - POOLS, "exact": LOSING | BENDING | ROWS}[request.target.nan]
+    lost = {"watched": frozenset[str](), "kept": LOSING - POOLS, "exact": ALTERING | ROWS}[request.target.nan]
     if link.op in lost:
         raise Refused(f"oneDNN's {link.op} does not keep every NaN or infinity")
 
 
 def loses(node: Node, results: Sequence[Type | None]) -> bool:
     """True if a step of oneDNN may lose a NaN or an infinity, given the types of its results."""
-    first, *others = (link.op for link in chain(node))
-    behind = {*others} - {"Relu"} if few(results) else {*others}
-    return not (LOSING | BENDING).isdisjoint({first, *behind})
+    first, *others = operators(node)
+    behind = {*others} - {"Relu"} if "Relu" in others and few(results) else others
+    return first in ALTERING or not ALTERING.isdisjoint(behind)
 
 
 def noisy(node: Node, results: Sequence[Type | None]) -> bool:
     """True if a step of oneDNN may set the invalid flag without cause: it computes exponentials of unused lanes too."""
-    _, *behind = ops = [link.op for link in chain(node)]
+    _, *behind = ops = operators(node)
     return not NOISY.isdisjoint(ops) or ("Relu" in behind and few(results))
 
 

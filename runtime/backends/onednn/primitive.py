@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from ...memory.pool import aligned_empty
 from . import api
 from .defects import defect
 from .library import threads
-from .machine_code import Row, row
+from .machine_code import Row
 from .memory import ANY, Handle, Memory, extent, layout_of, nbytes
 
 Place = tuple[str, int]  # ("in", 2): the third input of the step; ("out", 0): its first output
@@ -79,6 +80,13 @@ class Draft:
     operands: tuple[Operand, ...]
     settings: tuple[Any, ...] = ()
     attributes: Attributes = field(default_factory=Attributes)
+    _hash: int = field(init=False, compare=False, repr=False)  # each step of each instance asks for its descriptor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.kind, self.operands, self.settings, self.attributes)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def memory(self, argument: int) -> int | None:
         """The descriptor of an argument, None where it is absent."""
@@ -109,6 +117,23 @@ class Draft:
         )
 
 
+class Parameter(NamedTuple):
+    """An argument of each call of a primitive: its number, the place of its bytes, how many of them there must be, the
+    memory descriptor with the object that it belongs to, and `value` as for `Operand`. `whole` describes those bytes;
+    it is another descriptor where the argument is a part of a larger operand."""
+
+    number: int
+    place: Place
+    needed: int
+    described: int
+    owner: Handle
+    whole: Handle | None = None
+    value: bytes = b""
+
+
+SCRATCH: Final[Place] = ("scratch", 0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Descriptor:
     """oneDNN's answer: the implementation's name, scratch bytes, threads, whether it takes microseconds, and the layout
@@ -121,6 +146,7 @@ class Descriptor:
     threads: int
     short: bool
     _primitive: list[Handle] = field(default_factory=list[Handle])
+    _parameters: list[tuple[Parameter, ...]] = field(default_factory=list[tuple[Parameter, ...]])
     _making: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -132,6 +158,26 @@ class Descriptor:
                     made = api.create("primitive_create", self.handle.value)
                     self._primitive.append(Handle(made, "primitive_destroy", reads=self.handle))
         return self._primitive[0]
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The arguments of each call, operands of post-ops and the scratchpad included; the same each time."""
+        if not self._parameters:
+            self._parameters.append(tuple(self._all_parameters()))
+        return self._parameters[0]
+
+    def _all_parameters(self) -> Iterator[Parameter]:
+        for operand in (o for place in self.draft.places for o in self.draft.at(place) if o.argument):
+            seen, whole = operand.memory, None
+            owner = self.handle if seen.layout == ANY else seen.handle
+            described = self.memory(operand.argument) if seen.layout == ANY else seen.handle.value
+            if seen.inside is not None:
+                whole = replace(seen, dims=seen.inside[0], inside=None).handle
+            needed = nbytes(whole.value if whole else described)
+            yield Parameter(operand.argument, operand.place, needed, described, owner, whole, operand.value)
+        if self.scratch:
+            described = self.memory(api.SCRATCHPAD)
+            yield Parameter(api.SCRATCHPAD, SCRATCH, nbytes(described), described, self.handle)
 
     def layout(self, argument: int) -> str | None:
         """The layout that an argument has."""
@@ -336,14 +382,16 @@ class Execution(partial[int]):
     asks: bool = True  # OpenMP for its threads when it runs, whatever it was made for
     short: bool = False
     rows: tuple[Row, ...]
+    table: array[int]
     kept: tuple[Any, ...]
 
     @classmethod
-    def of(cls, primitive: Handle, table: Any, short: bool = False) -> Execution:
-        """Return the call of a primitive with this table of arguments."""
-        words = (primitive.value, len(table), ctypes.addressof(table))
+    def of(cls, primitive: Handle, memories: Sequence[tuple[int, int]], short: bool = False) -> Execution:
+        """Return the call of a primitive with these memories, each behind the number of its argument."""
+        table = api.arguments(memories)
+        words = (primitive.value, len(memories), table.buffer_info()[0])
         call = cls(*api.execution(*words, short))
-        call.short, call.rows = short, (row(*api.native_execution(*words), mask=-1),)
+        call.short, call.rows, call.table = short, (api.native_execution(*words),), table
         return call
 
     def rebind(self, place: Place, array: Array) -> None:
@@ -414,58 +462,49 @@ def bind(
     descriptor: Descriptor,
     arrays: Mapping[Place, Array],
     scratch: Array | None,
-    shared: dict[Place, Handle] | None = None,
+    memories: dict[Any, Handle] | None = None,
+    *,
+    by_place: bool = False,
 ) -> Bound:
-    """The call of a primitive over these buffers. `shared` keeps the memory of each place for several calls that see it
+    """The call of a primitive over these buffers. `memories` keeps those of several calls that are alike, which share
+    them: by descriptor and address, for buffers that stay where they are; or `by_place`, for calls that see each place
     alike, so that all of them move when it does."""
-    primitive, draft = descriptor.primitive, descriptor.draft
-    memories: dict[Place, list[Handle]] = {}
-    needed: dict[Place, int] = {}
-    rows: list[tuple[int, int]] = []
-    values = _given(draft)
+    primitive, parameters = descriptor.primitive, descriptor.parameters
+    values = {p.place: _constant(p.value) for p in parameters if p.value}
     arrays = {**arrays, **values}
-    for operand in (o for place in draft.places for o in draft.at(place) if o.argument):
-        described = descriptor.memory(operand.argument) if operand.memory.layout == ANY else operand.memory.handle.value
-        whole = whole_of(operand.memory)
-        bytes_ = checked_bytes(described if whole is None else whole, arrays[operand.place], operand.place)
-        needed[operand.place] = max(needed.get(operand.place, 0), bytes_)
-        begin = address(arrays[operand.place])
-        memory = None if shared is None else shared.get(operand.place)
+    if scratch is not None:
+        arrays[SCRATCH] = scratch
+    at: dict[Place, list[Handle]] = {}
+    needed: dict[Place, int] = {}
+    pairs: list[tuple[int, int]] = []
+    for number, place, touched, described, owner, whole, _ in parameters:
+        array = arrays[place]
+        if touched > array.nbytes or not array.flags.c_contiguous:
+            touched = checked_bytes(whole.value if whole else described, array, place)
+        begin = address(array)
+        key = place if by_place and place != SCRATCH else (described, begin)
+        memory = None if memories is None else memories.get(key)
         if memory is None:
-            memory = Handle(api.create("memory_create", described, api.engine(), begin), "memory_destroy")
-        if shared is not None:
-            shared[operand.place] = memory
-        memories.setdefault(operand.place, []).append(memory)
-        rows.append((operand.argument, memory.value))
-    if descriptor.scratch:
-        assert scratch is not None
-        described = descriptor.memory(api.SCRATCHPAD)
-        checked_bytes(described, scratch, ("scratch", 0))
-        memory = Handle(api.create("memory_create", described, api.engine(), address(scratch)), "memory_destroy")
-        memories[("scratch", 0)] = [memory]
-        rows.append((api.SCRATCHPAD, memory.value))
-    table = (api.Argument * len(rows))(*(api.Argument(*row) for row in rows))
-    call = Execution.of(primitive, table, descriptor.short)
-    call.memories, call.needed, call.kept = memories, needed, (primitive, table, descriptor, values)
-    call.threads, call.asks = descriptor.threads, draft.kind not in PRODUCTS
-    summed = draft.summed
+            memory = Handle(api.create("memory_create", described, api.engine(), begin), "memory_destroy", reads=owner)
+            if memories is not None:
+                memories[key] = memory
+        at.setdefault(place, []).append(memory)
+        needed[place] = max(needed.get(place, 0), touched)
+        pairs.append((number, memory.value))
+    call = Execution.of(primitive, pairs, descriptor.short)
+    call.memories, call.needed, call.kept = at, needed, (primitive, descriptor, values)
+    call.threads, call.asks = descriptor.threads, descriptor.draft.kind not in PRODUCTS
+    summed = descriptor.draft.summed
     if summed is not None and address(arrays[summed]) != address(arrays["out", 0]):
         return Summing(call, summed, arrays)
     return call
 
 
-def whole_of(memory: Memory) -> int | None:
-    """The descriptor of what a memory is a part of, if it is one."""
-    return None if memory.inside is None else replace(memory, dims=memory.inside[0], inside=None).handle.value
-
-
-def _given(draft: Draft) -> dict[Place, Array]:
-    """Arrays of the values that the draft itself holds."""
-    arrays: dict[Place, Array] = {}
-    for operand in (o for place in draft.places for o in draft.at(place) if o.value):
-        arrays[operand.place] = aligned_empty(len(operand.value))
-        arrays[operand.place][...] = np.frombuffer(operand.value, np.uint8)
-    return arrays
+def _constant(value: bytes) -> Array:
+    """An array of a value that the draft itself holds."""
+    array = aligned_empty(len(value))
+    array[...] = np.frombuffer(value, np.uint8)
+    return array
 
 
 def repacked(array: Array, source: Memory, target: int) -> Array:
@@ -494,9 +533,8 @@ def reordering(source: tuple[int, Array], target: tuple[int, Array]) -> Executio
     sides = [(api.SRC, *source), (api.DST, *target)]
     sides += [(api.SCRATCHPAD, held, workspace)] if workspace.size else []
     memories = [Handle(api.create("memory_create", d, e, address(a)), "memory_destroy") for _, d, a in sides]
-    table = (api.Argument * len(sides))(*(api.Argument(s[0], m.value) for s, m in zip(sides, memories, strict=True)))
-    call = Execution.of(primitive, table)
-    call.memories = {("in", 0): memories[:1], ("out", 0): memories[1:2], ("scratch", 0): memories[2:]}
+    call = Execution.of(primitive, [(s[0], m.value) for s, m in zip(sides, memories, strict=True)])
+    call.memories = {("in", 0): memories[:1], ("out", 0): memories[1:2], SCRATCH: memories[2:]}
     call.needed = needed
-    call.kept = (primitive, table, handle, workspace)
+    call.kept = (primitive, handle, workspace)
     return call

@@ -216,10 +216,10 @@ class _Pieces:
         arrays |= {place: self._xs[i].reshape(-1) for place, i in self._tensors.items()}
         arrays |= {("out", o): y for o, y in enumerate(self._outs)}
         scratch = args.scratch(DType.UINT8, (n,)) if (n := max(d.scratch for d in descriptors)) else None
-        self._memories: dict[Place, Handle] = {}
+        self._memories: dict[Any, Handle] = {}
         self._calls: list[Execution] = []
         for d in descriptors:
-            call = bind(d, arrays, scratch, self._memories)
+            call = bind(d, arrays, scratch, self._memories, by_place=True)
             assert isinstance(call, Execution)
             self._calls.append(call)
         size = self._outs[0].size
