@@ -227,7 +227,7 @@ class Op:
     grad_rule: GradRule | None = None
     body_rule: BodyRule | None = None
     twin_rule: TwinRule | None = None
-    older_rule: BodyRule | None = None  # the standard form of a pointwise operator of ONNX, for opsets that lack it
+    older_rule: BodyRule | None = None  # the form of an operator of ONNX for opsets that lack it, or what it says
     kind: Kind = ""
     moves: Moves = ""
     mixed: MixedPrecision = ""
@@ -312,6 +312,12 @@ class Op:
         None for a use that has no standard form. An exporter expands the operator by it on request.
         """
         self.body_rule = rule
+        return rule
+
+    def older(self, rule: BodyRule) -> BodyRule:
+        """Set the form of an operator of ONNX for opsets that lack it, or an attribute that a node has; a rule like
+        that of `body`. Pointwise operators have one by themselves."""
+        self.older_rule = rule
         return rule
 
     def bind(self, attrs: Mapping[str, Any], named: Container[str] | None = None) -> dict[str, Any]:

@@ -27,7 +27,8 @@ WANTED = """FusedConv FusedMatMul Gelu FastGelu BiasGelu SkipLayerNormalization 
 MultiHeadAttention DynamicQuantizeLSTM QLinearAdd QLinearMul QLinearSigmoid QLinearAveragePool
 QLinearGlobalAveragePool QLinearConcat QGemm MatMulNBits Tokenizer QuickGelu
 DynamicQuantizeMatMul FusedGemm SkipSimplifiedLayerNormalization
-QLinearLeakyRelu QLinearSoftmax QLinearWhere MatMulIntegerToFloat QuantizeLinear DequantizeLinear"""
+QLinearLeakyRelu QLinearSoftmax QLinearWhere MatMulIntegerToFloat QuantizeLinear DequantizeLinear
+QAttention QEmbedLayerNormalization NhwcMaxPool QLinearConv"""
 # Those that only com.microsoft can say; all others have a body of standard operators.
 WITHOUT_BODY = "DynamicQuantizeLSTM Tokenizer".split()
 

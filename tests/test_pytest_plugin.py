@@ -68,6 +68,14 @@ def test_its_options(models: Path) -> None:
     assert "1 passed" in pytest_in(models, *again, code=0)
 
 
+def test_it_is_asked_for_by_the_name_of_its_module(models: Path) -> None:
+    """As for any plugin: the module's name is the one that it is installed under, and that keeps it out."""
+    one = ("--mezzo-onnx", "good.onnx")
+    assert "1 passed" in pytest_in(models, "-p", "mezzo_pytest", *one, code=0)
+    assert "1 passed" in pytest_in(models, "--disable-plugin-autoload", "-p", "mezzo_pytest", *one, code=0)
+    assert "unrecognized arguments: --mezzo-onnx" in pytest_in(models, "-p", "no:mezzo_pytest", *one, code=4)
+
+
 TWIST = """
 import mezzo as mz
 

@@ -105,3 +105,73 @@ def test_a_run_that_meets_nan_is_made_again_into_the_same_buffer() -> None:
         assert list(made) == [first]
         assert made[first] is buffer
         assert np.array_equal(buffer, want, equal_nan=True)
+
+
+def test_a_result_that_the_run_does_not_have_is_refused() -> None:
+    session, x = model(), fed(SMALL)
+    first, second = (p.name for p in session.outputs)
+    for _ in range(3):  # planned, known, and on the shortest way
+        with pytest.raises(
+            mz.InputError, match=f"no output 'third', 'x' to write(.|\n)*its outputs are {first}, {second}"
+        ):
+            session.run({"x": x}, outputs={"third": x.copy(), first: x.copy(), "x": x})
+        with pytest.raises(mz.InputError, match=f"no output '{first}' to write(.|\n)*its outputs are {second}"):
+            session.run({"x": x}, names=[second], outputs={first: x.copy()})
+        session.run({"x": x})
+        session.run({"x": x}, names=[second])
+    with pytest.raises(mz.InputError, match=r"there is no output 'third', 'fourth'(.|\n)*the outputs are "):
+        session.run({"x": x}, names=["third", first, "fourth"])
+
+
+class Copies:
+    """What makes a new array each time that one is asked for."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+        return np.zeros(SMALL, np.float32)
+
+
+def test_what_is_no_memory_of_the_caller_is_refused() -> None:
+    session, x = model(), fed(SMALL)
+    first = session.outputs[0].name
+    swapped, wide = np.zeros(SMALL, np.dtype(np.float32).newbyteorder()), np.zeros((4, 16), np.float32)
+    for wrong in (
+        Copies(),
+        [[1.0] * 8] * 4,
+        np.float32(1),
+        None,
+        "text",
+        swapped,
+        wide[:, ::2],
+    ):
+        for _ in range(3):
+            with pytest.raises(mz.InputError, match="the buffer for"):
+                session.run({"x": x}, outputs={first: wrong})
+            session.run({"x": x})
+    held = bytearray(x.nbytes)
+    session.run({"x": x}, outputs={first: memoryview(held).cast("f", SMALL)})
+    assert (np.frombuffer(held, np.float32).reshape(SMALL) == np.maximum(x, 0)).all()
+
+
+def test_results_whose_size_data_decide_are_written_too() -> None:
+    g = GraphBuilder("places")
+    x = g.input("x", f32("n"))
+    session = Session(g.graph([g.NonZero(x), g.Neg(x)]))
+    places, turned = (p.name for p in session.outputs)
+    for seed in range(3):
+        x = np.maximum(fed((9,), seed), 0)
+        want = np.stack(np.nonzero(x))
+        buffer, other = np.full(want.shape, -7), np.empty_like(x)
+        made = session.run({"x": x}, outputs={places: buffer, turned: other})
+        assert made[places] is buffer
+        assert made[turned] is other
+        assert (buffer == want).all()
+        assert (other == -x).all()
+        for wrong in (np.empty((1, want.size + 1), np.int64), np.empty((2, want.size), np.int64)):
+            with pytest.raises(mz.InputError, match="the buffer for"):
+                session.run({"x": x}, outputs={places: wrong})
+        for wrong in (buffer.astype(np.int32), buffer[0], np.empty((1, 2 * want.size), np.int64)[:, ::2]):
+            with pytest.raises(mz.InputError, match="the buffer for"):
+                session.run({"x": x}, outputs={places: wrong})
+        both = np.empty((2, want.size), np.int64)
+        with pytest.raises(mz.InputError, match="share memory"):
+            session.run({"x": x}, outputs={places: both[:1], turned: both.view(np.float32).reshape(-1)[:9]})

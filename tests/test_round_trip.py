@@ -18,7 +18,7 @@ from .round_trip import MEANT_OTHERWISE, Outcome, counts, objections, outcomes, 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:onnx", "ignore::RuntimeWarning:numpy")
 
 # Target -> how many of all cases passed when this was written; fewer are a step back.
-PASSED = {None: KNOWN - len(CANNOT_PASS), 17: 1583, 13: 1259}
+PASSED = {None: KNOWN - len(CANNOT_PASS), 17: 1584, 13: 1449}
 
 
 def nothing_is_left_to_explain(found: list[Outcome], record: Callable[[str, object], None]) -> None:

@@ -50,7 +50,7 @@ def suite(tmp_path: Path) -> Path:
 
 def run(suite: Path, *options: str, **environment: str) -> tuple[int, set[str], str]:
     """The exit status, the tests that did something, and all that was said."""
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:mezzo", *options]
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:mezzo_pytest", *options]
     around = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
     done = subprocess.run(command, cwd=suite, env={**around, **environment}, capture_output=True, text=True)
     ended = "(?:PASSED|XFAIL|FAILED)"

@@ -9,6 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from ..exporters import expressible
 from ..importers import load_onnx, operators_of
 from ..ops.budget import Budget
@@ -25,7 +27,8 @@ from ..runtime.passes import modes
 from ..train.learning import learning, says
 from ..train.prepare import prepared
 from .check_options import AS_IT_IS, FOLDED, Options
-from .feeds import parse_sizes, shapes
+from .feeds import parse_sizes
+from .fills import first_that_runs
 from .modules import imported
 from .report import Table
 from .verdict import MISSING, Problem, Verdict, file_problems, problems_of
@@ -145,12 +148,17 @@ def _check_device(graph: Graph, name: str) -> None:
 
 
 def _planned_on_gpu(graph: Graph, options: Options, found: _Findings) -> str:
-    """Plan for a GPU, with what --dim says and 1 for other open sizes; the steps that would run on the host."""
+    """Plan for a GPU, with what --dim says and chosen sizes for others; the steps that would run on the host."""
     from ..runtime.devices import plannable  # with all kernels of GPUs
 
     name, missing = plannable(options.device)
     session = Session(graph, device=name, budget=found.budget)
-    program = session.warmup(shapes(session, parse_sizes(options.sizes)))
+    _, program = first_that_runs(
+        session,
+        parse_sizes(options.sizes),
+        options.seed,
+        lambda feeds: session.warmup({n: np.shape(a) for n, a in feeds.items()}),
+    )
     steps = aside(program)
     found.facts["gpu_steps"] = len(program.steps) - len(steps)
     found.facts["host_steps"] = len(steps)

@@ -115,9 +115,13 @@ def explain(
     as_json: bool,
     **flags: bool,
 ) -> None:
-    """Show what MODEL becomes: graph, kernels and memory (default: all three). Unknown dims are 1 unless given."""
+    """Show what MODEL becomes: graph, kernels and memory (default: all three).
+
+    Open sizes that are not given are chosen: one sample, sides of 64, empty caches, or else what runs.
+    """
     from ..runtime.compile.largest_batch import largest_batch
     from .explain import explain as report
+    from .fills import first_that_runs
     from .load import load
     from .timeline import timeline
 
@@ -128,15 +132,20 @@ def explain(
         device, missing = plannable(device)
         facts |= {"only_planned": missing} if missing else {}
     session = load(model, device=device, precision=precision)
-    sizes = inputs.shapes(session, inputs.parse_sizes(shapes))
-    if budget:
-        dim, batch, arena = largest_batch(session, sizes, parse_size(budget))
-        facts |= {"largest_batch": batch, "its_dim": dim, "its_arena_bytes": arena}
+    limit = parse_size(budget) if budget else None
     parts = tuple(part for part, on in flags.items() if on) or tuple(flags)
-    made = report(session, inputs.random_feeds(session, sizes, seed), parts)
+
+    def told(feeds: dict[str, Any]) -> tuple[Report, dict[str, tuple[int, ...]]]:
+        return report(session, feeds, parts), {n: np.shape(a) for n, a in feeds.items()}
+
+    chosen, (made, sizes) = first_that_runs(session, inputs.parse_sizes(shapes), seed, told)
+    facts |= {"sizes_chosen": chosen} if chosen else {}
     if html:
         html.write_text(timeline(session.program, model.name), "utf8")
         facts["picture"] = str(html)
+    if limit is not None:
+        dim, batch, arena = largest_batch(session, sizes, limit)
+        facts |= {"largest_batch": batch, "its_dim": dim, "its_arena_bytes": arena}
     show(Report(made.title, {**made.facts, **facts}, made.tables), as_json=as_json)
 
 

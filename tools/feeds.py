@@ -42,6 +42,8 @@ def shapes(session: Session, given: Mapping[str, str]) -> dict[str, tuple[int, .
                 sizes[port.name] = tuple(d if isinstance(d, int) else int(given.get(d or "", 1)) for d in dims)
         except ValueError as error:
             raise InputError(f"the size given for {port} is no list of integers", hint="write 1,3,224,224") from error
+        if min(sizes[port.name], default=0) < 0:
+            raise InputError(f"the size given for {port} is negative", hint="write 1,3,224,224")
     known = {p.name for p in session.inputs} | {
         d for p in session.inputs if isinstance(p.type, Tensor) for d in p.type.dims or () if isinstance(d, str)
     }

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..ops import Tensor
-from ..ops.errors import InputError
+from ..ops.errors import InputError, MezzoError
 from ..ops.types import Array
 from ..runtime.execution.session import Session
 from . import feeds as inputs
+from .roles import Roles
 
 # First open axes and all others: batches with sides that convolutions can halve, odd sizes, single ones, equal ones.
 WAYS = ((2, 32), (1, 64), (3, 5), (1, 1), (2, 2), (1, 48), (1, 224), (1, 576), (1, 7))
+ONE = ((1, 64), (1, 224), *WAYS)  # of which one is looked at: a single sample first
+
+T = TypeVar("T")
 
 
 def given_arrays(texts: tuple[str, ...]) -> dict[str, Array]:
@@ -30,26 +34,29 @@ def given_arrays(texts: tuple[str, ...]) -> dict[str, Array]:
 
 
 def fills(
-    session: Session, given: Mapping[str, str], arrays: Mapping[str, Array], seed: int
+    session: Session,
+    given: Mapping[str, str],
+    arrays: Mapping[str, Array],
+    seed: int,
+    ways: Sequence[tuple[int, int]] = WAYS,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Feeds for the model with what was filled in, way after way; one where nothing is open. `given` are sizes by name
-    of a dim or an input, `arrays` inputs that are there already."""
-    given = {**_sizes_of(session, arrays), **given}
+    of a dim or an input, `arrays` inputs that are there already. Caches are empty first, then filled."""
+    roles = Roles.of(session.inputs)
+    given = {**_sizes_of(session, {n: np.shape(a) for n, a in arrays.items()} | _whole(session, given)), **given}
     known = set[str]()
-    for number, (first, other) in enumerate(WAYS):
+    for number, lengths in enumerate(roles.ways(ways, given)):
         filled: dict[str, str] = {}
         for port in session.inputs:
             if not isinstance(port.type, Tensor) or port.name in arrays or port.name in given:
                 continue
             sizes = []
-            dims = port.type.dims or ()
-            batch = next((axis for axis, dim in enumerate(dims) if not isinstance(dim, int)), None)
-            for axis, dim in enumerate(dims):
-                size = first if axis == batch else other
+            for dim, role in zip(port.type.dims or (), roles.of_input[port.name], strict=True):
+                size = lengths[role]
                 if isinstance(dim, str):
-                    size = int(given.get(dim) or filled.setdefault(dim, str(size)))
+                    size = int(given[dim]) if dim in given else int(filled.setdefault(dim, str(size)))
                 sizes.append(dim if isinstance(dim, int) else size)
-            if None in dims:
+            if None in (port.type.dims or ()):
                 filled[port.name] = ",".join(map(str, sizes))
         shown = ", ".join(f"{n}={s}" for n, s in filled.items())
         if shown in known:
@@ -59,11 +66,36 @@ def fills(
         yield shown, {**inputs.random_feeds(session, shapes, seed + number), **arrays}
 
 
-def _sizes_of(session: Session, arrays: Mapping[str, Array]) -> dict[str, str]:
-    """The sizes of named dims, as arrays that were given have them."""
-    found: dict[str, str] = {}
+def first_that_runs(
+    session: Session, given: Mapping[str, str], seed: int, do: Callable[[dict[str, Any]], T]
+) -> tuple[str, T]:
+    """The sizes that were filled in, and what `do` returns for them: the first ones for which it raises no MezzoError.
+
+    Raises InputError where none does, and the error itself where nothing was to be chosen.
+    """
+    last: MezzoError | None = None
+    for shown, feeds in fills(session, given, {}, seed, ONE):
+        try:
+            return shown, do(feeds)
+        except MezzoError as error:
+            if not shown:
+                raise
+            last = error
+    assert last is not None  # there is one way at least
+    text = f"it runs with none of the sizes that were tried: {last.message}"
+    raise InputError(text, where=last.where, hint="give sizes with --dim name=4") from last
+
+
+def _whole(session: Session, given: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """The shapes that were given for inputs as a whole."""
+    return {n: s for n, s in inputs.shapes(session, given).items() if n in given}
+
+
+def _sizes_of(session: Session, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """The sizes of named dims, as inputs whose shapes are known have them."""
+    sizes: dict[str, str] = {}
     for port in session.inputs:
-        if port.name in arrays and isinstance(port.type, Tensor):
-            pairs = zip(port.type.dims or (), arrays[port.name].shape, strict=False)
-            found |= {dim: str(size) for dim, size in pairs if isinstance(dim, str)}
-    return found
+        if port.name in shapes and isinstance(port.type, Tensor):
+            pairs = zip(port.type.dims or (), shapes[port.name], strict=False)
+            sizes |= {dim: str(size) for dim, size in pairs if isinstance(dim, str)}
+    return sizes

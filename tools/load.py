@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..importers import load_graph
@@ -74,4 +75,14 @@ def load(
         precision="fp32" if precision == "int8" else precision,
         buckets=buckets,
         seed=seed,
+        name=file_name(source),
     )
+
+
+def file_name(source: object) -> str:
+    """The name of a model's file, by which errors call it; empty for what is no path.
+
+    >>> file_name("models/digits.onnx"), file_name(b"")
+    ('digits.onnx', '')
+    """
+    return Path(source).name if isinstance(source, str | os.PathLike) else ""

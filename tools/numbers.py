@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..exporters import to_onnx
 from ..importers import load_onnx
 from ..ops import Tensor
@@ -99,12 +101,18 @@ class Numbers:
         given = inputs.parse_sizes(self.options.sizes)
         for shown, feeds in fills(self.ours.session, given, self.arrays, self.options.seed):
             try:
-                if shown and any(map(_is_empty, self._typed(feeds).types.values())):
+                if shown and any(map(_is_empty, self._looked_at(feeds))):
                     raise InputError("operators are left without elements", where=f"sizes {shown}")
             except MezzoError as error:
                 self._refused.append(Problem("", error.message, error.where, GIVE_SIZES))
                 continue
             yield shown, feeds
+
+    def _looked_at(self, feeds: Mapping[str, Any]) -> Iterator[Type]:
+        """The types of all values, or of the outputs alone where an input is empty, as a cache may be."""
+        typed = self._typed(feeds).types
+        empty = any(np.size(a) == 0 for a in feeds.values())
+        return map(typed.__getitem__, self.graph.outputs if empty else typed)
 
     def _typed(self, feeds: Mapping[str, Any]) -> Graph:
         """The graph with the types of all values for these feeds."""

@@ -202,19 +202,39 @@ def attention(
     if bias is not None:
         projected = projected + widen(bias)
     sizes = list(qkv_hidden_sizes or [weights.shape[1] // 3] * 3)
+    added = None if attention_bias is None else widen(attention_bias)
+    y, present = projected_attention(
+        k, projected, sizes, mask_index, past, added,
+        mask_filter_value=mask_filter_value, num_heads=num_heads, scale=scale, unidirectional=unidirectional,
+    )  # fmt: skip
+    return narrow(y, input.dtype), narrow(present, input.dtype)
+
+
+def projected_attention(
+    k: Context,
+    projected: Array,
+    sizes: Sequence[int],
+    mask: Array | None,
+    past: Array | None,
+    bias: Array | None,
+    *,
+    mask_filter_value: float,
+    num_heads: int,
+    scale: float | None,
+    unidirectional: int,
+) -> tuple[Array, Array]:
+    """Attention of queries, keys and values that lie side by side; and keys and values with the past, if wanted."""
     q, key, value = (_split(x, num_heads) for x in k.xp.split(projected, [sizes[0], sizes[0] + sizes[1]], axis=2))
     if past is not None:
         key, value = (k.xp.concatenate([widen(old), new], 2) for old, new in zip(past, (key, value), strict=True))
     rows, columns = q.shape[2], key.shape[2]
     added = _together(
-        None if attention_bias is None else widen(attention_bias),
-        None if mask_index is None
-        else _mask_bias(k.xp, mask_index, input.shape[0], rows, columns, mask_filter_value),
+        bias,
+        None if mask is None else _mask_bias(k.xp, mask, len(projected), rows, columns, mask_filter_value),
         causal(k.xp, rows, columns, columns - rows) if unidirectional else None,
-    )  # fmt: skip
+    )
     y, _ = _attend(k.xp, q, key, value, added, scale)
-    present = k.xp.stack([key, value]) if k.wanted[1:2] == (True,) else k.xp.zeros(0, np.float32)
-    return narrow(y, input.dtype), narrow(present, input.dtype)
+    return y, k.xp.stack([key, value]) if k.wanted[1:2] == (True,) else k.xp.zeros(0, np.float32)
 
 
 @attention.infer
@@ -273,11 +293,25 @@ def _(
         return None
     m = AttentionForm(g, xs, types, num_heads)
     x, weights, bias, past, added = (m.xs[i] for i in (0, 1, 2, 4, 5))
-    (batch, rows), whole = m.sizes[0][:2], m.sizes[1][1]
     projected = g.MatMul(x, weights)
     if bias is not None:
         projected = g.Add(projected, bias)
-    sizes = list(qkv_hidden_sizes or [whole // 3] * 3)
+    sizes = list(qkv_hidden_sizes or [m.sizes[1][1] // 3] * 3)
+    return projected_form(m, projected, sizes, past, added, mask_filter_value, scale, unidirectional)
+
+
+def projected_form(
+    m: AttentionForm,
+    projected: Value,
+    sizes: Sequence[int],
+    past: Value | None,
+    added: Value | None,
+    mask_filter_value: float,
+    scale: float | None,
+    unidirectional: int,
+) -> tuple[Value, ...]:
+    """`projected_attention` as standard operators: of a form that has the sizes of the operands of Attention."""
+    g, (batch, rows) = m.g, m.sizes[0][:2]
     parts = zip(g.Split(projected, g.const(sizes), axis=2, outputs=3), sizes, strict=True)
     q, key, value = (m.split(part, batch, rows, width) for part, width in parts)
     earlier = 0 if past is None else m.sizes[4][3]
@@ -289,7 +323,7 @@ def _(
         m.mask(3, batch, rows, columns, mask_filter_value),
         m.causal(rows, columns, columns - rows) if unidirectional else None,
     )
-    y, _ = m.attend(q, key, value, bias, scale, (batch, rows, sizes[2]), sizes[0] // num_heads)
+    y, _ = m.attend(q, key, value, bias, scale, (batch, rows, sizes[2]), sizes[0] // m.heads)
     if sizes[1] != sizes[2]:
         return m.results(y)  # keys and values do not go into one tensor
     return m.results(y, g.Concat(*(g.Unsqueeze(v, g.const([0])) for v in (key, value)), axis=0))

@@ -259,6 +259,19 @@ def place_of(name: str, since: int, method: str) -> Op:
             return Tensor(DType.INT64, None)
         return Tensor(DType.INT64, _reduced_dims(data.dims, (axis_of(axis, data.rank),), keepdims))
 
+    @made.older
+    def _(
+        g: Builder, xs: Any, types: Any, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+    ) -> Value | None:
+        if not select_last_index:
+            return None
+        at, back = g.const([axis_of(axis, g.rank_of(xs[0]))]), g.const([-1])
+        last = g.Sub(
+            g.Gather(g.shape_of(xs[0]), at, axis=0), g.const([1])
+        )  # of the axis, where the first one is looked for
+        turned = g.Slice(xs[0], back, g.const([-np.iinfo(np.int64).max]), at, back)
+        return g.Sub(last, getattr(g, name)(turned, axis=axis, keepdims=keepdims))
+
     return made
 
 

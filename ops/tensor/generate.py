@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.rules import axis_of, has_rank, ints, is_narrow, length, places, unknown
 from ..errors import ShapeError
-from ..op import Context, Sample, op
+from ..op import Builder, Context, Sample, Value, op
 from ..symbolic import sizes_array
 from ..types import Array, Dim, DType, Tensor, f32, i64, type_of
 
@@ -156,6 +156,12 @@ def _(data: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
     dims = data.dims[slice(start, end)]
     known = all(isinstance(d, int) for d in dims)
     return Tensor(DType.INT64, (len(dims),), sizes_array(dims) if known else None)
+
+
+@shape.older
+def _(g: Builder, xs: Any, types: Any, *, start: int = 0, end: int | None = None) -> Value:
+    ends = np.iinfo(np.int64).max if end is None else end
+    return g.Slice(g.Shape(xs[0]), g.const([start]), g.const([ends]), g.const([0]))
 
 
 @op(

@@ -448,6 +448,22 @@ def _(input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return input.of((n, depth, product((h, blocksize)), product((w, blocksize))))
 
 
+def _apart(g: Builder, x: Value, count: int, *, first: bool) -> Value:
+    """Channels by depth as channels by place in a block, or back: groups of `count`, which come `first`."""
+    shape = g.shape_of(x)
+    batch, space = (g.Slice(shape, g.const([a]), g.const([b]), g.const([0])) for a, b in ((0, 1), (2, 4)))
+    groups = g.const([count, -1] if first else [-1, count])
+    parts = g.Reshape(x, g.Concat(batch, groups, space, axis=0))
+    return g.Reshape(g.Transpose(parts, perm=(0, 2, 1, 3, 4)), shape)
+
+
+@depth_to_space.older
+def _(g: Builder, xs: Any, types: Any, *, blocksize: int, mode: str = "DCR") -> Value | None:
+    if mode == "DCR":
+        return None
+    return g.DepthToSpace(_apart(g, xs[0], blocksize**2, first=False), blocksize=blocksize)
+
+
 @depth_to_space.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any, *, blocksize: int, mode: str = "DCR") -> tuple[Value, ...]:
     if mode == "DCR":
@@ -483,6 +499,13 @@ def _(input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return input.of((n, product((c, blocksize**2)), h, w))
 
 
+@space_to_depth.older
+def _(g: Builder, xs: Any, types: Any, *, blocksize: int, mode: str = "DCR") -> Value | None:
+    if mode == "DCR":
+        return None
+    return _apart(g, g.SpaceToDepth(xs[0], blocksize=blocksize), blocksize**2, first=True)
+
+
 @space_to_depth.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any, *, blocksize: int, mode: str = "DCR") -> tuple[Value, ...]:
     return (g.DepthToSpace(dys[0], blocksize=blocksize, mode=mode),)
@@ -510,3 +533,16 @@ def _(input: Tensor, k: Tensor | None = None) -> Tensor:
 @trilu.grad
 def _(g: Builder, dys: Any, ys: Any, xs: Any, *, upper: int = 1) -> tuple[Value | None, ...]:
     return g.Trilu(*(v for v in (dys[0], xs[1]) if v is not None), upper=upper), None
+
+
+@trilu.older
+def _(g: Builder, xs: Any, types: Any, *, upper: int = 1) -> Value:
+    x, k = xs[0], g.const(0) if xs[1] is None else xs[1]
+    rank, zero, one = g.rank_of(x), g.const(0), g.const(1)
+    rows, columns = (
+        g.Range(zero, g.Gather(g.shape_of(x), g.const(axis), axis=0), one) for axis in (rank - 2, rank - 1)
+    )
+    above = g.Sub(columns, g.Unsqueeze(rows, g.const([1])))  # how far each element stands above the diagonal
+    kept = g.Not(g.Less(above, k) if upper else g.Greater(above, k))
+    boolean = isinstance(types[0], Tensor) and types[0].dtype is DType.BOOL
+    return g.And(x, kept) if boolean else g.Where(kept, x, g.scalar(0, x))

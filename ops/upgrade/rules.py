@@ -185,6 +185,58 @@ def _reshape_down(form: Form, scope: Scope) -> Form:
 rule("Reshape", 14, Change(unchanged, _reshape_down))
 
 
+def _resize_all_axes(form: Form, scope: Scope) -> Form:
+    """Scales or sizes of some axes as those of all."""
+    known, axes = scope.type(form.input(0)), list(form.attrs.get("axes") or ())
+    if not axes or form.attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return form
+    if known is None or known.dims is None or form.input(1):
+        raise UpgradeDeclined("before this opset all axes were resized, and it is not known how many there are")
+    scales, sizes = form.input(2), form.input(3)
+    if scales:
+        each = np.ones(len(known.dims), np.float32)
+        each[axes] = scope.take(scales).ravel()
+        return form.without("axes").with_inputs(form.input(0), "", scope.const(stem(form, "scales"), each))
+    kept = [d for i, d in enumerate(known.dims) if i not in {a % len(known.dims) for a in axes}]
+    if not all(isinstance(d, int) for d in kept):
+        raise UpgradeDeclined("before this opset all sizes had to be said, and not all are known")
+    whole = np.array([d if isinstance(d, int) else 0 for d in known.dims], np.int64)
+    whole[axes] = scope.take(sizes).ravel()
+    return form.without("axes").with_inputs(form.input(0), "", "", scope.const(stem(form, "sizes"), whole))
+
+
+rule("Resize", 18, Change(unchanged, _resize_all_axes, same=True))
+
+
+def _constant_down(form: Form, scope: Scope) -> Form:
+    """One of the attributes for plain numbers and texts, as a tensor."""
+    kinds: dict[str, Any] = {"float": np.float32, "int": np.int64, "string": object}
+    for attr in form.attrs:
+        kind = kinds.get(attr.removeprefix("value_").rstrip("s"))
+        if kind is not None:
+            return form.without(attr).having(value=np.array(form.attrs[attr], kind))
+    return form
+
+
+rule("Constant", 12, Change(unchanged, _constant_down, same=True))
+
+
+def _quantize_down(form: Form, scope: Scope) -> Form:
+    """The type that an absent zero point would have, as a zero point of 0; one that is there has it already."""
+    asked, scale = form.attrs.get("output_dtype", 0), scope.type(form.input(1))
+    if asked and not form.input(2) and asked != DType.UINT8.onnx:
+        if scale is None or not scale.static:
+            raise UpgradeDeclined(
+                "before this opset a zero point told the type, and it is not known how many there are"
+            )
+        zero = np.zeros(scale.sizes, DType.from_onnx(asked).numpy)
+        form = form.with_inputs(*form.inputs[:2], scope.const(stem(form, "zero_point"), zero))
+    return form.without("output_dtype")
+
+
+rule("QuantizeLinear", 21, Change(unchanged, _quantize_down, same=True))
+
+
 # Attributes that went away, or must now be said
 
 

@@ -48,15 +48,17 @@ class Arena:
 
 class ArenaPool:
     """The arenas of a session: at most `most`, or more while all arenas take at most `spare` bytes. `ceiling` bounds
-    arenas and the pool together, in bytes.
+    arenas and the pool together, in bytes; errors name the `owner`.
 
     Locking costs a small model a twentieth of its run. So a run that was seen before takes the free seat on top
     without the lock, which is safe since a list pops and appends as one operation, and since nobody looks into a free
     seat before having popped it: under the lock, `_drained` has them all.
     """
 
-    def __init__(self, executor: Executor, pool: Pool, most: int, ceiling: int | None, spare: int = 0) -> None:
-        self.most, self._ceiling, self._spare = most, ceiling, spare
+    def __init__(
+        self, executor: Executor, pool: Pool, most: int, ceiling: int | None, spare: int = 0, owner: str = ""
+    ) -> None:
+        self.most, self._ceiling, self._spare, self._owner = most, ceiling, spare, owner
         self._executor, self._pool = executor, pool
         self._all: list[Arena] = []
         self._free: list[Arena] = []
@@ -182,6 +184,7 @@ class ArenaPool:
                         most = max(self.most, len(self._all))
                         raise DeadlineError(
                             f"no instance was free before the deadline; {most} runs may go on at once",
+                            where=self._owner,
                             hint="allow more with instances= or max_memory=, or a longer deadline",
                         )
                     self._changed.wait(left)
@@ -205,6 +208,7 @@ class ArenaPool:
                     return None
                 raise BudgetError(
                     f"this run needs an arena of {nbytes} bytes, max_memory is {self._ceiling}",
+                    where=self._owner,
                     hint="raise max_memory, or run smaller inputs (`mezzo explain --budget` tells the largest batch)",
                 )
             seat.fit(nbytes)

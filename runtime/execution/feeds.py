@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,32 @@ def checked(signature: Signature, feeds: Mapping[str, Any], taken: Taken = np.fr
         takes = ", ".join(f"{n}: {t}" for n, t in known.items())
         raise InputError("; ".join(problems), where=signature.name, hint=f"the model takes {takes or 'no inputs'}")
     return arrays
+
+
+def chosen(signature: Signature, names: Sequence[str] | None) -> tuple[str, ...]:
+    """The outputs that a run computes: those named, or all. InputError lists names that the model does not have."""
+    unknown = [repr(n) for n in names or () if n not in signature.outputs]
+    if unknown:
+        raise InputError(
+            f"there is no output {', '.join(unknown)}",
+            where=signature.name,
+            hint=f"the outputs are {', '.join(signature.outputs)}",
+        )
+    return tuple(signature.outputs if names is None else names)
+
+
+def planned_types(signature: Signature, shapes: Mapping[str, Sequence[int]]) -> dict[str, Type]:
+    """The types of all inputs, with these shapes of some. InputError lists names that the model does not have."""
+    known = signature.inputs
+    unknown = [repr(n) for n in shapes if not isinstance(known.get(n), Tensor)]
+    if unknown:
+        takes = ", ".join(f"{n}: {t}" for n, t in known.items())
+        text = f"there is no input {', '.join(unknown)} with a shape"
+        raise InputError(text, where=signature.name, hint=f"the model takes {takes or 'no inputs'}")
+    return {
+        n: t.of(tuple(int(d) for d in shapes[n])) if n in shapes and isinstance(t, Tensor) else t
+        for n, t in known.items()
+    }
 
 
 def signature_type(declared: Type, value: Any) -> Type:

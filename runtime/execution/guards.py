@@ -84,13 +84,13 @@ class Guard:
         return True
 
     def replay(
-        self, instance: Instance, feeds: Mapping[str, Any], own: Mapping[str, Array | None], owner: str
+        self, instance: Instance, feeds: Mapping[str, Any], own: Mapping[str, Array], owner: str
     ) -> tuple[list[Array | None], list[Any]]:
         """The buffers of this run (`own` are the caller's; None for results of a size that data decides), and the
         results."""
         inputs = [feeds[n] if n in feeds else self.defaults[n] for n in self.names]
         buffers = [
-            own[name] if name in own else None if sizes is None else fresh(sizes, dtype, owner)
+            None if sizes is None else own[name] if name in own else fresh(sizes, dtype, owner)
             for name, sizes, dtype in self.results
         ]
         with np.errstate(all="ignore"):

@@ -34,11 +34,11 @@ from ..memory.pool import Pool
 from .alarm import readable
 from .arena_pool import Arena, ArenaPool
 from .exact_rerun import again
-from .feeds import checked, signature_type
+from .feeds import checked, chosen, planned_types, signature_type
 from .guards import FedKey, Guard, Wanted, fed_key
 from .instance import ExecutionContext, Instance, Observer
 from .observers import PROFILING
-from .overlap import apart, result_buffer
+from .overlap import apart, delivered, own_buffers, result_buffer
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -105,9 +105,9 @@ class Session:
     and results cut back, which is right for dims whose elements the model treats independently. A graph with states
     keeps them from run to run, and then runs one at a time; `states` gives arrays to keep them in, by name of the value
     that is read, which sessions may share that do not run at the same time. `exchange` is what Emit and Await
-    speak to. `seed` begins the random numbers,
-    which follow the number of the run (`next_run`); with
+    speak to. `seed` begins the random numbers, which follow the number of the run (`next_run`); with
     `random="numpy"` operators that have a seed of their own draw NumPy's numbers, as ONNX's official suite expects.
+    Errors call the model by `name`, such as that of its file, or else by that of the graph.
     `model` is a graph, or an opened `.mezzo` file: its programs are taken where they fit this machine, each read and
     confirmed when it is first needed, and its graph where none fits.
 
@@ -138,8 +138,10 @@ class Session:
         random: Literal["philox", "numpy"] = "philox",
         states: dict[str, Array] | None = None,
         exchange: Exchange | None = None,
+        name: str = "",
     ) -> None:
-        self._model, self.signature, self.budget = model, model.signature, budget or Budget()
+        self._model, self.budget = model, budget or Budget()
+        self.signature = replace(model.signature, name=name or model.signature.name)
         self._owner = self.signature.name or "a program"
         self._stored = None if isinstance(model, Graph) else model
         self.device = on = device_named(device)
@@ -170,7 +172,7 @@ class Session:
         most = 1 if self.signature.states else max(1, instances or processors())
         spare = 0 if instances or self.signature.states or on.sm else SMALL_ARENAS
         self._pool = Pool(min(self.budget.dynamic_bytes, max_memory or self.budget.dynamic_bytes))
-        self._seats = ArenaPool(on, self._pool, most, max_memory, spare)
+        self._seats = ArenaPool(on, self._pool, most, max_memory, spare, self._owner)
         self._turn: Variable | None = None  # written by runs that the engine starts, where they change states
         self._planned, self._evicted, self._reported = 0, 0, False
         self.next_run = 0
@@ -195,6 +197,7 @@ class Session:
         if self._process is not None:
             raise ForkedProcess(
                 f"process {_here} was forked from {self._process}, which had run this session",
+                where=self._owner,
                 hint="load the model in the child, or start workers with multiprocessing's 'spawn' or 'forkserver'",
             )
         self._process = _here
@@ -269,13 +272,7 @@ class Session:
 
     def warmup(self, shapes: Mapping[str, Sequence[int]]) -> Program:
         """Plan for these input shapes, so that the first run with them only replays."""
-        types: dict[str, Type] = {}
-        for port in self.inputs:
-            if port.name in shapes and isinstance(port.type, Tensor):
-                types[port.name] = port.type.of(tuple(int(n) for n in shapes[port.name]))
-            else:
-                types[port.name] = port.type
-        return self._bind(self.signature.outputs, types).program
+        return self._bind(self.signature.outputs, planned_types(self.signature, shapes)).program
 
     def _lies_ready(self) -> bool:
         """Return True if the file has a program for the sizes of the inputs; any program, if sizes are open."""
@@ -394,6 +391,7 @@ class Session:
         if len(inputs) > len(self.signature.inputs):
             raise InputError(
                 f"{len(inputs)} inputs given, the model takes {len(self.signature.inputs)}",
+                where=self.signature.name,
                 hint=f"they are {', '.join(map(str, self.inputs))}",
             )
         results = tuple(self.run(dict(zip(self.signature.inputs, inputs, strict=False))).values())
@@ -416,7 +414,7 @@ class Session:
         into. `deadline` is how many seconds the run may take, waiting for a free instance included; setting `cancel`
         from another thread ends it too; both are looked at between steps. `draw` begins the random numbers of this run,
         in place of the seed and the number of the run. Results belong to the caller. Raises
-        InputError where feeds do not fit, DeadlineError, Cancelled, BudgetError, ExecutionError.
+        InputError where feeds or buffers do not fit, DeadlineError, Cancelled, BudgetError, ExecutionError.
         """
         if self._process != _here:
             self._claim()
@@ -465,7 +463,7 @@ class Session:
         """`run` where no guard matched: all is checked, and what is new is planned. `key` is that of the guard that
         runs like this one will have."""
         until = None if deadline is None else monotonic() + deadline
-        wanted = tuple(self.signature.outputs if names is None else names)
+        wanted = chosen(self.signature, names)
         arrays, had = checked(self.signature, feeds, self.device.from_dlpack), dict[str, int]()
         if self._buckets:
             arrays, had = padded(self._buckets, self.inputs, arrays)
@@ -476,10 +474,10 @@ class Session:
         for left in reversed(range(REPLANNED)):
             bound = self._bind(wanted, types)
             program = bound.program
-            buffers = [result_buffer(p, outputs, self.device, self._owner) for p in program.outputs]
-            if outputs:
-                own = {p.name: b for p, b in zip(program.outputs, buffers, strict=True) if p.name in outputs}
-                arrays = apart(arrays, own)
+            own = own_buffers(program.outputs, outputs, self.device, self._owner)
+            buffers = [result_buffer(p, own, self._owner) for p in program.outputs]
+            if own:
+                arrays = apart(arrays, own, self._owner)
                 feeds = {n: arrays.get(n, x) for n, x in feeds.items()}  # for a second run
             try:
                 with self._seats.borrow(program.arena_bytes, until, self._live) as seat:
@@ -492,7 +490,7 @@ class Session:
                         self._direct = self.device.fast_path(bound, feeds, outputs or {}, seat, instance)
                 break
             except BudgetError as error:
-                raise self.device.explain(error, self, program) from error.__cause__
+                raise self.device.explain(error, self, program).at(self._owner) from error.__cause__
             except InvalidOperation:
                 rest = None if until is None else until - monotonic()
                 return again(
@@ -510,7 +508,9 @@ class Session:
                 if bound in self._bound.values():
                     known = Guard.of(bound, None if names is None else wanted, key, arrays)
                     self._again = self._known[known.wanted, key] = known
-        return cut(self._compile(wanted), types, named, had) if had else named
+        if had:
+            return cut(self._compile(wanted), types, named, had)
+        return delivered(named, own, self._owner)
 
     def _forget(self, bound: Executable) -> None:
         """Let a program be planned again for its types."""
@@ -541,11 +541,9 @@ class Session:
         """`run` for arrays of kinds that were fed before: nothing is left to check but the buffers."""
         known.recent = True
         bound = self._latest = known.bound
-        own: dict[str, Array | None] = {}
-        if outputs:
-            ports = [p for p in bound.program.outputs if p.name in outputs]
-            own = {p.name: result_buffer(p, outputs, self.device, self._owner) for p in ports}
-            feeds = apart(feeds, own)
+        own = own_buffers(bound.program.outputs, outputs, self.device, self._owner) if outputs else {}
+        if own:
+            feeds = apart(feeds, own, self._owner)
         try:
             with self._seats.borrow(bound.program.arena_bytes, None, self._live, bound) as seat:
                 instance = self._instance(seat, bound)
@@ -559,10 +557,11 @@ class Session:
                     seat.replays[known] = short
         except InvalidOperation:
             return again(self, feeds, names=known.wanted, outputs=outputs, draw=draw)
-        return {
+        named = {
             name: r if b is not None else owned(r)
             for (name, _, _), b, r in zip(known.results, buffers, results, strict=True)
         }
+        return delivered(named, own, self._owner) if own else named
 
     def _drawn(self, draw: tuple[int, ...] | None) -> tuple[int, ...]:
         """Return the random key of this run: the given one, or the seed and the number of the run."""

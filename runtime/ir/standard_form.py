@@ -28,9 +28,9 @@ def expanded(
     if found is None:
         return None
     values = found if isinstance(found, tuple) else (found,)
-    built = g.graph([])
-    if older and any((n.domain, n.op) == (node.domain, node.op) for n in built.nodes):
-        return None  # a form of itself is of no use to an opset that lacks it
+    built, said = g.graph([]), {a for a, v in node.attrs.items() if v is not None}
+    if older and any((n.domain, n.op) == (node.domain, node.op) and n.attrs.keys() >= said for n in built.nodes):
+        return None  # a form of itself is of no use to an opset that lacks it, or one of its attributes
     makers = {o for n in built.nodes for o in n.outputs}
     rename: dict[str, str] = {}
     copies: list[tuple[str, str]] = []  # outputs that are an input, a constant, or another output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from ...ops import DType
 from ...ops.errors import ArgumentError
 from ...ops.types import Array
 from .devices import OrtDevice
-from .errors import InvalidArgument
 from .values import OrtValue, OrtValueVector, element_type
 
 if TYPE_CHECKING:
@@ -141,20 +140,5 @@ class IOBinding:
         """Run by the session's `answers` (see InferenceSession.run_with_iobinding)."""
         if not self._bound:
             raise ArgumentError("no output is bound", where="run_with_iobinding", hint="bind_output(name)")
-        buffers: Mapping[str, Any] = self._buffers
-        made = answers(self._bound, self._feeds, buffers or None, run_options)
-        for name, buffer in buffers.items():
-            if made[name] is not buffer:  # of a size that data decided: no run can write it into a buffer
-                made[name] = _copied(made[name], buffer, name)
+        made = answers(self._bound, self._feeds, self._buffers or None, run_options)
         self._results = {name: made[name] for name in self._bound}
-
-
-def _copied(result: Array, buffer: Array, name: str) -> Array:
-    if result.shape != buffer.shape or result.dtype != buffer.dtype:
-        raise InvalidArgument(
-            f"the result is {result.dtype}{[*result.shape]}, the value bound to it {buffer.dtype}{[*buffer.shape]}",
-            where=f"output {name!r}",
-            hint="bind it without a value: bind_output(name)",
-        )
-    buffer[...] = result
-    return buffer

@@ -16,7 +16,7 @@ from ...ops.errors import ArgumentError, MezzoError
 from ...runtime.compile.program import Port
 from ...runtime.execution.session import Session
 from ...runtime.memory.plan import Strategy
-from ..load import load
+from ..load import file_name, load
 from .enumerations import GraphOptimizationLevel
 from .errors import Fail, InvalidArgument, WrongType, opening, renamed
 from .log import INFO, VERBOSE, Log
@@ -128,7 +128,9 @@ class InferenceSession:
                 from .changes import changed
 
                 graph = load_graph(self._source, budget=self._budget)
-                self.session = Session(changed(graph, said.dims, said.initializers), **settings)
+                self.session = Session(
+                    changed(graph, said.dims, said.initializers), name=file_name(self._source), **settings
+                )
             else:
                 self.session = load(self._source, **settings)
             if said.optimized_model_filepath:
