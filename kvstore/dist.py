@@ -27,11 +27,14 @@ from .loop import Loop
 from .member import Member
 from .protocol import client as c
 from .protocol import messages as m
+from .protocol.consistency import Eventual
 from .protocol.keys import Shard, element, place
+from .rows import Rows, Sum
 from .shards import UPDATES, Described
 from .states import Saved, check_states
-from .store import Stats
+from .store import ENDED, Stats, Ticket
 from .updater import UpdateRule, flat
+from .uplink import Parts
 from .wire import FRAME
 
 PATIENCE = 1.25  # a worker waits longer than servers do, which know who is missing
@@ -46,6 +49,8 @@ class DistStore(HostStore):
         self._link, self._member, self._loop, self._pid = link, member, loop, pid
         self._closed = False
         self._rule: UpdateRule | None = None
+        self._levels = Levels.parse(member.welcome.consistency)
+        self._known: dict[str, Parts] = {}
 
     # -- all together
 
@@ -89,10 +94,9 @@ class DistStore(HostStore):
         self._stand("save_optimizer_states")  # no round is open
         states: dict[str, dict[str, Array]] = {}
         updates: dict[str, int] = {}
-        for name, value in self._values.items() if self.rank == 0 else ():
+        for name, value in self._learning() if self.rank == 0 else ():
             states[name] = {slot: np.empty_like(value.stored) for slot in self._rule.optimizer.slots}
-            for server, shard in self._shards(value).items():
-                number = self._number(server, shard)
+            for server, (number, shard) in self._parts(value).items():
                 about, data = self._asked(server, m.States(number, self._link.rank))
                 at = 0
                 for slot, dtype, shape in about:
@@ -111,17 +115,27 @@ class DistStore(HostStore):
         check_states(saved, rule.optimizer.slots, {key: value.stored for key, value in self._values.items()})
         self._agree("load_optimizer_states", flat(rule.data))
         self._configure(rule)
-        for name, value in self._values.items() if self.rank == 0 else ():
-            for server, shard in self._shards(value).items():
+        for name, value in self._learning() if self.rank == 0 else ():
+            for server, (number, shard) in self._parts(value).items():
                 part = slice(shard.lo // value.dtype.itemsize, shard.hi // value.dtype.itemsize)
                 arrays = {slot: state.reshape(-1)[part] for slot, state in saved.states.get(name, {}).items()}
                 arrays[UPDATES] = np.array(saved.updates.get(name, 0), np.int64)
                 about = tuple((slot, str(DType.of(a.dtype)), a.shape) for slot, a in arrays.items())
-                self._give(server, self._number(server, shard), about, b"".join(a.tobytes() for a in arrays.values()))
+                about_part = m.States(number, self._link.rank, 0, about)
+                self._give(server, about_part, b"".join(a.tobytes() for a in arrays.values()))
         self._stand("load_optimizer_states")
 
-    def _shards(self, value: HostValue) -> dict[int, Shard]:
-        return place(value.name, str(DType.of(value.dtype)), value.shape, self._link.uplink.servers)
+    def _learning(self) -> list[tuple[str, HostValue]]:
+        """The keys that the optimizer steps."""
+        return [(name, value) for name, value in self._values.items() if not value.own]
+
+    def _parts(self, value: HostValue) -> Parts:
+        """The parts of a key, whichever member has declared it."""
+        known = self._known.get(value.name)
+        if known is None:
+            shards = place(value.name, str(DType.of(value.dtype)), value.shape, self._link.uplink.servers)
+            known = self._known[value.name] = {s: (self._number(s, shard), shard) for s, shard in shards.items()}
+        return known
 
     def _answers(
         self, server: int, message: m.Message, enough: Callable[[m.Message, bytes], bool], payload: bytes
@@ -167,16 +181,55 @@ class DistStore(HostStore):
         self._answers(server, message, enough, b"")
         return about[0], b"".join(parts)
 
-    def _give(self, server: int, number: int, about: Described, data: bytes) -> None:
-        """Hand the states of a shard to its server, which answers when it has all."""
-        rank = self._link.rank
-        for lo in range(0, len(data), FRAME):
-            part = data[lo : lo + FRAME]
-            message = m.States(number, rank, lo, about)
+    def _give(self, server: int, about: m.States | m.Rows, data: bytes) -> None:
+        """Hand states, or rows, to a server, which answers when it has all."""
+        for lo in range(0, max(1, len(data)), FRAME):
+            part, message = data[lo : lo + FRAME], replace(about, offset=lo)
             if lo + FRAME >= len(data):
                 self._answers(server, message, lambda message, _: True, part)
             else:
-                self.group.wait(lambda: True, "states", partial(self._link.uplink.say, server, message, part))
+                self.group.wait(lambda: True, "an answer", partial(self._link.uplink.say, server, message, part))
+
+    # -- rows
+
+    @property
+    def _rule_now(self) -> UpdateRule | None:
+        return self._rule
+
+    def _step_rows(self, value: HostValue, rule: UpdateRule, rows: Rows, sum: Sum) -> Ticket:
+        """Have the servers step the sum of all rows, which rank 0 brings them, and bring each host the rows that have
+        changed; or have them step these ones, where nobody waits for anybody."""
+        self.group.settle(value)
+        if isinstance(self._levels.inside, Eventual) and isinstance(self._levels.between, Eventual):
+            self._bring(value, rows)
+            return ENDED
+        if not (self._levels.inside.sums and self._levels.between.sums):
+            raise InputError(
+                f"rows are stepped in sequential stores and in eventual ones, and this is {self._levels}",
+                where=f"push in {self.kind}, rank {self.rank}",
+                hint="create dist_sync or dist_async, or let the workers update: update_on_kvstore=False",
+            )
+        ids, gradient = sum(*rows)
+        if self.rank == 0:
+            self._bring(value, (ids, gradient))
+        self._stand("rows")
+        changed, ended = np.empty((len(ids), *value.shape[1:]), value.dtype), list[MezzoError | None]()
+        if self.group.me == 0 and changed.size:
+            room = changed.reshape(len(ids), -1).view(np.uint8)
+            fetch = partial(self._link.uplink.fetch, self._parts(value), ids, room, ended.append)
+            self.group.wait(lambda: bool(ended), f"rows of key {value.name!r}", fetch)
+            value.stored[ids] = changed
+        self.group.barrier()
+        return ENDED
+
+    def _bring(self, value: HostValue, rows: Rows) -> None:
+        """Have every server step what it holds of some rows."""
+        ids, gradient = rows
+        width = max(1, math.prod(value.shape[1:]) * value.dtype.itemsize)
+        for server, (number, shard) in self._parts(value).items():
+            low, high = np.searchsorted(ids, (shard.lo // width, -(-shard.hi // width))).tolist()
+            data = ids[low:high].tobytes() + np.ascontiguousarray(gradient[low:high]).tobytes()
+            self._give(server, m.Rows(number, self._link.rank, 0, len(data), low), data)
 
     def stats(self) -> Stats:
         """Bytes of level 2 are counted where they pass: those of the agent belong to the first worker of its host."""

@@ -51,7 +51,7 @@ class Link:
         self.uplink.start(value.name, source, value.data if pull else None, ended, priority)
 
     def fetch(self, value: HostValue, rows: Array, out: Array, ended: Ended) -> None:
-        self.uplink.fetch(value.name, rows, out, ended)
+        self.uplink.fetch(self.uplink.parts(value.name), rows, out, ended)
 
     def counts(self) -> tuple[int, int]:
         return self.uplink.sent, self.uplink.received

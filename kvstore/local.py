@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ops.errors import InputError
 from ..ops.types import Array
+from .rows import Sum, whole_of
 from .states import Saved, check_states
 from .store import ENDED, Ended, Stats, Updater
 from .updater import UpdateRule
@@ -94,25 +95,14 @@ class Local:
                 np.take(self._values[key].stored, rows, 0, out=out)
         return ENDED
 
-    def push_rows(self, key: str, ids: Array, rows: Array) -> Ended:
-        """An optimizer that leaves alone what has no gradient, or is lazy, steps these rows; any other one, an updater,
-        and a value that is replaced get the whole table."""
+    def push_rows(self, key: str, ids: Array, rows: Array, sum: Sum) -> Ended:
         with self._lock:
             held, rule = self._values[key], self._rule
-            own = None if rule is None else rule.optimizer.of(key)
-            if rule is None or own is None or not (own.lazy_update or own.still):
-                whole = np.zeros_like(held.stored)
-                whole[ids] = rows
-                return self.push(key, (whole,), 0)
+            if rule is None or not rule.rows_alone(key):
+                return self.push(key, (whole_of(ids, rows, held.stored),), 0)
             self._pushes += 1
-            tables = {"": held.stored, **self._states(key, held)}
-            parts = {name: table[ids] for name, table in tables.items()}
-            flat = {name: part.reshape(-1) for name, part in parts.items()}
-            value = flat.pop("")
-            rule.step(key, held.updates, value, np.ascontiguousarray(rows).reshape(-1), flat)
+            rule.step_rows(key, held.updates, held.stored.reshape(-1), (ids, rows), self._states(key, held))
             held.updates += 1
-            for name, table in tables.items():
-                table[ids] = parts[name]
         return ENDED
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

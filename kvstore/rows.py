@@ -6,7 +6,7 @@ travels is the numbers of all workers' rows, and of the table the rows that anyb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
@@ -14,12 +14,14 @@ import numpy as np
 
 from ..ops.errors import InputError, ShapeError
 from ..ops.types import Array
+from .protocol.keys import OWN
 
 if TYPE_CHECKING:
     from .store import Declared, KVStore
 
 FIRST = 256  # rows of a worker that the first round has room for
 Rows = tuple[Array, Array]  # their numbers, ascending and each once; and they
+Sum = Callable[[Array, Array], Rows]  # of rows over all workers
 
 
 def room_for(count: int) -> int:
@@ -72,6 +74,13 @@ def fill(declared: Declared, out: Any, found: Rows, where: str) -> None:
         one.fill(*found)
 
 
+def whole_of(ids: Array, rows: Array, table: Array) -> Array:
+    """A value like this table, of zeros but for these rows."""
+    whole = np.zeros_like(table)
+    whole[ids] = rows
+    return whole
+
+
 def union(parts: Sequence[Rows]) -> Rows:
     """The sum of several, in their order."""
     ids = np.unique(np.concatenate([ids for ids, _ in parts]))
@@ -92,9 +101,11 @@ class RowSums:
 
     def sum(self, key: str, ids: Array, rows: Array, priority: int) -> Rows:
         """The rows that any worker has, summed over all. They are valid until the next sum of the key."""
+        if self._store.num_workers == 1:
+            return ids, rows
         shown = self._shown(key, ids, priority)
         many = room_for(len(shown))
-        name = f"{key}/rows/{many}"
+        name = f"{OWN}{key}/rows/{many}"
         place = self._place(name, (many, *rows.shape[1:]), rows.dtype)
         place[...] = 0
         place[np.searchsorted(shown, ids)] = rows
@@ -107,7 +118,7 @@ class RowSums:
         store = self._store
         while True:
             room = self._room.setdefault(key, FIRST)
-            name = f"{key}/ids/{room}"
+            name = f"{OWN}{key}/ids/{room}"
             place = self._place(name, (store.num_workers, 1 + room), np.dtype(np.int64))
             place[...] = 0
             mine = place[store.rank]
@@ -123,6 +134,6 @@ class RowSums:
         """Memory of the store for a round of this size, whose key is declared with it."""
         found = self._places.get(name)
         if found is None:
-            self._store.init(name, np.zeros(shape, dtype))
+            self._store._init(name, np.zeros(shape, dtype))
             found = self._places[name] = self._store.empty(shape, dtype)
         return found

@@ -40,7 +40,7 @@ class Peer:
         self.rank, self.lane, self.name = m.NOBODY, 0, stream.name
         self.said_bye = False
         self.receiving: s.ServerReceive | None = None  # what the machine said about the push that is arriving
-        self.loading = bytearray()  # states that are arriving
+        self.loading = bytearray()  # states, or rows, that are arriving
 
 
 class Server:
@@ -219,6 +219,8 @@ class Server:
                 self._configured(peer, message)
             case m.States():
                 self._states(peer, frame, message, payload)
+            case m.Rows():
+                self._rows(peer, frame, message, payload)
             case m.Slices():
                 self._slices(peer, frame, message, payload)
             case m.ServerStats():
@@ -317,13 +319,34 @@ class Server:
         except MezzoError as error:
             self._tell(peer, m.Refused(error.message[:4000], error.hint, key, rank=peer.rank))
 
-    def _slices(self, peer: Peer, frame: Frame, message: m.Slices, payload: memoryview) -> None:
-        """Answer a request for some bytes of a value. Earlier pushes of its rank have been answered, so there is
-        nothing to wait for."""
+    def _rows(self, peer: Peer, frame: Frame, message: m.Rows, payload: memoryview) -> None:
+        """Step some rows of a value when all of them have arrived."""
         self._check_speaker(peer, message.rank)
         wire.check(frame.header, self._keys)
-        if self._levels.between.sums or len(payload) % 8:
-            raise WireError(f"{len(payload)} bytes of slices in a {self._levels.between} store", where=peer.name)
+        key, lo = message.key, message.offset
+        if message.total > self._shards.most_rows(key) or lo + len(payload) > message.total:
+            raise WireError(f"bytes {lo} to {lo + len(payload)} of {message.total} of rows", where=peer.name)
+        if lo == 0:
+            peer.loading = bytearray(message.total)
+        if len(peer.loading) != message.total:
+            raise WireError("rows that do not fit together", where=peer.name)
+        peer.loading[lo : lo + len(payload)] = payload
+        if lo + len(payload) < message.total:
+            return
+        loaded, peer.loading = peer.loading, bytearray()
+        try:
+            self._shards.step_rows(key, loaded, message.first)
+            self._tell(peer, m.Rows(key, peer.rank))
+        except MezzoError as error:
+            self._tell(peer, m.Refused(error.message[:4000], error.hint, key, rank=peer.rank))
+
+    def _slices(self, peer: Peer, frame: Frame, message: m.Slices, payload: memoryview) -> None:
+        """Answer a request for some bytes of a value. Earlier pushes of its rank have been answered, so there is
+        nothing to wait for; in a sequential store no round of the key is open."""
+        self._check_speaker(peer, message.rank)
+        wire.check(frame.header, self._keys)
+        if len(payload) % 8:
+            raise WireError(f"{len(payload)} bytes of slices", where=peer.name)
         data = self._shards.slices(message.key, np.frombuffer(payload, np.int64), message.width)
         peer.stream.send(wire.encode(message, len(data)), data)
 

@@ -6,6 +6,7 @@ against a limit before it is taken.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..ops.errors import BudgetError, ModelError, WireError
+from ..ops.errors import BudgetError, InputError, ModelError, WireError
 from ..ops.types import Array, DType
 from .protocol.keys import Keys, Shard, element
 from .updater import UpdateRule
@@ -238,6 +239,33 @@ class Shards:
         windows = np.lib.stride_tricks.sliding_window_view(held.value.array, width // size)
         found: memoryview = windows[starts // size].reshape(-1).view(np.uint8).data
         return found
+
+    # --- rows
+
+    def most_rows(self, key: int) -> int:
+        """Bytes of rows that a shard has a part of, with their numbers, at most."""
+        shard = self._held[key].shard
+        width = max(1, math.prod(shard.shape[1:]) * element(shard.dtype).itemsize)
+        return (shard.nbytes // width + 2) * (8 + width)
+
+    def step_rows(self, key: int, data: bytearray, first: int) -> None:
+        """Step by the gradient of some rows: their numbers, then they. Raises InputError without an optimizer,
+        WireError for what are no rows of the table."""
+        held = self._held[key]
+        shape, dtype = held.shard.shape, held.dtype
+        width = math.prod(shape[1:]) * dtype.itemsize
+        count, rest = divmod(len(data), 8 + width)
+        ids = np.frombuffer(data, np.int64, count)
+        ascending = (ids[1:] > ids[:-1]).all() and (not count or 0 <= int(ids[0]) <= int(ids[-1]) < shape[0])
+        if not shape or rest or not ascending:
+            raise WireError(f"{count} rows that are none of {held.shard}", where=f"key {held.shard.name!r}")
+        if self._rule is None:
+            raise InputError("there is no optimizer", where=f"key {held.shard.name!r}", hint="call set_optimizer first")
+        rows = np.frombuffer(data, dtype, offset=8 * count).reshape(count, *shape[1:])
+        begin = held.shard.lo // dtype.itemsize
+        states = self._states(held)
+        self._rule.step_rows(held.shard.name, held.updates, held.value.array, (ids, rows), states, begin, first)
+        held.updates += 1
 
     # --- optimizers
 

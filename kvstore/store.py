@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Protocol, Self, cast
@@ -20,7 +21,8 @@ from ..ops.errors import InputError, ShapeError
 from ..ops.types import Array
 from ..runtime.engine import Ordered, Variable, engine
 from .async_handle import AsyncHandle, Handle
-from .rows import Rows, RowSums, are_rows, check_rows, fill, rows_of
+from .protocol.keys import OWN
+from .rows import Rows, RowSums, Sum, are_rows, check_rows, fill, rows_of
 from .states import Saved, read_states, write_states
 
 Key = str | int
@@ -109,9 +111,10 @@ class Backend(Protocol):
         """A push and a pull; an array of `outs` may be one of `values`."""
         ...
 
-    def push_rows(self, key: str, ids: Array, rows: Array) -> Ticket:
-        """Push a value of which these rows (int64, ascending, checked) are given, and the others are zeros. Raises
-        InputError where values do not lie whole in this process."""
+    def push_rows(self, key: str, ids: Array, rows: Array, sum: Sum) -> Ticket:
+        """Push a value of which these rows (int64, ascending, checked) are given; the others are zeros. An optimizer
+        that leaves alone what has no gradient, or is lazy, steps these rows, in a sequential store their `sum` over all
+        workers, and they travel alone; else it is the push of the whole value."""
         ...
 
     def pull_rows(self, key: str, rows: Array, outs: Sequence[Array], priority: int) -> Ticket:
@@ -235,10 +238,17 @@ class KVStore:
         counts. Raises InputError for a key that is declared already, ShapeError where workers disagree."""
         key, value = _spread(key, value)
         for one, given in self._pairs(key, value, "init"):
-            declared = self._declare(one, np.asarray(given))
-            self._backend.init(declared.name, np.asarray(given))
-            self._declared[one] = declared
-            self._names[declared.name] = one
+            if isinstance(one, str) and one.startswith(OWN):
+                raise InputError(
+                    f"keys that begin with {OWN!r} are the store's own", where=self._here("init"), hint="another name"
+                )
+            self._init(one, np.asarray(given))
+
+    def _init(self, key: Key, value: Array) -> None:
+        declared = self._declare(key, value)
+        self._backend.init(declared.name, value)
+        self._declared[key] = declared
+        self._names[declared.name] = key
 
     def push(
         self, key: Keys, value: Values | None = None, *, priority: int = 0, wait: bool | None = None
@@ -247,7 +257,8 @@ class KVStore:
         `empty`, which are read in place until the round has ended. With `wait=False` a handle, at once.
 
         A RowSparse of `mz.nd` is a value whose other rows are zeros; an optimizer steps its rows alone where that is
-        the same, or it is lazy. Values have to lie in this process for that (InputError else)."""
+        the same, or it is lazy. That has happened when this returns, and every worker pushes rows of the same keys in
+        the same order in a sequential store."""
         key, value = _spread(key, value)
         calls: list[Call] = []
         for declared, given in self._each("push", key, value):
@@ -337,7 +348,7 @@ class KVStore:
         if self._steps or set(self.consistency) != {"sequential"}:
             why = "has an optimizer" if self._steps else "does not sum over workers"
             raise InputError(f"the store {why}", where=self._here("sum_rows"), hint="let the workers update")
-        return (ids, rows) if self.num_workers == 1 else self._sums.sum(declared.name, ids, rows, priority)
+        return self._sums.sum(declared.name, ids, rows, priority)
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
         """An array whose pushes and pulls need no copy, where the kind of store has such memory (shared between the
@@ -505,7 +516,8 @@ class KVStore:
 
     def _push_rows(self, declared: Declared, given: Rows) -> None:
         ids, rows = self._rows_given(declared, given, "push")
-        self._start(declared, self._backend.push_rows, (declared.name, ids, rows), (), True).wait()
+        sum = partial(self._sums.sum, declared.name, priority=0)
+        self._start(declared, self._backend.push_rows, (declared.name, ids, rows, sum), (), True).wait()
 
     def _pushpull_rows(self, declared: Declared, given: Rows, out: Any, priority: int) -> None:
         if not self._steps:

@@ -9,6 +9,7 @@ the states and steps them in place, with the expressions and blocks that a train
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,6 +76,47 @@ class UpdateRule:
         if decay not in self._rules:
             self._rules[decay] = optimizer.of(name).rule()
         update_in_place(self._rules[decay], given, len(slots), len(draws))
+
+    def rows_alone(self, name: str) -> bool:
+        """True if of a gradient of rows these rows are stepped, and the others stay as they are: the optimizer is lazy,
+        or leaves alone what has no gradient. Raises InputError where it is lazy, and measures whole tensors."""
+        own = self.optimizer.of(name)
+        if own.lazy_update and not own.elementwise:
+            raise InputError(
+                f"{own.kind} measures whole tensors, of which lazy_update steps some rows",
+                where=f"key {name!r}",
+                hint="leave out lazy_update",
+            )
+        return own.lazy_update or own.still
+
+    def step_rows(
+        self,
+        name: str,
+        update: int,
+        value: Array,
+        rows: tuple[Array, Array],
+        states: Mapping[str, Array],
+        begin: int = 0,
+        first: int = 0,
+    ) -> None:
+        """Step number `update` of some rows of a table: of those elements that lie in `value`, a flat part of it from
+        its element `begin` on. `rows` are their numbers, ascending, and their gradients; `first` tells how many rows of
+        the same gradient come before them."""
+        ids, gradient = rows
+        width = max(1, math.prod(gradient.shape[1:]))
+        unit = 1 if begin % width or value.size % width else width  # a part may cut rows
+        many = width // unit
+        at = (ids[:, None] * many + np.arange(many)).reshape(-1) - begin // unit
+        low, high = np.searchsorted(at, (0, value.size // unit)).tolist()
+        tables = {"": value.reshape(-1, unit), **{slot: state.reshape(-1, unit) for slot, state in states.items()}}
+        at, parts = at[low:high], {}
+        for slot, table in tables.items():
+            parts[slot] = table[at]
+        taken = {slot: part.reshape(-1) for slot, part in parts.items()}
+        flat_gradient = np.ascontiguousarray(gradient).reshape(-1)[low * unit : high * unit]
+        self.step(name, update, taken.pop(""), flat_gradient, taken, first * width + low * unit)
+        for slot, table in tables.items():
+            table[at] = parts[slot]
 
     def _whole_step(self, given: Sequence[Array], name: str) -> Session:
         """One whole tensor's step, as a program."""

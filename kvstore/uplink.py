@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,11 +24,12 @@ from .gate import server as at
 from .loop import Loop
 from .protocol import client as c
 from .protocol import messages as m
-from .protocol.keys import slices
+from .protocol.keys import Shard, slices
 from .stream import Frame, Stream
 
 Done = Callable[[MezzoError | None], None]
 Asked = Callable[[m.Message, bytes], bool]
+Parts = Mapping[int, tuple[int, Shard]]  # of a key, by server: its number there, and what lies there
 
 
 @dataclass(slots=True)
@@ -100,7 +101,11 @@ class Uplink:
         )
         self._handle(c.Start(name, source is not None, target is not None, priority))
 
-    def fetch(self, name: str, rows: Array, out: Array, done: Done) -> None:
+    def parts(self, name: str) -> Parts:
+        """Return the parts of a key that was declared here."""
+        return self._client.parts(name)
+
+    def fetch(self, parts: Parts, rows: Array, out: Array, done: Done) -> None:
         """Receive these rows (int64, at least one) of a key, as they are now, into `out`: bytes, a row for each.
         Nothing of the key may be under way, since the machine knows nothing of it."""
         width, left = out.shape[1], 0
@@ -112,7 +117,7 @@ class Uplink:
             if not left:
                 done(None)
 
-        for server, (number, shard) in self._client.parts(name).items():
+        for server, (number, shard) in parts.items():
             for which, lo, hi in slices(rows, width, shard):
                 left += 1
                 self._fetched[server].append(partial(take, which, lo, hi))
@@ -179,7 +184,7 @@ class Uplink:
                 self._ended.add(number)
             case m.Welcome(incarnation=incarnation):
                 self._handle(c.Connected(number, incarnation))
-            case m.Init() | m.States() | m.Refused() if self._asked[number]:
+            case m.Init() | m.States() | m.Rows() | m.Refused() if self._asked[number]:
                 if self._asked[number][0](message, bytes(payload)):
                     self._asked[number].popleft()
             case _:

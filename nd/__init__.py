@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import functions, methods, named, neural, random
+from . import activations, functions, methods, named, neural, random
+from .activations import *
 from .functions import *
 from .named import operator
 from .neural import *
@@ -22,7 +23,8 @@ from .place import Place, cpu, gpu
 from .sparse import RowSparse, row_sparse_array
 
 __all__ = [
-    *functions.__all__, *neural.__all__, "Place", "RowSparse", "cpu", "gpu", "operator", "random", "row_sparse_array",
+    *functions.__all__, *neural.__all__, *activations.__all__, "Place", "RowSparse", "cpu", "gpu", "operator", "random",
+    "row_sparse_array",
 ]  # fmt: skip
 methods.attach()
 

@@ -135,7 +135,7 @@ FUNCTIONS: Final = """
     ones_like prod reciprocal repeat round sign sin sort sqrt square squeeze std take tan tanh tile trunc var zeros_like
 """.split()
 NEURAL: Final = """
-    batch_dot broadcast_like cumsum flatten gather_nd log_softmax one_hot pick relu reshape_like rsqrt sigmoid
+    batch_dot broadcast_like cumsum flatten gather_nd log_softmax logsumexp one_hot pick relu reshape_like rsqrt sigmoid
     slice_axis softmax softmin split swapaxes topk transpose
 """.split()
 

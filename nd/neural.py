@@ -19,6 +19,7 @@ from .elementwise import (
     clip,
     divide,
     equal,
+    floats,
     greater,
     greater_equal,
     less,
@@ -35,7 +36,7 @@ from .elementwise import (
     subtract,
 )
 from .products import matmul
-from .reducing import cumulative_sum, sum
+from .reducing import cumulative_sum, reduced, sum
 from .running import apply, cast
 from .shaping import (
     broadcast_to,
@@ -102,6 +103,16 @@ def _tempered(x: Array, temperature: float | None) -> Array:
 def softmin(x: Array, /, axis: int = -1, temperature: float | None = None) -> Array:
     """`softmax` of -x."""
     return softmax(negative(x), axis, temperature)
+
+
+def logsumexp(x: Array, /, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
+    """The logarithm of the sum of exp(x) over axes, all by default, without overflow: `ReduceLogSumExp`.
+
+    >>> from mezzo import nd
+    >>> nd.logsumexp(nd.array([[1000.0, -1000.0], [0.0, -1000.0]]), axis=1).tolist()
+    [1000.0, 0.0]
+    """
+    return reduced("ReduceLogSumExp", floats(x), axis, keepdims)
 
 
 def one_hot(
@@ -269,6 +280,7 @@ __all__ = [
     "broadcast_greater_equal", "broadcast_lesser", "broadcast_lesser_equal", "broadcast_like", "broadcast_maximum",
     "broadcast_minimum", "broadcast_mul", "broadcast_not_equal", "broadcast_power", "broadcast_sub", "cumsum",
     "elemwise_add", "elemwise_div", "elemwise_mul", "elemwise_sub", "erf", "flatten", "gather_nd", "gelu",
-    "hard_sigmoid", "log_softmax", "one_hot", "pick", "power", "relu", "reshape_like", "reverse", "rsqrt", "sigmoid",
-    "slice_axis", "smooth_l1", "softmax", "softmin", "softrelu", "softsign", "split", "swapaxes", "topk", "transpose",
+    "hard_sigmoid", "log_softmax", "logsumexp", "one_hot", "pick", "power", "relu", "reshape_like", "reverse", "rsqrt",
+    "sigmoid", "slice_axis", "smooth_l1", "softmax", "softmin", "softrelu", "softsign", "split", "swapaxes", "topk",
+    "transpose",
 ]  # fmt: skip

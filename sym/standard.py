@@ -72,6 +72,7 @@ sum = _reducing("ReduceSum")
 max = _reducing("ReduceMax")
 min = _reducing("ReduceMin")
 prod = _reducing("ReduceProd")
+logsumexp = _reducing("ReduceLogSumExp")
 
 
 def square(x: Symbol) -> Symbol:
@@ -116,7 +117,7 @@ def astype(x: Symbol, dtype: Any) -> Symbol:
 
 NAMES = frozenset({
     "abs", "add", "astype", "clip", "cos", "divide", "equal", "erf", "exp", "floor", "greater", "greater_equal", "less",
-    "less_equal", "log", "log_softmax", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "negative",
-    "pow", "prod", "relu", "reshape", "round", "sigmoid", "sign", "sin", "softmax", "softplus", "sqrt", "square",
-    "subtract", "sum", "take", "tanh", "where",
+    "less_equal", "log", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply",
+    "negative", "pow", "prod", "relu", "reshape", "round", "sigmoid", "sign", "sin", "softmax", "softplus", "sqrt",
+    "square", "subtract", "sum", "take", "tanh", "where",
 })  # fmt: skip

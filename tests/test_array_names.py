@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 import mezzo as mz
-from mezzo.nd import methods, neural
+from mezzo.nd import activations, methods, neural
 from mezzo.nd.array import Array
 from mezzo.ops.errors import MezzoError
 from mezzo.tools.lazy import HOMES
+
+from .peers import peer
 
 nd = mz.nd
 RNG = np.random.default_rng(0)
@@ -51,6 +53,11 @@ ONES: dict[str, Any] = {  # of X: what is called, and what NumPy makes
     "softmax, axis": (lambda x: nd.softmax(x, axis=1, temperature=0.5), lambda x: shares(x / 0.5, 1)),
     "log_softmax": (lambda x: nd.log_softmax(x, 0), lambda x: np.log(shares(x, 0))),
     "softmin": (lambda x: nd.softmin(x), lambda x: shares(-x)),
+    "logsumexp": (lambda x: nd.logsumexp(x), lambda x: np.log(np.exp(x).sum())),
+    "logsumexp, axes": (
+        lambda x: nd.logsumexp(x * 1000, axis=(0, -1), keepdims=True),
+        lambda x: np.logaddexp.reduce(np.logaddexp.reduce(x * 1000, 0, keepdims=True), -1, keepdims=True),
+    ),
     "one_hot": (lambda x: nd.one_hot(nd.array(ROWS), 6, 2, -1), lambda x: 3 * (ROWS[..., None] == np.arange(6)) - 1),
     "pick": (lambda x: nd.pick(x, nd.array(ROWS)), lambda x: along(x, ROWS.clip(0, 5))),
     "pick, wrap": (lambda x: nd.pick(x, nd.array(ROWS), mode="wrap"), lambda x: along(x, ROWS % 6)),
@@ -90,6 +97,70 @@ ONES: dict[str, Any] = {  # of X: what is called, and what NumPy makes
 }  # fmt: skip
 
 
+def cosines(a: Any, b: Any) -> Any:
+    return (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
+
+
+IMAGE = np.arange(4 * 3 * 6.0).reshape(1, 4, 3, 6).astype(np.float32)
+THIRDS = np.array([0.1, 0.2, 0.3], np.float32)
+ONES |= {  # of nd/activations.py
+    "elu": (lambda x: nd.elu(x, 0.5), lambda x: np.where(x > 0, x, 0.5 * np.expm1(x))),
+    "selu": (
+        lambda x: nd.selu(x),
+        lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
+    ),
+    "celu": (lambda x: nd.celu(x, 0.5), lambda x: np.where(x > 0, x, 0.5 * np.expm1(x / 0.5))),
+    "leaky_relu": (lambda x: nd.leaky_relu(x), lambda x: np.where(x > 0, x, 0.01 * x)),
+    "prelu": (lambda x: nd.prelu(x, nd.array(THIRDS)), lambda x: np.where(x > 0, x, THIRDS[:, None] * x)),
+    "prelu, one": (lambda x: nd.prelu(x, nd.array([0.5])), lambda x: np.where(x > 0, x, 0.5 * x)),
+    "silu": (lambda x: nd.silu(x), lambda x: x / (1 + np.exp(-x))),
+    "mish": (lambda x: nd.mish(x), lambda x: x * np.tanh(np.log1p(np.exp(x)))),
+    "hardswish": (lambda x: nd.hardswish(x * 3), lambda x: 3 * x * np.clip(3 * x + 3, 0, 6) / 6),
+    "hardtanh": (lambda x: nd.hardtanh(x, -0.5), lambda x: np.clip(x, -0.5, 1)),
+    "relu6": (lambda x: nd.relu6(x * 9), lambda x: np.clip(x * 9, 0, 6)),
+    "softplus": (lambda x: nd.softplus(x), lambda x: np.log1p(np.exp(x))),
+    "logsigmoid": (lambda x: nd.logsigmoid(x), lambda x: -np.log1p(np.exp(-x))),
+    "softshrink": (lambda x: nd.softshrink(x), lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.5, 0)),
+    "hardshrink": (lambda x: nd.hardshrink(x), lambda x: np.where(np.abs(x) > 0.5, x, 0)),
+    "tanhshrink": (lambda x: nd.tanhshrink(x), lambda x: x - np.tanh(x)),
+    "threshold": (lambda x: nd.threshold(x, 0.1, 20.0), lambda x: np.where(x > np.float32(0.1), x, 20)),
+    "glu": (lambda x: nd.glu(x), lambda x: x[..., :3] / (1 + np.exp(-x[..., 3:]))),
+    "glu, axis": (lambda x: nd.glu(x, 0), lambda x: x[:2] / (1 + np.exp(-x[2:]))),
+    "normalize": (lambda x: nd.normalize(x), lambda x: x / np.sqrt((x * x).sum(1, keepdims=True))),
+    "normalize, sums": (lambda x: nd.normalize(x, 1, -1), lambda x: x / np.abs(x).sum(-1, keepdims=True)),
+    "normalize, zeros": (lambda x: nd.normalize(x * 0), lambda x: x * 0),
+    "cosine_similarity": (lambda x: nd.cosine_similarity(x, nd.array(Y)), lambda x: cosines(x, Y)),
+    "embedding": (lambda x: nd.embedding(nd.array(ROWS % 4), x), lambda x: x[ROWS % 4]),
+    "linear": (lambda x: nd.linear(x, nd.array(Y[0]), nd.array(THIRDS)), lambda x: x @ Y[0].T + THIRDS),
+    "linear, no bias": (lambda x: nd.linear(x, nd.array(Y[0])), lambda x: x @ Y[0].T),
+    "pad": (
+        lambda x: nd.pad(x, (0, 0, 1, 2, 3, 0), constant_value=2),
+        lambda x: np.pad(x, ((0, 0), (1, 2), (3, 0)), constant_values=2),
+    ),
+    "pad, reflect": (
+        lambda x: nd.pad(x, (0, 0, 1, 2, 3, 0), "reflect"),
+        lambda x: np.pad(x, ((0, 0), (1, 2), (3, 0)), "reflect"),
+    ),
+    "space_to_depth": (
+        lambda x: nd.space_to_depth(nd.array(IMAGE[:, :, :2]), 2),
+        lambda x: IMAGE[:, :, :2].reshape(1, 4, 1, 2, 3, 2).transpose(0, 3, 5, 1, 2, 4).reshape(1, 16, 1, 3),
+    ),
+    "depth_to_space": (
+        lambda x: nd.depth_to_space(nd.array(IMAGE), 2),
+        lambda x: IMAGE.reshape(1, 2, 2, 1, 3, 6).transpose(0, 3, 4, 1, 5, 2).reshape(1, 1, 6, 12),
+    ),
+    "pixel_shuffle": (
+        lambda x: nd.pixel_shuffle(nd.array(np.tile(IMAGE, (1, 2, 1, 1))), 2),
+        lambda x: (
+            np.tile(IMAGE, (1, 2, 1, 1)).reshape(1, 2, 2, 2, 3, 6).transpose(0, 1, 4, 2, 5, 3).reshape(1, 2, 6, 12)
+        ),
+    ),
+    "stop_gradient": (lambda x: nd.stop_gradient(x), lambda x: x),
+    "degrees": (lambda x: nd.degrees(x), np.degrees),
+    "radians": (lambda x: nd.radians(x), np.radians),
+}
+
+
 @pytest.mark.parametrize("name", ONES)
 def test_a_function(name: str) -> None:
     ours, numpys = ONES[name]
@@ -98,11 +169,49 @@ def test_a_function(name: str) -> None:
     assert np.abs(got - want).max() <= 1e-5 * max(np.abs(want).max(), 1)
 
 
+OF: dict[str, tuple[Any, ...]] = {n: (np.array([0.3, 0.7], np.float32),) for n in (*activations.__all__,)}
+OF |= {"arccosh": (OF["arccos"][0] + 1,), "arctan2": (OF["arccos"][0], -OF["arccos"][0])}
+
+
+def test_gradients_of_a_sum_of_exponentials_are_shares() -> None:
+    x = nd.array(X)
+    x.attach_grad()
+    with mz.autograd.record():
+        total = nd.logsumexp(x, axis=(0, 2)).sum()
+    total.backward()
+    e = np.exp(X.astype(np.float64))
+    assert np.abs(x.grad.asnumpy() - e / e.sum((0, 2), keepdims=True)).max() <= 1e-6
+    net = mz.sym.logsumexp(mz.sym.Variable("x"), axis=1)
+    (found,) = net.eval(x=X)
+    assert np.abs(np.asarray(found) - np.log(np.exp(X).sum(1))).max() <= 1e-5
+
+
+def test_activations_are_those_of_pytorch() -> None:
+    torch = peer("torch")
+    f = torch.nn.functional
+    for name in ("elu", "selu", "celu", "leaky_relu", "silu", "mish", "hardswish", "hardtanh", "relu6", "softplus",
+                 "logsigmoid", "softshrink", "hardshrink", "tanhshrink", "glu", "normalize"):  # fmt: skip
+        theirs = torch.tensor(X, requires_grad=True)
+        getattr(f, name)(theirs).sum().backward()
+        ours = nd.array(X)
+        ours.attach_grad()
+        with mz.autograd.record():
+            y = getattr(nd, name)(ours)
+        y.backward()
+        assert np.abs(y.asnumpy() - getattr(f, name)(theirs).detach().numpy()).max() <= 1e-5, name
+        assert np.abs(ours.grad.asnumpy() - theirs.grad.numpy()).max() <= 1e-5, name
+
+
 def test_all_functions_are_tried() -> None:
     same = {n for n in neural.__all__ if n.startswith(("broadcast_", "elemwise_"))} - {"broadcast_like"}
-    assert {n.partition(",")[0] for n in ONES} | same | {"power"} >= {*neural.__all__}
+    tried = {n.partition(",")[0] for n in ONES}
+    assert tried | same | {"power"} >= {*neural.__all__}
+    others = {n for n in activations.__all__ if n not in tried}
+    assert others == {"fix", "rint"} | {n for n in activations.__all__ if n.startswith("arc")}
     for name in same | {"power"}:
         assert getattr(neural, name) in vars(sys.modules["mezzo.nd.functions"]).values()
+    for name in others:
+        assert np.allclose(getattr(nd, name)(*OF[name]).asnumpy(), getattr(np, name)(*OF[name]), atol=1e-6), name
 
 
 @pytest.mark.parametrize("name", [n for n, (ours, _) in ONES.items() if n.partition(",")[0] in methods.NEURAL])
@@ -125,6 +234,8 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     "cannot lose it": lambda x: nd.split(x, 2, axis=0, squeeze_axis=True),
     "axis 3 is outside": lambda x: nd.softmax(x, axis=3),
     "ret_typ 'places'": lambda x: nd.topk(x, ret_typ="places"),
+    "give two for each axis": lambda x: nd.pad(x, (1, 1)),
+    "mode 'symmetric'": lambda x: nd.pad(x, (1,) * 6, "symmetric"),
     "mode 'raise'": lambda x: nd.pick(x, nd.array(ROWS), mode="raise"),
 }
 

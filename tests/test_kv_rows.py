@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mezzo.gluon import nn
 from mezzo.kvstore.create import create
 from mezzo.kvstore.local import Local
 from mezzo.kvstore.rows import FIRST, room_for, union
+from mezzo.kvstore.states import read_states
 from mezzo.kvstore.store import KVStore
 from mezzo.nd import autograd
 from mezzo.ops import DType, Tensor
@@ -25,7 +27,7 @@ from mezzo.ops.errors import InputError, MezzoError, ShapeError
 from mezzo.ops.types import f32
 from mezzo.runtime.execution.session import Session
 from mezzo.runtime.ir.graph import GraphBuilder
-from mezzo.runtime.optimizer import SGD, Adagrad, Adam, Optimizer
+from mezzo.runtime.optimizer import SGD, SGLD, Adagrad, Adam, Optimizer
 from mezzo.tools.launch import launch, members
 from mezzo.train.trainer import Trainer
 
@@ -105,7 +107,7 @@ def work(folder: Path) -> None:
             )
         refused = []
         for call in (
-            lambda: kv.push("rows", nd.row_sparse_array((rows_of(0, 0)[1], rows_of(0, 0)[0]), (TABLE, WIDTH))),
+            lambda: kv.init("mezzo/sum/rows", np.zeros(1)),
             lambda: kv.sum_rows("rows", np.array([3, 3]), np.zeros((2, WIDTH), np.float32)),
         ):
             try:
@@ -134,7 +136,7 @@ def test_sums_of_rows_are_dense_sums_and_only_rows_travel(job: str, tmp_path: Pa
         rows, whole = (sum(s["travelled"][step][i] for s in said) for i in range(2))
         assert 0 < rows < whole / 4, (rows, whole)
     for s in said:
-        assert "rows can be summed here, and not be stored or stepped" in s["refused"][0]
+        assert "keys that begin with 'mezzo/sum/' are the store's own" in s["refused"][0]
         assert "rows are given twice" in s["refused"][1]
     alone = lesson(None, 0, 1)
     for name, a in alone.items():
@@ -142,6 +144,139 @@ def test_sums_of_rows_are_dense_sums_and_only_rows_travel(job: str, tmp_path: Pa
             1e-9, np.abs(a).max(initial=0)
         ), name
     assert any(n.startswith("lazy:table") for n in alone)
+
+
+# -- stepped by the store
+
+STEPPED = [
+    Adam(rate=0.01, weight_decay=0.1, lazy_update=True),
+    SGD(rate=0.5),  # leaves alone what has no gradient
+    SGD(rate=0.1, momentum=0.9),  # steps the whole table
+    SGLD(rate=0.01, lazy_update=True),  # draws numbers
+]
+COLUMNS = 33  # of a table that is split over servers, in the middle of rows
+
+
+def wide(rank: int, step: int) -> tuple[Array, Array]:
+    ids, rows = rows_of(rank, step)
+    return ids, np.concatenate([np.tile(rows, (1, 4)), rows[:, :1]], 1)
+
+
+def summed(step: int, workers: int, hosts: int) -> tuple[Array, Array]:
+    """The rows of all, in the order in which hosts, and their workers, are summed."""
+    many = workers // hosts
+    return union([union([wide(host * many + i, step) for i in range(many)]) for host in range(hosts)])
+
+
+def sparse(ids: Array, rows: Array) -> Any:
+    return nd.row_sparse_array((rows, ids), (TABLE, rows.shape[1]))
+
+
+def stepped(kv: KVStore, folder: Path, given: Callable[[int], tuple[Array, Array]]) -> dict[str, Array]:
+    """What a store has after pushes of rows, beside dense ones; its states are saved on the way, and loaded."""
+    made: dict[str, Array] = {}
+    first = np.random.default_rng(7).standard_normal((TABLE, COLUMNS)).astype(np.float32)
+    for number, optimizer in enumerate(STEPPED):
+        key, file = f"words {number}", folder / f"states {number}"
+        kv.init({key: first, number: np.ones(5, np.float32)})
+        kv.set_optimizer(optimizer)
+        for step in range(6):
+            if step == 4:
+                kv.save_optimizer_states(file)
+            kv.push(key, sparse(*given(step % 4)))
+            ids = np.array([3, 0, 9, 3])
+            found = np.empty((4, COLUMNS), np.float32)
+            kv.row_sparse_pull(key, found, ids)
+            made[f"{key} of {step}"] = found
+            kv.pushpull(number, np.full(5, 1 / kv.num_workers, np.float32))
+        kv.barrier()
+        kv.load_optimizer_states(file)
+        out = nd.zeros((TABLE, COLUMNS))
+        kv.pushpull(key, sparse(*given(0)), out)
+        made[key], made[str(number)] = out.asnumpy(), np.array(kv.pull(number))
+    return made
+
+
+def blocks_stepped(kv: KVStore, share: Callable[[int], dict[str, Array]]) -> Array:
+    """A table of words that a store with an optimizer has trained."""
+    words = nn.Embedding(SIZE, 3, dtype="float64", sparse_grad=True)
+    words.initialize()
+    words.weight.set_data(np.random.default_rng(1).standard_normal((SIZE, 3)))
+    trainer = Blocks(words.collect_params(), LAZY, kvstore=kv, update_on_kvstore=True)
+    for i in range(6):
+        text = share(i)["text"]
+        with autograd.record():
+            value = (words(nd.asarray(text)) ** 2).sum()
+        value.backward()
+        trainer.step(len(text))
+    return words.weight.data().asnumpy()
+
+
+def work_stepped(folder: Path) -> None:
+    with create("dist_sync") as kv:
+        made: dict[str, Any] = dict(stepped(kv, folder, lambda step: wide(kv.rank, step)))
+        made["blocks"] = blocks_stepped(kv, lambda i: half(i, kv.rank, kv.num_workers))
+        kv.set_optimizer(STEPPED[-1])
+        before = kv.stats()
+        for key in ("words 0", "words 2"):  # with the last optimizer, which is lazy
+            kv.push(key, sparse(*wide(kv.rank, 0)))
+        travelled = kv.stats()
+        np.savez(folder / f"{kv.rank}.npz", **made)
+        count = travelled.inside + travelled.between - before.inside - before.between
+        (folder / f"{kv.rank}.json").write_text(json.dumps(count))
+
+
+STEPS = {**JOBS, "two-servers": (2, 2, 1)}
+
+
+@pytest.mark.parametrize("job", [pytest.param(j, marks=[pytest.mark.soak] * (j == "one-server")) for j in STEPS])
+def test_an_optimizer_on_servers_steps_rows_as_a_local_one_does(job: str, tmp_path: Path) -> None:
+    workers, servers, hosts = STEPS[job]
+    command = (sys.executable, "-m", "tests.test_kv_rows", str(tmp_path), "stepped")
+    assert launch(members(command, workers, servers, hosts)) == 0
+    (tmp_path / "local").mkdir()
+    with create("local") as kv:
+        alone = stepped(kv, tmp_path / "local", lambda step: summed(step, workers, hosts))
+        blocks = blocks_stepped(kv, lambda i: half(i, 0, 1))
+    for rank in range(workers):
+        learned_here = dict(np.load(tmp_path / f"{rank}.npz"))
+        assert np.abs(learned_here.pop("blocks") - blocks).max() <= 1e-14
+        for name, learned in learned_here.items():
+            np.testing.assert_array_equal(learned, alone[name], err_msg=f"{name} on rank {rank}")
+    for number, optimizer in enumerate(STEPPED):
+        saved, local = (read_states(folder / f"states {number}") for folder in (tmp_path, tmp_path / "local"))
+        assert saved.updates == local.updates
+        assert saved.states.keys() == {f"words {n}" for n in range(number + 1)} | {f"#{n}" for n in range(number + 1)}
+        for slot in optimizer.slots:
+            np.testing.assert_array_equal(saved.states[f"words {number}"][slot], local.states[f"words {number}"][slot])
+    travelled = sum(json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(workers))
+    assert 0 < travelled < workers * TABLE * COLUMNS * 4 / 2
+
+
+def work_apart(folder: Path, kind: str) -> None:
+    """Nobody waits for anybody: every push of rows counts once."""
+    with create("dist_async", consistency=kind, staleness=2 if kind == "bounded" else None) as kv:
+        kv.init("words", np.zeros((TABLE, COLUMNS)))
+        kv.set_optimizer(SGD(rate=0.5))
+        for step in range(4):
+            ids, rows = wide(kv.rank, step)
+            kv.push("words", sparse(ids, rows.astype(np.float64)))
+        kv.barrier()
+        np.save(folder / f"{kv.rank}.npy", np.array(kv.pull("words")))
+        kv.barrier()
+
+
+@pytest.mark.parametrize(("kind", "servers"), [("eventual", 0), ("bounded", 0), ("eventual", 2)])
+def test_every_push_of_rows_counts_once_where_nobody_waits(kind: str, servers: int, tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "tests.test_kv_rows", str(tmp_path), kind)
+    assert launch(members(command, 2, servers, 1)) == 0
+    total = np.zeros((TABLE, COLUMNS))
+    for rank in range(2):
+        for step in range(4):
+            ids, rows = wide(rank, step)
+            total[ids] -= 0.5 * rows.astype(np.float64)
+    for rank in range(2):
+        np.testing.assert_allclose(np.load(tmp_path / f"{rank}.npy"), total, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -279,4 +414,10 @@ def test_a_union_adds_in_order() -> None:
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]))
+    place, what = Path(sys.argv[1]), (sys.argv[2:] or ["summed"])[0]
+    if what == "summed":
+        work(place)
+    elif what == "stepped":
+        work_stepped(place)
+    else:
+        work_apart(place, what)

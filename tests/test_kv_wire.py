@@ -19,7 +19,9 @@ from mezzo.kvstore.protocol import messages as m
 from mezzo.kvstore.protocol.consistency import Bounded, Eventual, Sequential, parse
 from mezzo.kvstore.protocol.keys import ALIGNMENT, Keys, Shard, cut, element, place, slices
 from mezzo.kvstore.shards import Budget, Shards
+from mezzo.kvstore.updater import UpdateRule
 from mezzo.ops.errors import BudgetError, InputError, MezzoError, ShapeError, WireError
+from mezzo.runtime.optimizer import SGD
 
 ranks, counts = st.integers(-1, 1 << 30), st.integers(0, (1 << 63) - 1)
 numbers, steps = st.integers(0, (1 << 32) - 1), st.integers(-1, (1 << 63) - 1)
@@ -31,6 +33,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "key": numbers,
     "step": steps,
     "offset": counts,
+    "total": counts,
+    "first": counts,
     "role": roles,
     "host": texts,
     "lane": counts,
@@ -263,6 +267,31 @@ def test_slices_that_a_shard_does_not_have() -> None:
     ):
         with pytest.raises(WireError, match="key 'w'"):
             shards.slices(1, np.array(starts), width)
+
+
+def test_rows_that_a_table_does_not_have() -> None:
+    keys = Keys(most_bytes=1 << 30)
+    keys.admit(m.Init("w", "float32", (10, 3), 24, 96))  # from row 2 to row 7
+    shards = Shards(keys, Budget(1 << 30))
+    shards.declare(1)
+    assert shards.most_rows(1) >= 6 * (8 + 12)
+
+    def step(ids: list[int], columns: int = 3) -> None:
+        rows = np.ones((len(ids), columns), np.float32)
+        shards.step_rows(1, bytearray(np.array(ids, np.int64).tobytes() + rows.tobytes()), 0)
+
+    with pytest.raises(InputError, match="there is no optimizer"):
+        step([2])
+    shards.set_rule(UpdateRule(SGD(rate=1.0).to_dict()))
+    for ids in ([-1], [10], [3, 3], [4, 3]):
+        with pytest.raises(WireError, match="are none of float32"):
+            step(ids)
+    with pytest.raises(WireError, match="are none of float32"):
+        step([1], columns=2)
+    step([1, 2, 9])
+    step([])
+    assert shards[1].updates == 2
+    assert shards[1].value.array.tolist() == [-1] * 3 + [0] * 15
 
 
 def test_keys_are_declared_once_and_the_same() -> None:

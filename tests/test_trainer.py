@@ -81,6 +81,21 @@ def test_the_digits_network(tmp_path: Path) -> None:
     assert (predicted == other["target"]).mean() == pytest.approx(after.accuracy)
 
 
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_the_norm_of_all_gradients_is_one_step(clip: float | None) -> None:
+    """Each parameter's squares, and their sum, would be steps of a microsecond each."""
+    trainer = Trainer(digits_model(), optimizer=SGD(rate=0.5), clip_norm=clip, threads=1)
+    before = {n: np.array(a) for n, a in trainer.parameters.items()}
+    trainer.step({"image": held_out().inputs[:32], "target": held_out().labels[:32]})
+    moved = np.sqrt(sum(float(((before[n] - a) ** 2).sum()) for n, a in trainer.parameters.items())) / 0.5
+    norm = trainer.last.norm
+    assert norm is not None
+    assert moved == pytest.approx(norm if clip is None else clip, rel=1e-3)
+    assert norm > 0.05
+    kernels = [s.choice.kernel for s in trainer._update.program.steps if s.node.op in ("TotalNorm", "ReduceSumSquare")]
+    assert kernels == ["numpy.total_norm"]
+
+
 def test_a_classifier_of_text_directions(tmp_path: Path) -> None:
     """rapidocr's: weights are Constant nodes, 35 batch normalisations, a softmax of before opset 13 at its end."""
     (real,) = [m for m in OTHERS if "cls" in m.file]

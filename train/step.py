@@ -158,7 +158,7 @@ def training_step(
     if updates and grads:
         grads, finite = _unscaled(made, step, scale, grads)
         if step.norm:
-            g.add(Node("Cast", (_norm(g, grads),), (NORM,), {"to": DType.DOUBLE.onnx}, name=NORM))
+            g.add(Node("TotalNorm", (*grads.values(),), (NORM,), {}, domain="mezzo", name=NORM))
         _update(made, step, params, _clipped(g, step, grads), t, finite, ids)
     elif updates:
         made.after[COUNT] = g.Add(COUNT, g.const(1))
@@ -358,14 +358,6 @@ def _unscaled(
     return {p: g.Mul(dw, g.Cast(inverse, to=_dtype(g, dw).onnx)) for p, dw in grads.items()}, finite
 
 
-def _norm(g: TypedBuilder, grads: Mapping[str, str]) -> str:
-    """The norm of all gradients together, as of one long vector."""
-    wide = DType.DOUBLE if any(_dtype(g, dw) is DType.DOUBLE for dw in grads.values()) else DType.FLOAT
-    squares = [g.Cast(g.ReduceSumSquare(dw, keepdims=0), to=wide.onnx) for dw in grads.values()]
-    norm: str = g.Sqrt(g.Sum(*squares))
-    return norm
-
-
 @dataclass(frozen=True, slots=True)
 class Held:
     """A learning rate that is a value of the graph, or a schedule's rate times that value."""
@@ -391,7 +383,7 @@ def _clipped(g: TypedBuilder, step: Step, grads: Mapping[str, str]) -> dict[str,
     if step.clip_value is not None:
         made = {p: g.Clip(dw, g.scalar(-step.clip_value, dw), g.scalar(step.clip_value, dw)) for p, dw in made.items()}
     if step.clip_norm is not None:
-        norm = _norm(g, made)
+        norm = g.op("TotalNorm", *made.values(), domain="mezzo")
         wide = _dtype(g, norm)
         share = g.Div(g.const(step.clip_norm, wide), g.Add(norm, g.const(1e-6, wide)))
         share = g.Min(share, g.const(1.0, wide))

@@ -136,7 +136,9 @@ class Trainer:
         self._measures = measures_of(self.terms, metrics)
         self._reads = tuple(dict.fromkeys(term.outputs[0] for term, _ in self._measures))
         with_loss = with_loss.but(outputs=(*with_loss.outputs, *self._reads))
-        self._targets = {t.target: with_loss.types[t.target] for t in self.terms if t.target}
+        targets = {t.target: with_loss.types[t.target] for t in self.terms if t.target}
+        self._classes = [n for n, kind in targets.items() if isinstance(kind, Tensor) and kind.dtype is DType.INT64]
+        self._named = (*targets, *self.source.inputs)  # the first one fed tells how many samples there are
         self.learning = learning_of(self.source, with_loss, [value], train, freeze, learn_scales)
         self.trained = [*self.learning.trained]
         optimizer = with_scales(self.plan.optimizer, shares(in_training, self.trained))
@@ -241,18 +243,20 @@ class Trainer:
     def _fed(self, feeds: Feeds) -> tuple[Feeds, int]:
         """Feeds whose classes are int64 as losses take them, and how many samples they have; InputError for none."""
         made = dict(feeds)
-        for name, kind in self._targets.items():
-            if isinstance(kind, Tensor) and kind.dtype is DType.INT64 and name in made:
+        for name in self._classes:
+            if name in made:
                 target = np.asarray(made[name])
-                if target.dtype.kind in "iu" and target.dtype != np.int64:
+                if target.dtype != np.int64 and target.dtype.kind in "iu":
                     made[name] = target.astype(np.int64)
-        first = next((n for n in (*self._targets, *self.source.inputs) if n in made), None)
-        sizes = () if first is None else np.shape(made[first])
-        if sizes and not sizes[0]:
-            raise InputError(
-                "a batch without samples", where=f"feeds[{first!r}]", hint="leave it out: its mean loss is NaN"
-            )
-        return made, sizes[0] if sizes else 1
+        for first in self._named:
+            if first in made:
+                sizes = np.shape(made[first])
+                if sizes and not sizes[0]:
+                    raise InputError(
+                        "a batch without samples", where=f"feeds[{first!r}]", hint="leave it out: its mean loss is NaN"
+                    )
+                return made, sizes[0] if sizes else 1
+        return made, 1
 
     @property
     def last(self) -> StepMetrics:

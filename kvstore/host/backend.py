@@ -9,8 +9,9 @@ import numpy as np
 
 from ...ops.errors import InputError
 from ...ops.types import Array
+from ..rows import Rows, Sum, whole_of
 from ..states import Saved, check_states
-from ..store import Stats, Updater
+from ..store import ENDED, Stats, Ticket, Updater
 from ..updater import UpdateRule, flat
 from .group import Group
 from .optimizers import gather, take_rule
@@ -49,12 +50,23 @@ class HostStore:
         self._pulls += 1
         return self.group.start(self.operation(self.group, self._values[key], (), outs, True, priority, rows))
 
-    def push_rows(self, key: str, ids: Array, rows: Array) -> ValueOperation:
-        raise InputError(
-            "rows can be summed here, and not be stored or stepped: values lie in parts, or on servers",
-            where=f"push in {self.kind}, rank {self.rank}",
-            hint="pushpull(key, rows, out=rows), and let the workers update: update_on_kvstore=False",
-        )
+    def push_rows(self, key: str, ids: Array, rows: Array, sum: Sum) -> Ticket:
+        value, rule = self._values[key], self._rule_now
+        if rule is None or not rule.rows_alone(key):
+            return self.push(key, (whole_of(ids, rows, value.stored),), 0)
+        self._pushes += 1
+        return self._step_rows(value, rule, (ids, rows), sum)
+
+    @property
+    def _rule_now(self) -> UpdateRule | None:
+        return self.group.rule
+
+    def _step_rows(self, value: HostValue, rule: UpdateRule, rows: Rows, sum: Sum) -> Ticket:
+        """Have each member step its part of the sum of all rows."""
+        self.group.settle(value)
+        value.step_rows(rule, sum(*rows))
+        self.group.barrier()  # the value of all members is one
+        return ENDED
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         return self.group.empty(shape, dtype)

@@ -218,6 +218,14 @@ class Group(Waiting):
             queue.popleft()
             self._end(operation, None)
 
+    def settle(self, value: HostValue) -> None:
+        """Wait until every operation that this member has begun on a key has ended."""
+        with self._lock:
+            self._check(value)
+            self._until(lambda: not (value.busy or value.queue) or value.error is not None, self._unfinished)
+            self._check(value)
+        self._make_calls()
+
     def _fetch(self, value: HostValue, operation: ValueOperation, rows: Array) -> None:
         """Fetch only these rows from the level above, into their targets."""
         assert self._above is not None
@@ -282,7 +290,7 @@ class Group(Waiting):
             if kind is HostTell:
                 self._tell(instruction, place)  # type: ignore[arg-type]
             elif kind is HostReduce:
-                self.moved += value.reduce(self.rule)
+                self.moved += value.reduce(None if value.own else self.rule)
                 self._execute(self._machine.handle(HostDone(self.me, value.number, value.step)), value)
             elif kind is Complete:
                 if self.me < self.members:

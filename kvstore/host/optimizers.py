@@ -38,7 +38,7 @@ def gather(group: Group, rule: UpdateRule) -> Saved:
             places.append([value.number, name, value.part.start, at, state.size])
             at += -(-state.nbytes // memory.ALIGN) * memory.ALIGN
     said = group.together("save_optimizer_states", {"segment": segment.number, "places": places})
-    values = list(group._values.values())
+    values = [v for v in group._values.values() if not v.own]
     whole = {v.name: {name: _widened(v, state) for name, state in v.states.items()} for v in values}
     for member, theirs in said.items():
         for number, name, low, at, size in theirs["places"] if group.me == 0 else ():

@@ -22,8 +22,9 @@ from ...ops.errors import DeadlineError
 from ...ops.types import Array
 from ..protocol.consistency import Consistency
 from ..protocol.keys import element
+from ..rows import Rows, Sum
 from ..states import Saved
-from ..store import Stats
+from ..store import Stats, Ticket
 from ..updater import UpdateRule
 from . import memory
 from .backend import HostStore
@@ -145,7 +146,7 @@ class RelaxedGroup(Group):
             operation = queue[0]
             if operation.values and not operation.begun:
                 operation.begun = True
-                self._apply(value, operation.values)
+                self._apply(value, operation.values, operation.rows)
             ahead = self._ahead(value)
             if not self.consistency.may_go(ahead, 0):
                 return
@@ -156,17 +157,21 @@ class RelaxedGroup(Group):
             queue.popleft()
             self._end(operation, None)
 
-    def _apply(self, value: SharedValue, values: Sequence[Array]) -> None:
+    def _apply(self, value: SharedValue, values: Sequence[Array], ids: Array | None) -> None:
+        """Count a push: of the whole value, or of the rows with these numbers."""
         given = values[0] if len(values) == 1 else sum(values[1:], values[0])
         flat = np.ascontiguousarray(given).reshape(-1)
         with self._locked(value, fcntl.LOCK_EX):
             if self.rule is None:
                 np.add(value.flat, flat, out=value.flat)
+            elif ids is not None:
+                self.rule.step_rows(value.name, int(value.steps[0]), value.flat, (ids, given), value.states)
+                value.steps[0] += 1
             else:
                 self.rule.step(value.name, int(value.steps[0]), value.flat, flat, value.states)
                 value.steps[0] += 1
             value.clocks[self.me] += 1
-        self.moved += 3 * value.nbytes
+        self.moved += 3 * flat.nbytes
         if self._bounded:
             self.mesh.tell(self._others(), CLOCK, value.number)
 
@@ -271,6 +276,11 @@ class RelaxedStore(HostStore):
 
     group: RelaxedGroup
     operation = RelaxedOperation
+
+    def _step_rows(self, value: HostValue, rule: UpdateRule, rows: Rows, sum: Sum) -> Ticket:
+        """Step these rows, as one push."""
+        ids, gradient = rows
+        return self.group.start(self.operation(self.group, value, (gradient,), (), False, 0, ids))
 
     def _take(self, rule: UpdateRule, saved: Saved | None = None) -> None:
         self.group.take_rule(rule, saved)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...ops.errors import MezzoError
 from ...ops.types import Array
-from ..protocol.keys import cut
+from ..protocol.keys import OWN, cut
 from ..updater import UpdateRule
 from .memory import ALIGN, Segment
 
@@ -60,6 +60,7 @@ class HostValue:
         self.error: MezzoError | None = None
         self.states: dict[str, Array] = {}  # of the part
         self.updates = 0
+        self.own = name.startswith(OWN)  # of the store: its rounds are sums, and no optimizer steps it
 
     def _range(self, me: int) -> tuple[int, int]:
         """The bytes that a member sums."""
@@ -68,6 +69,14 @@ class HostValue:
         if me not in self.reducers:
             return 0, 0
         return cut(self.nbytes, len(self.reducers), ALIGN)[self.reducers.index(me)]
+
+    def step_rows(self, rule: UpdateRule, rows: tuple[Array, Array]) -> None:
+        """Step what lies in this member's part of some rows."""
+        part = self.flat[self.part]
+        if not self.states:
+            self.states = rule.states(self.name, part)
+        rule.step_rows(self.name, self.updates, part, rows, self.states, self.part.start)
+        self.updates += 1
 
     def reduce(self, rule: UpdateRule | None) -> int:
         """Sum this member's part of the operands in the order of members, and store it or step by it; the bytes that

@@ -17,6 +17,7 @@ from .messages import FRAME, Init
 
 ALIGNMENT = 64  # bytes: shards and the ranges inside them begin at multiples
 SPLIT = 256 << 10  # bytes: longer keys are split over all servers
+OWN = "mezzo/sum/"  # how the store's own keys begin, whose rounds are sums whatever the optimizer
 MOST_DIMS = 32
 MOST_BYTES = 1 << 46  # of one array; what a server really takes is its own limit
 

@@ -150,6 +150,19 @@ class Slices:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """The gradient of some rows, with which the optimizer steps them at once; answered, without payload, when it has.
+    The payload is the bytes [offset, offset + length) of `total`: the numbers of the rows (int64, ascending), then the
+    rows, whole. `first` tells how many rows of the same gradient, on other servers, come before them."""
+
+    key: int
+    rank: int
+    offset: int = 0
+    total: int = 0
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """A barrier; answered when every worker has sent one with this name."""
 
@@ -209,6 +222,7 @@ Message = (
     | SetOptimizer
     | States
     | Slices
+    | Rows
     | Barrier
     | ServerStats
     | Refused

@@ -9,7 +9,7 @@ from typing import Literal
 
 from . import serving as s
 from .consistency import Consistency
-from .keys import ALIGNMENT
+from .keys import ALIGNMENT, OWN
 from .serving import Acknowledge, Add, Apply, Arrived, Asked, Due, Instruction, KeyDeclared, Opened, Send, ServerReceive
 
 Into = Literal["sum", "staging", "value"]
@@ -95,9 +95,11 @@ class OneKey:
     stirred: bool = False  # since the last tick
     since: float | None = None  # when somebody began to wait
     nbytes: int = field(init=False)
+    own: bool = field(init=False)  # of the store: its rounds are sums, and no optimizer steps it
 
     def __post_init__(self) -> None:
         self.nbytes = self.declared.nbytes
+        self.own = self.declared.name.startswith(OWN)
 
     # ---------------------------------------------------------------------------------------------------- requests
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .consistency import Consistency, Sequential
+from .keys import OWN
 from .messages import named
 from .one_key import KeyRule, OneKey, Refusal
 from .serving import (
@@ -89,7 +90,7 @@ class Rounds:
     ) -> None:
         self._known = frozenset(ranks)
         self._ranks = set(self._known)
-        self._rule = KeyRule(consistency)
+        self._rule = self._sums = KeyRule(consistency)  # `_sums` is that of the store's own keys
         self._deadline, self._grace = deadline, grace
         self._keys: dict[int, OneKey] = {}
         self._sessions: dict[tuple[int, int], _Session] = {}
@@ -134,13 +135,15 @@ class Rounds:
 
     def _on_pushed(self, e: Pushed) -> Iterable[Instruction]:
         try:
-            return self._key(e.key).pushed(e, self._session(e.rank, e.lane).number, self._rule)
+            key = self._key(e.key)
+            return key.pushed(e, self._session(e.rank, e.lane).number, self._sums if key.own else self._rule)
         except Refusal as refusal:
             return self._dropped(e, 0, refusal)
 
     def _on_opened(self, e: Opened) -> Iterable[Instruction]:
         try:
-            return self._key(e.key).opened(e, self._session(e.rank, e.lane).number, self._rule)
+            key = self._key(e.key)
+            return key.opened(e, self._session(e.rank, e.lane).number, self._sums if key.own else self._rule)
         except Refusal as refusal:
             return self._dropped(e, e.lo, refusal)
 
@@ -182,7 +185,7 @@ class Rounds:
     def _on_declared(self, e: KeyDeclared) -> Iterable[Instruction]:
         if e.key in self._keys:
             return ()
-        if not e.whole and not self._rule.elementwise:
+        if not (e.whole or self._rule.elementwise or e.name.startswith(OWN)):
             return [self._refused(e, e.key, 0, _needs_whole(e.name))]
         clocks = dict.fromkeys(sorted(self._ranks), max(e.step, 0))
         self._keys[e.key] = OneKey(e, e.step, clocks, self._counts)
@@ -190,7 +193,7 @@ class Rounds:
 
     def _on_configured(self, e: Configured) -> Iterable[Instruction]:
         open_rounds = [key for key in self._keys.values() if key.round]
-        parts = [] if e.elementwise else [key for key in self._keys.values() if not key.declared.whole]
+        parts = [] if e.elementwise else [key for key in self._keys.values() if not (key.declared.whole or key.own)]
         if parts:
             return [self._refused(e, 0, 0, _needs_whole(parts[0].declared.name))]
         if open_rounds:

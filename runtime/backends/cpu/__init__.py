@@ -18,6 +18,7 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     _later("numpy.sums", "reductions.Sums", "ReduceMean ReduceSum"),
     _later("numpy.places", "reductions.ExtremePlaces", "ArgMax ArgMin"),
     _later("numpy.sum_squares", "reductions.SumSquares", "ReduceSumSquare"),
+    _later("numpy.total_norm", "reductions.TotalNorm", "mezzo.TotalNorm"),
     _later("numpy.pad", "pad.Pad", "Pad", True),
     _later("numpy.conv_relu_pool", "strips.ConvReluPool", "mezzo.ConvReluPool"),
     _later("numpy.update", "update.Update", "mezzo.Update"),

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from ....ops import DType, Tensor
+from ....ops.types import Array
 from ...compile.kernel import Call, Choice, Declined, KernelArgs, KernelRequest, tensors
 from ...ir.graph import Node
 
@@ -108,7 +109,7 @@ class ExtremePlaces:
 
 
 class SumSquares:
-    """ReduceSumSquare over all axes, for the norm of a gradient: dot products of blocks, added up in float64."""
+    """ReduceSumSquare over all axes: dot products of blocks, added up in float64."""
 
     name = "numpy.sum_squares"
 
@@ -126,18 +127,62 @@ class SumSquares:
     def prepare(self, args: KernelArgs) -> Call:
         x, out = args.inputs[0], args.outputs[0]
         assert x is not None and out is not None
-        flat, sum_ = x.reshape(-1).view(out.dtype), out.reshape(-1)
-        whole = flat.size // BLOCK * BLOCK if flat.size > FEW * BLOCK else 0
-        rows, rest = flat[:whole].reshape(-1, BLOCK), flat[whole:]
-        blocks = [rest[at : at + BLOCK] for at in range(0, rest.size, BLOCK)]
+        sum_, (rows, blocks) = out.reshape(-1), _blocks(x.reshape(-1).view(out.dtype))
 
         def run() -> None:
-            total = float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64)) if whole else 0.0
+            total = float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64)) if len(rows) else 0.0
             for block in blocks:
                 total += block.dot(block)
             sum_[0] = total
 
         return run
+
+
+class TotalNorm:
+    """TotalNorm as the root of the same sums, in one step: each tensor of a model would be two more."""
+
+    name = "numpy.total_norm"
+
+    def serves(self, node: Node) -> bool:
+        return node.domain == "mezzo" and node.op == "TotalNorm"
+
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        layouts = []
+        for x in request.inputs:
+            why = unsquared(x, range(x.rank or 0) if isinstance(x, Tensor) else None)
+            if why is not None:
+                return Declined(why)
+            layouts.append(x.layout if isinstance(x, Tensor) else "")
+        return Choice(self.name, layouts=(*layouts, "") if any(layouts) else ())
+
+    def prepare(self, args: KernelArgs) -> Call:
+        (out,) = args.outputs
+        assert out is not None
+        several, blocks = list[Array](), list[Array]()
+        for x, known in zip(args.inputs, args.request.inputs, strict=True):
+            assert x is not None
+            assert isinstance(known, Tensor)
+            rows, rest = _blocks(x.reshape(-1).view(known.dtype.numpy))
+            several += [rows] if len(rows) else []
+            blocks += rest
+        dots = [block.dot for block in blocks]
+
+        def run() -> None:
+            total = 0.0
+            for rows in several:
+                total += float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64))
+            for dot, block in zip(dots, blocks, strict=True):
+                total += dot(block)
+            out[...] = math.sqrt(total)
+
+        return run
+
+
+def _blocks(flat: Array) -> tuple[Array, list[Array]]:
+    """A flat array as rows of a block each, where it is large, and the blocks of the rest."""
+    whole = flat.size // BLOCK * BLOCK if flat.size > FEW * BLOCK else 0
+    rows, rest = flat[:whole].reshape(-1, BLOCK), flat[whole:]
+    return rows, [rest[at : at + BLOCK] for at in range(0, rest.size, BLOCK)]
 
 
 def unsquared(x: Any, axes: Sequence[int] | None) -> str | None:
