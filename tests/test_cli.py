@@ -84,6 +84,16 @@ def test_explain_takes_sizes_as_check_does() -> None:
     assert "float32[7,1,8,8]" in as_json("explain", DIGITS, "--dim", "batch=7")["inputs"]
 
 
+def test_explain_tells_what_sizes_cost() -> None:
+    report = as_json("explain", DIGITS, "--sizes", "batch=2..9,70")
+    assert [row["how"] for row in report["sizes"]] == ["planned", "from a template"]
+    assert [row["batch"] for row in report["sizes"]] == ["2", "3..70 (8)"]
+    assert report["templates"] == 2  # one of the batch of 1 that the report itself is of
+    assert report["planned_from_a_template"] == 8
+    assert "no input has a dim 'length'" in mezzo("explain", DIGITS, "--sizes", "length=1", code=2)
+    assert "is no walk" in mezzo("explain", DIGITS, "--sizes", "batch=1..", code=2)
+
+
 def test_explain_draws_the_plan(tmp_path: Path) -> None:
     picture = tmp_path / "memory.html"
     report = as_json("explain", DIGITS, "--memory", "--html", str(picture))

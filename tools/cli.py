@@ -99,6 +99,7 @@ def run(
 @click.option("--memory", is_flag=True, help="The arena, its bound, and who lives where.")
 @click.option("--html", type=click.Path(path_type=Path), help="Draw the memory plan into this HTML file.")
 @click.option("--budget", metavar="SIZE", help="Find the largest batch whose arena fits, e.g. 2GiB.")
+@click.option("--sizes", "walk", metavar="DIM=1..512", help="Plan for these sizes of a dim, and tell what each costs.")
 @device_option
 @precision_option
 @shape_option
@@ -108,6 +109,7 @@ def explain(
     model: Path,
     html: Path | None,
     budget: str | None,
+    walk: str | None,
     device: str,
     precision: str,
     shapes: tuple[str, ...],
@@ -133,7 +135,7 @@ def explain(
         facts |= {"only_planned": missing} if missing else {}
     session = load(model, device=device, precision=precision)
     limit = parse_size(budget) if budget else None
-    parts = tuple(part for part, on in flags.items() if on) or tuple(flags)
+    parts = tuple(part for part, on in flags.items() if on) or (() if walk else tuple(flags))
 
     def told(feeds: dict[str, Any]) -> tuple[Report, dict[str, tuple[int, ...]]]:
         return report(session, feeds, parts), {n: np.shape(a) for n, a in feeds.items()}
@@ -146,7 +148,13 @@ def explain(
     if limit is not None:
         dim, batch, arena = largest_batch(session, sizes, limit)
         facts |= {"largest_batch": batch, "its_dim": dim, "its_arena_bytes": arena}
-    show(Report(made.title, {**made.facts, **facts}, made.tables), as_json=as_json)
+    tables = [*made.tables]
+    if walk:
+        from .explain_sizes import explain_sizes, parse_walk
+
+        table, about = explain_sizes(session, *parse_walk(walk), inputs.parse_sizes(shapes), seed)
+        tables, facts = [*tables, table], facts | about
+    show(Report(made.title, {**made.facts, **facts}, tables), as_json=as_json)
 
 
 @cli.command()

@@ -7,7 +7,8 @@ the guards of the template; for sizes that meet them, numbers have only to be fi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from ...ops import MezzoError, Tensor, Type
@@ -116,34 +117,42 @@ def _filled(type: Type, put: Concrete) -> Type:
 
 @dataclass(slots=True)
 class Templates:
-    """The templates of one compiled graph. `latest` are the input types that were planned without one last, and the
-    operators that came out; `reasons` tells why there was no template."""
+    """The templates of one compiled graph; `used` counts the sizes that they served.
+
+    `latest` are the input types that were planned without one last, and the operators that came out; `reasons` tells
+    why there was no template.
+    """
 
     options: Options
     budget: Budget
     chains: Chains
     all: list[Template] = field(default_factory=list[Template])
+    used: int = 0
     latest: tuple[Mapping[str, Type], Counter[str]] | None = None
     reasons: list[str] = field(default_factory=list[str])
 
     def graph(self, source: Graph, types: Mapping[str, Type]) -> Graph | None:
         """The rewritten graph of `source` for these types of its inputs, if there is a template for them, or can be one
         of the sizes before."""
-        for template in self.all:
+        for template in chain(self.all, self._another(source)):
             values = template.values(types)
             if values is not None:
+                self.used += 1
                 return template.at(values)
+        return None
+
+    def _another(self, source: Graph) -> Iterator[Template]:
+        """Yield the template of the sizes that were planned without one last, if there can be one."""
         if self.latest is None or len(self.all) + len(self.reasons) >= MOST:
-            return None
+            return
         latest, self.latest = self.latest, None
         try:
             template = self._made(source, *latest)
         except NoTemplate as error:
             self.reasons.append(str(error))
-            return None
-        self.all.append(template)
-        values = template.values(types)
-        return None if values is None else template.at(values)
+        else:
+            self.all.append(template)
+            yield template
 
     def planned(self, types: Mapping[str, Type], graph: Graph) -> None:
         """Note what came out without a template."""

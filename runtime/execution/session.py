@@ -75,7 +75,8 @@ def _overwrites(model: Graph | Opened) -> bool:
 @dataclass(frozen=True, slots=True)
 class SessionStats:
     """Counters of a session: programs planned in all, cached now and evicted; runs; arenas and their bytes; the pool;
-    defects of kernels in this process (see `mezzo explain`); runs repeated because of a NaN."""
+    defects of kernels in this process (see `mezzo explain`); runs repeated because of a NaN; templates over sizes (see
+    docs/service.md), and the programs that were planned from one."""
 
     planned: int
     programs: int
@@ -86,6 +87,8 @@ class SessionStats:
     pool: PoolStats
     defects: int = 0
     alarms: int = 0
+    templates: int = 0
+    from_template: int = 0
 
 
 class Session:
@@ -256,7 +259,9 @@ class Session:
         """Counters; a consistent snapshot."""
         with self._table:
             planned = (self._planned, len(self._bound), self._evicted)
-        return SessionStats(*planned, *self._seats.counts(), self._pool.stats(), DEFECTS.count, self._alarms)
+            templates = [c.templates for c in self._compiled.values()]
+        made = sum(len(t.all) for t in templates), sum(t.used for t in templates)
+        return SessionStats(*planned, *self._seats.counts(), self._pool.stats(), DEFECTS.count, self._alarms, *made)
 
     def uncaptured(self) -> tuple[tuple[int, str], ...]:
         """Steps of the last program that stand outside of its CUDA graphs, by number, and why. It is known after two
