@@ -265,3 +265,24 @@ def test_buckets_refuse_what_cannot_be_cut() -> None:
         session.run({"x": np.ones((2, 7), np.float32)})
     with pytest.raises(InputError, match="exclude each other"):
         session.run({"x": np.ones((2, 8), np.float32)}, outputs={names[1]: np.empty((2, 8), np.float32)})
+
+
+def test_training_steps_have_templates() -> None:
+    """Batches of other sizes: the same losses and weights, bit for bit, as where each is planned by itself."""
+    import mezzo as mz
+
+    def trained(planned: bool) -> tuple[list[float], Any, int]:
+        trainer = mz.Trainer(attention(), loss="mse", optimizer=mz.optimizer.Adam(rate=1e-2))
+        session, losses = trainer._update, list[float]()
+        for batch, length in [(2, 7), (2, 9), (3, 30), (5, 16)]:
+            given = feeds(batch, length)
+            for compiled in [] if planned else session._compiled.values():
+                compiled.templates.drop("as asked")
+            losses.append(float(trainer.step({**given, "target": np.ones_like(given["x"])})))
+        return losses, session.states, session.stats().from_template
+
+    alone, with_templates = trained(planned=False), trained(planned=True)
+    assert alone[0] == with_templates[0]
+    for name, state in alone[1].items():
+        np.testing.assert_array_equal(state, with_templates[1][name])
+    assert (alone[2], with_templates[2]) == (0, 3)

@@ -165,8 +165,8 @@ class Templates:
 
     def _made(self, source: Graph, types: Mapping[str, Type], operators: Counter[str]) -> Template:
         """Make a template from the sizes of these types. Raises NoTemplate."""
-        if self.options.target.sm or source.states or any(n.bodies for n in source.nodes):
-            raise NoTemplate("it has states or subgraphs, or is for a GPU")
+        if self.options.target.sm or any(n.bodies for n in source.nodes):
+            raise NoTemplate("it has subgraphs, or is for a GPU")
         try:
             template = _template(source, types, self.options, self.budget, self.chains)
         except (NotSymbolic, MezzoError) as error:
