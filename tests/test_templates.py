@@ -196,6 +196,57 @@ DECIDES: dict[str, Callable[[GraphBuilder, str], str]] = {
     "a table by size": lambda g, x: g.Add(
         x, g.Gather(g.const(np.arange(99, dtype=np.float32)), g.Gather(g.Shape(x), g.const(0)))
     ),
+    "as many of the largest": lambda g, x: g.TopK(
+        g.Transpose(x), g.Max(g.Div(g.Shape(x, end=1), g.const([2])), g.const([1])), outputs=2
+    )[0],
+    "one hot of the size": lambda g, x: g.OneHot(
+        g.Cast(g.ArgMax(x, axis=0, keepdims=0), to=7), g.Gather(g.Shape(x), g.const(0)), g.const(np.float32([0, 1]))
+    ),
+    "padding by the size": lambda g, x: g.Pad(
+        x, g.Concat(g.const([0, 0]), g.Shape(x, end=1), g.const([0]), axis=0), g.const(np.float32(2))
+    ),
+    "a triangle below the size": lambda g, x: g.Trilu(g.MatMul(x, g.Transpose(x)), g.const(2), upper=0),
+    "an identity": lambda g, x: g.MatMul(g.EyeLike(g.MatMul(x, g.Transpose(x)), dtype=1), x),
+    "parts of the size": lambda g, x: g.Concat(
+        *g.Split(x, g.Concat(g.const([1]), g.Sub(g.Shape(x, end=1), g.const([1])), axis=0), axis=0, outputs=2)[::-1],
+        axis=0,
+    ),
+    "pooled images": lambda g, x: g.MaxPool(
+        g.Unsqueeze(x, g.const([0, 1])), kernel_shape=[3, 2], auto_pad="SAME_UPPER"
+    ),
+    "pooled with a ceiling": lambda g, x: g.AveragePool(
+        g.Unsqueeze(x, g.const([0, 1])), kernel_shape=[2, 2], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1
+    ),
+    "convolved images": lambda g, x: g.Relu(
+        g.Conv(g.Unsqueeze(x, g.const([0, 1])), g.const(np.ones((4, 1, 3, 3), np.float32)), pads=[1, 1, 1, 1])
+    ),
+    "upsampled images": lambda g, x: g.Resize(
+        g.Unsqueeze(x, g.const([0, 1])), None, g.const(np.float32([1, 1, 2, 1.5])), mode="nearest"
+    ),
+    "a mean by the size": lambda g, x: g.Mul(
+        g.ReduceSum(x, g.const([0]), keepdims=1), g.Reciprocal(g.Cast(g.Shape(x, end=1), to=1))
+    ),
+    "an equal size": lambda g, x: g.Where(
+        g.Equal(g.Gather(g.Shape(x), g.const(0)), g.const(4)), x, g.Neg(x)
+    ),
+    "a scatter at the end": lambda g, x: g.ScatterND(
+        x, g.Unsqueeze(g.Sub(g.Shape(x, end=1), g.const([1])), g.const([0])), g.const(np.ones((1, 4), np.float32))
+    ),
+    "a table by place": lambda g, x: g.Add(
+        x,
+        g.Slice(g.const(np.arange(400, dtype=np.float32).reshape(100, 4)), g.const([0]), g.Shape(x, end=1), g.const([0])),
+    ),
+    "a running sum": lambda g, x: g.CumSum(x, g.const(0)),
+    "broadcast with itself": lambda g, x: g.Add(g.Unsqueeze(x, g.const([0])), g.Unsqueeze(x, g.const([1]))),
+    "a softmax over it": lambda g, x: g.Softmax(x, axis=0),
+    "flattened": lambda g, x: g.Reshape(g.Add(g.Reshape(x, g.const([-1])), g.const(np.float32(1))), g.const([2, -1])),
+    "a cast of the size": lambda g, x: g.Reshape(
+        x, g.Cast(g.Concat(g.Cast(g.Shape(x, end=1), to=6), g.Cast(g.const([-1]), to=6), axis=0), to=7)
+    ),
+    "a size in halves": lambda g, x: g.Slice(
+        x, g.const([0]),
+        g.Cast(g.Ceil(g.Div(g.Cast(g.Shape(x, end=1), to=1), g.const(np.float32([2])))), to=7), g.const([0]),
+    ),
 }  # fmt: skip
 
 
