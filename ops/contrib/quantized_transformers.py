@@ -119,8 +119,9 @@ def _(
 ) -> tuple[Value, ...] | None:
     if not AttentionForm.possible(types):
         return None
-    x, weight, bias, x_scale, w_scale, mask, x_zero, w_zero, past = [*xs, *[None] * (9 - len(xs))]
-    kinds = [*types, *[None] * (9 - len(types))]
+    whole: list[Any] = [*xs, *[None] * (9 - len(xs))]
+    x, weight, bias, x_scale, w_scale, mask, x_zero, w_zero, past = whole
+    kinds: list[Any] = [*types, *[None] * (9 - len(types))]
     sums = g.MatMulInteger(x, weight, None if x_zero is None else _scalar(g, x_zero, kinds[6]), w_zero)
     factor = g.Mul(_scalar(g, x_scale, kinds[3]), w_scale)
     projected = g.Add(g.Mul(g.Cast(sums, to=DType.FLOAT.onnx), factor), bias)
