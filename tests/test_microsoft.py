@@ -28,9 +28,9 @@ MultiHeadAttention DynamicQuantizeLSTM QLinearAdd QLinearMul QLinearSigmoid QLin
 QLinearGlobalAveragePool QLinearConcat QGemm MatMulNBits Tokenizer QuickGelu
 DynamicQuantizeMatMul FusedGemm SkipSimplifiedLayerNormalization
 QLinearLeakyRelu QLinearSoftmax QLinearWhere MatMulIntegerToFloat QuantizeLinear DequantizeLinear
-QAttention QEmbedLayerNormalization NhwcMaxPool QLinearConv"""
+QAttention QEmbedLayerNormalization NhwcMaxPool QLinearConv RotaryEmbedding GroupQueryAttention"""
 # Those that only com.microsoft can say; all others have a body of standard operators.
-WITHOUT_BODY = "DynamicQuantizeLSTM Tokenizer".split()
+WITHOUT_BODY = "DynamicQuantizeLSTM Tokenizer GroupQueryAttention".split()
 
 
 def cases(records: list[Op]) -> list[Any]:

@@ -21,6 +21,7 @@ from mezzo.tools.ort.log import Default
 from mezzo.tools.ort.process import Process
 
 from .api_calls import MODEL, X, bound, broken, nodes, same
+from .models import referee
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +150,41 @@ def test_memory_is_given_back_where_it_is_asked_for() -> None:
     assert kept.session.stats().arena_bytes == 0
 
 
+def test_profiles_read_like_onnx_runtimes(tmp_path: Path) -> None:
+    """What a script finds in one, it finds in the other: operators, their types and sizes, runs."""
+    content = digits_model().read_bytes()
+
+    def profiled(api: Any) -> list[dict[str, Any]]:
+        options = api.SessionOptions()
+        options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / api.__name__)
+        options.graph_optimization_level = api.GraphOptimizationLevel.ORT_DISABLE_ALL  # operators as they stand
+        session = api.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session.run(None, {"image": held_out().inputs[:2]})
+        made: list[dict[str, Any]] = json.loads(Path(session.end_profiling()).read_text())
+        return made
+
+    def nodes(events: list[dict[str, Any]]) -> dict[str, Any]:
+        alike = ("op_name", "provider", "input_type_shape", "output_type_shape", "activation_size", "output_size")
+        found = {e["name"]: [e["args"][key] for key in alike] for e in events if e["cat"] == "Node"}
+        return {name: about for name, about in found.items() if about[0] != "Gemm"}  # whose weight it packs
+
+    mine, theirs = profiled(ours), profiled(referee())
+    assert {*mine[0]} == {*theirs[0]}
+    assert {e["ph"] for e in mine} == {e["ph"] for e in theirs} == {"X"}
+    assert {e["name"] for e in mine if e["cat"] == "Session"} <= {e["name"] for e in theirs if e["cat"] == "Session"}
+    assert nodes(mine) == nodes(theirs) != {}
+
+
+def test_names_of_numbers_and_optimisers_by_name() -> None:
+    assert str(ours.ExecutionMode.ORT_PARALLEL) == "ExecutionMode.ORT_PARALLEL"
+    assert f"{ours.SessionOptions().graph_optimization_level}" == "GraphOptimizationLevel.ORT_ENABLE_ALL"
+    ours.InferenceSession(digits_model(), disabled_optimizers=[], read_config_from_model=0)
+    with pytest.raises(ValueError, match="ConstantFolding would be ignored"):
+        ours.InferenceSession(digits_model(), disabled_optimizers=["ConstantFolding"])
+    with pytest.raises(ValueError, match="a file holds would be ignored"):
+        ours.InferenceSession(digits_model(), read_config_from_model=True)
+
+
 def test_profiles_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ours.SessionOptions()
     given.enable_profiling, given.profile_file_prefix = True, str(tmp_path / "told")
@@ -163,8 +199,10 @@ def test_profiles_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     events = [json.loads(line.removesuffix(",")) for line in lines]
     assert events == json.loads(Path(path).read_text())
     assert all(e["ph"] == "X" and {"pid", "tid", "dur", "ts", "name", "args"} <= e.keys() for e in events)
-    steps = [e for e in events if e.get("cat") == "step" or "kernel" in e.get("args", {})]
+    steps = [e for e in events if e["cat"] == "Node"]
     assert len(steps) == 2 * len(session.session.program.steps)
+    assert [e["name"] for e in events if e["cat"] == "Session"] == ["session_initialization", "model_run", "model_run"]
+    assert any("digits.onnx: node" in e["args"]["where"] and e["args"]["kernel"] for e in steps)
     assert session.end_profiling() == ""
     monkeypatch.setattr(session, "_watch", None)  # who looks on looks no more
     session.run(None, {"image": held_out().inputs[:1]})

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from enum import IntEnum, IntFlag
+from enum import Enum, IntEnum, IntFlag
 
 
-class ExecutionMode(IntEnum):
+class Named(IntEnum):
+    """Numbers that print by their names, as those of ONNX Runtime do."""
+
+    __str__ = Enum.__str__
+
+
+class ExecutionMode(Named):
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(IntEnum):
+class ExecutionOrder(Named):
     DEFAULT = 0
     PRIORITY_BASED = 1
     MEMORY_EFFICIENT = 2
 
 
-class GraphOptimizationLevel(IntEnum):
+class GraphOptimizationLevel(Named):
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
     ORT_ENABLE_EXTENDED = 2
@@ -24,24 +30,25 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_ALL = 99
 
 
-class OrtAllocatorType(IntEnum):
+class OrtAllocatorType(Named):
     INVALID = -1
     ORT_DEVICE_ALLOCATOR = 0
     ORT_ARENA_ALLOCATOR = 1
 
 
 class OrtCompileApiFlags(IntFlag):
+    __str__ = Enum.__str__
     NONE = 0
     ERROR_IF_NO_NODES_COMPILED = 1
     ERROR_IF_OUTPUT_FILE_EXISTS = 2
 
 
-class OrtDeviceMemoryType(IntEnum):
+class OrtDeviceMemoryType(Named):
     DEFAULT = 0
     HOST_ACCESSIBLE = 5
 
 
-class OrtDeviceVendorId(IntEnum):
+class OrtDeviceVendorId(Named):
     NONE = 0
     AMD = 0x1002
     NVIDIA = 0x10DE
@@ -52,7 +59,7 @@ class OrtDeviceVendorId(IntEnum):
     INTEL = 0x8086
 
 
-class OrtExecutionProviderDevicePolicy(IntEnum):
+class OrtExecutionProviderDevicePolicy(Named):
     DEFAULT = 0
     PREFER_CPU = 1
     PREFER_NPU = 2
@@ -62,33 +69,33 @@ class OrtExecutionProviderDevicePolicy(IntEnum):
     MIN_OVERALL_POWER = 6
 
 
-class OrtHardwareDeviceType(IntEnum):
+class OrtHardwareDeviceType(Named):
     CPU = 0
     GPU = 1
     NPU = 2
 
 
-class OrtMemType(IntEnum):
+class OrtMemType(Named):
     CPU_INPUT = -2
     CPU_OUTPUT = -1
     CPU = -1  # another name of CPU_OUTPUT
     DEFAULT = 0
 
 
-class OrtMemoryInfoDeviceType(IntEnum):
+class OrtMemoryInfoDeviceType(Named):
     CPU = 0
     GPU = 1
     FPGA = 2
     NPU = 3
 
 
-class OrtSparseFormat(IntEnum):
+class OrtSparseFormat(Named):
     ORT_SPARSE_UNDEFINED = 0
     ORT_SPARSE_COO = 1
     ORT_SPARSE_CSRC = 2
     ORT_SPARSE_BLOCK_SPARSE = 4
 
 
-class ModelPackageWriteMode(IntEnum):
+class ModelPackageWriteMode(Named):
     PRESERVE = 0
     DENSE = 1

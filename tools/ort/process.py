@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...ops.errors import ArgumentError, MissingPackage
 from ...runtime.devices import device_named
 from ...runtime.version import __version__
 from .providers import CPU, CUDA, KNOWN
-
-if TYPE_CHECKING:
-    from ..profiler import Profile
 
 # By ONNX Runtime's names: `version` is that of the ONNX Runtime whose names docs/from-onnxruntime.md lists.
 version, package_name, cuda_version = "1.32.0", "mezzo", ""
@@ -23,23 +18,6 @@ class Process:
 
     seed = 0
     threads = 0
-
-    @staticmethod
-    def clock() -> int:
-        return time.monotonic_ns()
-
-    @staticmethod
-    def write_profile(profile: Profile, prefix: str) -> str:
-        """Write the steps of a recording to a file of its own, one to a line, and return the path."""
-        import json  # of a start, milliseconds
-        from datetime import datetime
-
-        from ...runtime.files import replace_file
-
-        path = f"{prefix}_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}_{os.getpid()}.json"
-        spans = [{"args": {}, **event} for event in profile.events() if event["ph"] == "X"]
-        replace_file(path, [b"[\n", ",\n".join(map(json.dumps, spans)).encode(), b"\n]\n"])
-        return path
 
 
 def set_seed(seed: int) -> None:

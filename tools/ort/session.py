@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import perf_counter
+from time import monotonic_ns, perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ...ops.budget import Budget
@@ -26,10 +26,10 @@ from .providers import CPU, choose, said_twice
 from .values import OrtValue, OrtValueVector
 
 if TYPE_CHECKING:
-    from ..profiler import Profile
     from .binding import IOBinding
     from .devices import OrtEpDevice, OrtMemoryInfo
     from .metadata import ModelMetadata, NodeArg
+    from .profile import RunTimes
 
 ASSIGNMENT = "session.record_ep_graph_assignment_info"
 SHRINKAGE = "memory.enable_memory_arena_shrinkage"
@@ -79,6 +79,8 @@ class InferenceSession:
         *,
         budget: Budget | None = None,
         enable_fallback: bool | int = False,
+        disabled_optimizers: Iterable[str] | None = None,
+        read_config_from_model: bool | int = False,
     ) -> None:
         """The first of `providers` that is here runs the model, the CPU where none is given: see tools/ort/providers.py
         for their options, and SessionOptions for those of the session. Warns of providers that are not here or do
@@ -93,19 +95,27 @@ class InferenceSession:
             raise WrongType(f"a {kind} is no model", where="InferenceSession", hint=hint)
         if enable_fallback:
             self.enable_fallback()
+        if disabled_optimizers:
+            hint = "GraphOptimizationLevel.ORT_DISABLE_ALL in SessionOptions leaves all out"
+            text = f"{', '.join(disabled_optimizers)} would be ignored: our passes have other names"
+            raise ArgumentError(text, where="InferenceSession(disabled_optimizers=)", hint=hint)
+        if read_config_from_model:
+            hint = "give SessionOptions"
+            text = "options that a file holds would be ignored"
+            raise ArgumentError(text, where="InferenceSession(read_config_from_model=)", hint=hint)
         self._source, self._budget = path_or_bytes, budget
         self._said = said = SessionOptions() if sess_options is None else sess_options.snapshot()
         if providers and said.providers:
             said_twice()
         self._place = choose(providers or said.providers or providers, provider_options)
         self._log = Log(said.log_severity_level, said.logid)
-        self._profile: Profile | None = None
+        self._profile: RunTimes | None = None
         self._profile_begun = 0
         self._open()
 
     def _open(self) -> None:
         """Load the model for the place that was chosen."""
-        said, place, began = self._said, self._place, perf_counter()
+        said, place, began, at = self._said, self._place, perf_counter(), monotonic_ns()
         if said.use_deterministic_compute and place.device != "cpu":
             why = "libraries of GPUs promise no equal bits"
             raise ArgumentError(why, where="SessionOptions.use_deterministic_compute", hint=f"give providers=[{CPU!r}]")
@@ -139,10 +149,11 @@ class InferenceSession:
                 save_optimised(self.session, said.optimized_model_filepath)
         self._names = tuple(p.name for p in self.session.outputs)
         if said.enable_profiling:
-            from ..profiler import Profile
+            from .profile import RunTimes
 
-            self._profile = Profile()
-            self._profile_begun = Process.clock()
+            first, host = next(iter(place.providers)), self.session.device.host
+            self._profile = RunTimes(at, first, "" if host is None else host.name)
+            self._profile.session("session_initialization", at)
         self._watched = said.enable_profiling or not said.enable_cpu_mem_arena
         if self._log.wants(INFO):
             took = (perf_counter() - began) * 1e3
@@ -203,10 +214,13 @@ class InferenceSession:
             cancel, shrink = run_options.cancel, shrink or SHRINKAGE in run_options.entries.given
             log = Log(run_options.log_severity_level, run_options.logid or log.identity)
             log = log if run_options.log_severity_level >= 0 else Log(self._log.severity, log.identity)
-        planned, began = self.session.stats().planned, perf_counter()
+        planned, began, at = self.session.stats().planned, perf_counter(), monotonic_ns()
+        profile = self._profile
         try:
-            made = self.session.run(feeds, names=names, outputs=buffers, cancel=cancel, observe=self._profile)
+            made = self.session.run(feeds, names=names, outputs=buffers, cancel=cancel, observe=profile)
         finally:
+            if profile is not None:
+                profile.session("model_run", at)
             if shrink:
                 self.session.trim()
         if self.session.stats().planned > planned:
@@ -390,13 +404,14 @@ class InferenceSession:
     # -- profiling --------------------------------------------------------------------------------------------------
 
     def end_profiling(self) -> str:
-        """Write what was recorded, in the Trace Event Format; returns the path, or "" where nothing is recorded."""
+        """Write what was recorded (see tools/ort/profile.py); returns the path, or "" where nothing is."""
         profile, self._profile = self._profile, None
         if profile is None:
             return ""
         self._watched = not self._said.enable_cpu_mem_arena
-        return Process.write_profile(profile, self._said.profile_file_prefix)
+        self._profile_begun = profile.begun
+        return profile.write(self._said.profile_file_prefix)
 
     def get_profiling_start_time_ns(self) -> int:
-        """The time when recording began, of `time.monotonic_ns()`; 0 where nothing is recorded."""
-        return self._profile_begun
+        """The time when recording began, of `monotonic_ns()`; 0 where nothing is recorded."""
+        return self._profile_begun if self._profile is None else self._profile.begun

@@ -1,0 +1,108 @@
+"""RotaryEmbedding of the domain com.microsoft, which ONNX Runtime's optimiser of transformers writes.
+
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.RotaryEmbedding
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.rules import has_rank
+from ..errors import ShapeError
+from ..nn.decoding import rotary_embedding
+from ..op import Builder, Context, Sample, Value, op
+from ..types import Array, Tensor, f32
+
+PLACES = np.array([[0, 1, 2], [3, 1, 4]])
+TURNS = [f32(5, 2), f32(5, 2)]
+
+
+@op(
+    "RotaryEmbedding",
+    domain="com.microsoft",
+    written_out=True,
+    since=1,
+    outputs=("output",),
+    samples=[
+        Sample([f32(2, 3, 8), PLACES, *TURNS]),
+        Sample([f32(2, 3, 8), np.array([1]), *TURNS], {"interleaved": 1}),
+        Sample([f32(2, 2, 3, 4), PLACES, *TURNS]),
+        Sample([f32(2, 3, 12), PLACES, *TURNS], {"num_heads": 2, "rotary_embedding_dim": 4}),
+    ],
+)
+def contrib_rotary_embedding(
+    k: Context,
+    input: Array,
+    position_ids: Array,
+    cos_cache: Array,
+    sin_cache: Array,
+    *,
+    interleaved: int = 0,
+    is_packed_batching: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> Array:
+    """That of the standard, with one first place for all sequences, if not a place for each element."""
+    length = input.shape[1 if input.ndim == 3 else 2]
+    places = position_ids if position_ids.ndim == 2 else position_ids.reshape(1, 1) + k.xp.arange(length)
+    made: Array = rotary_embedding.reference(
+        k, input, cos_cache, sin_cache, k.xp.broadcast_to(places, (len(input), length)), interleaved=interleaved,
+        num_heads=_heads(input.shape, cos_cache.shape[-1], num_heads), rotary_embedding_dim=rotary_embedding_dim,
+    )  # fmt: skip
+    return made
+
+
+def _heads(dims: Any, half: Any, num_heads: int) -> int | None:
+    """The number of heads that lie side by side; by the width of the table, unless the node says it."""
+    if len(dims) == 4 or num_heads:
+        return num_heads or None
+    return int(dims[-1] // (2 * half)) if isinstance(dims[-1], int) and isinstance(half, int) and half else None
+
+
+@contrib_rotary_embedding.infer
+def _(
+    input: Tensor,
+    position_ids: Tensor,
+    cos_cache: Tensor,
+    sin_cache: Tensor,
+    *,
+    is_packed_batching: int = 0,
+    scale: float = 1.0,
+) -> Tensor:
+    has_rank(input, 3, 4)
+    has_rank(position_ids, 0, 1, 2)
+    has_rank(cos_cache, 2)
+    if is_packed_batching or scale != 1:
+        raise ShapeError("is_packed_batching and scale are not supported", hint="export the model without them")
+    return input.forget()
+
+
+@contrib_rotary_embedding.body
+def _(
+    g: Builder,
+    xs: Any,
+    types: Any,
+    *,
+    interleaved: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    **_: Any,
+) -> Value | None:
+    x, places, cos, sin = xs
+    if any(t is None or t.dims is None for t in types[:3]):
+        return None
+    heads, packed = _heads(types[0].dims, types[2].dims[-1], num_heads), len(types[0].dims) == 3
+    if packed and heads is None:
+        return None
+    if len(types[1].dims) < 2:
+        shape = g.shape_of(x)
+        batch, length = (g.Slice(shape, g.const([i]), g.const([i + 1]), g.const([0])) for i in (0, 1 if packed else 2))
+        steps = g.Range(g.const(0), g.Squeeze(length, g.const([0])), g.const(1))
+        places = g.Expand(g.Add(g.Reshape(places, g.const([1])), steps), g.Concat(batch, length, axis=0))
+    attrs = {"num_heads": heads} if packed else {}
+    return g.RotaryEmbedding(
+        x, cos, sin, places, interleaved=interleaved, rotary_embedding_dim=rotary_embedding_dim, **attrs
+    )
