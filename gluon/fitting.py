@@ -13,21 +13,23 @@ import numpy as np
 from ..nd import autograd
 from ..nd.array import Array
 from ..nd.running import as_array
-from ..ops.errors import InputError
-from ..train.callbacks import Callback, Run, follow
+from ..ops.errors import InputError, ModelError
+from ..train import checkpoint
+from ..train.callbacks import Callback, Resumed, Run, follow, states_of
 from ..train.metrics import Asked, Metric, Metrics, StepMetrics, metrics_named
 from ..train.names import FIT, refuse
 from .block import Block
 from .trainer import Trainer
 
 Batch = tuple[Any, Any]
+NET, STATES, COUNTS = "net.safetensors", "trainer.safetensors", "callbacks"  # of a folder; the last is one itself
 
 
 class _Fit:
     """A block in training, as callbacks see it."""
 
-    def __init__(self, net: Block, trainer: Trainer) -> None:
-        self.net, self.trainer = net, trainer
+    def __init__(self, net: Block, trainer: Trainer, callbacks: Sequence[Callback]) -> None:
+        self.net, self.trainer, self.callbacks = net, trainer, callbacks
 
     @property
     def rate(self) -> float:
@@ -47,10 +49,32 @@ class _Fit:
             params[name].set_data(value)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Parameters and the optimizer's states, as two files of a folder."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        self.net.save_parameters(Path(folder) / "net.safetensors")
-        self.trainer.save_states(Path(folder) / "trainer.safetensors")
+        """Parameters and the optimizer's states, as two files of a folder; beside them the rate, where it is a number,
+        and what callbacks count."""
+        where, rate = Path(folder), self.trainer.optimizer.rate
+        where.mkdir(parents=True, exist_ok=True)
+        self.net.save_parameters(where / NET)
+        self.trainer.save_states(where / STATES)
+        notes = {"rate": rate} if isinstance(rate, int | float) else {}
+        counts = checkpoint.Checkpoint({}, self.trainer.updates, "", notes=notes, callbacks=states_of(self.callbacks))
+        checkpoint.save(where / COUNTS, counts)
+
+    def resume(self, folder: str | os.PathLike[str]) -> Resumed:
+        """Go on from what `save` wrote; returns what gives the callbacks their counts. Raises ModelError where the
+        files are of several saves."""
+        where = Path(folder)
+        counts = checkpoint.load(where / COUNTS)
+        self.net.load_parameters(where / NET)
+        self.trainer.load_states(where / STATES)
+        if self.trainer.updates != counts.run:
+            raise ModelError(
+                f"the states have had {self.trainer.updates} updates, and the counts {counts.run}",
+                where=str(where),
+                hint="a save was interrupted: begin from an older one, or load the parameters and states by themselves",
+            )
+        if "rate" in counts.notes and counts.notes["rate"] != self.trainer.optimizer.rate:
+            self.trainer.set_learning_rate(counts.notes["rate"])
+        return Resumed(self.callbacks, counts.callbacks)
 
 
 class _Told:
@@ -90,19 +114,23 @@ def fit(
     validate: Iterable[Batch] | None = None,
     metrics: Sequence[Asked] | Asked = (),
     callbacks: Sequence[Callback] = (),
+    resume: str | os.PathLike[str] | None = None,
     **others: Any,
 ) -> list[tuple[Metrics, Metrics | None]]:
     """Learn from all batches, `epochs` times; returns the metrics of each epoch and those of `validate`.
 
     `batches` is a sequence of pairs (data, label) of arrays, or a function that makes them for an epoch's number.
     `loss(net(data), label)` has a number for each sample, or is one for all. Callbacks are those of `mz.callbacks`.
-    Raises InputError for a batch without samples, and for options that there are none of.
+    `resume` is a folder that `Save` of an earlier fit has written: its parameters, the optimizer's states and rate, and
+    the counts of callbacks go on from there. Raises InputError for a batch without samples, and for options that there
+    are none of, ModelError for a folder that cannot be resumed.
     """
     refuse(others, "fit", FIT, fit.__annotations__)
     if isinstance(validate, Iterator):
         raise InputError("batches that can be iterated only once", where="validate=", hint="give a list")
     asked = metrics_named(metrics) if metrics else []
-    told, state = [_Told(asked)], _Fit(net, trainer)
+    told, state = [_Told(asked)], _Fit(net, trainer, callbacks)
+    back = [] if resume is None else [state.resume(resume)]
 
     def given(batch: Batch) -> tuple[Array, Array]:
         data, label = (as_array(x) for x in batch)
@@ -137,7 +165,7 @@ def fit(
     follow(
         run,
         batches if callable(batches) else lambda epoch: batches,
-        callbacks,
+        [*callbacks, *back],
         begin=begin,
         step=step,
         ended=lambda: told[0].metrics_now(),

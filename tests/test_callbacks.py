@@ -13,7 +13,7 @@ import mezzo as mz
 from mezzo import gluon, nd
 from mezzo.gluon import nn
 from mezzo.models.digits import digits_model, held_out
-from mezzo.ops.errors import InputError
+from mezzo.ops.errors import InputError, ModelError
 from mezzo.runtime.optimizer import SGD, Adam
 from mezzo.train.callbacks import OTHER_NAMES as OTHER_NAMES_OF_METHODS
 from mezzo.train.callbacks import Callback, EarlyStopping, Log, Plateau, Resumed, Run, Save, states_of
@@ -227,6 +227,47 @@ def test_blocks_have_the_same_callbacks(tmp_path: Path) -> None:
     unknown: Any = gluon.fit
     with pytest.raises(InputError, match="epochs="):
         unknown(net, loss, trainer, data, num_epoch=3)
+
+
+def followed_blocks(folder: Path, *epochs: int) -> tuple[dict[str, Any], list[float], list[Any]]:
+    """A training of blocks in several fits, each with new objects: its parameters, all rates, and the callbacks."""
+    data = [(held_out().inputs[i : i + 32].reshape(-1, 64), held_out().labels[i : i + 32]) for i in range(0, 96, 32)]
+    rates: list[float] = []
+    for i, many in enumerate(epochs):
+        nd.random.seed(i)
+        net = nn.HybridSequential(nn.Dense(16, "tanh", in_units=64), nn.Dense(10, in_units=16)).initialize("xavier")
+        trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5, "momentum": 0.9})
+        saves = Saves(folder)
+        callbacks = [Steps(), Plateau(patience=0, factor=0.5, threshold=0.2), EarlyStopping(patience=3), saves]
+        loss = gluon.loss.SoftmaxCrossEntropyLoss()
+        gluon.fit(net, loss, trainer, data[:2], epochs=many, validate=data[2:], callbacks=callbacks,
+                  resume=folder if i else None)  # fmt: skip
+        rates += saves.rates
+    return {n: p.data().asnumpy() for n, p in net.collect_params().items()}, rates, callbacks
+
+
+@pytest.mark.parametrize("epochs", [(1, 40), (6, 3, 40)])
+def test_a_training_of_blocks_that_is_resumed_counts_on(tmp_path: Path, epochs: tuple[int, ...]) -> None:
+    """The same rates, the same end, and the same best parameters as without an interruption."""
+    want, rates, counted = followed_blocks(tmp_path / "one", 40)
+    assert sum(epochs[:-1]) < len(rates) < 40, "early stopping ended it, behind the last interruption"
+    assert len({*rates}) > 2, "the rate was lowered, more than once"
+    found, others, resumed = followed_blocks(tmp_path / "several", *epochs)
+    assert others == rates
+    for name, array in want.items():
+        np.testing.assert_array_equal(found[name], array)
+    assert resumed[0].count == counted[0].count
+    assert [(c.best, c.waited) for c in resumed[1:3]] == [(c.best, c.waited) for c in counted[1:3]]
+
+
+def test_files_of_several_saves_are_not_resumed(tmp_path: Path) -> None:
+    followed_blocks(tmp_path / "one", 2)
+    followed_blocks(tmp_path / "two", 1)
+    (tmp_path / "two" / "trainer.safetensors").replace(tmp_path / "one" / "trainer.safetensors")
+    with pytest.raises(ModelError, match=r"have had 2 updates, and the counts 4(.|\n)*a save was interrupted"):
+        followed_blocks(tmp_path / "one", 0, 1)
+    with pytest.raises(ModelError, match="no checkpoint can be read"):
+        followed_blocks(tmp_path / "three", 0, 1)
 
 
 class Still(Callback):
