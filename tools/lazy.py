@@ -22,6 +22,7 @@ HOMES: Final[Homes] = {  # of `mezzo`
     "caches": ("runtime.caches", "caches"),
     "callbacks": ("train.callbacks", ""),
     "cpu": ("nd.place", "cpu"),
+    "generate": ("tools.generate", "generate"),
     "gluon": ("gluon", ""),
     "gpu": ("nd.place", "gpu"),
     "gpu_memory_info": ("runtime.backends.cuda.memory", "gpu_memory_info"),

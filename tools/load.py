@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack, overload
 
 from ..importers import load_graph
 from ..ops.budget import Budget
@@ -17,12 +18,48 @@ from ..runtime.ir.graph import Graph
 from ..runtime.memory.plan import Strategy
 
 if TYPE_CHECKING:
+    from ..runtime.execution.cache_pairs import Patterns
+    from ..runtime.execution.cached_session import CachedSession
     from ..train.ranges import Feeds
 
+Source = str | os.PathLike[str] | bytes
 
+
+class LoadOptions(TypedDict, total=False):
+    """Arguments of `load` that mean the same whether the model has caches or not."""
+
+    device: str
+    budget: Budget | None
+    strategy: Strategy | str
+    instances: int | None
+    max_programs: int
+    max_memory: int | None
+    fuse: bool
+    threads: int | None
+    onednn: bool
+    precision: str
+    calibration: Iterable[Feeds | Array | Sequence[Array]] | None
+    buckets: Mapping[str, Sequence[int]] | None
+    seed: int
+
+
+@overload
+def load(source: Source, *, cache: None = None, **options: Unpack[LoadOptions]) -> Session: ...
+@overload
 def load(
-    source: str | os.PathLike[str] | bytes,
+    source: Source,
     *,
+    cache: Patterns,
+    capacity: int | None = None,
+    max_cache_bytes: int | None = None,
+    **options: Unpack[LoadOptions],
+) -> CachedSession: ...
+def load(
+    source: Source,
+    *,
+    cache: Patterns | None = None,
+    capacity: int | None = None,
+    max_cache_bytes: int | None = None,
     device: str = "cpu",
     budget: Budget | None = None,
     strategy: Strategy | str = Strategy.BOTH,
@@ -46,9 +83,13 @@ def load(
     so that the first run only replays; the programs in a `.mezzo` file are taken where they were made for such a
     machine.
 
+    `cache` makes a CachedSession of a decoder, whose conversations keep its caches from run to run: "auto", or patterns
+    of inputs and outputs such as {"past_key_values.*": "present.*"}; `capacity` is how many tokens a conversation may
+    hold, `max_cache_bytes` how many bytes the caches of all of them may take.
+
     Raises ModelError if the file is malformed, UnsupportedModel if it needs what is not carried (all at once),
     ShapeError if its operands do not fit, BudgetError if a limit would be passed, MissingPackage for a device that is
-    not there.
+    not there, InputError if arguments do not fit each other or the model.
 
     >>> from mezzo.models.digits import digits_model
     >>> print(*load(digits_model()).inputs)
@@ -61,7 +102,14 @@ def load(
         from ..train.quantize import quantize
 
         model = quantize(model if isinstance(model, Graph) else model.graph, calibration)
-    return Session(
+    kind: Callable[..., Session] = Session
+    if cache is not None:
+        from ..runtime.execution.cached_session import CachedSession
+
+        kind = partial(CachedSession, cache=cache, capacity=capacity, max_cache_bytes=max_cache_bytes)
+    elif capacity is not None or max_cache_bytes is not None:
+        raise InputError("capacity and max_cache_bytes need a cache", where="load", hint='give cache="auto"')
+    return kind(
         model,
         device=device,
         budget=budget,

@@ -593,4 +593,4 @@ class Session:
     def _live(self) -> set[Executable]:
         """The programs that are kept."""
         with self._table:
-            return set(self._bound.values())
+            return set(dict.values(self._bound))  # an OrderedDict's own would hash each key again

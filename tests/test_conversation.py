@@ -1,0 +1,427 @@
+"""Decoders with caches: inputs and outputs are paired, and conversations keep what the model returns of its past."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mezzo as mz
+from mezzo.exporters import save_onnx
+from mezzo.models.convnets import no_weights, random_weights
+from mezzo.models.gpt2 import gpt2
+from mezzo.ops import DType, Tensor
+from mezzo.ops.errors import BudgetError, DeadlineError, InputError, OutOfRange
+from mezzo.ops.types import Array, Dim, f32, i64
+from mezzo.runtime.compile.program import Port
+from mezzo.runtime.execution.cache_pairs import cache_pairs
+from mezzo.runtime.execution.cached_session import CachedSession
+from mezzo.runtime.execution.conversation import Conversation
+from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
+
+SMALL = {"layers": 2, "width": 32, "heads": 2, "vocabulary": 100, "places": 64}
+TEXT = [3, 14, 15, 92, 65, 35, 89, 79]
+PER_ROW = 2 * 2 * 32 * 4  # bytes of the caches for each token
+
+
+def decoder(**options: Any) -> CachedSession:
+    return CachedSession(gpt2("batch", random_weights(), **SMALL), **options)
+
+
+def logits(session: CachedSession, ids: Any, **feeds: Any) -> Array:
+    """What the model says to a whole text in one run."""
+    ids = np.atleast_2d(ids)
+    return session.conversation(len(ids)).run({"input_ids": ids, **feeds})["logits"]
+
+
+def ids(*tokens: int) -> dict[str, Any]:
+    return {"input_ids": [list(tokens)]}
+
+
+# -- pairs -------------------------------------------------------------------------------------------------------------
+
+
+def ports(**types: Tensor) -> tuple[Port, ...]:
+    return tuple(Port(name.replace("__", "."), type) for name, type in types.items())
+
+
+PAST, PRESENT = f32("b", 2, "past", 8), f32("b", 2, None, 8)
+IDS = {"input_ids": i64("b", "s")}
+HABITS = {
+    "past_key_values__0__key": "present__0__key",
+    "past_key_values__0__decoder__value": "present__0__decoder__value",
+    "past_key_values__11__key": "present_key_values__11__key",
+    "past_key_3": "present_key_3",
+    "past_key_self_3": "present_key_self_3",
+    "past__0": "present__0",
+    "past_0": "present_0",
+}
+
+
+@pytest.mark.parametrize("past", HABITS)
+def test_names_by_habit(past: str) -> None:
+    (pair,) = cache_pairs(ports(**IDS, **{past: PAST}), ports(logits=f32(), **{HABITS[past]: PRESENT}), "auto")
+    assert (pair.past, pair.present) == (past.replace("__", "."), HABITS[past].replace("__", "."))
+    assert (pair.batch, pair.time) == (0, 2)
+    assert pair.empty(3).shape == (3, 2, 0, 8)
+    assert pair.row_bytes(3) == 3 * 2 * 8 * 4
+
+
+# Dims of a past, those of its present, axes of batch and time; the tokens are ("b", "s").
+AXES: list[tuple[tuple[Dim, ...], tuple[Dim, ...] | None, int | None, int]] = [
+    (("b", 2, "past", 8), ("b", 2, "past + s", 8), 0, 2),
+    (("b", 2, "past", 8), None, 0, 2),
+    ((2, "b", 4, "past", 8), (2, "b", 4, "total", 8), 1, 3),
+    (("past", "b", 2, 8), (None, None, 2, 8), 1, 0),
+    ((1, 2, "past", 8), (1, 2, "total", 8), None, 2),
+]
+
+
+@pytest.mark.parametrize(("takes", "returns", "batch", "time"), AXES)
+def test_axes(takes: tuple[Dim, ...], returns: tuple[Dim, ...] | None, batch: int | None, time: int) -> None:
+    present = Tensor(DType.FLOAT, returns)
+    (pair,) = cache_pairs(ports(**IDS, past_0=f32(*takes)), ports(present_0=present), "auto")
+    assert (pair.batch, pair.time) == (batch, time)
+
+
+def test_caches_of_encoders_are_the_callers() -> None:
+    takes = ports(**IDS, past_key_values__0__decoder__key=PAST, past_key_values__0__encoder__key=f32("b", 2, "e", 8))
+    returns = ports(present__0__decoder__key=PRESENT, present__0__encoder__key=f32("b", 2, "e", 8))
+    assert [pair.past for pair in cache_pairs(takes, returns, "auto")] == ["past_key_values.0.decoder.key"]
+    with pytest.raises(InputError, match=r"(?s)encoder.*no axis that grows.*leave it out"):
+        cache_pairs(takes, returns, {"past_key_values.*": "present.*"})
+    pairs = cache_pairs(takes, returns, {"past_key_values.*.decoder.key": "present.*.decoder.key"})
+    assert [pair.present for pair in pairs] == ["present.0.decoder.key"]
+
+
+TAKES = ports(**IDS, past_0=PAST, past_1=PAST)
+RETURNS = ports(logits=f32(), present_0=PRESENT, present_1=PRESENT)
+REFUSED: dict[str, tuple[tuple[Port, ...], tuple[Port, ...], Any, str]] = {
+    "no cache": (ports(**IDS), RETURNS, "auto", r"no input has the name of a cache: input_ids.*hint: export"),
+    "no output": (TAKES, RETURNS[:2], "auto", "input 'past_1' has no output 'present_1'.*name it"),
+    "two outputs": (
+        ports(past_key_values__0=PAST),
+        ports(present__0=PRESENT, present_key_values__0=PRESENT),
+        "auto",
+        "may be 'present.0' or 'present_key_values.0'",
+    ),
+    "unknown": (TAKES, RETURNS, "all", "'all' is unknown.*give \"auto\""),
+    "nothing": (TAKES, RETURNS, {}, "no pattern"),
+    "two stars": (TAKES, RETURNS, {"*_*": "present_*"}, r"'\*_\*': 'present_\*' is no pair.*one \*"),
+    "one star": (TAKES, RETURNS, {"past_*": "present_0"}, "is no pair of patterns"),
+    "no match": (TAKES, RETURNS, {"cache_*": "present_*"}, "matches no input.*they are input_ids"),
+    "no such output": (TAKES, RETURNS, {"past_*": "new_*"}, "is 'new_0' for 'past_0', and no output.*they are logits"),
+    "twice": (TAKES, RETURNS, {"past_*": "present_*", "past_0": "logits"}, "several patterns match 'past_0'"),
+    "one output twice": (TAKES, RETURNS, {"past_0": "logits", "past_1": "logits"}, "several patterns match 'logits'"),
+    "element types": (TAKES, ports(present_0=i64("b", 2, None, 8), present_1=PRESENT), "auto", "not of one element"),
+    "rank": (TAKES, ports(present_0=f32("b", None, 8), present_1=PRESENT), "auto", "differ in rank"),
+    "sizes": (TAKES, ports(present_0=f32("b", 3, None, 8), present_1=PRESENT), "auto", "a size that does not grow"),
+    "no rank": (ports(past_0=Tensor(DType.FLOAT, None)), ports(present_0=PRESENT), {"past_*": "present_*"}, "no shape"),
+    "a state": (ports(**IDS, past_conv_0=f32("b", 8, 3)), ports(present_conv_0=f32("b", 8, 3)), "auto", "no axis that"),
+    "a batch without a name": (
+        ports(**IDS, past_0=f32(None, 2, "past", 8)),
+        ports(present_0=f32("b", 2, "past", 8)),
+        "auto",
+        "no axis that grows",
+    ),
+    "names": (
+        ports(**IDS, past_0=f32(None, 2, None, 8)),
+        ports(present_0=f32(None, 2, None, 8)),
+        "auto",
+        "several axes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_paired(name: str) -> None:
+    takes, returns, patterns, message = REFUSED[name]
+    with pytest.raises(InputError, match=f"(?s)^cache: .*{message}"):
+        cache_pairs(takes, returns, patterns)
+
+
+# -- loading -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_of_the_published_size() -> None:
+    arrays = gpt2("batch", no_weights).initializers.values()
+    assert sum(a.size for a in arrays if a.dtype == np.float32 and a.ndim) == 124_439_808
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".mezzo"])
+def test_load(tmp_path: Any, suffix: str) -> None:
+    path = tmp_path / f"decoder{suffix}"
+    if suffix == ".onnx":
+        save_onnx(gpt2("batch", random_weights(), **SMALL), path)
+    else:
+        decoder().save(path)
+    for cache in ("auto", {"past_key_values.*": "present.*"}):
+        session = mz.load(path, cache=cache, capacity=16, threads=1)
+        assert len(session.caches) == 4
+        conversation = session.conversation()
+        assert conversation.run(ids(*TEXT))["logits"].shape == (1, 8, 100)
+    plain = mz.load(path, threads=1)
+    assert type(plain) is mz.Session
+    feeds = {"input_ids": [TEXT], "position_ids": [range(8)], "attention_mask": [[1] * 8]}
+    feeds["position_ids"] = [list(range(8))]
+    feeds |= {pair.past: pair.empty(1) for pair in session.caches}
+    for by_hand in (plain, session):  # a session with caches is also one without
+        answers = by_hand.run(feeds)
+        assert list(answers) == list(plain.signature.outputs)
+        np.testing.assert_allclose(answers["logits"], logits(session, TEXT), rtol=1e-5, atol=1e-5)
+
+
+def test_bounds_need_a_cache(tmp_path: Any) -> None:
+    save_onnx(gpt2("batch", no_weights, **SMALL), tmp_path / "decoder.onnx")
+    with pytest.raises(InputError, match=r"(?s)need a cache.*cache=\"auto\""):
+        mz.load(tmp_path / "decoder.onnx", capacity=16)  # type: ignore[call-overload]
+    for name in ("capacity", "max_cache_bytes"):
+        for bound in (0, -1):
+            with pytest.raises(InputError, match=f"cache: {name}={bound}"):
+                mz.load(tmp_path / "decoder.onnx", cache="auto", **{name: bound})  # type: ignore[call-overload]
+
+
+# -- conversations -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pieces", [[1] * 8, [3, 5], [7, 1], [2, 2, 4]])
+def test_pieces_of_a_text(pieces: list[int]) -> None:
+    """A text that is run in pieces gives what it gives as a whole."""
+    session = decoder()
+    whole, conversation, at = logits(session, TEXT), session.conversation(), 0
+    for size in pieces:
+        answers = conversation.run({"input_ids": [TEXT[at : at + size]]})
+        assert list(answers) == ["logits"]
+        np.testing.assert_allclose(answers["logits"], whole[:, at : at + size], rtol=1e-4, atol=1e-5)
+        at += size
+        assert (conversation.length, conversation.nbytes) == (at, at * PER_ROW)
+
+
+def test_fork_truncate_and_reset() -> None:
+    session = decoder()
+    conversation = session.conversation()
+    conversation.run(ids(*TEXT[:4]))
+    other = conversation.fork()
+    before = conversation._state.caches.arrays
+    assert all(a is b for a, b in zip(before, other._state.caches.arrays, strict=True)), "a fork copies nothing"
+    kept = [a.copy() for a in before]
+    for each, tokens in ((conversation, TEXT[4:]), (other, [7, 8])):
+        answer = each.run(ids(*tokens))["logits"]
+        np.testing.assert_allclose(answer, logits(session, [*TEXT[:4], *tokens])[:, 4:], rtol=1e-4, atol=1e-5)
+    assert all((a == b).all() for a, b in zip(before, kept, strict=True)), "caches are never written again"
+    conversation.truncate(3)
+    assert (conversation.length, conversation.nbytes) == (3, 3 * PER_ROW)
+    again = conversation.run(ids(9))["logits"]
+    np.testing.assert_allclose(again, logits(session, [*TEXT[:3], 9])[:, 3:], rtol=1e-4, atol=1e-5)
+    for wrong in (-1, 5):
+        with pytest.raises(InputError, match=f"{wrong} rows of 4"):
+            conversation.truncate(wrong)
+    conversation.reset()
+    assert (conversation.length, conversation.nbytes, other.length) == (0, 0, 6)
+    np.testing.assert_allclose(conversation.run(ids(*TEXT))["logits"], logits(session, TEXT), rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_copied_between_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arrays of a run are those that the next is fed."""
+    session = decoder()
+    returned: list[Array] = []
+    fed: list[Array] = []
+    run = session.run
+
+    def watched(feeds: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+        fed[:] = [feeds[pair.past] for pair in session.caches]
+        answers = run(feeds, **options)
+        returned[:] = [answers[pair.present] for pair in session.caches]
+        return answers
+
+    monkeypatch.setattr(session, "run", watched)
+    conversation = session.conversation()
+    for token in TEXT:
+        before = list(returned)
+        conversation.run(ids(token))
+        assert not before or all(a is b for a, b in zip(before, fed, strict=True))
+
+
+def test_masks_and_positions() -> None:
+    """Padding on the left changes nothing for the tokens behind it, from run to run, forked and cut."""
+    session = decoder()
+    conversation = session.conversation(2)
+    mask = np.array([[0, 0, 1, 1], [1, 1, 1, 1]])
+    conversation.run({"input_ids": [[0, 0, *TEXT[:2]], TEXT[:4]], "attention_mask": mask})
+    other = conversation.fork()
+    answers = [conversation.run({"input_ids": [[token], [token]]})["logits"] for token in (5, 6)]
+    for row, text in enumerate(([*TEXT[:2], 5, 6], [*TEXT[:4], 5, 6])):
+        alone = logits(session, text)[0, -2:]
+        np.testing.assert_allclose([a[row, 0] for a in answers], alone, rtol=1e-4, atol=1e-5)
+    # a mask of the new tokens alone stands behind that of the past, a whole one in its place
+    new = other.fork().run({"input_ids": [[0, 5], [4, 5]], "attention_mask": [[0, 1], [1, 1]]})["logits"]
+    whole = np.concatenate((mask, [[0, 1], [1, 1]]), 1)
+    same = other.fork().run({"input_ids": [[0, 5], [4, 5]], "attention_mask": whole})["logits"]
+    np.testing.assert_array_equal(new, same)
+    np.testing.assert_allclose(new[0, -1], logits(session, [*TEXT[:2], 5])[0, -1], rtol=1e-4, atol=1e-5)
+    own = other.run({"input_ids": [[5], [5]], "position_ids": [[2], [4]]})["logits"]
+    np.testing.assert_array_equal(own, answers[0])
+    other.truncate(3)
+    cut = other.run({"input_ids": [[5], [5]]})["logits"]
+    np.testing.assert_allclose(cut[0, -1], logits(session, [TEXT[0], 5])[0, -1], rtol=1e-4, atol=1e-5)
+
+
+def test_outputs_by_name() -> None:
+    session = decoder()
+    conversation = session.conversation()
+    assert list(conversation.run(ids(1), ("logits",))) == ["logits"]
+    assert conversation.run(ids(1), ()) == {}
+    assert conversation.length == 2
+    for names, message in ((["present.0.key"], "keeps 'present.0.key'"), (["nothing"], "nothing")):
+        with pytest.raises(mz.MezzoError, match=message):
+            conversation.run(ids(1), names)
+    assert conversation.length == 2
+
+
+def failing(conversation: Conversation) -> dict[str, tuple[type[Exception], str, dict[str, Any]]]:
+    key = {"past_key_values.0.key": conversation._state.caches.arrays[0]}
+    return {
+        "a token out of range": (OutOfRange, "1000", ids(1000)),
+        "no tokens": (InputError, "no tokens are fed.*feed input_ids", {}),
+        "no new token": (InputError, r"\(1, 0\)", ids()),
+        "no batch": (InputError, r"sizes \(2,\)", {"input_ids": [1, 2]}),
+        "another batch": (InputError, r"sizes \(2, 1\), in a conversation of 1", {"input_ids": [[1], [2]]}),
+        "a mask of another size": (
+            InputError, r"\(1, 3\).*feed \(1, 5\), or \(1, 1\)", {**ids(1), "attention_mask": [[1] * 3]}
+        ),
+        "an unknown input": (InputError, "no input 'labels'", {**ids(1), "labels": [1]}),
+        "a cache": (InputError, "is fed by the conversation", {**ids(1), **key}),
+        "beyond the capacity": (BudgetError, "5 tokens behind 4 pass the capacity of 8", ids(*range(5))),
+    }  # fmt: skip
+
+
+def test_a_run_that_fails_changes_nothing() -> None:
+    session = decoder(capacity=8)
+    conversation = session.conversation()
+    conversation.run(ids(*TEXT[:4]))
+    state, used = conversation._state, session.cache_memory.used
+    for name, (kind, message, feeds) in failing(conversation).items():
+        with pytest.raises(kind, match=f"(?s){message}"):
+            conversation.run(feeds)
+        assert conversation._state is state, name
+    with pytest.raises(DeadlineError):
+        conversation.run(ids(1), deadline=0.0)
+    assert conversation._state is state
+    assert session.cache_memory.used == used
+    conversation.run(ids(*TEXT[4:]))
+    assert conversation.length == 8
+
+
+def test_ceiling() -> None:
+    """Past and present of a run count both; forks count once; what is dropped counts no more."""
+    session = decoder(max_cache_bytes=20 * PER_ROW)
+    first, second = session.conversation(), session.conversation()
+    first.run(ids(*TEXT))
+    forks = [first.fork() for _ in range(5)]
+    assert session.cache_memory.used == 8 * PER_ROW
+    second.run(ids(*TEXT[:4]))
+    with pytest.raises(BudgetError, match=r"(?s)^conversation: .*would pass the ceiling.*truncate, reset or drop"):
+        first.run(ids(1))  # 8 + 4 + 9 rows
+    assert first.length == 8
+    second.reset()
+    first.run(ids(1))
+    assert session.cache_memory.used == 17 * PER_ROW, "the forks hold the past"
+    del forks
+    assert session.cache_memory.used == 9 * PER_ROW
+    first.truncate(2)
+    assert session.cache_memory.used == 2 * PER_ROW
+    del first, second
+    assert session.cache_memory.used == 0
+
+
+def test_two_conversations_in_two_threads() -> None:
+    session = decoder()
+    expected = {seed: logits(session, [seed, *TEXT]) for seed in (1, 2, 3, 4)}
+    wrong: list[int] = []
+
+    def chat(seed: int) -> None:
+        for _ in range(5):
+            conversation = session.conversation()
+            answers = [conversation.run(ids(token))["logits"] for token in (seed, *TEXT)]
+            if not np.allclose(np.concatenate(answers, 1), expected[seed], rtol=1e-4, atol=1e-5):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=chat, args=(seed,)) for seed in expected]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_one_conversation_in_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = decoder()
+    conversation = session.conversation()
+    inside, go_on = threading.Event(), threading.Event()
+    run = session.run
+
+    def slow(*args: Any, **options: Any) -> dict[str, Any]:
+        inside.set()
+        assert go_on.wait(60)
+        return run(*args, **options)
+
+    monkeypatch.setattr(session, "run", slow)
+    thread = threading.Thread(target=conversation.run, args=(ids(*TEXT),))
+    thread.start()
+    assert inside.wait(60)
+    for call in (lambda: conversation.run(ids(1)), lambda: conversation.truncate(0), conversation.reset):
+        with pytest.raises(InputError, match=r"(?s)another thread is running this conversation.*fork\(\)"):
+            call()
+    other = conversation.fork()
+    go_on.set()
+    thread.join()
+    assert (conversation.length, other.length) == (8, 0)
+
+
+def renamed(returns: str) -> Graph:
+    """A model that takes a past under other names, and whose present is `returns` of the past and the new rows."""
+    g = GraphBuilder("renamed")
+    x, past = g.input("x", f32("b", "s", 4)), g.input("memory_a", f32("b", "p", 4))
+    joined = g.Concat(past, x, axis=1)
+    kept = {"whole": joined, "new": x, "last": g.Slice(joined, g.const([-2]), g.const([2**62]), g.const([1]))}[returns]
+    g.add(Node("Identity", (kept,), ("kept_a",)))
+    return g.graph([g.ReduceSum(joined, g.const([1]), keepdims=0), "kept_a"])
+
+
+def test_other_names_and_neither_mask_nor_positions() -> None:
+    session = CachedSession(renamed("whole"), cache={"memory_*": "kept_*"})
+    conversation = session.conversation(3)
+    total = np.zeros((3, 4), np.float32)
+    for size in (2, 1, 3):
+        x = np.random.default_rng(size).standard_normal((3, size, 4)).astype(np.float32)
+        total += x.sum(1)
+        np.testing.assert_allclose(conversation.run({"x": x})[session.answers[0]], total, rtol=1e-5, atol=1e-5)
+    assert conversation.length == 6
+
+
+@pytest.mark.parametrize("returns", ["new", "last"])
+def test_presents_that_do_not_grow(returns: str) -> None:
+    conversation = CachedSession(renamed(returns), cache={"memory_a": "kept_a"}).conversation()
+    right = {"new": 1, "last": 2}[returns]
+    for _ in range(right):
+        conversation.run({"x": np.ones((1, 1, 4), np.float32)})
+    with pytest.raises(InputError, match=r"(?s)'kept_a' has the sizes .* rows of the past and .* new.*by hand"):
+        conversation.run({"x": np.ones((1, 1, 4), np.float32)})
+    assert conversation.length == right
+
+
+def test_caches_of_other_element_types() -> None:
+    g = GraphBuilder("half")
+    x = g.input("x", Tensor(DType.FLOAT16, ("b", "s", 4)))
+    g.add(Node("Concat", (g.input("past_0", Tensor(DType.FLOAT16, ("b", "p", 4))), x), ("present_0",), {"axis": 1}))
+    session = CachedSession(g.graph([g.ReduceMax(x), "present_0"]))
+    conversation = session.conversation()
+    for _ in range(3):
+        conversation.run({"x": np.ones((1, 2, 4), np.float16)})
+    assert (conversation.length, conversation.nbytes) == (6, 6 * 4 * 2)
+    assert str(conversation) == "<Conversation of 1 x 6 rows, 48 bytes>"
+    with pytest.raises(InputError, match="a batch of 0"):
+        session.conversation(0)
