@@ -200,7 +200,9 @@ DECIDES: dict[str, Callable[[GraphBuilder, str], str]] = {
         g.Transpose(x), g.Max(g.Div(g.Shape(x, end=1), g.const([2])), g.const([1])), outputs=2
     )[0],
     "one hot of the size": lambda g, x: g.OneHot(
-        g.Cast(g.ArgMax(x, axis=0, keepdims=0), to=7), g.Gather(g.Shape(x), g.const(0)), g.const(np.float32([0, 1]))
+        g.Cast(g.ArgMax(x, axis=0, keepdims=0), to=7),
+        g.Gather(g.Shape(x), g.const(0)),
+        g.const(np.array([0, 1], np.float32)),
     ),
     "padding by the size": lambda g, x: g.Pad(
         x, g.Concat(g.const([0, 0]), g.Shape(x, end=1), g.const([0]), axis=0), g.const(np.float32(2))
@@ -221,7 +223,7 @@ DECIDES: dict[str, Callable[[GraphBuilder, str], str]] = {
         g.Conv(g.Unsqueeze(x, g.const([0, 1])), g.const(np.ones((4, 1, 3, 3), np.float32)), pads=[1, 1, 1, 1])
     ),
     "upsampled images": lambda g, x: g.Resize(
-        g.Unsqueeze(x, g.const([0, 1])), None, g.const(np.float32([1, 1, 2, 1.5])), mode="nearest"
+        g.Unsqueeze(x, g.const([0, 1])), None, g.const(np.array([1, 1, 2, 1.5], np.float32)), mode="nearest"
     ),
     "a mean by the size": lambda g, x: g.Mul(
         g.ReduceSum(x, g.const([0]), keepdims=1), g.Reciprocal(g.Cast(g.Shape(x, end=1), to=1))
@@ -234,7 +236,7 @@ DECIDES: dict[str, Callable[[GraphBuilder, str], str]] = {
     ),
     "a table by place": lambda g, x: g.Add(
         x,
-        g.Slice(g.const(np.arange(400, dtype=np.float32).reshape(100, 4)), g.const([0]), g.Shape(x, end=1), g.const([0])),
+        g.Slice(g.const(np.ones((100, 4), np.float32).cumsum(0)), g.const([0]), g.Shape(x, end=1), g.const([0])),
     ),
     "a running sum": lambda g, x: g.CumSum(x, g.const(0)),
     "broadcast with itself": lambda g, x: g.Add(g.Unsqueeze(x, g.const([0])), g.Unsqueeze(x, g.const([1]))),
@@ -245,7 +247,7 @@ DECIDES: dict[str, Callable[[GraphBuilder, str], str]] = {
     ),
     "a size in halves": lambda g, x: g.Slice(
         x, g.const([0]),
-        g.Cast(g.Ceil(g.Div(g.Cast(g.Shape(x, end=1), to=1), g.const(np.float32([2])))), to=7), g.const([0]),
+        g.Cast(g.Ceil(g.Div(g.Cast(g.Shape(x, end=1), to=1), g.const(np.array([2], np.float32)))), to=7), g.const([0]),
     ),
 }  # fmt: skip
 

@@ -76,8 +76,8 @@ def group_query_attention(
     `total_sequence_length`, with zeros behind what a shorter sequence holds."""
     size = _size(query.shape[-1], num_heads, 0 if key is not None else kv_num_heads)
     if key is None or value is None:
-        ends = [num_heads * size, (num_heads + kv_num_heads) * size]
-        query, key, value = k.xp.split(query, ends, axis=2)
+        parts = [num_heads * size, (num_heads + kv_num_heads) * size]
+        query, key, value = k.xp.split(query, parts, axis=2)
     q, new_keys, new_values = (_split(widen(x), n) for x, n in
                                ((query, num_heads), (key, kv_num_heads), (value, kv_num_heads)))  # fmt: skip
     batch, _, length, _ = q.shape
