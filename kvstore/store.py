@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Protocol, Self, cast
@@ -239,9 +238,8 @@ class KVStore:
         key, value = _spread(key, value)
         for one, given in self._pairs(key, value, "init"):
             if isinstance(one, str) and one.startswith(OWN):
-                raise InputError(
-                    f"keys that begin with {OWN!r} are the store's own", where=self._here("init"), hint="another name"
-                )
+                why = f"keys that begin with {OWN!r} are the store's own"
+                raise InputError(why, where=self._here("init"), hint="another name")
             self._init(one, np.asarray(given))
 
     def _init(self, key: Key, value: Array) -> None:
@@ -317,11 +315,7 @@ class KVStore:
             rows = self._rows(declared, asked)
             if are_rows(into):
                 ids = np.unique(rows)
-                found = np.empty((len(ids), *declared.shape[1:]), declared.dtype)
-                self._start(
-                    declared, self._backend.pull_rows, (declared.name, ids, (found,), priority), (), True
-                ).wait()
-                fill(declared, into, (ids, found), self._here("row_sparse_pull"))
+                fill(declared, into, (ids, self._rows_now(declared, ids, priority)), self._here("row_sparse_pull"))
                 continue
             shape = (len(rows), *declared.shape[1:])
             outs = self._arrays(declared, into, "row_sparse_pull", writable=True, shape=shape)
@@ -349,6 +343,13 @@ class KVStore:
             why = "has an optimizer" if self._steps else "does not sum over workers"
             raise InputError(f"the store {why}", where=self._here("sum_rows"), hint="let the workers update")
         return self._sums.sum(declared.name, ids, rows, priority)
+
+    def step_rows(self, key: Key, ids: Array, rows: Array, *, priority: int = 0) -> Rows:
+        """Push rows as `push` does, with an optimizer that steps them alone; what is returned are the rows of a
+        sequential store that have changed, by whomever, as they are now: their numbers, ascending, and they."""
+        declared = self._of(key, "step_rows")
+        changed = self._push_rows(declared, (ids, rows))
+        return changed, self._rows_now(declared, changed, priority)
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
         """An array whose pushes and pulls need no copy, where the kind of store has such memory (shared between the
@@ -514,10 +515,22 @@ class KVStore:
         check_rows(declared, ids, given[1], self._here(verb))
         return ids, given[1]
 
-    def _push_rows(self, declared: Declared, given: Rows) -> None:
+    def _push_rows(self, declared: Declared, given: Rows) -> Array:
+        """Return the numbers of the rows that were stepped, where rows were."""
         ids, rows = self._rows_given(declared, given, "push")
-        sum = partial(self._sums.sum, declared.name, priority=0)
+        stepped = [(ids, rows)]
+
+        def sum(ids: Array, rows: Array) -> Rows:
+            stepped.append(self._sums.sum(declared.name, ids, rows, 0))
+            return stepped[-1]
+
         self._start(declared, self._backend.push_rows, (declared.name, ids, rows, sum), (), True).wait()
+        return stepped[-1][0]
+
+    def _rows_now(self, declared: Declared, ids: Array, priority: int) -> Array:
+        found = np.empty((len(ids), *declared.shape[1:]), declared.dtype)
+        self._start(declared, self._backend.pull_rows, (declared.name, ids, (found,), priority), (), True).wait()
+        return found
 
     def _pushpull_rows(self, declared: Declared, given: Rows, out: Any, priority: int) -> None:
         if not self._steps:
@@ -582,7 +595,5 @@ def _spread(key: Any, *given: Any) -> list[Any]:
     """A mapping as its keys and, wherever nothing else is given, its values."""
     if not isinstance(key, Mapping):
         return [key, *given]
-    return [
-        list(key),
-        *([*key.values()] if v is None else [v[k] for k in key] if isinstance(v, Mapping) else v for v in given),
-    ]
+    values = ([*key.values()] if v is None else [v[k] for k in key] if isinstance(v, Mapping) else v for v in given)
+    return [list(key), *values]

@@ -31,7 +31,7 @@ from mezzo.runtime.optimizer import SGD, SGLD, Adagrad, Adam, Optimizer
 from mezzo.tools.launch import launch, members
 from mezzo.train.trainer import Trainer
 
-from .test_sparse import BATCH, SIZE, batch, network, states_of
+from .test_sparse import BATCH, SIZE, batch, network, ops_of, states_of
 
 Array = np.ndarray[Any, Any]
 TABLE, WIDTH = 4000, 8
@@ -212,10 +212,24 @@ def blocks_stepped(kv: KVStore, share: Callable[[int], dict[str, Array]]) -> Arr
     return words.weight.data().asnumpy()
 
 
+def graphs_stepped(kv: KVStore | None, share: Callable[[int], dict[str, Array]]) -> dict[str, Array]:
+    """What a store with an optimizer, or a trainer by itself, has learned of graphs."""
+    made: dict[str, Array] = {}
+    for gather in (1, 2):
+        how: dict[str, Any] = {} if kv is None else {"kvstore": kv, "update_on_kvstore": True}
+        trainer = Trainer(network(), optimizer=LAZY, gather=gather, threads=1, **how)
+        assert kv is None or {"SumRows", "UpdateRows"} <= ops_of(trainer)
+        for i in range(6):
+            trainer.step(share(i))
+        made |= {f"graph {gather}:{n}": np.array(a) for n, a in trainer.parameters.items()}
+    return made
+
+
 def work_stepped(folder: Path) -> None:
     with create("dist_sync") as kv:
         made: dict[str, Any] = dict(stepped(kv, folder, lambda step: wide(kv.rank, step)))
         made["blocks"] = blocks_stepped(kv, lambda i: half(i, kv.rank, kv.num_workers))
+        made |= graphs_stepped(kv, lambda i: half(i, kv.rank, kv.num_workers))
         kv.set_optimizer(STEPPED[-1])
         before = kv.stats()
         for key in ("words 0", "words 2"):  # with the last optimizer, which is lazy
@@ -237,10 +251,14 @@ def test_an_optimizer_on_servers_steps_rows_as_a_local_one_does(job: str, tmp_pa
     (tmp_path / "local").mkdir()
     with create("local") as kv:
         alone = stepped(kv, tmp_path / "local", lambda step: summed(step, workers, hosts))
-        blocks = blocks_stepped(kv, lambda i: half(i, 0, 1))
+        trained = {
+            "blocks": blocks_stepped(kv, lambda i: half(i, 0, 1)),
+            **graphs_stepped(None, lambda i: half(i, 0, 1)),
+        }
     for rank in range(workers):
         learned_here = dict(np.load(tmp_path / f"{rank}.npz"))
-        assert np.abs(learned_here.pop("blocks") - blocks).max() <= 1e-14
+        for name, learned in trained.items():
+            assert np.abs(learned_here.pop(name) - learned).max() <= 1e-13, name
         for name, learned in learned_here.items():
             np.testing.assert_array_equal(learned, alone[name], err_msg=f"{name} on rank {rank}")
     for number, optimizer in enumerate(STEPPED):
@@ -264,6 +282,21 @@ def work_apart(folder: Path, kind: str) -> None:
         kv.barrier()
         np.save(folder / f"{kv.rank}.npy", np.array(kv.pull("words")))
         kv.barrier()
+
+
+def work_refused(folder: Path) -> None:
+    with create("dist_async", consistency="bounded", staleness=2) as kv:
+        kv.init("words", np.zeros((TABLE, COLUMNS), np.float32))
+        kv.set_optimizer(LAZY)
+        with pytest.raises(InputError, match="rows are stepped in sequential stores and in eventual ones") as caught:
+            kv.push("words", sparse(*wide(0, 0)))
+        (folder / f"{kv.rank}.txt").write_text(str(caught.value))
+
+
+def test_servers_of_a_bounded_store_refuse_rows(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "tests.test_kv_rows", str(tmp_path), "refused")
+    assert launch(members(command, 2, 1, 1)) == 0
+    assert "bounded 2/bounded 2" in (tmp_path / "1.txt").read_text()
 
 
 @pytest.mark.parametrize(("kind", "servers"), [("eventual", 0), ("bounded", 0), ("eventual", 2)])
@@ -343,8 +376,9 @@ def test_what_is_refused() -> None:
     kv.set_optimizer(SGD())
     with pytest.raises(InputError, match="has an optimizer"):
         kv.sum_rows("w", np.array([1]), np.zeros((1, 2)))
-    with pytest.raises(InputError, match="rows are summed by the store"):
-        Trainer(network(), optimizer=LAZY, kvstore="local", update_on_kvstore=True)
+    trainer = Trainer(network(), optimizer=LAZY, kvstore=KVStore(Local(), ("eventual",) * 2), update_on_kvstore=True)
+    with pytest.raises(InputError, match="would not see the rows that only others change"):
+        trainer.step(batch(0))
 
 
 class More:
@@ -419,5 +453,7 @@ if __name__ == "__main__":
         work(place)
     elif what == "stepped":
         work_stepped(place)
+    elif what == "refused":
+        work_refused(place)
     else:
         work_apart(place, what)

@@ -99,6 +99,13 @@ class Exchange:
             if array is not parameter:
                 parameter[...] = array
         if self.on_store:
+            if optimizer.lazy_update and set(self.store.consistency) != {"sequential"}:
+                kinds = " and ".join(self.store.consistency)
+                raise InputError(
+                    f"lazy_update in a store that is {kinds}: a worker would not see the rows that only others change",
+                    where="update_on_kvstore=True",
+                    hint="create a sequential store, or leave lazy_update out",
+                )
             self.store.set_optimizer(optimizer)
             if states is not None:
                 self.store.load_optimizer_states(states)
@@ -134,7 +141,10 @@ class Exchange:
         return answer if self.on_store else self._buffers[key]
 
     def sum_rows(self, key: str, ids: Array, rows: Array) -> tuple[Array, Array]:
-        """The sum over all workers of the rows that each has of a gradient: their numbers, and they."""
+        """The sum over all workers of the rows that each has of a gradient, or with the optimizer on the store what has
+        become of these rows: their numbers, and they."""
+        if self.on_store:
+            return self.store.step_rows(self._prefix + key, ids, rows, priority=self._priorities[key])
         return self.store.sum_rows(self._prefix + key, ids, rows, priority=self._priorities[key])
 
     # -- numbers ----------------------------------------------------------------------------------------------------

@@ -269,12 +269,6 @@ def _in_rows(
 
     Gradients that are gathered over several batches are sums of whole tables, and states tell which rows were read.
     """
-    if step.optimizer.lazy_update and step.shared is not None and step.shared.on_store:
-        raise InputError(
-            "rows are summed by the store, and stepped by workers",
-            where="update_on_kvstore=True",
-            hint="leave lazy_update out, or let the workers update: update_on_kvstore=False",
-        )
     g, grads, ids = made.g, dict(found), dict[str, str]()
     makers = makers_of(g)
     for p, dw in found.items():
@@ -329,12 +323,15 @@ def _exchanged(
     if shared.on_store:
         for p in first:
             made.after[p] = g.op(AWAIT, p, sent[p], domain=DOMAIN, key=p)
-        return {}, {}
-    whole = {p: g.op(AWAIT, sent[p], domain=DOMAIN, key=p) for p in first}
+    whole = {} if shared.on_store else {p: g.op(AWAIT, sent[p], domain=DOMAIN, key=p) for p in first}
     numbers: dict[str, str] = {}
     for p, rows in ids.items():
         about = {"key": p, "size": len(made.first[p]), "workers": shared.workers}
         numbers[p], whole[p] = g.op(SUM_ROWS, rows, grads[p], domain=DOMAIN, outputs=2, **about)
+        if shared.on_store:  # these are the rows as the store has stepped them
+            made.after[p] = g.op("UpdateRows", p, numbers[p], whole[p], g.scalar(0, p), domain=DOMAIN, rule="-> dW")
+    if shared.on_store:
+        return {}, {}
     return {p: whole[p] for p in grads}, numbers
 
 
