@@ -23,7 +23,7 @@ HOST_ALONE = """
     com.microsoft::Tokenizer mezzo::GatherGradRows mezzo::ScanRows
 """
 LACKING = """
-    com.microsoft::DynamicQuantizeLSTM
+    com.microsoft::DynamicQuantizeLSTM com.microsoft::GroupQueryAttention
     mezzo::Complex mezzo::Conj mezzo::RealImag
     mezzo::Cholesky mezzo::Eigh mezzo::PInv mezzo::QR mezzo::SVD mezzo::SlogDet mezzo::Solve
 """

@@ -81,8 +81,8 @@ def group_query_attention(
     q, new_keys, new_values = (_split(widen(x), n) for x, n in
                                ((query, num_heads), (key, kv_num_heads), (value, kv_num_heads)))  # fmt: skip
     batch, _, length, _ = q.shape
-    longest, ends = int(np.ravel(total_sequence_length)[0]), np.ravel(seqlens_k).astype(np.int64) + 1
-    earlier = np.zeros(batch, np.int64) if longest == length else ends - length
+    longest, held = int(np.ravel(total_sequence_length)[0]), np.ravel(seqlens_k).astype(np.int64) + 1
+    earlier = np.zeros(batch, np.int64) if longest == length else held - length
     places = earlier[:, None] + np.arange(length)
     if do_rotary and cos_cache is not None and sin_cache is not None:
         turned = places if position_ids is None else position_ids
