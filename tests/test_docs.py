@@ -28,6 +28,7 @@ PAGES = [
     ROOT / "docs/from-onnxruntime.md",
     ROOT / "docs/untrusted.md",
     ROOT / "docs/service.md",
+    ROOT / "docs/generation.md",
 ]
 
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
