@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from functools import cache, partial
+from pathlib import Path
 
 import onnx
 
@@ -31,9 +32,9 @@ def operators(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: 
         return operator_uses(found.model, functions, used, found.name)
 
 
-def load(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget) -> Graph:
-    """See `mezzo.importers.load_onnx`."""
-    with closing(read(source, budget)) as found:
+def load(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget, folder: Path | None = None) -> Graph:
+    """See `mezzo.importers.load_onnx`; `folder` has the external data of a model that is no file."""
+    with closing(read(source, budget, folder)) as found:
         return _loaded(found, budget)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ..ops.budget import Budget
@@ -56,8 +57,9 @@ def register_importer(
     return importer
 
 
-def load_graph(source: Any, *, budget: Budget | None = None) -> Graph:
-    """Read a model file of any format: a path, the bytes of a file, or an `onnx.ModelProto`.
+def load_graph(source: Any, *, budget: Budget | None = None, folder: Path | None = None) -> Graph:
+    """Read a model file of any format: a path, the bytes of a file, or an `onnx.ModelProto`. `folder` has the external
+    data of ONNX models that are no files; those of a file are in its own.
 
     Raises ModelError for malformed files, UnsupportedModel for what is not carried, BudgetError beyond a limit.
     """
@@ -69,7 +71,7 @@ def load_graph(source: Any, *, budget: Budget | None = None) -> Graph:
             return _read(importer, source, budget or Budget())
     from .load import load
 
-    return load(source, budget or Budget())
+    return load(source, budget or Budget(), folder)
 
 
 def _read(importer: Importer, source: Source, budget: Budget) -> Graph:

@@ -21,17 +21,19 @@ EXPORT_AGAIN = "export or download the model again"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A parsed model and its origin; `folder` is None if it was not a file. `weights` are those that stayed in the
-    file, which `close` closes."""
+    """A parsed model and its origin; `folder` is where external data may be, None if it was not a file and none was
+    given (`beside`). `weights` are those that stayed in the file, which `close` closes."""
 
     model: onnx.ModelProto
     name: str
     path: Path | None = None
     weights: StoredWeights | None = None
+    beside: Path | None = None
 
     @property
     def folder(self) -> Path | None:
-        return None if self.path is None else Path(os.path.realpath(self.path.parent))
+        folder = self.beside if self.path is None else self.path.parent
+        return None if folder is None else Path(os.path.realpath(folder))
 
     def close(self) -> None:
         """Close the file that weights are read from."""
@@ -39,13 +41,15 @@ class Source:
             self.weights.file.close()
 
 
-def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget) -> Source:
-    """Parse a model. Sizes are checked before anything is read."""
+def read(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, budget: Budget, folder: Path | None = None
+) -> Source:
+    """Parse a model. Sizes are checked before anything is read. `folder` has the external data of bytes."""
     if isinstance(source, onnx.ModelProto):
-        return Source(source, source.graph.name or "model")
+        return Source(source, source.graph.name or "model", beside=folder)
     if isinstance(source, (bytes, bytearray, memoryview)):
         budget.check("file_bytes", len(source), "bytes of the model", where="model")
-        return Source(parse(bytes(source), "model"), "model")
+        return Source(parse(bytes(source), "model"), "model", beside=folder)
     if not isinstance(source, (str, os.PathLike)):
         raise ModelError(
             f"{type(source).__name__} is no source of a model",

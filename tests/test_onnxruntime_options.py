@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -21,7 +22,7 @@ from mezzo.tools.ort.log import Default
 from mezzo.tools.ort.process import Process
 
 from .api_calls import MODEL, X, bound, broken, nodes, same
-from .models import referee
+from .models import model, node, referee, value
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +113,32 @@ def test_a_result_of_a_size_that_data_decide_is_bound(tmp_path: Path) -> None:
     x[1] = 5
     with pytest.raises(ours.InvalidArgument, match=r"the result is int64\[1,3\]"):
         session.run_with_iobinding(binding)
+
+
+def test_external_data_of_bytes_are_in_the_folder_of_an_entry(tmp_path: Path) -> None:
+    entry, weight = "session.model_external_initializers_file_folder_path", np.arange(6, dtype=np.float32).reshape(3, 2)
+    product = model(
+        [node("MatMul", "x w", "y")], [value("x", "n", 3)], [value("y", "n", 2)], initializers={"w": weight}
+    )
+    onnx.save(product, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    content, x = (tmp_path / "m.onnx").read_bytes(), np.eye(3, dtype=np.float32)
+
+    def answer(api: Any, source: Any, folder: Path) -> Any:
+        options = api.SessionOptions()
+        options.add_session_config_entry(entry, str(folder))
+        return api.InferenceSession(source, options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+
+    assert (answer(ours, content, tmp_path) == weight).all()
+    with pytest.raises(ours.Fail, match="not given as a path"):
+        ours.InferenceSession(content)
+    with pytest.raises(ArgumentError, match="would be ignored"):
+        answer(ours, content, tmp_path / "nowhere")
+    with pytest.raises(ArgumentError, match="would be ignored"):
+        answer(ours, tmp_path / "m.onnx", tmp_path)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ours.Fail, match=r"m\.data"):
+        answer(ours, content, tmp_path / "other")
+    assert (answer(referee(), content, tmp_path) == weight).all()
 
 
 def test_entries_are_done_or_refused() -> None:

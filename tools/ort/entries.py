@@ -4,6 +4,7 @@
 |---|---|
 | `mezzo.precision` | as `mz.load(precision=)`: fp32, bf16, bf16-math, tf32, fp16 |
 | `mezzo.max_memory`, `mezzo.max_programs`, `mezzo.instances` | numbers, as `mz.load` takes them |
+| `session.model_external_initializers_file_folder_path` | the folder of the external data of a model given as bytes |
 | `session.record_ep_graph_assignment_info` | 0 or 1: `get_provider_graph_assignment_info` tells it with 1 |
 | others of ONNX Runtime in `SESSION_ENTRIES` | the one value that says what is so here |
 
@@ -12,6 +13,7 @@ Of a run, `memory.enable_memory_arena_shrinkage` gives memory back behind it. Al
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 
 from ...ops.dataclasses import dataclass, field
@@ -28,11 +30,13 @@ def _number(value: str) -> bool:
     return str(value).isascii() and str(value).isdigit() and int(value) > 0
 
 
+EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 SESSION_ENTRIES: Mapping[str, tuple[Check, str]] = {  # what each may be, and the hint for what it may not
     "mezzo.precision": (_one_of("fp32", "bf16", "bf16-math", "tf32", "fp16"), "fp32, bf16, bf16-math, tf32 or fp16"),
     "mezzo.max_memory": (_number, "give a number of bytes"),
     "mezzo.max_programs": (_number, "give a number"),
     "mezzo.instances": (_number, "give a number"),
+    EXTERNAL_FOLDER: (os.path.isdir, "give a folder that is there"),
     "session.record_ep_graph_assignment_info": (_one_of("0", "1"), "0 or 1"),
     "session.load_model_format": (_one_of("ONNX"), "models are ONNX files (or .mezzo, told by how they begin)"),
     "session.strict_shape_type_inference": (_one_of("1"), "a model whose shapes do not fit is always refused"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from time import monotonic_ns, perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from ...runtime.compile.program import Port
 from ...runtime.execution.session import Session
 from ...runtime.memory.plan import Strategy
 from ..load import file_name, load
+from .entries import EXTERNAL_FOLDER
 from .enumerations import GraphOptimizationLevel
 from .errors import Fail, InvalidArgument, WrongType, opening, renamed
 from .log import INFO, VERBOSE, Log
@@ -133,11 +135,15 @@ class InferenceSession:
             "seed": Process.seed,
         }
         with opening():
-            if said.dims or said.initializers:
+            folder = entries.given.get(EXTERNAL_FOLDER)
+            if folder is not None and not isinstance(self._source, bytes):
+                where, hint = f"SessionOptions: {EXTERNAL_FOLDER}", "leave it out: external data are beside their model"
+                raise ArgumentError(f"{folder!r} would be ignored", where=where, hint=hint)
+            if said.dims or said.initializers or folder is not None:
                 from ...importers import load_graph
                 from .changes import changed
 
-                graph = load_graph(self._source, budget=self._budget)
+                graph = load_graph(self._source, budget=self._budget, folder=None if folder is None else Path(folder))
                 self.session = Session(
                     changed(graph, said.dims, said.initializers), name=file_name(self._source), **settings
                 )
