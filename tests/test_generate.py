@@ -325,15 +325,27 @@ def test_further_inputs() -> None:
 # -- beside transformers -----------------------------------------------------------------------------------------------
 
 
-def exported(path: Path) -> Any:
-    """A small GPT-2 of transformers, exported with its caches and positions as Optimum does; returns the model."""
+# Small ones, of two layers with two heads in their caches, of 16 each: positions that are learned, and rotary ones with
+# four heads of queries.
+ARCHITECTURES: dict[str, dict[str, int]] = {
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64},
+    "llama": {
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 64,
+    },
+}  # fmt: skip
+
+
+def exported(architecture: str, path: Path) -> Any:
+    """A model of transformers, exported with its caches and positions as Optimum does; returns it."""
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.cache_utils import DynamicCache
 
-    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 120, "n_positions": 64}
-    config = GPT2Config(**sizes, bos_token_id=119, eos_token_id=119, attn_implementation="eager")
-    model: Any = GPT2LMHeadModel(config).eval()
+    config = AutoConfig.for_model(
+        architecture, vocab_size=120, bos_token_id=119, eos_token_id=119, **ARCHITECTURES[architecture]
+    )
+    model: Any = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
 
     class WithCaches(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -365,11 +377,12 @@ def exported(path: Path) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_greedy_is_that_of_transformers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_greedy_is_that_of_transformers(tmp_path: Path, architecture: str) -> None:
     torch = peer("torch")
     pytest.importorskip("transformers", reason="transformers is not installed: pip install --group exports")
-    model = exported(tmp_path / "gpt2.onnx")
-    session = mz.load(tmp_path / "gpt2.onnx", cache="auto", capacity=64)
+    model = exported(architecture, tmp_path / "decoder.onnx")
+    session = mz.load(tmp_path / "decoder.onnx", cache="auto", capacity=64)
     settings = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 118}
     for prompt in PROMPTS:
         theirs = model.generate(torch.tensor([prompt]), **settings)[0, len(prompt) :].tolist()
