@@ -95,7 +95,10 @@ def lower(
 
 def _lowered_again(recipe: Recipe, again: Lowered, options: Options, names: Sequence[str], learned: Learned) -> Program:
     """The program of a graph that the recipe of another one serves."""
-    former, types, arranged = recipe.program, again.types, recipe.arranged(again)
+    former, types = recipe.program, again.types
+    order, _ = learned.orders[former.results]
+    arena = {n: size for n, size in again.nbytes.items() if recipe.spaces[n] is Space.ARENA}
+    arranged = recipe.arranged(again, order(again.steps, arena))
     if arranged is None:
         steps, _, plan = _planned(former.results, again.steps, recipe.spaces, again.nbytes, options, False, learned)
     else:

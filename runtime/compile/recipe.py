@@ -83,7 +83,7 @@ class Recipe:
     packed: tuple[tuple[str, str, str], ...]
     spaces: Mapping[str, Space]
     program: Program
-    _arranged: list[tuple[Program, tuple[int, ...], Arrangement]] = field(init=False, default_factory=list[Any])
+    _arranged: list[tuple[Program, list[int], Arrangement]] = field(init=False, default_factory=list[Any])
 
     @classmethod
     def of(
@@ -125,11 +125,13 @@ class Recipe:
             operands=tuple(numbers),
         )
 
-    def arranged(self, lowered: Lowered) -> tuple[list[ProgramStep], MemoryPlan] | None:
-        """The steps in the order of an earlier program, with a plan of the same structure; None where a smaller arena
-        may do. Of the programs that were planned otherwise, the one that served last is tried first."""
-        for i, (program, order, arrangement) in enumerate(self._arranged):
-            steps = [lowered.steps[k] for k in order]
+    def arranged(self, lowered: Lowered, order: list[int]) -> tuple[list[ProgramStep], MemoryPlan] | None:
+        """The steps in this order, with a plan of the structure that an earlier program of the same order has; None
+        where a smaller arena may do. Of several such programs, the one that served last is tried first."""
+        steps = [lowered.steps[k] for k in order]
+        for i, (program, former, arrangement) in enumerate(self._arranged):
+            if former != order:
+                continue
             alike = all(a.choice.aliases == b.choice.aliases for a, b in zip(steps, program.steps, strict=True))
             workspaces = {s.workspace: s.choice.workspace for s in steps if s.choice.workspace}
             plan = arrangement.placed({**lowered.nbytes, **workspaces}, None if alike else sharings(steps))
@@ -143,7 +145,7 @@ class Recipe:
         arrangement = Arrangement.of(program.plan)
         if arrangement is not None:
             places = {q.step.writes(): i for i, q in enumerate(self.questions)}
-            order = tuple(places[step.writes()] for step in program.steps)
+            order = [places[step.writes()] for step in program.steps]
             self._arranged.insert(0, (program, order, arrangement))
             del self._arranged[ARRANGEMENTS:]
 
