@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mezzo.ops.errors import BudgetError, PlanError
+from mezzo.runtime.memory.arrangement import Arrangement
 from mezzo.runtime.memory.liveness import ALIGN, Life, Parallel, Sharing, Space
 from mezzo.runtime.memory.plan import MemoryPlan, Slot, Strategy, plan
 
@@ -176,3 +177,38 @@ def test_check_agrees_with_a_replay(rows: list[tuple[int, int, int]], given_offe
         for slot in made.slots:
             if slot.life.first == step:
                 arena[slot.offset : slot.end] = content[slot.life.value]
+
+
+@given(lifetimes, offers, st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(0, 9))
+def test_an_arrangement_places_other_sizes_as_planning_would(
+    rows: list[tuple[int, int, int]], given_offers: list[Sharing], factors: list[int], more: int
+) -> None:
+    """Nothing overlaps, and the bound and the floor are those of the buffers: of the same values they are the same."""
+    lives = [Life(f"v{i}", nbytes, first, last) for i, (first, last, nbytes) in enumerate(rows)]
+    made = plan(lives, given_offers)
+    arrangement = Arrangement.of(made)
+    assert arrangement is not None
+    same = arrangement.placed({v.value: v.nbytes for v in lives}, None)
+    assert (same is None) == (made.size > made.floor)
+    if same is not None:
+        assert (same.check().size, same.bound, same.floor, same.shared) == (
+            made.size,
+            made.bound,
+            made.floor,
+            made.shared,
+        )
+    sizes = {v.value: v.nbytes * factors[i % len(factors)] + more for i, v in enumerate(lives)}
+    others = [Sharing(o.value, o.other, o.kind, o.delta * factors[0]) for o in given_offers]
+    for deltas in (None, others):
+        found = arrangement.placed(sizes, deltas)
+        if found is not None:
+            assert found.check().size == found.floor >= found.bound
+            assert {s.life.value: s.life.nbytes for s in found.slots} == sizes
+            assert found.attempt == made.attempt
+            again = Arrangement.of(found)
+            assert again is not None
+            assert again.placed(sizes, None) is not None
+
+
+def test_an_arrangement_of_parallel_steps_is_none() -> None:
+    assert Arrangement.of(plan(LIVES, time=Parallel([[]] * 4, {}))) is None

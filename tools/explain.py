@@ -11,8 +11,7 @@ import numpy as np
 
 from ..ops import Tensor
 from ..runtime.backends.cuda.host import Aside, HostCopy, aside
-from ..runtime.compile.lower import sharings
-from ..runtime.compile.program import Program, ProgramStep
+from ..runtime.compile.program import Program, ProgramStep, sharings
 from ..runtime.execution.instance import Instance
 from ..runtime.execution.session import Session
 from ..runtime.memory.plan import Space, Strategy, plan

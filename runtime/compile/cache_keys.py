@@ -22,8 +22,9 @@ def cache_key(request: KernelRequest) -> CacheKey | None:
     return key
 
 
-def _key(request: KernelRequest) -> CacheKey | None:
-    node, types = request.node, (*request.inputs, *request.outputs)
+def kind_of(request: KernelRequest) -> CacheKey | None:
+    """Return the part of the key that depends on no types."""
+    node = request.node
     if node.domain not in ("", "mezzo"):
         return None
     try:
@@ -33,8 +34,6 @@ def _key(request: KernelRequest) -> CacheKey | None:
             tuple(sorted(node.attrs.items())),
             tuple(map(node.inputs.index, node.inputs)),
             node.wanted,
-            *(t.forget() if isinstance(t, Tensor) and t.value is not None else t for t in types),
-            *map(_value, request.inputs),
             tuple(request.constants),
             request.target,
         )
@@ -42,7 +41,18 @@ def _key(request: KernelRequest) -> CacheKey | None:
         return None
 
 
-def _value(type: Type | None) -> bytes | bool:
+def _key(request: KernelRequest) -> CacheKey | None:
+    kind, types = kind_of(request), (*request.inputs, *request.outputs)
+    if kind is None:
+        return None
+    known = (t.forget() if isinstance(t, Tensor) and t.value is not None else t for t in types)
+    try:
+        return CacheKey(kind, *known, *map(few_elements, request.inputs))
+    except TypeError:
+        return None
+
+
+def few_elements(type: Type | None) -> bytes | bool:
     """The elements of a small value; of others, whether they are known."""
     if type is None or not isinstance(type, Tensor) or (value := type.value) is None:
         return False

@@ -10,25 +10,28 @@ from ...ops.errors import ShapeError
 from ...ops.training.exchange import AWAIT, DOMAIN, EMIT
 from ...ops.types import Array
 from ..ir.graph import Graph, Node
-from ..memory.liveness import Life, Parallel, Sharing, Space
+from ..memory.liveness import Life, Parallel, Space
 from ..memory.plan import Attempt, MemoryPlan, Strategy, plan
 from .kernel import KernelRequest, TargetSpec
 from .order import LARGEST, ORDERS, Order, as_given, needs
-from .program import Port, Program, ProgramStep
+from .program import Port, Program, ProgramStep, sharings
 from .queries import LayoutHistory
-from .selection import StepBuilder, preferred_layouts
+from .recipe import Lowered, Recipe
+from .selection import StepBuilder, layout_wishes
 from .target import Target
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
     """Results of planning that are reused for other sizes: the best order of steps and attempt at its plan, by the
-    outputs of the graph or body, and the layouts of the steps that are queried ahead."""
+    outputs of the graph or body, the layouts of the steps that are queried ahead, and how graphs were lowered, by their
+    outputs."""
 
     orders: dict[tuple[str, ...], tuple[Order, Attempt]] = field(
         default_factory=dict[tuple[str, ...], tuple[Order, Attempt]]
     )
     history: LayoutHistory = field(default_factory=LayoutHistory)
+    recipes: dict[tuple[str, ...], Recipe] = field(default_factory=dict[tuple[str, ...], Recipe])
 
 
 # float32 as it is; products of operands rounded to bfloat16 or TF32; narrow tensors where kernels take them
@@ -81,8 +84,36 @@ def lower(
     prepared while the program runs. `learned` tells which order of execution was the best for other sizes: it is
     taken if no arena of its buffers is smaller. What is found here is added.
     """
+    names, learned = names or graph.outputs, learned or Learned()
+    known = learned.recipes.get(graph.outputs)
+    again = known.again(graph, options.target, learned.history) if known is not None else None
+    if known is not None and again is not None:
+        return _lowered_again(known, again, options, names, learned).check(), again.packed
     packed: dict[str, Array] = {}
-    return _lower(graph, options, names or graph.outputs, {}, packed, learned or Learned()).check(), packed
+    return _lower(graph, options, names, {}, packed, learned).check(), packed
+
+
+def _lowered_again(recipe: Recipe, again: Lowered, options: Options, names: Sequence[str], learned: Learned) -> Program:
+    """The program of a graph that the recipe of another one serves."""
+    former, types = recipe.program, again.types
+    order, _ = learned.orders[former.results]
+    arena = {n: size for n, size in again.nbytes.items() if recipe.spaces[n] is Space.ARENA}
+    arranged = recipe.arranged(again, order(again.steps, arena))
+    if arranged is None:
+        steps, _, plan = _planned(former.results, again.steps, recipe.spaces, again.nbytes, options, False, learned)
+    else:
+        steps, plan = arranged
+    program = replace(
+        former,
+        inputs=tuple(Port(n, types[n]) for n in former.given),
+        outputs=tuple(Port(name, types[value]) for name, value in zip(names, former.results, strict=True)),
+        steps=tuple(steps),
+        plan=plan,
+        types=types,
+    )
+    if arranged is None:
+        recipe.arrange(program)
+    return program
 
 
 def _lower(
@@ -93,22 +124,24 @@ def _lower(
     packed: dict[str, Array],
     learned: Learned,
 ) -> Program:
-    graph = _own_outputs(graph)
+    given, own = graph, _own_outputs(graph)
+    graph = own
     if options.exchange and not options.target.sm:  # values of a GPU are copied to the store's buffers
         options = replace(options, extern={**(options.extern or {}), **exchanged(graph)})
     overridable = {*graph.inputs, *(s.input for s in graph.states)}
     constants = {**weights, **{n: a for n, a in graph.initializers.items() if n not in overridable}}
     outside = [n for n in graph.captures() if n not in constants]
     dynamic = {n for n, t in graph.types.items() if not (isinstance(t, Tensor) and t.static)}
-    graph, steps = _steps(graph, options, constants, packed, dynamic, learned)
+    builder = _selected(graph, options, constants, packed, dynamic, learned)
     constants |= packed
-    graph, steps, states = _with_states(graph, steps, options)
+    graph, steps, states = _with_states(graph.but(types=builder.types), builder.steps, options)
     stored = {*states, *states.values()}
     spaces = _spaces(graph, steps, options, constants, outside, dynamic, stored)
-    steps, lives, memory = _planned(graph, steps, spaces, options, states, learned)
+    nbytes = {n: _nbytes(graph, n) for n in spaces}
+    steps, lives, memory = _planned(graph.outputs, steps, spaces, nbytes, options, bool(states), learned)
     steps = _with_frees(steps, lives, set(graph.outputs))
     used = {n for s in steps for n in (*s.reads(), *s.writes())} | {*graph.inputs, *graph.outputs, *outside}
-    return Program(
+    program = Program(
         inputs=tuple(Port(n, graph.types[n]) for n in graph.inputs),
         outputs=tuple(Port(name, graph.types[value]) for name, value in zip(names, graph.outputs, strict=True)),
         steps=tuple(steps),
@@ -120,37 +153,47 @@ def _lower(
         results=graph.outputs,
         target=options.spec,
     )
+    if not (outside or weights) and _has_recipe(graph, options, dynamic):
+        learned.recipes[given.outputs] = Recipe.of(given, own, builder, spaces, program)
+    return program
+
+
+def _has_recipe(graph: Graph, options: Options, dynamic: set[str]) -> bool:
+    """Return True for a graph of which a recipe can be made."""
+    plain = not (graph.states or any(node.bodies for node in graph.nodes))
+    used = {o for node in graph.nodes for o in node.outputs} | {*graph.inputs}
+    return plain and used.isdisjoint(dynamic) and not options.extern and not options.exchange and not options.target.sm
 
 
 def _planned(
-    graph: Graph,
+    outputs: tuple[str, ...],
     steps: list[ProgramStep],
     spaces: Mapping[str, Space],
+    nbytes: Mapping[str, int],
     options: Options,
-    states: Mapping[str, str],
+    fixed: bool,
     learned: Learned,
 ) -> tuple[list[ProgramStep], list[Life], MemoryPlan]:
-    """The order of steps with the smallest arena, their lives and their plan."""
-    nbytes = {n: _nbytes(graph, n) for n in spaces}
+    """The order of steps with the smallest arena, their lives and their plan; `fixed` leaves the order as it is."""
     sizes = {n: size for n, size in nbytes.items() if spaces[n] is Space.ARENA}
 
     def planned(order: Sequence[int], first: Attempt | None = None) -> tuple[list[ProgramStep], list[Life], MemoryPlan]:
         moved = [steps[i] for i in order]
-        lives = _lives(moved, spaces, nbytes, graph.outputs, options)
+        lives = _lives(moved, spaces, nbytes, outputs, options)
         time = parallel(moved) if options.parallel else None
         return moved, lives, plan(lives, sharings(moved), options.strategy, time, first)
 
-    known = learned.orders.get(graph.outputs)
+    known = learned.orders.get(outputs)
     if known is not None:
         order, attempt = known
         again = planned(order(steps, sizes), attempt)
         if again[2].size <= again[2].floor:
             return again
     # states are written after their last reader, which only the order of the graph promises
-    free = options.reorder and not states and 3 <= len(steps) <= LARGEST
+    free = options.reorder and not fixed and 3 <= len(steps) <= LARGEST
     found = [(order, planned(order(steps, sizes))) for order in (ORDERS if free else (as_given,))]
     order, best = min(found, key=lambda f: f[1][2].size)
-    learned.orders[graph.outputs] = order, best[2].attempt
+    learned.orders[outputs] = order, best[2].attempt
     return best
 
 
@@ -200,20 +243,19 @@ def exchanged(graph: Graph) -> dict[str, str]:
     return found
 
 
-def _steps(
+def _selected(
     graph: Graph,
     options: Options,
     constants: Mapping[str, Array],
     packed: dict[str, Array],
     dynamic: set[str],
     learned: Learned,
-) -> tuple[Graph, list[ProgramStep]]:
-    """The steps of the nodes, and the graph with the types of what reordering adds."""
+) -> StepBuilder:
+    """The steps of the nodes, with the types of what reordering adds."""
     captured = {n for node in graph.nodes for body in node.bodies.values() for n in body.captures()}
     plain = {*graph.outputs, *captured, *(options.extern or ()), *dynamic, *(s.output for s in graph.states)}
-    preferred = preferred_layouts(graph, plain)
-    types, history = dict(graph.types), learned.history
-    made = StepBuilder(options.target, options.spec, types, constants, packed, plain, preferred, history)
+    types, wishes = dict(graph.types), layout_wishes(graph, plain)
+    made = StepBuilder(options.target, options.spec, types, constants, packed, plain, wishes, learned.history)
     made.look_ahead(graph.nodes)
     for node in graph.nodes:
         bodies = {
@@ -222,7 +264,7 @@ def _steps(
         }
         captures = [c for b in bodies.values() for c in b.captures]
         made.add(node, bodies, not dynamic.isdisjoint((*node.inputs, *node.outputs, *captures)))
-    return graph.but(types=made.types), made.steps
+    return made
 
 
 def _with_states(
@@ -344,24 +386,3 @@ def _with_frees(steps: Sequence[ProgramStep], lives: Iterable[Life], outputs: se
         if life.space is Space.DYNAMIC and life.value not in outputs:
             dying.setdefault(life.last, []).append(life.value)
     return [replace(s, frees=tuple(dying[i])) if i in dying else s for i, s in enumerate(steps)]
-
-
-def sharings(steps: Iterable[ProgramStep]) -> list[Sharing]:
-    """The bytes that the chosen kernels offer to share: views first, since they save a copy too."""
-    views: list[Sharing] = []
-    inplace: list[Sharing] = []
-    for step in steps:
-        if step.dynamic:
-            continue
-        for alias in step.choice.aliases:
-            output, source = step.node.outputs[alias.output], step.node.inputs[alias.input]
-            others = [*step.node.inputs[: alias.input], *step.node.inputs[alias.input + 1 :]]
-            if not output or not source or source in others:
-                continue
-            if alias.kind == "inplace":
-                inplace.append(Sharing(output, source))
-            elif alias.kind == "view":
-                views.append(Sharing(output, source, "view", alias.delta))
-            else:
-                views.append(Sharing(source, output, "view", alias.delta))
-    return views + inplace

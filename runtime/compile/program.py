@@ -5,7 +5,7 @@ Threads share a program and a file can store it; `runtime/execution/instance.py`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from ...ops import Tensor, Type
@@ -13,7 +13,7 @@ from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import PlanError
 from ...ops.training.exchange import AWAIT, DOMAIN, EMIT
 from ..ir.graph import Graph, Node
-from ..memory.liveness import aligned
+from ..memory.liveness import Sharing, aligned
 from ..memory.plan import MemoryPlan, Space
 from .defects import MARK
 from .kernel import Choice, TargetSpec
@@ -61,7 +61,8 @@ class ProgramStep:
         return found
 
     def writes(self) -> tuple[str, ...]:
-        return tuple(filter(None, self.node.outputs))
+        outputs = self.node.outputs
+        return outputs if all(outputs) else tuple(filter(None, outputs))
 
     @property
     def workspace(self) -> str:
@@ -154,24 +155,28 @@ class Program:
         """Raise PlanError where a step writes an input or a weight, a value is read before it is written, or a state
         is read after its write, or a value is touched that the store has; bodies apart."""
         ready = {p.name for p in self.inputs} | set(self.weights) | set(self.captures) | set(self.states)
-        fixed = {Space.INPUT, Space.WEIGHT}
+        lives = [s.life for s in self.plan.slots]
+        foreign, state, extern = (Space.INPUT, Space.WEIGHT), Space.STATE, Space.EXTERN
+        fixed = {life.value for life in lives if life.space in foreign}
+        kept = {life.value for life in lives if life.space is state}
+        shared = any(life.space is extern for life in lives)
         written: set[str] = set()
-        shared = any(s.life.space is Space.EXTERN for s in self.plan.slots)
         lent: set[str] = set()  # keys between their Emit and their Await
         for step in self.steps:
             if shared:
                 self._hand_over(step, lent)
-            for name in step.reads():
-                if name not in ready:
-                    raise PlanError(f"{name!r} is read before it is written", where=step.node.place)
-                if self.states.get(name) in written:
-                    raise PlanError(f"state {name!r} is read after its write", where=step.node.place)
-            for name in step.writes():
-                if self.space(name) in fixed:
-                    raise PlanError(f"{name!r} is {self.space(name).value} and is written", where=step.node.place)
-                if self.space(name) is Space.STATE:
-                    written.add(name)
-                ready.add(name)
+            reads, writes = step.reads(), step.writes()
+            if not ready.issuperset(reads):
+                name = next(n for n in reads if n not in ready)
+                raise PlanError(f"{name!r} is read before it is written", where=step.node.place)
+            if written and (late := [n for n in reads if self.states.get(n) in written]):
+                raise PlanError(f"state {late[0]!r} is read after its write", where=step.node.place)
+            if not fixed.isdisjoint(writes):
+                name = next(n for n in writes if n in fixed)
+                raise PlanError(f"{name!r} is {self.space(name).value} and is written", where=step.node.place)
+            if not kept.isdisjoint(writes):
+                written |= kept.intersection(writes)
+            ready.update(writes)
 
     def _hand_over(self, step: ProgramStep, lent: set[str]) -> None:
         """Follow which values the store has. What only says that another step comes later is not touched."""
@@ -211,3 +216,24 @@ def body_bytes(body: Program) -> int:
     """Workspace of a body: its arena, and its static outputs twice."""
     outputs = [p.type for p in body.outputs]
     return body.arena_bytes + 2 * sum(aligned(t.nbytes) for t in outputs if isinstance(t, Tensor) and t.static)
+
+
+def sharings(steps: Iterable[ProgramStep]) -> list[Sharing]:
+    """The bytes that the chosen kernels offer to share: views first, since they save a copy too."""
+    views: list[Sharing] = []
+    inplace: list[Sharing] = []
+    for step in steps:
+        if step.dynamic:
+            continue
+        for alias in step.choice.aliases:
+            output, source = step.node.outputs[alias.output], step.node.inputs[alias.input]
+            others = [*step.node.inputs[: alias.input], *step.node.inputs[alias.input + 1 :]]
+            if not output or not source or source in others:
+                continue
+            if alias.kind == "inplace":
+                inplace.append(Sharing(output, source))
+            elif alias.kind == "view":
+                views.append(Sharing(output, source, "view", alias.delta))
+            else:
+                views.append(Sharing(source, output, "view", alias.delta))
+    return views + inplace

@@ -21,6 +21,7 @@ from .queries import AsyncQueries, LayoutHistory
 from .target import Target
 
 LowerBody = Callable[[Graph, Mapping[str, Type]], Program]
+Wishes = tuple[tuple[str, Sequence[int] | None], ...]  # see `layout_wishes`
 
 
 @dataclass(slots=True)
@@ -37,13 +38,17 @@ class StepBuilder:
     constants: Mapping[str, Array]
     packed: dict[str, Array]
     plain: set[str]
-    preferred_layouts: Mapping[str, str] = field(default_factory=dict[str, str])
+    wishes: Wishes = ()
     history: LayoutHistory = field(default_factory=LayoutHistory)
     steps: list[ProgramStep] = field(default_factory=list[ProgramStep])
-    _moved: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    # the question of each step, and whether a layout was part of it or of the answer; None for reordering steps
+    asked: list[tuple[KernelRequest, bool | None]] = field(default_factory=list[tuple[KernelRequest, "bool | None"]])
+    moved: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    preferred_layouts: Mapping[str, str] = field(init=False)
     _ahead: AsyncQueries = field(init=False)
 
     def __post_init__(self) -> None:
+        self.preferred_layouts = wished_layouts(self.wishes, self.types)
         self._ahead = AsyncQueries(self.target, self.history)
 
     def look_ahead(self, nodes: Iterable[Node]) -> None:
@@ -65,13 +70,12 @@ class StepBuilder:
             # one body runs at a time; its outputs alternate between two buffers, see instance.BodyRunner
             choice = replace(choice, workspace=max(map(body_bytes, bodies.values())))
         asked = requested_layouts(request)
-        if not choice.layouts and not any(isinstance(t, Tensor) and t.layout for t in ins):
+        choice, laid = settled(choice, request)
+        if not laid:
             without = without_bodies(node) if bodies else node
-            self.steps.append(
-                ProgramStep(without, choice, bodies, declined, dynamic, asked=asked if any(asked) else ())
-            )
+            asked = asked if any(asked) else ()
+            self._append(ProgramStep(without, choice, bodies, declined, dynamic, asked=asked), request, laid)
             return  # nothing lies in another way than row-major
-        choice = with_layouts_at_hand(choice, request)
         before, after = split(choice, node)
         inputs = [self._at_hand(name, layout, request, i, choice) for i, (name, layout) in enumerate(before)]
         renamed, later = [], []
@@ -84,7 +88,7 @@ class StepBuilder:
             if name in self.plain:
                 inner = f"{name}:{layout}"
                 self.types[inner] = known.laid(layout)
-                self._moved[name, layout] = inner  # for whoever reads it in this layout
+                self.moved[name, layout] = inner  # for whoever reads it in this layout
                 later.append((inner, name))
                 renamed.append(inner)
             else:
@@ -94,7 +98,7 @@ class StepBuilder:
             node = replace(node, inputs=tuple(inputs), outputs=tuple(renamed))
         asked = () if asked == choice.layouts else asked
         without = without_bodies(node) if bodies else node
-        self.steps.append(ProgramStep(without, choice, bodies, declined, dynamic, asked=asked))
+        self._append(ProgramStep(without, choice, bodies, declined, dynamic, asked=asked), request, laid)
         for inner, name in later:
             self._reorder(inner, name, "", node)
 
@@ -108,11 +112,11 @@ class StepBuilder:
         known = self.types[name] if name else None
         if not isinstance(known, Tensor) or known.layout == layout:
             return name
-        moved = self._moved.get((name, layout))
+        moved = self.moved.get((name, layout))
         if moved is not None:
             return moved
         copy = f"{name}:{layout}" if layout else f"{name}:{row_major(known.rank)}"
-        self._moved[name, layout] = copy
+        self.moved[name, layout] = copy
         if name in self.constants:
             source = self.constants[name]
 
@@ -132,10 +136,21 @@ class StepBuilder:
         assert isinstance(known, Tensor)
         self.types[copy] = known.laid(layout)
         node = Node("Reorder", (source,), (copy,), {"layout": layout}, "mezzo", copy, around.where, around.origin)
-        choice, declined = self.target.choose(KernelRequest(node, [known], [self.types[copy]], target=self.spec))
+        request = KernelRequest(node, [known], [self.types[copy]], target=self.spec)
+        choice, declined = self.target.choose(request)
         if split(choice, node) != ([(source, known.layout)], [(copy, layout)]):
             raise PlanError(f"nothing reorders {known} to {layout or 'row-major'}", where=around.place)
-        self.steps.append(ProgramStep(node, choice, {}, declined))
+        self._append(ProgramStep(node, choice, {}, declined), request, None)
+
+    def _append(self, step: ProgramStep, request: KernelRequest, laid: bool | None) -> None:
+        self.steps.append(step)
+        self.asked.append((request, laid))
+
+
+def settled(choice: Choice, request: KernelRequest) -> tuple[Choice, bool]:
+    """The choice with its layouts settled (see `with_layouts_at_hand`), and whether it or an input has any."""
+    laid = bool(choice.layouts) or any(isinstance(t, Tensor) and t.layout for t in request.inputs)
+    return (with_layouts_at_hand(choice, request) if laid else choice), laid
 
 
 def requested_layouts(request: KernelRequest) -> tuple[str, ...]:
@@ -175,17 +190,24 @@ def split(choice: Choice, node: Node) -> tuple[list[tuple[str, str]], list[tuple
     )
 
 
-def preferred_layouts(graph: Graph, named: Iterable[str]) -> dict[str, str]:
-    """The layouts of values whose only reader is a Transpose: in them the transposed value is row-major. None for
-    `named` values, which others read."""
-    uses, preferred = graph.uses(), dict[str, str]()
-    for node in graph.nodes:
-        if (node.domain, node.op) != ("", "Transpose") or uses[node.inputs[0]] != 1 or node.inputs[0] in named:
-            continue
-        known = graph.types.get(node.inputs[0])
+def layout_wishes(graph: Graph, named: Iterable[str]) -> Wishes:
+    """Values whose only reader is a Transpose, and its order: in another layout the transposed value is row-major. None
+    of `named` values, which others read."""
+    uses = graph.uses()
+    nodes = [n for n in graph.nodes if (n.domain, n.op) == ("", "Transpose")]
+    return tuple(
+        (n.inputs[0], n.attrs.get("perm")) for n in nodes if uses[n.inputs[0]] == 1 and n.inputs[0] not in named
+    )
+
+
+def wished_layouts(wishes: Wishes, types: Mapping[str, Type]) -> dict[str, str]:
+    """The layouts of values of these types that their readers would like best."""
+    preferred: dict[str, str] = {}
+    for name, perm in wishes:
+        known = types.get(name)
         if isinstance(known, Tensor) and known.static and known.rank:
-            order = node.attrs.get("perm") or tuple(reversed(range(known.rank)))
+            order = perm or tuple(reversed(range(known.rank)))
             wish = plain("".join(row_major(known.rank)[d] for d in order), known.sizes)
             if wish:
-                preferred[node.inputs[0]] = wish
+                preferred[name] = wish
     return preferred

@@ -75,6 +75,10 @@ class Target:
             return self._choose(request)
         return self._chosen.get(key, lambda: self._choose(request))
 
+    def remembers(self, node: Node) -> bool:
+        """Return True if the answer to a request for a node serves all requests of its cache key."""
+        return self._serves(node)[1]
+
     def lengthy(self, node: Node) -> bool:
         """Return True if the first kernel that serves a node is slow to answer."""
         return any(getattr(k, "lengthy", False) for k in self._serves(node)[0][:1])

@@ -18,8 +18,8 @@ from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import PlanError
 from ...ops.types import Array, type_of
 from ..compile.kernel import Choice, KernelRequest, Recalls, TargetSpec
-from ..compile.lower import Options, sharings
-from ..compile.program import Program, ProgramStep, body_bytes
+from ..compile.lower import Options
+from ..compile.program import Program, ProgramStep, body_bytes, sharings
 from ..compile.selection import split, with_layouts_at_hand
 from ..compile.target import Target
 from ..ir.graph import Node, check_arity

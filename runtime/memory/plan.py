@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
 
+import numpy as np
+
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import BudgetError, PlanError
 from .buffers import Buffer, Member, merged
@@ -17,6 +19,7 @@ from .liveness import ALIGN, Life, Sequential, Sharing, Space, Timeline, aligned
 from .offsets import extent, linear, search, stacked
 
 MOST_BYTES = 1 << 62  # offsets are 64-bit numbers
+BLOCK = 64  # slots that are compared with others at once
 
 
 class Strategy(Enum):
@@ -88,7 +91,8 @@ class MemoryPlan:
 
     def arena(self) -> list[Slot]:
         """The slots that have bytes in the arena, by offset."""
-        inside = [s for s in self.slots if s.life.space is Space.ARENA and s.life.nbytes]
+        arena = Space.ARENA
+        inside = [s for s in self.slots if s.life.space is arena and s.life.nbytes]
         return sorted(inside, key=lambda s: (s.offset, s.life.first))
 
     def total(self) -> int:
@@ -102,8 +106,8 @@ class MemoryPlan:
         the step that makes it.
         """
         handed = {(s.value, s.other) for s in self.shared if s.kind == "inplace"}
-        for a, b in self._meetings():
-            if a.offset >= b.end or b.offset >= a.end or a.same_content(b):
+        for a, b in self._overlaps():
+            if a.same_content(b):
                 continue
             old, new = (a, b) if a.life.first <= b.life.first else (b, a)
             pair = (new.life.value, old.life.value)
@@ -111,18 +115,27 @@ class MemoryPlan:
                 raise PlanError(f"{new.life.value} and {old.life.value} overlap")
         return self
 
-    def _meetings(self) -> Iterator[tuple[Slot, Slot]]:
-        """Yield every two slots that may be alive together. Raises PlanError for a slot outside of the arena."""
-        alive: list[Slot] = []
-        for slot in sorted(self.arena(), key=lambda s: s.life.first):
+    def _overlaps(self) -> Iterator[tuple[Slot, Slot]]:
+        """Yield every two slots that may be alive together and have bytes in common. Raises PlanError for a slot
+        outside of the arena."""
+        slots = sorted(self.arena(), key=lambda s: s.life.first)
+        for slot in slots:
             if slot.offset < 0 or slot.end > self.size:
                 raise PlanError(f"{slot.life.value} ends outside of the arena of {self.size} bytes")
-            if isinstance(self.time, Sequential):
-                alive = [s for s in alive if s.life.last >= slot.life.first]
-                yield from ((s, slot) for s in alive)
-            else:
-                yield from ((s, slot) for s in alive if self.time.meets(s.life, slot.life))
-            alive.append(slot)
+        begin, end = (np.array(n) for n in ([s.offset for s in slots], [s.end for s in slots]))
+        first, last = (np.array(n) for n in ([s.life.first for s in slots], [s.life.last for s in slots]))
+        sequential = isinstance(self.time, Sequential)
+        for low in range(0, len(slots), BLOCK):
+            high = min(low + BLOCK, len(slots))
+            others = np.flatnonzero(last[:high] >= first[low]) if sequential else np.arange(high)
+            rows = np.arange(low, high)[:, None]
+            common = (begin[others] < end[low:high, None]) & (begin[low:high, None] < end[others]) & (others < rows)
+            if sequential:  # none begins after those of higher numbers
+                common &= last[others] >= first[low:high, None]
+            for row, column in np.argwhere(common).tolist():
+                a, b = slots[others[column]], slots[low + row]
+                if sequential or self.time.meets(a.life, b.life):
+                    yield a, b
 
     def __str__(self) -> str:
         rows = [
