@@ -55,7 +55,7 @@ __all__ = [
 # Operators of com.microsoft with standard forms that compute in float32, or in whole numbers.
 SINGLE_ONLY = {
     "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "QGemm", "DynamicQuantizeMatMul", "MatMulNBits",
-    "MatMulIntegerToFloat", "QAttention", "QEmbedLayerNormalization",
+    "MatMulIntegerToFloat", "QAttention", "QEmbedLayerNormalization", "MatMulBnb4", "GatherBlockQuantized",
 }  # fmt: skip
 QUOTIENTS = {"ReduceProd", "CumProd"}  # gradients that are right at zeros, while their own gradients are not
 SMALL = 45  # elements of all floating inputs together, where second derivatives are looked at

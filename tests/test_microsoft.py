@@ -28,7 +28,8 @@ MultiHeadAttention DynamicQuantizeLSTM QLinearAdd QLinearMul QLinearSigmoid QLin
 QLinearGlobalAveragePool QLinearConcat QGemm MatMulNBits Tokenizer QuickGelu
 DynamicQuantizeMatMul FusedGemm SkipSimplifiedLayerNormalization
 QLinearLeakyRelu QLinearSoftmax QLinearWhere MatMulIntegerToFloat QuantizeLinear DequantizeLinear
-QAttention QEmbedLayerNormalization NhwcMaxPool QLinearConv RotaryEmbedding GroupQueryAttention"""
+QAttention QEmbedLayerNormalization NhwcMaxPool QLinearConv RotaryEmbedding GroupQueryAttention
+MatMulBnb4 GatherBlockQuantized"""
 # Those that only com.microsoft can say; all others have a body of standard operators.
 WITHOUT_BODY = "DynamicQuantizeLSTM Tokenizer GroupQueryAttention".split()
 
