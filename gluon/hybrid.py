@@ -29,7 +29,7 @@ from .block import Block
 from .export import Dynamic, exported, save
 from .guards import OTHERS, Guards, Unguarded, Watch, attributes, numpys_state, of_blocks, snapshot
 from .nest import filled, flat, numbers
-from .trace import MISSING, Trace, trace
+from .trace import MISSING, Trace, call, trace
 
 MOST = 8  # traces for inputs of one kind, or ways through one; what changes more often is better left imperative
 _LOCK = threading.RLock()
@@ -168,7 +168,7 @@ class HybridBlock(Block):
                 if i:  # the latest first
                     several.insert(0, several.pop(i))
                 if traced.alone is not None:
-                    return traced(inputs)
+                    return call(traced.alone, inputs)
                 drawing = generator(inputs[0]._place)
                 before = drawing.state[1]
                 found = traced(inputs)
