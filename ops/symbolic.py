@@ -31,7 +31,7 @@ class SizeTrace:
     >>> trace = SizeTrace()
     >>> n, m = trace.symbol(6), trace.symbol(2)
     >>> print(2 * n + n * m, n // 4, n > m, trace.guards)
-    2*s0+s0*s1 s2 True {(((0,), 1), ((1,), -1)), '>'): True}
+    2*s0+s0*s1 s2 True {((((0,), 1), ((1,), -1)), '>'): True}
     >>> trace.holds([7, 3]), trace.holds([3, 7])
     (True, False)
     """

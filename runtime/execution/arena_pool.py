@@ -211,7 +211,7 @@ class ArenaPool:
                     where=self._owner,
                     hint="raise max_memory, or run smaller inputs (`mezzo explain --budget` tells the largest batch)",
                 )
-            seat.fit(nbytes)
+            seat.fit(self._with_slack(nbytes, seat))
         if seat in free:
             free.remove(seat)
         else:
@@ -230,6 +230,15 @@ class ArenaPool:
                 if other is not seat:
                     taken -= other.clear()
         return taken + self._pool.held() + nbytes <= self._ceiling
+
+    def _with_slack(self, nbytes: int, seat: Arena) -> int:
+        """Return how large a seat's arena becomes: half as large again as it was, if the ceiling allows. To outgrow it
+        costs all its instances, and sizes that grow by one (a decoder's cache) would outgrow it in every run."""
+        wanted = max(nbytes, int(seat.arena.nbytes) * 3 // 2)
+        if self._ceiling is None:
+            return wanted
+        others = sum(int(s.arena.nbytes) for s in self._all if s is not seat)
+        return max(nbytes, min(wanted, self._ceiling - others - self._pool.held()))
 
     def _room(self) -> int | None:
         """Return the bytes that the ceiling leaves for the pool."""
