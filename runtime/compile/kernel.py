@@ -145,8 +145,8 @@ class KernelArgs:
     returns its results instead (Choice.allocates). `bodies` maps attribute names to runnable subgraphs; `key`
     and `numpy_random` serve the references, `words` is where a device has the two words that the step draws with,
     `exchange` is the store that Emit and Await speak to. `check()` raises where the run is to end, for long loops,
-    which may collect `room` bytes. `memories` is where a library's objects for buffers may be kept, that steps of one
-    instance share; None where the buffers of the step move.
+    which may collect `room` bytes. `shared` is where a library may keep its objects for buffers, which the
+    steps of one instance share; None where the buffers of the step move.
     """
 
     request: KernelRequest
@@ -161,7 +161,7 @@ class KernelArgs:
     exchange: Exchange | None = None
     check: Callable[[], None] = nothing
     room: int = 1 << 62
-    memories: dict[Any, Any] | None = None
+    shared: dict[Any, Any] | None = None
 
     @property
     def node(self) -> Node:

@@ -101,7 +101,7 @@ class Instance:
         self._moving: dict[int, list[tuple[Place, str]]] = {}
         self._rebinds: dict[int, Rebinds] = {}
         self.calls: list[Callable[[], Any]] = []
-        self._memories = {}
+        self._shared = {}
         for i, step in enumerate(program.steps):
             if step.dynamic:
                 self.calls.append(partial(self._run_dynamic, i))
@@ -110,13 +110,13 @@ class Instance:
             else:
                 self._moving[i] = [(p, n) for p, n in _places(step.node) if n in moving]
                 self.calls.append(_not_yet)
-        self._memories = None  # what is prepared from here on touches buffers that move
+        self._shared = None  # what is prepared from here on touches buffers that move
         self.order = executor.call_order(program, self.arrays, around.careful)
         self.fixed = None if self._moving else self.order.working(self.calls)
         self.refused: tuple[Any, ...] = ()  # of a GPU: see gpu/capture.py
 
     # what steps share whose buffers stay where they are, while these are prepared
-    _memories: dict[Any, Any] | None = None
+    _shared: dict[Any, Any] | None = None
 
     def _begin(self, program: Program, arena: Any, around: ExecutionContext, executor: Executor) -> None:
         """Set the fields that instances of all devices have. Raises PlanError for an arena that is too small."""
@@ -198,7 +198,7 @@ class Instance:
             exchange=around.exchange,
             check=around.check,
             room=around.budget.dynamic_bytes,
-            memories=self._memories,
+            shared=self._shared,
         )
 
     def _ask(self, step: ProgramStep) -> KernelRequest:

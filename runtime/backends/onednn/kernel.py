@@ -22,7 +22,7 @@ from .library import find, library
 from .machine_code import Row
 from .memory import ANY, Handle, Memory, layout_of, nbytes, strides_of
 from .postops import Link, chain
-from .primitive import Descriptor, Draft, Execution, Operand, Place, bind, describe, reordering, repacked
+from .primitive import Descriptor, Draft, Execution, Memories, Operand, Place, bind, describe, reordering, repacked
 
 REFERENCE = ("ref", "simple:any")  # implementations that are slower than numpy
 FLOATS = (DType.FLOAT, DType.BFLOAT16)
@@ -86,10 +86,11 @@ class OneDnn(ABC):
         arrays: dict[Place, Array] = {("in", i): a for i, a in enumerate(args.inputs) if a is not None}
         arrays |= {("out", i): a for i, a in enumerate(args.outputs) if a is not None}
         arrays |= more or {}
-        held, scratch = workspace(descriptors)
+        memories = None if args.shared is None else args.shared.setdefault(Memories, Memories())
+        held, scratch = workspace(descriptors) if args.choice.workspace else ({}, 0)
         copies = {place: args.scratch(DType.UINT8, (size,)) for place, size in held.items()}
         shared = args.scratch(DType.UINT8, (scratch,)) if scratch else None
-        return [bound for d in descriptors for bound in _bind(d, arrays, copies, shared, args.memories)]
+        return [bound for d in descriptors for bound in _bind(d, arrays, copies, shared, memories)]
 
     def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """A constant in the layout that the primitive reads."""
@@ -198,7 +199,7 @@ def _bind(
     arrays: Mapping[Place, Array],
     held: Mapping[Place, Array],
     scratch: Array | None,
-    memories: dict[Any, Any] | None,
+    memories: Memories | None,
 ) -> list[Any]:
     """The call of a primitive between copies of operands into layouts of its own, and of results out of them."""
     before: list[Moved] = []

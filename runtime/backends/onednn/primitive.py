@@ -130,6 +130,11 @@ class Parameter(NamedTuple):
     whole: Handle | None = None
     value: bytes = b""
 
+    def memory(self, begin: int) -> Handle:
+        """A memory that begins at an address."""
+        made = api.create("memory_create", self.described, api.engine(), begin)
+        return Handle(made, "memory_destroy", reads=self.owner)
+
 
 SCRATCH: Final[Place] = ("scratch", 0)
 
@@ -455,6 +460,27 @@ def too_short(place: Place, array: Array, needed: int) -> PlanError:
     return PlanError(f"{place[0]} {place[1]} has {array.nbytes} bytes, and oneDNN would touch {needed}")
 
 
+class Memories:
+    """The memories of calls whose buffers stay where they are: one for each descriptor and address."""
+
+    __slots__ = ("_begins", "_made")
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, int], Handle] = {}
+        self._begins: dict[int, tuple[int, Array]] = {}  # addresses by the identity of arrays, which stay alive
+
+    def of(self, parameter: Parameter, array: Array) -> Handle:
+        """The memory of an argument over this array."""
+        begins = self._begins.get(id(array))
+        if begins is None:
+            begins = self._begins[id(array)] = address(array), array
+        key = parameter.described, begins[0]
+        memory = self._made.get(key)
+        if memory is None:
+            memory = self._made[key] = parameter.memory(begins[0])
+        return memory
+
+
 Bound = Execution | Summing
 
 
@@ -462,13 +488,9 @@ def bind(
     descriptor: Descriptor,
     arrays: Mapping[Place, Array],
     scratch: Array | None,
-    memories: dict[Any, Handle] | None = None,
-    *,
-    by_place: bool = False,
+    memories: Memories | None = None,
 ) -> Bound:
-    """The call of a primitive over these buffers. `memories` keeps those of several calls that are alike, which share
-    them: by descriptor and address, for buffers that stay where they are; or `by_place`, for calls that see each place
-    alike, so that all of them move when it does."""
+    """The call of a primitive over these buffers, with `memories` that it shares with others; None: of its own."""
     primitive, parameters = descriptor.primitive, descriptor.parameters
     values = {p.place: _constant(p.value) for p in parameters if p.value}
     arrays = {**arrays, **values}
@@ -477,20 +499,16 @@ def bind(
     at: dict[Place, list[Handle]] = {}
     needed: dict[Place, int] = {}
     pairs: list[tuple[int, int]] = []
-    for number, place, touched, described, owner, whole, _ in parameters:
+    for parameter in parameters:
+        place, touched = parameter.place, parameter.needed
         array = arrays[place]
         if touched > array.nbytes or not array.flags.c_contiguous:
-            touched = checked_bytes(whole.value if whole else described, array, place)
-        begin = address(array)
-        key = place if by_place and place != SCRATCH else (described, begin)
-        memory = None if memories is None else memories.get(key)
-        if memory is None:
-            memory = Handle(api.create("memory_create", described, api.engine(), begin), "memory_destroy", reads=owner)
-            if memories is not None:
-                memories[key] = memory
+            whole = parameter.whole
+            touched = checked_bytes(whole.value if whole else parameter.described, array, place)
+        memory = parameter.memory(address(array)) if memories is None else memories.of(parameter, array)
         at.setdefault(place, []).append(memory)
         needed[place] = max(needed.get(place, 0), touched)
-        pairs.append((number, memory.value))
+        pairs.append((parameter.number, memory.value))
     call = Execution.of(primitive, pairs, descriptor.short)
     call.memories, call.needed, call.kept = at, needed, (primitive, descriptor, values)
     call.threads, call.asks = descriptor.threads, descriptor.draft.kind not in PRODUCTS

@@ -30,7 +30,21 @@ from . import api
 from .kernel import REFERENCE, chosen, unavailable
 from .library import threads
 from .memory import Handle, Memory
-from .primitive import Attributes, Descriptor, Draft, Execution, Operand, Place, PostOp, address, bind, describe
+from .primitive import (
+    SCRATCH,
+    Attributes,
+    Descriptor,
+    Draft,
+    Execution,
+    Memories,
+    Operand,
+    Parameter,
+    Place,
+    PostOp,
+    address,
+    bind,
+    describe,
+)
 
 BLOCK = 1 << 17  # elements: fewer calls for each of them; two threads have them in their second-level caches in part
 LINE = 16  # elements of a line of the caches: blocks begin with one
@@ -199,6 +213,24 @@ class ChainedUpdate(Update):
         return _Pieces(planned, chosen(args.choice, args.request.target), args)
 
 
+class _Moving(Memories):
+    """The memories of calls that see each place alike, so that all of them move when it does."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: dict[Place, Handle] = {}
+
+    def of(self, parameter: Parameter, array: Array) -> Handle:
+        if parameter.place == SCRATCH:
+            return super().of(parameter, array)
+        memory = self.at.get(parameter.place)
+        if memory is None:
+            memory = self.at[parameter.place] = parameter.memory(address(array))
+        return memory
+
+
 class _Pieces:
     """The chains of a block, which move from block to block, and NumPy's blocks for the remainder."""
 
@@ -216,10 +248,10 @@ class _Pieces:
         arrays |= {place: self._xs[i].reshape(-1) for place, i in self._tensors.items()}
         arrays |= {("out", o): y for o, y in enumerate(self._outs)}
         scratch = args.scratch(DType.UINT8, (n,)) if (n := max(d.scratch for d in descriptors)) else None
-        self._memories: dict[Any, Handle] = {}
+        self._memories = _Moving()
         self._calls: list[Execution] = []
         for d in descriptors:
-            call = bind(d, arrays, scratch, self._memories, by_place=True)
+            call = bind(d, arrays, scratch, self._memories)
             assert isinstance(call, Execution)
             self._calls.append(call)
         size = self._outs[0].size
@@ -241,7 +273,8 @@ class _Pieces:
         steps, rest = self._plan.steps, self._rest
         arrays = {place: self._xs[i] for place, i in self._tensors.items()}
         arrays |= {("out", o): y for o, y in enumerate(self._outs)}
-        begins = [(self._memories[p].value, address(x)) for p, x in arrays.items() if p in self._memories]
+        memories = self._memories.at
+        begins = [(memories[p].value, address(x)) for p, x in arrays.items() if p in memories]
         moves = [[(memory, at + start * 4) for memory, at in begins] for start in self._starts]
         self._moves = moves if len(moves) > 1 else [[]]
         for memory, at in moves[0]:
