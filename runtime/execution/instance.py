@@ -168,7 +168,7 @@ class Instance:
                 return np.empty(shape, dtype.numpy)
             if slot is None or at + nbytes > slot.end:
                 raise PlanError(f"{step.choice.kernel} wants more workspace than it declared", where=step.node.place)
-            view = np.ndarray(shape, dtype.numpy, self.arena, at)
+            view = self.arena[at : at + nbytes].view(dtype.numpy).reshape(shape)  # of a GPU, the arena is CuPy's
             at += aligned(nbytes)
             return view
 
