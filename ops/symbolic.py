@@ -311,6 +311,11 @@ def is_symbolic(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == object and any(type(v) is SymbolicSize for v in value.flat)
 
 
+def is_large(value: Any) -> bool:
+    """True for a symbolic size with a factor or summand of 31 bits and more: int64, which wraps, might not hold it."""
+    return type(value) is SymbolicSize and any(abs(factor) >= 1 << 31 for _, factor in value.terms)
+
+
 def sizes_array(dims: Iterable[Any]) -> np.ndarray[Any, Any]:
     """Dims as an array of int64, or of objects where one is symbolic."""
     values = list(dims)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mezzo.ops import DType
-from mezzo.ops.errors import InputError
+from mezzo.ops.errors import InputError, MezzoError, ShapeError
 from mezzo.ops.symbolic import NotSymbolic, SizeTrace, SymbolicSize, concrete, is_symbolic, sizes_array
 from mezzo.ops.types import f32, i64, type_of
 from mezzo.runtime.compile.template import MOST, Templates
@@ -314,7 +314,7 @@ def test_buckets_refuse_what_cannot_be_cut() -> None:
     assert [a.shape for a in exact.values()] == [(16,), (2, 8), (2, 16)]
     names = list(exact)
     assert session.run({"x": np.ones((2, 7), np.float32)}, names=[names[1]])[names[1]].shape == (2, 7)
-    with pytest.raises(InputError, match=r"axis 0 of output .* depends on the dim 'n', which is padded"):
+    with pytest.raises(InputError, match=r"output .* in axis 0 .* depends on the padded dim 'n'"):
         session.run({"x": np.ones((2, 7), np.float32)})
     with pytest.raises(InputError, match="exclude each other"):
         session.run({"x": np.ones((2, 8), np.float32)}, outputs={names[1]: np.empty((2, 8), np.float32)})
@@ -339,3 +339,59 @@ def test_training_steps_have_templates() -> None:
     for name, state in alone[1].items():
         np.testing.assert_array_equal(state, with_templates[1][name])
     assert (alone[2], with_templates[2]) == (0, 3)
+
+
+def test_buckets_refuse_what_is_decided_otherwise_without_padding() -> None:
+    """The smaller of two sizes, a broadcast: what the padded sizes decide may not hold for those that were fed."""
+    g = GraphBuilder()
+    x = g.input("x", f32("n", 5))
+    first = Session(g.graph([g.Slice(x, g.const([0]), g.const([6]), g.const([0]))]), buckets={"n": (8,)})
+    with pytest.raises(InputError, match=r"is float32\[5,5\] without padding, and was \(6, 5\) with it"):
+        first(np.ones((5, 5), np.float32))
+    assert first(np.ones((7, 5), np.float32)).shape == (6, 5)
+    g = GraphBuilder()
+    total = g.Add(g.input("x", f32("n", 5)), g.input("z", f32("k", 5)))
+    both = Session(g.graph([total]), buckets={"n": (8,)})
+    with pytest.raises(InputError, match=r"is float32\[8,5\] without padding"):
+        both(np.ones((1, 5), np.float32), np.ones((8, 5), np.float32))
+    with pytest.raises(ShapeError, match="cannot broadcast"):
+        both(np.ones((5, 5), np.float32), np.ones((8, 5), np.float32))
+
+
+SHAPE = {
+    "unique": lambda g, s: g.Unique(s),
+    "a table of words": lambda g, s: g.TfIdfVectorizer(
+        s, mode="TF", min_gram_length=1, max_gram_length=1, max_skip_count=0, ngram_counts=[0], ngram_indexes=[0, 1, 2],
+        pool_int64s=[2, 3, 7],
+    ),
+    "a table of labels": lambda g, s: g.LabelEncoder(
+        s, domain="ai.onnx.ml", keys_int64s=[3, 4, 7], values_int64s=[1, 2, 5], default_int64=-1
+    ),
+    "one hot": lambda g, s: g.OneHotEncoder(s, domain="ai.onnx.ml", cats_int64s=[3, 4, 7], zeros=1),
+    "a text": lambda g, s: g.Cast(s, to=DType.STRING.onnx),
+    "a sum that overflows": lambda g, s: g.Greater(g.Add(s, g.const([2**63 - 6])), g.const([0])),
+    "a product that overflows": lambda g, s: g.Div(g.Mul(s, g.const([2**61])), g.const([2**61])),
+    "factors that overflow": lambda g, s: g.Mul(g.Mul(s, g.const([2**31])), g.const([2**31])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPE)
+def test_shapes_are_values_like_others(name: str) -> None:
+    """Operators that look numbers up, take objects for texts, or overflow."""
+    g = GraphBuilder()
+    graph = g.graph([SHAPE[name](g, g.Shape(g.input("x", f32("n", "m"))))])
+    session = Session(graph)
+    for sizes in [(8, 3), (9, 5), (7, 7), (4, 2), (3, 3)]:
+        answer, fresh = session(np.zeros(sizes, np.float32)), Session(graph)(np.zeros(sizes, np.float32))
+        assert answer.dtype == fresh.dtype
+        np.testing.assert_array_equal(answer, fresh, err_msg=str(sizes))
+
+
+def test_what_sizes_cannot_do_is_told_in_place() -> None:
+    g = GraphBuilder()
+    n = g.Squeeze(g.Shape(g.input("x", f32("n")), end=1), g.const([0]))
+    session = Session(g.graph([g.Gather(g.Range(g.const(0), n, g.const(1)), g.const([4]))]))
+    for size in (8, 9, 6):
+        assert session(np.zeros(size, np.float32)).tolist() == [4]
+    with pytest.raises(MezzoError, match=r"\(Gather\)"):
+        session(np.zeros(4, np.float32))

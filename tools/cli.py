@@ -99,7 +99,7 @@ def run(
 @click.option("--memory", is_flag=True, help="The arena, its bound, and who lives where.")
 @click.option("--html", type=click.Path(path_type=Path), help="Draw the memory plan into this HTML file.")
 @click.option("--budget", metavar="SIZE", help="Find the largest batch whose arena fits, e.g. 2GiB.")
-@click.option("--sizes", "walk", metavar="DIM=1..512", help="Plan for these sizes of a dim, and tell what each costs.")
+@click.option("--sizes", "walks", metavar="DIM=1..512", multiple=True, help="Plan for sizes of a dim; what each costs.")
 @device_option
 @precision_option
 @shape_option
@@ -109,7 +109,7 @@ def explain(
     model: Path,
     html: Path | None,
     budget: str | None,
-    walk: str | None,
+    walks: tuple[str, ...],
     device: str,
     precision: str,
     shapes: tuple[str, ...],
@@ -135,7 +135,7 @@ def explain(
         facts |= {"only_planned": missing} if missing else {}
     session = load(model, device=device, precision=precision)
     limit = parse_size(budget) if budget else None
-    parts = tuple(part for part, on in flags.items() if on) or (() if walk else tuple(flags))
+    parts = tuple(part for part, on in flags.items() if on) or (() if walks else tuple(flags))
 
     def told(feeds: dict[str, Any]) -> tuple[Report, dict[str, tuple[int, ...]]]:
         return report(session, feeds, parts), {n: np.shape(a) for n, a in feeds.items()}
@@ -149,7 +149,7 @@ def explain(
         dim, batch, arena = largest_batch(session, sizes, limit)
         facts |= {"largest_batch": batch, "its_dim": dim, "its_arena_bytes": arena}
     tables = [*made.tables]
-    if walk:
+    for walk in walks:
         from .explain_sizes import explain_sizes, parse_walk
 
         table, about = explain_sizes(session, *parse_walk(walk), inputs.parse_sizes(shapes), seed)

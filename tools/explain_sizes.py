@@ -41,11 +41,15 @@ def parse_walk(text: str) -> tuple[str, list[int]]:
     try:
         for part in rest.split(","):
             first, dots, last = part.partition("..")
-            sizes += range(int(first), int(last) + 1) if dots else [int(first)]
+            part_sizes = range(int(first), (int(last) if dots else int(first)) + 1)
+            if not 0 < len(part_sizes) <= MOST:
+                raise ValueError(part)
+            sizes += part_sizes
     except ValueError:
         sizes = []
     if not (name and equals and sizes and len(sizes) <= MOST):
-        raise InputError(f"--sizes {text!r} is no walk", hint="give a dim and its sizes: --sizes length=1..512")
+        hint = f"give a dim and at most {MOST} sizes, upwards: --sizes length=1..512"
+        raise InputError(f"--sizes {text!r} is no walk", hint=hint)
     return name, sizes
 
 

@@ -159,7 +159,7 @@ def _count(conversation: Conversation, new: int, most: int | None) -> int:
     capacity = conversation.session.capacity
     if most is None and capacity is None:
         raise _refused("no end is given", "give max_new_tokens=, or load the model with capacity=")
-    if most is not None and most < 1:
+    if most is not None and (not hasattr(most, "__index__") or most < 1):
         raise _refused(f"max_new_tokens={most}", "give at least 1")
     if capacity is None:
         assert most is not None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...ops import MezzoError, Tensor, Type
 from ...ops.errors import InputError
-from ...ops.symbolic import NotSymbolic, is_symbolic
+from ...ops.symbolic import NotSymbolic, concrete, is_symbolic
 from ...ops.types import Dim
 from ..caches import CacheKey
 from ..ir.infer import infer
 from .program import Port
-from .template import NoTemplate, Symbols
+from .template import NoTemplate, Symbols, filled, size_of
 
 if TYPE_CHECKING:
     from .specialize import Compiled
@@ -66,8 +66,10 @@ def cut(
     compiled: Compiled, types: Mapping[str, Type], results: Mapping[str, Any], had: Mapping[str, int]
 ) -> dict[str, Any]:
     """The results with the axes that follow padded dims at the sizes that these had. `types` are those of the padded
-    inputs. Raises InputError for an axis that depends on a padded dim in another way, or may."""
+    inputs. Raises InputError for an axis that depends on a padded dim in another way, or may, and for a result that has
+    another shape without padding."""
     symbols, outputs = compiled.padded.get(CacheKey(*types.values()), lambda: _symbolic(compiled, types))
+    shapes = _without_padding(compiled, types, had, symbols, outputs)
     answers = dict[str, Any]()
     for name, value in zip(compiled.outputs, compiled.graph.outputs, strict=True):
         declared, result = compiled.graph.types[value], results[name]
@@ -80,7 +82,38 @@ def cut(
         axes = zip(named, dims, result.shape, strict=True)
         ends = [_end(name, axis, *sizes, symbols, had) for axis, sizes in enumerate(axes)]
         answers[name] = np.ascontiguousarray(result[tuple(map(slice, ends))])
+        expected = shapes[value]
+        dims = expected.dims if isinstance(expected, Tensor) and expected.dims is not None else answers[name].shape
+        if any(d not in (None, n) for d, n in zip(dims, answers[name].shape, strict=True)):
+            how = f"is {expected} without padding, and was {result.shape} with it, so that it depends"
+            raise _mixed(name, how, had)
     return answers
+
+
+def _without_padding(
+    compiled: Compiled,
+    types: Mapping[str, Type],
+    had: Mapping[str, int],
+    symbols: Symbols,
+    outputs: Mapping[str, Type],
+) -> Mapping[str, Type]:
+    """The types of the outputs for inputs of the sizes that they had: those of the symbols if these hold for them, else
+    inferred. Raises ShapeError where such inputs do not fit the model."""
+    graph, actual = compiled.graph, dict(types)
+    for name in graph.inputs:
+        declared, padded = graph.types[name], types[name]
+        if isinstance(declared, Tensor) and declared.dims is not None and isinstance(padded, Tensor):
+            actual[name] = padded.of(
+                had.get(d, n) if isinstance(d, str) else n for d, n in zip(declared.dims, padded.sizes, strict=True)
+            )
+    sizes = [size_of(actual[name], axis) for name, axis in symbols.places]
+    values = symbols.trace.values(sizes) if outputs and symbols.trace.holds(sizes) else None
+    if values is not None:
+        put = concrete(symbols.trace, values)
+        return {name: filled(type, put) for name, type in outputs.items()}
+    key = CacheKey("actual", *actual.values())
+    types = compiled.padded.get(key, lambda: infer(graph, actual, budget=compiled.budget).types)
+    return types
 
 
 def _symbolic(compiled: Compiled, types: Mapping[str, Type]) -> tuple[Symbols, Mapping[str, Type]]:
@@ -103,16 +136,16 @@ def _end(name: str, axis: int, named: Dim, dim: Any, size: int, symbols: Symbols
         symbol = symbols.named.get(padded)
         if dim is None or symbol is None:
             if not isinstance(named, int) and size > before:
-                raise _mixed(name, axis, padded, "may depend")
+                raise _mixed(name, f"may depend in axis {axis}", (padded,))
         elif is_symbolic(dim) and dim.terms == symbol.terms:
             return before
         elif is_symbolic(dim) and symbol.trace.depends(dim.terms, symbol.terms):
-            raise _mixed(name, axis, padded, f"is {dim} ({symbol} being {padded}), and depends")
+            raise _mixed(name, f"has {dim} in axis {axis} ({symbol} being {padded}), and depends", (padded,))
     return None
 
 
-def _mixed(name: str, axis: int, padded: str, how: str) -> InputError:
+def _mixed(name: str, how: str, padded: Iterable[str]) -> InputError:
     return InputError(
-        f"axis {axis} of output {name!r} {how} on the dim {padded!r}, which is padded",
+        f"output {name!r} {how} on the padded dim {' or '.join(map(repr, padded))}",
         where="buckets", hint="what the padding came to cannot be cut off: feed the sizes as they are",
     )  # fmt: skip

@@ -84,8 +84,8 @@ class Template:
 
     def values(self, types: Mapping[str, Type]) -> list[int] | None:
         """Return the values of the symbols for these types of the inputs; None if the template is not for them."""
-        sizes = [_size(types[name], axis) for name, axis in self.places]
-        if any(_size(types[name], axis) != sizes[symbol] for name, axis, symbol in self.equal):
+        sizes = [size_of(types[name], axis) for name, axis in self.places]
+        if any(size_of(types[name], axis) != sizes[symbol] for name, axis, symbol in self.equal):
             return None
         return self.trace.values(sizes) if self.trace.holds(sizes) else None
 
@@ -99,17 +99,19 @@ class Template:
         graph = self.graph
         constants = {name: put(array) for name, array in graph.initializers.items()}
         constants.update((name, arrays[name]) for name in graph.inputs[len(self.given) :])
-        types = {name: _filled(type, put) for name, type in graph.types.items()}
+        types = {name: filled(type, put) for name, type in graph.types.items()}
         types.update((name, type_of(array, known=True)) for name, array in constants.items())
         return graph.but(inputs=self.given, initializers=constants, types=types)
 
 
-def _size(type: Type, axis: int) -> int:
+def size_of(type: Type, axis: int) -> int:
+    """Return a size of a static tensor."""
     assert isinstance(type, Tensor)
     return type.sizes[axis]
 
 
-def _filled(type: Type, put: Concrete) -> Type:
+def filled(type: Type, put: Concrete) -> Type:
+    """The type with numbers in the place of symbolic sizes."""
     if not isinstance(type, Tensor) or type.dims is None:
         return type
     return Tensor(type.dtype, put(type.dims), None if type.value is None else put(type.value), type.layout)
@@ -136,9 +138,14 @@ class Templates:
         of the sizes before."""
         for template in chain(self.all, self._another(source)):
             values = template.values(types)
-            if values is not None:
-                self.used += 1
-                return template.at(values)
+            if values is None:
+                continue
+            try:
+                graph = template.at(values)
+            except Exception:  # an operator on sizes refuses them: planning as a whole says where, and what to do
+                return None
+            self.used += 1
+            return graph
         return None
 
     def _another(self, source: Graph) -> Iterator[Template]:
@@ -235,7 +242,7 @@ def _template(source: Graph, types: Mapping[str, Type], options: Options, budget
     here = concrete(symbols.trace, symbols.trace.hints)
     graph = fused(
         simplified(left.rename(names), options, budget), options, budget, chains,
-        planned=lambda t: _filled(t, here), constants=scope.sized,
+        planned=lambda t: filled(t, here), constants=scope.sized,
     )  # fmt: skip
     if any(_holds(v) for node in graph.nodes for v in node.attrs.values()):
         raise NoTemplate("an attribute is a size")

@@ -185,7 +185,7 @@ class Conversation:
         """Forget all but the first `length` rows. Raises InputError where there are fewer."""
         with self._alone():
             caches, mask = self._state.caches, self._state.mask
-            if not 0 <= length <= caches.length:
+            if not hasattr(length, "__index__") or not 0 <= length <= caches.length:
                 raise InputError(
                     f"{length} rows of {caches.length}", where="truncate", hint="give a length from 0 to `.length`"
                 )

@@ -16,7 +16,7 @@ from ...ops import Context, DType, MezzoError, Tensor, Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import ShapeError
-from ...ops.symbolic import NotSymbolic, is_symbolic
+from ...ops.symbolic import NotSymbolic, is_large, is_symbolic
 from ...ops.types import differentiable, type_of
 from ..caches import CacheKey
 from ..memory.shared_constants import shared
@@ -154,6 +154,8 @@ class Scope:
         if not self.allowance.take(size):
             return types
         values = [t.value if isinstance(t, Tensor) else None for t in ins]
+        if any(map(is_symbolic, values)) and not _calculates(node):
+            return types
         try:
             results = [_settled(r, t) for r, t in zip(computed(node, values), types, strict=False)]
         except NotSymbolic:  # its elements cannot be told before sizes are known
@@ -168,14 +170,21 @@ def computed(node: Node, values: Sequence[Any]) -> list[Any]:
     return [shared(r, values) for r in results]
 
 
+def _calculates(node: Node) -> bool:
+    """Return True for operators that move their elements or calculate with them: others look them up in tables, or take
+    arrays of objects for texts."""
+    record = node.record
+    return bool(record.moves) or record.elementwise or record.kind == "reduction"
+
+
 def _settled(result: Any, type: Type) -> Any:
     """Return a result in its element type again if no size in it is symbolic. Raises NotSymbolic for symbolic sizes in
-    another type than int64."""
+    another type than int64, and for factors so large that int64 may overflow."""
     if not (isinstance(type, Tensor) and type.dtype is not DType.STRING and result.dtype == object):
         return result
     if not is_symbolic(result):
         return result.astype(type.dtype.numpy)
-    if type.dtype is not DType.INT64:
+    if type.dtype is not DType.INT64 or any(is_large(v) for v in result.flat):
         raise NotSymbolic
     return result
 

@@ -154,6 +154,7 @@ class QLinearConv(Quantised):
 
     name = "onednn.qlinear_conv"
     ops = frozenset({"QLinearConv"})
+    domains = ("",)  # Microsoft's may have its channels last
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Channels-last, then row-major."""
