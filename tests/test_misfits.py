@@ -12,8 +12,9 @@ import pytest
 
 from mezzo.ops import OPS, Op, Tensor
 from mezzo.ops.errors import MezzoError
+from mezzo.ops.types import f32, i64
 from mezzo.runtime.execution.session import Session
-from mezzo.runtime.ir.graph import Graph
+from mezzo.runtime.ir.graph import Graph, GraphBuilder
 from mezzo.runtime.ir.interpreter import evaluate
 
 from .graphs import sample_graph
@@ -85,3 +86,15 @@ def test_misfits_are_refused(op: Op) -> None:
                     finite = np.abs(y[np.isfinite(y)], dtype=np.float64) if y.dtype.kind == "f" else np.abs(y)
                     close = 1e-3 * finite.max(initial=1) if y.dtype.kind == "f" else 0
                     np.testing.assert_allclose(got[name], y, rtol=0, atol=close, err_msg=str(shapes))
+
+
+@pytest.mark.parametrize("onednn", [True, False])
+def test_an_empty_image_is_resized_to_an_empty_one(onednn: bool) -> None:
+    """Other sizes are refused in the model's words: 3 rows divided by 0 were an internal error."""
+    g = GraphBuilder()
+    resized = g.Resize(g.input("x", f32(1, 1, "n", 4)), None, None, g.input("sizes", i64(4)), mode="nearest")
+    session = Session(g.graph([resized]), onednn=onednn)
+    image = np.ones((1, 1, 0, 4), np.float32)
+    assert session(image, np.array([1, 1, 0, 8])).shape == (1, 1, 0, 8)
+    with pytest.raises(MezzoError, match="axis 2 has no elements to make others of"):
+        session(image, np.array([1, 1, 3, 8]))

@@ -56,11 +56,14 @@ def resized(
         parts = list(zip(roi[: len(at)], roi[len(at) :], strict=True))
     found = []
     ratio = None
+    empty = [] if sizes is None else [a for n, a in zip(sizes, at, strict=True) if dims[a] == 0 and n != 0]
+    if empty:
+        raise ShapeError(f"axis {empty[0]} has no elements to make others of", hint="an empty image stays empty")
     if scales is None and policy != "stretch":
         if policy not in ("not_larger", "not_smaller"):
             raise ShapeError(f"keep_aspect_ratio_policy {policy!r} is none of stretch, not_larger, not_smaller")
         choose = min if policy == "not_larger" else max
-        ratio = choose(n / dims[a] for n, a in zip(given, at, strict=True))
+        ratio = choose((n / dims[a] for n, a in zip(given, at, strict=True) if dims[a] != 0), default=1.0)
     for value, a, (start, end) in zip(given, at, parts, strict=True):
         if scales is not None:
             exact = float(value).is_integer() and end - start == 1 and dims[a] * int(value) < 1 << 24
@@ -69,7 +72,7 @@ def resized(
             scale = float(value)
         else:
             out = int(value) if ratio is None else math.floor(ratio * dims[a] + 0.5)
-            scale = out / dims[a] if ratio is None else ratio
+            scale = ratio if ratio is not None else out / dims[a] if out else 1.0
         found.append(Axis(a, dims[a], out, scale, start, end))
     return found
 
