@@ -17,7 +17,7 @@ from .core.standard import written
 from .dataclasses import dataclass, field
 from .errors import InputError, MezzoError, ShapeError
 from .registry import OPSETS, Operators
-from .symbolic import is_symbolic
+from .symbolic import may_be_symbolic
 from .traits import MIXED
 from .types import Array, Dim, DType, Tensor, Type, UnknownRank
 
@@ -393,7 +393,7 @@ def as_standard(g: Any, roots: Sequence[expr.Expr], xs: Sequence[Value]) -> tupl
 
 
 def _element_type(x: Array) -> DType:
-    return DType.INT64 if x.dtype == object and is_symbolic(x) else DType.of(x.dtype)
+    return DType.INT64 if x.dtype == object and may_be_symbolic(x) else DType.of(x.dtype)
 
 
 def broadcast_dims(*shapes: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:

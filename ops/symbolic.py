@@ -11,7 +11,9 @@ so that no number is taken over unnoticed. PyTorch's compiler has symbolic shape
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 
 Terms = tuple[tuple[tuple[int, ...], int], ...]  # monomials (numbers of symbols, ascending) and their factors
 _numbers = count()
+_tracing, _lock = 0, threading.Lock()
 
 
 class NotSymbolic(Exception):
@@ -309,6 +312,24 @@ def is_symbolic(value: Any) -> bool:
     if type(value) is SymbolicSize:
         return True
     return isinstance(value, np.ndarray) and value.dtype == object and any(type(v) is SymbolicSize for v in value.flat)
+
+
+def may_be_symbolic(value: Any) -> bool:
+    """`is_symbolic` while a graph is traced; else False, without a look at each text of an array of objects."""
+    return _tracing > 0 and is_symbolic(value)
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """A context in which symbolic sizes may be met."""
+    global _tracing
+    with _lock:
+        _tracing += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _tracing -= 1
 
 
 def is_large(value: Any) -> bool:

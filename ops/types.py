@@ -13,7 +13,7 @@ import numpy as np
 from .dataclasses import dataclass, field
 from .errors import ShapeError
 from .layouts import nbytes as layout_bytes
-from .symbolic import is_symbolic
+from .symbolic import is_symbolic, may_be_symbolic
 
 Array = Any  # a numpy or cupy array, or a host object (string array, list, dict, None) where the type says so
 
@@ -284,7 +284,7 @@ def type_of(value: Any, *, known: bool = False) -> Type:
     if value is None:
         return Optional(Tensor(DType.FLOAT, None))
     array = value if hasattr(value, "dtype") else np.asarray(value)
-    dtype = DType.INT64 if array.dtype == object and is_symbolic(array) else DType.of(array.dtype)
+    dtype = DType.INT64 if array.dtype == object and may_be_symbolic(array) else DType.of(array.dtype)
     return Tensor(dtype, tuple(int(n) for n in array.shape), array if known else None)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ops import MezzoError, Tensor, Type
 from ...ops.errors import InputError
-from ...ops.symbolic import NotSymbolic, concrete, is_symbolic
+from ...ops.symbolic import NotSymbolic, concrete, is_symbolic, tracing
 from ...ops.types import Dim
 from ..caches import CacheKey
 from ..ir.infer import infer
@@ -122,7 +122,8 @@ def _symbolic(compiled: Compiled, types: Mapping[str, Type]) -> tuple[Symbols, M
     try:
         for name in graph.inputs:
             symbols.add(name, graph.types[name], types[name])
-        typed = infer(graph, symbols.types, budget=compiled.budget).types
+        with tracing():
+            typed = infer(graph, symbols.types, budget=compiled.budget).types
         return symbols, {name: typed[name] for name in graph.outputs}
     except (NoTemplate, NotSymbolic, MezzoError):
         return Symbols(), {}

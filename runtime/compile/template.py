@@ -14,7 +14,7 @@ from typing import Any
 from ...ops import MezzoError, Tensor, Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
-from ...ops.symbolic import Concrete, NotSymbolic, SizeTrace, SymbolicSize, concrete, is_symbolic
+from ...ops.symbolic import Concrete, NotSymbolic, SizeTrace, SymbolicSize, concrete, is_symbolic, tracing
 from ...ops.types import Array, Dim, type_of
 from ..ir.graph import Graph, Node
 from ..ir.infer import Allowance, Scope, computed, infer
@@ -175,7 +175,8 @@ class Templates:
         if self.options.target.sm or any(n.bodies for n in source.nodes):
             raise NoTemplate("it has subgraphs, or is for a GPU")
         try:
-            template = _template(source, types, self.options, self.budget, self.chains)
+            with tracing():
+                template = _template(source, types, self.options, self.budget, self.chains)
         except (NotSymbolic, MezzoError) as error:
             raise NoTemplate(f"sizes became numbers: {error}") from error
         if not template.places:

@@ -16,7 +16,7 @@ from ...ops import Context, DType, MezzoError, Tensor, Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field, replace
 from ...ops.errors import ShapeError
-from ...ops.symbolic import NotSymbolic, is_large, is_symbolic
+from ...ops.symbolic import NotSymbolic, is_large, is_symbolic, may_be_symbolic
 from ...ops.types import differentiable, type_of
 from ..caches import CacheKey
 from ..memory.shared_constants import shared
@@ -154,7 +154,7 @@ class Scope:
         if not self.allowance.take(size):
             return types
         values = [t.value if isinstance(t, Tensor) else None for t in ins]
-        if any(map(is_symbolic, values)) and not _calculates(node):
+        if any(map(may_be_symbolic, values)) and not _calculates(node):
             return types
         try:
             results = [_settled(r, t) for r, t in zip(computed(node, values), types, strict=False)]

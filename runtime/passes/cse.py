@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.symbolic import is_symbolic
+from ...ops.symbolic import may_be_symbolic
 from ..ir.graph import AGAIN, Graph, Node
 from .bodies import map_bodies
 
@@ -22,7 +22,7 @@ def merge_equal(graph: Graph) -> Graph:
     for name, array in graph.initializers.items():
         if name in graph.inputs or any(s.input == name for s in graph.states) or array.nbytes > SMALL:
             continue
-        if array.dtype == object and not is_symbolic(array):
+        if array.dtype == object and not may_be_symbolic(array):
             continue
         content = tuple(array.ravel().tolist()) if array.dtype == object else array.tobytes()
         same = first.setdefault((array.dtype.str, array.dtype.name, array.shape, content), name)
