@@ -205,6 +205,12 @@ def outside(data: Any, indices: Any, batch_dims: int = 0) -> bool:
     return bool(((indices < -sizes) | (indices >= sizes)).any())
 
 
+def outside_of_blocks(case: Case) -> bool:
+    """Whether indices lie outside of the axis that is gathered along."""
+    size = np.shape(case.xs[0])[case.sample.attrs.get("gather_axis", 0)]
+    return bool(((case.xs[1] < -size) | (case.xs[1] >= size)).any())
+
+
 def blocks_fit(case: Case) -> bool:
     """Whether a scale has one entry for each block."""
     dims, size = list(np.shape(case.xs[0])), case.sample.attrs.get("block_size", 0)
@@ -527,6 +533,12 @@ ROWS = [
             exclude_outside=None))),
     Row("GatherND", lambda c: outside(*c.xs, **c.sample.attrs), "the runtime looks at no index where no element moves",
         refused),
+    Row("MatMulBnb4", lambda c: np.size(c.xs[2]) != -(-c.sample.attrs["K"] * c.sample.attrs["N"]
+        // c.sample.attrs["block_size"]), "the runtime takes scales that belong to no block", refused),
+    Row("GatherBlockQuantized", outside_of_blocks, "the runtime reads what lies behind the table", refused),
+    Row("NhwcMaxPool", lambda c: c.sample.attrs.get("auto_pad", "NOTSET").startswith("SAME"),
+        "the runtime pads dilated windows as if they were not", refused),
+    Row("QAttention", empty, "of no width the runtime answers with what its memory held", refused),
     Row("Cast", lambda c: first(c) is DType.FLOAT8E8M0, "the runtime spells NaN as it does for no other type",
         asked("runtime", lambda c: c.sample, lambda c, found: [np.where(found[0] == "NaN", "nan", found[0])])),
     Row("RotaryEmbedding", lambda c: width_of_heads(c) % 2 != 0, "the runtime turns a pair of one", refused),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ShapeError
 from ..nn.pool import max_pool
 from ..nn.windows import Ints
 from ..op import Builder, Context, Sample, Value, op
@@ -57,6 +58,10 @@ def nhwc_max_pool(
 
 @nhwc_max_pool.infer
 def _(x: Tensor, **attrs: Any) -> Tensor:
+    if attrs.get("auto_pad", "NOTSET").startswith("SAME") and any(d != 1 for d in attrs.get("dilations") or ()):
+        raise ShapeError(
+            "ONNX Runtime pads dilated windows otherwise than MaxPool's auto_pad", hint="give pads instead"
+        )
     return _last(x, max_pool.inferred(_dims_first(x), **attrs))
 
 

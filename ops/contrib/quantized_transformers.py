@@ -100,6 +100,8 @@ def _(
     for part in (weight_scale, weight_zero_point):
         if part is not None and isinstance(whole, int) and part.elements not in (None, 1, whole):
             raise ShapeError(f"{part} has not one entry for each column of {weight}")
+    if input.dims is not None and input.dims[-1] == 0:
+        raise ShapeError(f"{input} has no elements to project")
     made = attention.inferred(input.to(DType.FLOAT), weight.to(DType.FLOAT), bias, mask_index, past,
                               num_heads=num_heads)  # fmt: skip
     return tuple(made)

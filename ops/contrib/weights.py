@@ -25,7 +25,7 @@ def _unpacked(packed: Array, bits: int, count: int) -> Array:
         raise ShapeError(f"{bits} bits are not supported", hint="quantise the weights to 2, 4 or 8 bits")
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     apart = (packed[..., None] >> shifts) & np.uint8(2**bits - 1)
-    return apart.reshape(*packed.shape[:-1], -1)[..., :count]
+    return apart.reshape(*packed.shape[:-1], packed.shape[-1] * len(shifts))[..., :count]
 
 
 def _blocks(K: int, block_size: int) -> int:
