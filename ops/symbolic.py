@@ -35,8 +35,8 @@ class SizeTrace:
     >>> n, m = trace.symbol(6), trace.symbol(2)
     >>> print(2 * n + n * m, n // 4, n > m, trace.guards)
     2*s0+s0*s1 s2 True {((((0,), 1), ((1,), -1)), '>'): True}
-    >>> trace.holds([7, 3]), trace.holds([3, 7])
-    (True, False)
+    >>> trace.values([7, 3]), trace.values([3, 7])
+    ([7, 3, 1], None)
     """
 
     def __init__(self) -> None:
@@ -51,27 +51,29 @@ class SizeTrace:
         return SymbolicSize(self, (((len(self.hints) - 1,), 1),))
 
     def value(self, terms: Terms, values: Sequence[int]) -> int:
-        """The number that terms are for these values of symbols and quotients."""
-        return sum(factor * math.prod([values[s] for s in symbols]) for symbols, factor in terms)
+        """The number that terms are for these values of symbols and quotients. Raises NotSymbolic for one that int64
+        does not hold: it would wrap."""
+        value = sum(factor * math.prod([values[s] for s in symbols]) for symbols, factor in terms)
+        if not -(1 << 63) <= value < 1 << 63:
+            raise NotSymbolic
+        return value
 
     def values(self, sizes: Sequence[int]) -> list[int] | None:
-        """The values of symbols and quotients for other sizes of the symbols; None if something would be divided by
-        0."""
+        """The values of symbols and quotients for these sizes of the symbols; None unless all is decided for them as it
+        was."""
+        if min(sizes, default=1) < 1:  # nothing was decided for empty ones: see `_always`
+            return None
         values = list(sizes)
-        for i in range(len(sizes), len(self.hints)):
-            above, below = self.quotients[i]
-            divisor = self.value(below, values)
-            if not divisor:
-                return None
-            values.append(self.value(above, values) // divisor)
+        try:
+            for i in range(len(sizes), len(self.hints)):
+                above, below = self.quotients[i]
+                values.append(self.value(above, values) // self.value(below, values))
+            for (terms, how), outcome in self.guards.items():
+                if _decided(self.value(terms, values), how) is not outcome:
+                    return None
+        except (NotSymbolic, ZeroDivisionError):
+            return None
         return values
-
-    def holds(self, sizes: Sequence[int]) -> bool:
-        """True if all that was decided is decided the same for these sizes of the symbols, each of them 1 or more."""
-        values = self.values(sizes) if min(sizes, default=1) > 0 else None
-        return values is not None and all(
-            _decided(self.value(terms, values), how) is outcome for (terms, how), outcome in self.guards.items()
-        )
 
     def decide(self, terms: Terms, how: str) -> bool:
         """Return whether terms are 0 ('=') or above it ('>'), which becomes a guard unless it is so for all sizes."""
@@ -212,11 +214,9 @@ class SymbolicSize:
     def _divided(self, above: Terms | None, below: Terms | None) -> Any:
         if above is None or below is None:
             raise NotSymbolic
-        if not below:
+        if self.trace.decide(below, "="):
             raise ZeroDivisionError
         if above == below:
-            if self.trace.decide(below, "="):
-                raise ZeroDivisionError
             return 1
         if len(below) == 1:  # by a single product: term by term, where that leaves nothing
             (by, factor), totals = below[0], dict[tuple[int, ...], int]()
@@ -226,11 +226,7 @@ class SymbolicSize:
                     break
                 totals[rest] = f // factor
             else:
-                if self.trace.decide(below, "="):
-                    raise ZeroDivisionError
                 return self._of(totals)
-        if self.trace.decide(below, "="):
-            raise ZeroDivisionError
         return self.trace.quotient(above, below)
 
     def __mod__(self, other: Any) -> Any:
@@ -248,16 +244,7 @@ class SymbolicSize:
         return rest if self >= 0 else -rest
 
     def __bool__(self) -> bool:
-        return not self.trace.decide(_signed(self.terms)[0], "=")
-
-    def _compared(self, other: Any, how: str) -> bool:
-        terms = self._operand(other)
-        if terms is None:
-            raise NotSymbolic
-        difference = self._sum(other, -1)
-        if type(difference) is not SymbolicSize:
-            return bool(difference == 0 if how == "=" else difference > 0)
-        return self.trace.decide(difference.terms, how)
+        return not self.trace.decide(_upright(self.terms), "=")
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (float, np.floating)):
@@ -267,17 +254,19 @@ class SymbolicSize:
         difference = self._sum(other, -1)
         if type(difference) is not SymbolicSize:
             return bool(difference == 0)
-        return self.trace.decide(_signed(difference.terms)[0], "=")
+        return self.trace.decide(_upright(difference.terms), "=")
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __gt__(self, other: Any) -> bool:
-        return self._compared(other, ">")
+        return self._positive(self - other)
 
     def __lt__(self, other: Any) -> bool:
-        difference = self._sum(other, 1, -1)
-        return bool(difference > 0)
+        return self._positive(other - self)
+
+    def _positive(self, difference: Any) -> bool:
+        return self.trace.decide(difference.terms, ">") if type(difference) is SymbolicSize else bool(difference > 0)
 
     def __ge__(self, other: Any) -> bool:
         return not self < other
@@ -300,11 +289,9 @@ def _without(symbols: tuple[int, ...], by: tuple[int, ...]) -> tuple[int, ...] |
     return tuple(rest)
 
 
-def _signed(terms: Terms) -> tuple[Terms, bool]:
-    """The terms with a first factor above 0, and whether they were turned for it."""
-    if terms and terms[0][1] < 0:
-        return tuple((m, -f) for m, f in terms), True
-    return terms, False
+def _upright(terms: Terms) -> Terms:
+    """The terms, or their negatives if the first factor is below 0: both are 0 at once."""
+    return tuple((m, -f) for m, f in terms) if terms and terms[0][1] < 0 else terms
 
 
 def is_symbolic(value: Any) -> bool:
@@ -351,8 +338,9 @@ Concrete = Callable[[Any], Any]
 
 
 def concrete(trace: SizeTrace, values: Sequence[int]) -> Concrete:
-    """Return the function that puts numbers in the place of symbolic sizes: in sizes, arrays (int64 comes out), tuples
-    and lists; all else stays as it is. `values` are those of `SizeTrace.values`."""
+    """Return the function that puts numbers in the place of symbolic sizes: in sizes, tuples of dims, arrays (int64
+    comes out); all else stays as it is. `values` are those of `SizeTrace.values`. It raises NotSymbolic for a number
+    that int64 does not hold."""
     known: dict[Terms, int] = {}
 
     def number(size: SymbolicSize) -> int:
@@ -366,8 +354,6 @@ def concrete(trace: SizeTrace, values: Sequence[int]) -> Concrete:
             return number(value)
         if type(value) is tuple:
             return tuple([number(v) if type(v) is SymbolicSize else v for v in value])
-        if type(value) is list:
-            return [put(v) for v in value]
         if is_symbolic(value):
             return np.array([put(v) for v in value.ravel().tolist()], np.int64).reshape(value.shape)
         return value

@@ -103,13 +103,12 @@ def test_what_holds_is_computed_alike(seed: int) -> None:
         answer = compute(symbols)
         for _ in range(20):
             sizes = [draw.randrange(1, 12) for _ in symbols]
-            if not trace.holds(sizes):
-                continue
             values = trace.values(sizes)
-            assert values is not None
+            if values is None:
+                continue
             assert concrete(trace, values)(answer) == compute(sizes), (sizes, trace.guards, answer)
             held += 1
-        assert trace.holds(list(trace.hints[:3]))
+        assert trace.values(trace.hints[:3]) == trace.hints
     assert held > 50
 
 
@@ -144,11 +143,8 @@ def templates(session: Session) -> Templates:
     return session._compiled[session.signature.outputs].templates
 
 
-@pytest.mark.parametrize("onednn", [True, False])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("onednn", "precision"), [(True, "fp32"), (True, "bf16"), (False, "fp32")])
 def test_a_template_serves_many_sizes(onednn: bool, precision: str) -> None:
-    if precision == "bf16" and not onednn:
-        pytest.skip("narrow types are oneDNN's")
     graph = attention()
     session = Session(graph, onednn=onednn, precision=precision)
     for batch, length in [(2, 7), (2, 9), (3, 30), (5, 16), (2, 17), (4, 64)]:
@@ -386,6 +382,17 @@ def test_shapes_are_values_like_others(name: str) -> None:
         answer, fresh = session(np.zeros(sizes, np.float32)), Session(graph)(np.zeros(sizes, np.float32))
         assert answer.dtype == fresh.dtype
         np.testing.assert_array_equal(answer, fresh, err_msg=str(sizes))
+
+
+def test_products_of_sizes_wrap_where_int64_does() -> None:
+    g = GraphBuilder()
+    n = g.Size(g.input("x", f32("n")))
+    graph = g.graph([g.Mul(g.Mul(n, n), g.Mul(n, n))])
+    session = Session(graph)
+    for size in (7, 9, 11, 70_000, 13):
+        x = np.zeros(size, np.float32)
+        np.testing.assert_array_equal(session(x), Session(graph)(x))
+    assert session.stats().from_template == 3
 
 
 def test_what_sizes_cannot_do_is_told_in_place() -> None:

@@ -107,7 +107,7 @@ def _without_padding(
                 had.get(d, n) if isinstance(d, str) else n for d, n in zip(declared.dims, padded.sizes, strict=True)
             )
     sizes = [size_of(actual[name], axis) for name, axis in symbols.places]
-    values = symbols.trace.values(sizes) if outputs and symbols.trace.holds(sizes) else None
+    values = symbols.trace.values(sizes) if outputs else None
     if values is not None:
         put = concrete(symbols.trace, values)
         return {name: filled(type, put) for name, type in outputs.items()}

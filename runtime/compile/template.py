@@ -17,7 +17,7 @@ from ...ops.dataclasses import dataclass, field
 from ...ops.symbolic import Concrete, NotSymbolic, SizeTrace, SymbolicSize, concrete, is_symbolic, tracing
 from ...ops.types import Array, Dim, type_of
 from ..ir.graph import Graph, Node
-from ..ir.infer import Allowance, Scope, computed, infer
+from ..ir.infer import Allowance, Scope, computed, infer, refusal
 from ..ir.prune import prune
 from ..passes.chains import Chains
 from ..passes.cse import merge_equal
@@ -60,7 +60,8 @@ class SizedScope(Scope):
         if known and node.inputs and node.record.deterministic and not node.bodies:
             tensors = [t for t in types if isinstance(t, Tensor)]
             if len(tensors) == len(types) and all(t.elements is not None for t in tensors):
-                self.allowance.take(sum(t.elements or 0 for t in tensors))
+                if not all(isinstance(t, Tensor) and t.value is not None for t in ins if t is not None):
+                    self.allowance.take(sum(t.elements or 0 for t in tensors))  # else it has been counted
                 self.sized.update((o, node) for o in node.outputs if o)
         return answer
 
@@ -87,21 +88,27 @@ class Template:
         sizes = [size_of(types[name], axis) for name, axis in self.places]
         if any(size_of(types[name], axis) != sizes[symbol] for name, axis, symbol in self.equal):
             return None
-        return self.trace.values(sizes) if self.trace.holds(sizes) else None
+        return self.trace.values(sizes)
 
     def at(self, values: list[int]) -> Graph:
-        """The graph with numbers for its sizes."""
+        """The graph with numbers for its sizes. Raises NotSymbolic for numbers that int64 does not hold, and what an
+        operator on sizes raises, naming its node."""
         put = concrete(self.trace, values)
         arrays = {name: put(array) for name, array in self.read.items()}
         for node in self.sized:
-            results = computed(node, [arrays[n] if n else None for n in node.inputs])
+            operands = [arrays[n] if n else None for n in node.inputs]
+            try:
+                results = computed(node, operands)
+            except Exception as error:
+                types = [None if x is None else type_of(x) for x in operands]
+                raise refusal(error, node, types) from (error.__cause__ if isinstance(error, MezzoError) else error)
             arrays.update((o, r) for o, r in zip(node.outputs, results, strict=False) if o)
         graph = self.graph
         constants = {name: put(array) for name, array in graph.initializers.items()}
         constants.update((name, arrays[name]) for name in graph.inputs[len(self.given) :])
-        types = {name: filled(type, put) for name, type in graph.types.items()}
-        types.update((name, type_of(array, known=True)) for name, array in constants.items())
-        return graph.but(inputs=self.given, initializers=constants, types=types)
+        known = {name: filled(type, put) for name, type in graph.types.items()}
+        known.update((name, type_of(array, known=True)) for name, array in constants.items())
+        return graph.but(inputs=self.given, initializers=constants, types=known)
 
 
 def size_of(type: Type, axis: int) -> int:
@@ -121,8 +128,8 @@ def filled(type: Type, put: Concrete) -> Type:
 class Templates:
     """The templates of one compiled graph; `used` counts the sizes that they served.
 
-    `latest` are the input types that were planned without one last, and the operators that came out; `reasons` tells
-    why there was no template.
+    `latest` are the input types that were planned without one last, and the graph that came out; `reasons` tells why
+    there was no template; `most` bounds templates and reasons together.
     """
 
     options: Options
@@ -130,8 +137,9 @@ class Templates:
     chains: Chains
     all: list[Template] = field(default_factory=list[Template])
     used: int = 0
-    latest: tuple[Mapping[str, Type], Counter[str]] | None = None
+    latest: tuple[Mapping[str, Type], Graph] | None = None
     reasons: list[str] = field(default_factory=list[str])
+    most: int = MOST
 
     def graph(self, source: Graph, types: Mapping[str, Type]) -> Graph | None:
         """The rewritten graph of `source` for these types of its inputs, if there is a template for them, or can be one
@@ -142,15 +150,15 @@ class Templates:
                 continue
             try:
                 graph = template.at(values)
-            except Exception:  # an operator on sizes refuses them: planning as a whole says where, and what to do
-                return None
+            except NotSymbolic:  # products of sizes wrap in int64, and only there
+                continue
             self.used += 1
             return graph
         return None
 
     def _another(self, source: Graph) -> Iterator[Template]:
         """Yield the template of the sizes that were planned without one last, if there can be one."""
-        if self.latest is None or len(self.all) + len(self.reasons) >= MOST:
+        if self.latest is None or len(self.all) + len(self.reasons) >= self.most:
             return
         latest, self.latest = self.latest, None
         try:
@@ -163,15 +171,17 @@ class Templates:
 
     def planned(self, types: Mapping[str, Type], graph: Graph) -> None:
         """Note what came out without a template."""
-        self.latest = types, _operators(graph)
+        self.latest = types, graph
 
     def drop(self, reason: str) -> None:
         """Forget all templates, and make no others."""
         self.all.clear()
-        self.reasons += [reason] * MOST
+        self.reasons.append(reason)
+        self.most = 0
 
-    def _made(self, source: Graph, types: Mapping[str, Type], operators: Counter[str]) -> Template:
-        """Make a template from the sizes of these types. Raises NoTemplate."""
+    def _made(self, source: Graph, types: Mapping[str, Type], planned: Graph) -> Template:
+        """Make a template from the sizes of these types. Raises NoTemplate, also if it has other operators than
+        `planned`, the graph that passes made of these sizes alone."""
         if self.options.target.sm or any(n.bodies for n in source.nodes):
             raise NoTemplate("it has subgraphs, or is for a GPU")
         try:
@@ -179,11 +189,9 @@ class Templates:
                 template = _template(source, types, self.options, self.budget, self.chains)
         except (NotSymbolic, MezzoError) as error:
             raise NoTemplate(f"sizes became numbers: {error}") from error
-        if not template.places:
-            raise NoTemplate("no size is open")
         if template.values(types) is None:
             raise NoTemplate("its own sizes do not meet its guards")
-        others = _operators(template.graph)
+        operators, others = _operators(planned), _operators(template.graph)
         if others != operators:
             raise NoTemplate(f"it lacks {dict(operators - others)} and has {dict(others - operators)}")
         return template
@@ -231,6 +239,8 @@ def _template(source: Graph, types: Mapping[str, Type], options: Options, budget
     symbols = Symbols()
     for name in source.inputs:
         symbols.add(name, source.types[name], types[name])
+    if not symbols.places:
+        raise NoTemplate("no size is open")
     scope = SizedScope(budget, allowance=(tally := Tally(0)))
     typed = infer(source, symbols.types, budget=budget, scope=scope)
     if tally.total > budget.fold_elements:

@@ -131,15 +131,8 @@ class Scope:
                 if key is not None and not any(isinstance(t, Tensor) and t.value is not None for t in types):
                     self.answers[key] = types  # elements may differ where attributes are equal: 0.0 and -0.0
             return self.evaluate(node, ins, types)
-        except MezzoError as error:
-            raise error.at(node.place) from error.__cause__
-        except Exception as error:  # a rule met operands that it does not foresee: the model is at fault
-            shown = ", ".join(map(str, ins))
-            raise ShapeError(
-                f"{node.op} cannot take ({shown}): {type(error).__name__}: {error}",
-                where=node.place,
-                hint="check the operand types and attributes of this node",
-            ) from error
+        except Exception as error:
+            raise refusal(error, node, ins) from (error.__cause__ if isinstance(error, MezzoError) else error)
 
     def evaluate(self, node: Node, ins: list[Type | None], types: tuple[Type, ...]) -> tuple[Type, ...]:
         for t in ins:
@@ -161,6 +154,18 @@ class Scope:
         except NotSymbolic:  # its elements cannot be told before sizes are known
             return types
         return tuple(type_of(r, known=True) for r in results)
+
+
+def refusal(error: Exception, node: Node, ins: Sequence[Type | None]) -> MezzoError:
+    """Return what a rule or a reference raised as an error that names the node: of operands that it does not foresee,
+    the model is at fault."""
+    if isinstance(error, MezzoError):
+        return error.at(node.place)
+    return ShapeError(
+        f"{node.op} cannot take ({', '.join(map(str, ins))}): {type(error).__name__}: {error}",
+        where=node.place,
+        hint="check the operand types and attributes of this node",
+    )
 
 
 def computed(node: Node, values: Sequence[Any]) -> list[Any]:
