@@ -17,7 +17,8 @@ from mezzo.ops.budget import Budget
 from mezzo.runtime.execution.session import Session
 
 from .peers import peer
-from .random_differs import Either, Refusal, operators, row_of
+from .random_answers import Either, Refusal
+from .random_differs import operators, row_of
 from .random_models import NEWEST, Case, cases, modules
 from .referee import Referee
 
