@@ -210,7 +210,9 @@ class Op:
     out rounded to steps, `quantized` names the operator (domain::name) that computes the same on quantised operands.
     `planned_from` is the number of elements among its operands from which a planned program is faster than the
     reference, `written_out` is True where its parts have better kernels than the whole. `weights` says which dims it
-    asks of trained parameters (see ops/core/weights.py), `complex_numbers` what it makes of complex numbers.
+    asks of trained parameters (see ops/core/weights.py), `complex_numbers` what it makes of complex numbers. `neutral`
+    is the element that changes no result of a reduction (of a mean: of its sum). `partial` is True where an elementwise
+    operator fails for some whole numbers.
     """
 
     name: str
@@ -239,6 +241,8 @@ class Op:
     written_out: bool = False
     weights: WeightsRule | None = None
     complex_numbers: ComplexNumbers = ""
+    neutral: float | None = None
+    partial: bool = False
 
     @property
     def elementwise(self) -> bool:

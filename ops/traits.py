@@ -65,4 +65,6 @@ class Traits(TypedDict, total=False):
     planned_from: int | None
     written_out: bool
     weights: WeightsRule
+    neutral: float
+    partial: bool
     complex_numbers: ComplexNumbers

@@ -25,7 +25,8 @@ REGISTERED = {
 # Tables whose keys are few: devices, streams of devices, element types; and one whose entries live as long as arrays.
 FEW_KEYS = {
     "runtime.backends.cuda.arrays._STREAMS", "nd.place._PLACES", "nd.random._generators", "nd.running._WITH_SCALARS",
-    "runtime.execution.session.NO_BUFFERS", "runtime.memory.shared_constants._derived",
+    "runtime.compile.padding_rules.OWN_RULES", "runtime.execution.session.NO_BUFFERS",
+    "runtime.memory.shared_constants._derived",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from ..importers import load_graph
 from ..ops.budget import Budget
@@ -39,7 +39,7 @@ class LoadOptions(TypedDict, total=False):
     onednn: bool
     precision: str
     calibration: Iterable[Feeds | Array | Sequence[Array]] | None
-    buckets: Mapping[str, Sequence[int]] | None
+    buckets: Mapping[str, Sequence[int]] | Literal["auto"] | None
     seed: int
 
 
@@ -71,7 +71,7 @@ def load(
     onednn: bool = True,
     precision: str = "fp32",
     calibration: Iterable[Feeds | Array | Sequence[Array]] | None = None,
-    buckets: Mapping[str, Sequence[int]] | None = None,
+    buckets: Mapping[str, Sequence[int]] | Literal["auto"] | None = None,
     seed: int = 0,
 ) -> Session:
     """Load a model and make a session of it.

@@ -42,7 +42,7 @@ _SIGNED = [Sample([np.array([[5], [-7]], t), np.array([0, 1, 7, 63, 64, -1], t)]
            for d in ("LEFT", "RIGHT") for t in (np.int8, np.int64)]  # fmt: skip
 
 
-@pointwise("BitShift", since=28, output="Z", samples=[*_SHIFTS, *_SIGNED])
+@pointwise("BitShift", partial=True, since=28, output="Z", samples=[*_SHIFTS, *_SIGNED])
 def bit_shift(e: Expressions, X: Expr, Y: Expr, *, direction: str) -> Expr:
     if direction not in ("LEFT", "RIGHT"):
         raise ShapeError(f"direction {direction!r} is none of LEFT, RIGHT")

@@ -74,6 +74,7 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value, ...]:
 
 @pointwise(
     "Div",
+    partial=True,
     complex_numbers="holomorphic",
     weights=weights.alike,
     follows=True,
@@ -93,7 +94,8 @@ def _(g: Builder, dys: Any, ys: Any, xs: Any) -> tuple[Value | None, ...]:
     return dA, g.Neg(g.Mul(dA, ys[0])) if g.wants[1] else None
 
 
-@pointwise("Pow", complex_numbers="holomorphic", weights=weights.alike, mixed="wide", since=15, output="Z", samples=[
+@pointwise("Pow", partial=True, complex_numbers="holomorphic", weights=weights.alike, mixed="wide", since=15,
+           output="Z", samples=[
     Sample([np.array([[1.5, 2, 3]], np.float32), f32(2, 3)]),
     Sample([f32(3), np.array([2, 3, 0])]),
     *(Sample([f32(2, 3), np.float32(n)]) for n in (2, 3)),
@@ -227,7 +229,7 @@ def sign(e: Expressions, input: Expr) -> Expr:
 flat(floor, ceil, round_, sign)
 
 
-@pointwise("Mod", since=28, jumps=True, output="C", samples=[
+@pointwise("Mod", partial=True, since=28, jumps=True, output="C", samples=[
     Sample([np.array([7, -7, 7, -7]), np.array([3, 3, -3, -3])]),
     Sample([np.array([7, -7, 7, -7]), np.array([3, 3, -3, -3])], {"fmod": 1}),
     Sample([np.array([[7], [9]], np.uint8), np.array([4, 5], np.uint8)]),

@@ -214,18 +214,28 @@ def _sum_square(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
     return _sum(xp, x * x, axes, keepdims)
 
 
-reduce_sum = reduction("ReduceSum", 13, _sum, _sum_slope, [EMPTY, WHOLE], mixed="wide", complex_numbers="direct")
-reduce_mean = reduction("ReduceMean", 18, _mean, _mean_slope, [WHOLE], mixed="wide", complex_numbers="direct")
-reduce_max = reduction("ReduceMax", 20, _extreme("max", True), _extreme_slope, [*BOOL, EMPTY, WHOLE])
-reduce_min = reduction("ReduceMin", 20, _extreme("min", False), _extreme_slope, [*BOOL, EMPTY, WHOLE])
-reduce_prod = reduction(
-    "ReduceProd", 18, _prod, _prod_slope, [EMPTY, WHOLE, *_ZEROS], mixed="wide", complex_numbers="taken"
+reduce_sum = reduction(
+    "ReduceSum", 13, _sum, _sum_slope, [EMPTY, WHOLE], mixed="wide", complex_numbers="direct", neutral=0.0
 )
-reduce_l1 = reduction("ReduceL1", 18, _l1, _l1_slope, [EMPTY, WHOLE], mixed="wide")
-reduce_l2 = reduction("ReduceL2", 18, _l2, _l2_slope, [EMPTY, WHOLE], mixed="wide")
-reduce_log_sum = reduction("ReduceLogSum", 28, _log_sum, _log_sum_slope, [EMPTY, *_ABOVE_ZERO], mixed="wide")
-reduce_log_sum_exp = reduction("ReduceLogSumExp", 28, _log_sum_exp, _log_sum_exp_slope, [EMPTY, *_LARGE], mixed="wide")
-reduce_sum_square = reduction("ReduceSumSquare", 18, _sum_square, _sum_square_slope, [EMPTY, WHOLE], mixed="wide")
+reduce_mean = reduction(
+    "ReduceMean", 18, _mean, _mean_slope, [WHOLE], mixed="wide", complex_numbers="direct", neutral=0.0
+)
+reduce_max = reduction("ReduceMax", 20, _extreme("max", True), _extreme_slope, [*BOOL, EMPTY, WHOLE], neutral=-np.inf)
+reduce_min = reduction("ReduceMin", 20, _extreme("min", False), _extreme_slope, [*BOOL, EMPTY, WHOLE], neutral=np.inf)
+reduce_prod = reduction(
+    "ReduceProd", 18, _prod, _prod_slope, [EMPTY, WHOLE, *_ZEROS], mixed="wide", complex_numbers="taken", neutral=1.0
+)
+reduce_l1 = reduction("ReduceL1", 18, _l1, _l1_slope, [EMPTY, WHOLE], mixed="wide", neutral=0.0)
+reduce_l2 = reduction("ReduceL2", 18, _l2, _l2_slope, [EMPTY, WHOLE], mixed="wide", neutral=0.0)
+reduce_log_sum = reduction(
+    "ReduceLogSum", 28, _log_sum, _log_sum_slope, [EMPTY, *_ABOVE_ZERO], mixed="wide", neutral=0.0
+)
+reduce_log_sum_exp = reduction(
+    "ReduceLogSumExp", 28, _log_sum_exp, _log_sum_exp_slope, [EMPTY, *_LARGE], mixed="wide", neutral=-np.inf
+)
+reduce_sum_square = reduction(
+    "ReduceSumSquare", 18, _sum_square, _sum_square_slope, [EMPTY, WHOLE], mixed="wide", neutral=0.0
+)
 
 
 ARG_SAMPLES = [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from ...ops.dataclasses import dataclass, field
 from ...ops.types import Array
 from ..ir.graph import Graph
+from .lower import Learned, Options, lower
 from .program import Program
 
 
@@ -21,3 +24,21 @@ class Executable:
     constants: Mapping[str, Array] = field(repr=False)
     graph: Graph = field(repr=False)
     origin: str = "graph"
+
+
+def executable_of(graph: Graph, options: Options, outputs: Sequence[str], learned: Learned) -> Executable:
+    """Lower a rewritten graph, and collect its constants."""
+    program, packed = lower(graph, options, names=outputs, learned=learned)
+    wanted = program.all_weights()
+    constants = {n: a for n, a in packed.items() if n in wanted}
+
+    def collect(part: Graph) -> None:
+        for n, a in part.initializers.items():
+            if n in wanted:  # kernels read its elements side by side; those of a broadcast one may be at one place
+                constants[n] = a if a.flags.c_contiguous else np.ascontiguousarray(a)
+        for node in part.nodes:
+            for body in node.bodies.values():
+                collect(body)
+
+    collect(graph)
+    return Executable(program, constants, graph)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ...ops import Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
@@ -18,8 +16,9 @@ from ..ir.prune import prune
 from ..passes import simplify
 from ..passes.chains import Chains
 from ..passes.gradient import write_gradients
-from .executable import Executable
-from .lower import Learned, Options, lower
+from .executable import Executable, executable_of
+from .lower import Learned, Options
+from .padded import PaddedPrograms
 from .rewriting import canonical, fused, simplified
 from .template import Templates
 
@@ -39,10 +38,12 @@ class Compiled:
     chains: Chains = field(default_factory=Chains, repr=False)
     learned: Learned = field(default_factory=Learned, repr=False)
     padded: Cache[Any] = field(default_factory=lambda: Cache("results behind padded inputs", 64), repr=False)
+    rounded: PaddedPrograms = field(init=False, repr=False)
     templates: Templates = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "templates", Templates(self.options, self.budget, self.chains))
+        object.__setattr__(self, "rounded", PaddedPrograms(self.graph, self.outputs, self.options, self.budget))
 
 
 def compile_graph(
@@ -100,17 +101,4 @@ def _declined(bound: Executable) -> bool:
 
 
 def _bound(graph: Graph, compiled: Compiled) -> Executable:
-    program, packed = lower(graph, compiled.options, names=compiled.outputs, learned=compiled.learned)
-    wanted = program.all_weights()
-    constants = {n: a for n, a in packed.items() if n in wanted}
-
-    def collect(part: Graph) -> None:
-        for n, a in part.initializers.items():
-            if n in wanted:  # kernels read its elements side by side; those of a broadcast one may be at one place
-                constants[n] = a if a.flags.c_contiguous else np.ascontiguousarray(a)
-        for node in part.nodes:
-            for body in node.bodies.values():
-                collect(body)
-
-    collect(graph)
-    return Executable(program, constants, graph)
+    return executable_of(graph, compiled.options, compiled.outputs, compiled.learned)

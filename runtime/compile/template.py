@@ -7,7 +7,7 @@ the guards of the template; for sizes that meet them, numbers have only to be fi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -94,21 +94,28 @@ class Template:
         """The graph with numbers for its sizes. Raises NotSymbolic for numbers that int64 does not hold, and what an
         operator on sizes raises, naming its node."""
         put = concrete(self.trace, values)
-        arrays = {name: put(array) for name, array in self.read.items()}
-        for node in self.sized:
-            operands = [arrays[n] if n else None for n in node.inputs]
-            try:
-                results = computed(node, operands)
-            except Exception as error:
-                types = [None if x is None else type_of(x) for x in operands]
-                raise refusal(error, node, types) from (error.__cause__ if isinstance(error, MezzoError) else error)
-            arrays.update((o, r) for o, r in zip(node.outputs, results, strict=False) if o)
+        arrays = evaluated(self.sized, self.read, put)
         graph = self.graph
         constants = {name: put(array) for name, array in graph.initializers.items()}
         constants.update((name, arrays[name]) for name in graph.inputs[len(self.given) :])
         known = {name: filled(type, put) for name, type in graph.types.items()}
         known.update((name, type_of(array, known=True)) for name, array in constants.items())
         return graph.but(inputs=self.given, initializers=constants, types=known)
+
+
+def evaluated(nodes: Iterable[Node], read: Mapping[str, Array], put: Concrete) -> dict[str, Array]:
+    """The values that nodes make of sizes, and those that they read. Raises what an operator raises, naming its
+    node."""
+    arrays = {name: put(array) for name, array in read.items()}
+    for node in nodes:
+        operands = [arrays[n] if n else None for n in node.inputs]
+        try:
+            results = computed(node, operands)
+        except Exception as error:
+            types = [None if x is None else type_of(x) for x in operands]
+            raise refusal(error, node, types) from (error.__cause__ if isinstance(error, MezzoError) else error)
+        arrays.update((o, r) for o, r in zip(node.outputs, results, strict=False) if o)
+    return arrays
 
 
 def size_of(type: Type, axis: int) -> int:
@@ -234,8 +241,21 @@ class Symbols:
         return symbol
 
 
-def _template(source: Graph, types: Mapping[str, Type], options: Options, budget: Budget, chains: Chains) -> Template:
-    """Rewrite a graph with symbolic sizes. Raises NoTemplate, NotSymbolic, and what passes raise."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Traced:
+    """A typed graph with symbolic sizes, without what its types make superfluous, before chains are fused. `sized` are
+    nodes as those of `Template`, whose results, under the names in `constants`, are the inputs of `graph` behind those
+    of the source."""
+
+    symbols: Symbols
+    graph: Graph
+    sized: Graph
+    constants: Collection[str]
+
+
+def traced(source: Graph, types: Mapping[str, Type], options: Options, budget: Budget) -> Traced:
+    """Infer a graph with symbolic sizes; inside of `tracing()`. Raises NoTemplate, NotSymbolic, and what passes
+    raise."""
     symbols = Symbols()
     for name in source.inputs:
         symbols.add(name, source.types[name], types[name])
@@ -250,10 +270,16 @@ def _template(source: Graph, types: Mapping[str, Type], options: Options, budget
         inputs=(*typed.inputs, *dict.fromkeys(names.values())),
         nodes=tuple(n for n in typed.nodes if scope.sized.keys().isdisjoint(n.outputs)),
     )
+    return Traced(symbols, simplified(left.rename(names), options, budget), sized, scope.sized)
+
+
+def _template(source: Graph, types: Mapping[str, Type], options: Options, budget: Budget, chains: Chains) -> Template:
+    """Rewrite a graph with symbolic sizes. Raises NoTemplate, NotSymbolic, and what passes raise."""
+    trace = traced(source, types, options, budget)
+    symbols, sized = trace.symbols, trace.sized
     here = concrete(symbols.trace, symbols.trace.hints)
     graph = fused(
-        simplified(left.rename(names), options, budget), options, budget, chains,
-        planned=lambda t: filled(t, here), constants=scope.sized,
+        trace.graph, options, budget, chains, planned=lambda t: filled(t, here), constants=trace.constants
     )  # fmt: skip
     if any(_holds(v) for node in graph.nodes for v in node.attrs.values()):
         raise NoTemplate("an attribute is a size")

@@ -23,8 +23,8 @@ class CachedSession(Session):
     where all inputs are fed by hand.
 
     `cache` pairs inputs with outputs (see cache_pairs), `capacity` bounds the rows of a conversation, `max_cache_bytes`
-    the bytes of all of them together; `options` are those of Session. `caches` are the pairs, `cache_memory` counts
-    their bytes, `token_inputs` and `answers` are the names of inputs with the tokens and of outputs that are no caches,
+    the bytes of all of them together; `options` are those of Session, of which `buckets` is "auto" if none are given.
+    `caches` are the pairs, `cache_memory` counts their bytes, `token_inputs` and `answers` are the names of inputs with the tokens and of outputs that are no caches,
     `masked` and `positioned` the element types of attention_mask and position_ids, None where the model takes none.
     Raises InputError where the pairs do not fit the model, or a bound is not positive.
     """
@@ -41,6 +41,8 @@ class CachedSession(Session):
         for name, bound in (("capacity", capacity), ("max_cache_bytes", max_cache_bytes)):
             if bound is not None and bound < 1:
                 raise InputError(f"{name}={bound}", where="cache", hint="give at least 1, or None for no bound")
+        if options.get("buckets") is None:  # a decoder has another size at each token
+            options["buckets"] = "auto"
         super().__init__(model, **options)
         self.caches, self.capacity = cache_pairs(self.inputs, self.outputs, cache), capacity
         self.cache_memory = CacheMemory(max_cache_bytes)

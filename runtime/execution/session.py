@@ -13,10 +13,10 @@ import numpy as np
 
 from ...ops import Tensor, Type
 from ...ops.budget import Budget
-from ...ops.dataclasses import dataclass, replace
+from ...ops.dataclasses import replace
 from ...ops.errors import BudgetError, ForkedProcess, InputError, PlanError
 from ...ops.types import Array, type_of
-from ..compile.buckets import Buckets, check_buckets, cut, padded
+from ..compile.buckets import Buckets
 from ..compile.collection import uncollected
 from ..compile.defects import DEFECTS, Unprepared
 from ..compile.executable import Executable
@@ -28,21 +28,23 @@ from ..environment import processors, usual_threads
 from ..ir.graph import Graph
 from ..ir.interpreter import InvalidOperation, Meter
 from ..memory.allocate import owned
-from ..memory.ledger import PoolStats
 from ..memory.plan import MemoryPlan, Strategy
 from ..memory.pool import Pool
 from .alarm import readable
 from .arena_pool import Arena, ArenaPool
 from .exact_rerun import again
 from .feeds import checked, chosen, planned_types, signature_type
+from .fitting import AS_THEY_ARE, ProvenBuckets, fitting
 from .guards import FedKey, Guard, Wanted, fed_key
 from .instance import ExecutionContext, Instance, Observer
 from .observers import PROFILING
 from .overlap import apart, delivered, own_buffers, result_buffer
+from .session_stats import SessionStats
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from ..compile.padded import PaddedProgram
     from ..compile.specialize import Compiled
     from ..engine import Variable
     from ..file import Opened, VariantKey
@@ -72,25 +74,6 @@ def _overwrites(model: Graph | Opened) -> bool:
     return any(s.output != s.input for s in model.states) if isinstance(model, Graph) else bool(model.signature.states)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStats:
-    """Counters of a session: programs planned in all, cached now and evicted; runs; arenas and their bytes; the pool;
-    defects of kernels in this process (see `mezzo explain`); runs repeated because of a NaN; templates over sizes (see
-    docs/service.md), and the programs that were planned from one."""
-
-    planned: int
-    programs: int
-    evicted: int
-    runs: int
-    arenas: int
-    arena_bytes: int
-    pool: PoolStats
-    defects: int = 0
-    alarms: int = 0
-    templates: int = 0
-    from_template: int = 0
-
-
 class Session:
     """Run one graph, from any number of threads.
 
@@ -105,7 +88,8 @@ class Session:
     `precision` is "fp32", "bf16" (tensors in bfloat16 where kernels take them), on the CPU also "bf16-math" (operands
     of float32 products are rounded to bfloat16), on GPUs "tf32" (rounded to TF32) and "fp16". `buckets` maps open
     dims to the few sizes that are planned, e.g. `{"batch": (1, 8, 64)}`: inputs are padded with zeros to the next one
-    and results cut back, which is right for dims whose elements the model treats independently. A graph with states
+    and results cut back, which is right for dims whose elements the model treats independently; "auto" rounds up what
+    is proven not to change results (docs/service.md). A graph with states
     keeps them from run to run, and then runs one at a time; `states` gives arrays to keep them in, by name of the value
     that is read, which sessions may share that do not run at the same time. `exchange` is what Emit and Await
     speak to. `seed` begins the random numbers, which follow the number of the run (`next_run`); with
@@ -136,7 +120,7 @@ class Session:
         threads: int | None = None,
         onednn: bool = True,
         precision: str = "fp32",
-        buckets: Buckets | None = None,
+        buckets: Buckets | Literal["auto"] | None = None,
         seed: int = 0,
         random: Literal["philox", "numpy"] = "philox",
         states: dict[str, Array] | None = None,
@@ -168,7 +152,7 @@ class Session:
         if random not in ("philox", "numpy"):
             raise InputError(f"random={random!r} is unknown", where="Session", hint="give 'philox' or 'numpy'")
         self._max_programs, self._seed = max_programs, seed
-        self._buckets = check_buckets(buckets or {}, self.inputs)
+        self._fitting = fitting(buckets, self.inputs)
         self._numpy_random = random == "numpy"
         self._planning = _PLANNING
         self._table = threading.Lock()
@@ -191,7 +175,7 @@ class Session:
         self._fixed = all(isinstance(t, Tensor) and t.static for t in self.signature.inputs.values())
         if not self._lies_ready():
             # whatever is wrong with the graph is said here, and not by the first run
-            self._compile(self.signature.outputs)
+            self.compiled(self.signature.outputs)
             self._bind_fixed()
 
     def _claim(self) -> None:
@@ -224,7 +208,7 @@ class Session:
     @property
     def outputs(self) -> tuple[Port, ...]:
         """Names and types of the outputs, as far as they are known before a run."""
-        compiled = self._compile(self.signature.outputs)
+        compiled = self.compiled(self.signature.outputs)
         types = compiled.graph.types
         return tuple(Port(n, types[v]) for n, v in zip(compiled.outputs, compiled.graph.outputs, strict=True))
 
@@ -259,9 +243,10 @@ class Session:
         """Counters; a consistent snapshot."""
         with self._table:
             planned = (self._planned, len(self._bound), self._evicted)
-            templates = [c.templates for c in self._compiled.values()]
-        made = sum(len(t.all) for t in templates), sum(t.used for t in templates)
-        return SessionStats(*planned, *self._seats.counts(), self._pool.stats(), DEFECTS.count, self._alarms, *made)
+            compiled = [*self._compiled.values()]
+        made = [(len(c.templates.all), c.templates.used, len(c.rounded.executables())) for c in compiled]
+        shared = [sum(column) for column in zip((0, 0, 0), *made, strict=True)]
+        return SessionStats(*planned, *self._seats.counts(), self._pool.stats(), DEFECTS.count, self._alarms, *shared)
 
     def uncaptured(self) -> tuple[tuple[int, str], ...]:
         """Steps of the last program that stand outside of its CUDA graphs, by number, and why. It is known after two
@@ -277,7 +262,9 @@ class Session:
 
     def warmup(self, shapes: Mapping[str, Sequence[int]]) -> Program:
         """Plan for these input shapes, so that the first run with them only replays."""
-        return self._bind(self.signature.outputs, planned_types(self.signature, shapes)).program
+        outputs, types = self.signature.outputs, planned_types(self.signature, shapes)
+        served = self.rounded(outputs, types) if isinstance(self._fitting, ProvenBuckets) else None
+        return (self._bind(outputs, types) if served is None else served[0].executable).program
 
     def _lies_ready(self) -> bool:
         """Return True if the file has a program for the sizes of the inputs; any program, if sizes are open."""
@@ -290,7 +277,8 @@ class Session:
         if self._fixed and self._latest is None:
             self._bind(self.signature.outputs, self.signature.inputs)
 
-    def _compile(self, outputs: tuple[str, ...]) -> Compiled:
+    def compiled(self, outputs: tuple[str, ...]) -> Compiled:
+        """The graph for these outputs, rewritten as far as it can be without sizes."""
         from ..compile.specialize import compile_graph  # of a start, several ms; a file may hold the program
 
         with self._planning:
@@ -299,6 +287,19 @@ class Session:
                     self.graph, outputs=outputs, options=self._options, budget=self.budget
                 )
             return self._compiled[outputs]
+
+    def types_of(self, arrays: Mapping[str, Any]) -> dict[str, Type]:
+        """The types of inputs that have been checked."""
+        return {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs}
+
+    def rounded(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> tuple[PaddedProgram, list[int]] | None:
+        """The program for sizes rounded up, with the values of its symbols; None where there is none."""
+        compiled = self.compiled(outputs)
+        known, served = compiled.rounded.served(types)
+        if known:
+            return served
+        with self._planning, uncollected():
+            return compiled.rounded.serve(types)
 
     def _bind(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> Executable:
         key = (outputs, tuple(types.items()))
@@ -323,7 +324,7 @@ class Session:
         """The program that the graph makes for these types."""
         from ..compile.specialize import specialise
 
-        return specialise(self._compile(outputs), types)
+        return specialise(self.compiled(outputs), types)
 
     def _evict(self) -> None:
         """Let go of the programs that were not used for the longest time, as far as there are too many."""
@@ -430,7 +431,7 @@ class Session:
             )  # fmt: skip
         observe = observe or PROFILING.observer
         key, wanted = None, None if names is None else tuple(names)
-        if deadline is None and cancel is None and not (observe or self._buckets):
+        if deadline is None and cancel is None and not observe and self._fitting is AS_THEY_ARE:
             known = self._again
             if outputs is None or not self.device.sm:
                 if known is not None and known.wanted == wanted:
@@ -469,15 +470,12 @@ class Session:
         runs like this one will have."""
         until = None if deadline is None else monotonic() + deadline
         wanted = chosen(self.signature, names)
-        arrays, had = checked(self.signature, feeds, self.device.from_dlpack), dict[str, int]()
-        if self._buckets:
-            arrays, had = padded(self._buckets, self.inputs, arrays)
-            if outputs:
-                raise InputError("outputs= and buckets= exclude each other", hint="copy from the results instead")
-        types = {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs}
+        whole = checked(self.signature, feeds, self.device.from_dlpack)
+        fitted = self._fitting.fit(self, wanted, whole, outputs)
         drawn = self._drawn(draw)
         for left in reversed(range(REPLANNED)):
-            bound = self._bind(wanted, types)
+            arrays = fitted.arrays
+            bound = self._latest = fitted.executable or self._bind(wanted, self.types_of(arrays))
             program = bound.program
             own = own_buffers(program.outputs, outputs, self.device, self._owner)
             buffers = [result_buffer(p, own, self._owner) for p in program.outputs]
@@ -491,7 +489,7 @@ class Session:
                     limits = Meter(self.budget.steps, until=until, cancel=cancel)
                     with instance.around.limited(limits), np.errstate(all="ignore"):
                         results = instance.run(list(arrays.values()), buffers, observe=observe)
-                    if names is None and not self._buckets and not (deadline or cancel or observe):
+                    if names is None and self._fitting is AS_THEY_ARE and not (deadline or cancel or observe):
                         self._direct = self.device.fast_path(bound, feeds, outputs or {}, seat, instance)
                 break
             except BudgetError as error:
@@ -505,6 +503,7 @@ class Session:
                 self._forget(bound)
                 if not left:
                     raise
+                fitted = self._fitting.fit(self, wanted, whole, outputs)
         named = {
             p.name: r if b is not None else owned(r) for p, b, r in zip(program.outputs, buffers, results, strict=True)
         }
@@ -513,14 +512,16 @@ class Session:
                 if bound in self._bound.values():
                     known = Guard.of(bound, None if names is None else wanted, key, arrays)
                     self._again = self._known[known.wanted, key] = known
-        if had:
-            return cut(self._compile(wanted), types, named, had)
+        if fitted.finish is not None:
+            return fitted.finish(named)
         return delivered(named, own, self._owner)
 
     def _forget(self, bound: Executable) -> None:
         """Let a program be planned again for its types."""
         with self._table:
             self._bound = OrderedDict((key, b) for key, b in self._bound.items() if b is not bound)
+            for compiled in self._compiled.values():
+                compiled.rounded.forget(bound)
 
     def _instance(self, seat: Arena, bound: Executable) -> Instance:
         """The instance of a program in a seat."""
@@ -593,4 +594,5 @@ class Session:
     def _live(self) -> set[Executable]:
         """The programs that are kept."""
         with self._table:
-            return set(dict.values(self._bound))  # an OrderedDict's own would hash each key again
+            kept = set(dict.values(self._bound))  # an OrderedDict's own would hash each key again
+            return kept.union(*(c.rounded.executables() for c in self._compiled.values()))

@@ -144,6 +144,17 @@ MUTATIONS = (
     Mutation("an equality of sizes is decided and not noted", "ops/symbolic.py",
              "        self.guards[terms, how] = outcome\n",
              '        if how != "=":\n            self.guards[terms, how] = outcome\n'),
+    # sizes that are rounded up
+    Mutation("a product sums over padding", "runtime/compile/padding_rules.py",
+             "    names = [g.filled(node, names[0], deep, 0.0), g.filled(node, names[1], along, 0.0)]\n", "",
+             "products"),
+    Mutation("a reduction goes over padding", "runtime/compile/padding_rules.py",
+             "        name = g.filled(node, name, axis, node.record.neutral or 0.0)\n", "        pass\n"),
+    Mutation("a mean is that of all that is planned", "runtime/compile/padding_rules.py",
+             'if node.op != "ReduceMean" or not padded:', "if True:"),
+    Mutation("padding is joined with what counts", "runtime/compile/padding_rules.py",
+             "counts = g.array(rows, (len(rows),))", "counts = g.array([g.planned(n) for n in rows], (len(rows),))",
+             "layouts"),
     # training
     Mutation("the gradient of a product is that of its other operand", "ops/math/elementwise.py",
              "return g.Mul(dys[0], xs[1]), g.Mul(dys[0], xs[0])", "return g.Mul(dys[0], xs[0]), g.Mul(dys[0], xs[1])",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -404,21 +404,3 @@ def differentiated(a: Asked, session: Session) -> None:
     said = disagreement(case, grads, name, numeric(case.graph, case.feeds, case.dys, name, most=4))
     if said:
         raise Wrong(said)
-
-
-Property = Callable[[Asked, Session], None]
-# With how often each is drawn: what costs most is drawn less.
-PROPERTIES: dict[Property, float] = {
-    batches: 3, asked: 3, stored: 2, exported: 2, not_numbers: 2, threads: 1.5, trained: 1.5, some: 1.5, strided: 1,
-    into_buffers: 1, differentiated: 0.7,
-}  # fmt: skip
-
-
-def drawn(rng: np.random.Generator, count: int) -> list[Property]:
-    """As many properties, none of them twice before all are there."""
-    shares = np.array([*PROPERTIES.values()])
-    found: list[Property] = []
-    while len(found) < count:
-        order = rng.choice(len(shares), len(shares), replace=False, p=shares / shares.sum())
-        found += [list(PROPERTIES)[i] for i in order]
-    return found[:count]

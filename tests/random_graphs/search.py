@@ -19,10 +19,11 @@ from mezzo.ops.errors import BudgetError, ExecutionError, MezzoError, PlanError,
 from mezzo.runtime.ir.graph import Graph
 from mezzo.runtime.ir.infer import infer
 
+from .drawing import Property, drawn
 from .generate import generate
 from .maker import Case
 from .oracle import FLOAT32, Worlds
-from .properties import Asked, NotHere, Property, Wrong, drawn, repeated
+from .properties import Asked, NotHere, Wrong, repeated
 from .switches import Switches, every, sample
 
 # Refusals that a right answer of the references does not make wrong: patterns of their messages, and why.

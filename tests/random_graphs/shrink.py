@@ -14,9 +14,9 @@ from mezzo.ops.errors import MezzoError
 from mezzo.runtime.ir.graph import Graph, Node
 from mezzo.runtime.ir.infer import infer
 
+from .drawing import Property
 from .maker import CONDITION, Case
 from .oracle import Worlds, evaluated
-from .properties import Property
 from .search import Counts, Failure, isolated, judge
 from .switches import Switches
 

@@ -11,10 +11,11 @@ from mezzo.ops import DType, Tensor
 from mezzo.runtime.ir.graph import Graph
 from mezzo.runtime.ir.infer import infer
 
+from ..random_graphs.drawing import Property
 from ..random_graphs.maker import Case
 from ..random_graphs.oracle import FLOAT32, Worlds, evaluated
 from ..random_graphs.printed import numbers
-from ..random_graphs.properties import Asked, Property, copied, like, repeated, type_like, unchanged
+from ..random_graphs.properties import Asked, copied, like, repeated, type_like, unchanged
 from ..random_graphs.switches import Switches, sample
 
 __all__ = ["check", "fed", "numbers"]

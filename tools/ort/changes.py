@@ -61,7 +61,7 @@ def _valued(graph: Graph, initializers: Mapping[str, OrtValue]) -> Graph:
 def save_optimised(session: Session, path: str) -> None:
     """Write the model as it is after the passes that need no sizes, in standard operators, with its own names of inputs
     and outputs. Raises as `save_onnx` does."""
-    compiled = session._compile(session.signature.outputs)
+    compiled = session.compiled(session.signature.outputs)
     graph, named = compiled.graph, dict(zip(compiled.outputs, compiled.graph.outputs, strict=True))
     copies = [Node("Identity", (value,), (name,)) for name, value in named.items() if name != value]
     types = {name: graph.types[value] for name, value in named.items()}

@@ -20,6 +20,8 @@ CPU_KERNELS: tuple[Kernel, ...] = (
     _later("numpy.sum_squares", "reductions.SumSquares", "ReduceSumSquare"),
     _later("numpy.total_norm", "reductions.TotalNorm", "mezzo.TotalNorm"),
     _later("numpy.pad", "pad.Pad", "Pad", True),
+    _later("numpy.fill_tail", "padding.FillTail", "mezzo.FillTail", True),
+    _later("numpy.concat_heads", "padding.ConcatHeads", "mezzo.ConcatHeads", True),
     _later("numpy.conv_relu_pool", "strips.ConvReluPool", "mezzo.ConvReluPool"),
     _later("numpy.update", "update.Update", "mezzo.Update"),
     _later("numpy.cross_entropy", "losses.CrossEntropy", "SoftmaxCrossEntropyLoss mezzo.SoftmaxCrossEntropyGrad"),

@@ -1,0 +1,96 @@
+"""FillTail in place, and ConcatHeads: graphs whose sizes are rounded up have some in each layer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ....ops import Tensor
+from ....ops.errors import ShapeError
+from ....ops.layouts import is_permutation, parse
+from ....ops.tensor.padding import fitting
+from ....ops.types import Array, DType
+from ...compile.kernel import Alias, Call, Choice, Declined, KernelArgs, KernelRequest
+from ...ir.graph import Node
+
+
+class FillTail:
+    """FillTail over the bytes of its operand, in any order of its axes."""
+
+    name = "numpy.fill_tail"
+    remembers = True
+
+    def serves(self, node: Node) -> bool:
+        return node.domain == "mezzo" and node.op == "FillTail"
+
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        x = request.inputs[0]
+        if not isinstance(x, Tensor) or not x.static:
+            return Declined("sizes are not known")
+        layout = x.layout if is_permutation(x.layout) and request.node.attrs.get("outer", 1) == 1 else ""
+        return Choice(self.name, aliases=(Alias(0, 0),), layouts=(layout, "", layout) if layout else ())
+
+    def prepare(self, args: KernelArgs) -> Call:
+        x, count, (out,), known = args.inputs[0], args.inputs[1], args.outputs, args.request.inputs[0]
+        assert x is not None and count is not None and out is not None and isinstance(known, Tensor)
+        axis, blocks = args.node.attrs["axis"], args.node.attrs.get("outer", 1)
+        value = fitting(args.node.attrs.get("value", 0.0), known.dtype)
+        there = _shown(out, known)
+        sizes = there.shape
+        there = there.reshape(*sizes[:axis], blocks, -1, *sizes[axis + 1 :]) if blocks > 1 else there
+        at = (slice(None),) * (axis + (blocks > 1))
+        size, same = there.shape[len(at)], x.ctypes.data == out.ctypes.data
+
+        def run() -> None:
+            if not same:
+                np.copyto(out, x)
+            n = int(count)
+            if not 0 <= n <= size:
+                raise ShapeError(f"the first {n} of {size}")
+            there[(*at, slice(n, None))] = value
+
+        return run
+
+
+def _shown(memory: Array, known: Tensor) -> Array:
+    """The elements of a tensor in the order of its axes, as a view of its bytes."""
+    if not known.layout:
+        return memory.reshape(known.sizes)
+    order, _, _ = parse(known.layout, len(known.sizes))
+    laid = memory.reshape(-1).view(known.dtype.numpy).reshape([known.sizes[a] for a in order])
+    return laid.transpose(np.argsort(order))
+
+
+class ConcatHeads:
+    """ConcatHeads by one copy of each operand."""
+
+    name = "numpy.concat_heads"
+    remembers = True
+
+    def serves(self, node: Node) -> bool:
+        return node.domain == "mezzo" and node.op == "ConcatHeads"
+
+    def select(self, request: KernelRequest) -> Choice | Declined:
+        tensors = [t for t in (*request.inputs, *request.outputs) if isinstance(t, Tensor) and t.static]
+        if len(tensors) < len(request.inputs) + len(request.outputs) or any(t.dtype is DType.STRING for t in tensors):
+            return Declined("sizes are not known, or elements are texts")
+        return Choice(self.name)
+
+    def prepare(self, args: KernelArgs) -> Call:
+        (counts, *xs), (out,), axis = args.inputs, args.outputs, args.node.attrs["axis"]
+        assert counts is not None and out is not None
+        before = math.prod(out.shape[:axis])
+        there = out.reshape(before, out.shape[axis], -1)
+        parts = [x.reshape(before, x.shape[axis], -1) for x in xs if x is not None]
+
+        def run() -> None:
+            at = 0
+            for part, n in zip(parts, counts.tolist(), strict=True):
+                if not 0 <= n <= min(part.shape[1], there.shape[1] - at):
+                    raise ShapeError(f"{n} rows of {part.shape[1]}, behind {at}, are none of {there.shape[1]}")
+                there[:, at : at + n] = part[:, :n]
+                at += n
+            there[:, at:] = 0
+
+        return run

@@ -1,0 +1,289 @@
+"""Programs of padded graphs: which sizes they serve, what they are fed, and how their results are cut."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, combinations
+from typing import Any
+
+import numpy as np
+
+from ...ops import MezzoError, Tensor, Type
+from ...ops.budget import Budget
+from ...ops.dataclasses import dataclass, field
+from ...ops.symbolic import NotSymbolic, SizeTrace, Terms, concrete, tracing
+from ...ops.types import Array
+from ..ir.graph import Graph, Node
+from ..ir.infer import infer
+from ..ir.prune import prune
+from ..passes.chains import Chains
+from .executable import Executable, executable_of
+from .lower import Learned, Options
+from .padding import Axis, NotPadded, PaddedGraph
+from .padding_rules import padded_graph
+from .rewriting import fused, simplified
+from .sizes import NormalSizes
+from .template import NoTemplate, Traced, evaluated, size_of, traced
+
+MOST_PROGRAMS = 256  # of one pattern: a cache of thousands of rows has two for each size that is planned
+MOST_PATTERNS = 8  # traces of a graph, and reasons why there was none
+MOST_SIZES = 64  # of one program, of which what follows from them is kept
+MOST_SERVED = 512  # sizes of inputs, of which the program is remembered
+
+
+@dataclass(slots=True, eq=False)
+class SizePattern:
+    """A trace of a graph whose sizes in `open` are rounded up. `terms` are all sizes that are rounded, by which, and by
+    the sizes of the other symbols, a program is found."""
+
+    traced: Traced
+    normal: NormalSizes
+    open: frozenset[int]
+    terms: tuple[Terms, ...] = ()
+    programs: OrderedDict[tuple[int, ...], PaddedProgram | str] = field(
+        default_factory=OrderedDict[tuple[int, ...], Any]
+    )
+
+    @property
+    def trace(self) -> SizeTrace:
+        return self.traced.symbols.trace
+
+    def values(self, types: Mapping[str, Type]) -> list[int] | None:
+        """Return the values of the symbols for these types of the inputs; None if the pattern is not for them."""
+        symbols = self.traced.symbols
+        sizes = [size_of(types[name], axis) for name, axis in symbols.places]
+        if any(size_of(types[name], axis) != sizes[symbol] for name, axis, symbol in symbols.equal):
+            return None
+        return self.trace.values(sizes)
+
+    def key(self, values: Sequence[int], state: PaddedGraph) -> tuple[int, ...]:
+        """Return the sizes by which programs are told apart."""
+        closed = [values[s] for s in self.normal.left(len(self.traced.symbols.places)) if s not in self.open]
+        return (*(state.planned(t) for t in self.terms), *closed)
+
+
+@dataclass(slots=True, eq=False)
+class PaddedProgram:
+    """An executable for rounded sizes. `state` tells what its inputs and outputs are; `sized` are the nodes that make
+    its further inputs of the true sizes."""
+
+    executable: Executable
+    state: PaddedGraph
+    sized: tuple[Node, ...]
+    read: Mapping[str, Array]
+    outputs: tuple[tuple[str, str], ...]
+    known: OrderedDict[tuple[int, ...], dict[str, Array]] = field(
+        default_factory=OrderedDict[tuple[int, ...], dict[str, Array]]
+    )
+
+    def feeds(self, arrays: Mapping[str, Array], values: Sequence[int]) -> dict[str, Array] | None:
+        """The inputs of the program, in its order, for arrays of these true sizes; None where a place that follows from
+        sizes lies outside of what counts."""
+        more = self.known.get(tuple(values))
+        if more is None:
+            more = self._sized(values)
+            if more is None:
+                return None
+            self.known[tuple(values)] = more
+            while len(self.known) > MOST_SIZES:
+                self.known.popitem(last=False)
+        types = self.executable.program.types
+        return {
+            name: more[name] if name in more else _grown(arrays[name], types[name])
+            for name in self.executable.program.given
+        }
+
+    def _sized(self, values: Sequence[int]) -> dict[str, Array] | None:
+        """The inputs that follow from the true sizes; None where one is an index outside of its axis."""
+        state, trace, types = self.state, self.state.normal.trace, self.executable.program.types
+        put = concrete(trace, values)
+        arrays = evaluated(self.sized, self.read, put)
+        given = set(self.executable.program.given)
+        more = {name: _grown(np.asarray(array), types[name]) for name, array in arrays.items() if name in given}
+        for terms, name in state.counts.items():
+            more[name] = np.asarray(trace.value(terms, values), np.int64)
+        for name, array in state.numbers.items():
+            more[name] = np.asarray(put(array), np.int64).reshape(array.shape)
+        for name, sizes in state.shares.items():
+            more[name] = np.asarray(np.prod([state.planned(t) / trace.value(t, values) for t in sizes]))
+        for name, (source, axes, each) in state.places.items():
+            if name in given:
+                true = np.asarray(arrays[source] if isinstance(source, str) else put(source)).astype(np.int64)
+                columns = [true[..., i] for i in range(len(axes))] if each else [true]
+                moved = [_moved(column, state, axis, values) for column, axis in zip(columns, axes, strict=True)]
+                if any(column is None for column in moved):
+                    return None
+                more[name] = _grown(
+                    np.stack([np.asarray(m) for m in moved], -1) if each else np.asarray(moved[0]), types[name]
+                )
+        return {name: array for name, array in more.items() if name in given}
+
+    def cut(self, results: Mapping[str, Any], values: Sequence[int]) -> dict[str, Any]:
+        """The results without padding."""
+        return {name: self._cut(results[name], self.state.known[value].axes, values) for name, value in self.outputs}
+
+    def _cut(self, result: Array, axes: Sequence[Axis], values: Sequence[int]) -> Array:
+        state = self.state
+        if not any(map(state.pads, axes)):
+            return result
+        parts = [s for axis in axes for s in axis]
+        true = [s if isinstance(s, int) else state.normal.trace.value(s, values) for s in parts]
+        whole = result.reshape([state.planned(s) for s in parts])[tuple(map(slice, true))]
+        sizes = iter(true)
+        shape = [int(np.prod([next(sizes) for _ in axis], dtype=np.int64)) for axis in axes]
+        return np.ascontiguousarray(whole).reshape(shape)
+
+
+def _moved(indices: Array, state: PaddedGraph, axis: Axis, values: Sequence[int]) -> Array | None:
+    """The indices into an axis with padding that are the same elements as these without; None for those outside."""
+    sizes = [s if isinstance(s, int) else state.normal.trace.value(s, values) for s in axis]
+    total = int(np.prod(sizes, dtype=np.int64))
+    indices = np.where(indices < 0, indices + total, indices)
+    if indices.size and not 0 <= indices.min() <= indices.max() < total:
+        return None
+    moved = np.zeros_like(indices)
+    for size in reversed(range(len(sizes))):
+        inner = int(np.prod([state.planned(s) for s in axis[size + 1 :]], dtype=np.int64))
+        moved += indices % sizes[size] * inner
+        indices = indices // sizes[size]
+    return moved
+
+
+def _grown(array: Array, type: Type) -> Array:
+    """The array with zeros up to the sizes of a type."""
+    assert isinstance(type, Tensor)
+    if array.shape == type.sizes:
+        return array
+    grown = np.zeros(type.sizes, array.dtype)
+    grown[tuple(map(slice, array.shape))] = array
+    return grown
+
+
+Served = tuple[PaddedProgram, list[int]]
+
+
+def _key(types: Mapping[str, Type]) -> tuple[Any, ...]:
+    return tuple([t.dims if isinstance(t, Tensor) else t for t in types.values()])
+
+
+@dataclass(slots=True, eq=False)
+class PaddedPrograms:
+    """The programs for rounded sizes of one graph, whose outputs have public `names`; `reasons` tells why there was
+    none."""
+
+    graph: Graph
+    names: tuple[str, ...]
+    options: Options
+    budget: Budget
+    patterns: list[SizePattern] = field(default_factory=list[SizePattern])
+    reasons: list[str] = field(default_factory=list[str])
+    _served: OrderedDict[Any, Served | None] = field(default_factory=OrderedDict[Any, Any])
+    learned: Learned = field(default_factory=Learned)
+
+    def served(self, types: Mapping[str, Type]) -> tuple[bool, Served | None]:
+        """Return whether inputs of these types were met before, and the answer that `serve` gave then."""
+        key = _key(types)
+        return key in self._served, self._served.get(key)
+
+    def serve(self, types: Mapping[str, Type]) -> Served | None:
+        """A program for inputs of these types, with the values of its symbols; None where there is none."""
+        answer = self._served[_key(types)] = self._serve(types)
+        while len(self._served) > MOST_SERVED:
+            self._served.popitem(last=False)
+        return answer
+
+    def _serve(self, types: Mapping[str, Type]) -> Served | None:
+        for pattern in chain([*self.patterns], self._another(types)):
+            values = pattern.values(types)
+            if values is None:
+                continue
+            program = self._program(pattern, values)
+            return None if isinstance(program, str) else (program, values)
+        return None
+
+    def executables(self) -> list[Executable]:
+        """All that are kept."""
+        return [p.executable for t in self.patterns for p in [*t.programs.values()] if isinstance(p, PaddedProgram)]
+
+    def forget(self, executable: Executable) -> None:
+        """Let a program be planned again."""
+        for pattern in self.patterns:
+            for key in [
+                k for k, p in pattern.programs.items() if not isinstance(p, str) and p.executable is executable
+            ]:
+                del pattern.programs[key]
+
+    def _another(self, types: Mapping[str, Type]) -> Iterator[SizePattern]:
+        if len(self.patterns) + len(self.reasons) >= MOST_PATTERNS:
+            return
+        try:
+            pattern = _pattern(self.graph, types, self.options, self.budget)
+        except (NoTemplate, NotPadded, NotSymbolic, MezzoError) as error:
+            self.reasons.append(str(error))
+        else:
+            self.patterns.append(pattern)
+            yield pattern
+
+    def _program(self, pattern: SizePattern, values: Sequence[int]) -> PaddedProgram | str:
+        """The program for these values, or the reason why there is none."""
+        state = PaddedGraph(pattern.traced, pattern.normal, pattern.open, values)
+        key = pattern.key(values, state)
+        program = pattern.programs.get(key)
+        if program is None:
+            try:
+                program = self._made(pattern, values)
+            except (NotPadded, MezzoError) as error:
+                program = str(error)
+            pattern.programs[key] = program
+            while len(pattern.programs) > MOST_PROGRAMS:
+                pattern.programs.popitem(last=False)
+                self._served.clear()
+        pattern.programs.move_to_end(key)
+        return program
+
+    def _made(self, pattern: SizePattern, values: Sequence[int]) -> PaddedProgram:
+        options, budget = self.options, self.budget
+        graph, state = padded_graph(pattern.traced, pattern.normal, pattern.open, values)
+        typed = simplified(infer(graph, budget=budget), options, budget)
+        bound = executable_of(fused(typed, options, budget, Chains()), options, self.names, self.learned)
+        sized = pattern.traced.sized
+        sources = [source for source, _, _ in state.places.values() if isinstance(source, str)]
+        wanted = tuple(dict.fromkeys(n for n in (*graph.inputs, *sources) if n in sized.outputs))
+        sized = prune(sized.but(outputs=wanted))
+        outputs = tuple(zip(self.names, graph.outputs, strict=True))
+        return PaddedProgram(bound, state, sized.nodes, sized.initializers, outputs)
+
+
+def _pattern(graph: Graph, types: Mapping[str, Type], options: Options, budget: Budget) -> SizePattern:
+    """Trace a graph, and find the sizes of it that can be rounded up: as many as can be. Raises NoTemplate or NotPadded
+    with the reason where none can."""
+    if options.target.sm or any(n.bodies for n in graph.nodes):
+        raise NoTemplate("it has subgraphs, or is for a GPU")
+    with tracing():
+        trace = traced(graph, types, options, budget)
+    values = trace.symbols.trace.values([size_of(types[n], axis) for n, axis in trace.symbols.places])
+    if values is None:
+        raise NoTemplate("its own sizes do not meet its guards")
+    normal = NormalSizes(trace.symbols.trace)
+    symbols = sorted({s for name, axis in trace.symbols.places for s in open_symbols(trace, normal, name, axis)})
+    reasons: list[str] = []
+    for count in range(len(symbols), 0, -1):
+        for open in combinations(symbols, count):
+            try:
+                _, state = padded_graph(trace, normal, open, values)
+            except NotPadded as error:
+                reasons.append(str(error))
+            else:
+                return SizePattern(trace, normal, frozenset(open), tuple(state.rounded))
+    raise NotPadded("; ".join(dict.fromkeys(reasons)) or "no size is open behind the first axis")
+
+
+def open_symbols(trace: Traced, normal: NormalSizes, name: str, axis: int) -> set[int]:
+    """The symbols of an input's axis: of the first of several, none, which are batches and so many as they are."""
+    known = trace.symbols.types[name]
+    assert isinstance(known, Tensor)
+    if axis == 0 and known.rank > 1:
+        return set()
+    size = normal.of(known.shape[axis])
+    return set() if isinstance(size, int) else normal.symbols(size)
