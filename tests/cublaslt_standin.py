@@ -98,7 +98,7 @@ class LtStandin:
             monkeypatch.setitem(sys.modules, name, module)
         forget()
         monkeypatch.setattr(kernel, "ALGORITHMS", kernel.Algorithms())
-        monkeypatch.setattr(library.HANDLES, "_made", {})
+        monkeypatch.setattr(library.HANDLES, "_handles", {})
 
     def get_version(self) -> str:
         return "0 (a stand-in)"

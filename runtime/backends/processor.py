@@ -34,10 +34,10 @@ class CpuExecutor(Executor):
         Executor.check_precision(self, precision, onednn)
         if precision == "fp32":
             return precision  # the library is not even looked for: loading it takes milliseconds
-        found = library() if onednn else None
-        if found is None or not found.bf16:
+        loaded = library() if onednn else None
+        if loaded is None or not loaded.bf16:
             raise InputError(
-                f"this machine computes no bfloat16 ({found or find()})", where="Session", hint="leave out precision="
+                f"this machine computes no bfloat16 ({loaded or find()})", where="Session", hint="leave out precision="
             )
         return precision
 

@@ -72,18 +72,18 @@ class SumRows:
 
         def run() -> None:
             kept = ids < size
-            found = ids[kept], rows[kept]
+            selected = ids[kept], rows[kept]
             if exchange is not None:
-                found = exchange.sum_rows(key, *found)
-            count = len(found[0])
+                selected = exchange.sum_rows(key, *selected)
+            count = len(selected[0])
             if count > len(numbers):
                 raise InputError(
                     f"the workers have read {count} rows together, and there is room for {len(numbers)}",
                     where=f"key {key!r}",
                     hint="give every worker as many indices: pad what is shorter",
                 )
-            numbers[:count], numbers[count:] = found[0], size
-            sums[:count], sums[count:] = found[1], 0
+            numbers[:count], numbers[count:] = selected[0], size
+            sums[:count], sums[count:] = selected[1], 0
 
         return run
 

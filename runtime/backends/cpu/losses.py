@@ -49,19 +49,19 @@ class CrossEntropy:
                 log_prob = args.scratch(DType.of(scores.dtype), scores.shape)
             return _Loss(scores, labels, log_prob, loss, mean)
         dloss, log_prob, labels = args.inputs[:3]
-        (made,) = args.outputs
-        assert dloss is not None and log_prob is not None and labels is not None and made is not None
-        return _Grad(dloss, log_prob, labels, made, mean)
+        (gradient,) = args.outputs
+        assert dloss is not None and log_prob is not None and labels is not None and gradient is not None
+        return _Grad(dloss, log_prob, labels, gradient, mean)
 
 
 class _Labels:
     """Indices of the labels' elements among the scores."""
 
     def __init__(self, labels: Any, scores: Any) -> None:
-        batch, self._classes, *rest = scores.shape
-        self._labels, self._scores, self._step = labels, scores, int(np.prod(rest, dtype=np.int64))
-        inner = np.arange(self._step).reshape(1, *rest)
-        self._begin = (np.arange(batch).reshape(-1, *[1] * len(rest)) * (self._classes * self._step) + inner).copy()
+        batch, self._classes, *spatial = scores.shape
+        self._labels, self._scores, self._step = labels, scores, int(np.prod(spatial, dtype=np.int64))
+        inner = np.arange(self._step).reshape(1, *spatial)
+        self._begin = (np.arange(batch).reshape(-1, *[1] * len(spatial)) * (self._classes * self._step) + inner).copy()
 
     def places(self) -> Any:
         """Places in the scores as one list; labels count from the end where they are negative, as the reference has
@@ -86,25 +86,24 @@ class _Loss:
     def __call__(self) -> None:
         scores, log_prob = self.scores, self.log_prob
         np.subtract(scores, np.maximum.reduce(scores, 1, keepdims=True), out=log_prob)
-        each = np.exp(log_prob)
+        exps = np.exp(log_prob)
         # dot products are quicker, where rows are short and where they are not
         rows = self.ones
-        total = np.add.reduce(each, 1, keepdims=True) if rows is None else np.vecdot(each, rows)[:, None]
+        total = np.add.reduce(exps, 1, keepdims=True) if rows is None else np.vecdot(exps, rows)[:, None]
         np.subtract(log_prob, np.log(total, out=total), out=log_prob)
         if self.loss is not None:
-            found = np.add.reduce(self.flat.take(self.labels.places()), None)
-            np.multiply(found, self.share, out=self.loss)
+            np.multiply(np.add.reduce(self.flat.take(self.labels.places()), None), self.share, out=self.loss)
 
 
 class _Grad:
-    def __init__(self, dloss: Any, log_prob: Any, labels: Any, made: Any, mean: bool) -> None:
-        self.dloss, self.log_prob, self.made = dloss, log_prob, made
-        self.labels, self.count = _Labels(labels, made), made.dtype.type(labels.size if mean else 1)
+    def __init__(self, dloss: Any, log_prob: Any, labels: Any, gradient: Any, mean: bool) -> None:
+        self.dloss, self.log_prob, self.gradient = dloss, log_prob, gradient
+        self.labels, self.count = _Labels(labels, gradient), gradient.dtype.type(labels.size if mean else 1)
 
     def __call__(self) -> None:
-        made = self.made
+        gradient = self.gradient
         pull = self.dloss / self.count
-        np.exp(self.log_prob, out=made)
-        np.multiply(made, pull, out=made)
-        flat, places = made.reshape(-1), self.labels.places()
+        np.exp(self.log_prob, out=gradient)
+        np.multiply(gradient, pull, out=gradient)
+        flat, places = gradient.reshape(-1), self.labels.places()
         flat[places] = flat.take(places) - pull

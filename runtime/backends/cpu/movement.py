@@ -207,10 +207,10 @@ class Take:
         return (node.domain, node.op) == ("", "Gather")
 
     def select(self, request: KernelRequest) -> Choice | Declined:
-        found = tensors([t for t in request.inputs if t is not None])
-        if found is None:
+        inputs = tensors([t for t in request.inputs if t is not None])
+        if inputs is None:
             return Declined("an operand is no tensor of numbers")
-        x, indices = found
+        x, indices = inputs
         at = indices.ints() if request.constant(1) and indices.rank == 0 and x.static else None
         if at is None:
             return Choice(self.name)
@@ -218,9 +218,9 @@ class Take:
         size = x.sizes[axis]
         if not -size <= at[0] < size:
             raise ShapeError(f"index {at[0]} is outside of the {size} elements of axis {axis}")
-        whole = all(n == 1 for n in x.sizes[:axis])
+        contiguous = all(n == 1 for n in x.sizes[:axis])
         begin = at[0] % size * (x.nbytes // max(size, 1))
-        return Choice(self.name, {"index": at[0]}, aliases=(Alias(0, 0, "view", begin),) if whole else ())
+        return Choice(self.name, {"index": at[0]}, aliases=(Alias(0, 0, "view", begin),) if contiguous else ())
 
     def prepare(self, args: KernelArgs) -> Call:
         x, indices = args.inputs

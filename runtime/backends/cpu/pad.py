@@ -26,12 +26,12 @@ class Pad:
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         """Choose the kernel if widths and axes are known, and there are elements to copy."""
-        found = tensors([t for t in (*request.inputs, *request.outputs) if t is not None])
-        if found is None or not all(t.static for t in found):
+        operands = tensors([t for t in (*request.inputs, *request.outputs) if t is not None])
+        if operands is None or not all(t.static for t in operands):
             return Declined("an operand is no tensor of numbers, or its sizes are not known")
         if any(isinstance(t, Tensor) and t.value is None for t in (request.inputs[1], *request.inputs[3:4])):
             return Declined("widths or axes are not known before the run")
-        x, y = found[0], found[-1]
+        x, y = operands[0], operands[-1]
         if not x.elements or not y.elements:
             return Declined("there are no elements")
         # as they are known now: what computes them may run only just before
@@ -54,7 +54,7 @@ class Pad:
         copies: list[tuple[Array, Array]] = [(out[inner], x[middle])]
         fill = np.zeros((), out.dtype) if value is None else value.reshape(())
         for axis, ((before, after), n) in enumerate(zip(pairs, x.shape, strict=True)):
-            full, rest = (slice(None),) * axis, inner[axis + 1 :]
+            full, later = (slice(None),) * axis, inner[axis + 1 :]
             if mode == "constant":
                 borders = slice(0, inner[axis].start), slice(inner[axis].stop, None)
                 copies.extend((out[(*inner[:axis], border)], fill) for border in borders)
@@ -62,7 +62,7 @@ class Pad:
             # earlier axes are whole already, later ones are filled from what this one gives
             at = pad_indices(mode, n, before, after) - max(-before, 0) + max(before, 0)
             for target, source in _runs(at.tolist(), inner[axis]):
-                copies.append((out[(*full, target, *rest)], out[(*full, source, *rest)]))
+                copies.append((out[(*full, target, *later)], out[(*full, source, *later)]))
         copies = [(d, s) for d, s in copies if d.size]
 
         def run() -> None:

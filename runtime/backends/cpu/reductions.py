@@ -34,10 +34,10 @@ class Extremes:
         return not node.domain and node.op in self.ops
 
     def select(self, request: KernelRequest) -> Choice | Declined:
-        found = tensors([t for t in request.inputs if t is not None])
-        if found is None or not found[0].static or not found[0].elements:
+        inputs = tensors([t for t in request.inputs if t is not None])
+        if inputs is None or not inputs[0].static or not inputs[0].elements:
             return Declined("sizes are not known, or there are no elements")
-        x = found[0]
+        x = inputs[0]
         if x.dtype.numpy.isbuiltin != 1 or x.dtype.numpy.kind not in self.kinds:
             return Declined(f"NumPy does not reduce {x.dtype} in place")
         axes = axes_of(request, x)
@@ -90,11 +90,11 @@ class ExtremePlaces:
         return not node.domain and node.op in PLACES
 
     def select(self, request: KernelRequest) -> Choice | Declined:
-        found = tensors([*request.inputs, *request.outputs])
-        if found is None or not all(t.static and t.elements for t in found):
+        operands = tensors([*request.inputs, *request.outputs])
+        if operands is None or not all(t.static and t.elements for t in operands):
             return Declined("sizes are not known, or there are no elements")
-        if found[0].dtype.numpy.isbuiltin != 1:
-            return Declined(f"{found[0].dtype} is not one of NumPy's own types")
+        if operands[0].dtype.numpy.isbuiltin != 1:
+            return Declined(f"{operands[0].dtype} is not one of NumPy's own types")
         if request.node.attrs.get("select_last_index"):
             return Declined("the last of equals is asked for")
         return Choice(self.name)
@@ -162,9 +162,9 @@ class TotalNorm:
         for x, known in zip(args.inputs, args.request.inputs, strict=True):
             assert x is not None
             assert isinstance(known, Tensor)
-            rows, rest = _blocks(x.reshape(-1).view(known.dtype.numpy))
+            rows, tail = _blocks(x.reshape(-1).view(known.dtype.numpy))
             several += [rows] if len(rows) else []
-            blocks += rest
+            blocks += tail
         dots = [block.dot for block in blocks]
 
         def run() -> None:
@@ -180,9 +180,9 @@ class TotalNorm:
 
 def _blocks(flat: Array) -> tuple[Array, list[Array]]:
     """A flat array as rows of a block each, where it is large, and the blocks of the rest."""
-    whole = flat.size // BLOCK * BLOCK if flat.size > FEW * BLOCK else 0
-    rows, rest = flat[:whole].reshape(-1, BLOCK), flat[whole:]
-    return rows, [rest[at : at + BLOCK] for at in range(0, rest.size, BLOCK)]
+    split = flat.size // BLOCK * BLOCK if flat.size > FEW * BLOCK else 0
+    rows, tail = flat[:split].reshape(-1, BLOCK), flat[split:]
+    return rows, [tail[at : at + BLOCK] for at in range(0, tail.size, BLOCK)]
 
 
 def unsquared(x: Any, axes: Sequence[int] | None) -> str | None:
@@ -201,11 +201,11 @@ def axes_of(request: KernelRequest, x: Tensor) -> tuple[int, ...] | None:
     """The axes to go, in order; None where they are not known before the run."""
     if request.node.op == "GlobalMaxPool":
         return tuple(range(2, x.rank))
-    given = request.inputs[1] if len(request.inputs) > 1 else None
-    if given is None:
+    axes = request.inputs[1] if len(request.inputs) > 1 else None
+    if axes is None:
         chosen: list[int] | None = []
     else:
-        chosen = given.ints() if isinstance(given, Tensor) and request.constant(1) else None
+        chosen = axes.ints() if isinstance(axes, Tensor) and request.constant(1) else None
     if chosen is None:
         return None
     if not chosen and not request.node.attrs.get("noop_with_empty_axes", 0):

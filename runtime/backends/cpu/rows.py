@@ -65,17 +65,17 @@ class GatherGradRows:
             in_table(at, -size, size)
             at = np.where(at < 0, at + size, at)
             if marked is not None and not (at == size).any():
-                found, order = _by_marks(at, marked)
+                distinct, order = _by_marks(at, marked)
                 sums.fill(0)
                 np.add((order * width)[:, None], columns, out=places)
                 np.add.at(sums, places.reshape(-1), news)  # in one dimension it is many times as fast
-                ids[: len(found)], ids[len(found) :] = found, size
+                ids[: len(distinct)], ids[len(distinct) :] = distinct, size
                 return
-            found, first, order = np.unique(at, return_index=True, return_inverse=True)
-            if found.size and found[-1] == size:  # which is no row
-                found, first = found[:-1], first[:-1]
-            count = found.size
-            ids[:count], ids[count:] = found, size
+            distinct, first, order = np.unique(at, return_index=True, return_inverse=True)
+            if distinct.size and distinct[-1] == size:  # which is no row
+                distinct, first = distinct[:-1], first[:-1]
+            count = distinct.size
+            ids[:count], ids[count:] = distinct, size
             np.take(slices, first, 0, out=into[:count], mode="clip")
             into[:count] += 0  # as the sum with zero is
             into[count:] = 0
@@ -95,9 +95,9 @@ def _by_marks(at: Array, marked: Array) -> tuple[Array, Array]:
     """The numbers that are there, ascending, and of each one of `at` its place among them: without sorting."""
     marked.fill(0)
     marked[at] = 1
-    found = np.flatnonzero(marked)
-    marked[found] = np.arange(len(found))
-    return found, marked[at]
+    distinct = np.flatnonzero(marked)
+    marked[distinct] = np.arange(len(distinct))
+    return distinct, marked[at]
 
 
 class UpdateRows:
@@ -136,8 +136,8 @@ class UpdateRows:
         steps = steps_of(tuple(DType.of(x.dtype) for x in (xs[0], *xs[2:])), **args.node.attrs)
         rows = [args.scratch(DType.of(x.dtype), dw.shape) for x in tables]
         temps = [args.scratch(d, (min(BLOCK, dw.size),)) for d in steps.code.temps]
-        given = flat(steps.code, [rows[0], *xs[2:first], *rows[1:]])
-        step = Blocks(steps, given, [x.reshape(-1) for x in rows], temps, BLOCK).run
+        arrays = flat(steps.code, [rows[0], *xs[2:first], *rows[1:]])
+        step = Blocks(steps, arrays, [x.reshape(-1) for x in rows], temps, BLOCK).run
         copies = [(y, x) for y, x in zip(outs, tables, strict=True) if y.ctypes.data != x.ctypes.data]
         pairs = [*zip(outs, rows, strict=True)]
 
@@ -159,7 +159,7 @@ def step_rows(ids: Array, pairs: list[tuple[Array, Array]], step: Call) -> None:
         np.take(table, ids, 0, out=rows, mode="clip")  # they were checked, and what is no row is not put back
     step()
     kept = ids < size
-    whole = bool(kept.all())
-    at = ids if whole else ids[kept]
+    all_kept = bool(kept.all())
+    at = ids if all_kept else ids[kept]
     for table, rows in pairs:
-        table[at] = rows if whole else rows[kept]
+        table[at] = rows if all_kept else rows[kept]

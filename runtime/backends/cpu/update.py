@@ -32,8 +32,8 @@ class Update:
         if inputs is None or outputs is None or not all(t.static for t in (*inputs, *outputs)):
             return Declined("an operand is no tensor of known sizes")
         states, draws = request.node.attrs.get("states", 0), request.node.attrs.get("draws", 0)
-        whole = [0, 1, *range(len(inputs) - draws - states, len(inputs))]
-        if any(inputs[i].sizes != inputs[0].sizes for i in whole) or len(outputs) < 1 + states:
+        alike = [0, 1, *range(len(inputs) - draws - states, len(inputs))]
+        if any(inputs[i].sizes != inputs[0].sizes for i in alike) or len(outputs) < 1 + states:
             return Declined("the tensor, its gradient and its states differ in shape, or a result is not wanted")
         code = steps_of(tuple(t.dtype for t in inputs), **request.node.attrs).code
         size = min(BLOCK, inputs[0].elements or 0)
@@ -64,8 +64,8 @@ def update_in_place(rule: str, xs: Sequence[Any], states: int = 0, draws: int = 
     array([0.5, 0.5], dtype=float32)
     """
     steps = steps_of(tuple(DType.of(x.dtype) for x in xs), rule, states, draws)
-    given = flat(steps.code, xs)
-    outs = [given[0], *given[len(xs) - states :]]
-    temps = [np.empty(min(BLOCK, given[0].size), d.numpy) for d in steps.code.temps]
+    arrays = flat(steps.code, xs)
+    outs = [arrays[0], *arrays[len(xs) - states :]]
+    temps = [np.empty(min(BLOCK, arrays[0].size), d.numpy) for d in steps.code.temps]
     with np.errstate(all="ignore"):
-        Blocks(steps, given, outs, temps, BLOCK).run()
+        Blocks(steps, arrays, outs, temps, BLOCK).run()

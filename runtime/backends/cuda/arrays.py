@@ -44,9 +44,9 @@ def put(value: Any, index: int) -> Any:
     cp = cupy()
     with cp.cuda.Device(index):
         source = cp.ascontiguousarray(value) if on_gpu(value) else np.ascontiguousarray(value).reshape(value.shape)
-        made = empty(np.dtype(source.dtype), tuple(source.shape), index)
-        _copy(made, source, index)
-    return made
+        copy = empty(np.dtype(source.dtype), tuple(source.shape), index)
+        _copy(copy, source, index)
+    return copy
 
 
 def fetched(value: Any) -> Array:
@@ -54,9 +54,9 @@ def fetched(value: Any) -> Array:
     cp, index = cupy(), value.device.id
     with cp.cuda.Device(index):
         source = cp.ascontiguousarray(value)
-        made = np.empty(tuple(source.shape), source.dtype)
-        _copy(made, source, index)
-    return made
+        copy = np.empty(tuple(source.shape), source.dtype)
+        _copy(copy, source, index)
+    return copy
 
 
 def write(target: Any, value: Any) -> None:
@@ -100,20 +100,20 @@ def shared(value: Any, index: int | None = None) -> Any:
     """The array of CuPy over the memory of whoever speaks DLPack, once it is ready."""
     cp = cupy()
     with cp.cuda.Device(value.__dlpack_device__()[1] if index is None else index):
-        made = value if isinstance(value, cp.ndarray) else cp.from_dlpack(value)
+        array = value if isinstance(value, cp.ndarray) else cp.from_dlpack(value)
         cp.cuda.get_current_stream().synchronize()
-    return made
+    return array
 
 
 def ran(session: Session, feeds: Mapping[str, Any], index: int, draw: tuple[int, ...] | None = None) -> list[Any]:
     """The results of a run, on the device; inputs are arrays of the device or of the host."""
     cp = cupy()
     with cp.cuda.Device(index):
-        given = {n: cp.ascontiguousarray(x) if on_gpu(x) else x for n, x in feeds.items()}
+        inputs = {n: cp.ascontiguousarray(x) if on_gpu(x) else x for n, x in feeds.items()}
         cp.cuda.get_current_stream().synchronize()
         ports = [(p.name, p.type) for p in session.program.outputs]
         buffers = {
             n: empty(np.dtype(t.dtype.numpy), t.sizes, index) for n, t in ports if isinstance(t, Tensor) and t.static
         }
-        found = session.run(given, outputs=buffers, draw=draw)
-        return [v if on_gpu(v) else put(v, index) for v in found.values()]
+        results = session.run(inputs, outputs=buffers, draw=draw)
+        return [v if on_gpu(v) else put(v, index) for v in results.values()]

@@ -47,8 +47,8 @@ class BatchNormalisationTraining(Generated):
         if not layout:
             return written
         images = 2 if gradient else 1
-        rest = len(request.inputs) - images, len(request.node.outputs) - 1
-        layouts = (*[layout] * images, *[""] * rest[0], layout, *[""] * rest[1])
+        vectors = len(request.inputs) - images, len(request.node.outputs) - 1
+        layouts = (*[layout] * images, *[""] * vectors[0], layout, *[""] * vectors[1])
         return Written(written.launches, written.workspace, written.aliases, layouts)
 
 
@@ -101,7 +101,7 @@ class _Channels:
         family: str,
         parameters: Sequence[Parameter],
         start: Sequence[str],
-        whole: Sequence[str],
+        partial: Sequence[str],
         names: tuple[str, str],
         joined: Sequence[str],
         last: Sequence[str],
@@ -110,8 +110,9 @@ class _Channels:
     ) -> tuple[tuple[Launch, ...], int]:
         """The launches for two numbers of each channel, and the workspace, of which `used` bytes are taken.
 
-        `whole` makes both from the elements of a part (loops as in `loop`), `joined` from those of all parts, which lie
-        in arrays `parts_NAME` at `p`, with `MANY` elements each. `last` makes the outputs of them, for channel `row`.
+        `partial` makes both from the elements of a part (loops as in `loop`), `joined` from those of all parts, which
+        lie in arrays `parts_NAME` at `p`, with `MANY` elements each. `last` makes the outputs of them, for channel
+        `row`.
         """
         rows, wide = self.rows, self.wide
         end = f"min(({self.index}){self.elements}, first + {self.chunk})"
@@ -120,7 +121,7 @@ class _Channels:
             f"const {self.index} first = ({self.index})blockIdx.y * {self.chunk}, end = {end};",
             f"const {wide} many = ({wide})(end - first);",
             *start,
-            *whole,
+            *partial,
         ]
         grid = rows.blocks, self.parts, 1
         if self.parts == 1:
@@ -178,23 +179,23 @@ def _training(request: KernelRequest, ch: _Channels) -> Written:
     places = [i for i, o in enumerate(request.node.outputs) if o]
     outs = {i: _of(t) for i, t in zip(places, request.outputs, strict=True)}
     e, momentum = [_of(t) for t in request.inputs], attrs.get("momentum", 0.9)
-    kept, fresh = ch.number(momentum), ch.number(1 - momentum)
+    kept, rate = ch.number(momentum), ch.number(1 - momentum)
     last = [f"const {wide} variance = squares / {count};"]
     outputs: list[Parameter] = []
     aliases: list[Alias] = []
-    for i, made in ((3, "mean"), (4, "variance")):
+    for i, statistic in ((3, "mean"), (4, "variance")):
         if i in outs:
             outputs.append(writes(outs[i], f"saved{i}", Out(i)))
-            last.append(f"saved{i}[row] = {outs[i].write(made)};")
+            last.append(f"saved{i}[row] = {outs[i].write(statistic)};")
         if i - 2 in outs:  # each thread reads its old one before it writes
             name, old = f"running{i}", f"old{i}"
             outputs += [(f"{outs[i - 2].stored}*", name, Out(i - 2)), (f"const {e[i].stored}*", old, In(i))]
-            value = f"{e[i].read(f'{old}[row]')} * {kept} + {made} * {fresh}"
+            value = f"{e[i].read(f'{old}[row]')} * {kept} + {statistic} * {rate}"
             last.append(f"{name}[row] = {outs[i - 2].write(value)};")
             if e[i].dtype is outs[i - 2].dtype and request.node.inputs.count(request.node.inputs[i]) == 1:
                 aliases += [] if request.constant(i) else [Alias(i - 2, i)]
     read = f"({wide}){e[0].read('x[p]')}"
-    whole = [
+    partial = [
         f"{wide} sum = 0, squares = 0;",
         *ch.loop(f"sum += {read};"),
         *ch.across("sum"),
@@ -205,7 +206,7 @@ def _training(request: KernelRequest, ch: _Channels) -> Written:
     distance = "(parts_mean[p] - mean)"
     joined = [f"parts_mean[p] * many -> {{}} / {count}", f"parts_squares[p] + {distance} * {distance} * many -> {{}}"]
     launches, workspace = ch.sums(
-        "batch_statistics", [reads(e[0], "x", In(0))], [], whole, ("mean", "squares"), joined, last, outputs, 0
+        "batch_statistics", [reads(e[0], "x", In(0))], [], partial, ("mean", "squares"), joined, last, outputs, 0
     )
     if 0 not in outs:
         return Written(launches, workspace, tuple(aliases))
@@ -231,15 +232,15 @@ def _gradient(request: KernelRequest, ch: _Channels) -> Written:
     sums = [("all_slopes", Scratch(0)), ("all_sums", Scratch(step))]
     outputs = [writes(wide, n, place) for n, place in sums]
     last = ["all_slopes[row] = slopes;", "all_sums[row] = all;"]
-    for i, name, made in ((1, "dscale", "slopes"), (2, "db", "all")):
+    for i, name, total in ((1, "dscale", "slopes"), (2, "db", "all")):
         if i in outs:
             outputs.append(writes(outs[i], name, Out(i)))
-            last.append(f"{name}[row] = {outs[i].write(made)};")
+            last.append(f"{name}[row] = {outs[i].write(total)};")
     start = [
         f"const {wide} centre = {mean.read('mean[row]')};",
         f"const {wide} inverse = {ch.inverse(variance.read('variance[row]'), epsilon)};",
     ]
-    whole = [
+    partial = [
         f"{wide} slopes = 0, all = 0;",
         *ch.loop(
             f"const {wide} d = {dy.read('dy[p]')};",
@@ -250,7 +251,7 @@ def _gradient(request: KernelRequest, ch: _Channels) -> Written:
         *ch.across("all"),
     ]
     launches, workspace = ch.sums(
-        "batch_slopes", [*images, *statistics], start, whole, ("slopes", "all"),
+        "batch_slopes", [*images, *statistics], start, partial, ("slopes", "all"),
         ["parts_slopes[p] -> {}", "parts_all[p] -> {}"], last, outputs, 2 * step,
     )  # fmt: skip
     if 0 not in outs:

@@ -31,11 +31,11 @@ class GridSample(Generated):
         return (node.domain, node.op) == ("", "GridSample")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
+        forms, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
         x, attrs = request.inputs[0], request.node.attrs
-        if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        if any(not e.dtype.floating or e.dtype is DType.DOUBLE for e in found):
+        if any(not e.dtype.floating or e.dtype is DType.DOUBLE for e in forms):
             return Declined("integers and float64 run on the host")
         mode, padding = attrs.get("mode", "linear"), attrs.get("padding_mode", "zeros")
         if mode not in NEIGHBOURS or padding not in ("zeros", "border", "reflection"):
@@ -44,7 +44,7 @@ class GridSample(Generated):
             return Written(())
         if not x.elements:
             return Declined("an image without elements")
-        return Written((_sampled(found[0], found[1], x, y, mode, padding, attrs.get("align_corners", 0)),))
+        return Written((_sampled(forms[0], forms[1], x, y, mode, padding, attrs.get("align_corners", 0)),))
 
 
 def _moved(place: str, n: int, padding: str, align: int) -> str:
@@ -98,8 +98,8 @@ class RoiAlign(Generated):
         return (node.domain, node.op) == ("", "RoiAlign")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, y, x = elements([*request.inputs, *request.outputs]), request.outputs[0], request.inputs[0]
-        if found is None or not found[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        forms, y, x = elements([*request.inputs, *request.outputs]), request.outputs[0], request.inputs[0]
+        if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         attrs = request.node.attrs
         mode, transform = attrs.get("mode", "avg"), attrs.get("coordinate_transformation_mode", "half_pixel")
@@ -109,11 +109,11 @@ class RoiAlign(Generated):
             return Written(())
         if not x.elements:
             return Declined("images without elements")
-        e, shifted, ratio = found[0], transform == "half_pixel", attrs.get("sampling_ratio", 0)
+        e, shifted, ratio = forms[0], transform == "half_pixel", attrs.get("sampling_ratio", 0)
         scale, lines = float(attrs.get("spatial_scale", 1.0)), []
         for d, (a, b, count) in enumerate(((1, 3, y.sizes[2]), (0, 2, y.sizes[3]))):
             for name, corner in (("first", a), ("last", b)):
-                place = found[1].read(f"rois[c0 * 4 + {corner}]")
+                place = forms[1].read(f"rois[c0 * 4 + {corner}]")
                 lines.append(f"const double {name}{d} = (double){place} * {scale!r} - {0.5 if shifted else 0.0};")
             extent = f"last{d} - first{d}" if shifted else f"fmax(last{d} - first{d}, 1.0)"
             lines.append(f"const double extent{d} = {extent}, step{d} = extent{d} / {count};")
@@ -146,8 +146,8 @@ class RoiAlign(Generated):
             "}}",
             f"y[i] = {e.write('(' + e.wide + ')' + ('(total / (many0 * many1))' if mode == 'avg' else 'total'))};",
         ]
-        parameters = [reads(e, "x", In(0)), reads(found[1], "rois", In(1)), reads(found[2], "images", In(2))]
-        made = each(
+        parameters = [reads(e, "x", In(0)), reads(forms[1], "rois", In(1)), reads(forms[2], "images", In(2))]
+        pooled = each(
             "roi_align", [*parameters, writes(e, "y", Out(0))], y.sizes, "\n".join(lines), largest=x.elements or 0
         )
-        return Written((made,))
+        return Written((pooled,))

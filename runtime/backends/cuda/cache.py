@@ -53,12 +53,12 @@ def safe(path: Path) -> bool:
         return True
     for place in (path, *path.absolute().parents):
         try:
-            found = place.stat()
+            status = place.stat()
         except OSError:  # it is not there yet, or cannot be used anyway
             continue
-        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        shared = place != path and found.st_mode & stat.S_ISVTX  # where each may remove only what is his own
-        strange = place == path and found.st_uid not in (0, os.geteuid())
+        others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        shared = place != path and status.st_mode & stat.S_ISVTX  # where each may remove only what is his own
+        strange = place == path and status.st_uid not in (0, os.geteuid())
         if strange or (others and not shared):
             warnings.warn(
                 f"{path} is not used: others may write to {place}, and kernels come out of it; "

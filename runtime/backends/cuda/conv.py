@@ -17,7 +17,7 @@ from .generated import Generated
 from .launch import In, Launch, Out, Written
 from .pool import over
 from .quantised import step_of
-from .text import Element, coordinates, each, element, elements, given, permuted, reads, strides_of, writes
+from .text import Element, coordinates, each, element, elements, has_input, permuted, reads, strides_of, writes
 
 # operator -> the numbers of its image, weights and bias, of their zero points, and of the scales of both
 OPERANDS: dict[str, tuple[tuple[int, int, int], tuple[int, int], tuple[int, int]]] = {
@@ -37,14 +37,14 @@ class Convolution(Generated):
         return not node.domain and node.op in OPERANDS
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, y = elements([t for t in (*request.inputs, *request.outputs) if t is not None]), request.outputs[0]
+        forms, y = elements([t for t in (*request.inputs, *request.outputs) if t is not None]), request.outputs[0]
         image, weights, _ = OPERANDS[request.node.op][0]
         x, w = request.inputs[image], request.inputs[weights]
-        if found is None or not isinstance(x, Tensor) or not isinstance(w, Tensor) or not isinstance(y, Tensor):
+        if forms is None or not isinstance(x, Tensor) or not isinstance(w, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if max(t.elements or 0 for t in (x, w, y)) >= 2**31:
             return Declined("too many elements for 32-bit indices")
-        if request.node.op in ("Conv", "ConvTranspose") and not found[0].dtype.floating:
+        if request.node.op in ("Conv", "ConvTranspose") and not forms[0].dtype.floating:
             return Declined(f"{x.dtype} is convolved by ConvInteger")
         group = request.node.attrs.get("group", 1)
         single = request.node.op == "Conv" and w.sizes[1] == 1 and w.sizes[0] == group == x.sizes[1]
@@ -54,14 +54,14 @@ class Convolution(Generated):
             return Written((), layouts=layouts)
         if single:
             return Written((_single(request, x, w, y, layout),), layouts=layouts)
-        made = _transposed(request, x, w, y) if request.node.op == "ConvTranspose" else _patches(request, x, w, y)
-        return made if isinstance(made, Declined) else Written((made.launch(),))
+        product = _transposed(request, x, w, y) if request.node.op == "ConvTranspose" else _patches(request, x, w, y)
+        return product if isinstance(product, Declined) else Written((product.launch(),))
 
 
 def _e(t: object) -> Element:
-    found = element(t.dtype) if isinstance(t, Tensor) else None
-    assert found is not None  # `written` has looked
-    return found
+    form = element(t.dtype) if isinstance(t, Tensor) else None
+    assert form is not None  # `written` has looked
+    return form
 
 
 def _windows(request: KernelRequest, x: Tensor, w: Tensor) -> tuple[Window, ...]:
@@ -75,7 +75,7 @@ def _single(request: KernelRequest, x: Tensor, w: Tensor, y: Tensor, layout: str
     parameters = [reads(e, "x", In(0)), reads(_e(w), "w", In(1))]
     tap = " + ".join(f"k{d} * {s}" for d, s in enumerate(strides_of(w.sizes[2:]), 2)) or "0"
     start = "0"
-    if given(request, 2):
+    if has_input(request, 2):
         parameters.append(reads(_e(request.inputs[2]), "b", In(2)))
         start = _e(request.inputs[2]).read("b[c1]")
     weight = _e(w).read(f"w[(int)c1 * {math.prod(w.sizes[2:])} + {tap}]")
@@ -96,17 +96,17 @@ def _patches(request: KernelRequest, x: Tensor, w: Tensor, y: Tensor) -> GemmPro
     (image, weights, bias), (xz, wz), (xs, ws) = OPERANDS[op]
     group, kernel, places = request.node.attrs.get("group", 1), w.sizes[2:], y.sizes[2:]
     depth, filters, taps = w.sizes[1], w.sizes[0] // group, math.prod(kernel)
-    whole = op != "Conv"
-    kind = "int" if whole else _e(x).wide
+    integers = op != "Conv"
+    kind = "int" if integers else _e(x).wide
     if op == "QLinearConv" and depth * taps > 30000:
         return Declined("sums do not fit 32 bits")
     parameters = [reads(_e(x), "x", In(image)), reads(_e(w), "w", In(weights))]
     left = f"({kind}){_e(w).read(f'w[(g * {filters} + row) * {depth * taps} + k]')}"
     value = f"({kind}){_e(x).read('x[p]')}"
-    if xz >= 0 and given(request, xz):
+    if xz >= 0 and has_input(request, xz):
         parameters.append(reads(_e(request.inputs[xz]), "xz", In(xz)))
         value += " - (int)xz[0]"
-    if wz >= 0 and given(request, wz):
+    if wz >= 0 and has_input(request, wz):
         zero = request.inputs[wz]
         assert isinstance(zero, Tensor)
         parameters.append(reads(_e(zero), "wz", In(wz)))
@@ -115,7 +115,7 @@ def _patches(request: KernelRequest, x: Tensor, w: Tensor, y: Tensor) -> GemmPro
     lines = _read_at(x, depth, kernel, places, at)
     lines.append(f"if (there) value = {value};")
     result, e = "sum", _e(y)
-    if bias >= 0 and given(request, bias):
+    if bias >= 0 and has_input(request, bias):
         parameters.append(reads(_e(request.inputs[bias]), "b", In(bias)))
         result += f" + {_e(request.inputs[bias]).read(f'b[g * {filters} + row]')}"
     if xs >= 0:
@@ -126,10 +126,10 @@ def _patches(request: KernelRequest, x: Tensor, w: Tensor, y: Tensor) -> GemmPro
         if any(_e(request.inputs[i]).dtype is not DType.FLOAT for i in (xs, ws, 6)):
             return Declined("scales are not of float32")
         by = f"ws[{f'g * {filters} + row' if (scale.elements or 0) > 1 else 0}]"
-        step_found = step_of(e, f"(float)({result}) * (xs[0] * {by} / ys[0])", "yz[0]")
-        if isinstance(step_found, Declined):
-            return step_found
-        result = step_found
+        step = step_of(e, f"(float)({result}) * (xs[0] * {by} / ys[0])", "yz[0]")
+        if isinstance(step, Declined):
+            return step
+        result = step
     total = math.prod(places)
     return GemmProduct(
         *(op.lower(), kind, x.sizes[0] * group, filters, total, depth * taps),
@@ -153,9 +153,9 @@ def _read_at(
         "bool there = true;",
     ]
     for (place, by), size, step in zip(at, x.sizes[2:], strides_of(x.sizes)[2:], strict=True):
-        whole, own = (f" && s % {by} == 0", f"s / {by}") if by > 1 else ("", "s")
+        divides, own = (f" && s % {by} == 0", f"s / {by}") if by > 1 else ("", "s")
         lines.append(f"{{ const int s = {place};")
-        lines.append(f"there = there && s >= 0{whole} && {own} < {size}; p += {own} * {step}; }}")
+        lines.append(f"there = there && s >= 0{divides} && {own} < {size}; p += {own} * {step}; }}")
     return lines
 
 
@@ -179,7 +179,7 @@ def _transposed(request: KernelRequest, x: Tensor, w: Tensor, y: Tensor) -> Gemm
     lines = _read_at(x, depth, kernel, places, at)
     lines.append(f"if (there) value = {_e(x).read('x[p]')};")
     parameters, result = [reads(_e(x), "x", In(0)), reads(_e(w), "w", In(1))], "sum"
-    if given(request, 2):
+    if has_input(request, 2):
         parameters.append(reads(_e(request.inputs[2]), "b", In(2)))
         result += f" + {_e(request.inputs[2]).read(f'b[g * {filters} + row]')}"
     total = math.prod(places)

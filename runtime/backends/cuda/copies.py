@@ -52,14 +52,14 @@ class StridedCopy:
         """Return the copy from the view `of` of input `source` to the view `to` of output `target`."""
         n = x.itemsize
         axes = [(s, a // n, b // n) for s, a, b in zip(to.shape, to.strides, of.strides, strict=True) if s != 1]
-        found: list[tuple[int, int, int]] = []
+        merged: list[tuple[int, int, int]] = []
         for size, a, b in sorted(axes, key=lambda axis: -abs(axis[1])):
-            if found and (found[-1][1], found[-1][2]) == (a * size, b * size):
-                found[-1] = found[-1][0] * size, a, b
+            if merged and (merged[-1][1], merged[-1][2]) == (a * size, b * size):
+                merged[-1] = merged[-1][0] * size, a, b
             else:
-                found.append((size, a, b))
-        begins = [(view.ctypes.data - whole.ctypes.data) // n for view, whole in ((to, out), (of, x))]
-        return cls(source, target, n, *(tuple(a[i] for a in found) for i in range(3)), *begins)  # type: ignore[arg-type]
+                merged.append((size, a, b))
+        begins = [(view.ctypes.data - base.ctypes.data) // n for view, base in ((to, out), (of, x))]
+        return cls(source, target, n, *(tuple(a[i] for a in merged) for i in range(3)), *begins)  # type: ignore[arg-type]
 
     @property
     def count(self) -> int:
@@ -103,10 +103,10 @@ class StridedCopy:
         both are long: squares are turned in shared memory then."""
         if not self.sizes or self.to[-1] != 1 or self.of[-1] == 1 or self.itemsize > 8:
             return None
-        found = [d for d, s in enumerate(self.of[:-1]) if s == 1]
-        if not found or min(self.sizes[-1], self.sizes[found[0]]) < 8 or math.prod(self._tiles(found[0])) >= 2**31:
+        axes = [d for d, s in enumerate(self.of[:-1]) if s == 1]
+        if not axes or min(self.sizes[-1], self.sizes[axes[0]]) < 8 or math.prod(self._tiles(axes[0])) >= 2**31:
             return None
-        return found[0]
+        return axes[0]
 
     def _tiles(self, axis: int) -> tuple[int, int, int]:
         others = math.prod(n for d, n in enumerate(self.sizes[:-1]) if d != axis)
@@ -137,17 +137,17 @@ def launches(
 ) -> tuple[Launch, ...]:
     """The launches of copies; those that may be needless on their own, and the rest together. `types` are those of the
     inputs and outputs."""
-    found, rest = list[Launch](), list[StridedCopy]()
+    result, others = list[Launch](), list[StridedCopy]()
     for copy in (c for c in copies if c.count):
         alias, wide = copy.alias(types[0][copy.source], types[1][copy.target]), copy.wider()
         if alias is not None:
-            found.append(replace(_together("copy", [wide]), copies=alias))
+            result.append(replace(_together("copy", [wide]), copies=alias))
         elif wide.turned is not None:
-            found.append(_turned(family, wide, wide.turned))
+            result.append(_turned(family, wide, wide.turned))
         else:
-            rest.append(wide)
-    found += [_together(family, rest[i : i + MOST]) for i in range(0, len(rest), MOST)]
-    return tuple(found)
+            others.append(wide)
+    result += [_together(family, others[i : i + MOST]) for i in range(0, len(others), MOST)]
+    return tuple(result)
 
 
 def _parameters(copies: Sequence[StridedCopy]) -> list[tuple[str, str, In | Out]]:

@@ -21,10 +21,10 @@ class Determinant(Generated):
         return (node.domain, node.op) == ("", "Det")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
-        if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not found[0].dtype.floating:
+        forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
+        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not forms[0].dtype.floating:
             return Declined("an operand is no tensor of floats, or its sizes are not known")
-        n, e = x.sizes[-1], found[0]
+        n, e = x.sizes[-1], forms[0]
         if not y.elements:
             return Written(())
         if n > MOST or (x.elements or 0) >= 2**31:

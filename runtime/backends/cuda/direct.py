@@ -30,7 +30,7 @@ class Direct:
     bound: Executable
     index: int
     fed: tuple[Kind, ...]
-    given: tuple[Kind, ...]
+    buffers: tuple[Kind, ...]
     results: tuple[Made, ...]
 
     @classmethod
@@ -50,7 +50,7 @@ class Direct:
 
     def fits(self, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> bool:
         """True if these have the same signature, are contiguous, and are on the device or the host as those were."""
-        same = self._same(self.fed, feeds) and self._same(self.given, outputs)
+        same = self._same(self.fed, feeds) and self._same(self.buffers, outputs)
         return same and not any(share(x, y) for y in outputs.values() for x in feeds.values())
 
     def _same(self, kinds: Sequence[Kind], arrays: Mapping[str, Any]) -> bool:
@@ -63,7 +63,7 @@ class Direct:
             if not array.flags.c_contiguous:
                 return False
             if of is np.ndarray:
-                if kinds is self.given and not array.flags.writeable:
+                if kinds is self.buffers and not array.flags.writeable:
                     return False
             elif array.device.id != self.index:
                 return False

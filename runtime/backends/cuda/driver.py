@@ -60,16 +60,16 @@ def count() -> int:
 
 def described(index: int) -> Description:
     """GPU `index`. Raises MissingPackage where CuPy or the device is missing."""
-    there = count()
-    if index >= there:
+    visible = count()
+    if index >= visible:
         raise MissingPackage(
-            f"gpu:{index} is not there: CUDA shows {there} GPU{'' if there == 1 else 's'}",
+            f"gpu:{index} is not there: CUDA shows {visible} GPU{'' if visible == 1 else 's'}",
             hint="devices are counted from 0; CUDA_VISIBLE_DEVICES may hide some",
         )
-    found = cupy().cuda.runtime.getDeviceProperties(index)
-    name = found["name"]
-    sm = 10 * int(found["major"]) + int(found["minor"])
-    return Description(index, name.decode() if isinstance(name, bytes) else name, sm, int(found["totalGlobalMem"]))
+    properties = cupy().cuda.runtime.getDeviceProperties(index)
+    name = properties["name"]
+    sm = 10 * int(properties["major"]) + int(properties["minor"])
+    return Description(index, name.decode() if isinstance(name, bytes) else name, sm, int(properties["totalGlobalMem"]))
 
 
 class _Loaded:
@@ -89,11 +89,11 @@ class _Loaded:
 
     def function(self, source: Source, index: int, sm: int) -> Any:
         """A kernel that can be launched on the current device, which is `index`."""
-        found = self._functions.get((index, source.name))
-        if found is None:
+        kernel = self._functions.get((index, source.name))
+        if kernel is None:
             self.load([source], index, sm)
-            found = self._functions[index, source.name]
-        return found
+            kernel = self._functions[index, source.name]
+        return kernel
 
     def forget(self) -> None:
         """Let go of all; for tests."""

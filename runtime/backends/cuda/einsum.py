@@ -27,8 +27,8 @@ class Einsum(Generated):
         return (node.domain, node.op) == ("", "Einsum")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
-        if found is None or not isinstance(y, Tensor) or found[0].dtype is DType.BOOL:
+        forms, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
+        if forms is None or not isinstance(y, Tensor) or forms[0].dtype is DType.BOOL:
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         tensors = [t for t in request.inputs if isinstance(t, Tensor)]
         if len(tensors) > 2:
@@ -40,20 +40,19 @@ class Einsum(Generated):
         terms, result = terms_of(request.node.attrs["equation"], len(tensors))
         a, *others = (_axes(t, term) for t, term in zip(tensors, terms, strict=True))
         b = others[0] if others else {}
-        made = _axes(y, result)
-        return Written((_product(found[0], a, b, made, bool(others)).launch(),))
+        return Written((_product(forms[0], a, b, _axes(y, result), bool(others)).launch(),))
 
 
 def _axes(t: Tensor, term: str) -> Axes:
     """Sizes and strides by label; an axis of size 1 is repeated, a label that stands twice walks along a diagonal."""
-    found: Axes = {}
+    axes: Axes = {}
     at = term.find(".")
-    rest = t.rank - len(term.replace(".", ""))
-    labels = list(term) if at < 0 else [*term[:at], *(f".{rest - i}" for i in range(rest)), *term[at + 1 :]]
+    batch = t.rank - len(term.replace(".", ""))
+    labels = list(term) if at < 0 else [*term[:at], *(f".{batch - i}" for i in range(batch)), *term[at + 1 :]]
     for label, n, stride in zip(labels, t.sizes, strides_of(t.sizes), strict=True):
-        size, step = found.get(label, (1, 0))
-        found[label] = max(size, n) if n != 0 else 0, step + (stride if n != 1 else 0)
-    return found
+        size, step = axes.get(label, (1, 0))
+        axes[label] = max(size, n) if n != 0 else 0, step + (stride if n != 1 else 0)
+    return axes
 
 
 def _product(e: Element, a: Axes, b: Axes, y: Axes, two: bool) -> GemmProduct:

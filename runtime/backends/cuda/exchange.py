@@ -144,11 +144,11 @@ class Transfer:
             self._mirrors[key] = pinned(known.nbytes).view(dtype).reshape(known.sizes)
         return self._mirrors[key]
 
-    def _copy(self, mirror: Array, there: Any, *, down: bool) -> None:
+    def _copy(self, mirror: Array, value: Any, *, down: bool) -> None:
         """Copy between a mirror and the device, after all earlier work on the steps' stream."""
         self._ready.record(self._stream)
         self._copies.wait_event(self._ready)
-        runtime, ends = self._cuda.runtime, (there.data.ptr, mirror.ctypes.data)
+        runtime, ends = self._cuda.runtime, (value.data.ptr, mirror.ctypes.data)
         if mirror.nbytes:
             kind = runtime.memcpyDeviceToHost if down else runtime.memcpyHostToDevice
             runtime.memcpyAsync(*(reversed(ends) if down else ends), mirror.nbytes, kind, self._copies.ptr)

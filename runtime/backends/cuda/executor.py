@@ -62,13 +62,13 @@ class GpuExecutor(Executor):
 
     def report(self, program: Program) -> bool:
         """Warn of the steps that run on the host."""
-        found = () if self.target.planned else aside(program)
-        if found:
-            shown = "\n  ".join(map(str, found[:SHOWN]))
-            more = f"\n  and {len(found) - SHOWN} more: `mezzo explain --kernels --device gpu:0`" * (len(found) > SHOWN)
-            said = f"{len(found)} of {len(program.steps)} steps have no kernel on {self.name}:\n  {shown}{more}"
+        steps = () if self.target.planned else aside(program)
+        if steps:
+            shown = "\n  ".join(map(str, steps[:SHOWN]))
+            more = f"\n  and {len(steps) - SHOWN} more: `mezzo explain --kernels --device gpu:0`" * (len(steps) > SHOWN)
+            said = f"{len(steps)} of {len(program.steps)} steps have no kernel on {self.name}:\n  {shown}{more}"
             warnings.warn(said, HostSteps, stacklevel=5)
-        return bool(found)
+        return bool(steps)
 
     def fast_path(self, executable: Any, feeds: Any, outputs: Any, arena: Any, instance: Any) -> Direct | None:
         known = next(

@@ -23,8 +23,8 @@ def tried(what: str, hint: str, load: Callable[[], T]) -> T | str:
         return f"{what} cannot be loaded: {error}; {hint}"
 
 
-def needed(found: T | str, hint: str = "", error: type[MezzoError] = MissingPackage) -> T:
+def needed(library: T | str, hint: str = "", error: type[MezzoError] = MissingPackage) -> T:
     """Return the library. Raises `error` with the reason if it is missing."""
-    if isinstance(found, str):
-        raise error(found, hint=hint)
-    return found
+    if isinstance(library, str):
+        raise error(library, hint=hint)
+    return library

@@ -15,7 +15,7 @@ from ...ir.graph import Node
 from .gemm import Parameter
 from .generated import Generated
 from .launch import In, Launch, Out, Scratch, Written
-from .text import Element, constant, dot, each, elements, given, reads, strides_of, writes
+from .text import Element, constant, dot, each, elements, has_input, reads, strides_of, writes
 
 MOST = 1 << 14  # points: beyond, sums of all points cost more than the way to the host
 
@@ -29,14 +29,14 @@ class Fourier(Generated):
         return not node.domain and node.op in ("DFT", "STFT")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
-        if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not found[0].dtype.floating:
+        forms, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
+        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not forms[0].dtype.floating:
             return Declined("an operand is no tensor of floats, or its sizes are not known")
         if not y.elements:
             return Written(())
         if max(x.elements or 0, y.elements) >= 2**31:
             return Declined("too many elements for 32-bit indices")
-        return _dft(request, found[0], x, y) if request.node.op == "DFT" else _stft(request, found[0], x, y)
+        return _dft(request, forms[0], x, y) if request.node.op == "DFT" else _stft(request, forms[0], x, y)
 
 
 def _table(points: int, wide: str) -> Launch:
@@ -65,8 +65,8 @@ def _sum(e: Element, points: int, many: int, bin: str, real: str, imaginary: str
 def _dft(request: KernelRequest, e: Element, x: Tensor, y: Tensor) -> Written | Declined:
     attrs = request.node.attrs
     inverse, half = attrs.get("inverse", 0), attrs.get("onesided", 0)
-    place = constant(request, 2) if given(request, 2) else [-2]
-    length = constant(request, 1) if given(request, 1) else []
+    place = constant(request, 2) if has_input(request, 2) else [-2]
+    length = constant(request, 1) if has_input(request, 1) else []
     if place is None or length is None:
         return Declined("the length or the axis is no constant")
     axis = axis_of(place[0], x.rank)
@@ -92,7 +92,10 @@ def _stft(request: KernelRequest, e: Element, x: Tensor, y: Tensor) -> Written |
     step = constant(request, 1)
     if step is None or y.sizes[1] < 1:
         return Declined("the step is no constant")
-    window, length = request.inputs[2] if given(request, 2) else None, constant(request, 3) if given(request, 3) else []
+    window, length = (
+        request.inputs[2] if has_input(request, 2) else None,
+        constant(request, 3) if has_input(request, 3) else [],
+    )
     if length is None:
         return Declined("the length is no constant")
     points = window.sizes[0] if isinstance(window, Tensor) else length[0] if length else x.sizes[1]

@@ -16,7 +16,7 @@ from ...ir.graph import Node
 from .generated import Generated
 from .launch import In, Launch, Operand, Out, Written
 from .quantised import step_of
-from .text import Element, coordinates, dot, element, elements, given, launch, reads, strides_of, writes
+from .text import Element, coordinates, dot, element, elements, has_input, launch, reads, strides_of, writes
 
 SIDE, DEPTH = 16, 16  # threads along each side of a block, and how much of the inner axis is in shared memory
 Parameter = tuple[str, str, Operand]
@@ -108,16 +108,16 @@ class Gemm(Generated):
         return not node.domain and node.op in ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
+        forms = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
         y = request.outputs[0]
-        if found is None or not isinstance(y, Tensor) or any(e.dtype is DType.BOOL for e in found):
+        if forms is None or not isinstance(y, Tensor) or any(e.dtype is DType.BOOL for e in forms):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if not y.elements:
             return Written(())
         if y.elements >= 2**31 or any((t.elements or 0) >= 2**31 for t in request.inputs if isinstance(t, Tensor)):
             return Declined("too many elements for 32-bit indices")
-        made = _gemm(request, y) if request.node.op == "Gemm" else _matmul(request, y)
-        return made if isinstance(made, Declined) else Written((made.launch(),))
+        product = _gemm(request, y) if request.node.op == "Gemm" else _matmul(request, y)
+        return product if isinstance(product, Declined) else Written((product.launch(),))
 
 
 def _tensor(request: KernelRequest, i: int) -> Tensor:
@@ -127,9 +127,9 @@ def _tensor(request: KernelRequest, i: int) -> Tensor:
 
 
 def _e(t: Tensor) -> Element:
-    found = element(t.dtype)
-    assert found is not None  # `written` has looked
-    return found
+    form = element(t.dtype)
+    assert form is not None  # `written` has looked
+    return form
 
 
 def _gemm(request: KernelRequest, y: Tensor) -> GemmProduct | Declined:
@@ -144,7 +144,7 @@ def _gemm(request: KernelRequest, y: Tensor) -> GemmProduct | Declined:
     right = f"column * {inner} + k" if turned[1] else f"k * {columns} + column"
     parameters = [reads(e, "a", In(0)), reads(e, "b", In(1))]
     value = "sum" if alpha == 1 else f"{e.number(alpha)} * sum"
-    if given(request, 2) and beta != 0:
+    if has_input(request, 2) and beta != 0:
         c = _tensor(request, 2)
         shape = (1,) * (2 - c.rank) + c.sizes
         places = [0 if n == 1 else s for n, s in zip(shape, strides_of(shape), strict=True)]
@@ -166,8 +166,8 @@ def _matmul(request: KernelRequest, y: Tensor) -> GemmProduct | Declined:
     quantised = request.node.op == "QLinearMatMul"
     a, b = _tensor(request, 0), _tensor(request, 3 if quantised else 1)
     zeros = (2, 5) if quantised else (2, 3) if request.node.op == "MatMulInteger" else ()
-    whole = (1, *a.sizes) if a.rank == 1 else a.sizes, (*b.sizes, 1) if b.rank == 1 else b.sizes
-    rows, inner, columns = whole[0][-2], whole[0][-1], whole[1][-1]
+    matrices = (1, *a.sizes) if a.rank == 1 else a.sizes, (*b.sizes, 1) if b.rank == 1 else b.sizes
+    rows, inner, columns = matrices[0][-2], matrices[0][-1], matrices[1][-1]
     lead = y.sizes[: y.rank - (a.rank > 1) - (b.rank > 1)]
     batch = math.prod(lead)
     kind = "int" if zeros else _e(a).sums
@@ -175,12 +175,12 @@ def _matmul(request: KernelRequest, y: Tensor) -> GemmProduct | Declined:
         return Declined("sums do not fit 32 bits")
     parameters = [reads(_e(a), "a", In(0)), reads(_e(b), "b", In(3 if quantised else 1))]
     before, values = [*coordinates("int", "z", lead, "z")], []
-    for name, t, sizes, places in (("a", a, whole[0], ("row", "k")), ("b", b, whole[1], ("k", "column"))):
+    for name, t, sizes, places in (("a", a, matrices[0], ("row", "k")), ("b", b, matrices[1], ("k", "column"))):
         before.append(f"const int {name}0 = {_into(sizes, lead)};")
         at = f"{name}0 + {places[0]} * {sizes[-1]} + {places[1]}"
         value = f"({kind}){_e(t).read(f'{name}[{at}]')}"
         i = zeros[name == "b"] if zeros else 0
-        if zeros and given(request, i):
+        if zeros and has_input(request, i):
             z = _tensor(request, i)
             by_row = name == "a" and z.rank == 1 and (z.elements or 0) > 1
             shape = (*z.sizes, 1) if by_row else z.sizes

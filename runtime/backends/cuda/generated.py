@@ -33,27 +33,27 @@ class Generated(ABC):
         """The launches for these types, or why there are none."""
 
     def select(self, request: KernelRequest) -> Choice | Declined:
-        found = self.written(request)
-        if isinstance(found, Written) and not any(found.layouts):
-            found = self.written(without_layouts(request))  # so it will lie, whatever the readers would like
-        if isinstance(found, Declined):
-            return found
-        names = "+".join(dict.fromkeys(launch.source.name for launch in found.launches))
+        written = self.written(request)
+        if isinstance(written, Written) and not any(written.layouts):
+            written = self.written(without_layouts(request))  # so it will lie, whatever the readers would like
+        if isinstance(written, Declined):
+            return written
+        names = "+".join(dict.fromkeys(launch.source.name for launch in written.launches))
         return Choice(
             self.name,
-            workspace=found.workspace,
-            aliases=found.aliases,
-            layouts=found.layouts,
+            workspace=written.workspace,
+            aliases=written.aliases,
+            layouts=written.layouts,
             implementation=f"nvrtc {names}" if names else "nothing to do",
-            deterministic=not found.draws,
-            primitives=(found,),
+            deterministic=not written.draws,
+            primitives=(written,),
         )
 
     def prepare(self, args: KernelArgs) -> Call:
         from .driver import bound  # with the first step on a device
 
-        (found,) = args.choice.primitives
-        return bound(found, args)
+        (written,) = args.choice.primitives
+        return bound(written, args)
 
     def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """A constant in the layout that the launches read."""

@@ -86,7 +86,7 @@ class Copies:
 
     def __str__(self) -> str:
         sides = (("to the host", self.down), ("to the device", self.up))
-        return "; ".join(f"{side}: {', '.join(map(str, found))}" for side, found in sides if found) or "no copies"
+        return "; ".join(f"{side}: {', '.join(map(str, copies))}" for side, copies in sides if copies) or "no copies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +123,18 @@ def aside(program: Program) -> tuple[Aside, ...]:
     """
     if not program.target.sm:
         return ()
-    there = {n for s in program.steps if not on_host(s) for n in s.reads()} | set(program.states.values())
-    here = {*program.weights, *program.given, *program.captures}  # constants and what is fed are at hand
-    here -= set(program.states)
-    found = []
+    device_reads = {n for s in program.steps if not on_host(s) for n in s.reads()} | set(program.states.values())
+    host_values = {*program.weights, *program.given, *program.captures}  # constants and what is fed are at hand
+    host_values -= set(program.states)
+    asides = []
     for i, step in enumerate(program.steps):
         if not on_host(step):
             continue
-        down = [n for n in step.reads() if n not in here]
-        up = [n for n in step.writes() if n in there]
-        here.update(down, step.writes())
-        found.append(Aside(i, step, Copies(_copies(program, down), _copies(program, up))))
-    return tuple(found)
+        down = [n for n in step.reads() if n not in host_values]
+        up = [n for n in step.writes() if n in device_reads]
+        host_values.update(down, step.writes())
+        asides.append(Aside(i, step, Copies(_copies(program, down), _copies(program, up))))
+    return tuple(asides)
 
 
 def _copies(program: Program, names: Iterable[str]) -> tuple[HostCopy, ...]:

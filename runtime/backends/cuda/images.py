@@ -13,7 +13,7 @@ from ...ir.graph import Node
 from .gemm import GemmProduct
 from .generated import Generated
 from .launch import In, Out, Scratch, Written
-from .text import Element, constant, coordinates, dot, each, elements, given, index_type, reads, strides_of, writes
+from .text import Element, constant, coordinates, dot, each, elements, has_input, index_type, reads, strides_of, writes
 
 
 class Images(Generated):
@@ -25,20 +25,20 @@ class Images(Generated):
         return not node.domain and node.op in MAKERS
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
+        forms = elements([t for t in (*request.inputs, *request.outputs) if t is not None])
         x, y = request.inputs[0], request.outputs[0]
-        if found is None or not found[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if not y.elements:
             return Written(())
         if max(x.elements or 0, y.elements) >= 2**31:
             return Declined("too many elements for 32-bit indices")
-        return MAKERS[request.node.op](request, found, x, y)
+        return MAKERS[request.node.op](request, forms, x, y)
 
 
-def _affine(request: KernelRequest, found: list[Element], theta: Tensor, y: Tensor) -> Written | Declined:
+def _affine(request: KernelRequest, forms: list[Element], theta: Tensor, y: Tensor) -> Written | Declined:
     """A place along an axis is between -1 and 1; a point lists its places from the innermost axis."""
-    e, n, align = found[0], y.rank - 2, request.node.attrs.get("align_corners", 0)
+    e, n, align = forms[0], y.rank - 2, request.node.attrs.get("align_corners", 0)
     row = f"theta[(c0 * {n} + c{n + 1}) * {n + 1} + "
     lines = [f"{e.wide} sum = {e.read(f'{row}{n}]')};"]
     for i in range(n):
@@ -55,9 +55,9 @@ def _windows(request: KernelRequest, sizes: Sequence[int], kernel: Sequence[int]
     return known(windows(sizes, kernel, attrs.get("strides"), attrs.get("dilations"), attrs.get("pads")))
 
 
-def _col2im(request: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
+def _col2im(request: KernelRequest, forms: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
     """Return the launch of Col2Im: each element of the image gathers from the blocks that have it."""
-    block, e = constant(request, 2), found[0]
+    block, e = constant(request, 2), forms[0]
     if block is None:
         return Declined("block_shape is no small constant")
     wins = _windows(request, y.sizes[2:], block)
@@ -76,13 +76,13 @@ def _col2im(request: KernelRequest, found: list[Element], x: Tensor, y: Tensor) 
     return Written((each("col2im", parameters, y.sizes, "\n".join(lines), largest=x.elements or 0),))
 
 
-def _unpool(request: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
+def _unpool(request: KernelRequest, forms: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
     """Return the launches of MaxUnpool: each place records the last element that is written to it, so that the order of
     threads has no effect."""
-    attrs, e, places = request.node.attrs, found[0], found[1]
+    attrs, e, places = request.node.attrs, forms[0], forms[1]
     sizes = unpooled(x.sizes[2:], attrs["kernel_shape"], attrs.get("pads"), attrs.get("strides"))
-    whole = (*x.sizes[:2], *(s or 0 for s in sizes))
-    count = math.prod(whole)
+    shape = (*x.sizes[:2], *(s or 0 for s in sizes))
+    count = math.prod(shape)
     if count >= 2**31:
         return Declined("too many elements for 32-bit indices")
     last = ("int*", "last", Scratch(0))
@@ -91,9 +91,9 @@ long long at = (long long){places.read("places[i]")};
 if (at < 0) at += {count};
 if (at >= 0 && at < {count}) atomicMax(last + at, (int)i + 1);
 """
-    inside = [f"c{d} < {n}" for d, (n, m) in enumerate(zip(whole, y.sizes, strict=True)) if n < m]
+    inside = [f"c{d} < {n}" for d, (n, m) in enumerate(zip(shape, y.sizes, strict=True)) if n < m]
     take = f"""
-const int from = {" && ".join(inside) or "true"} ? last[{dot(strides_of(whole), sizes=y.sizes)}] : 0;
+const int from = {" && ".join(inside) or "true"} ? last[{dot(strides_of(shape), sizes=y.sizes)}] : 0;
 y[i] = from ? x[from - 1] : {e.write("0")};
 """
     launches = [
@@ -101,12 +101,12 @@ y[i] = from ? x[from - 1] : {e.write("0")};
         each("unpool_places", [reads(places, "places", In(1)), last], x.sizes, note) if x.elements and count else None,
         each("unpool", [reads(e, "x", In(0)), last, writes(e, "y", Out(0))], y.sizes, take, largest=count),
     ]
-    return Written(tuple(made for made in launches if made is not None), 4 * max(count, 1))
+    return Written(tuple(launch for launch in launches if launch is not None), 4 * max(count, 1))
 
 
-def _roi_pool(request: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
+def _roi_pool(request: KernelRequest, forms: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
     """Corners are rounded, halves away from zero; bins without elements are 0."""
-    e, corner, scale = found[0], found[1], float(request.node.attrs.get("spatial_scale", 1.0))
+    e, corner, scale = forms[0], forms[1], float(request.node.attrs.get("spatial_scale", 1.0))
     h, w = x.sizes[2:]
     if not x.elements:
         return Declined("images without elements")
@@ -135,12 +135,12 @@ def _roi_pool(request: KernelRequest, found: list[Element], x: Tensor, y: Tensor
     return Written((each("max_roi_pool", parameters, y.sizes, "\n".join(lines), largest=x.elements or 0),))
 
 
-def _deformed(request: KernelRequest, found: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
+def _deformed(request: KernelRequest, forms: list[Element], x: Tensor, y: Tensor) -> Written | Declined:
     """Return one launch that gathers the deformed windows by linear interpolation; the product with the kernel
     follows."""
-    attrs, e, (w, offset) = request.node.attrs, found[0], request.inputs[1:3]
+    attrs, e, (w, offset) = request.node.attrs, forms[0], request.inputs[1:3]
     assert isinstance(w, Tensor) and isinstance(offset, Tensor)
-    if len({e.dtype for e in found}) > 1:
+    if len({e.dtype for e in forms}) > 1:
         return Declined("operands of several types")
     wins = _windows(request, x.sizes[2:], w.sizes[2:])
     n, group, moved = len(wins), attrs.get("group", 1), attrs.get("offset_group", 1)
@@ -169,7 +169,7 @@ def _deformed(request: KernelRequest, found: list[Element], x: Tensor, y: Tensor
     value = e.read(f"x[c0 * {strides[0]} + c1 * {strides[1]} + {where}]")
     lines += [f"if ({inside}) sum += {' * '.join([value, *(f'weights{d}[k{d}]' for d in range(n))])};", "}" * n]
     seen = [reads(e, "x", In(0)), reads(e, "offset", In(2))]
-    if given(request, 4):
+    if has_input(request, 4):
         seen.append(reads(e, "mask", In(4)))
         lines.append(f"sum *= {e.read(f'mask[(part * {spread} + c2) * {places} + {place}]')};")
     lines.append("patches[i] = sum;")
@@ -178,7 +178,7 @@ def _deformed(request: KernelRequest, found: list[Element], x: Tensor, y: Tensor
     rows, inner = w.sizes[0] // group, channels // group * spread
     parameters = [reads(e, "w", In(1)), reads(kind, "patches", Scratch(0))]
     result = "sum"
-    if given(request, 3):
+    if has_input(request, 3):
         parameters.append(reads(e, "b", In(3)))
         result += " + " + e.read(f"b[z % {group} * {rows} + row]")
     index = index_type(count)

@@ -41,7 +41,7 @@ class GpuInstance(Instance):
     """The prepared calls of a program on a GPU.
 
     `arrays` are on the host, as for any instance: constants, copies of what steps of the host touch, values of dynamic
-    segments. `there` are the arrays of the device. `refused` lists the steps that could not be captured, and why, once
+    segments. `device_arrays` are on the device. `refused` lists the steps that could not be captured, and why, once
     the second run has tried.
     """
 
@@ -56,7 +56,7 @@ class GpuInstance(Instance):
         self._begin(program, arena, around, executor)
         gpu = executor.target
         assert isinstance(gpu, GpuTarget)
-        self._gpu, self._there = gpu, arena
+        self._gpu, self._arena = gpu, arena
         self._target = HOST
         self._aside = {a.index: a for a in aside(program)}
         self._kept: list[Array] = []
@@ -85,10 +85,10 @@ class GpuInstance(Instance):
         on_host = {n for a in self._aside.values() for n in (*a.step.reads(), *a.step.writes())}
         read = {n for i, s in enumerate(program.steps) if i not in self._aside for n in s.reads()}
         beside = [n for n in sorted(on_host - {*program.weights, *program.staged}) if _fixed(types[n])]
-        self._staging = Staging(program, self._there.data.ptr, beside)
+        self._staging = Staging(program, self._arena.data.ptr, beside)
         self.arrays = {n: self.around.weights[n] for n in program.weights}
         self.arrays |= self._staging.arrays
-        self.there: dict[str, Any] = {}
+        self.device_arrays: dict[str, Any] = {}
         constants: dict[str, Array] = {}
         for slot in program.plan.slots:
             name, known = slot.life.value, types.get(slot.life.value)
@@ -96,17 +96,17 @@ class GpuInstance(Instance):
                 if name in read:
                     constants[name] = self.around.weights[name]
             elif slot.life.space is Space.ARENA and isinstance(known, Tensor):
-                self.there[name] = view(self._there, slot.offset, known)
-        self.there |= uploaded(constants, self._gpu.index)
+                self.device_arrays[name] = view(self._arena, slot.offset, known)
+        self.device_arrays |= uploaded(constants, self._gpu.index)
         for before, after in program.states.items():
             state: Any = states[before]
             assert isinstance(state, Resident)
-            self.there[before] = self.there[after] = state.array
+            self.device_arrays[before] = self.device_arrays[after] = state.array
         at = aligned(program.plan.size)
         for name in program.staged:
             known = types[name]
             assert isinstance(known, Tensor)
-            self.there[name] = view(self._there, at, known)
+            self.device_arrays[name] = view(self._arena, at, known)
             at += aligned(known.nbytes)
         bodies = [aligned(body_bytes(b)) for s in program.steps for b in s.bodies.values()]
         self._memory = aligned_empty(sum(bodies))
@@ -149,15 +149,15 @@ class GpuInstance(Instance):
 
     def _gpu_kernel(self, i: int) -> Callable[[], Any]:
         step = self.program.steps[i]
-        outputs = [self.there[o] if o else None for o in step.node.outputs]
-        inputs = [self.there[n] if n else None for n in step.node.inputs]
+        outputs = [self.device_arrays[o] if o else None for o in step.node.outputs]
+        inputs = [self.device_arrays[n] if n else None for n in step.node.inputs]
         scratch, words = self._scratch(step), self._keys.words(step)
         asked, store = self._ask(step), self._carried
         for side, names in (("in", step.node.inputs), ("out", step.node.outputs)):
             for k, name in enumerate(names):
                 known = self.program.types[name] if name else None
                 if isinstance(known, Tensor) and known.elements:
-                    check_operand(self.there[name], known.nbytes, known.dtype.itemsize, (side, k))
+                    check_operand(self.device_arrays[name], known.nbytes, known.dtype.itemsize, (side, k))
         args = KernelArgs(asked, step.choice, inputs, outputs, scratch, exchange=store, words=words)
         with self.stream:
             call: Callable[[], Any] = self._gpu.prepare(args)
@@ -177,18 +177,18 @@ class GpuInstance(Instance):
 
     def _around(self, step: Aside, call: Callable[[], Any]) -> Callable[[], Any]:
         """The call of a step on the host between its copies. What nobody else reads is not waited for."""
-        down = [(c.value, self.there[c.value]) for c in step.copies.down if c.value in self.there]
-        up = [(c.value, self.there[c.value]) for c in step.copies.up]
+        down = [(c.value, self.device_arrays[c.value]) for c in step.copies.down if c.value in self.device_arrays]
+        up = [(c.value, self.device_arrays[c.value]) for c in step.copies.up]
         staging, stream = self._staging, self.stream
 
         def run() -> Any:
-            for name, there in down:
-                staging.down(name, there, stream)
+            for name, value in down:
+                staging.down(name, value, stream)
             if down:
                 stream.synchronize()
             status = call()
-            for name, there in up:
-                staging.up(name, there, stream)
+            for name, value in up:
+                staging.up(name, value, stream)
             return status
 
         return run
@@ -242,9 +242,9 @@ class GpuInstance(Instance):
             return
         self._came.record(self._cuda.get_current_stream())
         self.stream.wait_event(self._came)
-        self._staging.across(self.there[name], array, self.stream)
+        self._staging.across(self.device_arrays[name], array, self.stream)
         if name in self._read_here:
-            self._staging.down(name, self.there[name], self.stream)
+            self._staging.down(name, self.device_arrays[name], self.stream)
             self.stream.synchronize()
 
     def _replay(self, observe: Observer | None) -> None:
@@ -280,12 +280,12 @@ class GpuInstance(Instance):
                 self.stream.synchronize()
                 for name in step.writes() if i not in self._aside else ():
                     if name in self._staging.arrays:
-                        self._staging.down(name, self.there[name], self.stream)
+                        self._staging.down(name, self.device_arrays[name], self.stream)
                         self.stream.synchronize()
                     else:
                         known = self.program.types[name]
                         assert isinstance(known, Tensor)
-                        self.arrays[name] = self.there[name].get().view(known.dtype.numpy)
+                        self.arrays[name] = self.device_arrays[name].get().view(known.dtype.numpy)
             observe("after", i, step, self)
 
     def _capture(self) -> list[Numbered]:
@@ -321,7 +321,7 @@ class GpuInstance(Instance):
             if on_device(buffer) and name in self._at_hand:
                 self._staging.up(name, buffer, self.stream)
             elif on_device(buffer):
-                self._staging.across(buffer, self.there[name], self.stream)
+                self._staging.across(buffer, self.device_arrays[name], self.stream)
         self._staging.fetch(wanted, self.stream)
         self.stream.synchronize()
         results: list[Any] = []

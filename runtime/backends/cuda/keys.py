@@ -22,19 +22,19 @@ class Keys:
     def __init__(self, steps: Sequence[ProgramStep], index: int) -> None:
         self._steps, self._places = steps, {s.node: i * APART for i, s in enumerate(steps)}
         nbytes = APART * len(steps)
-        self._there = allocated(nbytes, index) if steps else None
-        self._here = pinned(nbytes).view(np.uint32).reshape(len(steps), APART // 4)
+        self._device = allocated(nbytes, index) if steps else None
+        self._host = pinned(nbytes).view(np.uint32).reshape(len(steps), APART // 4)
 
     def words(self, step: ProgramStep) -> Any:
         """Return the words of a step; None for one that draws nothing."""
         at = self._places.get(step.node)
-        return None if at is None or self._there is None else self._there[at : at + APART]
+        return None if at is None or self._device is None else self._device[at : at + APART]
 
     def send(self, key: tuple[int, ...], stream: Any) -> None:
         """Copy the words of a run with this key, before what `stream` does next. The former run is over."""
-        for place, step in zip(self._here, self._steps, strict=True):
+        for place, step in zip(self._host, self._steps, strict=True):
             place[:2] = words_of(node_key(step.node, key), step.node.attrs.get("seed"))
-        if self._there is not None:
+        if self._device is not None:
             runtime = cupy().cuda.runtime
-            ends = self._there.data.ptr, self._here.ctypes.data, self._here.nbytes
+            ends = self._device.data.ptr, self._host.ctypes.data, self._host.nbytes
             runtime.memcpyAsync(*ends, runtime.memcpyHostToDevice, stream.ptr)

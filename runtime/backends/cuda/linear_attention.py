@@ -13,7 +13,7 @@ from ...compile.kernel import Declined, KernelRequest
 from ...ir.graph import Node
 from .generated import Generated
 from .launch import In, Out, Scratch, Written
-from .text import each, elements, given, reads, writes
+from .text import each, elements, has_input, reads, writes
 
 
 class LinearAttention(Generated):
@@ -26,27 +26,27 @@ class LinearAttention(Generated):
 
     def written(self, request: KernelRequest) -> Written | Declined:
         every = [t for t in (*request.inputs, *request.outputs) if t is not None]
-        found, (query, key, value) = elements(every), request.inputs[:3]
-        if found is None or any(not e.dtype.floating for e in found):
+        forms, (query, key, value) = elements(every), request.inputs[:3]
+        if forms is None or any(not e.dtype.floating for e in forms):
             return Declined("an operand is no tensor of floats, or its sizes are not known")
         assert isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)
         if max(t.elements or 0 for t in every if isinstance(t, Tensor)) >= 2**31:
             return Declined("too many elements for 32-bit indices")
         if not request.node.outputs[0]:
             return Declined("only the state is requested")
-        attrs, there = request.node.attrs, [i for i, t in enumerate(request.inputs) if t is not None]
-        kinds = dict(zip(there, found, strict=False))
+        attrs, present = request.node.attrs, [i for i, t in enumerate(request.inputs) if t is not None]
+        kinds = dict(zip(present, forms, strict=False))
         heads, groups = attrs["q_num_heads"], attrs["kv_num_heads"]
         rule, (batch, steps, _) = attrs.get("update_rule", "gated_delta"), query.sizes
         deep, wide = key.sizes[2] // groups, value.sizes[2] // groups
         if not batch * groups * deep * wide:
             return Declined("heads without elements")
-        shared, kind = heads // groups, "double" if any(e.wide == "double" for e in found) else "float"
+        shared, kind = heads // groups, "double" if any(e.wide == "double" for e in forms) else "float"
         scale = attrs.get("scale", 0.0) or 1 / math.sqrt(deep)
         names = {0: "query", 1: "key", 2: "value", 3: "past", 4: "decay", 5: "beta"}
-        used = [0, 1, 2, *([3] if given(request, 3) else [])]
+        used = [0, 1, 2, *([3] if has_input(request, 3) else [])]
         used += [i for i, rules in ((4, ("gated", "gated_delta")), (5, ("delta", "gated_delta"))) if rule in rules]
-        if any(not given(request, i) for i in used):
+        if any(not has_input(request, i) for i in used):
             return Declined("an input that the rule needs is not there")
 
         def read(i: int, place: str) -> str:
@@ -79,7 +79,7 @@ class LinearAttention(Generated):
                 f"v = (v - known) * {read(5, f'row * {learns.sizes[2]} + {own}')};",
             ]
         query_at = read(0, f"row * {heads * deep} + (c1 * {shared} + h) * {deep} + d")
-        result = found[len(there)]
+        result = forms[len(present)]
         lines += [
             f"{each_d} {column} += {key_at} * v;",
             f"for (int h = 0; h < {shared}; ++h) {{",
@@ -93,7 +93,7 @@ class LinearAttention(Generated):
         parameters += [writes(result, "y", Out(0)), writes(kind, "state", Scratch(0))]
         if any(request.node.outputs[1:]):
             last = f"present[((c0 * {groups} + c1) * {deep} + d) * {wide} + c2]"
-            lines.append(f"{each_d} {last} = {found[-1].write(column)};")
-            parameters.append(writes(found[-1], "present", Out(1)))
-        made = each("linear_attention", parameters, (batch, groups, wide), "\n".join(lines))
-        return Written((made,), batch * groups * deep * wide * (8 if kind == "double" else 4))
+            lines.append(f"{each_d} {last} = {forms[-1].write(column)};")
+            parameters.append(writes(forms[-1], "present", Out(1)))
+        attention = each("linear_attention", parameters, (batch, groups, wide), "\n".join(lines))
+        return Written((attention,), batch * groups * deep * wide * (8 if kind == "double" else 4))

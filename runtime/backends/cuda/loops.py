@@ -26,14 +26,14 @@ def merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> Loops:
     >>> merged([2, 1, 3, 4], [[12, 9, 4, 1], [0, 0, 0, 1]])
     Loops(sizes=(6, 4), strides=((4, 1), (0, 1)))
     """
-    found: list[tuple[int, list[int]]] = []
+    axes: list[tuple[int, list[int]]] = []
     for n, now in zip(sizes, zip(*strides, strict=True), strict=True):
         if n == 1:
             continue
-        if found and all(before == s * n for before, s in zip(found[-1][1], now, strict=True)):
-            found[-1] = found[-1][0] * n, list(now)
+        if axes and all(before == s * n for before, s in zip(axes[-1][1], now, strict=True)):
+            axes[-1] = axes[-1][0] * n, list(now)
         else:
-            found.append((n, list(now)))
-    if not found:
+            axes.append((n, list(now)))
+    if not axes:
         return Loops((1,), tuple((0,) for _ in strides))
-    return Loops(tuple(n for n, _ in found), tuple(tuple(s[i] for _, s in found) for i in range(len(strides))))
+    return Loops(tuple(n for n, _ in axes), tuple(tuple(s[i] for _, s in axes) for i in range(len(strides))))

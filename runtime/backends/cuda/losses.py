@@ -16,7 +16,7 @@ from ...memory.liveness import aligned
 from .generated import Generated
 from .launch import In, Launch, Operand, Out, Scratch, Written
 from .rows import Rows, larger
-from .text import Element, each, elements, given, index_type, launch, reads, strides_of, writes
+from .text import Element, each, elements, has_input, index_type, launch, reads, strides_of, writes
 
 NLL, ENTROPY, GRADIENT = "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyGrad"
 KINDS = {("", NLL), ("", ENTROPY), ("mezzo", GRADIENT)}
@@ -55,11 +55,11 @@ class _Samples:
     @property
     def alike(self) -> bool:
         """True if each sample has weight 1."""
-        return self.ignored is None and not given(self.request, self.first + 1)
+        return self.ignored is None and not has_input(self.request, self.first + 1)
 
     def parameters(self) -> list[Parameter]:
         forms = elements(
-            self.request.inputs[self.first : self.first + 2][: 2 if given(self.request, self.first + 1) else 1]
+            self.request.inputs[self.first : self.first + 2][: 2 if has_input(self.request, self.first + 1) else 1]
         )
         assert forms is not None  # `written` has looked
         names = ("labels", "weights")
@@ -69,7 +69,7 @@ class _Samples:
         """Statements: the class of a sample in `label`, its weight in `counts`, whether it is left out in `beside`."""
         wide, classes = self.element.wide, self.scores.sizes[1]
         weight = f"({wide})1"
-        if given(self.request, self.first + 1):
+        if has_input(self.request, self.first + 1):
             weight = self.element.read("weights[label]")
         lines = [
             f"const long long named = labels[{sample}];",

@@ -13,7 +13,7 @@ from ...compile.kernel import Declined, KernelRequest
 from ...ir.graph import Node
 from .generated import Generated
 from .launch import In, Launch, Out, Written
-from .text import constant, dot, each, element, given, raw, reads, strides_of, writes
+from .text import constant, dot, each, element, has_input, raw, reads, strides_of, writes
 
 Maker = Callable[[KernelRequest, Tensor], "Launch | Declined"]
 
@@ -34,8 +34,8 @@ class Made(Generated):
             return Declined(f"elements of {y.dtype.itemsize} bytes")
         if not y.elements:
             return Written(())
-        made = MAKERS[request.node.domain, request.node.op](request, y)
-        return made if isinstance(made, Declined) else Written((made,))
+        launch = MAKERS[request.node.domain, request.node.op](request, y)
+        return launch if isinstance(launch, Declined) else Written((launch,))
 
 
 def _bits(value: Array) -> str:
@@ -108,7 +108,7 @@ def _triangle(request: KernelRequest, y: Tensor) -> Launch | Declined:
     kept = ">=" if request.node.attrs.get("upper", 1) else "<="
     parameters = [reads(unit, "x", In(0)), writes(unit, "y", Out(0))]
     k = "0"
-    if given(request, 1):
+    if has_input(request, 1):
         kind = element(_tensor(request, 1).dtype)
         if kind is None:
             return Declined(f"a diagonal of {_tensor(request, 1)}")
@@ -135,8 +135,8 @@ y[i] = x[{dot(strides)} + from * {step}];
 
 def _put_back(request: KernelRequest, y: Tensor) -> Launch | Declined:
     """The gradient of a slice: what it took, and zeros around."""
-    dy, known = _tensor(request, 0), [constant(request, i) if given(request, i) else None for i in range(2, 6)]
-    if any(given(request, i) and known[i - 2] is None for i in range(2, 6)):
+    dy, known = _tensor(request, 0), [constant(request, i) if has_input(request, i) else None for i in range(2, 6)]
+    if any(has_input(request, i) and known[i - 2] is None for i in range(2, 6)):
         return Declined("the slice is no small constant")
     starts, ends, axes, steps = (None if v is None else np.array(v, np.int64) for v in known)
     assert starts is not None and ends is not None
@@ -160,7 +160,7 @@ def _put_back(request: KernelRequest, y: Tensor) -> Launch | Declined:
 
 def _kept(request: KernelRequest, y: Tensor) -> Launch | Declined:
     """Dropout that does not train: everything, and a mask of it."""
-    training = request.inputs[2] if given(request, 2) else None
+    training = request.inputs[2] if has_input(request, 2) else None
     if training is not None and constant(request, 2) != [0]:
         return Declined("it may be training")
     unit = raw(y.dtype.itemsize)

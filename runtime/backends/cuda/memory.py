@@ -71,11 +71,11 @@ class MemoryInfo:
     utilisation: int | None
 
     def __str__(self) -> str:
-        rest = "" if self.utilisation is None else f", {self.utilisation} % busy"
+        busy = "" if self.utilisation is None else f", {self.utilisation} % busy"
         mib = 1 << 20
         return (
             f"gpu:{self.index}: {self.free // mib} of {self.total // mib} MiB free, "
-            f"{self.reserved // mib} MiB reserved here, {self.in_use // mib} MiB in use{rest}"
+            f"{self.reserved // mib} MiB reserved here, {self.in_use // mib} MiB in use{busy}"
         )
 
 
@@ -137,9 +137,9 @@ class Resident:
         """A state over the memory of an array of CuPy. Raises InputError for a part that is not contiguous."""
         if not array.flags.c_contiguous:
             raise InputError("a state is a part of another array", hint="give a copy of its own: array.copy()")
-        made = cls.__new__(cls)
-        made._index, made._dtype, made.array = array.device.id, array.dtype, array
-        return made
+        resident = cls.__new__(cls)
+        resident._index, resident._dtype, resident.array = array.device.id, array.dtype, array
+        return resident
 
     @property
     def dtype(self) -> Any:
@@ -162,9 +162,9 @@ class Resident:
         return int(self.array.nbytes)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        found = np.empty(self.shape, self._dtype)
-        _copied(found, self.array, self._index, up=False)
-        return found if dtype is None else found.astype(dtype)
+        host = np.empty(self.shape, self._dtype)
+        _copied(host, self.array, self._index, up=False)
+        return host if dtype is None else host.astype(dtype)
 
     def __getitem__(self, key: Any) -> Any:
         return np.asarray(self)[key]
@@ -181,14 +181,14 @@ class Resident:
         return float(np.asarray(self))
 
 
-def _copied(host: Array, there: Any, index: int, *, up: bool) -> None:
+def _copied(host: Array, device: Any, index: int, *, up: bool) -> None:
     """Copy between contiguous arrays of one size, and wait for it."""
     cp = cupy()
     if not host.nbytes:
         return
     with cp.cuda.Device(index):
         runtime, stream = cp.cuda.runtime, cp.cuda.Stream(non_blocking=True)
-        ends = (there.data.ptr, host.ctypes.data) if up else (host.ctypes.data, there.data.ptr)
+        ends = (device.data.ptr, host.ctypes.data) if up else (host.ctypes.data, device.data.ptr)
         kind = runtime.memcpyHostToDevice if up else runtime.memcpyDeviceToHost
         runtime.memcpyAsync(*ends, host.nbytes, kind, stream.ptr)
         stream.synchronize()

@@ -51,9 +51,9 @@ class CudaMovement(Generated):
         return (not node.domain and moves and node.op != "Cast") or (node.domain, node.op) == ("mezzo", "Reorder")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        node, (x, *rest) = request.node, request.inputs
+        node, (x, *others) = request.node, request.inputs
         (y, *_), many = request.outputs, node.op == "Concat"
-        for t in (x, *(rest if many else ()), *request.outputs):
+        for t in (x, *(others if many else ()), *request.outputs):
             if not isinstance(t, Tensor) or not t.static:
                 return Declined("an operand is no tensor of numbers, or its sizes are not known")
             if t.layout and not is_permutation(t.layout):
@@ -66,15 +66,15 @@ class CudaMovement(Generated):
         layouts = _layouts(request, x, y)
         laid = [
             t.laid(a) if isinstance(t, Tensor) else t
-            for t, a in zip((x, *rest, *request.outputs), layouts, strict=True)
+            for t, a in zip((x, *others, *request.outputs), layouts, strict=True)
         ]
         pairs = self._pairs(request, laid)
         if isinstance(pairs, Declined):
             return pairs
         copies = [StridedCopy.between(i, out, to, j, source, of) for (i, out, to), (j, source, of) in pairs if to.size]
-        made = launches(node.op.lower(), copies, (laid[: len(request.inputs)], laid[len(request.inputs) :]))
-        aliases = tuple(launch.copies for launch in made if launch.copies is not None)
-        return Written(made, aliases=aliases, layouts=tuple(layouts) if any(layouts) else ())
+        launched = launches(node.op.lower(), copies, (laid[: len(request.inputs)], laid[len(request.inputs) :]))
+        aliases = tuple(launch.copies for launch in launched if launch.copies is not None)
+        return Written(launched, aliases=aliases, layouts=tuple(layouts) if any(layouts) else ())
 
     def _pairs(self, request: KernelRequest, laid: list[Any]) -> list[Any] | Declined:
         """Return each copy as ((output, its shadow, the view), (input, its shadow, the view))."""
@@ -98,10 +98,10 @@ class CudaMovement(Generated):
             if values is None:
                 return Declined(f"{node.record.inputs[i].name} is no small constant")
             xs[i] = np.array(values, np.int64)
-        found = move(KernelArgs(request, Choice(self.name), xs, ys, _no_scratch))
+        views = move(KernelArgs(request, Choice(self.name), xs, ys, _no_scratch))
         if node.op == "Concat":
-            return [((0, ys[0], to), (i, xs[i], of)) for i, (to, of) in enumerate(found)]
-        return [((i, ys[i], to), (0, xs[0], of)) for i, (to, of) in enumerate(found)]
+            return [((0, ys[0], to), (i, xs[i], of)) for i, (to, of) in enumerate(views)]
+        return [((i, ys[i], to), (0, xs[0], of)) for i, (to, of) in enumerate(views)]
 
 
 def _no_scratch(dtype: DType, shape: tuple[int, ...]) -> Any:
@@ -187,8 +187,8 @@ class Pad(Generated):
             writes(unit, "y", Out(0)),
         ]
         body = "\n".join([*lines, f"y[i] = {value};"])
-        made = each("pad", parameters, y.sizes, body, layout=layout, largest=x.elements or 0)
-        return Written((made,), layouts=layouts)
+        padded = each("pad", parameters, y.sizes, body, layout=layout, largest=x.elements or 0)
+        return Written((padded,), layouts=layouts)
 
 
 def _half(less: int) -> int:

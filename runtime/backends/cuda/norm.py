@@ -17,7 +17,7 @@ from ...ir.graph import Node
 from .generated import Generated
 from .launch import In, Launch, Operand, Out, Written
 from .rows import Rows
-from .text import Element, coordinates, dot, each, elements, given, launch, permuted, reads, strides_of, writes
+from .text import Element, coordinates, dot, each, elements, has_input, launch, permuted, reads, strides_of, writes
 
 Parameter = tuple[str, str, Operand]
 OPS = (
@@ -152,7 +152,7 @@ def _stash(request: KernelRequest, i: int) -> Element:
 
 def _scaled(request: KernelRequest, x: Tensor, axis: int, value: str) -> tuple[tuple[str, ...], str]:
     more, scale = _beside(request, 1, x.sizes, x.rank - axis)
-    if not given(request, 2):
+    if not has_input(request, 2):
         return tuple(more), f"{value} * {scale}"
     others, bias = _beside(request, 2, x.sizes, x.rank - axis)
     return (*more, *others), f"{value} * {scale} + {bias}"

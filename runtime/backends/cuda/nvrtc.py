@@ -33,7 +33,7 @@ def compiled(sources: Iterable[Source], arch: str) -> dict[str, bytes]:
     """
     wanted = {s.name: s for s in sources}
     keys = {name: key_of(FORM, s.text, arch, version(), *OPTIONS) for name, s in wanted.items()}
-    images, found = dict[str, bytes](), dict[str, bytes]()
+    images, result = dict[str, bytes](), dict[str, bytes]()
     for name, key in keys.items():
         unit = (read("nvrtc", key) or b"").decode("latin1")
         if unit and unit not in images:
@@ -41,15 +41,15 @@ def compiled(sources: Iterable[Source], arch: str) -> dict[str, bytes]:
             if held is not None:
                 images[unit] = held
         if unit in images:
-            found[name] = images[unit]
-    for part in _parts([s for s in wanted.values() if s.name not in found]):
+            result[name] = images[unit]
+    for part in _parts([s for s in wanted.values() if s.name not in result]):
         image = _compile(part, arch)
         unit = f"{key_of(*(keys[s.name] for s in part))}.cubin"
         write("nvrtc", unit, image)
         for source in part:
             write("nvrtc", keys[source.name], unit.encode())
-            found[source.name] = image
-    return found
+            result[source.name] = image
+    return result
 
 
 def joined(sources: Sequence[Source]) -> str:

@@ -66,8 +66,8 @@ def _trees(request: KernelRequest) -> tuple[Expr, ...]:
     node, dtypes = request.node, [t.dtype if isinstance(t, Tensor) else None for t in request.inputs]
     leaves = [_leaf(request, i, leaf) for i, leaf in enumerate(inputs(dtypes))]
     if (node.domain, node.op) == ("mezzo", "Update"):
-        found = trees([d for d in dtypes if d is not None], node.record.bind(node.attrs))
-        return tuple(substitute(t, leaves) for t in found)
+        updates = trees([d for d in dtypes if d is not None], node.record.bind(node.attrs))
+        return tuple(substitute(t, leaves) for t in updates)
     if node.op != "Fused":
         return (tree_over(node.record, leaves, node.attrs),)
     result: Expr | None = None
@@ -213,11 +213,11 @@ class _Kernel:
         for a in arrays:
             scaled = [*a.strides[:-1], a.strides[-1] * (1 if flat else width)]
             body.append(f"{a.pointer} p_{a.name} = {a.name} + {dot(scaled)};")
-        whole = _whole(ins, outs, width)
+        full = _whole(ins, outs, width)
         if flat and sizes[0] % width:
-            body += [f"if (c0 + {width} <= {count}) {{", *whole, "} else {", *_tail(ins, outs, count), "}"]
+            body += [f"if (c0 + {width} <= {count}) {{", *full, "} else {", *_tail(ins, outs, count), "}"]
         else:
-            body += whole
+            body += full
         alone = {a.name: "" if a.name in shared else " __restrict__" for a in arrays}
         parameters = [(a.pointer + alone[a.name], a.name, a.operand) for a in arrays]
         blocks = -(-steps // THREADS)

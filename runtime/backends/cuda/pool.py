@@ -28,10 +28,10 @@ class CudaPool(Generated):
         )
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
-        if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
+        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
-        if request.node.op not in MAXIMA and not found[0].dtype.floating:
+        if request.node.op not in MAXIMA and not forms[0].dtype.floating:
             return Declined("integers have no average")
         layout = permuted(x)
         layouts = (layout,) * (1 + len(request.outputs)) if layout else ()
@@ -45,7 +45,7 @@ class CudaPool(Generated):
             )
         )
         make = _largest if request.node.op in MAXIMA else _summed
-        return Written((make(request, x, y, layout, around, found),), layouts=layouts)
+        return Written((make(request, x, y, layout, around, forms),), layouts=layouts)
 
 
 def over(around: tuple[Window, ...], x: Tensor, layout: str, *inner: str) -> list[str]:
@@ -109,10 +109,10 @@ def _in_lanes(
 
 
 def _largest(
-    request: KernelRequest, x: Tensor, y: Tensor, layout: str, around: tuple[Window, ...], found: list[Element]
+    request: KernelRequest, x: Tensor, y: Tensor, layout: str, around: tuple[Window, ...], forms: list[Element]
 ) -> Launch:
-    e = found[0]
-    if len(found) == 2:
+    e = forms[0]
+    if len(forms) == 2:
         larger_one = "if (v > made || v != v) made = v;"
         return _in_lanes(*("max_pool", e, x, y, layout, around, _lanes(e, y, layout)), e.lowest, larger_one, "", "made")
     train = request.node.op == "MaxPoolTrain"
@@ -131,16 +131,16 @@ def _largest(
             f"if (at < 0 || v > most || v != v) {{ most = v; at = {place}; }}",
         ),
         f"y[i] = {e.write('most')};",
-        f"places[i] = {found[2].write(channel)};",
+        f"places[i] = {forms[2].write(channel)};",
     ]
-    parameters = [reads(e, "x", In(0)), writes(e, "y", Out(0)), writes(found[2], "places", Out(1))]
+    parameters = [reads(e, "x", In(0)), writes(e, "y", Out(0)), writes(forms[2], "places", Out(1))]
     return each("max_pool", parameters, y.sizes, "\n".join(body), layout=layout, largest=x.elements or 0)
 
 
 def _summed(
-    request: KernelRequest, x: Tensor, y: Tensor, layout: str, around: tuple[Window, ...], found: list[Element]
+    request: KernelRequest, x: Tensor, y: Tensor, layout: str, around: tuple[Window, ...], forms: list[Element]
 ) -> Launch:
-    e, op = found[0], request.node.op
+    e, op = forms[0], request.node.op
     p = request.node.attrs.get("p", 2) if op == "LpPool" else 0
     term, result = powers(e, p, "v", "made")
     before = []
@@ -181,8 +181,8 @@ class GlobalPool(Generated):
         return not node.domain and node.op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
-        if found is None or not found[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
+        if forms is None or not forms[0].dtype.floating or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of floats, or its sizes are not known")
         layout = permuted(x)
         if layout and layout[0] != "a":
@@ -190,7 +190,7 @@ class GlobalPool(Generated):
         layouts = (layout, "") if layout else ()
         if not y.elements or not x.elements:
             return Written((), layouts=layouts) if not y.elements else Declined("images without elements")
-        e, rows = found[0], Rows.of(x.sizes, range(2, x.rank), layout)
+        e, rows = forms[0], Rows.of(x.sizes, range(2, x.rank), layout)
         read = e.read("x[p]")
         if request.node.op == "GlobalMaxPool":
             total, combine = e.read("x[at]"), larger("total")
@@ -208,5 +208,5 @@ class GlobalPool(Generated):
             f"if (lane == 0) y[row] = {e.write(result)};",
         ]
         parameters = [reads(e, "x", In(0)), writes(e, "y", Out(0))]
-        made = launch("global_pool", parameters, "\n".join(body), rows.blocks, rows.threads)
-        return Written((made,), layouts=layouts)
+        pooled = launch("global_pool", parameters, "\n".join(body), rows.blocks, rows.threads)
+        return Written((pooled,), layouts=layouts)

@@ -22,14 +22,14 @@ LIBRARIES = (  # what it is for, the module, the packages that bring it
 def gpus() -> list[tuple[str, str, str]]:
     """The GPUs, or what is missing for one."""
     try:
-        there = driver.count()
+        devices = driver.count()
     except MissingPackage as error:
         return [("gpu", "off", f"{error.message}; {error.hint}")]
     runtime = driver.cupy().cuda.runtime
     versions = f"driver for CUDA {_cuda(runtime.driverGetVersion())}, CUDA {_cuda(runtime.runtimeGetVersion())}"
-    if not there:
+    if not devices:
         return [("gpu", "off", f"{versions}: no device is visible; CUDA_VISIBLE_DEVICES may hide them")]
-    return [(f"gpu:{i}", "on", f"{driver.described(i)}; {gpu_memory_info(i)}; {versions}") for i in range(there)]
+    return [(f"gpu:{i}", "on", f"{driver.described(i)}; {gpu_memory_info(i)}; {versions}") for i in range(devices)]
 
 
 def _cuda(version: int) -> str:
@@ -40,9 +40,11 @@ def libraries() -> list[tuple[str, str, str]]:
     """Return the libraries that GPUs need besides CuPy, each with its version, or the line that installs it."""
     rows = []
     for what, module, packages in LIBRARIES:
-        found = next((f"{p} {version(p)}" for p in packages if version(p) != "not installed"), "")
-        there = bool(found) or _importable(module)
-        rows.append((what, "on" if there else "off", found or ("present" if there else "pip install 'mezzo[cuda13]'")))
+        installed = next((f"{p} {version(p)}" for p in packages if version(p) != "not installed"), "")
+        usable = bool(installed) or _importable(module)
+        rows.append(
+            (what, "on" if usable else "off", installed or ("present" if usable else "pip install 'mezzo[cuda13]'"))
+        )
     return rows
 
 

@@ -10,7 +10,7 @@ from ...ir.graph import Node
 from .generated import Generated
 from .launch import In, Out, Written
 from .rows import Rows
-from .text import Element, each, elements, given, launch, reads, strides_of, writes
+from .text import Element, each, elements, has_input, launch, reads, strides_of, writes
 
 WHOLE = tuple(d for d in DType if d.integer and d.bits in (8, 16, 32))
 REAL = (DType.FLOAT, DType.FLOAT16, DType.BFLOAT16)
@@ -40,18 +40,18 @@ class Quantise(Generated):
         if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         attrs, up = request.node.attrs, request.node.op == "DequantizeLinear"
-        scale, whole = request.inputs[1], forms[0] if up else forms[-1]
+        scale, integer = request.inputs[1], forms[0] if up else forms[-1]
         real = forms[1] if up else forms[0]
         assert isinstance(scale, Tensor)
-        if whole.dtype not in WHOLE or real.dtype not in REAL or forms[1].dtype not in REAL or attrs.get("precision"):
+        if integer.dtype not in WHOLE or real.dtype not in REAL or forms[1].dtype not in REAL or attrs.get("precision"):
             return Declined(f"{x} with scales {scale} in another precision")
         if not y.elements:
             return Written(())
         place = _scale_at(x, scale, attrs.get("axis", 1), attrs.get("block_size", 0))
         parameters = [reads(forms[0], "x", In(0)), reads(forms[1], "scale", In(1)), writes(forms[-1], "y", Out(0))]
-        zero = f"zero[{place}]" if given(request, 2) else "0"
-        if given(request, 2):
-            parameters.append(reads(whole, "zero", In(2)))
+        zero = f"zero[{place}]" if has_input(request, 2) else "0"
+        if has_input(request, 2):
+            parameters.append(reads(integer, "zero", In(2)))
         by = forms[1].read(f"scale[{place}]")
         if up:
             value = f"(float)((long long){forms[0].read('x[i]')} - (long long){zero}) * {by}"
@@ -59,7 +59,7 @@ class Quantise(Generated):
             divided = f"{forms[0].read('x[i]')} / {by}"
             if forms[1].dtype is not DType.FLOAT:  # the quotient is one of the scale's type
                 divided = forms[1].read(forms[1].write(divided))
-            step = step_of(whole, "quotient", zero)
+            step = step_of(integer, "quotient", zero)
             if isinstance(step, Declined):
                 return step
             value = step

@@ -16,7 +16,7 @@ from ...ir.graph import Node
 from .generated import Generated
 from .launch import In, Launch, LaunchKey, Operand, Out, Scratch, Written
 from .source import Unwritten, cast
-from .text import THREADS, Element, constant, element, given, launch, reads, writes
+from .text import THREADS, Element, constant, element, has_input, launch, reads, writes
 
 Parameter = tuple[str, str, Operand]
 Writer = Callable[[KernelRequest, Tensor], "Written | Declined"]
@@ -97,9 +97,9 @@ __device__ __forceinline__ KERNEL_two KERNEL_normal(double u, double turns) {{
 
 
 def _fours(
-    family: str, parameters: Sequence[Parameter], count: int, ahead: str, one: str, *, before: str = ""
+    family: str, parameters: Sequence[Parameter], count: int, ahead: str, store: str, *, before: str = ""
 ) -> Launch:
-    """A thread for each counter: `ahead` once, `one` for each number `k` of it that stands at a place `at`."""
+    """A thread for each counter: `ahead` once, `store` for each number `k` of it that stands at a place `at`."""
     blocks = -(-count // EACH)
     body = f"""
 const long long i = (long long)blockIdx.x * {THREADS} + threadIdx.x;
@@ -110,7 +110,7 @@ const KERNEL_four u = KERNEL_drawn(key, i);
 for (int k = 0; k < {EACH}; ++k) {{
     const long long at = i * {EACH} + k;
     if (at >= {count}) break;
-{one}
+{store}
 }}
 """
     return launch(family, [KEY, *parameters], body, -(-blocks // THREADS), before=DRAWN + before)
@@ -136,8 +136,8 @@ def _uniform(request: KernelRequest, y: Tensor) -> Written:
     width = float(attrs.get("high", 1)) - low
     single = f"__fadd_rn(__fmul_rn(u.v[k], {SINGLE.number(width)}), {SINGLE.number(low)})"
     text, functions = _stored(single, DType.FLOAT, e)
-    one = f"    y[at] = {text};"
-    return Written((_fours("uniform", [writes(e, "y", Out(0))], y.elements or 0, "", one, before=functions),))
+    store = f"    y[at] = {text};"
+    return Written((_fours("uniform", [writes(e, "y", Out(0))], y.elements or 0, "", store, before=functions),))
 
 
 def _normal(request: KernelRequest, y: Tensor) -> Written:
@@ -146,8 +146,8 @@ def _normal(request: KernelRequest, y: Tensor) -> Written:
     ahead = "const KERNEL_two n[] = {KERNEL_normal(u.v[0], u.v[1]), KERNEL_normal(u.v[2], u.v[3])};"
     number = f"__dadd_rn(__dmul_rn(n[k / 2].v[k % 2], {WIDE.number(scale)}), {WIDE.number(mean)})"
     text, functions = _stored(number, DType.DOUBLE, e)
-    before, one = NORMAL + functions, f"    y[at] = {text};"
-    return Written((_fours("normal", [writes(e, "y", Out(0))], y.elements or 0, ahead, one, before=before),))
+    before, store = NORMAL + functions, f"    y[at] = {text};"
+    return Written((_fours("normal", [writes(e, "y", Out(0))], y.elements or 0, ahead, store, before=before),))
 
 
 def _bernoulli(request: KernelRequest, y: Tensor) -> Written | Declined:
@@ -155,17 +155,17 @@ def _bernoulli(request: KernelRequest, y: Tensor) -> Written | Declined:
     assert isinstance(p, Tensor)
     if not p.dtype.floating:
         return Declined(f"probabilities of {p.dtype}")
-    e, given_as = _element(y), _element(p)
-    happens = f"(({given_as.wide})u.v[k] < {given_as.read('p[at]')} ? 1 : 0)"
-    one = f"    y[at] = {e.write(happens)};"
+    e, probability = _element(y), _element(p)
+    happens = f"(({probability.wide})u.v[k] < {probability.read('p[at]')} ? 1 : 0)"
+    store = f"    y[at] = {e.write(happens)};"
     return Written(
-        (_fours("bernoulli", [reads(given_as, "p", In(0)), writes(e, "y", Out(0))], y.elements or 0, "", one),)
+        (_fours("bernoulli", [reads(probability, "p", In(0)), writes(e, "y", Out(0))], y.elements or 0, "", store),)
     )
 
 
 def _dropout(request: KernelRequest, y: Tensor) -> Written | Declined:
     """Return the launch of Dropout in training: kept elements are scaled up. The mode may be an input at run time."""
-    if not given(request, 2) or constant(request, 2) == [0]:
+    if not has_input(request, 2) or constant(request, 2) == [0]:
         return Declined("it does not train")  # and draws nothing: see made.py
     e, node = _element(y), request.node
     alias = Alias(0, 0)
@@ -176,7 +176,7 @@ def _dropout(request: KernelRequest, y: Tensor) -> Written | Declined:
     mask = "\n    mask[at] = {};" if masks else ""
     parameters.append(reads("bool", "training", In(2)))
     rate = "0.5"
-    if given(request, 1):
+    if has_input(request, 1):
         ratio = request.inputs[1]
         assert isinstance(ratio, Tensor)
         of = _element(ratio)
@@ -184,11 +184,11 @@ def _dropout(request: KernelRequest, y: Tensor) -> Written | Declined:
         rate = f"(double){of.read('ratio[0]')}"
     ahead = f"const double rate = {rate};\nconst bool drops = training[0] && rate != 0;"
     wide = f"({e.wide})"
-    one = f"""
+    store = f"""
     const bool kept = !drops || u.v[k] >= (float)rate;
     const {e.wide} value = {e.read("x[at]")};
     y[at] = {e.write(f"(!drops ? value : kept ? value / {wide}(1 - rate) : {wide}0)")};{mask.format("kept")}"""
-    return Written((_fours("dropout", parameters, y.elements or 0, ahead, one),), 0, (alias,))
+    return Written((_fours("dropout", parameters, y.elements or 0, ahead, store),), 0, (alias,))
 
 
 def _multinomial(request: KernelRequest, y: Tensor) -> Written | Declined:
@@ -222,7 +222,7 @@ if (threadIdx.x == 0)
     for (int j = 1; j < {classes}; ++j) ends[row + j] += ends[row + j - 1];
 """
     samples = y.sizes[1]
-    one = f"""
+    store = f"""
     const double* row = ends + at / {samples} * {classes};
     const double place = __dmul_rn((double)u.v[k], row[{classes - 1}]);
     int low = 0, high = {classes - 1};
@@ -234,7 +234,7 @@ if (threadIdx.x == 0)
     y[at] = {e.write("low")};"""
     first = launch("shares", [reads(of, "x", In(0)), ends], shares, rows)
     place: Parameter = ("const double* __restrict__", "ends", Scratch(0))
-    second = _fours("multinomial", [place, writes(e, "y", Out(0))], y.elements or 0, "", one)
+    second = _fours("multinomial", [place, writes(e, "y", Out(0))], y.elements or 0, "", store)
     return Written((first, second), rows * classes * 8)
 
 

@@ -109,11 +109,11 @@ class _Text:
             head = self._begin(f"blockIdx.x / {self.tiles}", len(phase.dots))
             tile = f"const int tile = blockIdx.x % {self.tiles};"
             body = [*head, tile, *self._pointers(), *self._phase(phase)]
-            one = [*parameters, ("const int", "step", np.int32(0))]
+            with_step = [*parameters, ("const int", "step", np.int32(0))]
             blocks = self.groups * self.tiles
-            launches.append(launch("recurrence_step", one, "\n".join(body), blocks, before="".join(self.before)))
+            launches.append(launch("recurrence_step", with_step, "\n".join(body), blocks, before="".join(self.before)))
         listed = [
-            replace(one, operands=(*one.operands[:-1], np.int32(t))) for t in range(steps.steps) for one in launches
+            replace(step, operands=(*step.operands[:-1], np.int32(t))) for t in range(steps.steps) for step in launches
         ]
         return Written(tuple(listed), offset)
 

@@ -21,7 +21,7 @@ from .generated import Generated
 from .launch import In, Launch, Operand, Out, Scratch, Written
 from .loops import Loops, merged
 from .source import Unwritten, cast, element_of
-from .text import WARP, Element, constant, coordinates, dot, given, index_type, launch, strides_of
+from .text import WARP, Element, constant, coordinates, dot, has_input, index_type, launch, strides_of
 
 THREADS = 256
 BUSY = 264  # blocks that keep all of a GPU's processors at work
@@ -70,8 +70,8 @@ class CudaReduce(Generated):
         if not y.elements:
             return Written((), layouts=layouts)
         rows = _Rows.of(x, y, axes, layout)
-        made = _Reduction(rows, e, form, "".join(functions.values()), request.node.op.lower())
-        return Written(made.launches(), made.workspace, (), layouts)
+        reduction = _Reduction(rows, e, form, "".join(functions.values()), request.node.op.lower())
+        return Written(reduction.launches(), reduction.workspace, (), layouts)
 
 
 def _axes(request: KernelRequest, x: Tensor) -> tuple[int, ...] | Declined:
@@ -82,7 +82,7 @@ def _axes(request: KernelRequest, x: Tensor) -> tuple[int, ...] | Declined:
         more = x.rank - y.rank
         return (*range(more), *(d for d, n in enumerate(y.sizes, more) if n != x.sizes[d]))
     axes: list[int] | None = []
-    if given(request, 1):
+    if has_input(request, 1):
         named = request.inputs[1]
         axes = [] if isinstance(named, Tensor) and named.elements == 0 else constant(request, 1)
     if axes is None:
@@ -101,11 +101,11 @@ def _sum(e: Element, term: str = "v", result: str = "{}") -> ReduceForm:
     return ReduceForm(((e.sums, "a", "0"),), f"a += ({e.sums})({term});", "a += o_a;", result.format(total))
 
 
-def _sums(term: str = "v", whole: str = "") -> Maker:
+def _sums(term: str = "v", integer_term: str = "") -> Maker:
     def make(e: Element, count: int, functions: dict[str, str]) -> ReduceForm:
         _numbers(e)
         return _sum(
-            e, (whole or term) if not e.dtype.floating else term.replace("~", "" if e.wide == "double" else "f")
+            e, (integer_term or term) if not e.dtype.floating else term.replace("~", "" if e.wide == "double" else "f")
         )
 
     return make
@@ -299,11 +299,11 @@ class _Reduction:
 
     def _kept(self) -> list[tuple[str, str, Operand]]:
         """The parameters for what parts have kept."""
-        found, offset = [], 0
+        parameters, offset = [], 0
         for kind, name, _ in self.form.kept:
-            found.append((f"{kind}* __restrict__", f"parts_{name}", Scratch(offset)))
+            parameters.append((f"{kind}* __restrict__", f"parts_{name}", Scratch(offset)))
             offset += self._room(kind)
-        return list(found)
+        return list(parameters)
 
     def _first(self) -> Launch:
         """Threads take their elements in, and the team of a row combines what they have kept."""
@@ -387,10 +387,10 @@ class _Reduction:
                 f"    {form.combine}",
                 "}",
             ]
-        found = self._shuffled(min(team, WARP))
+        lines = self._shuffled(min(team, WARP))
         if team > WARP:
             warps = THREADS // WARP  # of several rows
-            found += [
+            lines += [
                 *(f"__shared__ {kind} all_{name}[{warps}];" for kind, name, _ in kept),
                 f"if (threadIdx.x % {WARP} == 0) {{",
                 *(f"    all_{name}[threadIdx.x / {WARP}] = {name};" for _, name, _ in kept),
@@ -401,7 +401,7 @@ class _Reduction:
                 f"    {form.combine}",
                 "}",
             ]
-        return found
+        return lines
 
     def _shuffled(self, team: int) -> list[str]:
         others = [f"const {c} o_{n} = __shfl_xor_sync(0xffffffffu, {n}, d);" for c, n, _ in self.form.kept]
@@ -415,10 +415,10 @@ class _Reduction:
     def _second(self) -> Launch:
         """A warp for each row combines its parts."""
         rows, e, index, count = self.rows, self.element, self.rows.index, self.rows.outer.count
-        each = THREADS // WARP
+        warps = THREADS // WARP
         body = [
             f"const int lane = threadIdx.x % {WARP};",
-            f"const {index} row = ({index})blockIdx.x * {each} + threadIdx.x / {WARP};",
+            f"const {index} row = ({index})blockIdx.x * {warps} + threadIdx.x / {WARP};",
             *coordinates(index, "row", rows.outer.sizes, "o"),
             *self._begin(),
             f"if (row < {count}) for (int k = lane; k < {self.parts}; k += {WARP}) {{",
@@ -430,7 +430,7 @@ class _Reduction:
         ]
         parameters = [(f"const {kind}", name, operand) for kind, name, operand in self._kept()]
         parameters.append((f"{e.stored}* __restrict__", "y", Out(0)))
-        blocks = -(-count // each)
+        blocks = -(-count // warps)
         return launch(f"{self.name}_parts", parameters, "\n".join(body), blocks, THREADS, before=self.functions)
 
 

@@ -30,8 +30,8 @@ class Resize(Generated):
         return (node.domain, node.op) == ("", "Resize")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
-        if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or found[0].dtype is DType.BOOL:
+        forms, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
+        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or forms[0].dtype is DType.BOOL:
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         layout = permuted(x)
         layouts = (layout, *[""] * (len(request.inputs) - 1), layout) if layout else ()
@@ -43,7 +43,7 @@ class Resize(Generated):
         attrs = {a: v for a, v in request.node.attrs.items() if a != "extrapolation_value"}
         tables: dict[int, Table] = {}
         outside: dict[int, Sequence[bool]] = {}
-        e, mode = found[0], attrs.get("mode", "nearest")
+        e, mode = forms[0], attrs.get("mode", "nearest")
         for axis, how, beyond in resamplings(x.sizes, *known, **attrs):
             if how is not None:
                 tables[axis.axis] = _nearest(how) if how.ndim == 1 else _weighted(how)
@@ -53,10 +53,10 @@ class Resize(Generated):
             return Declined("tables of weights are too long")
         body, before = _body(e, x, y, layout, tables, outside, mode, request.node.attrs.get("extrapolation_value", 0.0))
         parameters = [reads(e, "x", In(0)), writes(e, "y", Out(0))]
-        made = each(
+        resized = each(
             "resize", parameters, y.sizes, "\n".join(body), layout=layout, largest=x.elements or 0, before=before
         )
-        return Written((made,), layouts=layouts)
+        return Written((resized,), layouts=layouts)
 
 
 def _value(request: KernelRequest, i: int) -> Any:

@@ -75,9 +75,9 @@ class Rows:
     def begin(self) -> list[str]:
         """Statements: the number of the row in `row`, of the thread among those of the row in `lane`, the place of its
         first element in `at`."""
-        each = self.threads // self.team
-        lane, row = ("threadIdx.x", "blockIdx.x") if each == 1 else (
-            f"threadIdx.x % {self.team}", f"blockIdx.x * {each} + threadIdx.x / {self.team}"
+        teams = self.threads // self.team
+        lane, row = ("threadIdx.x", "blockIdx.x") if teams == 1 else (
+            f"threadIdx.x % {self.team}", f"blockIdx.x * {teams} + threadIdx.x / {self.team}"
         )  # fmt: skip
         if self.columns and self.team > 1:
             lane, row = f"threadIdx.x / {WARP}", f"blockIdx.x * {WARP} + threadIdx.x % {WARP}"
@@ -97,8 +97,8 @@ class Rows:
             return f"({self.index}){j} * {strides[0]}" if strides and strides[0] != 1 else j
         parts, step = [], math.prod(sizes)
         for n, s in zip(sizes, strides, strict=True):
-            whole, step = step, step // n
-            part = j if whole == self.size else f"{j} % {whole}"
+            span, step = step, step // n
+            part = j if span == self.size else f"{j} % {span}"
             parts.append(f"({self.index})({part} / {step}) * {s}" if step > 1 else f"({part}) * {s}")
         return " + ".join(parts)
 
@@ -125,20 +125,20 @@ class Rows:
                 f"for (int w = 1; w < {self.team}; ++w) {{ const {kind} other = {name}s[w][threadIdx.x % {WARP}]; "
                 f"{name} = {combine}; }}",
             ]
-        found = [
+        lines = [
             f"for (int m = {WARP // 2}; m; m >>= 1) {{ const {kind} other = __shfl_xor_sync(0xffffffffu, {name}, m); "
             f"{name} = {combine}; }}"
         ]
         warps = self.team // WARP
         if warps > 1:
-            found += [
+            lines += [
                 f"__shared__ {kind} {name}s[{warps}];",
                 f"if (lane % {WARP} == 0) {name}s[lane / {WARP}] = {name};",
                 "__syncthreads();",
                 f"{name} = {name}s[0];",
                 f"for (int w = 1; w < {warps}; ++w) {{ const {kind} other = {name}s[w]; {name} = {combine}; }}",
             ]
-        return found
+        return lines
 
     @property
     def kept(self) -> int:
@@ -153,8 +153,8 @@ class Rows:
     def unrolled(self, *body: str) -> list[str]:
         """Return the loop as `loop` does, with the number of the thread's element in `k`, known to the compiler."""
         inner = self._inner(body)
-        whole = self.size % self.team == 0
-        test = "" if whole else f"if (j < {self.size}) "
+        even = self.size % self.team == 0
+        test = "" if even else f"if (j < {self.size}) "
         number = f"const int j = k * {self.team} + lane;\n" if test or "j" in re.findall(r"\w+", inner) else ""
         return ["#pragma unroll", f"for (int k = 0; k < {self.kept}; ++k) {{\n{number}{test}{{\n{inner}}}\n}}"]
 
@@ -163,13 +163,13 @@ def _merged(
     sizes: Sequence[int], strides: Sequence[int], axes: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Sizes and strides of these axes; those that follow one another in memory as one."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for d in axes:
-        if found and found[-1][1] == strides[d] * sizes[d]:
-            found[-1] = found[-1][0] * sizes[d], strides[d]
+        if merged and merged[-1][1] == strides[d] * sizes[d]:
+            merged[-1] = merged[-1][0] * sizes[d], strides[d]
         else:
-            found.append((sizes[d], strides[d]))
-    return tuple(n for n, _ in found), tuple(s for _, s in found)
+            merged.append((sizes[d], strides[d]))
+    return tuple(n for n, _ in merged), tuple(s for _, s in merged)
 
 
 LARGER = "(other > {0} || other != other) ? other : {0}"  # of two, NaN before all others

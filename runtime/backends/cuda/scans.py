@@ -28,14 +28,14 @@ class Cumulated(Generated):
         return not node.domain and node.op in ("CumSum", "CumProd")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, x, axis = elements([request.inputs[0], *request.outputs]), request.inputs[0], constant(request, 1)
-        if found is None or not isinstance(x, Tensor) or found[0].dtype is DType.BOOL:
+        forms, x, axis = elements([request.inputs[0], *request.outputs]), request.inputs[0], constant(request, 1)
+        if forms is None or not isinstance(x, Tensor) or forms[0].dtype is DType.BOOL:
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if axis is None:
             return Declined("the axis is no constant")
         if not x.elements:
             return Written(())
-        rows, e = Rows.of(x.sizes, [axis_of(axis[0], x.rank)]), found[0]
+        rows, e = Rows.of(x.sizes, [axis_of(axis[0], x.rank)]), forms[0]
         attrs = request.node.attrs
         form = request.node.op == "CumProd", bool(attrs.get("exclusive")), bool(attrs.get("reverse"))
         many = rows.size <= THREADS or (rows.columns and rows.count >= 132 * 64)
@@ -123,8 +123,8 @@ class ScanPlaces(Generated):
         return not node.domain and node.op in ("ArgMax", "ArgMin", "Hardmax")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
-        if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        forms, x, y = elements([*request.inputs, *request.outputs]), request.inputs[0], request.outputs[0]
+        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if not y.elements:
             return Written(())
@@ -132,7 +132,7 @@ class ScanPlaces(Generated):
             return Declined("there is nothing to choose from")
         hard, attrs = request.node.op == "Hardmax", request.node.attrs
         rows = Rows.of(x.sizes, [axis_of(attrs.get("axis", -1 if hard else 0), x.rank)])
-        e, last = found[0], bool(attrs.get("select_last_index"))
+        e, last = forms[0], bool(attrs.get("select_last_index"))
         nan = "{0} != {0} && {1} == {1} || " if e.dtype.floating else ""
         alike = "({0} == {1} || ({0} != {0} && {1} != {1}))" if e.dtype.floating else "{0} == {1}"
         better = "{0} < {1}" if request.node.op == "ArgMin" else "{0} > {1}"
@@ -151,7 +151,7 @@ class ScanPlaces(Generated):
             body += rows.loop(f"y[p] = {e.write(f'j == place ? ({e.wide})1 : ({e.wide})0')};")
         else:
             body.append("if (lane == 0) y[row] = place;")
-        parameters = [reads(e, "x", In(0)), writes(found[-1], "y", Out(0))]
+        parameters = [reads(e, "x", In(0)), writes(forms[-1], "y", Out(0))]
         name = "hardmax" if hard else "place_of"
         return Written((launch(name, parameters, "\n".join(body), rows.blocks, rows.threads),))
 
@@ -173,7 +173,7 @@ def _first_of_all(rows: Rows, e: Element, ahead: str) -> list[str]:
             f"    {take}",
             "}",
         ]
-    found = [
+    lines = [
         f"for (int m = {WARP // 2}; m; m >>= 1) {{",
         f"    const {e.wide} v = __shfl_xor_sync(0xffffffffu, most, m);",
         "    const int q = __shfl_xor_sync(0xffffffffu, place, m);",
@@ -182,11 +182,11 @@ def _first_of_all(rows: Rows, e: Element, ahead: str) -> list[str]:
     ]
     warps = rows.team // WARP
     if warps > 1:
-        found += [
+        lines += [
             f"__shared__ {e.wide} values[{warps}];",
             f"__shared__ int places[{warps}];",
             f"if (lane % {WARP} == 0) {{ values[lane / {WARP}] = most; places[lane / {WARP}] = place; }}",
             "__syncthreads();",
             f"for (int w = 0; w < {warps}; ++w) {{ const {e.wide} v = values[w]; const int q = places[w]; {take} }}",
         ]
-    return found
+    return lines

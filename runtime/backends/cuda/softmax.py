@@ -31,8 +31,8 @@ class Softmax(Generated):
         return (node.domain, node.op) in KINDS
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
-        if found is None or any(not e.dtype.floating for e in found):
+        forms, y = elements([*request.inputs, *request.outputs]), request.outputs[0]
+        if forms is None or any(not e.dtype.floating for e in forms):
             return Declined("an operand is no tensor of floats of 16, 32 or 64 bits, or its sizes are not known")
         assert isinstance(y, Tensor)
         sizes = y.sizes
@@ -40,7 +40,7 @@ class Softmax(Generated):
             return Written(())
         flattened = request.node.op.endswith("Flattened")
         axis = axis_of(request.node.attrs.get("axis", 1 if flattened else -1), len(sizes))
-        rows, e = Rows.of(sizes, range(axis, len(sizes)) if flattened else [axis]), found[0]
+        rows, e = Rows.of(sizes, range(axis, len(sizes)) if flattened else [axis]), forms[0]
         make = _gradient if request.node.op.endswith("Grad") else _in_registers if rows.in_registers else _online
         return Written((make(rows, e, request.node.op.startswith("Log")),))
 

@@ -42,10 +42,10 @@ def rounded(x: Expr, dtype: DType) -> Expr:
 
 def element_of(dtype: DType) -> Element:
     """Return the C++ form of an element type. Raises Unwritten for those without one."""
-    found = element(dtype)
-    if found is None:
+    form = element(dtype)
+    if form is None:
         raise Unwritten(f"no kernel of ours computes with {dtype}")
-    return found
+    return form
 
 
 def write(code: Lowered, operands: Sequence[str], prefix: str = "t") -> CudaSource:
@@ -70,41 +70,41 @@ def write(code: Lowered, operands: Sequence[str], prefix: str = "t") -> CudaSour
         lines.append(f"const {element_of(dtype).wide} {name} = {text};")
         return name
 
-    for one in code.code:
-        if one.kind == "const":
-            names.append(literal(one))
+    for instruction in code.code:
+        if instruction.kind == "const":
+            names.append(literal(instruction))
             continue
-        given, of = [names[a] for a in one.args], code.dtype(one.args[0])
-        if one.kind == "where":
-            text = "{} ? {} : {}".format(*given)
-        elif one.kind == "cast":
-            text = cast(given[0], of, one.dtype, functions, bool(one.value))
-        elif one.kind == "pow" and (power := _power(code, one)):  # a twentieth of the cost
+        args, of = [names[a] for a in instruction.args], code.dtype(instruction.args[0])
+        if instruction.kind == "where":
+            text = "{} ? {} : {}".format(*args)
+        elif instruction.kind == "cast":
+            text = cast(args[0], of, instruction.dtype, functions, bool(instruction.value))
+        elif instruction.kind == "pow" and (power := _power(code, instruction)):  # a twentieth of the cost
             if power == 3:
-                given = [named(_FLOATS["mul"].format(given[0], given[0]), of), given[0]]
-            kind, given = ("reciprocal", given) if power == -1 else ("mul", [given[0], names[one.args[0]]])
-            text = primitive(kind, of, one.dtype, functions).format(*given)
+                args = [named(_FLOATS["mul"].format(args[0], args[0]), of), args[0]]
+            kind, args = ("reciprocal", args) if power == -1 else ("mul", [args[0], names[instruction.args[0]]])
+            text = primitive(kind, of, instruction.dtype, functions).format(*args)
         else:
-            text = primitive(one.kind, of, one.dtype, functions).format(*given)
-        names.append(given[0] if one.kind == "cast" and text == given[0] else named(text, one.dtype))
+            text = primitive(instruction.kind, of, instruction.dtype, functions).format(*args)
+        names.append(args[0] if instruction.kind == "cast" and text == args[0] else named(text, instruction.dtype))
     return CudaSource(tuple(lines), tuple(names[r] for r in code.roots), "".join(functions.values()))
 
 
-def _power(code: Lowered, one: Instruction) -> int:
+def _power(code: Lowered, instruction: Instruction) -> int:
     """The exponent of a power of floats that is a product of few factors or a reciprocal; else 0."""
-    exponent = one.args[1] - len(code.inputs)
-    if not one.dtype.floating or exponent < 0 or code.code[exponent].kind != "const":
+    exponent = instruction.args[1] - len(code.inputs)
+    if not instruction.dtype.floating or exponent < 0 or code.code[exponent].kind != "const":
         return 0
     return next((n for n in (2, 3, -1) if code.code[exponent].value == n), 0)
 
 
-def literal(one: Instruction) -> str:
+def literal(constant: Instruction) -> str:
     """A constant in its element type, as NumPy makes it."""
-    e = element_of(one.dtype)
-    value = np.asarray(one.value, one.dtype.numpy).item()
-    if one.dtype is DType.BOOL:
+    e = element_of(constant.dtype)
+    value = np.asarray(constant.value, constant.dtype.numpy).item()
+    if constant.dtype is DType.BOOL:
         return "true" if value else "false"
-    if not one.dtype.floating:
+    if not constant.dtype.floating:
         return f"({e.wide}){e.integer(int(value))}"
     if not math.isfinite(value):
         return f"({e.number(value)})"

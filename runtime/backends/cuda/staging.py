@@ -49,9 +49,9 @@ class Staging:
         """Write what is fed into the mirror, and let `stream` begin with it where the device wants it."""
         large = [n for n in wanted if n in feeds and feeds[n].nbytes > PIECE]
         small = [n for n in wanted if n in feeds and n not in large]
-        for name, given in feeds.items():
+        for name, array in feeds.items():
             if name not in large:
-                np.copyto(self.arrays[name], given)
+                np.copyto(self.arrays[name], array)
         if small:
             first, last = (self._places[n] for n in (small[0], small[-1]))
             begin, end = first[0], last[0] + last[1]
@@ -68,37 +68,37 @@ class Staging:
     def fetch(self, names: Sequence[str], stream: Any) -> None:
         """Copy results into the mirror behind what `stream` does; they are there when it is done."""
         spans = [self._places[n] for n in names]
-        whole = spans[-1][0] + spans[-1][1] - spans[0][0] if spans else 0
-        if whole and whole <= sum(aligned(nbytes) for _, nbytes in spans):  # nothing else lies between them
-            spans = [(spans[0][0], whole)]
+        extent = spans[-1][0] + spans[-1][1] - spans[0][0] if spans else 0
+        if extent and extent <= sum(aligned(nbytes) for _, nbytes in spans):  # nothing else lies between them
+            spans = [(spans[0][0], extent)]
         for at, nbytes in spans:
             if nbytes:
                 host = self._memory.ctypes.data + at
                 self._copy(host, self._begin + at, nbytes, self._runtime.memcpyDeviceToHost, stream)
 
-    def down(self, name: str, there: Any, stream: Any) -> None:
+    def down(self, name: str, value: Any, stream: Any) -> None:
         """Copy a value of the device to its place on the host."""
         at, nbytes = self._places[name]
         if nbytes:
             kind = self._runtime.memcpyDeviceToHost
-            self._copy(self._memory.ctypes.data + at, there.data.ptr, nbytes, kind, stream)
+            self._copy(self._memory.ctypes.data + at, value.data.ptr, nbytes, kind, stream)
 
-    def up(self, name: str, there: Any, stream: Any) -> None:
+    def up(self, name: str, value: Any, stream: Any) -> None:
         """Copy a value from its place on the host to the device."""
         at, nbytes = self._places[name]
         if nbytes:
             kind = self._runtime.memcpyHostToDevice
-            self._copy(there.data.ptr, self._memory.ctypes.data + at, nbytes, kind, stream)
+            self._copy(value.data.ptr, self._memory.ctypes.data + at, nbytes, kind, stream)
 
     def across(self, to: Any, source: Any, stream: Any) -> None:
         """Copy between arrays of one size that lie on devices."""
         if source.nbytes:
             self._copy(to.data.ptr, source.data.ptr, source.nbytes, self._runtime.memcpyDeviceToDevice, stream)
 
-    def _in_pieces(self, name: str, given: Array) -> None:
+    def _in_pieces(self, name: str, array: Array) -> None:
         at, nbytes = self._places[name]
         target = self._memory[at : at + nbytes]
-        source = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
+        source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         for first in range(0, nbytes, PIECE):
             last = min(first + PIECE, nbytes)
             np.copyto(target[first:last], source[first:last])

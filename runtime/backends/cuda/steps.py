@@ -77,7 +77,7 @@ class Steps:
         self.steps = types[n].sizes[0]
         inside = list(inside_of(types, n, self.rows))
         self.types: list[Any] = stepped(
-            inside, attrs["links"], lambda o, xs, given, some: o.infer_types(xs, given, (True,) * some)
+            inside, attrs["links"], lambda o, xs, settings, some: o.infer_types(xs, settings, (True,) * some)
         )
         results = [self.types[i] for i in (*self.after, *attrs["made"])]
         ranks = {t.rank for t in (*inside[:n], *results)}
@@ -173,12 +173,12 @@ class Steps:
             if left.parts not in self._whole:
                 self._whole[left.parts] = self._keep(left)
             source = self._whole[left.parts]
-        found = []
+        leaves = []
         for part in range(columns // self.units):
             leaf = self._leaf(Dot(source, operands[1], part, inner, columns), self.kind)
             self._levels[int(leaf.value or 0)] = level
-            found.append(leaf)
-        return StepParts(tuple(found))
+            leaves.append(leaf)
+        return StepParts(tuple(leaves))
 
     def _operands(self, number: int) -> Iterator[tuple[int, ...]]:
         """The operands of the link whose first result has this number."""
@@ -189,14 +189,14 @@ class Steps:
             count += link[3]
 
     def _split(self, x: StepParts, number: int, some: int) -> list[StepParts]:
-        found, begin = [], 0
+        pieces, begin = [], 0
         for i in range(some):
             width = self.types[number + i].sizes[-1]
             if width % self.units or x.flat:
                 raise Unwritten("a split within units")
-            found.append(StepParts(x.parts[begin : begin + width // self.units]))
+            pieces.append(StepParts(x.parts[begin : begin + width // self.units]))
             begin += width // self.units
-        return found
+        return pieces
 
     def _joined(self, xs: Sequence[StepParts | None]) -> StepParts:
         if any(x is None or x.flat for x in xs):
@@ -204,13 +204,15 @@ class Steps:
         return StepParts(tuple(p for x in xs if x is not None for p in x.parts))
 
     def _pointwise(self, record: Op, operands: Sequence[StepParts | None], attrs: Mapping[str, Any]) -> StepParts:
-        whole = [x for x in operands if x is not None and not x.flat]
-        count = max((len(x.parts) for x in whole), default=1)
-        if any(len(x.parts) not in (1, count) for x in whole) or (count > 1 and any(len(x.parts) == 1 for x in whole)):
+        wide = [x for x in operands if x is not None and not x.flat]
+        count = max((len(x.parts) for x in wide), default=1)
+        if any(len(x.parts) not in (1, count) for x in wide) or (count > 1 and any(len(x.parts) == 1 for x in wide)):
             raise Unwritten("operands of several widths")
-        given = [[None if x is None else x.parts[c if len(x.parts) > 1 else 0] for x in operands] for c in range(count)]
-        made = [tree_over(record, trees, attrs) for trees in given]
-        return StepParts(tuple(made), not whole)
+        arguments = [
+            [None if x is None else x.parts[c if len(x.parts) > 1 else 0] for x in operands] for c in range(count)
+        ]
+        results = [tree_over(record, trees, attrs) for trees in arguments]
+        return StepParts(tuple(results), not wide)
 
     # Phases
 

@@ -93,9 +93,9 @@ def element(dtype: DType) -> Element | None:
 
 def elements(types: Iterable[Type | None]) -> list[Element] | None:
     """The same for tensors whose sizes are known; None if any is something else."""
-    found = [element(t.dtype) if isinstance(t, Tensor) and t.static else None for t in types]
-    kept = [e for e in found if e is not None]
-    return kept if len(kept) == len(found) else None
+    forms = [element(t.dtype) if isinstance(t, Tensor) and t.static else None for t in types]
+    kept = [e for e in forms if e is not None]
+    return kept if len(kept) == len(forms) else None
 
 
 def raw(itemsize: int) -> str:
@@ -181,17 +181,17 @@ def coordinates(
 ) -> list[str]:
     """Statements that take the number of an element apart into its places `c0`, `c1`, ...; axes lie in `order`, the
     outermost first, and the places of those in `used` are wanted."""
-    found, step = [], 1
+    lines, step = [], 1
     order = range(len(sizes)) if order is None else order
     count = math.prod(sizes)
     for d in reversed(order):
-        whole = step * sizes[d]
+        span = step * sizes[d]
         if used is None or d in used:
             part = number if step == 1 else f"{number} / {step}"
-            part = "0" if sizes[d] == 1 else part if whole == count else f"{part} % {sizes[d]}"
-            found.append(f"const {index} {name}{d} = {part};")
-        step = whole
-    return found
+            part = "0" if sizes[d] == 1 else part if span == count else f"{part} % {sizes[d]}"
+            lines.append(f"const {index} {name}{d} = {part};")
+        step = span
+    return lines
 
 
 def dot(strides: Sequence[int], name: str = "c", sizes: Sequence[int] | None = None) -> str:
@@ -211,11 +211,11 @@ def strides_of(sizes: Sequence[int], layout: str = "") -> tuple[int, ...]:
     ((12, 4, 1), (32, 1, 16, 8))
     """
     order = parse(layout, len(sizes))[0] if layout else range(len(sizes))
-    found, step = [0] * len(sizes), 1
+    strides, step = [0] * len(sizes), 1
     for d in reversed(order):
-        found[d] = step
+        strides[d] = step
         step *= sizes[d]
-    return tuple(found)
+    return tuple(strides)
 
 
 def lying(layout: str, rank: int) -> tuple[int, ...]:
@@ -238,6 +238,6 @@ def constant(request: KernelRequest, i: int) -> list[int] | None:
     return values if all(-(2**63) <= v < 2**63 for v in values) else None
 
 
-def given(request: KernelRequest, i: int) -> bool:
+def has_input(request: KernelRequest, i: int) -> bool:
     """True if an optional input is given."""
     return i < len(request.inputs) and request.inputs[i] is not None

@@ -20,7 +20,7 @@ def fastest(candidates: Iterable[T], clock: Callable[[T], float], most: int = TI
     >>> fastest(range(9), lambda n: 9.0 - n, most=3)
     (2, 7.0)
     """
-    times = [(each, clock(each)) for _, each in zip(range(most), candidates, strict=False)]
+    times = [(candidate, clock(candidate)) for _, candidate in zip(range(most), candidates, strict=False)]
     return min(times, key=lambda t: t[1], default=None)
 
 

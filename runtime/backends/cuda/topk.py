@@ -30,8 +30,8 @@ class TopK(Generated):
         return (node.domain, node.op) == ("", "TopK")
 
     def written(self, request: KernelRequest) -> Written | Declined:
-        found, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
-        if found is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        forms, x, y = elements([request.inputs[0], *request.outputs]), request.inputs[0], request.outputs[0]
+        if forms is None or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return Declined("an operand is no tensor of numbers of 8 bits or more, or its sizes are not known")
         if len(request.outputs) < 2 or not all(request.node.outputs):
             return Declined("values or places are not requested")
@@ -40,7 +40,7 @@ class TopK(Generated):
         axis = axis_of(request.node.attrs.get("axis", -1), x.rank)
         n, k, inner = x.sizes[axis], y.sizes[axis], math.prod(x.sizes[axis + 1 :])
         rows = (x.elements or 0) // n
-        e, largest = found[0], bool(request.node.attrs.get("largest", 1))
+        e, largest = forms[0], bool(request.node.attrs.get("largest", 1))
         if n <= SORTED:
             source, target = _Place(inner, n), _Place(inner, k)
             return Written((_sort(e, largest, rows, n, n, k, source, target, ("", Out(0), Out(1))),))
@@ -104,23 +104,23 @@ def _sort(
     e: Element,
     largest: bool,
     rows: int,
-    whole: int,
+    length: int,
     part: int,
     k: int,
     source: _Place,
     target: _Place,
     where: tuple[str, Out | Scratch, Out | Scratch],
-    given: tuple[In | Scratch, Scratch | None] = (In(0), None),
+    operands: tuple[In | Scratch, Scratch | None] = (In(0), None),
 ) -> Launch:
-    """The first `k` of each part of each row, in order. `given` are values and, if they are no input's, their places in
-    it; `where` says how values are stored (as they are computed, in workspace) and where both go."""
-    parts = -(-whole // part)
+    """The first `k` of each part of each row, in order. `operands` are values and, if they are no input's, their places
+    in it; `where` says how values are stored (as they are computed, in workspace) and where both go."""
+    parts = -(-length // part)
     size = max(2, 2 ** math.ceil(math.log2(part)))
     stored, final = (e.stored, True) if isinstance(where[1], Out) else (e.wide, False)
-    read = e.read if isinstance(given[0], In) else str
-    places = given[1] is not None
+    read = e.read if isinstance(operands[0], In) else str
+    places = operands[1] is not None
     kind = "long long" if final else "int"
-    n = f"min({part}, {whole} - part * {part})"
+    n = f"min({part}, {length} - part * {part})"
     body = [
         f"__shared__ {e.wide} vs[{size}];",
         f"__shared__ int is[{size}];",
@@ -138,32 +138,32 @@ def _sort(
         f"    at[p] = ({kind})is[j];",
         "}",
     ]
-    parameters = [reads(e if isinstance(given[0], In) else e.wide, "x", given[0])]
-    if given[1] is not None:
-        parameters.append(reads("int", "from", given[1]))
+    parameters = [reads(e if isinstance(operands[0], In) else e.wide, "x", operands[0])]
+    if operands[1] is not None:
+        parameters.append(reads("int", "from", operands[1]))
     parameters += [(f"{stored}* __restrict__", "y", where[1]), (f"{kind}* __restrict__", "at", where[2])]
     return launch("top_k", parameters, "\n".join(body), rows * parts, _threads(size))
 
 
 def _in_parts(e: Element, largest: bool, rows: int, n: int, k: int, inner: int) -> Written:
     """The first of each part, and of those again, until one block has them all."""
-    width, made = (8 if e.wide in ("double", "long long", "unsigned long long") else 4), list[Launch]()
+    width, launches = (8 if e.wide in ("double", "long long", "unsigned long long") else 4), list[Launch]()
     counts = [n]
     while counts[-1] > SORTED:
         counts.append(-(-counts[-1] // SORTED) * k)
     room = aligned(rows * counts[1] * width), aligned(rows * counts[1] * 4)
     # values and places by turns in two halves of the workspace
     halves = [(Scratch(h * sum(room)), Scratch(h * sum(room) + room[0])) for h in (0, 1)]
-    given: tuple[In | Scratch, Scratch | None] = In(0), None
+    operands: tuple[In | Scratch, Scratch | None] = In(0), None
     source = _Place(inner, n)
     for i, count in enumerate(counts[:-1]):
         to = halves[i % 2]
         target = _Place(1, counts[i + 1])
-        made.append(_sort(e, largest, rows, count, SORTED, k, source, target, (e.wide, *to), given))
-        given, source = to, target
+        launches.append(_sort(e, largest, rows, count, SORTED, k, source, target, (e.wide, *to), operands))
+        operands, source = to, target
     last = counts[-1]
-    made.append(_sort(e, largest, rows, last, last, k, source, _Place(inner, k), ("", Out(0), Out(1)), given))
-    return Written(tuple(made), (1 + (len(counts) > 2)) * sum(room))
+    launches.append(_sort(e, largest, rows, last, last, k, source, _Place(inner, k), ("", Out(0), Out(1)), operands))
+    return Written(tuple(launches), (1 + (len(counts) > 2)) * sum(room))
 
 
 def _counted(e: Element, largest: bool, x: Tensor, axis: int, k: int) -> Launch:

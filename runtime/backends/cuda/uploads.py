@@ -75,21 +75,21 @@ def uploaded(arrays: Mapping[str, Array], index: int) -> dict[str, Any]:
     for once."""
     with _UPLOADING:  # another thread finds none that is still on its way
         way = f"on gpu:{index}"
-        found = {n: known(a, way) for n, a in arrays.items()}
-        lacking = {id(a): a for n, a in arrays.items() if found[n] is None}
+        on_device = {n: known(a, way) for n, a in arrays.items()}
+        lacking = {id(a): a for n, a in arrays.items() if on_device[n] is None}
         if lacking:
             with Uploads(index, sum(a.nbytes for a in lacking.values())) as uploads:
                 sent = {key: derived(a, way, lambda a=a: uploads.send(a)) for key, a in lacking.items()}  # type: ignore[misc]
-            found = {n: sent[id(a)] if found[n] is None else found[n] for n, a in arrays.items()}
-        return found
+            on_device = {n: sent[id(a)] if on_device[n] is None else on_device[n] for n, a in arrays.items()}
+        return on_device
 
 
 def residents(states: Mapping[str, Array], index: int) -> dict[str, Any]:
     """States in the device's memory; those that lie there already, also as arrays of CuPy, stay where they are."""
     states = {n: Resident.over(s) if hasattr(s, "__cuda_array_interface__") else s for n, s in states.items()}
-    fresh = {n: np.asarray(s) for n, s in states.items() if not isinstance(s, Resident)}
-    if not fresh:
+    host_states = {n: np.asarray(s) for n, s in states.items() if not isinstance(s, Resident)}
+    if not host_states:
         return states
-    with Uploads(index, sum(a.nbytes for a in fresh.values())) as uploads:
-        made = {n: Resident(uploads.send(a), a.dtype, index) for n, a in fresh.items()}
-    return {**states, **made}
+    with Uploads(index, sum(a.nbytes for a in host_states.values())) as uploads:
+        sent = {n: Resident(uploads.send(a), a.dtype, index) for n, a in host_states.items()}
+    return {**states, **sent}

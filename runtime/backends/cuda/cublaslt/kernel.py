@@ -38,30 +38,30 @@ class Algorithms:
     """Cache of this process: the chosen algorithm of each product and device."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[LtProduct, str, int], Algorithm | LtRefused] = {}
+        self._algorithms: dict[tuple[LtProduct, str, int], Algorithm | LtRefused] = {}
         self._lock = threading.RLock()
 
     def best(self, product: LtProduct, target: TargetSpec, *, timed: bool) -> Algorithm:
         """The algorithm to take, the fastest where `timed` asks for it. Raises Refused where there is none."""
         at = product, target.device, target.sm
         with self._lock:
-            found = self._found.get(at) or self._kept(product, target)
-            if found is None or (timed and isinstance(found, Algorithm) and found.milliseconds is None):
-                found = self._asked(product, target, timed)
-            self._found[at] = found
-        if isinstance(found, LtRefused):
-            raise found
-        return found
+            algorithm = self._algorithms.get(at) or self._kept(product, target)
+            if algorithm is None or (timed and isinstance(algorithm, Algorithm) and algorithm.milliseconds is None):
+                algorithm = self._asked(product, target, timed)
+            self._algorithms[at] = algorithm
+        if isinstance(algorithm, LtRefused):
+            raise algorithm
+        return algorithm
 
     def recall(self, product: LtProduct, target: TargetSpec, algorithm: Algorithm) -> None:
         """Take what was chosen elsewhere, on such a device."""
         with self._lock:
-            self._found[product, target.device, target.sm] = algorithm
+            self._algorithms[product, target.device, target.sm] = algorithm
 
     def forget(self) -> None:
         """Let go of all; for tests."""
         with self._lock:
-            self._found.clear()
+            self._algorithms.clear()
 
     def _kept(self, product: LtProduct, target: TargetSpec) -> Algorithm | None:
         held = read(KIND, _key(product, target))
@@ -74,14 +74,14 @@ class Algorithms:
             named = descriptors.algorithms(handle, workspace_of(target.sm), TIMED if timed else 1)
         except LtRefused as error:
             return error
-        made = named[0]
+        algorithm = named[0]
         if timed:
-            found = fastest(named, _Clock(descriptors, handle))
-            assert found is not None
-            made = replace(found[0], milliseconds=found[1])
-        about = {"data": made.data, "workspace": made.workspace, "milliseconds": made.milliseconds}
+            timing = fastest(named, _Clock(descriptors, handle))
+            assert timing is not None
+            algorithm = replace(timing[0], milliseconds=timing[1])
+        about = {"data": algorithm.data, "workspace": algorithm.workspace, "milliseconds": algorithm.milliseconds}
         write(KIND, _key(product, target), json.dumps(about).encode())
-        return made
+        return algorithm
 
 
 ALGORITHMS = Algorithms()
@@ -171,10 +171,10 @@ class Products:
         algorithm = Algorithm(str(params["algorithm"]), args.choice.workspace)
         space = args.scratch(DType.UINT8, (algorithm.workspace,)) if algorithm.workspace else None
         _check(args, product)
-        starts = [_addresses(args, product, each) for each in product.starts]
+        starts = [_addresses(args, product, start) for start in product.starts]
         if product.bias is not None:
             descriptors.point_bias(_address(args, product.bias))
-        aligned = alignment(at for each in starts for at in each)
+        aligned = alignment(at for addresses in starts for at in addresses)
         if aligned < ALIGNED:  # a view into another value: what was chosen may read more at once than lies there so
             algorithm = descriptors.algorithms(handle, algorithm.workspace, 1, aligned)[0]
         return _Run(descriptors, handle, starts, algorithm, 0 if space is None else int(space.data.ptr))
@@ -197,14 +197,14 @@ class _Run:
         self, descriptors: Descriptors, handle: int, starts: Sequence[tuple[int, int, int, int]], algorithm: Algorithm,
         workspace: int,
     ) -> None:  # fmt: skip
-        self._made = descriptors, handle, starts, algorithm, workspace
+        self._arguments = descriptors, handle, starts, algorithm, workspace
         self._current = cupy().cuda.get_current_stream
 
     def __call__(self) -> None:
-        descriptors, handle, starts, algorithm, workspace = self._made
+        descriptors, handle, starts, algorithm, workspace = self._arguments
         stream = int(self._current().ptr)
-        for each in starts:
-            descriptors.call(handle, each, algorithm, workspace, stream)
+        for addresses in starts:
+            descriptors.call(handle, addresses, algorithm, workspace, stream)
 
 
 def _check(args: KernelArgs, p: LtProduct) -> None:

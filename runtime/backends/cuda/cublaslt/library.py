@@ -59,20 +59,20 @@ class _Handles:
     """A handle of cuBLASLt for each device; threads share it."""
 
     def __init__(self) -> None:
-        self._made: dict[int, int] = {}
+        self._handles: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def get(self, library: CublasLt, index: int) -> int:
         """The handle for the current device, which is `index`."""
         with self._lock:
-            if index not in self._made:
-                self._made[index] = int(library.lt.create())
-            return self._made[index]
+            if index not in self._handles:
+                self._handles[index] = int(library.lt.create())
+            return self._handles[index]
 
     def forget(self) -> None:
         """Let go of all; for tests."""
         with self._lock:
-            self._made.clear()
+            self._handles.clear()
 
 
 HANDLES = _Handles()
@@ -112,12 +112,12 @@ class Descriptors:
     def _layout(self, m: Matrix) -> int:
         lt, name = self.library.lt, self.library.lt.MatrixLayoutAttribute
         rows, columns = (m.rows, m.columns) if m.turned else (m.columns, m.rows)  # by columns, as it is stored
-        made = int(lt.matrix_layout_create(getattr(self.library.types, _DATA[m.dtype]), rows, columns, m.leading))
+        layout = int(lt.matrix_layout_create(getattr(self.library.types, _DATA[m.dtype]), rows, columns, m.leading))
         if self.product.batch > 1:
             for attribute, value in ((name.BATCH_COUNT, self.product.batch), (name.STRIDED_BATCH_OFFSET, m.apart)):
                 held = np.array([value], lt.get_matrix_layout_attribute_dtype(attribute))
-                lt.matrix_layout_set_attribute(made, attribute, held.ctypes.data, held.itemsize)
-        return made
+                lt.matrix_layout_set_attribute(layout, attribute, held.ctypes.data, held.itemsize)
+        return layout
 
     def point_bias(self, address: int) -> None:
         """Set the address of the bias."""
@@ -137,15 +137,15 @@ class Descriptors:
             for attribute, value in wanted.items():
                 held = np.array([value], lt.get_matmul_preference_attribute_dtype(attribute))
                 lt.matmul_preference_set_attribute(preference, attribute, held.ctypes.data, held.itemsize)
-            found, count = np.zeros(most, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
+            results, count = np.zeros(most, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
             lt.matmul_algo_get_heuristic(
-                handle, self.operation, *self._ordered, preference, most, found.ctypes.data, count.ctypes.data
+                handle, self.operation, *self._ordered, preference, most, results.ctypes.data, count.ctypes.data
             )
         except Exception as error:  # cuBLASLtError: a type of the bindings, which are not imported here
             raise LtRefused(f"cuBLASLt: {error}") from error
         finally:
             lt.matmul_preference_destroy(preference)
-        good = [row for row in found[: count[0]] if row["state"] == 0]
+        good = [row for row in results[: count[0]] if row["state"] == 0]
         if not good:
             raise LtRefused("cuBLASLt names no algorithm")
         return [Algorithm(row["algo"].tobytes().hex(), int(row["workspace_size"])) for row in good]
@@ -176,8 +176,8 @@ class Descriptors:
     def close(self) -> None:
         """Give the descriptors back."""
         lt = self.library.lt
-        for made in self.layouts.values():
-            lt.matrix_layout_destroy(made)
+        for layout in self.layouts.values():
+            lt.matrix_layout_destroy(layout)
         lt.matmul_desc_destroy(self.operation)
         self.layouts.clear()
 

@@ -131,13 +131,12 @@ def products(batch: tuple[int, ...], a: Spread, b: Spread, c: Spread | None, d: 
     ]
     if len(calls) > most:
         raise LtRefused(f"{len(calls)} calls would be needed")
-    found = [replace(s.matrix(), apart=s.batch[dims[-1]] if count > 1 else 0) for s in grown]
+    matrices = [replace(s.matrix(), apart=s.batch[dims[-1]] if count > 1 else 0) for s in grown]
     if c is None:
         starts = tuple((x, y, 0, z) for x, y, z in calls)
-        return LtProduct(found[0], found[1], found[2], batch=count, starts=starts)
-    return LtProduct(
-        found[0], found[1], found[3], found[2], batch=count, starts=tuple((w, x, y, z) for w, x, y, z in calls)
-    )
+        return LtProduct(matrices[0], matrices[1], matrices[2], batch=count, starts=starts)
+    starts = tuple((w, x, y, z) for w, x, y, z in calls)
+    return LtProduct(matrices[0], matrices[1], matrices[3], matrices[2], batch=count, starts=starts)
 
 
 def _follows(s: Spread, dim: int, rows: int) -> bool:

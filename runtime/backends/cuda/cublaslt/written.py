@@ -104,22 +104,22 @@ def _orders(request: KernelRequest, first: Link, y: Tensor, tail: _Tail) -> Iter
     a, b = ((usable(t), "") if isinstance(t, Tensor) else ("",) for t in held)
     wishes = (usable(y), "")
     seen: set[tuple[str, str, str]] = set()
-    for d, one, two in every(wishes, a, b):
-        if (one, two, d) not in seen:
-            seen.add((one, two, d))
-            yield one, two, d
+    for d, left, right in every(wishes, a, b):
+        if (left, right, d) not in seen:
+            seen.add((left, right, d))
+            yield left, right, d
 
 
 def _product(request: KernelRequest, first: Link, y: Tensor, tail: _Tail, left: str, right: str, out: str) -> LtProduct:
-    (one, two), (turn_a, turn_b, *_) = first.operands[:2], ATTRIBUTES[first.op]
-    a_type, b_type = request.inputs[one], request.inputs[two]
+    (at_a, at_b), (turn_a, turn_b, *_) = first.operands[:2], ATTRIBUTES[first.op]
+    a_type, b_type = request.inputs[at_a], request.inputs[at_b]
     assert isinstance(a_type, Tensor) and isinstance(b_type, Tensor)
     if a_type.dtype not in FLOATS or len({a_type.dtype, b_type.dtype, y.dtype}) > 1:
         raise LtRefused(f"{a_type} times {b_type} is {y}")
     vectors = len(a_type.sizes) == 1, len(b_type.sizes) == 1
     lead = y.sizes[: len(y.sizes) - 2 + sum(vectors)] if any(vectors) else y.sizes[:-2]
-    a = spread(("in", one), a_type, lead, left, "row" if vectors[0] else "")
-    b = spread(("in", two), b_type, lead, right, "column" if vectors[1] else "")
+    a = spread(("in", at_a), a_type, lead, left, "row" if vectors[0] else "")
+    b = spread(("in", at_b), b_type, lead, right, "column" if vectors[1] else "")
     a = a.transposed if turn_a and first.attr(turn_a) else a
     b = b.transposed if turn_b and first.attr(turn_b) else b
     d = _result(y, ("out", 0), lead, out, vectors, (a.sizes[0], b.sizes[1]))
@@ -142,5 +142,5 @@ def _result(
     sizes: tuple[int, int],
 ) -> Spread:  # fmt: skip
     """The result's bytes, or those of an operand of its size, with the axes that vectors have not."""
-    whole = Tensor(y.dtype, (*lead, *sizes))
-    return spread(place, whole, lead, "" if any(vectors) else layout)
+    matrices = Tensor(y.dtype, (*lead, *sizes))
+    return spread(place, matrices, lead, "" if any(vectors) else layout)

@@ -45,20 +45,20 @@ class Attention(CuDnn):
         assert isinstance(y, Tensor)
         writer, heads = Writer(), (link.attrs.get("q_num_heads"), *[link.attrs.get("kv_num_heads")] * 2)
         places = [("in", i) for i in link.operands[:3]]
-        given = [_heads(place, t, n) for place, t, n in zip(places, (q, k, v), heads, strict=True)]
+        operands = [_heads(place, t, n) for place, t, n in zip(places, (q, k, v), heads, strict=True)]
         result = _heads(("out", 0), y, heads[0])
-        if given[0].sizes[1] % given[1].sizes[1]:
+        if operands[0].sizes[1] % operands[1].sizes[1]:
             raise GraphRefused("heads do not divide")
-        inputs = [writer.read(each) for each in given]
+        inputs = [writer.read(operand) for operand in operands]
         if link.operand(3) != ABSENT:
-            scores = (*given[0].sizes[:3], given[1].sizes[2])
+            scores = (*operands[0].sizes[:3], operands[1].sizes[2])
             inputs.append(writer.read(_mask(link.operand(3), request.inputs[link.operand(3)], scores, q.dtype)))
         scale = link.attrs.get("scale")
         writer.add(
             "sdpa",
             *inputs,
             sizes=result.sizes,
-            attn_scale=float(1 / math.sqrt(given[0].sizes[3]) if scale is None else scale),
+            attn_scale=float(1 / math.sqrt(operands[0].sizes[3]) if scale is None else scale),
             use_causal_mask=bool(link.attrs.get("is_causal", 0)),
             generate_stats=False,
         )

@@ -34,11 +34,11 @@ def graph_of(module: Any, draft: GraphDraft, properties: Any, sm: int) -> Any:
         for uid, o in uids(draft).items()
         if o is not draft.result
     ]
-    made: list[Any] = []
+    results: list[Any] = []
     for node in draft.nodes:
-        given = [_value(module, graph, v, tensors, made) for v in node.inputs]
-        made.append(_result(graph, node, given))
-    last, result = made[-1], draft.result
+        inputs = [_value(module, graph, v, tensors, results) for v in node.inputs]
+        results.append(_result(graph, node, inputs))
+    last, result = results[-1], draft.result
     last.set_output(True).set_data_type(types[result.dtype]).set_uid(len(draft.all))
     last.set_dim(list(result.sizes)).set_stride(list(result.strides))
     try:
@@ -49,16 +49,16 @@ def graph_of(module: Any, draft: GraphDraft, properties: Any, sm: int) -> Any:
     return graph
 
 
-def _value(module: Any, graph: Any, value: Value, tensors: list[Any], made: list[Any]) -> Any:
+def _value(module: Any, graph: Any, value: Value, tensors: list[Any], results: list[Any]) -> Any:
     if isinstance(value, float):
         return graph.tensor_scalar(value, module.scalar_type.COMPILE_TIME_CONST)
-    return tensors[value] if value >= 0 else made[~value]
+    return tensors[value] if value >= 0 else results[~value]
 
 
-def _result(graph: Any, node: GraphNode, given: list[Any]) -> Any:
+def _result(graph: Any, node: GraphNode, inputs: list[Any]) -> Any:
     settings: dict[str, Any] = {a: list(v) if isinstance(v, tuple) else v for a, v in node.settings}
-    found = getattr(graph, node.op)(**dict(zip(ARGUMENTS[node.op], given, strict=False)), **settings)
-    result = found[0] if isinstance(found, (tuple, list)) else found
+    outputs = getattr(graph, node.op)(**dict(zip(ARGUMENTS[node.op], inputs, strict=False)), **settings)
+    result = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
     if node.op == "conv_dgrad":  # several sizes of the result would fit
         result.set_dim(list(node.sizes))
     return result

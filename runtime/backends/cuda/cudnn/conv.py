@@ -35,16 +35,16 @@ class Conv(CuDnn):
             raise GraphRefused(f"{len(x.sizes) - 2} spatial axes")
         if x.dtype is not w.dtype or x.dtype is not y.dtype:
             raise GraphRefused(f"{x} and {w} make {y}")
-        found = self._windows(link, x, w)
+        windows = self._windows(link, x, w)
         orders = (channels_last(len(x.sizes)), "")
         strict = x.dtype is DType.DOUBLE or (x.dtype is DType.FLOAT and request.target.math != "tf32")
         clips = (True, False) if link.attr("group") > 1 else (False, True)
         for layout in reversed(orders) if strict else orders:
-            made: list[GraphDraft] = []
-            for clipped in clips if any(each.op == "Clip" for each in links[1:]) else (False,):
-                draft = self._draft_in(layout, request, links, found, clipped)
-                if draft not in made:
-                    made.append(draft)
+            seen: list[GraphDraft] = []
+            for clipped in clips if any(later.op == "Clip" for later in links[1:]) else (False,):
+                draft = self._draft_in(layout, request, links, windows, clipped)
+                if draft not in seen:
+                    seen.append(draft)
                     yield draft
 
     def _windows(self, link: Link, x: Tensor, w: Tensor) -> tuple[Window, ...]:
@@ -52,23 +52,23 @@ class Conv(CuDnn):
         return known(windows(x.sizes[2:], w.sizes[2:], a("strides"), a("dilations"), a("pads"), a("auto_pad")))
 
     def _draft_in(
-        self, layout: str, request: KernelRequest, links: tuple[Link, ...], found: Sequence[Window], clipped: bool
+        self, layout: str, request: KernelRequest, links: tuple[Link, ...], windows: Sequence[Window], clipped: bool
     ) -> GraphDraft:
         link, y = links[0], result(request)
         x, w = floats(request, link.operands[:2])
         writer, target = Writer(), _operand(("out", 0), y, layout)
         image = writer.read(_operand(("in", link.operands[0]), x, layout))
         weights = writer.read(_operand(("in", link.operands[1]), w, layout))
-        value = writer.add(self.operation, image, weights, sizes=target.sizes, **_settings(found, len(target.sizes)))
+        value = writer.add(self.operation, image, weights, sizes=target.sizes, **_settings(windows, len(target.sizes)))
         epilogue = Epilogue(request, writer, y.sizes, target.sizes, layout, clipped)
-        rest = links[1:]
+        tail = links[1:]
         if link.operand(2) != ABSENT:
             (b,) = floats(request, [link.operand(2)])
-            other = epilogue.residual(rest[0]) if rest else None
+            other = epilogue.residual(tail[0]) if tail else None
             if other is not None:
-                value, rest = epilogue.add("add", value, other), rest[1:]
+                value, tail = epilogue.add("add", value, other), tail[1:]
             value = epilogue.add("bias", value, writer.read(_channels(link.operand(2), b, len(target.sizes))))
-        epilogue.follow(rest, value)
+        epilogue.follow(tail, value)
         math = "tf32" if request.target.math == "tf32" else "strict"
         return writer.draft(target, math)
 
@@ -82,27 +82,27 @@ class ConvTranspose(Conv):
 
     def _windows(self, link: Link, x: Tensor, w: Tensor) -> tuple[Window, ...]:
         a = link.attr
-        found = known(transposed_windows(
+        windows = known(transposed_windows(
             x.sizes[2:], w.sizes[2:], a("strides"), a("dilations"), a("pads"), a("auto_pad"), a("output_padding"),
             a("output_shape"),
         ))  # fmt: skip
-        for size, each in zip(x.sizes[2:], found, strict=True):
-            if (each.out + each.before + each.after - each.span) // each.stride + 1 != size:
+        for size, window in zip(x.sizes[2:], windows, strict=True):
+            if (window.out + window.before + window.after - window.span) // window.stride + 1 != size:
                 raise GraphRefused("the result is of another size than the gradient of a convolution")
-        return found
+        return windows
 
 
-def _settings(found: Sequence[Window], rank: int) -> dict[str, tuple[int, ...]]:
+def _settings(windows: Sequence[Window], rank: int) -> dict[str, tuple[int, ...]]:
     """Return the padding, strides and dilations. cuDNN needs at least two spatial axes, so that a single one gets a
     first axis of size 1."""
-    if any(w.out < 1 or min(w.before, w.after) < 0 for w in found):
+    if any(w.out < 1 or min(w.before, w.after) < 0 for w in windows):
         raise GraphRefused("there is no window, or a padding is negative")
-    more = rank - 2 - len(found)
+    more = rank - 2 - len(windows)
     return {
-        "pre_padding": (0,) * more + tuple(w.before for w in found),
-        "post_padding": (0,) * more + tuple(w.after for w in found),
-        "stride": (1,) * more + tuple(w.stride for w in found),
-        "dilation": (1,) * more + tuple(w.dilation for w in found),
+        "pre_padding": (0,) * more + tuple(w.before for w in windows),
+        "post_padding": (0,) * more + tuple(w.after for w in windows),
+        "stride": (1,) * more + tuple(w.stride for w in windows),
+        "dilation": (1,) * more + tuple(w.dilation for w in windows),
     }
 
 

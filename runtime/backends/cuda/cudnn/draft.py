@@ -114,10 +114,10 @@ def strides_of(layout: str, sizes: Sequence[int]) -> tuple[int, ...]:
     ((60, 20, 5, 1), (60, 1, 15, 3))
     """
     order = parse(layout or row_major(len(sizes)), len(sizes))[0]
-    found = [0] * len(sizes)
+    strides = [0] * len(sizes)
     for at, dim in enumerate(order):
-        found[dim] = math.prod(sizes[d] for d in order[at + 1 :])
-    return tuple(found)
+        strides[dim] = math.prod(sizes[d] for d in order[at + 1 :])
+    return tuple(strides)
 
 
 def channels_last(rank: int) -> str:

@@ -82,10 +82,10 @@ class Epilogue:
         place = link.operand(at)
         if place < 0:
             return None
-        found = scalar(self._ask, place)
-        if found is None:
+        value = scalar(self._ask, place)
+        if value is None:
             raise GraphRefused("a bound of Clip is not known")
-        return found
+        return value
 
     def _binary(self, link: Link, value: int) -> int:
         op, others = BINARY.get(link.op), [i for i in link.operands if i != PREVIOUS]

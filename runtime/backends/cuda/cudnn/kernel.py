@@ -111,10 +111,10 @@ class CuDnn(ABC):
 
     def _taken(self, request: KernelRequest) -> _Taken:
         _checked(request)
-        found = find()
+        library = find()
         planned = is_plan(request.target.device)
-        if isinstance(found, str) and not planned:
-            raise GraphRefused(found)
+        if isinstance(library, str) and not planned:
+            raise GraphRefused(library)
         reasons: list[str] = []
         best: _Taken | None = None
         timed = not planned and not request.trial
@@ -130,7 +130,7 @@ class CuDnn(ABC):
             if best is not None and layouts_of(request, draft) != layouts_of(request, best.draft):
                 break
             try:
-                if isinstance(found, Cudnn):
+                if isinstance(library, Cudnn):
                     taken = _Taken(number, draft, PLANS.best(draft, request.target, timed=timed))
                 else:
                     expected(draft)
@@ -145,8 +145,8 @@ class CuDnn(ABC):
 
 
 def _time(taken: _Taken) -> float:
-    found = taken.plan.milliseconds if taken.plan else None
-    return float("inf") if found is None else found
+    milliseconds = taken.plan.milliseconds if taken.plan else None
+    return float("inf") if milliseconds is None else milliseconds
 
 
 def _run(graph: Any, pointers: dict[int, int], scratch: int, device: str) -> None:
@@ -169,16 +169,16 @@ def layouts_of(request: KernelRequest, draft: GraphDraft) -> tuple[str, ...]:
 
 def floats(request: KernelRequest, at: Sequence[int]) -> list[Tensor]:
     """Operands of a type of float that cuDNN computes with; Refused for others."""
-    found = [request.inputs[i] if i >= 0 else None for i in at]
-    made = [t for t in found if isinstance(t, Tensor) and t.dtype in FLOATS]
-    if len(made) < len(found):
-        raise GraphRefused(f"operands are {', '.join(map(str, found))}")
-    return made
+    operands = [request.inputs[i] if i >= 0 else None for i in at]
+    tensors = [t for t in operands if isinstance(t, Tensor) and t.dtype in FLOATS]
+    if len(tensors) < len(operands):
+        raise GraphRefused(f"operands are {', '.join(map(str, operands))}")
+    return tensors
 
 
 def result(request: KernelRequest) -> Tensor:
     """The type of the one output."""
-    found = request.outputs[0]
-    if len(request.outputs) > 1 or not isinstance(found, Tensor) or found.dtype not in FLOATS:
+    y = request.outputs[0]
+    if len(request.outputs) > 1 or not isinstance(y, Tensor) or y.dtype not in FLOATS:
         raise GraphRefused(f"the results are {', '.join(map(str, request.outputs))}")
-    return found
+    return y

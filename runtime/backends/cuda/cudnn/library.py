@@ -69,8 +69,8 @@ def properties(device: str, sm: int) -> tuple[Any, str]:
     if is_plan(device):
         text = described(sm)
         return create(text), text
-    made = create(index_of(device))
-    return made, str(made.serialize())
+    created = create(index_of(device))
+    return created, str(created.serialize())
 
 
 def described(sm: int) -> str:
@@ -87,7 +87,7 @@ class _CudnnHandles(threading.local):
     """A handle of cuDNN for each device and thread; it holds the stream."""
 
     def __init__(self) -> None:
-        self.made: dict[int, Any] = {}
+        self.by_device: dict[int, Any] = {}
 
 
 _HANDLES = _CudnnHandles()
@@ -96,9 +96,9 @@ _HANDLES = _CudnnHandles()
 def handle(device: str) -> Any:
     """Return this thread's handle for a device, set to CuPy's current stream."""
     module, index = library().module, index_of(device)
-    found = _HANDLES.made.get(index)
-    if found is None:
+    handle = _HANDLES.by_device.get(index)
+    if handle is None:
         with cupy().cuda.Device(index):
-            found = _HANDLES.made[index] = module.create_handle()
-    module.set_stream(handle=found, stream=cupy().cuda.get_current_stream().ptr)
-    return found
+            handle = _HANDLES.by_device[index] = module.create_handle()
+    module.set_stream(handle=handle, stream=cupy().cuda.get_current_stream().ptr)
+    return handle

@@ -42,37 +42,37 @@ class Plans:
     """Cache of this process: the plan of each draft."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[GraphDraft, str, int], CudnnPlan | GraphRefused] = {}
+        self._plans: dict[tuple[GraphDraft, str, int], CudnnPlan | GraphRefused] = {}
         self._lock = threading.RLock()
 
     def best(self, draft: GraphDraft, target: TargetSpec, *, timed: bool = False) -> CudnnPlan:
         """The plan to take, the fastest where `timed` asks for it. Raises Refused where cuDNN has none."""
         at = draft, target.device, target.sm
         with self._lock:
-            plan = self._found.get(at)
+            plan = self._plans.get(at)
             if plan is None:
-                plan = self._found[at] = self._kept(draft, target)
+                plan = self._plans[at] = self._kept(draft, target)
             if isinstance(plan, GraphRefused):
                 raise plan
             if timed and plan.milliseconds is None:
-                plan = self._found[at] = self._fastest(draft, target)
+                plan = self._plans[at] = self._fastest(draft, target)
             return plan
 
     def recall(self, draft: GraphDraft, target: TargetSpec, name: str, milliseconds: float | None) -> None:
         """Take the plan that was chosen elsewhere, on such a device. Raises Refused where it is not to be had."""
         at = draft, target.device, target.sm
         with self._lock:
-            known = self._found.get(at)
+            known = self._plans.get(at)
             if isinstance(known, CudnnPlan) and (known.name, known.milliseconds) == (name, milliseconds):
                 return
             plan = replace(_named(draft, target, name), milliseconds=milliseconds)
-            self._found[at] = plan
+            self._plans[at] = plan
             self._keep(draft, target, plan)
 
     def forget(self) -> None:
         """Let go of all; for tests."""
         with self._lock:
-            self._found.clear()
+            self._plans.clear()
 
     def _kept(self, draft: GraphDraft, target: TargetSpec) -> CudnnPlan | GraphRefused:
         """Return the plan from the disk, or the first that the heuristics suggest."""
