@@ -136,22 +136,21 @@ class Caches(dict[str, CacheInfo]):
 def caches() -> Caches:
     """The caches of this process, with their sizes of now.
 
-    >>> found = caches()
-    >>> all(cache.count <= cache.bound for cache in found.values())
+    >>> all(cache.count <= cache.bound for cache in caches().values())
     True
     """
-    found: dict[str, CacheInfo] = {}
+    infos: dict[str, CacheInfo] = {}
     by_name: dict[str, list[Cache[Any]]] = {}
     for cache in list(_CACHES):  # each device has one of its own
         by_name.setdefault(cache.name, []).append(cache)
     for name, alike in by_name.items():
-        found[name] = CacheInfo(name, sum(map(len, alike)), sum(c.bound for c in alike), _clearing(alike))
+        infos[name] = CacheInfo(name, sum(map(len, alike)), sum(c.bound for c in alike), _clearing(alike))
     for name, (table, bound) in list(_TABLES.items()):
-        found[name] = CacheInfo(name, len(table), bound, table.clear)
+        infos[name] = CacheInfo(name, len(table), bound, table.clear)
     for name, function in _functions().items():
         info = function.cache_info()
-        found[name] = CacheInfo(name, info.currsize, info.maxsize, function.cache_clear)
-    return Caches(sorted(found.items()))
+        infos[name] = CacheInfo(name, info.currsize, info.maxsize, function.cache_clear)
+    return Caches(sorted(infos.items()))
 
 
 OPS.redefined.append(lambda: caches().clear())  # what was prepared has the former reference in it
@@ -168,7 +167,7 @@ def _clearing(alike: list[Cache[Any]]) -> Callable[[], None]:
 def _functions() -> dict[str, Any]:
     """Functions of our modules with a bounded `functools.lru_cache`, by dotted name."""
     top = f"{__name__.partition('.')[0]}."
-    found: dict[str, Any] = {}
+    functions: dict[str, Any] = {}
     for module in [m for n, m in list(sys.modules.items()) if n.startswith(top)]:
         for value in list(vars(module).values()):
             parameters = getattr(value, "cache_parameters", None)
@@ -177,5 +176,5 @@ def _functions() -> dict[str, Any]:
                 and getattr(value, "__module__", "") == module.__name__
                 and parameters()["maxsize"]
             ):
-                found[f"{module.__name__.removeprefix(top)}.{value.__qualname__}"] = value
-    return found
+                functions[f"{module.__name__.removeprefix(top)}.{value.__qualname__}"] = value
+    return functions

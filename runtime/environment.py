@@ -39,13 +39,15 @@ def switch(name: str) -> str:
       hint: did you mean MEZZO_ENGINE?
     >>> del os.environ["MEZZO_ENGIN"]
     """
-    for given in os.environ:
-        if given.startswith(PREFIX) and given not in SWITCHES:
+    for variable in os.environ:
+        if variable.startswith(PREFIX) and variable not in SWITCHES:
             from difflib import get_close_matches  # of a start, a millisecond
 
-            near = get_close_matches(given.removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in SWITCHES], 1)
+            near = get_close_matches(
+                variable.removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in SWITCHES], 1
+            )
             hint = f"did you mean {PREFIX}{near[0]}?" if near else f"there are {', '.join(SWITCHES)}"
-            raise InputError(f"{given} is unknown", where="environment", hint=hint)
+            raise InputError(f"{variable} is unknown", where="environment", hint=hint)
     return os.environ.get(name, "")
 
 
@@ -98,8 +100,8 @@ def _limits(folder: str) -> list[float]:
         except OSError:
             return []
 
-    given = [words("cpu.max")[:2], [*words("cpu.cfs_quota_us"), *words("cpu.cfs_period_us")]]
-    pairs = [(int(g[0]), int(g[1])) for g in given if len(g) == 2 and g[0].isdecimal() and g[1].isdecimal()]
+    quotas = [words("cpu.max")[:2], [*words("cpu.cfs_quota_us"), *words("cpu.cfs_period_us")]]
+    pairs = [(int(g[0]), int(g[1])) for g in quotas if len(g) == 2 and g[0].isdecimal() and g[1].isdecimal()]
     return [time / period for time, period in pairs if time and period]
 
 

@@ -27,7 +27,7 @@ class Features(dict[str, Feature]):
     """
 
     def __init__(self) -> None:
-        super().__init__({f.name: f for f in _found()})
+        super().__init__({f.name: f for f in _features()})
 
     def is_enabled(self, name: str) -> bool:
         """Return True if a feature is on. Raises KeyError for an unknown one."""
@@ -37,15 +37,17 @@ class Features(dict[str, Feature]):
         return "\n".join(map(str, self.values()))
 
 
-def _found() -> list[Feature]:
-    one, devices = library(), gpus()
-    found = [
+def _features() -> list[Feature]:
+    onednn, devices = library(), gpus()
+    features = [
         Feature("CPU", True, "NumPy"),
-        Feature("ONEDNN", one is not None, str(one or find())),
-        Feature("BF16", one is not None and one.bf16, "bfloat16 products of oneDNN" if one else "needs oneDNN"),
+        Feature("ONEDNN", onednn is not None, str(onednn or find())),
+        Feature(
+            "BF16", onednn is not None and onednn.bf16, "bfloat16 products of oneDNN" if onednn else "needs oneDNN"
+        ),
         Feature("CUDA", devices[0][1] == "on", "; ".join(why for _, _, why in devices)),
     ]
     parts = [
         Feature(n.partition(":")[0].upper().replace(" ", "_"), state == "on", why) for n, state, why in libraries()
     ]
-    return found + parts
+    return features + parts

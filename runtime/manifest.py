@@ -79,23 +79,23 @@ class Manifest:
         """Return the differences from now: versions, machine and environment of this process, and digests of the given
         values."""
         now = taken(self.seed).noting(**ran)
-        found = []
+        changes = []
         for part in PARTS:
-            then, here = getattr(self, part), getattr(now, part)
-            names = dict.fromkeys(here if part == "digests" else (*then, *here))
-            found += [
-                f"{part}: {name} was {then.get(name, 'not there')}, and is {here.get(name, 'not there')}"
+            recorded, current = getattr(self, part), getattr(now, part)
+            names = dict.fromkeys(current if part == "digests" else (*recorded, *current))
+            changes += [
+                f"{part}: {name} was {recorded.get(name, 'not there')}, and is {current.get(name, 'not there')}"
                 for name in names
-                if then.get(name) != here.get(name)
+                if recorded.get(name) != current.get(name)
             ]
-        return tuple(found)
+        return tuple(changes)
 
     def check(self, **ran: Any) -> None:
         """Raise InputError, which lists every difference, where anything is not as it was."""
-        found = self.differences(**ran)
-        if found:
+        changes = self.differences(**ran)
+        if changes:
             raise InputError(
-                f"{len(found)} things are not as the manifest has them:\n  " + "\n  ".join(found),
+                f"{len(changes)} things are not as the manifest has them:\n  " + "\n  ".join(changes),
                 where="manifest",
                 hint="make them what they were, or replay(..., strict=False)",
             )
@@ -106,12 +106,12 @@ PARTS = ("versions", "machine", "environment", "digests")
 
 def taken(seed: int) -> Manifest:
     """The manifest of this process, with no digests."""
-    one = library()
+    onednn = library()
     machine = {
         "machine": platform.machine(),
         "system": platform.system(),
         "threads": str(usual_threads()),
-        "onednn": "off" if one is None else str(one),
+        "onednn": "off" if onednn is None else str(onednn),
     }
     versions = {"mezzo": __version__, "python": platform.python_version(), "byteorder": sys.byteorder}
     versions |= {n: metadata.version(n) for n in PACKAGES if any(True for _ in metadata.distributions(name=n))}
@@ -157,10 +157,10 @@ def digest(value: Any) -> str:
     >>> digest([1, 2]) == digest([1, 2]), digest([1, 2]) == digest([12])
     (True, False)
     """
-    made = blake2b(digest_size=16)
+    hasher = blake2b(digest_size=16)
     for piece in _pieces(value):
-        made.update(piece)
-    return made.hexdigest()
+        hasher.update(piece)
+    return hasher.hexdigest()
 
 
 def _pieces(value: Any) -> Iterator[Any]:
@@ -194,8 +194,8 @@ def _pieces(value: Any) -> Iterator[Any]:
             yield from _pieces(value[name])
     elif isinstance(value, Sequence):
         yield f"sequence {len(value)} ".encode()
-        for one in value:
-            yield from _pieces(one)
+        for item in value:
+            yield from _pieces(item)
     elif hasattr(value, "__array__") or hasattr(value, "asnumpy"):
         yield from _array(np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value))
     else:

@@ -56,9 +56,9 @@ FORMER: Final = f"{TOP}.runtime."
 
 def now(name: str) -> str:
     """The name that a module has now; empty where it is no former name."""
-    found = name.split(".", 3)
-    new = RENAMED.get(".".join(found[1:3]))
-    return "" if new is None else ".".join([TOP, new, *found[3:]])
+    parts = name.split(".", 3)
+    new = RENAMED.get(".".join(parts[1:3]))
+    return "" if new is None else ".".join([TOP, new, *parts[3:]])
 
 
 sys.meta_path.insert(0, Renamed())

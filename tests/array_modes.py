@@ -31,7 +31,7 @@ class Using:
             "fused": lambda: Engine(threads={"compute": 3}),
             "fused in place": lambda: Engine("naive"),
         }[self.mode]()
-        self.patch.setattr(process, "_one", one)
+        self.patch.setattr(process, "_engine", one)
         # with other threads about (of other tests), a naive engine would push
         self.patch.setattr(scheduler, "other_threads", lambda: not self.mode.endswith("in place"))
         assert one.only_calls() == self.mode.endswith("in place")

@@ -83,7 +83,7 @@ def test_nothing_is_asked_again(make: Any, monkeypatch: pytest.MonkeyPatch) -> N
     def no_answer(*_: Any) -> Any:
         raise AssertionError("asked again")
 
-    for name in ("plans", "select", "_found", "_answer"):
+    for name in ("plans", "select", "_first_plan", "_answer"):
         monkeypatch.setattr(OneDnn, name, no_answer)
     for family in (MatMul, Conv, Eltwise):
         monkeypatch.setattr(family, "drafts", no_answer)

@@ -579,7 +579,7 @@ def test_reading_ahead_keeps_the_order_and_raises_in_its_place() -> None:
 
 def test_a_future_that_is_cancelled_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     mine, gate, called = Engine(), threading.Event(), list[int]()
-    monkeypatch.setattr(process, "_one", mine)  # not the one of all tests, which may have errors of theirs
+    monkeypatch.setattr(process, "_engine", mine)  # not the one of all tests, which may have errors of theirs
     turn = mine.variable()
     mine.push(gate.wait, writes=(turn,), args=(LONG,))
     waiting = submit(called.append, 1, reads=(turn,))

@@ -24,9 +24,9 @@ def digest(value: Any) -> str:
     """
     match value:
         case np.ndarray() if not value.dtype.hasobject:
-            found = blake2b(f"{value.dtype} {value.shape}".encode(), digest_size=16)
-            found.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
-            return found.hexdigest()
+            hasher = blake2b(f"{value.dtype} {value.shape}".encode(), digest_size=16)
+            hasher.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+            return hasher.hexdigest()
         case np.random.Generator():
             return digest(value.bit_generator.state)
         case dict():
@@ -130,10 +130,10 @@ class AccessGuard:
 
 def _watch(value: Any, former: AccessCheck | None = None) -> AccessCheck:
     array = value if isinstance(value, np.ndarray) else None
-    made = AccessCheck(array, array is not None and array.flags.writeable)
+    check = AccessCheck(array, array is not None and array.flags.writeable)
     if former is not None:
-        made.strangers, made.writers, made.written = former.strangers, former.writers, former.written
-    return made
+        check.strangers, check.writers, check.written = former.strangers, former.writers, former.written
+    return check
 
 
 def _undeclared(work: Workload, did: str, what: str, where: str) -> ExecutionError:

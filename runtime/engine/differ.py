@@ -98,13 +98,15 @@ def first_difference(
     """
     serial, result = _run(program, Engine("naive"), None)
     again, _ = _run(program, Engine("naive"), None)
-    if found := _compare(serial, again, seed):
-        raise InputError(f"two runs in order differ: {found}", where="first_difference", hint="fix seeds and clocks")
+    if difference := _compare(serial, again, seed):
+        raise InputError(
+            f"two runs in order differ: {difference}", where="first_difference", hint="fix seeds and clocks"
+        )
     for number in range(seed, seed + rounds):
         counts = dict.fromkeys(("compute", "copy", "io", "network"), threads)
         done, other = _run(program, Engine(threads=counts), number)
-        if found := _compare(serial, done, number):
-            return found
+        if difference := _compare(serial, done, number):
+            return difference
         if digest(other) != digest(result):
             return Difference("the program's result", "it", _shown(result), _shown(other), number)
     return None

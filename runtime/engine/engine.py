@@ -15,7 +15,7 @@ from .check import AccessGuard
 from .lanes import parked
 from .scheduler import Scheduler
 from .trace import Trace
-from .work import RESOURCES, RUNNING, Variable, Workload, WorkloadWatcher, here
+from .work import RESOURCES, RUNNING, Variable, Workload, WorkloadWatcher, this_thread
 
 THREADS = {"copy": 2, "io": 4, "network": 2}  # and `compute` as many as there are processors
 BOUND = 4096
@@ -219,5 +219,5 @@ class Engine(Scheduler):
 
     def _check_outside(self) -> None:
         """Raise InputError if this is called by a workload."""
-        if here.work is not None and here.work._engine is self:
-            raise InputError("a workload waits for all, and so for itself", where=here.work.where)
+        if this_thread.work is not None and this_thread.work._engine is self:
+            raise InputError("a workload waits for all, and so for itself", where=this_thread.work.where)

@@ -14,7 +14,7 @@ from .engine import Engine, alive
 
 PATIENCE = 10.0  # seconds that the end of the process waits for what is under way
 
-_one: Engine | None = None
+_engine: Engine | None = None
 _making = allocate_lock()
 
 
@@ -25,13 +25,13 @@ def engine() -> Engine:
     touch; `MEZZO_ENGINE_THREADS` is how many compute at once. When the process ends, what is under way has ten seconds.
     Raises InputError for environment variables that are unknown or wrong.
     """
-    global _one
-    if _one is None:
+    global _engine
+    if _engine is None:
         with _making:
-            if _one is None:
-                _one = from_environment()
-                atexit.register(_at_exit, _one)
-    return _one
+            if _engine is None:
+                _engine = from_environment()
+                atexit.register(_at_exit, _engine)
+    return _engine
 
 
 def from_environment() -> Engine:
@@ -46,12 +46,12 @@ def from_environment() -> Engine:
     return Engine(mode, threads={"compute": int(count)} if count else None, check=check == "1")
 
 
-def _at_exit(one: Engine) -> None:
+def _at_exit(engine: Engine) -> None:
     """The process ends when what is under way has ended, or cannot; an error that nobody has seen is told."""
-    if one._refusal is not None:
+    if engine._refusal is not None:
         return
     try:
-        one.close(PATIENCE)
+        engine.close(PATIENCE)
     except Exception as error:
         print("mezzo: an error that nobody waited for\n", *format_exception(error), sep="", file=sys.stderr)
 
@@ -59,9 +59,9 @@ def _at_exit(one: Engine) -> None:
 def _forked() -> None:
     global _making
     _making = allocate_lock()  # a thread that is gone may have held it
-    for one in alive:
-        one._lock = allocate_lock()
-        one._refusal = (
+    for engine in alive:
+        engine._lock = allocate_lock()
+        engine._refusal = (
             ForkedProcess,
             f"process {os.getpid()} was forked from one that has an engine, whose threads it lacks",
             "start workers with multiprocessing's 'spawn' or 'forkserver'",

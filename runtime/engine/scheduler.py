@@ -15,7 +15,7 @@ from typing import Any
 from ...ops.errors import Cancelled, DeadlineError, InputError, MezzoError
 from .. import idle
 from .lanes import Lane, parked
-from .work import ENDED, PENDING, READY, RESOURCES, RUNNING, Failure, Variable, Workload, WorkloadWatcher, here
+from .work import ENDED, PENDING, READY, RESOURCES, RUNNING, Failure, Variable, Workload, WorkloadWatcher, this_thread
 
 REMEMBERED = 16  # errors that nobody has seen yet
 BRIEFLY = 0.1  # seconds
@@ -49,7 +49,7 @@ class Scheduler:
             and not self._under_way
             and not self._watchers
             and not other_threads()
-            and here.work is None
+            and this_thread.work is None
             and self._refusal is None
         )
 
@@ -73,7 +73,7 @@ class Scheduler:
                 where=work.where,
                 hint=f"the resources are {', '.join(RESOURCES)}; reads and writes are tuples of variables",
             ) from error
-        if self._under_way >= self._bound and here.work is None:
+        if self._under_way >= self._bound and this_thread.work is None:
             self._await_room()
         with self._lock:
             if self._refusal is not None:
@@ -121,15 +121,15 @@ class Scheduler:
 
     def _at_once(self, work: Workload) -> None:
         """Run a workload that was just pushed; one that was pushed by a workload runs when that has ended."""
-        if here.later is not None:
-            here.later.append(work)
+        if this_thread.later is not None:
+            this_thread.later.append(work)
             return
-        here.later = [work]
+        this_thread.later = [work]
         try:
-            for one in here.later:  # grows while it is gone through
-                one._engine._until(one, None)
+            for pushed in this_thread.later:  # grows while it is gone through
+                pushed._engine._until(pushed, None)
         finally:
-            here.later = None
+            this_thread.later = None
 
     def _await_room(self) -> None:
         """Wait until half of what may be under way has ended; workloads never do, and not for long threads that end
@@ -140,7 +140,7 @@ class Scheduler:
                 return
             sleeper = parked()
             self._no_room.append(sleeper)
-        if not sleeper.acquire(timeout=BRIEFLY if here.ends_others else -1):
+        if not sleeper.acquire(timeout=BRIEFLY if this_thread.ends_others else -1):
             with self._lock:
                 if sleeper in self._no_room:
                     self._no_room.remove(sleeper)
@@ -181,7 +181,7 @@ class Scheduler:
         ended = True
         if failure is None:
             watchers = self._watchers
-            work._outer, here.work = here.work, work
+            work._outer, this_thread.work = this_thread.work, work
             try:
                 for watcher in watchers:
                     watcher.begins(work)
@@ -196,7 +196,7 @@ class Scheduler:
                 elif not self._finish(work, error):  # it said that it had ended
                     with self._lock:
                         self._remember(work.blame(error))
-            here.work, work._outer = work._outer, None
+            this_thread.work, work._outer = work._outer, None
             if ended and watchers:
                 work._failure = self._watched(work, work._failure)
         work._fn, work._args = _nothing, ()  # not under the lock: what goes with them may run code of its own
@@ -213,7 +213,7 @@ class Scheduler:
 
     def _done(self, work: Workload) -> Callable[[BaseException | None], None]:
         def done(error: BaseException | None = None) -> None:
-            here.ends_others = True
+            this_thread.ends_others = True
             if not self._finish(work, error):
                 raise InputError(f"done() was called before for {work.where}", where="Engine.push_async")
 
@@ -286,7 +286,7 @@ class Scheduler:
     def _until(self, target: Workload, deadline: float | None) -> None:
         """Wait until a workload has ended; its dependencies that are ready run here, unless there is a deadline."""
         until = None if deadline is None else monotonic() + deadline
-        inside = here.work
+        inside = this_thread.work
         path = [target]  # each waits for the next
         while path:
             work, sleeper = path[-1], None

@@ -111,12 +111,12 @@ class Trace:
     @contextmanager
     def span(self, name: str, kind: str = "caller") -> Iterator[None]:
         """Show what the calling thread does inside, beside the workloads."""
-        made = Span(name, kind, threading.current_thread().name, perf_counter_ns())
+        span = Span(name, kind, threading.current_thread().name, perf_counter_ns())
         try:
             yield
         finally:
-            made.ended = perf_counter_ns()
-            self._spans.append(made)
+            span.ended = perf_counter_ns()
+            self._spans.append(span)
 
     # -- what came of it --------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class Trace:
         process = os.getpid()
         rows = {row: number for number, row in enumerate(dict.fromkeys(s.row for s in spans), 1)}
         origin = spans[0].begun if spans else 0
-        found: list[Event] = [
+        events: list[Event] = [
             {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": "mezzo"}},
             *(
                 {"ph": "M", "name": "thread_name", "pid": process, "tid": number, "args": {"name": row}}
@@ -138,7 +138,7 @@ class Trace:
             place = {"pid": process, "tid": rows[span.row]}
             begun = (span.begun - origin) / 1e3
             took = (span.ended - span.begun) / 1e3
-            found.append({
+            events.append({
                 "ph": "X", "name": span.name, "cat": span.kind, "ts": begun, "dur": took, **place, "args": span.about,
             })  # fmt: skip
             for before in span.after:
@@ -147,11 +147,11 @@ class Trace:
                 arrows += 1
                 arrow = {"name": "then", "cat": "dependency", "id": arrows}
                 last = max(before.begun, before.ended - 1)  # within its span
-                found.append({
+                events.append({
                     "ph": "s", **arrow, "ts": (last - origin) / 1e3, "pid": process, "tid": rows[before.row],
                 })  # fmt: skip
-                found.append({"ph": "f", "bp": "e", **arrow, "ts": begun, **place})
-        return found
+                events.append({"ph": "f", "bp": "e", **arrow, "ts": begun, **place})
+        return events
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file for chrome://tracing or ui.perfetto.dev; it is replaced as a whole."""

@@ -21,7 +21,7 @@ PENDING, READY, RUNNING, ENDED = range(4)
 OURS = f"{Path(__file__).parents[2]}"  # code below is ours: the line that a user wrote is the one above it
 
 
-class Here(threading.local):
+class ThreadState(threading.local):
     """State of a thread: the workload that it runs, and those pushed from it, for naive engines."""
 
     work: Workload | None = None
@@ -29,12 +29,12 @@ class Here(threading.local):
     ends_others = False  # whether it has ended an asynchronous workload
 
 
-here = Here()
+this_thread = ThreadState()
 
 
 def current() -> Workload | None:
     """The workload that this thread runs, of whichever engine."""
-    return here.work
+    return this_thread.work
 
 
 class Failure:
@@ -78,7 +78,7 @@ class Variable:
     @property
     def value(self) -> Any:
         """Value of the variable. A workload gets it at once, any other caller once it is written."""
-        work = here.work
+        work = this_thread.work
         if work is None or work._engine is not self._engine:
             self._engine.wait(self)
         elif self._engine._guard is not None:
@@ -87,7 +87,7 @@ class Variable:
 
     @value.setter
     def value(self, value: Any) -> None:
-        work = here.work
+        work = this_thread.work
         if work is None or work._engine is not self._engine:
             self._engine.push(self._set, writes=(self,), args=(value,), name=f"set {self.name}").wait()
         else:

@@ -77,12 +77,12 @@ class ArrayWriter:
     def _add(self, array: np.ndarray[Any, Any]) -> int:
         dtype = DType.of(array.dtype)
         if dtype is DType.STRING:
-            found = array.ravel().tolist()
-            if not all(isinstance(t, str) for t in found):
+            texts = array.ravel().tolist()
+            if not all(isinstance(t, str) for t in texts):
                 raise ModelError("an array of strings holds something else", hint="store texts as str")
             self._rows.append((dtype, array.shape, b"\0" * DIGEST))
             self._data.append(len(self._texts))
-            self._texts += found
+            self._texts += texts
             return len(self._rows) - 1
         flat = np.ascontiguousarray(array.astype(dtype.numpy, copy=False)).reshape(-1).view(np.uint8)
         digest = digest_of(flat)
@@ -136,11 +136,11 @@ class Arrays:
     """
 
     def __init__(self, table: Table, mapped: Any, begin: int, budget: Budget) -> None:
-        self._given = (table, mapped, begin, budget)
+        self._arguments = (table, mapped, begin, budget)
 
     @cached_property
     def _read(self) -> tuple[list[Array], list[Stored]]:
-        return _read_arrays(*self._given)
+        return _read_arrays(*self._arguments)
 
     @property
     def stored(self) -> list[Stored]:
@@ -182,12 +182,12 @@ def _read_arrays(table: Table, mapped: Any, begin: int, budget: Budget) -> tuple
 
 
 def _maker(mapped: Any) -> Callable[[tuple[int, ...], np.dtype[Any], int], Array]:
-    whole = memoryview(mapped)  # every view holds the mapping
+    view = memoryview(mapped)  # every view holds the mapping
 
     def make(shape: tuple[int, ...], dtype: np.dtype[Any], at: int) -> Array:
         if 0 in shape:
             return np.zeros(shape, dtype)
-        return np.ndarray(shape, dtype, whole, at)
+        return np.ndarray(shape, dtype, view, at)
 
     return make
 
@@ -196,6 +196,6 @@ def _strings(texts: Sequence[str], at: int, shape: tuple[int, ...]) -> Array:
     count = math.prod(shape)
     if at + count > len(texts):
         raise malformed("an array of strings has more elements than there are texts")
-    made = np.empty(count, object)
-    made[:] = texts[at : at + count]
-    return made.reshape(shape)
+    array = np.empty(count, object)
+    array[:] = texts[at : at + count]
+    return array.reshape(shape)

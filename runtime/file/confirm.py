@@ -357,11 +357,11 @@ def _check_shared(plan: MemoryPlan, program: Program) -> None:
 
 
 def _check_content(slot: Slot, plan: MemoryPlan, content: object) -> None:
-    whole = plan.by_value.get(slot.content)
+    base = plan.by_value.get(slot.content)
     assert callable(content)
-    if whole is None or content(slot.content) != content(slot.life.value) or whole.content not in ("", slot.content):
+    if base is None or content(slot.content) != content(slot.life.value) or base.content not in ("", slot.content):
         raise malformed(f"{slot.life.value!r} is no view of {slot.content!r}")
-    if slot.offset - slot.delta != whole.offset - whole.delta:
+    if slot.offset - slot.delta != base.offset - base.delta:
         raise malformed(f"{slot.life.value!r} is not where {slot.content!r} has it")
 
 

@@ -57,16 +57,17 @@ def read_nodes(table: Table, pool: ConstantPool, body: Callable[[int], Graph]) -
     count = same_length(*rows)
 
     def lists(name: str) -> list[tuple[str, ...]]:
-        found = [texts[i] for i in table.column(name)]
-        return [tuple(found[a:b]) for a, b in spans(table.column(f"{name}_end"), count, found)]
+        column = [texts[i] for i in table.column(name)]
+        return [tuple(column[a:b]) for a, b in spans(table.column(f"{name}_end"), count, column)]
 
     inputs, outputs, origins = map(lists, ("inputs", "outputs", "origins"))
     names = [texts[i] for i in table.column("attr_names")]
-    given = [values[i] for i in table.column("attr_values")]
+    attr_values = [values[i] for i in table.column("attr_values")]
     if any(v.__class__ is BodyRef for v in values):  # in a tuple too it is a value of its own
-        given = [_with_bodies(v, body) for v in given]
+        attr_values = [_with_bodies(v, body) for v in attr_values]
     attrs = [
-        dict(zip(names[a:b], given[a:b], strict=True)) for a, b in spans(table.column("attrs_end"), count, names, given)
+        dict(zip(names[a:b], attr_values[a:b], strict=True))
+        for a, b in spans(table.column("attrs_end"), count, names, attr_values)
     ]
     return [
         Node(op, ins, outs, own, domain, name, where, origin, device)
@@ -81,8 +82,8 @@ def _with_bodies(value: Any, body: Callable[[int], Graph]) -> Any:
     if isinstance(value, BodyRef):
         return body(value.number)
     if isinstance(value, tuple) and any(isinstance(v, (BodyRef, tuple)) for v in value):
-        made = tuple([_with_bodies(v, body) for v in value])
-        return made if any(a is not b for a, b in zip(made, value, strict=True)) else value
+        resolved = tuple([_with_bodies(v, body) for v in value])
+        return resolved if any(a is not b for a, b in zip(resolved, value, strict=True)) else value
     return value
 
 
@@ -161,7 +162,7 @@ def read_graph(tables: Sequence[Table], pool: ConstantPool, arrays: Indexed, nes
 
     `nesting` is told how deep bodies lie inside one another, and may refuse.
     """
-    made: list[Graph] = []
+    graphs: list[Graph] = []
     depth: list[int] = []
     used: set[int] = set()
     for table in tables:
@@ -173,14 +174,14 @@ def read_graph(tables: Sequence[Table], pool: ConstantPool, arrays: Indexed, nes
                 raise malformed("two attributes share one subgraph")
             used.add(number)
             deepest = max(deepest, depth[number])  # IndexError: it is not among the graphs before this one
-            return made[number]
+            return graphs[number]
 
-        made.append(_graph(table, pool, arrays, body))
+        graphs.append(_graph(table, pool, arrays, body))
         depth.append(deepest + 1)
         nesting(depth[-1])
-    if len(used) != len(made) - 1 or len(made) - 1 in used:
+    if len(used) != len(graphs) - 1 or len(graphs) - 1 in used:
         raise malformed("the file holds no graph, or graphs that nothing uses")
-    return made[-1]
+    return graphs[-1]
 
 
 def _graph(table: Table, pool: ConstantPool, arrays: Indexed, body: Callable[[int], Graph]) -> Graph:

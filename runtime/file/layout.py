@@ -38,11 +38,11 @@ TABLES: dict[str, Layout] = {}
 
 
 def _table(name: str, /, **fields: str) -> Layout:
-    made: dict[str, Field] = {}
+    entries: dict[str, Field] = {}
     for number, (key, kind) in enumerate(fields.items()):
         code = COLUMNS.get(kind) or SCALARS.get(kind, "")
-        made[key] = Field(number, kind, TABLES.get(kind.strip("[]")), code)
-    TABLES[name] = Layout(name, made)
+        entries[key] = Field(number, kind, TABLES.get(kind.strip("[]")), code)
+    TABLES[name] = Layout(name, entries)
     return TABLES[name]
 
 

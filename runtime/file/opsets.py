@@ -40,8 +40,8 @@ class UpgradeContext:
         raise UpgradeDeclined("reading a file keeps all constants")
 
     def type(self, name: str) -> Tensor | None:
-        found = self.types.get(name)
-        return found if isinstance(found, Tensor) else None
+        type = self.types.get(name)
+        return type if isinstance(type, Tensor) else None
 
     def used(self, name: str) -> bool:
         return name in self.reads
@@ -62,10 +62,10 @@ def upgraded(graph: Graph, older: Mapping[str, int]) -> Graph:
     types = {n: t for p in parts for n, t in p.types.items()}
     taken = {*constants, *types, *(n for p in parts for n in p.defined())}
     around = UpgradeContext(types, constants, taken, {r for p in parts for r in p.reads()}, graph.opsets.get("", 0))
-    made = _upgraded(graph, older, around)
-    return made.but(
-        initializers={**made.initializers, **around.added},
-        types={**made.types, **{n: type_of(a) for n, a in around.added.items()}},
+    result = _upgraded(graph, older, around)
+    return result.but(
+        initializers={**result.initializers, **around.added},
+        types={**result.types, **{n: type_of(a) for n, a in around.added.items()}},
     )
 
 
@@ -74,7 +74,7 @@ def _bodies(graph: Graph) -> Iterable[Graph]:
 
 
 def _upgraded(graph: Graph, older: Mapping[str, int], around: UpgradeContext) -> Graph:
-    def one(node: Node) -> Node:
+    def upgraded_node(node: Node) -> Node:
         attrs: dict[str, Any] = {
             a: _upgraded(v, older, around) if isinstance(v, Graph) else v for a, v in node.attrs.items()
         }
@@ -91,4 +91,4 @@ def _upgraded(graph: Graph, older: Mapping[str, int], around: UpgradeContext) ->
         return Node(form.op, form.inputs, form.outputs, form.attrs, form.domain, node.name, node.where, node.origin,
                     node.device)  # fmt: skip
 
-    return graph.but(nodes=tuple(map(one, graph.nodes)))
+    return graph.but(nodes=tuple(map(upgraded_node, graph.nodes)))

@@ -193,11 +193,11 @@ class PoolWriter:
 def read_texts(table: Table) -> list[str]:
     """The texts of a Texts table."""
     try:
-        whole = table.raw("utf8").tobytes().decode("utf-8", "surrogatepass")
+        text = table.raw("utf8").tobytes().decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
         raise malformed("the texts are not UTF-8") from error
     ends = table.column("ends")
-    return [whole[a:b] for a, b in spans(ends, len(ends), whole)]
+    return [text[a:b] for a, b in spans(ends, len(ends), text)]
 
 
 class ConstantPool:

@@ -143,14 +143,14 @@ def _flags(step: ProgramStep) -> int:
 class _Bodies:
     """Programs read so far; each may become the body of one step."""
 
-    made: list[Program] = field(default_factory=list[Program])
+    programs: list[Program] = field(default_factory=list[Program])
     used: set[int] = field(default_factory=set[int])
 
     def take(self, number: int) -> Program:
         if number in self.used:
             raise malformed("two steps share one body")
         self.used.add(number)
-        return self.made[number]  # IndexError: it is not among the programs before this one
+        return self.programs[number]  # IndexError: it is not among the programs before this one
 
 
 def read_program(tables: Sequence[Table], pool: ConstantPool, target: TargetSpec) -> Program:
@@ -160,10 +160,10 @@ def read_program(tables: Sequence[Table], pool: ConstantPool, target: TargetSpec
     that this build makes, and finds equal."""
     bodies = _Bodies()
     for table in tables:
-        bodies.made.append(_program(table, pool, bodies, target))
-    if len(bodies.used) != len(bodies.made) - 1 or len(bodies.made) - 1 in bodies.used:
+        bodies.programs.append(_program(table, pool, bodies, target))
+    if len(bodies.used) != len(bodies.programs) - 1 or len(bodies.programs) - 1 in bodies.used:
         raise malformed("a variant holds no program, or bodies that no step uses")
-    return bodies.made[-1]
+    return bodies.programs[-1]
 
 
 def _program(table: Table, pool: ConstantPool, bodies: _Bodies, target: TargetSpec) -> Program:
@@ -202,7 +202,7 @@ def _plan(table: Table, texts: Sequence[str]) -> MemoryPlan:
     same_length(value, buffer, content, nbytes, first, last, space, offset, delta)
     if len(set(value)) < len(value):
         raise malformed("a value has two slots")
-    made = [
+    placed = [
         Slot(Life(v, n, a, b, SPACES[s], name), at, c, d)
         for v, n, a, b, s, name, at, c, d in zip(
             value, nbytes, first, last, space, buffer, offset, content, delta, strict=True
@@ -210,7 +210,7 @@ def _plan(table: Table, texts: Sequence[str]) -> MemoryPlan:
     ]
     return MemoryPlan(
         table.number("arena"),
-        tuple(made),
+        tuple(placed),
         _shared(table, texts),
         table.number("bound"),
         Strategy(texts[table.number("strategy")]),
@@ -235,16 +235,17 @@ def _steps(table: Table, pool: ConstantPool, bodies: _Bodies) -> tuple[ProgramSt
     count = same_length(nodes, kernels, workspace, flags, implementations)
 
     def lists(name: str) -> list[tuple[str, ...]]:
-        found = [texts[i] for i in table.column(name)]
+        column = [texts[i] for i in table.column(name)]
         ends = table.column(f"{name}_end") or [0] * count  # a file may be older than a column
-        return [tuple(found[a:b]) for a, b in spans(ends, count, found)]
+        return [tuple(column[a:b]) for a, b in spans(ends, count, column)]
 
     layouts, saved, declined, frees = map(lists, ("layouts", "saved", "declined", "frees"))
     primitives, asked = map(lists, ("primitives", "asked"))
-    names, given = [texts[i] for i in table.column("param_names")], [values[i] for i in table.column("param_values")]
+    names = [texts[i] for i in table.column("param_names")]
+    param_values = [values[i] for i in table.column("param_values")]
     params = [
-        dict(zip(names[a:b], given[a:b], strict=True))
-        for a, b in spans(table.column("params_end"), count, names, given)
+        dict(zip(names[a:b], param_values[a:b], strict=True))
+        for a, b in spans(table.column("params_end"), count, names, param_values)
     ]
     kinds = [texts[i] for i in table.column("alias_kind")]
     alias = [

@@ -111,9 +111,9 @@ def encode(
 
 
 def _digest(preamble: bytes, head: Any) -> bytes:
-    made = blake2b(preamble)
-    made.update(head)
-    return made.digest()
+    hasher = blake2b(preamble)
+    hasher.update(head)
+    return hasher.digest()
 
 
 # Reading
@@ -220,8 +220,8 @@ class Opened:
         """True if a variant of this key, which is for this target, can be used on this machine."""
         if self.problem:
             return False
-        here = key_here(Options(target), (), {})
-        return (key.isa, key.kernels, key.precision) == (here.isa, here.kernels, here.precision)
+        own = key_here(Options(target), (), {})
+        return (key.isa, key.kernels, key.precision) == (own.isa, own.kernels, own.precision)
 
     def place_of(self, array: Array) -> int:
         """Return the offset of an array of this file; any other number for an array that is not from it."""
@@ -229,29 +229,29 @@ class Opened:
 
     def damaged(self) -> list[Stored]:
         """The arrays whose bytes are not those that were written; reads them all."""
-        whole = np.frombuffer(self.data, np.uint8)
+        data = np.frombuffer(self.data, np.uint8)
         return [
             s
             for s in self.stored
-            if digest_of(whole[s.at : s.at + s.nbytes]) != s.digest or whole[s.at + s.nbytes : s.at + s.extent].any()
+            if digest_of(data[s.at : s.at + s.nbytes]) != s.digest or data[s.at + s.nbytes : s.at + s.extent].any()
         ]
 
 
 def refuse_operators(since: Mapping[tuple[str, str], int], vocabulary: Mapping[str, int], where: str) -> None:
     """Raise UnsupportedModel that names all operators which are not carried, or changed after the opsets of ours."""
-    found = []
+    problems = []
     for (domain, op), changed in since.items():
         shown = f"{domain or 'ai.onnx'}::{op}"
         if not _carried(domain, op):
-            found.append(f"{shown} is not carried")
+            problems.append(f"{shown} is not carried")
             continue
         own = domain not in OPSETS  # an operator of somebody's own counts for itself
         ours = OPS[domain, op].since if own else OPSETS[domain]
         if changed > ours and (own or vocabulary.get(domain, 0) > ours):
-            found.append(f"{shown} changed at opset {changed}, and is carried as of opset {ours}")
-    if found:
+            problems.append(f"{shown} changed at opset {changed}, and is carried as of opset {ours}")
+    if problems:
         hint = "install a newer Mezzo, or compile the model again with this one"
-        raise UnsupportedModel("; ".join(found), where=where, hint=hint)
+        raise UnsupportedModel("; ".join(problems), where=where, hint=hint)
 
 
 def _carried(domain: str, op: str) -> bool:
@@ -262,31 +262,31 @@ def _carried(domain: str, op: str) -> bool:
     return upgrade.carried(domain, op)
 
 
-def _head(whole: memoryview, name: str) -> bytes:
+def _head(data: memoryview, name: str) -> bytes:
     """The flatbuffer of a file, copied so that it stays what was checked."""
-    if len(whole) < BEGIN or whole[:8] != MAGIC:
+    if len(data) < BEGIN or data[:8] != MAGIC:
         raise ModelError("this is no .mezzo file, or only a part of one", where=name, hint=NOT_OURS)
     if sys.byteorder != "little":
         raise ModelError("files hold little-endian numbers, and this machine has others", hint="load the ONNX file")
-    preamble = bytes(whole[: PREAMBLE.size])
-    _, version, reserved, flat, small, end, rest = PREAMBLE.unpack(preamble)
+    preamble = bytes(data[: PREAMBLE.size])
+    _, version, reserved, flat, small, end, padding = PREAMBLE.unpack(preamble)
     if version > FORMAT:
         raise UnsupportedModel(
             f"the file has format version {version}, and this is made for versions up to {FORMAT}",
             where=name,
             hint="install a newer Mezzo, or compile the model again with this one",
         )
-    if end != len(whole):
+    if end != len(data):
         raise ModelError(
-            f"the file has {len(whole)} bytes, and was written with {end}", where=name, hint="copy the file again"
+            f"the file has {len(data)} bytes, and was written with {end}", where=name, hint="copy the file again"
         )
-    if version < 1 or reserved or rest or any(preamble[48:]) or not BEGIN <= flat <= small <= end:
+    if version < 1 or reserved or padding or any(preamble[48:]) or not BEGIN <= flat <= small <= end:
         raise malformed("the first bytes of the file do not fit one another")
-    if _digest(preamble, whole[BEGIN:small]) != whole[PREAMBLE.size : BEGIN]:
+    if _digest(preamble, data[BEGIN:small]) != data[PREAMBLE.size : BEGIN]:
         raise ModelError(
             "the file is damaged: its digest is not that of what it holds", where=name, hint="copy or make it again"
         )
-    return bytes(whole[BEGIN:flat])
+    return bytes(data[BEGIN:flat])
 
 
 def _about(table: Table) -> About:
@@ -311,8 +311,8 @@ def is_mezzo(source: Any) -> bool:
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source[:8]) == MAGIC
     try:
-        found = os.stat(source)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.stat(source)
+        if not stat.S_ISREG(status.st_mode):
             return False
         with open(source, "rb", buffering=0) as file:
             return file.read(8) == MAGIC
@@ -333,10 +333,10 @@ def open_file(
     name = os.fspath(source)
     try:
         with open_regular(source) as file:
-            found = os.fstat(file.fileno())
-            if not found.st_size:
+            status = os.fstat(file.fileno())
+            if not status.st_size:
                 raise ModelError("the file is empty", where=name, hint=NOT_OURS)
-            limits.check("file_bytes", found.st_size, "bytes of the model file", where=name)
+            limits.check("file_bytes", status.st_size, "bytes of the model file", where=name)
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:
         raise ModelError(f"the file cannot be read: {error}", where=name, hint="check the path") from error

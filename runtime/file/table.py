@@ -70,7 +70,7 @@ class Table:
         self._size = int(_U16.unpack_from(buffer.data, self._fields)[0])
         buffer.take(self._fields, self._size)
 
-    def fresh(self) -> Table:
+    def rewound(self) -> Table:
         """The same table, to be read from the beginning."""
         return Table(FileBuffer(self._buffer.data, 4 * len(self._buffer.data) + 64), self._at, self._layout)
 
@@ -99,8 +99,8 @@ class Table:
     def raw(self, name: str) -> memoryview:
         """A column as it lies in the file."""
         field, at = self._field(name)
-        found: Any = self._vector(at, _WIDTHS[field.code]) if at else memoryview(b"")
-        numbers: memoryview = found.cast(field.code)
+        vector: Any = self._vector(at, _WIDTHS[field.code]) if at else memoryview(b"")
+        numbers: memoryview = vector.cast(field.code)
         return numbers
 
     def number(self, name: str) -> int:

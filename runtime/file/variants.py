@@ -102,14 +102,14 @@ def read_variant(
     Raises Differs where this build would make another one, ModelError or PlanError where the variant contradicts
     itself or the signature, BudgetError where a value is too large.
     """
-    table = table.fresh()
+    table = table.rewound()
     pool = ConstantPool(table.table("pool"), arrays, budget)
     constants = {pool.texts[n]: arrays[a] for n, a in grouped(table.column("constants"), 2)}
     tables = table.tables("programs")
     budget.check("nodes", sum(len(t.table("steps").raw("kernel")) for t in tables), "steps of a stored program")
     program = read_program(tables, pool, options.spec)
-    given = [p.name for p in program.inputs]
-    if {p.name: p.type for p in program.inputs} != dict(types) or given != list(signature.inputs):
+    inputs = [p.name for p in program.inputs]
+    if {p.name: p.type for p in program.inputs} != dict(types) or inputs != list(signature.inputs):
         raise malformed("a variant has other inputs than its key says")
     if [p.name for p in program.outputs] != list(outputs):
         raise malformed("a variant has other outputs than its key says")

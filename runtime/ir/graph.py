@@ -288,7 +288,7 @@ class GraphBuilder:
         builder._types, builder._constants = dict(graph.types), dict(graph.initializers)
         return builder
 
-    def _fresh(self, stem: str) -> str:
+    def _new_name(self, stem: str) -> str:
         self._count += 1
         return f"{self.prefix}{stem}_{self._count - 1}"
 
@@ -300,7 +300,7 @@ class GraphBuilder:
 
     def const(self, value: Any, dtype: DType | None = None) -> str:
         """An initialiser; integers are int64 unless `dtype` says otherwise."""
-        name = self._fresh("const")
+        name = self._new_name("const")
         self._constants[name] = np.asarray(value, dtype.numpy if dtype else None)
         return name
 
@@ -318,7 +318,7 @@ class GraphBuilder:
     def op(self, name: str, *inputs: str | Array | None, domain: str = "", outputs: int = 1, **attrs: Any) -> Any:
         """Add a node; returns the name of its output, or a tuple of names for several `outputs`. Arrays among the
         inputs become constants."""
-        stem = self._fresh(name)
+        stem = self._new_name(name)
         results = tuple(f"{stem}.{i}" if i else stem for i in range(outputs))
         values = {a: tuple(v) if isinstance(v, list) else v for a, v in attrs.items()}
         values = {a: self._trace(f"{stem}/{a}/", v) if isinstance(v, Body) else v for a, v in values.items()}

@@ -249,8 +249,8 @@ def _interpreter(
 
     def run(body: InterpretedBody, *args: Array) -> tuple[Array, ...]:
         meter.tick()
-        given = dict(zip(body.inputs, args, strict=False))
-        inner = _run(body.graph, given, body.outer, budget, meter, key, numpy_random)
+        inputs = dict(zip(body.inputs, args, strict=False))
+        inner = _run(body.graph, inputs, body.outer, budget, meter, key, numpy_random)
         return tuple(inner[o] for o in body.outputs)
 
     return run

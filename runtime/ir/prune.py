@@ -77,11 +77,11 @@ def _only_wanted_iterations(node: Node, outputs: tuple[str, ...]) -> Node:
         inputs=(*body.inputs[:lead], *(body.inputs[lead + i] for i in ins)),
         outputs=(*condition, *(results[i] for i in outs)),
     )
-    whole = (*node.outputs, *("",) * (len(results) - len(node.outputs)))
+    padded = (*node.outputs, *("",) * (len(results) - len(node.outputs)))
     return replace(
         node,
         inputs=(*node.inputs[:lead], *(node.inputs[lead + i] for i in ins)),
-        outputs=tuple(whole[i] for i in outs),
+        outputs=tuple(padded[i] for i in outs),
         attrs=attrs,
     )
 

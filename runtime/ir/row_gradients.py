@@ -23,7 +23,7 @@ def reads_of(g: TypedBuilder, gradient: str, makers: Mapping[str, Node]) -> list
     known = g.type_of(gradient)
     if not isinstance(known, Tensor) or not known.dims or not known.static or not known.dtype.floating:
         return None
-    found: list[Node] = []
+    reads: list[Node] = []
     todo = [gradient]
     while todo:
         node = makers.get(todo.pop())
@@ -32,10 +32,10 @@ def reads_of(g: TypedBuilder, gradient: str, makers: Mapping[str, Node]) -> list
         if not node.domain and node.op in SUMS:
             todo += reversed(node.inputs)
         elif (node.domain, node.op) == ("mezzo", "GatherGrad") and not axis_of(node.attrs.get("axis", 0), known.rank):
-            found.append(node)
+            reads.append(node)
         else:
             return None
-    return found
+    return reads
 
 
 def as_rows(g: TypedBuilder, gradient: str, reads: Sequence[Node]) -> tuple[str, str]:

@@ -20,14 +20,14 @@ def expanded(
     rule = record.body_rule or (record.older_rule if older else None)
     if rule is None:
         return None
-    given = len(node.inputs) if any(p.variadic for p in record.inputs) else len(record.inputs)
-    names = [*node.inputs, *[""] * (given - len(node.inputs))]
+    count = len(node.inputs) if any(p.variadic for p in record.inputs) else len(record.inputs)
+    names = [*node.inputs, *[""] * (count - len(node.inputs))]
     around = {n: types[n] for n in node.reads() if n in types}
     g = TypedBuilder(around, prefix=f"{next(filter(None, node.outputs), record.name)}/")
-    found = rule(g, [n or None for n in names], [types.get(n) for n in names], **record.bind(node.attrs))
-    if found is None:
+    result = rule(g, [n or None for n in names], [types.get(n) for n in names], **record.bind(node.attrs))
+    if result is None:
         return None
-    values = found if isinstance(found, tuple) else (found,)
+    values = result if isinstance(result, tuple) else (result,)
     built, said = g.graph([]), {a for a, v in node.attrs.items() if v is not None}
     if older and any((n.domain, n.op) == (node.domain, node.op) and n.attrs.keys() >= said for n in built.nodes):
         return None  # a form of itself is of no use to an opset that lacks it, or one of its attributes

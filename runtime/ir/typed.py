@@ -60,7 +60,7 @@ class TypedBuilder(GraphBuilder):
 
     def operand(self, value: Any) -> str:
         if isinstance(value, list):  # a sequence, which an eager rule has at hand
-            name = self._fresh("const")
+            name = self._new_name("const")
             self.hold(name, value)
             return name
         return super().operand(value)
@@ -73,8 +73,8 @@ class TypedBuilder(GraphBuilder):
         """Append a node; `types` are those of its outputs where they are known already."""
         if self.where and not node.where:
             node = replace(node, where=f"{self.where} (node {node.name!r}, {node.op})")
-        made = types or self.scope.node(node)
-        self.types.update((o, t) for o, t in zip(node.outputs, made, strict=True) if o)
+        output_types = types or self.scope.node(node)
+        self.types.update((o, t) for o, t in zip(node.outputs, output_types, strict=True) if o)
         super().add(node)
 
     def type_of(self, x: str) -> Type:
@@ -93,8 +93,8 @@ class TypedBuilder(GraphBuilder):
         known = self._tensor(x)
         if known.elements is not None:
             return self.const(np.array(known.sizes, np.int64))
-        made: str = self.Shape(x)
-        return made
+        shape: str = self.Shape(x)
+        return shape
 
     def _tensor(self, x: str) -> Tensor:
         known = self.types[x]
@@ -106,8 +106,8 @@ class TypedBuilder(GraphBuilder):
         """The sum of `dy` over the dims that broadcasting gave it beyond those of `x`."""
         axes = broadcast_axes(self._tensor(dy), self._tensor(x))
         if axes is None:
-            made: str = self.SumTo(dy, self.shape_of(x), domain="mezzo")
-            return made
+            reduced: str = self.SumTo(dy, self.shape_of(x), domain="mezzo")
+            return reduced
         if not axes:
             return dy
         more = self.rank_of(dy) - self.rank_of(x)
@@ -125,8 +125,8 @@ class TypedBuilder(GraphBuilder):
                 sums = self.SequenceMap(sums, other, body=Body([first.element] * 2, lambda b, *pair: (b.total(pair),)))
             return sums
         if isinstance(first, Optional):
-            whole: str = self.Optional(self.total([self.OptionalGetElement(v) for v in values]))
-            return whole
+            optional: str = self.Optional(self.total([self.OptionalGetElement(v) for v in values]))
+            return optional
         summed: str = self.Add(*values) if len(values) == 2 else self.Sum(*values)
         return summed
 
@@ -146,16 +146,16 @@ class TypedBuilder(GraphBuilder):
                 seeds.setdefault(o, []).append(self.operand(dy))
         wrt = [n for n in (*copy.inputs, *self.captured) if differentiable(self.types[n])]
         assert self.differentiate is not None
-        found = self.differentiate(self, copy.nodes, {o: self.total(parts) for o, parts in seeds.items()}, wrt)
-        return tuple(found.get(n) for n in (*copy.inputs, *self.captured))
+        gradients = self.differentiate(self, copy.nodes, {o: self.total(parts) for o, parts in seeds.items()}, wrt)
+        return tuple(gradients.get(n) for n in (*copy.inputs, *self.captured))
 
     def _copy(self, body: Graph, inputs: Sequence[Any]) -> Graph:
         """A copy of a subgraph with names of its own, of which the inputs and the constants are made here."""
-        prefix = self._fresh("again") + COPY
+        prefix = self._new_name("again") + COPY
         copy = prefixed(body, prefix)
         self.types.update({prefix + n: self.types[n] for n in names_of(body) if n in self.types})
-        for name, given in zip(copy.inputs, inputs, strict=True):
-            self.add(Node("Identity", (self.operand(given),), (name,), name=name))
+        for name, value in zip(copy.inputs, inputs, strict=True):
+            self.add(Node("Identity", (self.operand(value),), (name,), name=name))
         for name, array in copy.initializers.items():
             self.hold(name, array)
         return copy

@@ -79,8 +79,8 @@ class Nadam(Adam):
             product = e.pow(self.beta1, count) * e.exp(series - sum(weights))
         return (1.0 - mu) / (1.0 - product), after / (1.0 - product * after), e.sqrt(1.0 - e.pow(self.beta2, count))
 
-    def update(self, e: Expressions, W: Expr, dW: Expr, rate: Expr, *rest: Expr) -> tuple[Expr, ...]:
-        now, ahead, unbias2, mean, square = rest
+    def update(self, e: Expressions, W: Expr, dW: Expr, rate: Expr, *operands: Expr) -> tuple[Expr, ...]:
+        now, ahead, unbias2, mean, square = operands
         slope = self.decayed(W, dW)
         m, v = self.means(slope, mean, square)
         return W - (slope * (rate * now) + m * (rate * ahead)) / (e.sqrt(v) / unbias2 + self.epsilon), m, v
@@ -103,10 +103,10 @@ class Adagrad(Optimizer):
     def numbers(self, e: Expressions, t: Expr) -> Sequence[Expr]:
         return (1.0 / (1.0 + t * self.rate_decay),) if self.rate_decay else ()
 
-    def update(self, e: Expressions, W: Expr, dW: Expr, rate: Expr, *rest: Expr) -> tuple[Expr, ...]:
-        slope, square = self.decayed(W, dW), rest[-1]
+    def update(self, e: Expressions, W: Expr, dW: Expr, rate: Expr, *operands: Expr) -> tuple[Expr, ...]:
+        slope, square = self.decayed(W, dW), operands[-1]
         s = square + slope * slope
-        fallen = rate * rest[0] if self.rate_decay else rate
+        fallen = rate * operands[0] if self.rate_decay else rate
         return W - fallen * slope / (e.sqrt(s) + self.epsilon), s
 
 
@@ -124,12 +124,12 @@ class RMSprop(Optimizer):
     def slots(self) -> tuple[str, ...]:
         return ("square", *["mean"] * self.centered, *["velocity"] * bool(self.momentum))
 
-    def update(self, e: Expressions, W: Expr, dW: Expr, rate: Expr, square: Expr, *rest: Expr) -> tuple[Expr, ...]:
+    def update(self, e: Expressions, W: Expr, dW: Expr, rate: Expr, square: Expr, *states: Expr) -> tuple[Expr, ...]:
         slope = self.decayed(W, dW)
         s = square * self.alpha + slope * slope * (1 - self.alpha)
-        a = tuple(mean * self.alpha + slope * (1 - self.alpha) for mean in rest[:1] if self.centered)
+        a = tuple(mean * self.alpha + slope * (1 - self.alpha) for mean in states[:1] if self.centered)
         step = slope / (e.sqrt(s - a[0] * a[0] if a else s) + self.epsilon)
-        v = tuple(velocity * self.momentum + step for velocity in rest[-1:] if self.momentum)
+        v = tuple(velocity * self.momentum + step for velocity in states[-1:] if self.momentum)
         return W - rate * (v[0] if v else step), s, *a, *v
 
 

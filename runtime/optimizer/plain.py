@@ -36,11 +36,11 @@ class SGD(Optimizer):
     def numbers(self, e: Expressions, t: Expr) -> Sequence[Expr]:
         return (e.where(e.equal(t, 0.0), e.number(1.0, t), 1 - self.dampening),) if self.dampening else ()
 
-    def update(self, e: Expressions, W: Expr, dW: Expr, rate: Expr, *rest: Expr) -> tuple[Expr, ...]:
+    def update(self, e: Expressions, W: Expr, dW: Expr, rate: Expr, *operands: Expr) -> tuple[Expr, ...]:
         slope = self.decayed(W, dW)
         if not self.momentum:
             return (W - rate * slope,)
-        share, velocity = rest if self.dampening else (None, *rest)
+        share, velocity = operands if self.dampening else (None, *operands)
         assert velocity is not None
         v = velocity * self.momentum + (slope if share is None else slope * share)
         return W - rate * (slope + v * self.momentum if self.nesterov else v), v

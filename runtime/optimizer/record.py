@@ -333,7 +333,9 @@ def from_dict(data: Mapping[str, Any]) -> Optimizer:
         settings = dict(data)
         kind, rules = settings.pop("kind"), settings.pop("rules", None)
         settings["rate"] = _schedule(settings["rate"])
-        settings["groups"] = tuple(Group(**{**one, "patterns": tuple(one["patterns"])}) for one in settings["groups"])
+        settings["groups"] = tuple(
+            Group(**{**group, "patterns": tuple(group["patterns"])}) for group in settings["groups"]
+        )
         if kind not in KINDS and rules is not None:
             return _carried(data, settings, rules)
         if kind not in KINDS:

@@ -93,14 +93,14 @@ class LBFGS(Optimizer):
 
         steps, turns = shifted(steps, moved), shifted(turns, turn)
         inner = [_dot(m, y, s) for s, y in zip(steps, turns, strict=True)]
-        there = [ys > zero for ys in inner]
-        inverse = [m.where(t, one / m.where(t, ys, one), zero) for t, ys in zip(there, inner, strict=True)]
+        valid = [ys > zero for ys in inner]
+        inverse = [m.where(t, one / m.where(t, ys, one), zero) for t, ys in zip(valid, inner, strict=True)]
         q, shares = -slope, dict[int, Operand]()
         for i in reversed(range(self.history)):
             shares[i] = _dot(m, steps[i], q) * inverse[i]
             q = q - turns[i] * shares[i]
         length = _dot(m, turns[-1], turns[-1])
-        way = q * m.where(there[-1], inner[-1] / m.where(there[-1], length, one), one)
+        way = q * m.where(valid[-1], inner[-1] / m.where(valid[-1], length, one), one)
         for i in range(self.history):
             way = way + steps[i] * (shares[i] - _dot(m, turns[i], way) * inverse[i])
         size = m.op("ReduceSum", abs(slope), keepdims=0)

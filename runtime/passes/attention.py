@@ -29,28 +29,28 @@ def attended(graph: Graph, takes: Takes) -> Graph:
     """The graph with an Attention in the place of its parts, where `takes` says None of it."""
 
     def check(m: Match) -> str | None:
-        found = _written(m)
-        if isinstance(found, str):
-            return found
-        return takes(m.graph.but(types={**m.graph.types, **found.types}), found.nodes[-1])
+        written = _written(m)
+        if isinstance(written, str):
+            return written
+        return takes(m.graph.but(types={**m.graph.types, **written.types}), written.nodes[-1])
 
     def replace(m: Match) -> Replacement:
-        found = _written(m)
-        assert not isinstance(found, str)
-        return Replacement({}, found.nodes)
+        written = _written(m)
+        assert not isinstance(written, str)
+        return Replacement({}, written.nodes)
 
     return rewrite(graph, (Rule("attention in parts", PATTERN, check, replace),))
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Written:
     """The nodes of a replacement, and the types of the values that they add."""
 
     nodes: tuple[Node, ...]
     types: dict[str, Tensor]
 
 
-def _written(m: Match) -> _Found | str:
+def _written(m: Match) -> _Written | str:
     """The Attention, behind the keys as it wants them; or why there is none."""
     q, k, v = (m.tensor(m.values[name]) for name in "qkv")
     if q is None or k is None or v is None or not (q.static and k.static and v.static):
@@ -64,9 +64,9 @@ def _written(m: Match) -> _Found | str:
     name, nodes, types = m.values["k"], list[Node](), dict[str, Tensor]()
     order = tuple(by_output[m.values["turned"]].attrs.get("perm", (3, 2, 1, 0)))
     if order == LENGTH_FIRST:
-        k, made = k.of(tuple(k.sizes[d] for d in (0, 2, 1, 3))), f"{m.root.outputs[0]}:keys"
-        nodes.append(Node("Transpose", (name,), (made,), {"perm": (0, 2, 1, 3)}, name=made))
-        name, types[made] = made, k
+        k, keys = k.of(tuple(k.sizes[d] for d in (0, 2, 1, 3))), f"{m.root.outputs[0]}:keys"
+        nodes.append(Node("Transpose", (name,), (keys,), {"perm": (0, 2, 1, 3)}, name=keys))
+        name, types[keys] = keys, k
     elif order != HEADS_FIRST:
         return "keys are turned in another way"
     if q.sizes[:2] != k.sizes[:2] or k.sizes[:2] != v.sizes[:2]:
@@ -78,7 +78,7 @@ def _written(m: Match) -> _Found | str:
     inputs = (m.values["q"], name, m.values["v"], *([mask] if mask else []))
     origin = tuple(node.name for node in m.nodes)
     nodes.append(Node("Attention", inputs, m.root.outputs[:1], {"scale": scale}, name=m.root.name, origin=origin))
-    return _Found(tuple(nodes), types)
+    return _Written(tuple(nodes), types)
 
 
 def _scale(m: Match) -> float | None:

@@ -47,9 +47,9 @@ def _per_channel(m: Match) -> str | None:
     y, c = m.tensor(m.root.outputs[0]), m.constant(m.values["c"])
     if y is None or y.dims is None or y.dtype is not DType.FLOAT or c is None:
         return f"the result is {y}"
-    made = m.tensor(_convolution(m).outputs[0])
-    if made != y:
-        return f"{made} becomes {y}"
+    before = m.tensor(_convolution(m).outputs[0])
+    if before != y:
+        return f"{before} becomes {y}"
     if m.root.op == "Div" and not np.all(np.asarray(c)):
         return "it divides by zero"
     dims = (1,) * (len(y.dims) - np.ndim(c)) + np.shape(c)
@@ -63,10 +63,10 @@ def _folded_constant(m: Match) -> Replacement:
     conv = _convolution(m)
     assert w is not None
     channels = w.sizes[0] if conv.op == "Conv" else w.sizes[1] * conv.attrs.get("group", 1)
-    c, one, zero = np.broadcast_to(c, (channels,)), np.ones(channels), np.zeros(channels)
+    c, ones, zero = np.broadcast_to(c, (channels,)), np.ones(channels), np.zeros(channels)
     if m.root.op in ("Mul", "Div"):
         return _scaled(m, c if m.root.op == "Mul" else 1 / c, zero)
-    return _scaled(m, one, c if m.root.op == "Add" else -c)
+    return _scaled(m, ones, c if m.root.op == "Add" else -c)
 
 
 def _scale_and_shift(m: Match) -> tuple[Array, Array]:
@@ -94,8 +94,8 @@ def _scaled(m: Match, factor: Array, shift: Array) -> Replacement:
         w = split.reshape(w.shape)
     if b is not None:
         shift = shift + np.asarray(b, np.float64) * factor
-    made = root.outputs[0]
-    constants = {f"{made}:weights": w.astype(np.float32), f"{made}:bias": shift.astype(np.float32)}
+    result = root.outputs[0]
+    constants = {f"{result}:weights": w.astype(np.float32), f"{result}:bias": shift.astype(np.float32)}
     inputs = (conv.inputs[0], *constants)
     node = Node(conv.op, inputs, root.outputs[:1], conv.attrs, name=root.name, origin=_origin(m), where=root.where)
     return Replacement({}, (node,), constants)
@@ -105,13 +105,13 @@ def _alone(m: Match) -> Replacement:
     root, x = m.root, m.tensor(m.input(0))
     assert isinstance(x, Tensor)
     factor, shift = (v.astype(np.float32).reshape(-1, *(1,) * (x.rank - 2)) for v in _scale_and_shift(m))
-    made = root.outputs[0]
-    scaled = f"{made}:scaled"
-    constants = {f"{made}:scale": factor, f"{made}:shift": shift}
+    result = root.outputs[0]
+    scaled = f"{result}:scaled"
+    constants = {f"{result}:scale": factor, f"{result}:shift": shift}
     names = tuple(constants)
     nodes = (
         Node("Mul", (root.inputs[0], names[0]), (scaled,), name=f"{root.name}:scale", origin=_origin(m)),
-        Node("Add", (scaled, names[1]), (made,), name=root.name, origin=_origin(m)),
+        Node("Add", (scaled, names[1]), (result,), name=root.name, origin=_origin(m)),
     )
     return Replacement({}, nodes, constants)
 

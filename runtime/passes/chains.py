@@ -21,7 +21,7 @@ class Chain:
     """Nodes that one kernel computes, and the node that replaces them."""
 
     nodes: tuple[Node, ...]
-    whole: Node
+    fused: Node
 
 
 # By the first result and which of its dims are 1: other sizes rarely change what kernels take
@@ -98,7 +98,7 @@ def fuse_chains(
         chain = known(node) or grown(node)
         if len(chain.nodes) > 1:
             gone.update(n.outputs[0] for n in chain.nodes)
-            placed[chain.whole.outputs[0]] = chain.whole
+            placed[chain.fused.outputs[0]] = chain.fused
     if not placed:
         return graph
     nodes = list(_rebuilt(graph, gone, placed))

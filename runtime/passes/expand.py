@@ -24,18 +24,18 @@ def expand(graph: Graph, chosen: Chosen, types: Mapping[str, Type], *, older: bo
     nodes: list[Node] = []
     constants = dict(graph.initializers)
     for node in graph.nodes:
-        made = _made(node, types, older) if chosen(node) else None
-        if made is None:
+        expansion = _expansion(node, types, older) if chosen(node) else None
+        if expansion is None:
             bodies = {a: e for a, b in node.bodies.items() if (e := expand(b, chosen, types, older=older)) is not b}
             nodes.append(replace(node, attrs={**node.attrs, **bodies}) if bodies else node)
         else:
-            nodes += made[0]
-            constants |= made[1]
+            nodes += expansion[0]
+            constants |= expansion[1]
     same = len(nodes) == len(graph.nodes) and all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
     return graph if same else graph.but(nodes=tuple(nodes), initializers=constants)
 
 
-def _made(node: Node, types: Mapping[str, Type], older: bool) -> tuple[list[Node], Mapping[str, Array]] | None:
+def _expansion(node: Node, types: Mapping[str, Type], older: bool) -> tuple[list[Node], Mapping[str, Array]] | None:
     try:
         return expanded(node, types, older=older)
     except ShapeError:
@@ -48,11 +48,11 @@ def in_served_parts(
     graph: Graph,
     unserved: Callable[[Graph, Node], bool],
     settled: Callable[[Graph, Graph], Graph],
-    whole: frozenset[str] = frozenset(),
+    kept: frozenset[str] = frozenset(),
 ) -> Graph:
     """The graph with the parts of those nodes of known sizes that a device does not serve and all whose parts it does.
     `settled` makes typed and simplified of a graph and what was rewritten of it. Subgraphs stay: they run where their
-    node does. Nodes whose first outputs are in `whole` stay as they are.
+    node does. Nodes whose first outputs are in `kept` stay as they are.
     """
 
     def fixed(node: Node) -> bool:
@@ -61,12 +61,12 @@ def in_served_parts(
     wanted = {
         node.outputs[0]
         for node in graph.nodes
-        if node.outputs[0] not in whole and node.record.body_rule and fixed(node) and unserved(graph, node)
+        if node.outputs[0] not in kept and node.record.body_rule and fixed(node) and unserved(graph, node)
     }
     written = expand(graph, lambda node: node.outputs[0] in wanted, graph.types) if wanted else graph
     if written is graph:
         return graph
-    made = settled(graph, written)
-    left = [o for node in made.nodes if unserved(made, node) for o in node.outputs]
+    result = settled(graph, written)
+    left = [o for node in result.nodes if unserved(result, node) for o in node.outputs]
     split = {w for w in wanted if any(o == w or o.startswith(f"{w}/") for o in left)}
-    return in_served_parts(graph, unserved, settled, whole | split) if split else made
+    return in_served_parts(graph, unserved, settled, kept | split) if split else result

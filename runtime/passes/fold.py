@@ -30,12 +30,12 @@ def fold(graph: Graph, *, weights: bool = False) -> Graph:
     gone = [n for n in graph.nodes if known(n)]
     if not gone:
         return graph
-    made = {o: np.asarray(_value(graph, o)) for n in gone for o in n.outputs if o}
+    values = {o: np.asarray(_value(graph, o)) for n in gone for o in n.outputs if o}
     folded = set(map(id, gone))
     left = tuple(n for n in graph.nodes if id(n) not in folded)
-    return graph.but(nodes=left, initializers={**graph.initializers, **made})
+    return graph.but(nodes=left, initializers={**graph.initializers, **values})
 
 
 def _value(graph: Graph, name: str) -> object:
-    found = graph.types[name]
-    return found.value if isinstance(found, Tensor) else None
+    type = graph.types[name]
+    return type.value if isinstance(type, Tensor) else None

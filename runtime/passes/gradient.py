@@ -72,20 +72,20 @@ class _Writing:
         before = [*around, *nodes]
         y, sources = node.attrs["y"], (*node.attrs["xs"], *(node.attrs.get("zs") or ()))
         self._check(node, y, sources, before)
-        between, g = _between(before, sources, y), TypedBuilder(self.types, prefix=fresh("grad/", self.taken))
-        if any(map(_is_gradient, between)):
+        path, g = _path(before, sources, y), TypedBuilder(self.types, prefix=fresh("grad/", self.taken))
+        if any(map(_is_gradient, path)):
             return [*nodes, node], {}
         g.where = node.place
-        if node.inputs != sources or not {id(n) for n in between} <= {id(n) for n in nodes}:
-            copy = prefixed(Graph(sources, (y,), between), g.prefix + COPY)
+        if node.inputs != sources or not {id(n) for n in path} <= {id(n) for n in nodes}:
+            copy = prefixed(Graph(sources, (y,), path), g.prefix + COPY)
             for name, value in zip(copy.inputs, node.inputs, strict=True):
                 g.add(Node("Identity", (value,), (name,), name=name))
             for inner in copy.nodes:  # the inputs may have other sizes than the values whose place they take
                 g.types.update(zip(inner.outputs, g.scope.node(inner), strict=True))
-            sources, between, (y,) = copy.inputs, copy.nodes, copy.outputs
+            sources, path, (y,) = copy.inputs, copy.nodes, copy.outputs
         wanted = {x: dx for x, dx in zip(sources, node.outputs, strict=False) if dx}
         try:
-            derivatives = gradients(g, between, {y: ONES}, list(wanted))
+            derivatives = gradients(g, path, {y: ONES}, list(wanted))
         except UnsupportedModel as error:
             self.refused.append(error)
             return [*nodes, node], {}
@@ -106,7 +106,7 @@ class _Writing:
             raise InputError(f"{y!r} is {self.types[y]}", where=node.place, hint="only floats have gradients")
 
 
-def _between(nodes: Sequence[Node], sources: Sequence[str], y: str) -> tuple[Node, ...]:
+def _path(nodes: Sequence[Node], sources: Sequence[str], y: str) -> tuple[Node, ...]:
     """The nodes that `y` is computed by from `sources`, in their order."""
     needed, path = {y} - {*sources}, list[Node]()
     for node in reversed(nodes):
@@ -121,10 +121,10 @@ def _spliced(nodes: Sequence[Node], news: Sequence[Node]) -> list[Node]:
     body), those take the place."""
     places = {o: i for i, n in enumerate(nodes) for o in n.outputs if o}
     instead: dict[int, list[Node]] = {}
-    rest: list[Node] = []
+    pending: list[Node] = []
     for node in news:
-        rest.append(node)
+        pending.append(node)
         for i in {places[o] for o in node.outputs if o in places}:
-            instead.setdefault(i, []).extend(rest)
-            rest = []
-    return [*(m for i, n in enumerate(nodes) for m in instead.get(i, [n])), *rest]
+            instead.setdefault(i, []).extend(pending)
+            pending = []
+    return [*(m for i, n in enumerate(nodes) for m in instead.get(i, [n])), *pending]

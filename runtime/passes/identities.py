@@ -89,8 +89,8 @@ def _known_type(m: Match) -> str | None:
 def _as_cast(m: Match) -> Replacement:
     known = m.tensor(m.root.outputs[0])
     assert known is not None
-    made = replace(m.root, op="Cast", inputs=m.root.inputs[:1], attrs={**m.root.attrs, "to": known.dtype.onnx})
-    return Replacement({}, (made,))
+    cast = replace(m.root, op="Cast", inputs=m.root.inputs[:1], attrs={**m.root.attrs, "to": known.dtype.onnx})
+    return Replacement({}, (cast,))
 
 
 def _other_way(op: str, after: str) -> Rule:
@@ -99,9 +99,11 @@ def _other_way(op: str, after: str) -> Rule:
     inner = Pattern(after, (Leaf("x"),), domain="mezzo")
 
     def back(m: Match) -> str | None:
-        before, made = m.tensor(m.values["x"]), m.tensor(m.root.outputs[0])
+        before, result = m.tensor(m.values["x"]), m.tensor(m.root.outputs[0])
         return (
-            None if before is not None and made is not None and before.dtype is made.dtype else "element types differ"
+            None
+            if before is not None and result is not None and before.dtype is result.dtype
+            else "element types differ"
         )
 
     return Rule(

@@ -70,6 +70,6 @@ def inference(graph: Graph) -> Graph:
         return node
 
     nodes = tuple(map(plain, graph.nodes))
-    made = {o for n in nodes for o in n.outputs} | set(graph.initializers) | set(graph.inputs)
-    states = tuple(s for s in graph.states if s.output in made)
+    defined = {o for n in nodes for o in n.outputs} | set(graph.initializers) | set(graph.inputs)
+    states = tuple(s for s in graph.states if s.output in defined)
     return graph.but(nodes=nodes, states=states)

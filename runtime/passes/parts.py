@@ -16,24 +16,24 @@ def wanted_parts(graph: Graph) -> Graph:
     nodes: list[Node] = []
     constants: dict[str, Array] = {}
     for node in graph.nodes:
-        whole = graph.types.get(node.inputs[0]) if (node.domain, node.op) == ("", "Split") else None
-        if all(node.outputs) or not isinstance(whole, Tensor) or not whole.static:
+        tensor = graph.types.get(node.inputs[0]) if (node.domain, node.op) == ("", "Split") else None
+        if all(node.outputs) or not isinstance(tensor, Tensor) or not tensor.static:
             nodes.append(node)
             continue
-        axis = node.attrs.get("axis", 0) % whole.rank
+        axis = node.attrs.get("axis", 0) % tensor.rank
         sizes, known = [0] * len(node.outputs), graph.types.get(node.inputs[1]) if len(node.inputs) > 1 else None
-        given = known.ints() if isinstance(known, Tensor) else None
-        if len(node.inputs) > 1 and given is None:
+        split = known.ints() if isinstance(known, Tensor) else None
+        if len(node.inputs) > 1 and split is None:
             nodes.append(node)
             continue
-        each = -(-whole.sizes[axis] // len(sizes))  # the last part may be smaller
-        sizes = given or [min(each, max(whole.sizes[axis] - i * each, 0)) for i in range(len(sizes))]
-        for i, made in enumerate(node.outputs):
-            if made:
+        each = -(-tensor.sizes[axis] // len(sizes))  # the last part may be smaller
+        sizes = split or [min(each, max(tensor.sizes[axis] - i * each, 0)) for i in range(len(sizes))]
+        for i, output in enumerate(node.outputs):
+            if output:
                 ends = sum(sizes[:i]), sum(sizes[: i + 1]), axis
-                names = [f"{made}:{what}" for what in ("from", "to", "axis")]
+                names = [f"{output}:{what}" for what in ("from", "to", "axis")]
                 constants |= {n: np.array([v], np.int64) for n, v in zip(names, ends, strict=True)}
-                nodes.append(replace(node, op="Slice", inputs=(node.inputs[0], *names), outputs=(made,), attrs={}))
+                nodes.append(replace(node, op="Slice", inputs=(node.inputs[0], *names), outputs=(output,), attrs={}))
     if not constants:
         return graph
     return graph.but(nodes=tuple(nodes), initializers={**graph.initializers, **constants})

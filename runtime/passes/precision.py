@@ -155,8 +155,8 @@ def _steep(graph: Graph) -> set[str]:
     steep: set[str] = set()
     for node in reversed(graph.nodes):
         op = node.record
-        between = not node.domain and (op.follows or _moves(op)) and not steep.isdisjoint(node.outputs)
-        if between or op.jumps:
+        follows = not node.domain and (op.follows or _moves(op)) and not steep.isdisjoint(node.outputs)
+        if follows or op.jumps:
             steep.update(n for n in node.inputs if n)
     return steep
 

@@ -32,8 +32,8 @@ FINEST = 1 / 16  # of a step of the result: how coarse a step of the sums may be
 def _pattern(op: str | Callable[[Op], bool], operands: Sequence[Any], domain: str = "") -> tuple[Pattern, ...]:
     """The operator, quantised again: as it is, and with an activation in between."""
     inner = Pattern(op, tuple(operands), domain=domain, uses=1, name="float")
-    between = Pattern(("Relu", "Clip"), (inner,), uses=1)
-    return (Pattern("QuantizeLinear", (inner,)), Pattern("QuantizeLinear", (between,)))
+    activation = Pattern(("Relu", "Clip"), (inner,), uses=1)
+    return (Pattern("QuantizeLinear", (inner,)), Pattern("QuantizeLinear", (activation,)))
 
 
 def _dequantised(name: str, constant: bool = False) -> Pattern:
@@ -97,21 +97,21 @@ def _inner(m: Match) -> Node:
 
 def _activation(m: Match) -> str | None:
     """None if the activation, where there is one, changes nothing that saturation does not."""
-    between = m.nodes[1]
-    if between.op not in ("Relu", "Clip") or m.values["float"] in between.outputs:
+    activation = m.nodes[1]
+    if activation.op not in ("Relu", "Clip") or m.values["float"] in activation.outputs:
         return None
     steps = QuantSteps(m, m.root)
     assert steps.type is not None
     low, high = int_range(steps.type.dtype)
     least, most = 0.0, np.inf
-    if between.op == "Clip":
+    if activation.op == "Clip":
         bounds = [m.constant(i) if i else np.float32(d) for i, d in zip(
-            (*between.inputs[1:], "", "")[:2], (-np.inf, np.inf), strict=True)]  # fmt: skip
+            (*activation.inputs[1:], "", "")[:2], (-np.inf, np.inf), strict=True)]  # fmt: skip
         if any(b is None for b in bounds):
             return "a bound of Clip is not known"
         least, most = (float(np.asarray(b).reshape(())) for b in bounds)
     if steps.of(least) > low or (np.isfinite(most) and steps.of(most) < high):
-        return f"{between.op} cuts off steps that the result has"
+        return f"{activation.op} cuts off steps that the result has"
     return None
 
 
@@ -162,16 +162,16 @@ def _bias(m: Match, inner: Node, unit: Array) -> tuple[Array, str | None]:
     if inner.op == "Gemm" and (real.ndim > 2 or (real.ndim == 2 and real.shape[0] != 1)):
         return real, "the bias differs from row to row"
     counted = real.reshape(-1) / unit.astype(np.float64)
-    whole = np.rint(counted)
-    if not np.isfinite(whole).all() or np.abs(whole).max(initial=0) >= 2**31:
+    rounded = np.rint(counted)
+    if not np.isfinite(rounded).all() or np.abs(rounded).max(initial=0) >= 2**31:
         return real, "the bias does not fit into 32 bits"
-    inexact = np.abs(counted - whole) > 1e-3
+    inexact = np.abs(counted - rounded) > 1e-3
     if (inexact & (unit / QuantSteps(m, m.root).scales > FINEST)).any():
         return real, "the bias would be rounded too coarsely"
-    return whole.astype(np.int32), None
+    return rounded.astype(np.int32), None
 
 
-class _Made:
+class _NodeBuilder:
     """Constants for a new node."""
 
     def __init__(self, m: Match) -> None:
@@ -204,19 +204,19 @@ class _Made:
 
 
 def _into_product(m: Match) -> Replacement:
-    inner, made = _inner(m), _Made(m)
+    inner, builder = _inner(m), _NodeBuilder(m)
     left, right = (_maker(m, inner.inputs[i]) for i in (0, 1))
-    a, b = (made.steps(name, QuantSteps(m, n)) for name, n in (("left", left), ("right", right)))
-    y = made.steps("result", QuantSteps(m, m.root))
+    a, b = (builder.steps(name, QuantSteps(m, n)) for name, n in (("left", left), ("right", right)))
+    y = builder.steps("result", QuantSteps(m, m.root))
     c: tuple[str, ...] = ()
     if len(inner.inputs) > 2 and inner.inputs[2]:
         counted = _bias(m, inner, _unit(m, inner))[0]
-        c = (made.const("bias", counted),)
+        c = (builder.const("bias", counted),)
     first = (left.inputs[0], *a, right.inputs[0], *b)
     if inner.op == "Gemm":
         kept = {n: v for n, v in inner.attrs.items() if n in ("alpha", "transA", "transB")}
-        return made.quantized((*first, *(c or ("",)), *y), kept)
-    return made.quantized((*first, *y, *c), inner.attrs)
+        return builder.quantized((*first, *(c or ("",)), *y), kept)
+    return builder.quantized((*first, *y, *c), inner.attrs)
 
 
 def _pointwise(m: Match) -> str | None:
@@ -234,15 +234,15 @@ def _pointwise(m: Match) -> str | None:
 
 
 def _into_pointwise(m: Match) -> Replacement:
-    inner, made = _inner(m), _Made(m)
-    y = made.steps("result", QuantSteps(m, m.root))
+    inner, builder = _inner(m), _NodeBuilder(m)
+    y = builder.steps("result", QuantSteps(m, m.root))
     sides: list[str] = []
     for i, value in enumerate(inner.inputs):
         maker = _maker(m, value)
-        sides += [maker.inputs[0], *made.steps(f"operand{i}", QuantSteps(m, maker))]
+        sides += [maker.inputs[0], *builder.steps(f"operand{i}", QuantSteps(m, maker))]
     attrs = {n: v for n, v in inner.attrs.items() if n != "dilations"}
     operands = (*y, *sides) if inner.op == "Concat" else (*sides, *y)
-    return made.quantized(operands, attrs)
+    return builder.quantized(operands, attrs)
 
 
 def _moved(m: Match) -> str | None:
@@ -260,7 +260,7 @@ def _moved(m: Match) -> str | None:
 def _into_moved(m: Match) -> Replacement:
     inner = _inner(m)
     operands = (_maker(m, inner.inputs[0]).inputs[0], *inner.inputs[1:])
-    return _Made(m).node(inner.op, operands, inner.attrs, inner.domain)
+    return _NodeBuilder(m).node(inner.op, operands, inner.attrs, inner.domain)
 
 
 def _joined(m: Match) -> str | None:
@@ -278,7 +278,7 @@ def _joined(m: Match) -> str | None:
 
 def _into_joined(m: Match) -> Replacement:
     inner = _inner(m)
-    return _Made(m).node(inner.op, [_maker(m, i).inputs[0] for i in inner.inputs], inner.attrs)
+    return _NodeBuilder(m).node(inner.op, [_maker(m, i).inputs[0] for i in inner.inputs], inner.attrs)
 
 
 def _again(m: Match) -> str | None:
@@ -336,10 +336,10 @@ def quantise(graph: Graph, takes: Takes, declined: list[RewriteDeclined] | None 
             why = rule.check(m)
             if why is not None:
                 return why
-            made = rule.replace(m)
-            types = {**m.graph.types, **{n: type_of(a, known=True) for n, a in made.constants.items()}}
-            around = m.graph.but(types=types, initializers={**m.graph.initializers, **made.constants})
-            for node in made.nodes:
+            replacement = rule.replace(m)
+            types = {**m.graph.types, **{n: type_of(a, known=True) for n, a in replacement.constants.items()}}
+            around = m.graph.but(types=types, initializers={**m.graph.initializers, **replacement.constants})
+            for node in replacement.nodes:
                 if not node.record.moves:
                     why = takes(around, node)
             return why

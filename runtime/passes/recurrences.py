@@ -19,12 +19,12 @@ def recurrences(graph: Graph, takes: Takes) -> Graph:
     nodes: list[Node] = []
     constants: dict[str, Array] = {}
     for node in graph.nodes:
-        found = _listed(graph, node) if (node.domain, node.op) == ("", "Scan") else None
-        if found is not None:
-            around = graph.but(initializers={**graph.initializers, **found[1]})
-            if takes(around, found[0]):
-                node = found[0]
-                constants |= found[1]
+        recurrence = _listed(graph, node) if (node.domain, node.op) == ("", "Scan") else None
+        if recurrence is not None:
+            around = graph.but(initializers={**graph.initializers, **recurrence[1]})
+            if takes(around, recurrence[0]):
+                node = recurrence[0]
+                constants |= recurrence[1]
         nodes.append(node)
     if all(a is b for a, b in zip(nodes, graph.nodes, strict=True)):
         return graph
@@ -54,7 +54,7 @@ def _listed(graph: Graph, node: Node) -> tuple[Node, dict[str, Array]] | None:
         count += len(inner.outputs)
     kept = [i for i, n in enumerate(node.outputs) if i < states or n]
     behind = attrs.get("scan_output_directions") or (0,) * (len(node.outputs) - states)
-    found = Node(
+    recurrence = Node(
         "Recurrence",
         (*node.inputs, *others),
         tuple(node.outputs[i] for i in kept),
@@ -71,4 +71,4 @@ def _listed(graph: Graph, node: Node) -> tuple[Node, dict[str, Array]] | None:
         node.where,
         node.origin,
     )
-    return found, dict(body.initializers)
+    return recurrence, dict(body.initializers)

@@ -133,11 +133,11 @@ def match(
         return None
     leaves = _leaves(pattern)
     if leaves is not None:
-        fits_here = pattern.takes(root.domain, root.op) and len(root.inputs) >= len(leaves)
-        return Match(graph, root, (root,), dict(zip(leaves, root.inputs, strict=False))) if fits_here else None
-    Found = tuple[Mapping[str, str], tuple[Node, ...]]  # remembered values, and the nodes matched so far
+        matches = pattern.takes(root.domain, root.op) and len(root.inputs) >= len(leaves)
+        return Match(graph, root, (root,), dict(zip(leaves, root.inputs, strict=False))) if matches else None
+    Bindings = tuple[Mapping[str, str], tuple[Node, ...]]  # remembered values, and the nodes matched so far
 
-    def fits(want: Pattern, node: Node, bindings: Found) -> Iterator[Found]:
+    def fits(want: Pattern, node: Node, bindings: Bindings) -> Iterator[Bindings]:
         if not want.takes(node.domain, node.op) or len(node.inputs) < len(want.inputs):
             return
         if any(not _equal(node.attrs.get(a, node.record.attrs.get(a)), v) for a, v in want.attrs.items()):
@@ -154,14 +154,14 @@ def match(
         for inputs in orders:
             yield from operands(want.inputs, inputs, (values, (*nodes, node)))
 
-    def operands(wants: Sequence[Operand], inputs: Sequence[str], bindings: Found) -> Iterator[Found]:
+    def operands(wants: Sequence[Operand], inputs: Sequence[str], bindings: Bindings) -> Iterator[Bindings]:
         if not wants:
             yield bindings
             return
-        for one in operand(wants[0], inputs[0], bindings):
-            yield from operands(wants[1:], inputs[1:], one)
+        for extended in operand(wants[0], inputs[0], bindings):
+            yield from operands(wants[1:], inputs[1:], extended)
 
-    def operand(want: Operand, value: str, bindings: Found) -> Iterator[Found]:
+    def operand(want: Operand, value: str, bindings: Bindings) -> Iterator[Bindings]:
         values, nodes = bindings
         match want:
             case Leaf():

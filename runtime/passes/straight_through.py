@@ -23,14 +23,14 @@ def straight_through(graph: Graph) -> Graph:
     if not any((n.op, n.domain) == ("DequantizeLinear", "") for _, n in graph.walk()):
         return graph
     typed = infer(graph)
-    made = rewrite(typed, RULES)
-    return graph if made is typed else infer(prune(made))
+    rewritten = rewrite(typed, RULES)
+    return graph if rewritten is typed else infer(prune(rewritten))
 
 
 def _nodes(m: Match) -> tuple[Node, Node, Node | None]:
     """The two of the pair, and the Clip between them."""
-    back, *between, first = m.nodes
-    return first, back, between[0] if between else None
+    back, *clips, first = m.nodes
+    return first, back, clips[0] if clips else None
 
 
 def _zero(m: Match, node: Node) -> Array | None:
@@ -82,7 +82,7 @@ def _bounds(m: Match) -> tuple[int, int] | None:
 def _as_floats(m: Match) -> Replacement:
     first, back, _ = _nodes(m)
     x, scale = m.tensor(first.inputs[0]), m.tensor(first.inputs[1])
-    bounds, zero, made = _bounds(m), _zero(m, first), back.outputs[0]
+    bounds, zero, result = _bounds(m), _zero(m, first), back.outputs[0]
     assert isinstance(x, Tensor)
     assert isinstance(scale, Tensor)
     assert bounds is not None
@@ -91,15 +91,15 @@ def _as_floats(m: Match) -> Replacement:
     if scale.elements != 1 and x.rank > 1:  # one scale for each place along the axis: broadcast from there
         at = axis_of(first.attrs.get("axis", 1), x.rank)
         dims = (-1, *(1,) * (x.rank - 1 - at))
-        zero, size = zero.reshape(dims) if zero.ndim else zero, f"fake/{made}/scale"
-        constants[f"fake/{made}/dims"] = np.array(dims, np.int64)
-        nodes.append(Node("Reshape", (first.inputs[1], f"fake/{made}/dims"), (size,), name=size))
+        zero, size = zero.reshape(dims) if zero.ndim else zero, f"fake/{result}/scale"
+        constants[f"fake/{result}/dims"] = np.array(dims, np.int64)
+        nodes.append(Node("Reshape", (first.inputs[1], f"fake/{result}/dims"), (size,), name=size))
     elif zero.size == 1:
         zero = zero.reshape(())
-    constants[f"fake/{made}/zero"] = zero
+    constants[f"fake/{result}/zero"] = zero
     origin = tuple(n.name for n in reversed(m.nodes))
-    inputs, attrs = (first.inputs[0], size, f"fake/{made}/zero"), {"low": bounds[0], "high": bounds[1]}
-    nodes.append(Node("FakeQuantize", inputs, (made,), attrs, "mezzo", back.name, back.where, origin))
+    inputs, attrs = (first.inputs[0], size, f"fake/{result}/zero"), {"low": bounds[0], "high": bounds[1]}
+    nodes.append(Node("FakeQuantize", inputs, (result,), attrs, "mezzo", back.name, back.where, origin))
     return Replacement({}, tuple(nodes), constants)
 
 

@@ -65,7 +65,7 @@ MUTATIONS = (
              'layout = usual("".join(letters[kept.index(d)] for d in order if d in kept), y.sizes)', 'layout = ""',
              "reductions", 4),
     Mutation("dilations of pooling are those of ONNX, one more than oneDNN's", "runtime/backends/onednn/pool.py",
-             "tuple(w.dilation - 1 for w in found),", "tuple(max(w.dilation - 1, w.stride - 1) for w in found),",
+             "tuple(w.dilation - 1 for w in axes),", "tuple(max(w.dilation - 1, w.stride - 1) for w in axes),",
              "pools"),
     Mutation("the average counts the padding", "runtime/backends/onednn/pool.py",
              'if not link.attr("count_include_pad"):', 'if link.attr("count_include_pad"):', "pools"),

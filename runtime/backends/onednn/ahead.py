@@ -21,12 +21,12 @@ class Maker:
         self._queue: SimpleQueue[Descriptor | None] = SimpleQueue()
         self._thread: Thread | None = None
 
-    def want(self, found: Iterable[Descriptor]) -> None:
+    def want(self, descriptors: Iterable[Descriptor]) -> None:
         """Make these."""
         if self._thread is None:
             self._thread = Thread(target=self._make, name="mezzo-primitives", daemon=True)
             self._thread.start()
-        for descriptor in found:
+        for descriptor in descriptors:
             self._queue.put(descriptor)
 
     def end(self) -> None:
@@ -67,10 +67,10 @@ def made_ahead() -> Iterator[None]:
         maker.end()
 
 
-def wanted(found: Iterable[Descriptor]) -> None:
+def wanted(descriptors: Iterable[Descriptor]) -> None:
     """Request the creation of the selected primitives."""
     if _maker is not None:
-        _maker.want(found)
+        _maker.want(descriptors)
 
 
 if hasattr(os, "register_at_fork"):

@@ -49,7 +49,7 @@ class Batch:
         if answer:
             raise failed(answer & 0xFFFFFFFF).at(self._names[(answer >> 32) - 1])
         for look in self._looks:
-            if look.found.value:
+            if look.flags.value:
                 look.check()
 
 
@@ -69,25 +69,25 @@ def batched(order: Order, calls: Sequence[Any], names: Sequence[str]) -> Order:
     """Return an order of calls with runs of native calls as batches; `calls` and `names` are those of the steps."""
     if not readable():
         return order
-    made: Order = []
+    result: Order = []
     run: list[tuple[int, Any]] = []
 
     def end() -> None:
         if len(run) > 1:
-            made.append((run[0][0], Batch([(names[i], call) for i, call in run])))
+            result.append((run[0][0], Batch([(names[i], call) for i, call in run])))
         else:
-            made.extend((i, call if call is not calls[i] else None) for i, call in run)
+            result.extend((i, call if call is not calls[i] else None) for i, call in run)
         run.clear()
 
-    for i, between in order:
-        call = between or calls[i]
+    for i, inserted in order:
+        call = inserted or calls[i]
         if is_native(call):
             run.append((i, call))
         else:
             end()
-            made.append((i, between))
+            result.append((i, inserted))
     end()
-    return made
+    return result
 
 
 def is_native(call: Any) -> bool:

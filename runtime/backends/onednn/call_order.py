@@ -33,7 +33,7 @@ class OneDnnCallOrder(CallOrder):
             self._batched = batched(self._order, calls, self._names)
             some = any(isinstance(call, Batch) for _, call in self._batched)
             self._inside = [(i, call) for i, call in enumerate(calls) if some and is_native(call)]
-        return [(i, between or calls[i]) for i, between in self._batched]
+        return [(i, inserted or calls[i]) for i, inserted in self._batched]
 
     def observed(self, i: int, calls: Sequence[StepCall]) -> StepCall:
         return self._flags.around(i, calls)

@@ -33,10 +33,10 @@ class Concat(OneDnn):
     def select(self, request: KernelRequest) -> Choice | Declined:
         """Parts of the result where those follow one another, else one primitive."""
         choice = super().select(request)
-        found = tensors([*request.inputs, *request.outputs])
-        if isinstance(choice, Declined) or found is None or not choice.layouts or len(request.inputs) < 2:
+        types = tensors([*request.inputs, *request.outputs])
+        if isinstance(choice, Declined) or types is None or not choice.layouts or len(request.inputs) < 2:
             return choice
-        *parts, y = found
+        *parts, y = types
         begins = _begins(parts, y, _axis(request, y), choice.layouts[-1])
         if begins is None:
             return choice
@@ -45,10 +45,10 @@ class Concat(OneDnn):
 
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """The layouts of the inputs, the one of most bytes first."""
-        found = tensors([*request.inputs, *request.outputs])
-        if len(links) > 1 or found is None:
+        types = tensors([*request.inputs, *request.outputs])
+        if len(links) > 1 or types is None:
             raise Refused("post-ops of Concat" if len(links) > 1 else "an operand is no tensor")
-        *parts, y = found
+        *parts, y = types
         axis = _axis(request, y)
         for layout in _layouts(parts):
             if not layout and _begins(parts, y, axis, row_major(y.rank)) is not None:
@@ -66,10 +66,10 @@ class Concat(OneDnn):
             return super().prepare(args)
         (out,) = args.outputs
         assert out is not None
-        whole = _bytes(out)
+        target = _bytes(out)
         parts = [a for a in args.inputs if a is not None]
         pairs = zip(args.choice.aliases, parts, strict=True)
-        return _copied((whole[a.delta :][: p.nbytes], _bytes(p)) for a, p in pairs)
+        return _copied((target[a.delta :][: p.nbytes], _bytes(p)) for a, p in pairs)
 
     def pack(self, request: KernelRequest, choice: Choice, index: int, array: Array) -> Array:
         """A constant part in the layout of the others, where no primitive says how it reads it."""
@@ -89,16 +89,16 @@ class Split(OneDnn):
 
     def select(self, request: KernelRequest) -> Choice | Declined:
         """Views where the parts follow one another, else one primitive for each."""
-        found = tensors([request.inputs[0], *request.outputs])
-        if found is None or unavailable(request) or not found[0].layout or not all(request.node.outputs):
+        types = tensors([request.inputs[0], *request.outputs])
+        if types is None or unavailable(request) or not types[0].layout or not all(request.node.outputs):
             return super().select(request)
-        x, *parts = found
+        x, *parts = types
         begins = _begins(parts, x, _axis(request, x), x.layout)
         if begins is None:
             return super().select(request)
         aliases = tuple(Alias(i, 0, "view", at) for i, at in enumerate(begins))
-        rest = [t.layout if isinstance(t, Tensor) else "" for t in request.inputs[1:]]
-        layouts = (x.layout, *rest, *(usual(x.layout, t.sizes) for t in parts))
+        others = [t.layout if isinstance(t, Tensor) else "" for t in request.inputs[1:]]
+        layouts = (x.layout, *others, *(usual(x.layout, t.sizes) for t in parts))
         return Choice(self.name, aliases=aliases, layouts=layouts, implementation="copies")
 
     def plans(self, request: KernelRequest) -> Iterator[tuple[Draft, ...]]:
@@ -128,15 +128,15 @@ class Split(OneDnn):
             return super().prepare(args)
         x = args.inputs[0]
         assert x is not None
-        whole = _bytes(x)
+        source = _bytes(x)
         parts = [a for a in args.outputs if a is not None]
         pairs = zip(args.choice.aliases, parts, strict=True)
-        return _copied((_bytes(p), whole[a.delta :][: p.nbytes]) for a, p in pairs)
+        return _copied((_bytes(p), source[a.delta :][: p.nbytes]) for a, p in pairs)
 
 
-def _axis(request: KernelRequest, whole: Tensor) -> int:
+def _axis(request: KernelRequest, tensor: Tensor) -> int:
     axis = request.node.attrs.get("axis", 0)
-    return int(axis) % whole.rank
+    return int(axis) % tensor.rank
 
 
 def _layouts(parts: Sequence[Tensor]) -> list[str]:
@@ -147,10 +147,10 @@ def _layouts(parts: Sequence[Tensor]) -> list[str]:
     return list(dict.fromkeys([*(layout for layout, _ in weight.most_common()), ""]))
 
 
-def _begins(parts: Sequence[Tensor], whole: Tensor, axis: int, layout: str) -> list[int] | None:
+def _begins(parts: Sequence[Tensor], tensor: Tensor, axis: int, layout: str) -> list[int] | None:
     """Return the byte offset of each part in the whole, if they are contiguous in this layout; else None."""
-    order, blocks, extra = parse(layout, whole.rank)
-    if extra or any(whole.sizes[d] != 1 for d in order[: order.index(axis)]):
+    order, blocks, extra = parse(layout, tensor.rank)
+    if extra or any(tensor.sizes[d] != 1 for d in order[: order.index(axis)]):
         return None
     if any(d == axis for d, _ in blocks) and any(padded(layout, t.sizes)[axis] != t.sizes[axis] for t in parts):
         return None
@@ -167,12 +167,12 @@ def _bytes(array: Array) -> Array:
 
 def _copied(pairs: Iterable[tuple[Array, Array]]) -> Call:
     """Copies of bytes, without those that are in place."""
-    found = [(d, s) for d, s in pairs if address(d) != address(s)]
-    if not found:
+    copies = [(d, s) for d, s in pairs if address(d) != address(s)]
+    if not copies:
         return nothing
 
     def run() -> None:
-        for target, source in found:
+        for target, source in copies:
             np.copyto(target, source)
 
     return run

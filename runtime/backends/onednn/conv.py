@@ -53,8 +53,8 @@ class Conv(OneDnn):
             source = Operand(SRC, ("in", link.operands[0]), Memory(x.sizes, x.dtype, layout), layout)
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             draft = Draft(self.kind, (source, weights, *bias, target), settings, attributes)
-            made = _followed(request, links[1:], draft, y)
-            yield from map(_turned, made) if _is_column(x, w, y) else made
+            drafts = _followed(request, links[1:], draft, y)
+            yield from map(_turned, drafts) if _is_column(x, w, y) else drafts
 
     def _windows(self, link: Link, x: Tensor, w: Tensor, y: Tensor) -> tuple[Window, ...]:
         return _forward_windows(link, x, w)
@@ -120,11 +120,10 @@ class ConvTranspose(Conv):
 
     def _windows(self, link: Link, x: Tensor, w: Tensor, y: Tensor) -> tuple[Window, ...]:
         a = link.attr
-        found = transposed_windows(
+        return known(transposed_windows(
             x.sizes[2:], w.sizes[2:], a("strides"), a("dilations"), a("pads"), a("auto_pad"), a("output_padding"),
             a("output_shape"),
-        )  # fmt: skip
-        return known(found)
+        ))  # fmt: skip
 
     def _weights(self, request: KernelRequest, link: Link, w: Tensor) -> Operand:
         """ONNX has the input channels first, oneDNN the output channels."""
@@ -167,11 +166,11 @@ def _turned(draft: Draft) -> Draft:
     return replace(draft, operands=tuple(map(turned, draft.operands)), settings=settings, attributes=attributes)
 
 
-def _windows(found: Sequence[Window]) -> tuple[tuple[int, ...], ...]:
+def _windows(axes: Sequence[Window]) -> tuple[tuple[int, ...], ...]:
     """Strides, dilations and paddings as oneDNN counts them."""
-    if any(w.out < 1 or min(w.before, w.after) < 0 for w in found):
+    if any(w.out < 1 or min(w.before, w.after) < 0 for w in axes):
         raise Refused("there is no window, or a padding is negative")
-    columns: list[Any] = [[w.stride, w.dilation - 1, w.before, w.after] for w in found]
+    columns: list[Any] = [[w.stride, w.dilation - 1, w.before, w.after] for w in axes]
     return tuple(tuple(column) for column in zip(*columns, strict=True))
 
 

@@ -167,5 +167,5 @@ def defect(draft: Draft, implementation: str) -> str | None:
         if wrong.kind == draft.kind and wrong.holds(draft, implementation, result):
             return wrong.reason
     known = [d for d in DEFECTS if d.kind == draft.kind]
-    found = (d.reason for d in known for p in draft.attributes.post if d.holds(draft, implementation, result, p))
-    return next(found, None)
+    reasons = (d.reason for d in known for p in draft.attributes.post if d.holds(draft, implementation, result, p))
+    return next(reasons, None)

@@ -29,17 +29,17 @@ class Eltwise(OneDnn):
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the input, then row-major."""
         link, y = links[0], result(request)
-        found = applied(request, link)
-        if found is None:
+        operation = applied(request, link)
+        if operation is None:
             raise Refused("there is no operand whose value is one known number")
-        at, settings = found
+        at, settings = operation
         (x,) = floats(request, [at])
         if not x.sizes:
             raise Refused("a single number")
         for layout in _layouts(x, y):
             frame = lying(y.sizes, layout)
-            source = Operand(SRC, ("in", at), frame.whole(x.dtype), frame.layout)
-            target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
+            source = Operand(SRC, ("in", at), frame.memory(x.dtype), frame.layout)
+            target = Operand(DST, ("out", 0), frame.memory(y.dtype), frame.layout)
             yield Draft("eltwise_forward", (source, target), settings, Attributes(post_ops(request, links[1:], frame)))
 
 
@@ -58,22 +58,22 @@ class Binary(OneDnn):
             raise Refused(f"{len(link.operands)} operands")
         keeping(request, link)
         first, second = link.operands
-        if not _whole(request, first, y):
+        if not _same_size(request, first, y):
             if link.op not in COMMUTE:
                 raise Refused(f"the first operand of {link.op} is widened")
             first, second = second, first
-        if not _whole(request, first, y):
+        if not _same_size(request, first, y):
             raise Refused("both operands are widened")
         a, b = floats(request, (first, second))
         layouts = _layouts(a, y) if a.layout or b.sizes != y.sizes else _layouts(b, y)
         for layout in layouts if a.sizes == y.sizes else ("",):
             frame = lying(y.sizes, layout)
-            source = Operand(SRC, ("in", first), frame.whole(a.dtype), frame.layout)
+            source = Operand(SRC, ("in", first), frame.memory(a.dtype), frame.layout)
             memory, beside = frame.beside(b)
             # a row of whole blocks is the same bytes in blocks, and oneDNN wants to be told so
             if not memory.strides and not plain(frame.seen, memory.dims):
                 memory = replace(memory, layout=frame.seen)
-            target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
+            target = Operand(DST, ("out", 0), frame.memory(y.dtype), frame.layout)
             post = post_ops(request, links[1:], frame)
             operands = (source, Operand(SRC_1, ("in", second), memory, beside), target)
             yield Draft("binary", operands, (BINARY[link.op],), Attributes(post))
@@ -84,7 +84,7 @@ def _layouts(x: Tensor, y: Tensor) -> tuple[str, ...]:
     return tuple(dict.fromkeys((x.layout, ""))) if x.sizes == y.sizes else ("",)
 
 
-def _whole(request: KernelRequest, at: int, y: Tensor) -> bool:
+def _same_size(request: KernelRequest, at: int, y: Tensor) -> bool:
     """True if an operand has as many elements as the result."""
-    found = request.inputs[at]
-    return isinstance(found, Tensor) and found.static and found.elements == y.elements
+    operand = request.inputs[at]
+    return isinstance(operand, Tensor) and operand.static and operand.elements == y.elements

@@ -36,8 +36,10 @@ class Overwriting(Training):
 
     inplace = True
 
-    def _aliases(self, request: KernelRequest, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
-        return (a for a in super()._aliases(request, found, layouts) if a.input == 0)
+    def _aliases(
+        self, request: KernelRequest, descriptors: Sequence[Descriptor], layouts: Sequence[str]
+    ) -> Iterator[Alias]:
+        return (a for a in super()._aliases(request, descriptors, layouts) if a.input == 0)
 
 
 class EltwiseGrad(Overwriting):

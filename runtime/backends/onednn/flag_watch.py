@@ -117,21 +117,21 @@ def _stretches(
 ) -> list[tuple[int, int, Look]]:
     """Return the first and last step of each stretch between checks of the flag, with its check. A stretch ends before
     a step of noise or of NumPy, and behind a step whose result NumPy looks at: each look would take the flag down."""
-    found: list[tuple[int, int, Look]] = []
+    stretches: list[tuple[int, int, Look]] = []
     begin = 0
     for i, step in enumerate([*program.steps, None]):
         stops = step is None or i in noise or not (step.choice.implementation or _view(step))
         if stops or i in looked_at:
             end = i if stops else i + 1
             if not losing.isdisjoint(range(begin, end)):
-                found.append((begin, end, Look()))
+                stretches.append((begin, end, Look()))
             begin = i + 1
-    return found
+    return stretches
 
 
 def _spread(program: Program) -> list[tuple[int, str, Any]]:
     """The steps with a Softmax whose rows may be read one element at a time; their results, with the type of NumPy."""
-    found = []
+    results = []
     steps = [(i, s) for i, s in enumerate(program.steps) if s.choice.implementation]
     rows = [(i, s, s.node.outputs[0]) for i, s in steps if not ROWS.isdisjoint(operators(s.node))]
     readers: dict[str, list[ProgramStep]] = {name: [] for _, _, name in rows}
@@ -144,8 +144,8 @@ def _spread(program: Program) -> list[tuple[int, str, Any]]:
         if not isinstance(known, Tensor):
             continue
         if name in program.results or not all(_along_rows(s, step, name, known.rank) for s in readers[name]):
-            found.append((i, name, known.dtype.numpy))
-    return found
+            results.append((i, name, known.dtype.numpy))
+    return results
 
 
 def _along_rows(reader: ProgramStep, step: ProgramStep, name: str, rank: int) -> bool:
@@ -158,10 +158,10 @@ def _along_rows(reader: ProgramStep, step: ProgramStep, name: str, rank: int) ->
 
 def _rows(arrays: Mapping[str, Any], name: str, dtype: Any) -> None:
     """Raise InvalidOperation if an array has a NaN; its other elements are probabilities, or their logarithms."""
-    found = arrays.get(name)
-    if found is None:
+    array = arrays.get(name)
+    if array is None:
         return  # of a size that was not planned for, and already given back
-    if has_nan(found.reshape(-1).view(dtype)):
+    if has_nan(array.reshape(-1).view(dtype)):
         raise_alarm()
 
 

@@ -37,19 +37,19 @@ class Frame:
         """The primitive's axis for one of the tensor's."""
         return next(i for i, group in enumerate(self.groups) if axis in group)
 
-    def whole(self, dtype: DType) -> Memory:
-        """A tensor of all elements."""
+    def memory(self, dtype: DType) -> Memory:
+        """The descriptor of a tensor of all elements."""
         return Memory(self.dims, dtype, self.seen)
 
     def beside(self, other: Tensor) -> tuple[Memory, str]:
         """An operand of the tensor's size, or one that is spread over it, and the layout that it is wanted in."""
         sizes = aligned(other.sizes, len(self.sizes))
-        if any(n not in (1, whole) for n, whole in zip(sizes, self.sizes, strict=True)):
+        if any(n not in (1, size) for n, size in zip(sizes, self.sizes, strict=True)):
             raise Refused("an operand would broadcast the result")
         if sizes == self.sizes:
             if self.layout and len(other.sizes) != len(self.sizes):
                 raise Refused("an operand of fewer axes is wanted in a layout")
-            return self.whole(other.dtype), self.layout
+            return self.memory(other.dtype), self.layout
         steps = strides_of(row_major(len(sizes)), sizes)
         dims, strides = zip(*(self._spread(group, sizes, steps) for group in self.groups), strict=True)
         packed = strides_of(row_major(len(dims)), dims)

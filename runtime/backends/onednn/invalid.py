@@ -32,11 +32,11 @@ class Look:
     """A call that clears the flag in the calling thread, and raises InvalidOperation if it was set: `rows` do the one,
     `check` the other."""
 
-    __slots__ = ("_call", "found", "rows")
+    __slots__ = ("_call", "flags", "rows")
 
     def __init__(self) -> None:
-        self.found = ctypes.c_int()
-        place = ctypes.addressof(self.found)
+        self.flags = ctypes.c_int()
+        place = ctypes.addressof(self.flags)
         self._call: Callable[[], object] = partial(_look(), ctypes.c_void_p(place))
         self.rows: tuple[Row, ...] = (row(routine(LOOK), place),)
 
@@ -46,8 +46,8 @@ class Look:
 
     def check(self) -> None:
         """Raise InvalidOperation if the flag was set when it was looked at."""
-        if self.found.value:
-            self.found.value = 0
+        if self.flags.value:
+            self.flags.value = 0
             raise_alarm()
 
 
@@ -59,7 +59,7 @@ class LookAtAll(Look):
 
     def __init__(self, threads: int) -> None:
         super().__init__()
-        arguments = (ctypes.addressof(self.found), threads, *_openmp())
+        arguments = (ctypes.addressof(self.flags), threads, *_openmp())
         function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._call = partial(function(routine(EVERYWHERE)), *arguments)
         self.rows = (row(routine(EVERYWHERE), *arguments),)
@@ -71,7 +71,7 @@ class LowerAll(LookAtAll):
     __slots__ = ()
 
     def check(self) -> None:
-        self.found.value = 0
+        self.flags.value = 0
 
 
 class Lowering:
@@ -121,9 +121,9 @@ def keeping_flag(compute: Callable[[], Any], target: TargetSpec) -> Callable[[],
 
 @cache
 def _lowering() -> tuple[Any, ctypes.c_void_p]:
-    found = ctypes.c_int()
-    place = ctypes.c_void_p(ctypes.addressof(found))
-    place.kept = found  # type: ignore[attr-defined]
+    flags = ctypes.c_int()
+    place = ctypes.c_void_p(ctypes.addressof(flags))
+    place.kept = flags  # type: ignore[attr-defined]
     return _look(), place
 
 
@@ -131,6 +131,6 @@ def _lowering() -> tuple[Any, ctypes.c_void_p]:
 def _openmp() -> tuple[int, int]:
     """Return the addresses of OpenMP's functions that return the size of a team, and that run a function on each thread
     of one."""
-    found = library()
-    assert found is not None
-    return address_of(found.held.omp_get_max_threads), address_of(found.held.GOMP_parallel)
+    loaded = library()
+    assert loaded is not None
+    return address_of(loaded.held.omp_get_max_threads), address_of(loaded.held.GOMP_parallel)

@@ -108,9 +108,11 @@ class OneDnn(ABC):
     def _answer(self, request: KernelRequest) -> Answer | Declined:
         """The first plan that does, with its layouts; asked once for steps of a kind, of which a network has many."""
         asked = cache_key(request) if self.remembers else None
-        return self._found(request) if asked is None else _ANSWERS.get((self.name, asked), lambda: self._found(request))
+        if asked is None:
+            return self._first_plan(request)
+        return _ANSWERS.get((self.name, asked), lambda: self._first_plan(request))
 
-    def _found(self, request: KernelRequest) -> Answer | Declined:
+    def _first_plan(self, request: KernelRequest) -> Answer | Declined:
         if (why := unavailable(request)) is not None:
             return Declined(why)
         reasons: list[str] = []

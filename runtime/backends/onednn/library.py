@@ -156,15 +156,15 @@ def openmp() -> list[str]:
 
 def library() -> Library | None:
     """The library, where there is one."""
-    found = find()
-    return found if isinstance(found, Library) else None
+    loaded = find()
+    return loaded if isinstance(loaded, Library) else None
 
 
 def set_threads(count: int) -> int | None:
     """Let primitives that this thread makes be split for so many threads; returns for how many they were before, None
     if nobody knows."""
-    found = library()
-    openmp = None if found is None else found.held
+    loaded = library()
+    openmp = None if loaded is None else loaded.held
     if openmp is None or not hasattr(openmp, "omp_set_num_threads"):
         return None
     before = int(openmp.omp_get_max_threads())

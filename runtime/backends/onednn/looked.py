@@ -27,8 +27,8 @@ def has_nan(x: Array) -> bool:
     """True if an element of a flat array is NaN."""
     infinity = INFINITY.get(x.dtype.name)
     if infinity is None:
-        found = np.maximum.reduce(x, initial=-np.inf)
-        return bool(found != found)
+        largest = np.maximum.reduce(x, initial=-np.inf)
+        return bool(largest != largest)
     return bool(np.maximum.reduce(x.view(np.uint16) << 1, initial=0) > infinity << 1)
 
 
@@ -112,10 +112,10 @@ class Looked:
     def _by_reference(self) -> int:
         inputs = [None if m is None else _plain(self._arrays["in", i], m) for i, m in enumerate(self._sources)]
         with self._aside(), np.errstate(invalid="ignore"):
-            made = self._node.record.run(Context(np, wanted=self._node.wanted), inputs, self._node.attrs)
+            results = self._node.record.run(Context(np, wanted=self._node.wanted), inputs, self._node.attrs)
         for i, target in enumerate(self._targets):
             if target is not None:
-                packed = repacked(np.ascontiguousarray(made[i]), target.row_major(), target.handle.value)
+                packed = repacked(np.ascontiguousarray(results[i]), target.row_major(), target.handle.value)
                 np.copyto(self._arrays["out", i].reshape(-1).view(np.uint8), packed.view(np.uint8))
         return 0
 

@@ -10,7 +10,7 @@ from functools import cache, partial
 from itertools import chain
 from typing import Any, Final
 
-# int look(int *found): the flags of this thread are added to *found, and taken down; answers the one asked for
+# int look(int *flags): the flags of this thread are added to *flags, and taken down; answers the one asked for
 LOOK: Final = (
     "4883ec08"  # sub rsp, 8
     "0fae1c24"  # stmxcsr [rsp]
@@ -37,8 +37,8 @@ TOGETHER: Final = (
     "89c7" "ffe2"  # mov edi, eax; jmp rdx
     "c3"  # ret
 )  # fmt: skip
-# void everywhere(int *found, int threads, int (*tells)(void), void (*parallel)(f, void *, unsigned, unsigned)):
-# parallel(LOOK, found, max(threads, tells()), 0)
+# void everywhere(int *flags, int threads, int (*tells)(void), void (*parallel)(f, void *, unsigned, unsigned)):
+# parallel(LOOK, flags, max(threads, tells()), 0)
 EVERYWHERE: Final = (
     "53" "4154" "4155"  # push rbx; push r12; push r13
     "4889fb" "4189f4" "4989cd"  # mov rbx, rdi; mov r12d, esi; mov r13, rcx

@@ -108,13 +108,13 @@ def product(
 ) -> Draft:
     """The draft of a product of two matrices. `first` are post-ops before those of the links."""
     frame = flat(y.sizes, len(y.sizes) - 1)
-    operands, rest = [left, right], links[1:]
-    if rest and not first:
-        bias = _bias(request, rest[0], y.sizes[-1])
+    operands, following = [left, right], links[1:]
+    if following and not first:
+        bias = _bias(request, following[0], y.sizes[-1])
         if bias is not None:
-            operands, rest = [*operands, bias], rest[1:]
-    post = first + post_ops(request, rest, frame)
-    target = Operand(DST, ("out", 0), frame.whole(y.dtype))
+            operands, following = [*operands, bias], following[1:]
+    post = first + post_ops(request, following, frame)
+    target = Operand(DST, ("out", 0), frame.memory(y.dtype))
     return Draft("matmul", (*operands, target), attributes=Attributes(post, request.target.math))
 
 

@@ -65,17 +65,17 @@ def _descriptor(memory: Memory) -> Handle:
         raise api.Refused(f"there is no memory of {memory.dtype} {list(memory.dims)}")
     dims = api.dims(memory.dims)
     if memory.inside is not None:
-        whole, begin = memory.inside
-        around = _descriptor(Memory(whole, memory.dtype, memory.layout, memory.strides))
-        made = api.create("memory_desc_create_submemory", around.value, dims, api.dims(begin))
+        parent_dims, begin = memory.inside
+        parent = _descriptor(Memory(parent_dims, memory.dtype, memory.layout, memory.strides))
+        descriptor = api.create("memory_desc_create_submemory", parent.value, dims, api.dims(begin))
     elif memory.layout == ANY:
-        made = api.create("memory_desc_create_with_tag", rank, dims, dtype, api.TAG_ANY)
+        descriptor = api.create("memory_desc_create_with_tag", rank, dims, dtype, api.TAG_ANY)
     elif memory.layout in api.TAGS:
-        made = api.create("memory_desc_create_with_tag", rank, dims, dtype, api.TAGS[memory.layout])
+        descriptor = api.create("memory_desc_create_with_tag", rank, dims, dtype, api.TAGS[memory.layout])
     else:
         strides = _certain(memory)
-        made = api.create("memory_desc_create_with_strides", rank, dims, dtype, api.dims(strides))
-    return Handle(made, "memory_desc_destroy")
+        descriptor = api.create("memory_desc_create_with_strides", rank, dims, dtype, api.dims(strides))
+    return Handle(descriptor, "memory_desc_destroy")
 
 
 def _certain(memory: Memory) -> tuple[int, ...]:
@@ -87,10 +87,10 @@ def _certain(memory: Memory) -> tuple[int, ...]:
             layout = usual(layout, dims)
         return strides_of(layout or row_major(len(dims)), dims)
     strides = list(memory.strides)
-    whole = max((s * n for s, n in zip(strides, dims, strict=True) if n != 1), default=1)
+    span = max((s * n for s, n in zip(strides, dims, strict=True) if n != 1), default=1)
     for d, n in enumerate(dims):  # as if it lay behind the dim before it, which is what `usual` says
         if n == 1:
-            strides[d] = strides[d - 1] if d else whole
+            strides[d] = strides[d - 1] if d else span
     return tuple(strides)
 
 
@@ -138,8 +138,8 @@ def layout_of(descriptor: int) -> str | None:
     )
     sizes = _vector(descriptor, api.QUERY_BLOCKS, count.value)
     blocks = list(zip(_vector(descriptor, api.QUERY_BLOCK_DIMS, count.value), sizes, strict=True))
-    whole = [math.prod(n for d, n in blocks if d == dim) for dim in range(rank.value)]
-    outer = [n // w for n, w in zip(padded, whole, strict=True)]
+    inner = [math.prod(n for d, n in blocks if d == dim) for dim in range(rank.value)]
+    outer = [n // w for n, w in zip(padded, inner, strict=True)]
     # a dim of one block can stand anywhere: after those of the same stride, in the order of the letters
     order = sorted(range(rank.value), key=lambda d: (-strides[d], outer[d] == 1, d))
     step = math.prod(sizes)
@@ -148,7 +148,7 @@ def layout_of(descriptor: int) -> str | None:
             return None
         step *= outer[dim]
     letters = row_major(rank.value)
-    head = "".join(letters[d].upper() if whole[d] > 1 else letters[d] for d in order)
+    head = "".join(letters[d].upper() if inner[d] > 1 else letters[d] for d in order)
     tail = "".join(f"{n}{letters[d]}" for d, n in blocks)
     known = math.prod(padded) * _itemsize(descriptor)
     extra = nbytes(descriptor) - known
@@ -156,10 +156,10 @@ def layout_of(descriptor: int) -> str | None:
 
 
 def _vector(descriptor: int, what: int, count: int) -> list[int]:
-    found = ctypes.POINTER(ctypes.c_int64)()
-    api.function("memory_desc_query")(descriptor, what, ctypes.byref(found))
-    made: list[int] = found[:count]
-    return made
+    pointer = ctypes.POINTER(ctypes.c_int64)()
+    api.function("memory_desc_query")(descriptor, what, ctypes.byref(pointer))
+    vector: list[int] = pointer[:count]
+    return vector
 
 
 def _itemsize(descriptor: int) -> int:

@@ -87,10 +87,10 @@ def _reorders(memory: Memory) -> bool:
     """True if an efficient reorder to row-major order exists."""
     operands = (Operand(SRC, ("in", 0), memory), Operand(DST, ("out", 0), memory.row_major()))
     try:
-        found = describe(Draft("reorder", operands), 1)
+        descriptor = describe(Draft("reorder", operands), 1)
     except Refused:
         return False
-    return not found.implementation.startswith(REFERENCE)
+    return not descriptor.implementation.startswith(REFERENCE)
 
 
 class Transpose:

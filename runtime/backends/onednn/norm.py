@@ -31,12 +31,14 @@ class Rowwise(OneDnn):
 
     inplace = True
 
-    def _aliases(self, request: KernelRequest, found: Sequence[Descriptor], layouts: Sequence[str]) -> Iterator[Alias]:
-        first, *rest = chain(request.node)
-        again = {at for link in rest for at in link.operands}
+    def _aliases(
+        self, request: KernelRequest, descriptors: Sequence[Descriptor], layouts: Sequence[str]
+    ) -> Iterator[Alias]:
+        first, *others = chain(request.node)
+        again = {at for link in others for at in link.operands}
         return (
             a
-            for a in super()._aliases(request, found, layouts)
+            for a in super()._aliases(request, descriptors, layouts)
             if a.input == first.operands[0] and a.input not in again
         )
 
@@ -58,8 +60,8 @@ class Softmax(Rowwise):
         letters = row_major(len(x.sizes))
         for layout in dict.fromkeys((x.layout, "", letters.replace(letters[axis], "") + letters[axis])):
             frame = lying(x.sizes, layout, axis)
-            source = Operand(SRC, ("in", link.operands[0]), frame.whole(x.dtype), frame.layout)
-            target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
+            source = Operand(SRC, ("in", link.operands[0]), frame.memory(x.dtype), frame.layout)
+            target = Operand(DST, ("out", 0), frame.memory(y.dtype), frame.layout)
             post = post_ops(request, links[1:], frame, sums=False)
             yield Draft("softmax_forward", (source, target), (algorithm, frame.axis(axis)), Attributes(post))
 
@@ -120,16 +122,16 @@ class ChannelNorm(OneDnn):
             raise Refused("intermediate numbers are rounded to another type than float32")
         if len(x.sizes) < 3 or link.attrs.get("stash_type", 1) != 1:
             raise Refused("there are no elements in a channel, or statistics are kept in another type than float32")
-        batch, channels, *rest = x.sizes
+        batch, channels, *spatial = x.sizes
         groups = link.attr("num_groups") if link.op == "GroupNormalization" else channels
-        rows = Memory((batch * groups, channels // groups * math.prod(rest)), x.dtype)
+        rows = Memory((batch * groups, channels // groups * math.prod(spatial)), x.dtype)
         normed = Operand(DST, (WORK, 0), rows)
         first = Draft("layer_normalization_forward", (Operand(SRC, ("in", link.operands[0]), rows), normed),
                       (link.attr("epsilon"), 0))  # fmt: skip
         pixels = tuple(range(2, len(x.sizes)))
-        apart = math.prod(rest) > 1  # else one axis more would let oneDNN mistake the channels
+        apart = math.prod(spatial) > 1  # else one axis more would let oneDNN mistake the channels
         frame = Frame(y.sizes, ((0,), (1,), pixels) if apart else ((0,), (1, *pixels)))
-        image, channel = frame.whole(x.dtype), Memory((1, channels, 1)[: len(frame.groups)], x.dtype)
+        image, channel = frame.memory(x.dtype), Memory((1, channels, 1)[: len(frame.groups)], x.dtype)
         operands = (
             Operand(SRC, (WORK, 0), image),
             Operand(SRC_1, ("in", link.operands[1]), channel),

@@ -29,9 +29,9 @@ USE_BOTH = 2 | 4  # scale and shift
 def _float32(request: KernelRequest, *at: int) -> None:
     """Refused where one of these inputs is not in float32, as oneDNN keeps statistics and scales."""
     for i in at:
-        found = request.inputs[i]
-        if not isinstance(found, Tensor) or found.dtype is not DType.FLOAT:
-            raise Refused(f"{found} is not in float32")
+        operand = request.inputs[i]
+        if not isinstance(operand, Tensor) or operand.dtype is not DType.FLOAT:
+            raise Refused(f"{operand} is not in float32")
 
 
 def _images(x: Tensor) -> tuple[str, ...]:

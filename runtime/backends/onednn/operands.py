@@ -29,14 +29,14 @@ class Sum(OneDnn):
     def drafts(self, request: KernelRequest, links: tuple[Link, ...]) -> Iterator[Draft]:
         """Yield drafts in the layout of the first operand, then row-major."""
         link, y = links[0], result(request)
-        found = floats(request, link.operands)
-        if len(links) > 1 or len(found) < 2 or any(t.sizes != y.sizes for t in found):
+        tensors = floats(request, link.operands)
+        if len(links) > 1 or len(tensors) < 2 or any(t.sizes != y.sizes for t in tensors):
             raise Refused("operands are not of one size")
-        scale = 1.0 if link.op == "Sum" else 1.0 / len(found)
-        for layout in dict.fromkeys((found[0].layout, "")):
+        scale = 1.0 if link.op == "Sum" else 1.0 / len(tensors)
+        for layout in dict.fromkeys((tensors[0].layout, "")):
             operands = [
                 Operand(MULTIPLE_SRC + i, ("in", at), Memory(t.sizes, t.dtype, layout), layout)
-                for i, (at, t) in enumerate(zip(link.operands, found, strict=True))
+                for i, (at, t) in enumerate(zip(link.operands, tensors, strict=True))
             ]
             target = Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
             yield Draft("sum", (*operands, target), (scale,))

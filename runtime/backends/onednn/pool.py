@@ -67,31 +67,31 @@ def placed(link: Link, x: Tensor) -> tuple[Any, ...]:
     """The algorithm of a pooling and where its windows lie, as oneDNN counts it."""
     if link.op in WHOLE:
         algorithm = WHOLE[link.op]
-        found = tuple(Window(n, 1, 1, 0, 0, 1) for n in x.sizes[2:])
+        axes = tuple(Window(n, 1, 1, 0, 0, 1) for n in x.sizes[2:])
     else:
         a = link.attr
         around = windows(
             x.sizes[2:], a("kernel_shape"), a("strides"), a("dilations"), a("pads"), a("auto_pad"), a("ceil_mode")
         )
-        found = known(around)
-        algorithm = _algorithm(link, found)
-    if any(w.out < 1 or w.span > n + w.before + w.after + w.extra for w, n in zip(found, x.sizes[2:], strict=True)):
+        axes = known(around)
+        algorithm = _algorithm(link, axes)
+    if any(w.out < 1 or w.span > n + w.before + w.after + w.extra for w, n in zip(axes, x.sizes[2:], strict=True)):
         raise Refused("there is no window")
     return (
         algorithm,
-        *(tuple(getattr(w, k) for w in found) for k in ("stride", "kernel")),
-        tuple(w.dilation - 1 for w in found),
-        tuple(w.before for w in found),
+        *(tuple(getattr(w, k) for w in axes) for k in ("stride", "kernel")),
+        tuple(w.dilation - 1 for w in axes),
+        tuple(w.before for w in axes),
         # what is left over at the end is cut, where oneDNN would see a negative padding
-        tuple((w.out - 1) * w.stride + w.span - n - w.before for w, n in zip(found, x.sizes[2:], strict=True)),
+        tuple((w.out - 1) * w.stride + w.span - n - w.before for w, n in zip(axes, x.sizes[2:], strict=True)),
     )
 
 
-def _algorithm(link: Link, found: tuple[Window, ...]) -> str:
+def _algorithm(link: Link, axes: tuple[Window, ...]) -> str:
     if link.op.startswith("MaxPool"):
         return "pooling_max"
     if not link.attr("count_include_pad"):
         return "pooling_avg_exclude_padding"
-    if any(w.extra for w in found):
+    if any(w.extra for w in axes):
         raise Refused("windows reach beyond the padding that they count")
     return "pooling_avg_include_padding"

@@ -98,7 +98,7 @@ def _grads(dy: Tensor, dx: Tensor, layout: str) -> tuple[Operand, ...]:
 
 def checked(request: KernelRequest, draft: Draft, position: Operand) -> Draft:
     """The draft, if oneDNN keeps positions as we do; Refused otherwise."""
-    found = describe(draft, request.target.threads)
-    if not api.getter("memory_desc_equal")(found.memory(WORKSPACE), position.memory.handle.value):
+    descriptor = describe(draft, request.target.threads)
+    if not api.getter("memory_desc_equal")(descriptor.memory(WORKSPACE), position.memory.handle.value):
         raise Refused("positions are kept in another form")
     return draft

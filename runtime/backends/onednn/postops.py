@@ -113,8 +113,8 @@ def scalar(request: KernelRequest, at: int) -> float | None:
     """The value of a constant of one finite number; None for any other input."""
     known = request.inputs[at] if at >= 0 and request.constant(at) else None
     if isinstance(known, Tensor) and known.value is not None and known.elements == 1:
-        found = float(np.asarray(known.value).reshape(()))
-        return found if math.isfinite(found) else None
+        number = float(np.asarray(known.value).reshape(()))
+        return number if math.isfinite(number) else None
     return None
 
 
@@ -167,8 +167,8 @@ def eltwise(request: KernelRequest, link: Link) -> tuple[Algorithm, ...]:
     """The algorithms, one after the other, of an operator of one operand and constants; none if it is no such one."""
     if link.op == "Relu" and (request.target.nan != "watched" or few(request.outputs)):
         return EXACT_RELU
-    found = applied(request, link)
-    return () if found is None else (found[1],)
+    operation = applied(request, link)
+    return () if operation is None else (operation[1],)
 
 
 def applied(request: KernelRequest, link: Link) -> tuple[int, Algorithm] | None:
@@ -179,8 +179,8 @@ def applied(request: KernelRequest, link: Link) -> tuple[int, Algorithm] | None:
     if link.op == "Clip":
         return link.operands[0], ("eltwise_clip", *clip_bounds(request, link))
     if link.op in ELTWISE:
-        made = ELTWISE[link.op](link)
-        return made and (link.operands[0], made)
+        algorithm = ELTWISE[link.op](link)
+        return algorithm and (link.operands[0], algorithm)
     if len(link.operands) != 2:
         return None
     first, second = link.operands
@@ -202,11 +202,11 @@ LEAST: Final = 2.0**-126  # the inverse of a smaller number may be beyond float3
 def post_ops(request: KernelRequest, links: tuple[Link, ...], frame: Frame, sums: bool = True) -> tuple[PostOp, ...]:
     """The post-ops for the links after the anchor, whose result the primitive sees so; Refused where one is none.
     `sums`: whether the primitive can add to what its result holds; pooling and softmax cannot."""
-    made = []
+    post = []
     for link in links:
-        found = eltwise(request, link)
-        if found:
-            made += [PostOp(*algorithm) for algorithm in found]
+        algorithms = eltwise(request, link)
+        if algorithms:
+            post += [PostOp(*algorithm) for algorithm in algorithms]
             continue
         kind = BINARY.get(link.op)
         others = [i for i in link.operands if i != PREVIOUS]
@@ -218,7 +218,7 @@ def post_ops(request: KernelRequest, links: tuple[Link, ...], frame: Frame, sums
         if not isinstance(other, Tensor) or not other.static:
             raise Refused(f"an operand of {link.op} has no known sizes")
         memory, layout = frame.beside(other)
-        if sums and not made and link.op == "Add" and request.node.attrs.get("overwrites", -1) == others[0]:
+        if sums and not post and link.op == "Add" and request.node.attrs.get("overwrites", -1) == others[0]:
             kind = SUM  # read and written in one go, where another operand would be a third stream of memory
-        made.append(PostOp(kind, other=memory, place=("in", others[0]), layout=layout))
-    return tuple(made)
+        post.append(PostOp(kind, other=memory, place=("in", others[0]), layout=layout))
+    return tuple(post)

@@ -119,7 +119,7 @@ class Draft:
 
 class Parameter(NamedTuple):
     """An argument of each call of a primitive: its number, the place of its bytes, how many of them there must be, the
-    memory descriptor with the object that it belongs to, and `value` as for `Operand`. `whole` describes those bytes;
+    memory descriptor with the object that it belongs to, and `value` as for `Operand`. `parent` describes those bytes;
     it is another descriptor where the argument is a part of a larger operand."""
 
     number: int
@@ -127,13 +127,13 @@ class Parameter(NamedTuple):
     needed: int
     described: int
     owner: Handle
-    whole: Handle | None = None
+    parent: Handle | None = None
     value: bytes = b""
 
     def memory(self, begin: int) -> Handle:
         """A memory that begins at an address."""
-        made = api.create("memory_create", self.described, api.engine(), begin)
-        return Handle(made, "memory_destroy", reads=self.owner)
+        memory = api.create("memory_create", self.described, api.engine(), begin)
+        return Handle(memory, "memory_destroy", reads=self.owner)
 
 
 SCRATCH: Final[Place] = ("scratch", 0)
@@ -160,8 +160,8 @@ class Descriptor:
         if not self._primitive:
             with self._making, threads(self.threads):
                 if not self._primitive:
-                    made = api.create("primitive_create", self.handle.value)
-                    self._primitive.append(Handle(made, "primitive_destroy", reads=self.handle))
+                    primitive = api.create("primitive_create", self.handle.value)
+                    self._primitive.append(Handle(primitive, "primitive_destroy", reads=self.handle))
         return self._primitive[0]
 
     @property
@@ -173,13 +173,13 @@ class Descriptor:
 
     def _all_parameters(self) -> Iterator[Parameter]:
         for operand in (o for place in self.draft.places for o in self.draft.at(place) if o.argument):
-            seen, whole = operand.memory, None
+            seen, parent = operand.memory, None
             owner = self.handle if seen.layout == ANY else seen.handle
             described = self.memory(operand.argument) if seen.layout == ANY else seen.handle.value
             if seen.inside is not None:
-                whole = replace(seen, dims=seen.inside[0], inside=None).handle
-            needed = nbytes(whole.value if whole else described)
-            yield Parameter(operand.argument, operand.place, needed, described, owner, whole, operand.value)
+                parent = replace(seen, dims=seen.inside[0], inside=None).handle
+            needed = nbytes(parent.value if parent else described)
+            yield Parameter(operand.argument, operand.place, needed, described, owner, parent, operand.value)
         if self.scratch:
             described = self.memory(api.SCRATCHPAD)
             yield Parameter(api.SCRATCHPAD, SCRATCH, nbytes(described), described, self.handle)
@@ -463,10 +463,10 @@ def too_short(place: Place, array: Array, needed: int) -> PlanError:
 class Memories:
     """The memories of calls whose buffers stay where they are: one for each descriptor and address."""
 
-    __slots__ = ("_begins", "_made")
+    __slots__ = ("_begins", "_handles")
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, int], Handle] = {}
+        self._handles: dict[tuple[int, int], Handle] = {}
         self._begins: dict[int, tuple[int, Array]] = {}  # addresses by the identity of arrays, which stay alive
 
     def of(self, parameter: Parameter, array: Array) -> Handle:
@@ -475,9 +475,9 @@ class Memories:
         if begins is None:
             begins = self._begins[id(array)] = address(array), array
         key = parameter.described, begins[0]
-        memory = self._made.get(key)
+        memory = self._handles.get(key)
         if memory is None:
-            memory = self._made[key] = parameter.memory(begins[0])
+            memory = self._handles[key] = parameter.memory(begins[0])
         return memory
 
 
@@ -503,8 +503,8 @@ def bind(
         place, touched = parameter.place, parameter.needed
         array = arrays[place]
         if touched > array.nbytes or not array.flags.c_contiguous:
-            whole = parameter.whole
-            touched = checked_bytes(whole.value if whole else parameter.described, array, place)
+            parent = parameter.parent
+            touched = checked_bytes(parent.value if parent else parameter.described, array, place)
         memory = parameter.memory(address(array)) if memories is None else memories.of(parameter, array)
         at.setdefault(place, []).append(memory)
         needed[place] = max(needed.get(place, 0), touched)

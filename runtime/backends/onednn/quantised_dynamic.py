@@ -84,8 +84,8 @@ class Looking(Calls):
         zero = np.rint(-least / scale)
         self._live[0][0], self._live[1][0] = scale, zero
         self._live[2][0] = zero if np.isfinite(zero) else 0  # the result is not finite either
-        for made, value in zip(self._outputs, (scale, self._live[2][0]), strict=False):
-            made[...] = value
+        for array, value in zip(self._outputs, (scale, self._live[2][0]), strict=False):
+            array[...] = value
 
     def rebind(self, place: Place, array: Array) -> None:
         """Look at another input, write to other outputs."""
@@ -132,11 +132,11 @@ class DynamicMatMul(Dynamic):
             signed(request, 1, Tensor(DType.UINT8, (rows, count)), Memory(b.sizes, DType.INT8), True),
             Operand(ATTR_SCALES | SRC, (LIVE, 0), Memory(_ONE, DType.FLOAT)),
             Operand(ATTR_ZERO_POINTS | SRC, (LIVE, 2), Memory(_ONE, DType.INT32)),
-            _given(ATTR_SCALES | WEIGHTS, scales, DType.FLOAT),
+            _value_operand(ATTR_SCALES | WEIGHTS, scales, DType.FLOAT),
         ]
         zeros = [(SRC, 0)]
         if zero:
-            operands.append(_given(ATTR_ZERO_POINTS | WEIGHTS, zero, DType.INT32))
+            operands.append(_value_operand(ATTR_ZERO_POINTS | WEIGHTS, zero, DType.INT32))
             zeros.append((WEIGHTS, 0))
         if len(inputs) > 4 and inputs[4]:
             operands.append(Operand(BIAS, ("in", 4), Memory((1, columns), DType.FLOAT)))
@@ -146,6 +146,6 @@ class DynamicMatMul(Dynamic):
         yield _quantised(a, (rows, count), (WORK, 0)), Draft("matmul", tuple(operands), attributes=attributes)
 
 
-def _given(argument: int, value: Any, dtype: DType) -> Operand:
+def _value_operand(argument: int, value: Any, dtype: DType) -> Operand:
     flat = np.ascontiguousarray(value, dtype.numpy).reshape(-1)
     return Operand(argument, ("given", argument), Memory(flat.shape, dtype), value=flat.tobytes())

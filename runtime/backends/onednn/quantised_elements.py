@@ -32,7 +32,7 @@ def _side(argument: int, at: int, t: Tensor, layout: str) -> Operand:
     return Operand(argument, ("in", at), Memory(t.sizes, t.dtype, layout), layout)
 
 
-def _made(y: Tensor, layout: str) -> Operand:
+def _target(y: Tensor, layout: str) -> Operand:
     return Operand(DST, ("out", 0), Memory(y.sizes, y.dtype, layout), layout)
 
 
@@ -50,13 +50,13 @@ def _alone(links: tuple[Link, ...]) -> Link:
 
 def _by_axis(request: KernelRequest, link: Link, at: int, x: Tensor) -> tuple[Array, tuple[int, ...]]:
     """A scale or zero point with its dims beside `x`: one number, or one for each entry of the axis."""
-    found = values(request, at)
-    if attr(link, "block_size") or (found.ndim > 1 and found.size > 1):
+    numbers = values(request, at)
+    if attr(link, "block_size") or (numbers.ndim > 1 and numbers.size > 1):
         raise Refused("scales are given by block")
     dims = [1] * len(x.sizes)
-    if found.size > 1:
-        dims[axis_of(attr(link, "axis"), len(dims)) if len(dims) > 1 else 0] = found.size
-    return found.reshape(-1), tuple(dims)
+    if numbers.size > 1:
+        dims[axis_of(attr(link, "axis"), len(dims)) if len(dims) > 1 else 0] = numbers.size
+    return numbers.reshape(-1), tuple(dims)
 
 
 class Quantize(Quantised):
@@ -88,7 +88,7 @@ class Quantize(Quantised):
                 raw, memory = zero.astype(np.float32).tobytes(), Memory(dims, DType.FLOAT)
                 post.append(PostOp("binary_add", other=memory, place=("given", 1), value=raw))
         for layout in dict.fromkeys((x.layout, "")):
-            operands = (_side(SRC, link.operands[0], x, layout), divisor, _made(y, layout))
+            operands = (_side(SRC, link.operands[0], x, layout), divisor, _target(y, layout))
             yield Draft("binary", operands, ("binary_div",), Attributes(tuple(post)))
 
 
@@ -112,7 +112,7 @@ class Dequantize(Quantised):
         parts.scale(SRC, scale, mask)
         parts.zero(SRC, zero)
         for layout in dict.fromkeys((y.layout or x.layout, x.layout, "")):
-            operands = (_side(SRC, link.operands[0], x, x.layout), *parts.operands, _made(y, layout))
+            operands = (_side(SRC, link.operands[0], x, x.layout), *parts.operands, _target(y, layout))
             yield Draft("reorder", operands, attributes=parts.attributes())
 
 
@@ -134,7 +134,7 @@ class Arithmetic(Quantised):
         if a.sizes != y.sizes or not y.sizes:
             raise Refused("both operands are widened, or single numbers")
         scales = [np.float64(scale_of(request, s[1])) for s in sides]
-        made, zero = np.float64(scale_of(request, link.operands[6])), zero_of(request, link.operand(7))
+        result_scale, zero = np.float64(scale_of(request, link.operands[6])), zero_of(request, link.operand(7))
         dims = (1,) * (len(y.sizes) - len(b.sizes)) + b.sizes
         for layout in dict.fromkeys((a.layout or (b.layout if b.sizes == y.sizes else ""), "")):
             beside = layout if b.sizes == y.sizes else ""
@@ -142,21 +142,21 @@ class Arithmetic(Quantised):
             place = ("in", sides[1][0])
             if link.op == "QLinearAdd":
                 parts = QuantizedParts()
-                parts.scale(SRC, scales[0] / made)
-                parts.scale(SRC_1, scales[1] / made)
-                moved = zero - (zeros[0] * scales[0] + zeros[1] * scales[1]) / made
+                parts.scale(SRC, scales[0] / result_scale)
+                parts.scale(SRC_1, scales[1] / result_scale)
+                moved = zero - (zeros[0] * scales[0] + zeros[1] * scales[1]) / result_scale
                 second = Operand(SRC_1, place, memory, beside)
                 attributes = parts.attributes((PostOp("eltwise_linear", 1.0, float(moved)),))
-                yield Draft("binary", (first, second, *parts.operands, _made(y, layout)), ("binary_add",), attributes)
+                yield Draft("binary", (first, second, *parts.operands, _target(y, layout)), ("binary_add",), attributes)
                 continue
             times = PostOp("binary_mul", other=memory, place=place, layout=beside)
-            steps = float(scales[0] * scales[1] / made)
+            steps = float(scales[0] * scales[1] / result_scale)
             post: tuple[PostOp, ...] = (times, PostOp("eltwise_linear", steps, zero))
             if zeros[1]:  # (a - za) (b - zb) = ((a - za) b / -zb + a - za) -zb
                 again = PostOp("binary_add", other=first.memory, place=first.place, layout=layout)
                 back = PostOp("eltwise_linear", -1 / zeros[1], -zeros[0])
                 post = (times, back, again, PostOp("eltwise_linear", -zeros[1] * steps, zero))
-            operands = (first, _number(len(y.sizes), zeros[0]), _made(y, layout))
+            operands = (first, _number(len(y.sizes), zeros[0]), _target(y, layout))
             yield Draft("binary", operands, ("binary_sub",), Attributes(post))
 
 
@@ -172,15 +172,15 @@ class Sigmoid(Quantised):
         (x,) = tensors(request, link.operands[:1], BYTES)
         if not x.sizes:
             raise Refused("a single number")
-        scale, made = scale_of(request, link.operands[1]), scale_of(request, link.operands[3])
+        scale, result_scale = scale_of(request, link.operands[1]), scale_of(request, link.operands[3])
         number = _number(len(x.sizes), zero_of(request, link.operand(2)))
         post = (
             PostOp("eltwise_linear", float(scale), 0.0),
             PostOp("eltwise_logistic"),
-            PostOp("eltwise_linear", float(1 / made), zero_of(request, link.operand(4))),
+            PostOp("eltwise_linear", float(1 / result_scale), zero_of(request, link.operand(4))),
         )
         for layout in dict.fromkeys((x.layout, "")):
-            operands = (_side(SRC, link.operands[0], x, layout), number, _made(y, layout))
+            operands = (_side(SRC, link.operands[0], x, layout), number, _target(y, layout))
             yield Draft("binary", operands, ("binary_sub",), Attributes(post))
 
 
@@ -212,5 +212,5 @@ class Pool8(Quantised):
                 raise Refused("the padding is not the zero point")
             post = (PostOp("eltwise_linear", float(steps), float(after - before * steps)),)
         layout = channels_last(len(x.sizes))
-        operands = (_side(SRC, link.operands[0], x, layout), _made(y, layout))
+        operands = (_side(SRC, link.operands[0], x, layout), _target(y, layout))
         yield Draft("pooling_forward", operands, settings, Attributes(post))

@@ -113,10 +113,10 @@ def _alone(links: tuple[Link, ...]) -> tuple[Link, ...]:
 
 def _columns(request: KernelRequest, at: int, count: int) -> Array:
     """Scales of the right operand; Refused if they are neither one nor one for each column."""
-    found = values(request, at).astype(np.float32)
-    if found.size not in (1, count) or found.ndim > 1 or not np.isfinite(found).all():
-        raise Refused(f"scales of shape {found.shape} for {count} columns")
-    return found.reshape(-1)
+    scales = values(request, at).astype(np.float32)
+    if scales.size not in (1, count) or scales.ndim > 1 or not np.isfinite(scales).all():
+        raise Refused(f"scales of shape {scales.shape} for {count} columns")
+    return scales.reshape(-1)
 
 
 def _zeros(request: KernelRequest, parts: QuantizedParts, left: int, right: tuple[Tensor, int]) -> None:
@@ -157,8 +157,8 @@ def product(
     post += rounded(next((1 for argument, _ in parts.zeros if argument == DST), 0))
     source = Operand(SRC, ("in", at), _matrix(rows, a.dtype, turned, rank))
     weights = signed(request, beside, a, _matrix(b.sizes, DType.INT8, around, rank), bool(parts.zeros))
-    made = Operand(DST, ("out", 0), Memory(target, y.dtype))
-    return Draft("matmul", (source, weights, *parts.operands, made), attributes=parts.attributes(post))
+    result = Operand(DST, ("out", 0), Memory(target, y.dtype))
+    return Draft("matmul", (source, weights, *parts.operands, result), attributes=parts.attributes(post))
 
 
 def _matrix(sizes: tuple[int, ...], dtype: DType, transposed: int, rank: int) -> Memory:

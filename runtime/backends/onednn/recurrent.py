@@ -161,9 +161,9 @@ def _drafts(request: KernelRequest, link: Link, sizes: _Sizes, x: Tensor, plain:
     draft = Draft(_kind(link), tuple(operands), _settings(link))
     if not moved:
         return (draft,)
-    whole = (sizes.steps, sizes.directions, sizes.batch, sizes.hidden)
-    source = Memory(whole, dtype, strides=strides_of("acbd", whole))
-    return draft, Draft("reorder", (Operand(SRC, (WORK, 0), source), Operand(DST, ("out", 0), Memory(whole, dtype))))
+    shape = (sizes.steps, sizes.directions, sizes.batch, sizes.hidden)
+    source = Memory(shape, dtype, strides=strides_of("acbd", shape))
+    return draft, Draft("reorder", (Operand(SRC, (WORK, 0), source), Operand(DST, ("out", 0), Memory(shape, dtype))))
 
 
 def _zeros(argument: int, memory: Memory) -> Operand:

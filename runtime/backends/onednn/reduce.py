@@ -69,15 +69,15 @@ class OneDnnReduce(OneDnn):
 def _axes(request: KernelRequest, link: Link, x: Tensor) -> frozenset[int]:
     if link.op.startswith("Global"):
         return frozenset(range(2, x.rank))
-    given: list[int] | None = None
+    axes: list[int] | None = None
     if link.operand(1) != ABSENT:
         known = request.inputs[link.operand(1)]
-        given = known.ints() if isinstance(known, Tensor) else None
-        if given is None:
+        axes = known.ints() if isinstance(known, Tensor) else None
+        if axes is None:
             raise Refused("the axes are not known")
-    if not given:
-        given = [] if link.attr("noop_with_empty_axes") else list(range(x.rank))
-    return frozenset(a % x.rank for a in given)
+    if not axes:
+        axes = [] if link.attr("noop_with_empty_axes") else list(range(x.rank))
+    return frozenset(a % x.rank for a in axes)
 
 
 def _single(request: KernelRequest, links: tuple[Link, ...], x: Tensor) -> Draft:
@@ -136,7 +136,7 @@ def _drafts(
             groups = []
             frame = _result(y, order, axes, parts, seen)
             post = ((PostOp(after),) if after else ()) + post_ops(request, links[1:], frame, sums=not seen)
-            target = Operand(DST, ("out", 0), frame.whole(y.dtype), frame.layout)
+            target = Operand(DST, ("out", 0), frame.memory(y.dtype), frame.layout)
         operands = (Operand(SRC, place, source, shown), target)
         if kind == "matmul":
             operands = (_ones(window, dtype), Operand(WEIGHTS, place, source, shown), target)

@@ -58,8 +58,8 @@ def _axes(request: KernelRequest, link: Link, x: Tensor) -> list[Axis]:
     if transform == "tf_crop_and_resize":
         raise Refused("a part of the image is taken")
     policy, axes = link.attr("keep_aspect_ratio_policy"), link.attr("axes")
-    found = resized(x.sizes, axes, _list(request, link, 2), _list(request, link, 3), None, policy, transform)
-    return [a for a in found if a.axis > 1]
+    resized_axes = resized(x.sizes, axes, _list(request, link, 2), _list(request, link, 3), None, policy, transform)
+    return [a for a in resized_axes if a.axis > 1]
 
 
 def _list(request: KernelRequest, link: Link, i: int) -> list[Any] | None:
@@ -69,8 +69,8 @@ def _list(request: KernelRequest, link: Link, i: int) -> list[Any] | None:
         return None
     if known.value is None:
         raise Refused("scales or sizes are not known")
-    found: list[Any] = np.asarray(known.value).ravel().tolist()
-    return found
+    numbers: list[Any] = np.asarray(known.value).ravel().tolist()
+    return numbers
 
 
 def _same(x: Axis, link: Link, mode: str) -> bool:
@@ -92,8 +92,8 @@ def _centres(x: Axis) -> Vector:
 
 def _nearest(x: Axis) -> Vector:
     at = _centres(x)
-    found: Vector = (np.sign(at) * np.floor(abs(at) + np.float32(0.5))).clip(0, x.size - 1)
-    return found
+    nearest: Vector = (np.sign(at) * np.floor(abs(at) + np.float32(0.5))).clip(0, x.size - 1)
+    return nearest
 
 
 def _linear(x: Axis) -> Vector:

@@ -24,10 +24,10 @@ Order = list[tuple[int, Callable[[], Any] | None]]  # numbers of steps, each wit
 def _openmp() -> tuple[int, int] | None:
     """Return the addresses of OpenMP's functions that get and set the number of threads of the calling thread; None if
     there are none, or machine code may not call them."""
-    found = library()
-    if found is None or not hasattr(found.held, "omp_set_num_threads") or not readable():
+    loaded = library()
+    if loaded is None or not hasattr(loaded.held, "omp_set_num_threads") or not readable():
         return None
-    return address_of(found.held.omp_get_max_threads), address_of(found.held.omp_set_num_threads)
+    return address_of(loaded.held.omp_get_max_threads), address_of(loaded.held.omp_set_num_threads)
 
 
 class Team:
@@ -46,9 +46,9 @@ class Team:
             return Routine(int)
         arguments = (ctypes.addressof(self._before), *openmp)
         function = ctypes.PYFUNCTYPE(None, *[ctypes.c_void_p] * 3)(routine(code))
-        made = Routine(function, *map(ctypes.c_void_p, arguments))
-        made.rows = (row(routine(code), *arguments),)
-        return made
+        call = Routine(function, *map(ctypes.c_void_p, arguments))
+        call.rows = (row(routine(code), *arguments),)
+        return call
 
 
 def alone(step: ProgramStep, call: Any) -> bool | None:
@@ -63,12 +63,12 @@ def alone(step: ProgramStep, call: Any) -> bool | None:
 
 def placed(order: Order, alone: Callable[[int], bool | None], team: Team) -> Order:
     """The order with what sets the number between the calls: for the fewest changes, and as before at the end."""
-    made: Order = []
+    result: Order = []
     now = False
     for i, look in order:
         wanted = alone(i) if look is None else False if isinstance(look, LookAtAll) else None
         if wanted is not None and wanted != now:
-            made.append((i, team.alone if wanted else team.together))
+            result.append((i, team.alone if wanted else team.together))
             now = wanted
-        made.append((i, look))
-    return [*made, (made[-1][0], team.together)] if now else made
+        result.append((i, look))
+    return [*result, (result[-1][0], team.together)] if now else result

@@ -74,35 +74,37 @@ def chains(code: Lowered, states: int) -> tuple[tuple[UpdateChain, ...], int]:
     operators.
     """
     inputs = len(code.inputs)
-    uses = Counter(a for i, one in enumerate(code.code) if not code.scalar[inputs + i] for a in one.args)
+    uses = Counter(
+        a for i, instruction in enumerate(code.code) if not code.scalar[inputs + i] for a in instruction.args
+    )
     uses.update(code.roots)
     links: dict[int, Link] = {}  # by the value that it ends in so far
 
     def goes_on(value: int) -> bool:
         return value in links and uses[value] == 1
 
-    for me, one in enumerate(code.code, inputs):
+    for me, instruction in enumerate(code.code, inputs):
         if code.scalar[me]:
             continue
-        if one.dtype is not DType.FLOAT or one.kind not in {*BINARY, "sqrt"}:
-            raise api.Refused(f"{one.kind} of {one.dtype} is no link of a chain")
-        a, b = (one.args[0], one.args[0]) if one.kind == "sqrt" else one.args
+        if instruction.dtype is not DType.FLOAT or instruction.kind not in {*BINARY, "sqrt"}:
+            raise api.Refused(f"{instruction.kind} of {instruction.dtype} is no link of a chain")
+        a, b = (instruction.args[0], instruction.args[0]) if instruction.kind == "sqrt" else instruction.args
         link: Link
-        if one.kind == "sqrt":
+        if instruction.kind == "sqrt":
             link = links.pop(a) if goes_on(a) else ("mul", a, ONE, [])
             link[3].append(("sqrt", None))
         elif goes_on(a):
             link = links.pop(a)
-            link[3].append((one.kind, b))
-        elif goes_on(b) and one.kind != "div":
+            link[3].append((instruction.kind, b))
+        elif goes_on(b) and instruction.kind != "div":
             link = links.pop(b)
-            link[3].extend([("mul", MINUS), ("add", a)] if one.kind == "sub" else [(one.kind, a)])
+            link[3].extend([("mul", MINUS), ("add", a)] if instruction.kind == "sub" else [(instruction.kind, a)])
         elif not code.scalar[a]:
-            link = (one.kind, a, b, [])
-        elif one.kind == "div":
+            link = (instruction.kind, a, b, [])
+        elif instruction.kind == "div":
             raise api.Refused("a number is divided by a tensor")
         else:
-            link = ("mul", b, MINUS, [("add", a)]) if one.kind == "sub" else (one.kind, b, a, [])
+            link = ("mul", b, MINUS, [("add", a)]) if instruction.kind == "sub" else (instruction.kind, b, a, [])
         links[me] = link
     return _placed(code, states, links)
 
@@ -256,8 +258,8 @@ class _Pieces:
             self._calls.append(call)
         size = self._outs[0].size
         self._starts = range(0, size - block + 1, block)
-        self._rest = size % block
-        self._temps = [args.scratch(d, (min(self._rest, MOST),)) for d in code.temps]
+        self._remainder = size % block
+        self._temps = [args.scratch(d, (min(self._remainder, MOST),)) for d in code.temps]
         self._aim()
 
     def rebind(self, place: tuple[str, int], array: Array) -> None:
@@ -270,7 +272,7 @@ class _Pieces:
 
     def _aim(self) -> None:
         """Note where the arrays begin, and which part of them NumPy steps."""
-        steps, rest = self._plan.steps, self._rest
+        steps, remainder = self._plan.steps, self._remainder
         arrays = {place: self._xs[i] for place, i in self._tensors.items()}
         arrays |= {("out", o): y for o, y in enumerate(self._outs)}
         memories = self._memories.at
@@ -279,9 +281,9 @@ class _Pieces:
         self._moves = moves if len(moves) > 1 else [[]]
         for memory, at in moves[0]:
             api.function("memory_set_data_handle")(memory, at)
-        tail = slice(self._outs[0].size - rest, None)
-        given = [x if s else x[tail] for x, s in zip(flat(steps.code, self._xs), steps.code.scalar, strict=False)]
-        self._blocks = Blocks(steps, given, [y[tail] for y in self._outs], self._temps, MOST)
+        tail = slice(self._outs[0].size - remainder, None)
+        inputs = [x if s else x[tail] for x, s in zip(flat(steps.code, self._xs), steps.code.scalar, strict=False)]
+        self._blocks = Blocks(steps, inputs, [y[tail] for y in self._outs], self._temps, MOST)
 
     def __call__(self) -> int:
         values = self._blocks.numbers()
@@ -296,6 +298,6 @@ class _Pieces:
                 for call in calls:
                     if status := call():
                         return int(status)
-        if self._rest:
+        if self._remainder:
             self._blocks.each_block()
         return 0

@@ -63,21 +63,21 @@ class Backward(Run):
     @classmethod
     def after(cls, layer: Layer) -> dict[str, Draft]:
         """The products over a span that give the gradients of the inputs and of both weights."""
-        made: dict[str, Draft] = {}
+        products: dict[str, Draft] = {}
         h, dtype = layer.hidden, layer.dtype
         for width, count in {(p.width, count) for p in cls.parts(layer) for count in layer.counts}:
             rows = count * layer.batch
             dz, turned = matrix(rows, width * h, dtype), matrix(width * h, rows, dtype, turned=True)
             if "dX" in layer.wanted:
                 weights, dx = matrix(width * h, layer.inputs, dtype), matrix(rows, layer.inputs, dtype)
-                made[f"dX {width} {count}"] = product(dz, weights, dx)
-                made[f"dX {width} {count} added"] = product(dz, weights, dx, SUM)
+                products[f"dX {width} {count}"] = product(dz, weights, dx)
+                products[f"dX {width} {count} added"] = product(dz, weights, dx, SUM)
             for name, columns in (("dW", layer.inputs), ("dR", h)):
                 if name in layer.wanted:
                     met, dw = matrix(rows, columns, dtype), matrix(width * h, columns)
-                    made[f"{name} {width} {count}"] = product(turned, met, dw)
-                    made[f"{name} {width} {count} added"] = product(turned, met, dw, SUM)
-        return made
+                    products[f"{name} {width} {count}"] = product(turned, met, dw)
+                    products[f"{name} {width} {count} added"] = product(turned, met, dw, SUM)
+        return products
 
     @classmethod
     def held(cls, layer: Layer, loads: Mapping[str, int]) -> dict[str, Space]:
@@ -99,8 +99,8 @@ class Backward(Run):
         """The gradients of the last states, and sums of nothing yet; `gradients` says where the former are."""
         first: list[Do] = []
         for name, place in gradients.items():
-            given = self.given(name, d)
-            first.append(copied(self.space[place], 0 if given is None else given))
+            gradient = self.array(name, d)
+            first.append(copied(self.space[place], 0 if gradient is None else gradient))
         return [*first, *(partial(self.space[n].fill, 0) for n in self.space if n.startswith("sum "))]
 
     def spans(self, d: int) -> Iterator[TimeSpan]:

@@ -48,11 +48,11 @@ class Forward(Run):
 
     def biases(self, d: int, apart: int = 0) -> list[Do]:
         """Adds the two biases in float32, into the first half of their place; those of the last `apart` gates stay."""
-        both, given = self.space["bias"], self.given("B", d)
-        if given is None:
+        both, biases = self.space["bias"], self.array("B", d)
+        if biases is None:
             return [partial(both.fill, 0)]
         half, end = both.size // 2, both.size // 2 - apart * self.layer.hidden
-        return [copied(both, given), partial(np.add, both[:end], both[half : half + end], both[:end])]
+        return [copied(both, biases), partial(np.add, both[:end], both[half : half + end], both[:end])]
 
     def kept(self, name: str, d: int, last: list[Do]) -> Any:
         """Return the float32 memory of the kept results of the steps: [steps, batch, ...]."""
@@ -81,12 +81,12 @@ class Forward(Run):
         rows = slice(begin * h, end * h)
         bias, weights = self.space["bias"][rows], self.space["W"]
         at: Iterable[int | slice] = range(self.layer.steps) if self.layer.parted else (slice(None),)
-        made = [(t, self.call("inputs", X[t], weights, out[t], bias=bias)) for t in at]
-        self.of_input += [(call, "a", t) for t, call in made]
-        return [self.lay("W", self.arrays["W"][d][rows], turned=True), *(call for _, call in made)]
+        calls = [(t, self.call("inputs", X[t], weights, out[t], bias=bias)) for t in at]
+        self.of_input += [(call, "a", t) for t, call in calls]
+        return [self.lay("W", self.arrays["W"][d][rows], turned=True), *(call for _, call in calls)]
 
     def ends(self, d: int, sources: Mapping[str, str]) -> list[Do]:
         """Copies the last states from what is kept of all steps."""
         at = self.layer.order(d)[-1]
-        wanted = [(self.given(name, d), self.arrays[source]) for name, source in sources.items()]
+        wanted = [(self.array(name, d), self.arrays[source]) for name, source in sources.items()]
         return [copied(out, kept[at, d]) for out, kept in wanted if out is not None]

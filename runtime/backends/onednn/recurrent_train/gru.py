@@ -119,7 +119,7 @@ class GruBackward(Backward):
         calls = self.begin(d, {"dY_h": "dh"})
         calls += [self.lay("R early", R[: 2 * h]), self.lay("R late", R[2 * h :])]
         if linear:
-            B = self.given("B", d)
+            B = self.array("B", d)
             calls.append(copied(space["bias"], 0 if B is None else B[5 * h :]))
         for span in self.spans(d):
             states = space["before Y"][: span.count]
@@ -134,14 +134,14 @@ class GruBackward(Backward):
                 reset, left = before, space["left"][: span.count]
                 wide = left if layer.exact else self.some("wide left", span.count)[0]
                 calls += [partial(np.multiply, r, before, wide), *([] if layer.exact else [self.move(wide, left)])]
-            made = [
+            derivatives = [
                 partial(np.subtract, before, n, of_z),
                 self.slope("logistic", of_z, z, of_z),
                 self.slope("logistic", reset, r, of_r),
                 partial(np.subtract, ONE, z, of_n),
                 self.slope("tanh", of_n, n, of_n),
             ]
-            calls.append(partial(alone, made))
+            calls.append(partial(alone, derivatives))
             for k in span.turns:
                 (dz, dr), early = self.store("early", k)
                 (dn,), late = self.store("late", k)

@@ -88,17 +88,17 @@ def layer_of(request: KernelRequest) -> Layer:
     odd = [a for a in ("clip", "layout", "input_forget", "activation_alpha", "activation_beta") if attrs.get(a)]
     if odd:
         raise Refused(f"{', '.join(odd)} is set")
-    given = {p.name: t for p, t in zip(record.inputs, request.inputs, strict=False) if t is not None}
+    types = {p.name: t for p, t in zip(record.inputs, request.inputs, strict=False) if t is not None}
     wanted = {p.name for p, name in zip(record.outputs, request.node.outputs, strict=False) if name}
-    if {"sequence_lens", "P"} & set(given):
+    if {"sequence_lens", "P"} & set(types):
         raise Refused("sequences have lengths of their own, or cells peepholes")
     if "dP" in wanted:
         raise Refused("the gradient of peepholes is requested")
-    if any(name.startswith("d") and not name.startswith("dY") for name in given):
+    if any(name.startswith("d") and not name.startswith("dY") for name in types):
         raise Refused("a kept result has a gradient")
-    tensors = [t for t in given.values() if isinstance(t, Tensor) and t.static and t.elements]
-    X, R = given["X"], given["R"]
-    if len(tensors) < len(given) or not isinstance(X, Tensor) or not isinstance(R, Tensor):
+    tensors = [t for t in types.values() if isinstance(t, Tensor) and t.static and t.elements]
+    X, R = types["X"], types["R"]
+    if len(tensors) < len(types) or not isinstance(X, Tensor) or not isinstance(R, Tensor):
         raise Refused("an operand is of unknown sizes, or has no elements")
     if X.dtype not in FLOATS or len({t.dtype for t in tensors}) > 1:
         raise Refused("the operands are not all in float32, or all in bfloat16")
@@ -109,9 +109,11 @@ def layer_of(request: KernelRequest) -> Layer:
 
 def usual(layer: Layer, *names: str) -> None:
     """Refused where the activations are not these in each direction."""
-    found = layer.attrs.get("activations")
-    if found and [n.lower() for n in found][: len(names) * len(layer.backwards)] != [*names] * len(layer.backwards):
-        raise Refused(f"the activations are {', '.join(found)}")
+    activations = layer.attrs.get("activations")
+    if activations and [n.lower() for n in activations][: len(names) * len(layer.backwards)] != [*names] * len(
+        layer.backwards
+    ):
+        raise Refused(f"the activations are {', '.join(activations)}")
 
 
 def matrix(rows: int, columns: int, dtype: DType = F32, *, turned: bool = False) -> Memory:

@@ -100,7 +100,7 @@ class LstmBackward(Backward):
                 *self.before("Y", "initial_h", span, states),
                 *self.before("cells", "initial_c", span, before),
             ]
-            made = [
+            derivatives = [
                 self.slope("logistic", g, i, of_i),
                 self.slope("logistic", before, f, of_f),
                 self.slope("tanh", i, g, of_g),
@@ -108,7 +108,7 @@ class LstmBackward(Backward):
                 self.slope("tanh", o, of_o, reached),
                 self.slope("logistic", of_o, o, of_o),
             ]
-            calls.append(partial(alone, made))
+            calls.append(partial(alone, derivatives))
             for k in span.turns:
                 gradients, stores = self.store("dz", k)
                 calls += [

@@ -23,8 +23,8 @@ def activation(layer: Layer) -> str:
             usual(layer, name)
             return name
         except Refused as error:
-            found = error
-    raise found
+            refusal = error
+    raise refusal
 
 
 class RnnForward(Forward):

@@ -119,14 +119,18 @@ class Run(ABC):
     @classmethod
     def plan(cls, layer: Layer, drafts: Mapping[str, Draft]) -> RecurrentPlan:
         """The layer with these products. Refused where oneDNN has no fast one of a kind."""
-        found = {name: describe(draft, layer.threads) for name, draft in drafts.items()}
-        for d in found.values():
+        descriptors = {name: describe(draft, layer.threads) for name, draft in drafts.items()}
+        for d in descriptors.values():
             if d.implementation.startswith("ref"):
                 raise Refused(f"only {d.implementation} would do")
-        sizes = {packed: nbytes(found[name].memory(WEIGHTS)) for packed, name in cls.packs.items() if name in found}
-        sizes["scratch"] = max(d.scratch for d in found.values())
+        sizes = {
+            packed: nbytes(descriptors[name].memory(WEIGHTS))
+            for packed, name in cls.packs.items()
+            if name in descriptors
+        }
+        sizes["scratch"] = max(d.scratch for d in descriptors.values())
         held: dict[str, Space] = {name: (DType.UINT8, (n,)) for name, n in sizes.items() if n}
-        return RecurrentPlan(layer, found, {**held, **cls.needs(layer)})
+        return RecurrentPlan(layer, descriptors, {**held, **cls.needs(layer)})
 
     def __init__(self, plan: RecurrentPlan, args: KernelArgs) -> None:
         self.layer, self._products = plan.layer, plan.products
@@ -170,9 +174,9 @@ class Run(ABC):
     def call(self, name: str, a: Any, b: Any, out: Any, **others: Any) -> Execution:
         """A product over these arrays."""
         arrays = {"a": a, "b": b, "out": out, "held": out, **others}
-        made = bind(self._products[name], {(n, 0): x for n, x in arrays.items()}, self.space.get("scratch"))
-        assert isinstance(made, Execution)
-        return made
+        execution = bind(self._products[name], {(n, 0): x for n, x in arrays.items()}, self.space.get("scratch"))
+        assert isinstance(execution, Execution)
+        return execution
 
     def lay(self, packed: str, weights: Any, *, turned: bool = False) -> Do:
         """Lays weights out as their product reads them: the transposed ones if they are turned."""
@@ -189,13 +193,13 @@ class Run(ABC):
         with threads(self.layer.threads if source.size > SHARED else 1):
             return reordering(*sides)
 
-    def given(self, name: str, d: int) -> Any:
+    def array(self, name: str, d: int) -> Any:
         """Return one direction of an operand or a result, None if it is absent."""
         return None if self.arrays[name] is None else self.arrays[name][d]
 
     def state(self, name: str, d: int) -> Any:
         """The state before the first step, as it is given or zero."""
-        x = self.given(name, d)
+        x = self.array(name, d)
         return self.zeros if x is None else x
 
 
