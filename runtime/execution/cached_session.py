@@ -24,9 +24,10 @@ class CachedSession(Session):
 
     `cache` pairs inputs with outputs (see cache_pairs), `capacity` bounds the rows of a conversation, `max_cache_bytes`
     the bytes of all of them together; `options` are those of Session, of which `buckets` is "auto" if none are given.
-    `caches` are the pairs, `cache_memory` counts their bytes, `token_inputs` and `answers` are the names of inputs with the tokens and of outputs that are no caches,
-    `masked` and `positioned` the element types of attention_mask and position_ids, None where the model takes none.
-    Raises InputError where the pairs do not fit the model, or a bound is not positive.
+    `caches` are the pairs, `cache_memory` counts their bytes, `token_inputs` and `answers` are the names of inputs with
+    the tokens and of outputs that are no caches, `masked` and `positioned` the element types of attention_mask and
+    position_ids, None where the model takes none. Raises InputError where the pairs do not fit the model, or a bound is
+    not positive.
     """
 
     def __init__(
