@@ -109,16 +109,16 @@ class PaddedGraph:
         size = self.normal.of(dim)
         return () if size == 1 else (size,)
 
+    def dims_of(self, name: str) -> tuple[Any, ...]:
+        """The true sizes of a value as its type says, symbolic ones as such. Raises NotPadded where one is unknown."""
+        known = self.traced.graph.types[name]
+        if not isinstance(known, Tensor) or known.dims is None or not all_known(known.dims):
+            raise NotPadded(f"{name!r} is {known}")
+        return known.dims
+
     def axes_of(self, name: str) -> tuple[Axis, ...]:
         """The axes of a value as its type says. Raises NotPadded where that is unknown."""
-        known = self.traced.graph.types[name]
-        if (
-            not isinstance(known, Tensor)
-            or known.dims is None
-            or any(d is None or isinstance(d, str) for d in known.dims)
-        ):
-            raise NotPadded(f"{name!r} is {known}")
-        return tuple(map(self.axis_of, known.dims))
+        return tuple(map(self.axis_of, self.dims_of(name)))
 
     # -- values -----------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from ...ops import Context, Tensor, Type
+from ...ops.core.rules import bounds
 from ...ops.types import DType
 from ..ir.graph import Graph, Node
 from .padding import Axis, Lying, NotPadded, PaddedGraph
@@ -58,17 +59,7 @@ def dtypes(g: PaddedGraph, node: Node) -> list[DType]:
 
 def typed(g: PaddedGraph, node: Node) -> list[tuple[Size, ...]]:
     """The sizes of the outputs as inference has found them."""
-    result = []
-    for name in filter(None, node.outputs):
-        known = g.traced.graph.types[name]
-        if (
-            not isinstance(known, Tensor)
-            or known.dims is None
-            or any(d is None or isinstance(d, str) for d in known.dims)
-        ):
-            raise refused(node, f"a result is {known}")
-        result.append(tuple(map(g.normal.of, known.dims)))
-    return result
+    return [tuple(map(g.normal.of, g.dims_of(name))) for name in filter(None, node.outputs)]
 
 
 def operands(g: PaddedGraph, node: Node) -> list[Lying | None]:
@@ -253,61 +244,46 @@ def gather_nd(g: PaddedGraph, node: Node) -> None:
 @rule_for("Slice")
 def sliced(g: PaddedGraph, node: Node) -> None:
     """Slices of axes with padding: whole, from the beginning to a size, or of a number of elements."""
-    x = g.value(node.inputs[0])
     (sizes,) = typed(g, node)
     names = (*node.inputs[1:], "", "", "")[:4]
-    starts, ends = (_places(g, n) for n in names[:2])
+    starts, ends = (g.traced.graph.initializers.get(n) for n in names[:2])
     if starts is None or ends is None:
         raise refused(node, "its ends are not known")
     axes = g.ints(names[2]) if names[2] else list(range(len(starts)))
     steps = g.ints(names[3]) if names[3] else [1] * len(starts)
     if not axes or steps is None:
         raise refused(node, "its axes are not known")
-    axes = [a % len(x.axes) for a in axes]
-    name, lying = node.inputs[0], x
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        last = axis == axes[-1]
+    name, lying = node.inputs[0], g.value(node.inputs[0])
+    dims = g.dims_of(name)
+    axes = [a % len(dims) for a in axes]
+    for start, end, axis, step in zip(starts.tolist(), ends.tolist(), axes, steps, strict=True):
         size, former = sizes[axis], lying.axes[axis]
+        begin = bounds(dims[axis], start, end, step)[0]
         fills = {a: v for a, v in lying.fills.items() if a != axis}
+        cut = Lying(lying.dtype, _with(lying.axes, axis, () if size == 1 else (size,)), fills)
+        result = node.outputs[0] if axis == axes[-1] else f"{node.outputs[0]}@{axis}"
         if not g.pads(former):
-            if g.padded(start) or g.padded(end):
+            first, stop = g.normal.of(start), g.normal.of(end)
+            if g.padded(first) or g.padded(stop):
                 raise refused(node, "its ends follow a size that is rounded up")
-            bounds = [g.planned(start), g.planned(end)]
-            cut = Lying(x.dtype, _with(lying.axes, axis, () if size == 1 else (size,)), fills)
-        elif step == 1 and start == 0 and g.padded(size) and len(former) == 1:
-            bounds = [0, g.planned(size)]
-            cut = Lying(x.dtype, _with(lying.axes, axis, (size,)), {**lying.fills} if former == (size,) else fills)
+            where = [g.planned(first), g.planned(stop), axis, step]
+        elif step == 1 and g.normal.of(begin) == 0 and g.padded(size) and len(former) == 1:
+            cut.fills = {**lying.fills} if former == (size,) else fills
+            where = [0, g.planned(size), axis, step]
         elif step == 1 and isinstance(size, int) and len(former) == 1:
-            begin = start if not isinstance(start, int) or start >= 0 else _plus(former[0], start)
-            places = g.place(g.array([_plus(begin, i) for i in range(size)], (size,)), [former])
-            result = node.outputs[0] if last else f"{node.outputs[0]}@{axis}"
-            cut = Lying(x.dtype, _with(lying.axes, axis, () if size == 1 else (size,)), fills)
+            places = g.place(g.array([g.normal.of(begin + i) for i in range(size)], (size,)), [former])
             g.emit(node, (name, places), {result: cut}, op="Gather", attrs={"axis": axis})
             name, lying = result, cut
             continue
         else:
             raise refused(node, f"a part of an axis with padding, {former} from {start} to {end} by {step}")
-        result = node.outputs[0] if last else f"{node.outputs[0]}@{axis}"
-        ins = [g.constant(np.array([n], np.int64)) for n in (*bounds, axis, step)]
+        ins = [g.constant(np.array([n], np.int64)) for n in where]
         g.emit(node, (name, *ins), {result: cut}, op="Slice", attrs={})
         name, lying = result, cut
 
 
 def _with(axes: tuple[Axis, ...], at: int, axis: Axis) -> tuple[Axis, ...]:
     return (*axes[:at], axis, *axes[at + 1 :])
-
-
-def _plus(size: Size, number: int) -> Size:
-    total = dict(as_terms(size))
-    total[()] = total.get((), 0) + number
-    terms = tuple(sorted((m, f) for m, f in total.items() if f))
-    return terms[0][1] if len(terms) == 1 and not terms[0][0] else terms or 0
-
-
-def _places(g: PaddedGraph, name: str) -> list[Size] | None:
-    """The elements of a constant of places, sizes among them."""
-    array = g.traced.graph.initializers.get(name)
-    return None if array is None else [g.normal.of(v) for v in array.ravel().tolist()]
 
 
 @rule_for("Concat")
