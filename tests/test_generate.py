@@ -331,7 +331,7 @@ def test_a_run_that_fails_leaves_the_conversation() -> None:
 
 
 def test_streams_of_one_conversation() -> None:
-    """A stream reads the prompt behind the place where the conversation stood when it was asked for, or says why not."""
+    """A stream goes on from the place where the conversation stood when it was asked for, or says why not."""
     conversation = decoder().conversation()
     streams = [mz.generate(conversation, prompt, 5) for prompt in PROMPTS[:2]]
     next(streams[0])
