@@ -40,7 +40,7 @@ def _embedded(
     at = k.xp.arange(ids.shape[1]) if positions is None else positions
     summed = real(0, words[ids]) + real(1, places[at])
     if kinds is not None:
-        summed = summed + real(2, kinds[0 if segments is None else segments])
+        summed = summed + real(2, kinds[k.xp.zeros_like(ids) if segments is None else segments])
     y, _, _ = normalised(k.xp, summed, real(3, gamma), real(4, beta), epsilon)
     counts = k.xp.zeros(ids.shape[0], np.int32) if mask is None else (mask == 1).sum(1).astype(np.int32)
     return y, counts, summed
@@ -62,7 +62,8 @@ def _embedded_form(
     first = g.Slice(places, g.const([0]), length, g.const([0])) if positions is None else g.Gather(places, positions)
     summed = g.Add(real(0, g.Gather(words, ids)), real(1, first))
     if kinds is not None:
-        summed = g.Add(summed, real(2, g.Gather(kinds, g.const(0) if segments is None else segments)))
+        first_kinds = g.Expand(g.const(0), g.shape_of(ids))
+        summed = g.Add(summed, real(2, g.Gather(kinds, first_kinds if segments is None else segments)))
     y = g.LayerNormalization(summed, real(3, gamma), real(4, beta), epsilon=epsilon)
     if mask is None:
         return y, g.Expand(g.const(0, DType.INT32), batch), summed

@@ -47,6 +47,8 @@ def _lengths(*lasts: int) -> list[Any]:
                 np.array([[5, 1, 4]])], {**HEADS, "do_rotary": 1}, 3),
         Sample([*NEW, *CACHE, *_lengths(3, 2)], HEADS, 3),
         Sample([*PROMPT, None, None, *_lengths(2, 0)], HEADS, 3),
+        Sample([*PROMPT, None, None, *_lengths(2, 0)], {**HEADS, "local_window_size": 1}, 3),
+        Sample([*NEW, *CACHE, *_lengths(5, 3)], {**HEADS, "local_window_size": 0}, 3),
     ],
 )  # fmt: skip
 def group_query_attention(
@@ -79,8 +81,8 @@ def group_query_attention(
     softcap: float = 0.0,
     v_quant_type: str = "NONE",
 ) -> tuple[Array, ...]:
-    """Queries see the places before their own, in as many of the cache as `seqlens_k` says; the cache grows to
-    `total_sequence_length`, with zeros behind what a shorter sequence holds."""
+    """Queries see the places before their own, in as many of the cache as `seqlens_k` says, and answer 0 where there
+    are none; the cache grows to `total_sequence_length`, with zeros behind what a shorter sequence holds."""
     size = query.shape[-1] // (num_heads if key is not None else num_heads + 2 * kv_num_heads)
     if key is None or value is None:
         parts = [num_heads * size, (num_heads + kv_num_heads) * size]
@@ -128,8 +130,8 @@ def group_query_attention(
         most = k.xp.maximum(most, sink)
     weights = k.xp.where(seen, k.xp.exp(scores - most), np.float32(0))
     whole = weights.sum(-1, keepdims=True)
-    weights = weights / (whole if sink is None else whole + k.xp.exp(sink - most))
-    y = k.xp.matmul(weights, wide[1]).transpose(0, 2, 1, 3).reshape(batch, length, num_heads * size)
+    whole = k.xp.where(whole == 0, 1, whole) if sink is None else whole + k.xp.exp(sink - most)
+    y = k.xp.matmul(weights / whole, wide[1]).transpose(0, 2, 1, 3).reshape(batch, length, num_heads * size)
     return tuple(narrow(k.xp.ascontiguousarray(x), query.dtype) for x in (y, keys, values))
 
 
@@ -153,7 +155,6 @@ def _(
     k_quant_type: str = "NONE",
     kv_cache_bit_width: int = 0,
     kv_num_heads: int,
-    local_window_size: int = -1,
     num_heads: int,
     qk_output: int = 0,
     sliding_window_cache: int = 0,
@@ -165,8 +166,6 @@ def _(
     has_rank(query, 3)
     if kv_num_heads < 1 or num_heads < 1 or num_heads % kv_num_heads:
         raise ShapeError(f"{num_heads} heads of queries do not share {kv_num_heads} of keys", hint="correct the node")
-    if local_window_size == 0:
-        raise ShapeError("a local_window_size of 0 shows nothing", hint="give -1 for all keys, or how many are seen")
     for name, parts in (("key and value", (key, value)), ("past_key and past_value", (past_key, past_value))):
         if (parts[0] is None) is not (parts[1] is None):
             raise ShapeError(f"{name} come together or not at all", hint="correct the node")
