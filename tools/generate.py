@@ -52,7 +52,7 @@ def generate(
 
     Raises InputError for arguments that do not fit each other or the model, and BudgetError where the capacity is too
     small, before anything runs; from the iterator come the errors of `Conversation.run`, which leave the conversation
-    as it was after the token before, and ExecutionError for logits that are NaN.
+    as it was after the token before, and ExecutionError for logits that are NaN, whose tokens it has read then.
     """
     rows, mask = _prompts(ids, attention_mask, pad_token_id)
     conversation, stops = _conversation(session, len(rows)), _sequences(stop)
