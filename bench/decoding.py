@@ -89,6 +89,7 @@ passes(bound if sys.argv[3] == "bound" else fed)
 
 
 def measured(code: str, *args: str) -> dict[str, Any]:
+    """The line of JSON that a process of its own prints last."""
     done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer

@@ -8,14 +8,11 @@ in a process of its own, the rounds interleaved; two threads each.
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from decoding import decoding
+from decoding import decoding, measured
 from rows import Row, arguments, machine, show
 
 COMMON = """
@@ -91,12 +88,6 @@ out["growth"] = growth(lambda x: session.run(None, {"x": x}))
 print(json.dumps(out))
 """
 )
-
-
-def measured(code: str, *args: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
 
 
 def main() -> None:

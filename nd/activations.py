@@ -14,6 +14,7 @@ from ..ops.core.rules import axis_of
 from ..ops.errors import InputError, ShapeError
 from .array import Array
 from .elementwise import (
+    abs,
     acos,
     acosh,
     add,
@@ -36,7 +37,7 @@ from .neural import sigmoid, softrelu, split
 from .products import matmul, vector_norm
 from .reducing import sum
 from .running import apply
-from .shaping import matrix_transpose, reshape, take
+from .shaping import broadcast_arrays, matrix_transpose, reshape, take
 from .specs import known
 
 
@@ -61,9 +62,13 @@ def leaky_relu(x: Array, /, negative_slope: float = 0.01) -> Array:
 
 
 def prelu(x: Array, weight: Array, /) -> Array:
-    """`leaky_relu` with a slope for all channels, which are axis 1, or one for each: `PRelu`."""
-    slopes = reshape(weight, (-1, *(1,) * (x.ndim - 2))) if weight.size > 1 and x.ndim > 2 else weight
-    return apply("PRelu", x, slopes)
+    """`leaky_relu` with a slope for all channels, which are axis 1, or one for each: `PRelu`. Raises ShapeError for
+    another number of slopes."""
+    channels = x.shape[1] if x.ndim > 1 else 1
+    if weight.size not in (1, channels):
+        told, hint = f"{weight.size} slopes for {channels} channels of {x.where}", "give one for all, or one for each"
+        raise ShapeError(told, where="mezzo.nd.prelu", hint=hint)
+    return apply("PRelu", x, reshape(weight, (-1, *(1,) * max(x.ndim - 2, 0))))
 
 
 def silu(x: Array, /) -> Array:
@@ -97,13 +102,13 @@ def logsigmoid(x: Array, /) -> Array:
 
 
 def softshrink(x: Array, /, lambd: float = 0.5) -> Array:
-    """x, nearer to 0 by `lambd`, or 0 where it was nearer than that: `Shrink`."""
-    return apply("Shrink", x, lambd=float(lambd), bias=float(lambd))
+    """x, nearer to 0 by `lambd`, or 0 where it was nearer than that."""
+    return subtract(x, clip(x, -lambd, lambd))  # Shrink makes 0 of NaN
 
 
 def hardshrink(x: Array, /, lambd: float = 0.5) -> Array:
-    """x, or 0 where it is no further from 0 than `lambd`: `Shrink`."""
-    return apply("Shrink", x, lambd=float(lambd), bias=0.0)
+    """x, or 0 where it is no further from 0 than `lambd`."""
+    return apply("Where", apply("LessOrEqual", abs(x), known(lambd, x.dtype)), known(0, x.dtype), x)
 
 
 def tanhshrink(x: Array, /) -> Array:
@@ -112,8 +117,8 @@ def tanhshrink(x: Array, /) -> Array:
 
 
 def threshold(x: Array, /, threshold: float, value: float) -> Array:
-    """x where it is above the threshold, else the value."""
-    return apply("Where", apply("Greater", x, known(threshold, x.dtype)), x, known(value, x.dtype))
+    """The value where x is not above the threshold, else x."""
+    return apply("Where", apply("LessOrEqual", x, known(threshold, x.dtype)), known(value, x.dtype), x)
 
 
 def glu(x: Array, /, axis: int = -1) -> Array:
@@ -130,7 +135,8 @@ def normalize(x: Array, /, p: float = 2.0, axis: int = 1, eps: float = 1e-12) ->
 
 def cosine_similarity(a: Array, b: Array, /, axis: int = 1, eps: float = 1e-8) -> Array:
     """The cosines of the angles between vectors along an axis, none of which counts as shorter than `eps`."""
-    at = axis_of(axis, max(a.ndim, b.ndim))
+    a, b = broadcast_arrays(a, b)
+    at = axis_of(axis, a.ndim)
     return sum(multiply(normalize(a, 2.0, at, eps), normalize(b, 2.0, at, eps)), axis=at)
 
 

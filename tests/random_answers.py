@@ -427,9 +427,18 @@ def float32_scales(case: Case) -> Sample:
 
 
 def width_of_heads(case: Case) -> int:
-    """How many elements of each head are turned."""
+    """How many elements of each head are turned; where heads are not counted, those of the table."""
     attrs, dims = case.sample.attrs, np.shape(case.xs[0])
+    if case.op.domain and len(dims) == 3 and not attrs.get("num_heads"):
+        return 2 * int(np.shape(case.xs[2])[-1])
     return int(attrs.get("rotary_embedding_dim") or dims[-1] // (attrs["num_heads"] if len(dims) == 3 else 1))
+
+
+def zeros_without_keys(case: Case, found: list[Any]) -> list[Any]:
+    """Zeros for new places whose window lies behind the end of their text."""
+    window, ends = case.sample.attrs["local_window_size"], np.ravel(case.xs[5])[:, None]
+    unseen = np.arange(found[0].shape[1]) >= ends + window
+    return [np.where(unseen[..., None], 0, found[0]).astype(found[0].dtype), *found[1:]]
 
 
 def fused_matmul_of_nothing(case: Case, referee: Referee) -> Answer:

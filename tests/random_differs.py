@@ -58,6 +58,7 @@ from .random_answers import (
     width_of_heads,
     with_attrs,
     with_pads,
+    zeros_without_keys,
 )
 from .random_models import BUILT_IN, Case
 
@@ -144,13 +145,22 @@ ROWS = [
     Row("GatherND", lambda c: outside(*c.xs, **c.sample.attrs), "the runtime looks at no index where no element moves",
         refused),
     Row("MatMulBnb4", lambda c: np.size(c.xs[2]) != -(-c.sample.attrs["K"] * c.sample.attrs["N"]
-        // c.sample.attrs["block_size"]), "the runtime takes scales that belong to no block", refused),
+        // c.sample.attrs["block_size"]) or np.size(c.xs[1]) != -(-c.sample.attrs["K"] * c.sample.attrs["N"] // 2),
+        "the runtime takes scales that belong to no block, and bytes to no weight", refused),
+    Row("GroupQueryAttention", lambda c: c.sample.attrs.get("local_window_size", -1) >= 0,
+        "of new places whose window lies behind their text the runtime answers this and that",
+        asked("runtime", lambda c: c.sample, zeros_without_keys)),
+    Row("DynamicQuantizeMatMul", lambda c: np.size(c.xs[2]) not in (1, np.shape(c.xs[1])[-1]),
+        "the runtime takes scales that belong to no column", refused),
     Row("GatherBlockQuantized", outside_of_blocks, "the runtime reads what lies behind the table", refused),
     Row("NhwcMaxPool", lambda c: c.sample.attrs.get("auto_pad", "NOTSET").startswith("SAME"),
         "the runtime pads dilated windows as if they were not", refused),
     Row("QAttention", empty, "of no width the runtime answers with what its memory held", refused),
     Row("Cast", lambda c: first(c) is DType.FLOAT8E8M0, "the runtime spells NaN as it does for no other type",
         asked("runtime", lambda c: c.sample, lambda c, found: [np.where(found[0] == "NaN", "nan", found[0])])),
+    Row("RotaryEmbedding", lambda c: bool(c.op.domain) and (
+        empty(c) or 2 * np.shape(c.xs[2])[-1] != width_of_heads(c)),
+        "the runtime takes tables of nothing, and those of whole heads for a part", refused),
     Row("RotaryEmbedding", lambda c: width_of_heads(c) % 2 != 0, "the runtime turns a pair of one", refused),
     Row("FusedMatMul", lambda c: empty(c) and c.dtypes[0] is DType.FLOAT,
         "the runtime leaves sums of nothing as they are", fused_matmul_of_nothing),

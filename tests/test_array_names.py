@@ -202,6 +202,28 @@ def test_activations_are_those_of_pytorch() -> None:
         assert np.abs(ours.grad.asnumpy() - theirs.grad.numpy()).max() <= 1e-5, name
 
 
+def test_what_is_no_number_stays_so() -> None:
+    """As in PyTorch: a NaN is not taken for a small number."""
+    odd = np.array([np.nan, np.inf, -np.inf, 0.5, -0.5, 3], np.float32)
+    torch = peer("torch")
+    for name, *numbers in (("threshold", 0.1, 20.0), ("softshrink",), ("hardshrink",), ("relu6",), ("hardtanh",)):
+        theirs = getattr(torch.nn.functional, name)(torch.from_numpy(odd), *numbers).numpy()
+        np.testing.assert_array_equal(getattr(nd, name)(nd.array(odd), *numbers).asnumpy(), theirs, err_msg=name)
+
+
+SIZES = [((2, 3, 4), (3, 4), 1), ((2, 3, 4), (3, 4), -1), ((2, 3), (2, 1), 1), ((4,), (2, 3, 4), 0), ((3,), (3,), 0)]
+
+
+@pytest.mark.parametrize(("one", "other", "axis"), SIZES)
+def test_cosines_of_arrays_that_broadcast(one: tuple[int, ...], other: tuple[int, ...], axis: int) -> None:
+    """The axis is one of the common shape, to which both are stretched before they are measured."""
+    a, b = (RNG.standard_normal(sizes).astype(np.float32) for sizes in (one, other))
+    a_wide, b_wide = np.broadcast_arrays(a, b)
+    lengths = np.linalg.norm(a_wide, axis=axis) * np.linalg.norm(b_wide, axis=axis)
+    found = nd.cosine_similarity(nd.array(a), nd.array(b), axis).asnumpy()
+    np.testing.assert_allclose(found, (a_wide * b_wide).sum(axis) / lengths, atol=1e-6)
+
+
 def test_all_functions_are_tried() -> None:
     same = {n for n in neural.__all__ if n.startswith(("broadcast_", "elemwise_"))} - {"broadcast_like"}
     tried = {n.partition(",")[0] for n in ONES}
@@ -235,6 +257,7 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     "axis 3 is outside": lambda x: nd.softmax(x, axis=3),
     "ret_typ 'places'": lambda x: nd.topk(x, ret_typ="places"),
     "give two for each axis": lambda x: nd.pad(x, (1, 1)),
+    "4 slopes for 3 channels": lambda x: nd.prelu(x, nd.ones((4, 1))),
     "mode 'symmetric'": lambda x: nd.pad(x, (1,) * 6, "symmetric"),
     "mode 'raise'": lambda x: nd.pick(x, nd.array(ROWS), mode="raise"),
 }

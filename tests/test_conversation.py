@@ -17,7 +17,7 @@ from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import BudgetError, DeadlineError, InputError, OutOfRange
 from mezzo.ops.types import Array, Dim, f32, i64
 from mezzo.runtime.compile.program import Port
-from mezzo.runtime.execution.cache_pairs import cache_pairs
+from mezzo.runtime.execution.cache_pairs import CachePair, cache_pairs
 from mezzo.runtime.execution.cached_session import CachedSession
 from mezzo.runtime.execution.conversation import Conversation
 from mezzo.runtime.ir.graph import Graph, GraphBuilder, Node
@@ -335,6 +335,33 @@ def test_ceiling() -> None:
     assert session.cache_memory.used == 2 * PER_ROW
     del first, second
     assert session.cache_memory.used == 0
+
+
+def test_cut_forks_stay_under_the_ceiling() -> None:
+    """A fork that is cut takes memory of its own."""
+    session = decoder(max_cache_bytes=20 * PER_ROW)
+    conversation = session.conversation()
+    conversation.run(ids(*TEXT))
+    forks = [conversation.fork() for _ in range(3)]
+    forks[0].truncate(7)
+    with pytest.raises(BudgetError, match="would pass the ceiling"):
+        forks[1].truncate(6)
+    assert (session.cache_memory.used, forks[1].length) == (15 * PER_ROW, 8)
+    forks[1].truncate(5)
+    assert session.cache_memory.used == 20 * PER_ROW
+
+
+def test_a_cut_that_fails_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Array:
+        raise MemoryError
+
+    session = decoder()
+    conversation = session.conversation()
+    conversation.run(ids(*TEXT))
+    monkeypatch.setattr(CachePair, "first", full)
+    with pytest.raises(MemoryError):
+        conversation.truncate(3)
+    assert (session.cache_memory.used, conversation.length) == (8 * PER_ROW, 8)
 
 
 def test_two_conversations_in_two_threads() -> None:

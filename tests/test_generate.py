@@ -50,6 +50,16 @@ def unigram(logits: Array) -> Graph:
     return g.graph([g.Add(g.Mul(x, g.const(np.float32(0))), g.const(logits.astype(np.float32))), "present_0"])
 
 
+def counting() -> Graph:
+    """A model without mask and positions that says the number behind the last one, modulo 10."""
+    g = GraphBuilder("counting")
+    ids = g.input("input_ids", Tensor(DType.INT64, ("b", "s")))
+    x = g.Unsqueeze(g.Cast(ids, to=DType.FLOAT.onnx), g.const([2]))
+    g.add(Node("Concat", (g.input("past_0", f32("b", "p", 1)), x), ("present_0",), {"axis": 1}))
+    behind = g.Mod(g.Add(ids, g.const(1)), g.const(10))
+    return g.graph([g.OneHot(behind, g.const(10), g.const(np.array([0, 1], np.float32))), "present_0"])
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_greedy_is_what_whole_prefixes_give(seed: int) -> None:
     session = decoder(seed)
@@ -145,6 +155,12 @@ def test_stop() -> None:
     assert tokens(session, PROMPTS[2], 12, stop=[[*answer[4:6], 98]]) == answer
 
 
+def test_a_text_that_stops_early_in_a_model_without_a_mask() -> None:
+    plain = CachedSession(counting())
+    answer = np.array(tokens(plain, [[1], [4]], 8, stop=5, pad_token_id=9)).T.tolist()
+    assert answer == [[2, 3, 4, 5], [5, 9, 9, 9]]
+
+
 def test_the_capacity_ends_it() -> None:
     session = decoder(capacity=10)
     conversation = session.conversation()
@@ -165,7 +181,8 @@ def test_the_same_seed_draws_the_same() -> None:
     session = decoder()
     one, again, other = (tokens(session, PROMPTS[0], 20, 1.0, seed=seed) for seed in (7, 7, 8))
     assert one == again != other
-    assert tokens(session, PROMPTS[0], 20, 1e-9) == tokens(session, PROMPTS[0], 20)
+    for least in (1e-9, 1e-320):
+        assert tokens(session, PROMPTS[0], 20, least) == tokens(session, PROMPTS[0], 20)
     assert tokens(session, PROMPTS[0], 20, 5.0, top_k=1) == tokens(session, PROMPTS[0], 20)
     assert tokens(session, PROMPTS[0], 20, 5.0, top_p=1e-6) == tokens(session, PROMPTS[0], 20)
 
@@ -280,6 +297,12 @@ def test_models_that_are_refused() -> None:
         mz.generate(plain, [[1], [2, 3]], 3)
     with pytest.raises(InputError, match="does not take attention_mask"):
         mz.generate(plain.conversation(2), [[1], [2]], 3, stop=1)
+    with pytest.raises(InputError, match="does not take attention_mask"):
+        mz.generate(plain.conversation(2), [[1], [2]], 3, stop=0)
+    with pytest.raises(InputError, match="does not take attention_mask"):
+        mz.generate(plain.conversation(2), [[1], [2]], 3, stop=np.array([3, 0]))
+    with pytest.raises(InputError, match="does not take attention_mask"):
+        mz.generate(plain, [[0, 1], [2, 3]], 3, attention_mask=[[0, 1], [1, 1]])
     assert tokens(plain, [[1], [2]], 3, stop=1) == [[0, 0]] * 3, "a conversation that nobody goes on with"
     g = GraphBuilder("floats")
     x = g.input("x", f32("b", "s", 4))
@@ -304,6 +327,19 @@ def test_a_run_that_fails_leaves_the_conversation() -> None:
     assert text[3:] == by_prefix(session, [5, 6, 7], 3)
     other = mz.generate(conversation, [9], 5)
     assert next(other) == by_prefix(session, [*text, 9], 1)[0]
+    with pytest.raises(InputError, match=r"(?s)gone on elsewhere.*fork"):
+        next(stream)
+
+
+def test_streams_of_one_conversation() -> None:
+    """A stream goes on from the place where the conversation stood when it was asked for, or says why not."""
+    conversation = decoder().conversation()
+    streams = [mz.generate(conversation, prompt, 5) for prompt in PROMPTS[:2]]
+    next(streams[0])
+    with pytest.raises(InputError, match=r"(?s)gone on elsewhere.*fork"):
+        next(streams[1])
+    stream = mz.generate(conversation, PROMPTS[2], 5)
+    conversation.reset()
     with pytest.raises(InputError, match=r"(?s)gone on elsewhere.*fork"):
         next(stream)
 

@@ -52,31 +52,38 @@ def generate(
 
     Raises InputError for arguments that do not fit each other or the model, and BudgetError where the capacity is too
     small, before anything runs; from the iterator come the errors of `Conversation.run`, which leave the conversation
-    as it was after the token before, and ExecutionError for logits that are NaN.
+    as it was after the token before, and ExecutionError for logits that are NaN, whose tokens it has read then.
     """
     rows, mask = _prompts(ids, attention_mask, pad_token_id)
-    conversation = _conversation(session, len(rows))
-    model = conversation.session
-    padded = attention_mask is None and not mask.all()
-    if (padded or (conversation is session and len(rows) > 1 and stop)) and not (model.masked and model.positioned):
+    conversation, stops = _conversation(session, len(rows)), _sequences(stop)
+    model, padded = conversation.session, not mask.all()
+    counted = (padded and attention_mask is None) or (conversation is session and len(rows) > 1 and stops)
+    if (padded and not model.masked) or (counted and not (model.masked and model.positioned)):
         raise _refused(
             "the model does not take attention_mask and position_ids, so that it would count padding as tokens",
             "give prompts of one length, and a new conversation where texts may stop, or one text at a time; a model "
             "of relative positions may take padded ids with their attention_mask=",
         )
-    before = conversation.unread
+    place = _place(conversation)
+    before = place[1]
     if before is not None:
         rows, mask = np.concatenate((before.ids, rows), 1), np.concatenate((before.mask, mask), 1)
     if not rows.shape[1]:
         raise _refused("the prompt is empty", "give at least one token")
     count = _count(conversation, rows.shape[1], max_new_tokens)
-    sampler, stops = Sampler(len(rows), temperature, top_k, top_p, seed), _sequences(stop)
+    sampler = Sampler(len(rows), temperature, top_k, top_p, seed)
     prompt, names = Unread(rows, mask), (_token_input(model), _logits(model))
-    return _stream(conversation, *names, prompt, count, sampler, stops, pad_token_id, feeds or {}, deadline)
+    return _stream(conversation, place, *names, prompt, count, sampler, stops, pad_token_id, feeds or {}, deadline)
+
+
+def _place(conversation: Conversation) -> tuple[int, Unread | None]:
+    """The place where a conversation stands; it is another one when somebody else has gone on with it."""
+    return conversation.length, conversation.unread
 
 
 def _stream(
     conversation: Conversation,
+    place: tuple[int, Unread | None],
     ids: Port,
     logits: str,
     unread: Unread,
@@ -93,19 +100,18 @@ def _stream(
     until = None if deadline is None else monotonic() + deadline
     ended = np.zeros(conversation.batch, np.bool_)
     tails = [deque[int](maxlen=max(map(len, stops), default=1)) for _ in ended]
-    length, before = conversation.length, conversation.unread
     for _ in range(count):
-        if conversation.length != length or conversation.unread is not before:
-            raise _refused("the conversation has gone on elsewhere since the last token", "fork() it before")
+        if _place(conversation) != place:
+            raise _refused("the conversation has gone on elsewhere meanwhile", "fork() it before")
         fed = {**feeds, ids.name: unread.ids.astype(kind, copy=False)}
-        if not unread.mask.all():
+        if conversation.session.masked and not unread.mask.all():
             fed[MASK] = unread.mask
         left = None if until is None else max(until - monotonic(), 0.0)
-        scores = conversation.run(fed, (logits,), deadline=left)[logits].astype(np.float32)
-        tokens = sampler(scores if scores.ndim == 2 else scores[:, -1])
+        scores = conversation.run(fed, (logits,), deadline=left)[logits]
+        tokens = sampler((scores if scores.ndim == 2 else scores[:, -1]).astype(np.float32, copy=False))
         tokens[ended] = pad
-        length, unread = conversation.length, Unread(tokens[:, None], ~ended[:, None])
-        conversation.unread = before = unread
+        conversation.unread = unread = Unread(tokens[:, None], ~ended[:, None])
+        place = _place(conversation)
         for row, token in enumerate(tokens.tolist()):
             tails[row].append(token)
             ended[row] |= any(tuple(tails[row])[-len(end) :] == end for end in stops)

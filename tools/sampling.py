@@ -68,7 +68,8 @@ class Sampler:
         return np.array([self._drawn(row, draws) for row, draws in zip(rows, self._rows, strict=True)], np.int64)
 
     def _drawn(self, logits: Array, draws: np.random.Generator) -> int:
-        scaled = (logits.astype(np.float64) - float(logits.max())) / self.temperature
+        with np.errstate(over="ignore"):  # a temperature of next to nothing leaves the largest alone
+            scaled = (logits.astype(np.float64) - float(logits.max())) / self.temperature
         tokens = np.flatnonzero(scaled >= least_logit(scaled, self.top_k, self.top_p))
         sums = np.cumsum(np.exp(scaled[tokens]))
         at = int(np.searchsorted(sums, draws.random() * sums[-1], side="right"))

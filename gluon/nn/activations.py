@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...nd.activations import elu, leaky_relu, prelu, selu
 from ...nd.array import Array
 from ...nd.running import apply
 from ...ops.errors import InputError
@@ -48,7 +49,7 @@ class LeakyReLU(HybridBlock):
         self.alpha = alpha
 
     def forward(self, x: Array) -> Array:
-        return apply("LeakyRelu", x, alpha=float(self.alpha))
+        return leaky_relu(x, self.alpha)
 
 
 class PReLU(HybridBlock):
@@ -59,8 +60,7 @@ class PReLU(HybridBlock):
         self.alpha = Parameter("alpha", shape=(in_channels,), init=alpha_initializer or Constant(0.25))
 
     def forward(self, x: Array) -> Array:
-        slope = self.alpha.data().reshape((-1, *(1,) * max(x.ndim - 2, 0)))
-        return apply("PRelu", x, slope)
+        return prelu(x, self.alpha.data())
 
 
 class ELU(HybridBlock):
@@ -71,14 +71,14 @@ class ELU(HybridBlock):
         self.alpha = alpha
 
     def forward(self, x: Array) -> Array:
-        return apply("Elu", x, alpha=float(self.alpha))
+        return elu(x, self.alpha)
 
 
 class SELU(HybridBlock):
     """ELU that normalises itself (Klambauer et al. 2017)."""
 
     def forward(self, x: Array) -> Array:
-        return apply("Selu", x)
+        return selu(x)
 
 
 class GELU(HybridBlock):

@@ -1,4 +1,4 @@
-"""Operators of the domain com.microsoft for transformers: embeddings and attention with their projections.
+"""Attention of the domain com.microsoft, with its projections.
 
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 """
@@ -11,99 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ..core.rules import has_rank, narrow, product, same, total, widen
-from ..core.shapes import cast_like, wide
+from ..core.rules import has_dims, has_rank, narrow, product, same, total, widen
 from ..errors import ShapeError
 from ..op import Builder, Context, Sample, Value, op
-from ..types import Array, Dim, DType, Tensor, Type, f32
-from .attention_form import LEAST, AttentionForm, causal
-from .fused import normalised
+from ..types import Array, Dim, Tensor, Type, f32
+from .attention_form import LEAST, AttentionForm, causal, check_bias, check_heads, check_mask
 
-IDS = np.array([[1, 0, 4, 2], [3, 3, 0, 1]], np.int32)
-TABLES = [f32(6, 8), f32(5, 8)]
 MASK = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.int32)
-
-
-@op(
-    "EmbedLayerNormalization",
-    domain="com.microsoft",
-    since=1,
-    outputs=("output", "mask_index?", "embedding_sum?"),
-    samples=[
-        Sample([IDS, IDS % 2, *TABLES, f32(2, 8), f32(8), f32(8), MASK], outputs=3),
-        Sample([IDS, None, *TABLES, None, f32(8), f32(8)], {"epsilon": 1e-3}, 2),
-        Sample(
-            [IDS, None, *TABLES, None, f32(8), f32(8), MASK, np.array([[3, 2, 1, 0]], np.int32)], {"epsilon": 1e-5}, 2
-        ),
-        Sample([IDS, IDS % 2, *TABLES, f32(2, 8), f32(8), f32(8), None, IDS], {"mask_index_type": 0}),
-    ],
-)
-def embed_layer_normalization(
-    k: Context,
-    input_ids: Array,
-    segment_ids: Array | None,
-    word_embedding: Array,
-    position_embedding: Array,
-    segment_embedding: Array | None,
-    gamma: Array,
-    beta: Array,
-    mask: Array | None = None,
-    position_ids: Array | None = None,
-    *,
-    epsilon: float = 1e-12,
-    mask_index_type: int | None = None,
-) -> tuple[Array, ...]:
-    places = k.xp.arange(input_ids.shape[1]) if position_ids is None else position_ids
-    summed = widen(word_embedding)[input_ids] + widen(position_embedding)[places]
-    if segment_ids is not None and segment_embedding is not None:
-        summed = summed + widen(segment_embedding)[segment_ids]
-    y, _, _ = normalised(k.xp, summed, gamma, beta, epsilon)
-    counted = k.xp.zeros(input_ids.shape[0], np.int32) if mask is None else (mask == 1).sum(1).astype(np.int32)
-    return narrow(y, word_embedding.dtype), counted, narrow(summed, word_embedding.dtype)
-
-
-@embed_layer_normalization.infer
-def _(
-    input_ids: Tensor,
-    segment_ids: Tensor | None,
-    word_embedding: Tensor,
-    position_embedding: Tensor,
-    segment_embedding: Tensor | None,
-    gamma: Tensor,
-    beta: Tensor,
-    mask: Tensor | None = None,
-    position_ids: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    for t in (input_ids, word_embedding, position_embedding):
-        has_rank(t, 2)
-    batch, length = input_ids.dims or (None, None)
-    hidden = None if word_embedding.dims is None else word_embedding.dims[1]
-    if position_embedding.dims is not None:
-        hidden = same(hidden, position_embedding.dims[1], f"{word_embedding} and {position_embedding} differ in width")
-    y = word_embedding.of((batch, length, hidden))
-    return y, Tensor(DType.INT32, (batch,)), y
-
-
-@embed_layer_normalization.body
-def _(
-    g: Builder, xs: Sequence[Value | None], types: Any, *, epsilon: float = 1e-12, mask_index_type: int | None = None
-) -> tuple[Value, ...]:
-    ids, segments, words, places, kinds, gamma, beta, mask, positions = xs
-    batch, length = (g.Slice(g.shape_of(ids), g.const([i]), g.const([i + 1]), g.const([0])) for i in (0, 1))
-    if positions is None:
-        place = g.Slice(wide(g, places), g.const([0]), length, g.const([0]))
-    else:
-        place = g.Gather(wide(g, places), positions, axis=0)
-    summed = g.Add(g.Gather(wide(g, words), ids, axis=0), place)
-    if segments is not None and kinds is not None:
-        summed = g.Add(summed, g.Gather(wide(g, kinds), segments, axis=0))
-    y = g.LayerNormalization(summed, wide(g, gamma), wide(g, beta), epsilon=epsilon)
-    if mask is None:
-        counted = g.Expand(g.const(0, DType.INT32), batch)
-    else:
-        seen = g.Cast(g.Equal(mask, g.scalar(1, mask)), to=DType.INT32.onnx)
-        counted = g.ReduceSum(seen, g.const([1]), keepdims=0)
-    return cast_like(g, y, words), counted, cast_like(g, summed, words)
 
 
 def _split(x: Array, heads: int) -> Array:
@@ -259,21 +173,22 @@ def _(
     if weights.dims is not None:
         same(width, weights.dims[0], f"the weights {weights} do not fit {input}")
     whole = None if weights.dims is None else weights.dims[1]
-    if qkv_hidden_sizes:
-        if len(qkv_hidden_sizes) != 3:
-            raise ShapeError(f"qkv_hidden_sizes {list(qkv_hidden_sizes)} should be three sizes")
-        same(whole, sum(qkv_hidden_sizes), f"the weights {weights} do not fit qkv_hidden_sizes")
-        out: Dim = qkv_hidden_sizes[2]
-    else:
-        out = whole // 3 if isinstance(whole, int) else None
-    if past is not None and past.dims is not None:
-        has_rank(past, 5)
-        same(past.dims[0], 2, f"the past {past} should be keys and values")
-        same(past.dims[1], batch, f"the past {past} does not fit the batch of {input}")
-        same(past.dims[2], num_heads, f"the past {past} does not fit {num_heads} heads")
+    if bias is not None:
+        has_dims(bias, (whole,), f"the weights {weights}")
+    sizes: Sequence[Dim] = qkv_hidden_sizes or [whole // 3 if isinstance(whole, int) else None] * 3
+    if len(sizes) != 3 or sizes[0] != sizes[1] or (isinstance(whole, int) and whole != total(sizes)):
+        raise ShapeError(
+            f"the {whole} columns of {weights} are not queries, keys and values of {[*sizes]}",
+            hint="queries and keys have one size; where values have another, qkv_hidden_sizes are the three",
+        )
+    out, (_, _, each) = sizes[2], (check_heads(size, num_heads) for size in sizes)
+    if past is not None:
+        has_dims(past, (2, batch, num_heads, None, each), f"keys and values of {num_heads} heads of {input}")
     earlier: Dim = 0 if past is None else None if past.dims is None else past.dims[3]
-    each = out // num_heads if isinstance(out, int) else None
-    return input.of((batch, length, out)), input.of((2, batch, num_heads, total((earlier, length)), each))
+    columns = total((earlier, length))
+    check_mask(mask_index, batch, length, columns)
+    check_bias(attention_bias, batch, num_heads, length, columns)
+    return input.of((batch, length, out)), input.of((2, batch, num_heads, columns, each))
 
 
 @attention.body
@@ -432,8 +347,7 @@ def _(
     num_heads: int,
 ) -> tuple[Type, ...]:
     _unsupported(past_sequence_length=past_sequence_length, cache_indirection=cache_indirection)
-    if num_heads < 1:
-        raise ShapeError(f"num_heads {num_heads} should be at least 1")
+    check_heads(0, num_heads)
     has_rank(query, 3, 5)
     batch, length = (None, None) if query.dims is None else query.dims[:2]
     columns: Dim
@@ -452,6 +366,8 @@ def _(
         value_size = None if value is None else _kept(value, num_heads)[1]
     if past_key is not None:
         columns = total((columns, None if past_key.dims is None else past_key.dims[2]))
+    check_mask(key_padding_mask, batch, length, columns)
+    check_bias(attention_bias, batch, num_heads, length, columns)
     head = (batch, num_heads)
     return (
         query.of((batch, length, product((num_heads, value_size)))),
@@ -468,10 +384,7 @@ def _kept(t: Tensor, heads: int) -> tuple[Dim, Dim]:
         return None, None
     if len(t.dims) == 4:
         return t.dims[2], t.dims[3]
-    width = t.dims[2]
-    if isinstance(width, int) and width % heads:
-        raise ShapeError(f"the {width} columns of {t} do not divide into {heads} heads")
-    return t.dims[1], width // heads if isinstance(width, int) else None
+    return t.dims[1], check_heads(t.dims[2], heads)
 
 
 @multi_head_attention.body

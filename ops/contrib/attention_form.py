@@ -1,4 +1,4 @@
-"""Attention of com.microsoft as standard operators: the parts that both of its operators share."""
+"""Attention of com.microsoft: what its operators ask of shapes, and their parts as standard operators."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..core.rules import has_dims, has_rank
 from ..core.shapes import cast_like, reshaped, wide
+from ..errors import ShapeError
 from ..op import Builder, Value
-from ..types import Array, DType, Tensor, Type
+from ..types import Array, Dim, DType, Tensor, Type
 
 LEAST = np.finfo(np.float32).min
 
@@ -22,6 +24,39 @@ def causal(xp: Any, rows: int, columns: int, past: int) -> Array:
     row = xp.arange(rows)[:, None]
     later = (xp.arange(columns) > row + past) & (row < rows - 1)
     return xp.where(later, LEAST, np.float32(0))
+
+
+def check_heads(width: Dim, heads: int) -> Dim:
+    """Return the size of one of so many heads; ShapeError where a width does not divide into them."""
+    if heads < 1:
+        raise ShapeError(f"{heads} heads", hint="num_heads should be at least 1")
+    if isinstance(width, int) and (width < 0 or width % heads):
+        raise ShapeError(f"{width} columns do not divide into {heads} heads", hint="correct num_heads, or the sizes")
+    return width // heads if isinstance(width, int) else None
+
+
+def check_mask(mask: Tensor | None, batch: Dim, rows: Dim, columns: Dim) -> None:
+    """Raise ShapeError for a mask of none of the forms: ends of sequences, or a number for each key, in which a single
+    one stands for all; for each query and key; or a square of the longest length."""
+    if mask is None or mask.dims is None:
+        return
+    has_rank(mask, 1, 2, 3, 4)
+    if len(mask.dims) == 1:
+        count = mask.dims[0]
+        if isinstance(batch, int) and isinstance(count, int) and count not in (batch, 2 * batch, 3 * batch + 2):
+            raise ShapeError(f"the mask {mask} has neither an end for each of {batch} sequences nor a start too")
+    elif mask.dims not in ((batch, 1), (1, 1)):
+        forms: dict[int, Sequence[Dim]] = {2: (batch, columns), 3: (batch, rows, columns), 4: (batch, 1, None, None)}
+        has_dims(mask, forms[len(mask.dims)], f"{rows} queries and {columns} keys in a batch of {batch}")
+
+
+def check_bias(bias: Tensor | None, batch: Dim, heads: int, rows: Dim, columns: Dim) -> None:
+    """Raise ShapeError for numbers to add to the scores that are not (batch or 1, heads or 1, queries, keys)."""
+    if bias is None or bias.dims is None:
+        return
+    has_rank(bias, 4)
+    lead = (1 if one == 1 else dim for one, dim in zip(bias.dims, (batch, heads), strict=False))
+    has_dims(bias, (*lead, rows, columns), f"{rows} queries and {columns} keys")
 
 
 class AttentionForm:

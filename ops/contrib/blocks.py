@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.rules import axis_of
+from ..core.rules import axis_of, has_dims
 from ..errors import ShapeError
 from ..op import OPS, Builder, Context, Sample, Value, op
-from ..types import Array, DType, Tensor, f32
+from ..types import Array, Dim, DType, Tensor, f32
 from .fused import rank_of
 from .quantized import numbers
 from .weights import _unpacked
@@ -65,6 +65,9 @@ def _(
 ) -> Tensor:
     if quant_type not in (0, 1) or not transB:
         raise ShapeError(f"quant_type {quant_type} and transB {transB}", hint="0 and 1 are FP4 and NF4, transB is 1")
+    check_blocks(block_size)
+    if B.dtype is not DType.UINT8:
+        raise ShapeError(f"{B} are not bytes", hint="each byte holds two weights")
     if A.dims is None:
         return A.of(None)
     if not A.dims or (isinstance(A.dims[-1], int) and A.dims[-1] != K):
@@ -117,20 +120,29 @@ def gather_block_quantized(
     quantize_axis: int = 1,
 ) -> Array:
     """Rows are picked first, then taken apart and scaled. Bytes hold numbers without a sign, lowest bits first."""
-    rows, each = (k.xp.take(x, indices, axis=gather_axis) for x in (data, scales))
-    at = axis_of(quantize_axis, data.ndim) + indices.ndim - 1
-    zeros: Any = 0
+    gathered, quantized = (axis_of(axis, data.ndim) for axis in (gather_axis, quantize_axis))
     packed = data.dtype == np.uint8
+
+    def picked(x: Array, at: Array) -> Array:
+        made: Array = k.xp.take(x, at, axis=gathered)
+        return made
+
+    def each(x: Array) -> Array:
+        """The entries of blocks, one for each number."""
+        if gathered == quantized:
+            return picked(x, indices % data.shape[gathered] // block_size)
+        at = quantized + (indices.ndim - 1) * (gathered < quantized)
+        found: Array = k.xp.repeat(picked(x, indices), block_size, at)
+        return found[(slice(None),) * at + (slice(rows.shape[at]),)]
+
+    rows = picked(data, indices)
+    zeros: Any = np.float32(2 ** (bits - 1) if packed else 0)
     if packed:
-        rows, zeros = _unpacked(rows, bits, rows.shape[-1] * 8 // bits), np.uint8(2 ** (bits - 1))
+        rows = _unpacked(rows, bits, rows.shape[-1] * 8 // bits)
     if zero_points is not None:
-        zeros = k.xp.take(zero_points, indices, axis=gather_axis)
-        zeros = _unpacked(zeros, bits, each.shape[-1]) if packed else zeros
-        zeros = k.xp.repeat(zeros, block_size, at)
-    wide = k.xp.repeat(each.astype(np.float32), block_size, at)
-    cut = tuple(slice(0, n) for n in rows.shape)
-    zeros = zeros[cut].astype(np.float32) if zero_points is not None else np.float32(zeros)
-    return ((rows.astype(np.float32) - zeros) * wide[cut]).astype(scales.dtype)
+        zeros = _unpacked(zero_points, bits, scales.shape[-1]) if packed else zero_points
+        zeros = each(zeros).astype(np.float32)
+    return ((rows.astype(np.float32) - zeros) * each(scales.astype(np.float32))).astype(scales.dtype)
 
 
 @gather_block_quantized.infer
@@ -145,18 +157,40 @@ def _(
     gather_axis: int = 0,
     quantize_axis: int = 1,
 ) -> Tensor:
-    if bits not in (4, 8) or block_size < 16 or block_size & (block_size - 1):
-        raise ShapeError(f"bits {bits} and block_size {block_size}", hint="4 or 8 bits, in blocks of 16, 32, 64, ...")
+    packed = data.dtype is DType.UINT8
+    if bits not in ((4, 8) if packed else (4,)) or data.dtype not in (DType.UINT8, DType.UINT4, DType.INT4):
+        raise ShapeError(f"bits {bits} of {data}", hint="4 or 8 bits in bytes, 4 in numbers of 4 bits")
+    check_blocks(block_size)
+    if zero_points is not None and zero_points.dtype is not data.dtype:
+        raise ShapeError(f"the zero points {zero_points} and {data} differ in type")
     if data.dims is None or indices.dims is None:
         return scales.of(None)
-    picked = OPS["", "Gather"].inferred(data, indices, axis=gather_axis)
-    assert isinstance(picked, Tensor)
-    if picked.dims is None or data.dtype is not DType.UINT8:
-        return scales.of(picked.dims)
-    if axis_of(quantize_axis, data.rank) != data.rank - 1 or axis_of(gather_axis, data.rank) == data.rank - 1:
+    last, at = data.rank - 1, axis_of(quantize_axis, data.rank)
+    if packed and (at != last or axis_of(gather_axis, data.rank) == last):
         raise ShapeError("bytes are packed along the last axis, which is the one that has blocks, and stays whole")
-    last = picked.dims[-1]
-    return scales.of((*picked.dims[:-1], last * 8 // bits if isinstance(last, int) else None))
+    numbers = [*data.dims]
+    if packed:
+        numbers[last] = _scaled(numbers[last], 8, bits)
+    blocks = [*numbers]
+    blocks[at] = _scaled(numbers[at], 1, block_size)
+    has_dims(scales, blocks, f"blocks of {block_size} of {data}")
+    if zero_points is not None:
+        blocks[at] = _scaled(blocks[at], bits, 8) if packed else blocks[at]
+        has_dims(zero_points, blocks, f"blocks of {block_size} of {data}")
+    picked = OPS["", "Gather"].inferred(data.of(numbers), indices, axis=gather_axis)
+    assert isinstance(picked, Tensor)
+    return scales.of(picked.dims)
+
+
+def _scaled(size: Dim, by: int, over: int) -> Dim:
+    """A size multiplied and divided, rounded up; None where it is unknown."""
+    return -(-size * by // over) if isinstance(size, int) else None
+
+
+def check_blocks(block_size: int) -> None:
+    """Raise ShapeError unless a block has 16 numbers, or 32, 64 and so on."""
+    if block_size < 16 or block_size & (block_size - 1):
+        raise ShapeError(f"block_size {block_size}", hint="blocks have 16, 32, 64, ... numbers")
 
 
 @gather_block_quantized.body

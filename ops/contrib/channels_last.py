@@ -62,14 +62,7 @@ def _(x: Tensor, **attrs: Any) -> Tensor:
         raise ShapeError(
             "ONNX Runtime pads dilated windows otherwise than MaxPool's auto_pad", hint="give pads instead"
         )
-    return _last(x, max_pool.inferred(_dims_first(x), **attrs))
-
-
-def _last(x: Tensor, result: Any) -> Tensor:
-    """A type as a window's rule has it, with channels last."""
-    y = result[0] if isinstance(result, tuple) else result
-    assert isinstance(y, Tensor)
-    return y.of(None) if x.dims is None else _dims_last(y)
+    return _dims_last(x, max_pool.inferred(_dims_first(x), **attrs))
 
 
 @nhwc_max_pool.body
@@ -123,12 +116,10 @@ def contrib_qlinear_conv(
 
 
 @contrib_qlinear_conv.infer
-def _(x: Tensor, *parts: Tensor | None, channels_last: int = 0, **attrs: Any) -> Tensor:
+def _(x: Tensor, *parts: Tensor | None, channels_last: int = 0, **attrs: Any) -> Any:
     if not channels_last:
-        y = qlinear_conv.inferred(x, *parts, **attrs)
-        assert isinstance(y, Tensor)
-        return y
-    return _last(x, qlinear_conv.inferred(_dims_first(x), *parts, **attrs))
+        return qlinear_conv.inferred(x, *parts, **attrs)
+    return _dims_last(x, qlinear_conv.inferred(_dims_first(x), *parts, **attrs))
 
 
 @contrib_qlinear_conv.body

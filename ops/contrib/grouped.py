@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ..core.rules import has_rank, narrow, widen
+from ..core.rules import has_dims, has_rank, narrow, product, same, widen
 from ..errors import ShapeError
 from ..nn.decoding import rotary_embedding
 from ..op import Context, Sample, op
 from ..types import Array, Dim, Tensor, f32
-from .attention import _split
+from .attention import _split, _unsupported
+from .attention_form import LEAST, check_bias, check_heads
 
-LEAST = np.finfo(np.float32).min
 NEW, CACHE = [f32(2, 1, 32), f32(2, 1, 16), f32(2, 1, 16)], [f32(2, 1, 5, 16), f32(2, 1, 5, 16)]
 PROMPT = [f32(2, 3, 32), f32(2, 3, 16), f32(2, 3, 16)]
 TURNS = [f32(9, 8), f32(9, 8)]
@@ -46,6 +46,9 @@ def _lengths(*lasts: int) -> list[Any]:
         Sample([f32(1, 3, 32), f32(1, 3, 16), f32(1, 3, 16), f32(1, 1, 5, 16), f32(1, 1, 5, 16), *_lengths(7), *TURNS,
                 np.array([[5, 1, 4]])], {**HEADS, "do_rotary": 1}, 3),
         Sample([*NEW, *CACHE, *_lengths(3, 2)], HEADS, 3),
+        Sample([*PROMPT, None, None, *_lengths(2, 0)], HEADS, 3),
+        Sample([*PROMPT, None, None, *_lengths(2, 0)], {**HEADS, "local_window_size": 1}, 3),
+        Sample([*NEW, *CACHE, *_lengths(5, 3)], {**HEADS, "local_window_size": 0}, 3),
     ],
 )  # fmt: skip
 def group_query_attention(
@@ -63,18 +66,24 @@ def group_query_attention(
     attention_bias: Array | None = None,
     head_sink: Array | None = None,
     *,
+    causal: int = 1,
     do_rotary: int = 0,
+    k_quant_type: str = "NONE",
+    kv_cache_bit_width: int = 0,
     kv_num_heads: int,
     local_window_size: int = -1,
     num_heads: int,
+    qk_output: int = 0,
     rotary_interleaved: int = 0,
     scale: float = 0.0,
+    sliding_window_cache: int = 0,
     smooth_softmax: int = 0,
     softcap: float = 0.0,
+    v_quant_type: str = "NONE",
 ) -> tuple[Array, ...]:
-    """Queries see the places before their own, in as many of the cache as `seqlens_k` says; the cache grows to
-    `total_sequence_length`, with zeros behind what a shorter sequence holds."""
-    size = _size(query.shape[-1], num_heads, 0 if key is not None else kv_num_heads)
+    """Queries see the places before their own, in as many of the cache as `seqlens_k` says, and answer 0 where there
+    are none; the cache grows to `total_sequence_length`, with zeros behind what a shorter sequence holds."""
+    size = query.shape[-1] // (num_heads if key is not None else num_heads + 2 * kv_num_heads)
     if key is None or value is None:
         parts = [num_heads * size, (num_heads + kv_num_heads) * size]
         query, key, value = k.xp.split(query, parts, axis=2)
@@ -83,9 +92,16 @@ def group_query_attention(
     batch, _, length, _ = q.shape
     longest, held = int(np.ravel(total_sequence_length)[0]), np.ravel(seqlens_k).astype(np.int64) + 1
     earlier = np.zeros(batch, np.int64) if longest == length else held - length
+    if batch and (length > longest or earlier.min() < 0 or held.min() < 1 or held.max() > longest):
+        raise ShapeError(
+            f"seqlens_k {np.ravel(seqlens_k).tolist()} of {length} new places and a total_sequence_length of {longest}",
+            hint="they are the last place of each sequence, whose new ones lie inside of the total",
+        )
     places = earlier[:, None] + np.arange(length)
     if do_rotary and cos_cache is not None and sin_cache is not None:
         turned = places if position_ids is None else position_ids
+        if turned.size and turned.min() < 0:
+            raise ShapeError(f"position_ids begin at {turned.min()}", hint="they count from 0")
         q, new_keys = (
             rotary_embedding.reference(k, x, cos_cache, sin_cache, turned, interleaved=rotary_interleaved)
             for x in (q, new_keys)
@@ -100,12 +116,12 @@ def group_query_attention(
     each = num_heads // kv_num_heads
     wide = [k.xp.repeat(x[:, :, :longest], each, axis=1) for x in (keys, values)]
     scores = k.xp.matmul(q, wide[0].swapaxes(-1, -2)) * np.float32(scale or 1 / math.sqrt(size))
-    if softcap:
+    if softcap > 0:
         scores = k.xp.tanh(scores / np.float32(softcap)) * np.float32(softcap)
     if attention_bias is not None:
-        scores = scores + widen(attention_bias)[..., :longest]
+        scores = scores + widen(attention_bias)
     at, own = np.arange(longest), places[:, None, :, None]
-    seen = (at <= own) & ((local_window_size < 0) | (at > own - local_window_size))
+    seen = (at <= own) & (at < held[:, None, None, None]) & ((local_window_size < 0) | (at > own - local_window_size))
     scores = k.xp.where(seen, scores, LEAST)
     most = scores.max(-1, keepdims=True, initial=LEAST)
     sink = None
@@ -114,14 +130,9 @@ def group_query_attention(
         most = k.xp.maximum(most, sink)
     weights = k.xp.where(seen, k.xp.exp(scores - most), np.float32(0))
     whole = weights.sum(-1, keepdims=True)
-    weights = weights / (whole if sink is None else whole + k.xp.exp(sink - most))
-    y = k.xp.matmul(weights, wide[1]).transpose(0, 2, 1, 3).reshape(batch, length, num_heads * size)
+    whole = k.xp.where(whole == 0, 1, whole) if sink is None else whole + k.xp.exp(sink - most)
+    y = k.xp.matmul(weights / whole, wide[1]).transpose(0, 2, 1, 3).reshape(batch, length, num_heads * size)
     return tuple(narrow(k.xp.ascontiguousarray(x), query.dtype) for x in (y, keys, values))
-
-
-def _size(width: int, heads: int, packed: int) -> int:
-    """The size of a head; `packed` heads of keys and as many of values lie behind those of queries."""
-    return width // (heads + 2 * packed)
 
 
 @group_query_attention.infer
@@ -135,27 +146,54 @@ def _(
     total_sequence_length: Tensor,
     cos_cache: Tensor | None = None,
     sin_cache: Tensor | None = None,
-    *_: Tensor | None,
+    position_ids: Tensor | None = None,
+    attention_bias: Tensor | None = None,
+    head_sink: Tensor | None = None,
+    *,
+    causal: int = 1,
     do_rotary: int = 0,
+    k_quant_type: str = "NONE",
+    kv_cache_bit_width: int = 0,
     kv_num_heads: int,
     num_heads: int,
+    qk_output: int = 0,
+    sliding_window_cache: int = 0,
+    v_quant_type: str = "NONE",
 ) -> tuple[Tensor, ...]:
+    if not causal or {k_quant_type, v_quant_type} != {"NONE"}:
+        raise ShapeError("causal=0 and quantised caches are not supported", hint="export the model without them")
+    _unsupported(kv_cache_bit_width=kv_cache_bit_width, qk_output=qk_output, sliding_window_cache=sliding_window_cache)
     has_rank(query, 3)
     if kv_num_heads < 1 or num_heads < 1 or num_heads % kv_num_heads:
         raise ShapeError(f"{num_heads} heads of queries do not share {kv_num_heads} of keys", hint="correct the node")
-    if (key is None) is not (value is None):
-        raise ShapeError("key and value come together or not at all", hint="correct the node")
-    if do_rotary and (cos_cache is None or sin_cache is None):
-        raise ShapeError("do_rotary needs cos_cache and sin_cache", hint="correct the node")
+    for name, parts in (("key and value", (key, value)), ("past_key and past_value", (past_key, past_value))):
+        if (parts[0] is None) is not (parts[1] is None):
+            raise ShapeError(f"{name} come together or not at all", hint="correct the node")
     batch, length, width = query.dims or (None, None, None)
-    packed = 0 if key is not None else kv_num_heads
-    if isinstance(width, int) and width % (num_heads + 2 * packed):
-        raise ShapeError(f"the {width} columns of {query} do not divide into heads", hint="correct the sizes")
-    size: Dim = _size(width, num_heads, packed) if isinstance(width, int) else None
+    size = check_heads(width, num_heads if key is not None else num_heads + 2 * kv_num_heads)
+    for part in (key, value):
+        if part is not None:
+            has_dims(part, (batch, length, product((kv_num_heads, size))), f"{kv_num_heads} heads of {query}")
+    before: Dim = 0 if past_key is None else None
+    for past in (past_key, past_value):
+        if past is not None:
+            has_dims(past, (batch, kv_num_heads, before, size), f"a cache for {query}")
+            before = None if past.dims is None else past.dims[2]
+    for numbers, count in ((seqlens_k, batch), (total_sequence_length, 1), (head_sink, num_heads)):
+        if numbers is not None:
+            same(numbers.elements, count, f"{numbers} does not fit a batch of {batch} and {num_heads} heads")
+    if do_rotary:
+        if cos_cache is None or sin_cache is None:
+            raise ShapeError("do_rotary needs cos_cache and sin_cache", hint="correct the node")
+        for table in (cos_cache, sin_cache):
+            has_dims(table, (None, size // 2 if isinstance(size, int) else None), f"heads of {size}")
+        has_dims(sin_cache, cos_cache.dims or (None, None), f"the cosines {cos_cache}")
+        if position_ids is not None:
+            has_dims(position_ids, (batch, length), f"{query}")
     known, room = total_sequence_length.value, None
-    if known is not None and (past_key is None or (past_key.dims and isinstance(past_key.dims[2], int))):
-        before = past_key.dims[2] if past_key is not None and past_key.dims else 0
-        assert isinstance(before, int)
-        room = max(int(np.ravel(known)[0]), before)
+    longest = None if known is None else int(np.ravel(known)[0])
+    check_bias(attention_bias, batch, num_heads, length, longest)
+    if longest is not None and isinstance(before, int):
+        room = max(longest, before)
     present = query.of((batch, kv_num_heads, room, size))
-    return query.of((batch, length, num_heads * size if isinstance(size, int) else None)), present, present
+    return query.of((batch, length, product((num_heads, size)))), present, present

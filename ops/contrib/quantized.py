@@ -199,8 +199,11 @@ def _dims_first(X: Tensor) -> Tensor:
     return X if X.dims is None else X.of((X.dims[0], X.dims[-1], *X.dims[1:-1]))
 
 
-def _dims_last(y: Tensor) -> Tensor:
-    return y if y.dims is None else y.of((y.dims[0], *y.dims[2:], y.dims[1]))
+def _dims_last(X: Tensor, found: Any) -> Tensor:
+    """The type that a window's rule finds for channels first, with channels last."""
+    y = found[0] if isinstance(found, tuple) else found
+    assert isinstance(y, Tensor)
+    return y.of(None) if X.dims is None or y.dims is None else y.of((y.dims[0], *y.dims[2:], y.dims[1]))
 
 
 def _around(g: Builder, x: Value, rank: int | None, channels_last: int, inner: Callable[[Value], Value]) -> Value:
@@ -269,9 +272,7 @@ def _(
     _check_parts(x_scale, x_zero_point, y_scale, y_zero_point)
     if not channels_last:
         return average_pool.inferred(X, **attrs)
-    found = average_pool.inferred(_dims_first(X), **attrs)
-    assert isinstance(found, Tensor)
-    return X.of(None) if X.dims is None else _dims_last(found)
+    return _dims_last(X, average_pool.inferred(_dims_first(X), **attrs))
 
 
 @qlinear_average_pool.body

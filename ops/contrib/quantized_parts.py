@@ -230,11 +230,18 @@ def scaled_product(A: Tensor, B: Tensor, *parts: Tensor | None) -> Tensor:
         return Tensor(DType.FLOAT, None)
     found = OPS["", "MatMul"].inferred(A, B)
     assert isinstance(found, Tensor)
-    columns = B.dims[-1]
-    for part in parts:
-        if part is not None and isinstance(columns, int) and part.elements not in (None, 1, columns):
-            raise ShapeError(f"{part} has not one entry for each column of {B}")
+    check_columns(B, *parts)
     return found.to(DType.FLOAT)
+
+
+def check_columns(B: Tensor, *parts: Tensor | None) -> None:
+    """Raise ShapeError for a scale, zero point or bias with neither one entry nor one for each column of a matrix."""
+    columns = None if B.dims is None else B.dims[-1]
+    for part in parts:
+        if part is None or not part.dims or not isinstance(columns, int) or part.elements in (None, 1):
+            continue
+        if (part.elements, part.dims[-1]) != (columns, columns):
+            raise ShapeError(f"{part} has not one entry for each column of {B}")
 
 
 @matmul_integer_to_float.body

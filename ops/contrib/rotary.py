@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core.rules import has_rank
+from ..core.rules import has_dims, has_rank, same
 from ..errors import ShapeError
 from ..nn.decoding import rotary_embedding
 from ..op import Builder, Context, Sample, Value, op
 from ..types import Array, Tensor, f32
+from .attention_form import check_heads
 
 PLACES = np.array([[0, 1, 2], [3, 1, 4]])
 TURNS = [f32(5, 2), f32(5, 2)]
@@ -69,14 +70,36 @@ def _(
     cos_cache: Tensor,
     sin_cache: Tensor,
     *,
+    interleaved: int = 0,
     is_packed_batching: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> Tensor:
     has_rank(input, 3, 4)
     has_rank(position_ids, 0, 1, 2)
-    has_rank(cos_cache, 2)
     if is_packed_batching or scale != 1:
         raise ShapeError("is_packed_batching and scale are not supported", hint="export the model without them")
+    if interleaved not in (0, 1):
+        raise ShapeError(f"interleaved {interleaved}", hint="0 turns halves of a head, 1 neighbours")
+    has_rank(cos_cache, 2)
+    has_dims(sin_cache, cos_cache.dims or (None, None), f"the cosines {cos_cache}")
+    if input.dims is None or position_ids.dims is None or cos_cache.dims is None:
+        return input.forget()
+    packed, half = len(input.dims) == 3, cos_cache.dims[1]
+    if len(position_ids.dims) < 2:
+        same(position_ids.elements, 1, f"{position_ids} is no first place")
+    else:
+        has_dims(position_ids, (input.dims[0], input.dims[1 if packed else 2]), f"{input}")
+    if packed and rotary_embedding_dim and not num_heads:
+        raise ShapeError("num_heads is missing", hint="rotary_embedding_dim says how much of a head is turned")
+    heads = _heads(input.dims, half, num_heads) if packed else 1
+    size = None if heads is None else check_heads(input.dims[-1], heads)
+    turned = rotary_embedding_dim or size
+    if isinstance(turned, int) and isinstance(half, int) and turned != 2 * half:
+        raise ShapeError(f"{cos_cache} turns {2 * half} elements of each head of {input}, not {turned}")
+    if isinstance(turned, int) and isinstance(size, int) and turned > size:
+        raise ShapeError(f"{turned} elements of heads of {size} are to be turned", hint="correct rotary_embedding_dim")
     return input.forget()
 
 

@@ -131,6 +131,13 @@ def has_rank(t: Tensor, *ranks: int) -> None:
         raise ShapeError(f"{t} should have rank {' or '.join(map(str, ranks))}")
 
 
+def has_dims(t: Tensor, dims: Sequence[Dim], what: str) -> None:
+    """ShapeError unless the rank and the sizes are these, as far as both are known; `what` says whom they suit."""
+    has_rank(t, len(dims))
+    for dim, wanted in zip(t.dims or (), dims, strict=False):
+        same(dim, wanted, f"{t} does not fit {what}")
+
+
 @cache
 def is_narrow(dtype: Any) -> bool:
     """True if sums of this element type are taken in float32: floats of 16 bits and less."""

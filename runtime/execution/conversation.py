@@ -37,8 +37,9 @@ class CacheMemory:
                 self._used -= self._back.popleft()
             return self._used
 
-    def take(self, nbytes: int, *, limited: bool = True) -> None:
-        """Count these bytes; raises BudgetError if they pass the ceiling."""
+    @contextmanager
+    def taken(self, nbytes: int, *, limited: bool = True) -> Iterator[None]:
+        """Count these bytes, and no more where the block fails; raises BudgetError if they pass the ceiling."""
         used = self.used
         with self._lock:
             if limited and self.limit is not None and self._used + nbytes > self.limit:
@@ -50,6 +51,11 @@ class CacheMemory:
                     "goes on, its past and its present both count",
                 )
             self._used += nbytes
+        try:
+            yield
+        except BaseException:
+            self.give(nbytes)
+            raise
 
     def give(self, nbytes: int) -> None:
         """Count these bytes no more."""
@@ -62,6 +68,7 @@ class _Caches:
 
     def __init__(self, arrays: tuple[Array, ...], length: int, nbytes: int, memory: CacheMemory) -> None:
         self.arrays, self.length, self.nbytes = arrays, length, nbytes
+        self.forked = False  # another conversation may hold them, too
         weakref.finalize(self, memory.give, nbytes).atexit = False
 
 
@@ -157,8 +164,7 @@ class Conversation:
                     )
                 fed[pair.past] = array
             nbytes = self._row_bytes * total
-            memory.take(nbytes)
-            try:
+            with memory.taken(nbytes):
                 results = session.run(fed, names=wanted, deadline=deadline, cancel=cancel)
                 arrays = tuple(results.pop(pair.present) for pair in session.caches)
                 for pair, array in zip(session.caches, arrays, strict=True):
@@ -169,9 +175,6 @@ class Conversation:
                             where="conversation",
                             hint="run this model with Session.run, and feed its caches by hand",
                         )
-            except BaseException:
-                memory.give(nbytes)
-                raise
             self._state = _State(_Caches(arrays, total, nbytes, memory), mask)
             return results
 
@@ -179,10 +182,12 @@ class Conversation:
         """A conversation that goes on from here on its own. Nothing is copied: caches are never written again."""
         other = Conversation(self.session, self.batch)
         other._state = self._state
+        other._state.caches.forked = True
         return other
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` rows. Raises InputError where there are fewer."""
+        """Forget all but the first `length` rows. Raises InputError where there are fewer, BudgetError where forks hold
+        the caches too, and a copy of these rows would pass the ceiling."""
         with self._alone():
             caches, mask = self._state.caches, self._state.mask
             if not hasattr(length, "__index__") or not 0 <= length <= caches.length:
@@ -192,8 +197,8 @@ class Conversation:
             if length < caches.length:
                 pairs, memory = self.session.caches, self.session.cache_memory
                 nbytes = self._row_bytes * length
-                memory.take(nbytes, limited=False)  # it will be less than before
-                arrays = tuple(pair.first(a, length) for pair, a in zip(pairs, caches.arrays, strict=True))
+                with memory.taken(nbytes, limited=caches.forked):  # else it will be less than before
+                    arrays = tuple(pair.first(a, length) for pair, a in zip(pairs, caches.arrays, strict=True))
                 caches = _Caches(arrays, length, nbytes, memory)
             self._state = _State(caches, None if mask is None else mask[:, :length])
 
