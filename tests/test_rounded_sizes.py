@@ -118,6 +118,26 @@ def test_results_are_those_of_the_sizes_as_they_are(name: str) -> None:
     assert (stats.rounded, stats.programs) == expected.get(name, (5, 0))
 
 
+def test_a_slice_that_begins_before_the_axis() -> None:
+    """Begins 11 from the end: at lengths up to 11 at the beginning, beyond within the axis."""
+    graph = graph_of(lambda g, x: g.Slice(x, g.const([-11]), g.const([5]), g.const([1])), "batch", "length", 6)
+    exact, auto = Session(graph), Session(graph, buckets="auto")
+    for length in (6, 7, 9, 11, 12, 13, 14, 17, 30):
+        x = RNG.standard_normal((2, length, 6)).astype(np.float32)
+        equal([*auto.run({"x": x}).values()], [*exact.run({"x": x}).values()])
+
+
+def test_a_view_of_nothing_is_planned_as_it_is() -> None:
+    def nothing(g: GraphBuilder, x: str) -> tuple[str, ...]:
+        none = g.Slice(g.Gather(x, g.const(0), axis=1), g.const([0]), g.const([0]), g.const([1]))
+        return g.Reshape(none, g.const([0, 0, 3])), g.Exp(x)
+
+    auto = Session(graph_of(nothing, 2, "length", 6), buckets="auto")
+    for length in (6, 9):
+        empty, ones = auto.run({"x": np.zeros((2, length, 6), np.float32)}).values()
+        assert (empty.shape, ones.shape) == ((2, 0, 3), (2, length, 6))
+
+
 @pytest.mark.parametrize("name", SERVED)
 def test_what_lies_in_the_padding_changes_nothing(name: str) -> None:
     """Inputs are padded with NaN in place of zeros, and not told to be padded with zeros."""

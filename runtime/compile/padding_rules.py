@@ -149,6 +149,8 @@ def view(g: PaddedGraph, node: Node) -> None:
 
 def regrouped(g: PaddedGraph, node: Node, factors: Sequence[Size], sizes: Sequence[Size]) -> tuple[Axis, ...]:
     """The axes of these sizes that the factors make in their order."""
+    if 0 in (*factors, *sizes):
+        raise refused(node, "it has no elements")
     left, axes = list(_joined(g, factors)), list[Axis]()
     for size in sizes:
         axis = list[Size]()
