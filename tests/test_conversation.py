@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from mezzo.models.gpt2 import gpt2
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import BudgetError, DeadlineError, InputError, OutOfRange
 from mezzo.ops.types import Array, Dim, f32, i64
+from mezzo.runtime.compile.padding import rounded_up
 from mezzo.runtime.compile.program import Port
 from mezzo.runtime.execution.cache_pairs import CachePair, cache_pairs
 from mezzo.runtime.execution.cached_session import CachedSession
@@ -197,7 +197,7 @@ def test_pieces_of_a_text(pieces: list[int]) -> None:
         assert list(answers) == ["logits"]
         np.testing.assert_allclose(answers["logits"], whole[:, at : at + size], rtol=1e-4, atol=1e-5)
         at += size
-        assert (conversation.length, conversation.nbytes) == (at, at * PER_ROW)
+        assert (conversation.length, conversation.nbytes) == (at, rounded_up(at) * PER_ROW)
 
 
 def test_fork_truncate_and_reset() -> None:
@@ -211,7 +211,7 @@ def test_fork_truncate_and_reset() -> None:
     for each, tokens in ((conversation, TEXT[4:]), (other, [7, 8])):
         answer = each.run(ids(*tokens))["logits"]
         np.testing.assert_allclose(answer, logits(session, [*TEXT[:4], *tokens])[:, 4:], rtol=1e-4, atol=1e-5)
-    assert all((a == b).all() for a, b in zip(before, kept, strict=True)), "caches are never written again"
+    assert all((a == b).all() for a, b in zip(before, kept, strict=True)), "what forks share is never written again"
     conversation.truncate(3)
     assert (conversation.length, conversation.nbytes) == (3, 3 * PER_ROW)
     again = conversation.run(ids(9))["logits"]
@@ -224,25 +224,121 @@ def test_fork_truncate_and_reset() -> None:
     np.testing.assert_allclose(conversation.run(ids(*TEXT))["logits"], logits(session, TEXT), rtol=1e-4, atol=1e-5)
 
 
-def test_nothing_is_copied_between_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The arrays of a run are those that the next is fed."""
-    session = decoder()
-    returned: list[Array] = []
-    fed: list[Array] = []
-    run = session.run
+def wide() -> CachedSession:
+    """A decoder whose caches are too large to be copied to a fixed place."""
+    return CachedSession(gpt2("batch", random_weights(), layers=2, width=256, heads=2, vocabulary=100, places=64))
 
-    def watched(feeds: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-        fed[:] = [feeds[pair.past] for pair in session.caches]
-        answers = run(feeds, **options)
-        returned[:] = [answers[pair.present] for pair in session.caches]
-        return answers
 
-    monkeypatch.setattr(session, "run", watched)
+def test_rows_are_written_behind_those_before() -> None:
+    """From token to token caches stay where they are, until their room is used up."""
+    session = wide()
     conversation = session.conversation()
-    for token in TEXT:
-        before = list(returned)
+    conversation.run(ids(*TEXT, *TEXT, 5))
+    moves = list[int]()
+    for token in range(30):
+        before = conversation._state.caches
+        kept = [a[:, :, : conversation.length].copy() for a in before.arrays]
         conversation.run(ids(token))
-        assert not before or all(a is b for a, b in zip(before, fed, strict=True))
+        if conversation._state.caches is not before:
+            moves.append(conversation.length)
+        for a, b in zip(conversation._state.caches.arrays, kept, strict=True):
+            np.testing.assert_array_equal(a[:, :, : conversation.length - 1], b)
+    assert moves == [21, 25, 29, 33, 37, 41, 45]
+    answer, whole = conversation.run(ids(7))["logits"], logits(session, [*TEXT, *TEXT, 5, *range(30), 7])
+    np.testing.assert_allclose(answer[0, 0], whole[0, -1], rtol=1e-4, atol=1e-5)
+
+
+def test_what_lies_behind_the_rows_is_read_by_nobody() -> None:
+    """Rows that were cut off, NaN or otherwise, are not seen again; nor what a run that failed has left."""
+    session = wide()
+    conversation = session.conversation()
+    conversation.run(ids(*TEXT, *TEXT))
+    conversation.run(ids(1, 2, 3))
+    before = conversation._state.caches
+    conversation.truncate(17)
+    assert conversation._state.caches is before, "a cut within the same room copies nothing"
+    for array in before.arrays:
+        array[:, :, 17:] = np.nan
+    with pytest.raises(OutOfRange):
+        conversation.run(ids(1000))
+    answer = conversation.run(ids(9))["logits"]
+    expected = logits(session, [*TEXT, *TEXT, 1, 9])[:, -1:]
+    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+    assert np.isfinite(conversation.run(ids(9))["logits"]).all()
+    assert session.stats().alarms == 0
+
+
+def test_forks_write_into_memory_of_their_own() -> None:
+    session = wide()
+    first = session.conversation()
+    first.run(ids(*TEXT, *TEXT, 5))
+    second, third = first.fork(), first.fork()
+    answers = [
+        [c.run(ids(token))["logits"] for token in tokens]
+        for c, tokens in ((first, (1, 2)), (second, (3, 4)), (third, (5, 6)), (first, (7,)), (second, (8,)))
+    ]
+    for answer, tokens in zip(answers, ([1, 2], [3, 4], [5, 6], [1, 2, 7], [3, 4, 8]), strict=True):
+        expected = logits(session, [*TEXT, *TEXT, 5, *tokens])[:, -1]
+        np.testing.assert_allclose(answer[-1][:, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_nan_in_a_run_in_place() -> None:
+    """A run that is made again finds its past as it was."""
+    g = GraphBuilder("decoder")
+    x, old = g.input("x", f32("b", "s", 512)), g.input("past_0", f32("b", "p", 512))
+    g.add(Node("Concat", (old, x), ("present_0",), {"axis": 1}))
+    session = CachedSession(g.graph([g.ReduceMax(g.Softmax("present_0"), g.const([1])), "present_0"]))
+    conversation, rows = session.conversation(), np.random.default_rng(0).standard_normal((30, 512)).astype(np.float32)
+    rows[[12, 13, 25], 3] = np.nan
+    for row in rows:
+        conversation.run({"x": row[None, None]})
+    (array,) = conversation._state.caches.arrays
+    np.testing.assert_array_equal(array[0, :30], rows)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_calls_in_any_order(seed: int) -> None:
+    """Forks, cuts and runs of one to five tokens, against each text as a whole."""
+    draw, session = np.random.default_rng(seed), wide()
+    open_ones: list[tuple[Conversation, list[int]]] = [(session.conversation(), [])]
+    for _ in range(60):
+        conversation, text = open_ones[draw.integers(len(open_ones))]
+        what = draw.choice(["run", "run", "run", "fork", "cut", "wrong"])
+        if what == "fork" and len(open_ones) < 4:
+            open_ones.append((conversation.fork(), list(text)))
+        elif what == "cut":
+            del text[int(draw.integers(len(text) + 1)) :]
+            conversation.truncate(len(text))
+        elif what == "wrong":
+            with pytest.raises(OutOfRange):
+                conversation.run(ids(1000))
+        else:
+            new = draw.integers(0, 100, draw.choice([1, 1, 1, 2, 5])).tolist()
+            if len(text) + len(new) > 60:
+                conversation.reset()
+                text.clear()
+            text += new
+            answer = conversation.run(ids(*new))["logits"]
+            np.testing.assert_allclose(answer, logits(session, text)[:, -len(new) :], rtol=1e-4, atol=1e-5)
+        assert conversation.length == len(text)
+        held = {id(a): a.nbytes for c, _ in open_ones for a in c._state.caches.arrays}
+        assert session.cache_memory.used == sum(held.values())
+
+
+def test_a_past_that_others_read_is_not_written() -> None:
+    g = GraphBuilder("decoder")
+    x, old = g.input("x", f32("b", "s", 512)), g.input("past_0", f32("b", "p", 512))
+    g.add(Node("Concat", (old, x), ("present_0",), {"axis": 1}))
+    change = g.Sub(g.ReduceSum("present_0", g.const([1])), g.ReduceSum(old, g.const([1])))
+    session = CachedSession(g.graph([change, "present_0"]))
+    conversation = session.conversation()
+    rows = np.random.default_rng(0).standard_normal((20, 512)).astype(np.float32)
+    conversation.run({"x": rows[None, :9]})
+    conversation._state.caches.arrays[0][:, 9:] = 7  # as rows that were cut off
+    for row in rows[9:]:
+        (change,) = conversation.run({"x": row[None, None]}).values()
+        np.testing.assert_allclose(change[0, 0], row, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(conversation._state.caches.arrays[0][0, :20], rows)
 
 
 def test_masks_and_positions() -> None:
@@ -316,39 +412,58 @@ def test_a_run_that_fails_changes_nothing() -> None:
 
 
 def test_ceiling() -> None:
-    """Past and present of a run count both; forks count once; what is dropped counts no more."""
-    session = decoder(max_cache_bytes=20 * PER_ROW)
+    """Past and present of a run count both where rows do not lie in place; forks count once; what is dropped counts no
+    more. 9 rows take the room of 12."""
+    session = decoder(max_cache_bytes=24 * PER_ROW)
     first, second = session.conversation(), session.conversation()
     first.run(ids(*TEXT))
     forks = [first.fork() for _ in range(5)]
     assert session.cache_memory.used == 8 * PER_ROW
-    second.run(ids(*TEXT[:4]))
+    second.run(ids(*TEXT[:5]))
     with pytest.raises(BudgetError, match=r"(?s)^conversation: .*would pass the ceiling.*truncate, reset or drop"):
-        first.run(ids(1))  # 8 + 4 + 9 rows
+        first.run(ids(1))  # room for 8 + 8 + 12 rows
     assert first.length == 8
     second.reset()
     first.run(ids(1))
-    assert session.cache_memory.used == 17 * PER_ROW, "the forks hold the past"
+    assert session.cache_memory.used == 20 * PER_ROW, "the forks hold the past"
     del forks
-    assert session.cache_memory.used == 9 * PER_ROW
+    assert session.cache_memory.used == 12 * PER_ROW
     first.truncate(2)
     assert session.cache_memory.used == 2 * PER_ROW
     del first, second
     assert session.cache_memory.used == 0
 
 
+def test_rows_in_place_need_no_more_memory() -> None:
+    per_row = 2 * 2 * 256 * 4
+    graph = gpt2("batch", random_weights(), layers=2, width=256, heads=2, vocabulary=100, places=64)
+    session = CachedSession(graph, max_cache_bytes=24 * per_row)
+    conversation = session.conversation()
+    conversation.run(ids(*TEXT, *TEXT, 1))
+    for token in (1, 2, 3):
+        conversation.run(ids(token))
+        assert session.cache_memory.used == 20 * per_row
+    with pytest.raises(BudgetError, match="would pass the ceiling"):
+        conversation.run(ids(4))
+    other = conversation.fork()
+    other.truncate(19)
+    with pytest.raises(BudgetError, match="would pass the ceiling"):
+        other.run(ids(4))  # the fork before it holds the rows
+    assert (session.cache_memory.used, other.length) == (20 * per_row, 19)
+
+
 def test_cut_forks_stay_under_the_ceiling() -> None:
     """A fork that is cut takes memory of its own."""
-    session = decoder(max_cache_bytes=20 * PER_ROW)
+    session = decoder(max_cache_bytes=16 * PER_ROW)
     conversation = session.conversation()
     conversation.run(ids(*TEXT))
     forks = [conversation.fork() for _ in range(3)]
-    forks[0].truncate(7)
+    forks[0].truncate(7)  # lies in the room of 8
+    forks[1].truncate(4)
+    forks[2].truncate(3)
     with pytest.raises(BudgetError, match="would pass the ceiling"):
-        forks[1].truncate(6)
-    assert (session.cache_memory.used, forks[1].length) == (15 * PER_ROW, 8)
-    forks[1].truncate(5)
-    assert session.cache_memory.used == 20 * PER_ROW
+        forks[0].truncate(3)
+    assert (session.cache_memory.used, forks[0].length) == (15 * PER_ROW, 7)
 
 
 def test_a_cut_that_fails_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,7 +563,7 @@ def test_caches_of_other_element_types() -> None:
     conversation = session.conversation()
     for _ in range(3):
         conversation.run({"x": np.ones((1, 2, 4), np.float16)})
-    assert (conversation.length, conversation.nbytes) == (6, 6 * 4 * 2)
-    assert str(conversation) == "<Conversation of 1 x 6 rows, 48 bytes>"
+    assert (conversation.length, conversation.nbytes) == (6, 8 * 4 * 2)
+    assert str(conversation) == "<Conversation of 1 x 6 rows, 64 bytes>"
     with pytest.raises(InputError, match="a batch of 0"):
         session.conversation(0)

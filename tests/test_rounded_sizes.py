@@ -142,7 +142,7 @@ def test_a_view_of_nothing_is_planned_as_it_is() -> None:
 def test_what_lies_in_the_padding_changes_nothing(name: str) -> None:
     """Inputs are padded with NaN in place of zeros, and not told to be padded with zeros."""
 
-    def grown(array: Any, type: Tensor) -> Any:
+    def grown(array: Any, type: Tensor, *, room: bool = False) -> Any:
         odd = np.full(type.sizes, np.nan if array.dtype.kind == "f" else 1, array.dtype)
         odd[tuple(map(slice, array.shape))] = array
         return odd

@@ -9,12 +9,12 @@ import numpy as np
 
 from ...ops import MezzoError, Tensor, Type
 from ...ops.errors import InputError
-from ...ops.symbolic import NotSymbolic, concrete, is_symbolic, tracing
+from ...ops.symbolic import NotSymbolic, SymbolicSize, concrete, is_symbolic, tracing
 from ...ops.types import Dim
 from ..caches import CacheKey
 from ..ir.infer import infer
 from .program import Port
-from .template import NoTemplate, Symbols, filled, size_of
+from .template import NoTemplate, Symbols, filled
 
 if TYPE_CHECKING:
     from .specialize import Compiled
@@ -106,8 +106,7 @@ def _without_padding(
             actual[name] = padded.of(
                 had.get(d, n) if isinstance(d, str) else n for d, n in zip(declared.dims, padded.sizes, strict=True)
             )
-    sizes = [size_of(actual[name], axis) for name, axis in symbols.places]
-    values = symbols.trace.values(sizes) if outputs else None
+    values = symbols.values(actual) if outputs else None
     if values is not None:
         put = concrete(symbols.trace, values)
         return {name: filled(type, put) for name, type in outputs.items()}
@@ -135,7 +134,7 @@ def _end(name: str, axis: int, named: Dim, dim: Any, size: int, symbols: Symbols
         return had[named]
     for padded, before in had.items():
         symbol = symbols.named.get(padded)
-        if dim is None or symbol is None:
+        if dim is None or type(symbol) is not SymbolicSize:
             if not isinstance(named, int) and size > before:
                 raise _mixed(name, f"may depend in axis {axis}", (padded,))
         elif is_symbolic(dim) and dim.terms == symbol.terms:

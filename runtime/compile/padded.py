@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, combinations
 from typing import Any
 
@@ -12,19 +12,20 @@ import numpy as np
 from ...ops import MezzoError, Tensor, Type
 from ...ops.budget import Budget
 from ...ops.dataclasses import dataclass, field
-from ...ops.symbolic import NotSymbolic, SizeTrace, Terms, concrete, tracing
+from ...ops.symbolic import NotSymbolic, Terms, concrete, tracing
 from ...ops.types import Array
 from ..ir.graph import Graph, Node
 from ..ir.infer import infer
 from ..ir.prune import prune
 from ..passes.chains import Chains
 from .executable import Executable, executable_of
+from .growing import Growing, GrowingArray
 from .lower import Learned, Options
 from .padding import Axis, NotPadded, PaddedGraph
 from .padding_rules import padded_graph
 from .rewriting import fused, simplified
-from .sizes import NormalSizes
-from .template import NoTemplate, Traced, evaluated, size_of, traced
+from .sizes import NormalSizes, Size
+from .template import NoTemplate, Traced, evaluated, traced
 
 MOST_PROGRAMS = 256  # of one pattern: a cache of thousands of rows has two for each size that is planned
 MOST_PATTERNS = 8  # traces of a graph, and reasons why there was none
@@ -45,17 +46,9 @@ class SizePattern:
         default_factory=OrderedDict[tuple[int, ...], Any]
     )
 
-    @property
-    def trace(self) -> SizeTrace:
-        return self.traced.symbols.trace
-
     def values(self, types: Mapping[str, Type]) -> list[int] | None:
         """Return the values of the symbols for these types of the inputs; None if the pattern is not for them."""
-        symbols = self.traced.symbols
-        sizes = [size_of(types[name], axis) for name, axis in symbols.places]
-        if any(size_of(types[name], axis) != sizes[symbol] for name, axis, symbol in symbols.equal):
-            return None
-        return self.trace.values(sizes)
+        return self.traced.symbols.values(types)
 
     def key(self, values: Sequence[int], state: PaddedGraph) -> tuple[int, ...]:
         """Return the sizes by which programs are told apart."""
@@ -66,13 +59,14 @@ class SizePattern:
 @dataclass(slots=True, eq=False)
 class PaddedProgram:
     """An executable for rounded sizes. `state` tells what its inputs and outputs are; `sized` are the nodes that make
-    its further inputs of the true sizes."""
+    its further inputs of the true sizes. `growing` are the inputs that may have room for more rows."""
 
     executable: Executable
     state: PaddedGraph
     sized: tuple[Node, ...]
     read: Mapping[str, Array]
     outputs: tuple[tuple[str, str], ...]
+    growing: Growing
     known: OrderedDict[tuple[int, ...], dict[str, Array]] = field(
         default_factory=OrderedDict[tuple[int, ...], dict[str, Array]]
     )
@@ -88,9 +82,9 @@ class PaddedProgram:
             self.known[tuple(values)] = more
             while len(self.known) > MOST_SIZES:
                 self.known.popitem(last=False)
-        types = self.executable.program.types
+        types, roomy = self.executable.program.types, self.growing.inputs
         return {
-            name: more[name] if name in more else _grown(arrays[name], types[name])
+            name: more[name] if name in more else _grown(arrays[name], types[name], room=name in roomy)
             for name in self.executable.program.given
         }
 
@@ -119,20 +113,29 @@ class PaddedProgram:
                 )
         return {name: array for name, array in more.items() if name in given}
 
-    def cut(self, results: Mapping[str, Any], values: Sequence[int]) -> dict[str, Any]:
-        """The results without padding."""
-        return {name: self._cut(results[name], self.state.known[value].axes, values) for name, value in self.outputs}
+    def cut(self, results: Mapping[str, Any], values: Sequence[int], kept: Collection[str] = ()) -> dict[str, Any]:
+        """The results without padding; those in `kept` with the room that padding is, where it lies behind."""
+        return {
+            name: self._cut(results[name], self.state.known[value].axes, values, name in kept)
+            for name, value in self.outputs
+        }
 
-    def _cut(self, result: Array, axes: Sequence[Axis], values: Sequence[int]) -> Array:
+    def _cut(self, result: Array, axes: Sequence[Axis], values: Sequence[int], kept: bool) -> Array:
         state = self.state
         if not any(map(state.pads, axes)):
             return result
+        if kept and not any(len(axis) > 1 and state.pads(axis) for axis in axes):
+            shape = [int(np.prod(self._true(axis, values), dtype=np.int64)) for axis in axes]
+            return GrowingArray.of(result, tuple(shape), writable=True)
         parts = [s for axis in axes for s in axis]
-        true = [s if isinstance(s, int) else state.normal.trace.value(s, values) for s in parts]
+        true = self._true(parts, values)
         whole = result.reshape([state.planned(s) for s in parts])[tuple(map(slice, true))]
         sizes = iter(true)
         shape = [int(np.prod([next(sizes) for _ in axis], dtype=np.int64)) for axis in axes]
         return np.ascontiguousarray(whole).reshape(shape)
+
+    def _true(self, sizes: Sequence[Size], values: Sequence[int]) -> list[int]:
+        return [s if isinstance(s, int) else self.state.normal.trace.value(s, values) for s in sizes]
 
 
 def _moved(indices: Array, state: PaddedGraph, axis: Axis, values: Sequence[int]) -> Array | None:
@@ -150,10 +153,13 @@ def _moved(indices: Array, state: PaddedGraph, axis: Axis, values: Sequence[int]
     return moved
 
 
-def _grown(array: Array, type: Type) -> Array:
-    """The array with zeros up to the sizes of a type."""
+def _grown(array: Array, type: Type, *, room: bool = False) -> Array:
+    """The array with zeros up to the sizes of a type; with `room`, that of one that has as much."""
     assert isinstance(type, Tensor)
-    if array.shape == type.sizes:
+    if isinstance(array, GrowingArray):
+        if room and array.room is not None and array.room.shape == type.sizes:
+            return array.room
+    elif array.shape == type.sizes:
         return array
     grown = np.zeros(type.sizes, array.dtype)
     grown[tuple(map(slice, array.shape))] = array
@@ -252,7 +258,7 @@ class PaddedPrograms:
         wanted = tuple(dict.fromkeys(n for n in (*graph.inputs, *sources) if n in sized.outputs))
         sized = prune(sized.but(outputs=wanted))
         outputs = tuple(zip(self.names, graph.outputs, strict=True))
-        return PaddedProgram(bound, state, sized.nodes, sized.initializers, outputs)
+        return PaddedProgram(bound, state, sized.nodes, sized.initializers, outputs, Growing.of(bound.program))
 
 
 def _pattern(graph: Graph, types: Mapping[str, Type], options: Options, budget: Budget) -> SizePattern:
@@ -262,7 +268,7 @@ def _pattern(graph: Graph, types: Mapping[str, Type], options: Options, budget: 
         raise NoTemplate("it has subgraphs, or is for a GPU")
     with tracing():
         trace = traced(graph, types, options, budget)
-    values = trace.symbols.trace.values([size_of(types[n], axis) for n, axis in trace.symbols.places])
+    values = trace.symbols.values(types)
     if values is None:
         raise NoTemplate("its own sizes do not meet its guards")
     normal = NormalSizes(trace.symbols.trace)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 from ...ops import MezzoError, Tensor, Type
 from ...ops.budget import Budget
@@ -68,32 +68,22 @@ class SizedScope(Scope):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Template:
-    """A rewritten graph with symbolic sizes.
+    """A rewritten graph with symbolic sizes, by `symbols`.
 
-    `places` names an input and axis for each symbol, `equal` further ones that have to agree with a symbol. `sized` are
-    the nodes whose results follow from sizes alone, in order of execution; they read each other and `read`. `given` are
-    the inputs of the graph itself: those behind them are results of `sized`.
+    `sized` are the nodes whose results follow from sizes alone, in order of execution; they read each other and `read`.
+    `given` are the inputs of the graph itself: those behind them are results of `sized`.
     """
 
-    trace: SizeTrace
-    places: tuple[tuple[str, int], ...]
-    equal: tuple[tuple[str, int, int], ...]
+    symbols: Symbols
     graph: Graph
     sized: tuple[Node, ...]
     read: Mapping[str, Array]
     given: tuple[str, ...]
 
-    def values(self, types: Mapping[str, Type]) -> list[int] | None:
-        """Return the values of the symbols for these types of the inputs; None if the template is not for them."""
-        sizes = [size_of(types[name], axis) for name, axis in self.places]
-        if any(size_of(types[name], axis) != sizes[symbol] for name, axis, symbol in self.equal):
-            return None
-        return self.trace.values(sizes)
-
     def at(self, values: list[int]) -> Graph:
         """The graph with numbers for its sizes. Raises NotSymbolic for numbers that int64 does not hold, and what an
         operator on sizes raises, naming its node."""
-        put = concrete(self.trace, values)
+        put = concrete(self.symbols.trace, values)
         arrays = evaluated(self.sized, self.read, put)
         graph = self.graph
         constants = {name: put(array) for name, array in graph.initializers.items()}
@@ -152,7 +142,7 @@ class Templates:
         """The rewritten graph of `source` for these types of its inputs, if there is a template for them, or can be one
         of the sizes before."""
         for template in chain(self.all, self._another(source)):
-            values = template.values(types)
+            values = template.symbols.values(types)
             if values is None:
                 continue
             try:
@@ -196,7 +186,7 @@ class Templates:
                 template = _template(source, types, self.options, self.budget, self.chains)
         except (NotSymbolic, MezzoError) as error:
             raise NoTemplate(f"sizes became numbers: {error}") from error
-        if template.values(types) is None:
+        if template.symbols.values(types) is None:
             raise NoTemplate("its own sizes do not meet its guards")
         operators, others = _operators(planned), _operators(template.graph)
         if others != operators:
@@ -210,14 +200,18 @@ def _operators(graph: Graph) -> Counter[str]:
 
 @dataclass(slots=True)
 class Symbols:
-    """Symbolic types for the inputs of a graph: one symbol for each name of a dim, and for each dim without one. The
-    fields are those of `Template`."""
+    """Symbolic types for the inputs of a graph: one symbol for each name of a dim, and for each dim without one.
+
+    `places` names an input and axis for each symbol, `equal` further ones that have to agree with a symbol. A size of 0
+    has no symbol: the axes in `empty` have no elements for any sizes that this is for.
+    """
 
     trace: SizeTrace = field(default_factory=SizeTrace)
     places: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     equal: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
+    empty: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     types: dict[str, Type] = field(default_factory=dict[str, Type])
-    named: dict[str, SymbolicSize] = field(default_factory=dict[str, SymbolicSize])
+    named: dict[str, SymbolicSize | Literal[0]] = field(default_factory=dict[str, Any])
 
     def add(self, name: str, declared: Type, actual: Type) -> None:
         """Give an input its type. Raises NoTemplate for what is no tensor of numbers."""
@@ -231,14 +225,28 @@ class Symbols:
         if isinstance(dim, int):
             return dim
         known = self.named.get(dim) if dim is not None else None
-        if known is not None:
+        if known is None:
+            known = self.trace.symbol(size) if size else 0
+            if dim is not None:
+                self.named[dim] = known
+            if size:
+                self.places.append((name, axis))
+                return known
+        if type(known) is SymbolicSize:
             self.equal.append((name, axis, known.terms[0][0][0]))
-            return known
-        symbol = self.trace.symbol(size)
-        if dim is not None:
-            self.named[dim] = symbol
-        self.places.append((name, axis))
-        return symbol
+        else:
+            self.empty.append((name, axis))
+        return known
+
+    def values(self, types: Mapping[str, Type]) -> list[int] | None:
+        """Return the values of the symbols for these types of the inputs; None if what they stand in is not for
+        them."""
+        sizes = [size_of(types[name], axis) for name, axis in self.places]
+        if any(size_of(types[name], axis) for name, axis in self.empty):
+            return None
+        if any(size_of(types[name], axis) != sizes[symbol] for name, axis, symbol in self.equal):
+            return None
+        return self.trace.values(sizes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,8 +296,7 @@ def _template(source: Graph, types: Mapping[str, Type], options: Options, budget
     used = wanted | {*graph.inputs, *graph.initializers, *(o for n in graph.nodes for o in n.outputs if o)}
     graph = graph.but(types={n: t for n, t in graph.types.items() if n in used})
     sized = prune(sized.but(outputs=graph.inputs[len(source.inputs) :]))
-    places, equal = tuple(symbols.places), tuple(symbols.equal)
-    return Template(symbols.trace, places, equal, graph, sized.nodes, sized.initializers, tuple(source.inputs))
+    return Template(symbols, graph, sized.nodes, sized.initializers, tuple(source.inputs))
 
 
 def _merged(typed: Graph, sized: Collection[str]) -> tuple[Graph, dict[str, str]]:

@@ -50,9 +50,13 @@ class CachePair:
         """A cache without rows."""
         return np.zeros(self.shape(batch, 0), self.type.dtype.numpy)
 
-    def first(self, cache: Array, length: int) -> Array:
-        """The first rows of time of a cache, as an array of their own."""
-        return cache[(slice(None),) * self.time + (slice(length),)].copy()
+    def first(self, cache: Array, length: int, rows: int) -> Array:
+        """The first `length` rows of time of a cache, as an array of their own that has room for `rows`."""
+        sizes = list(cache.shape)
+        sizes[self.time] = rows
+        copy, head = np.zeros(sizes, cache.dtype), (slice(None),) * self.time + (slice(length),)
+        copy[head] = cache[head]
+        return copy
 
 
 def cache_pairs(inputs: Sequence[Port], outputs: Sequence[Port], patterns: Patterns) -> tuple[CachePair, ...]:

@@ -10,6 +10,7 @@ from ...ops.errors import InputError
 from ..ir.graph import Graph
 from .cache_pairs import Patterns, cache_pairs
 from .conversation import MASK, POSITIONS, CacheMemory, Conversation
+from .fitting import ProvenBuckets
 from .session import Session
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ class CachedSession(Session):
 
     `cache` pairs inputs with outputs (see cache_pairs), `capacity` bounds the rows of a conversation, `max_cache_bytes`
     the bytes of all of them together; `options` are those of Session, of which `buckets` is "auto" if none are given.
-    `caches` are the pairs, `cache_memory` counts their bytes, `token_inputs` and `answers` are the names of inputs with
-    the tokens and of outputs that are no caches, `masked` and `positioned` the element types of attention_mask and
-    position_ids, None where the model takes none. Raises InputError where the pairs do not fit the model, or a bound is
-    not positive.
+    `caches` are the pairs, `rounds` is True if their rows are rounded up, `cache_memory` counts their bytes,
+    `token_inputs` and `answers` are the names of inputs with the tokens and of outputs that are no caches, `masked` and
+    `positioned` the element types of attention_mask and position_ids, None where the model takes none. Raises
+    InputError where the pairs do not fit the model, or a bound is not positive.
     """
 
     def __init__(
@@ -47,6 +48,9 @@ class CachedSession(Session):
         super().__init__(model, **options)
         self.caches, self.capacity = cache_pairs(self.inputs, self.outputs, cache), capacity
         self.cache_memory = CacheMemory(max_cache_bytes)
+        self.rounds = isinstance(self._fitting, ProvenBuckets)
+        if self.rounds:
+            self._fitting = ProvenBuckets({pair.present: pair.past for pair in self.caches})
         self.masked, self.positioned = self._of_rank_2(MASK), self._of_rank_2(POSITIONS)
         pasts, self._presents = {pair.past for pair in self.caches}, tuple(pair.present for pair in self.caches)
         others = [n for n in self.signature.inputs if n not in pasts | {MASK, POSITIONS}]

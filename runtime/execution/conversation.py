@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,11 @@ import numpy as np
 from ...ops.dataclasses import dataclass, replace
 from ...ops.errors import BudgetError, InputError
 from ...ops.types import Array
+from ..compile.growing import GrowingArray
+from ..compile.padding import rounded_up
 
 if TYPE_CHECKING:
+    from .cache_pairs import CachePair
     from .cached_session import CachedSession
 
 MASK, POSITIONS = "attention_mask", "position_ids"
@@ -38,38 +41,48 @@ class CacheMemory:
             return self._used
 
     @contextmanager
-    def taken(self, nbytes: int, *, limited: bool = True) -> Iterator[None]:
-        """Count these bytes, and no more where the block fails; raises BudgetError if they pass the ceiling."""
+    def expected(self, nbytes: int) -> Iterator[None]:
+        """Count these bytes while the block runs, before it holds what it makes. Raises BudgetError if they pass the
+        ceiling."""
+        self._take(nbytes)
+        try:
+            yield
+        finally:
+            self._back.append(nbytes)
+
+    def hold(self, arrays: Iterable[Array], expected: int) -> None:
+        """Count the bytes of arrays as long as they live. Raises BudgetError where they pass the ceiling and are more
+        than was `expected`."""
+        arrays = tuple(arrays)
+        nbytes = sum(a.nbytes for a in arrays)
+        self._take(nbytes, limited=nbytes > expected)
+        for array in arrays:
+            weakref.finalize(array, self._back.append, array.nbytes).atexit = False
+
+    def _take(self, nbytes: int, *, limited: bool = True) -> None:
         used = self.used
         with self._lock:
-            if limited and self.limit is not None and self._used + nbytes > self.limit:
+            if limited and nbytes and self.limit is not None and self._used + nbytes > self.limit:
                 raise BudgetError(
                     f"caches of {nbytes} bytes more than the {used} in use would pass the ceiling of {self.limit} "
                     "bytes for the conversations of this session",
                     where="conversation",
-                    hint="truncate, reset or drop conversations, or load with a larger max_cache_bytes; while a run "
-                    "goes on, its past and its present both count",
+                    hint="truncate, reset or drop conversations, or load with a larger max_cache_bytes; where rows do "
+                    "not lie in place, a run's past and its present both count",
                 )
             self._used += nbytes
-        try:
-            yield
-        except BaseException:
-            self.give(nbytes)
-            raise
-
-    def give(self, nbytes: int) -> None:
-        """Count these bytes no more."""
-        self._back.append(nbytes)
 
 
 class _Caches:
-    """Arrays of all caches of a conversation, `length` rows of time each; none is written again. Their bytes are
-    counted until the last conversation lets go of them."""
+    """Arrays of all caches of a conversation, with room for rows to come. Rows that count are never written again,
+    those behind them only if the arrays are not `forked`: then another conversation may hold them, too."""
 
-    def __init__(self, arrays: tuple[Array, ...], length: int, nbytes: int, memory: CacheMemory) -> None:
-        self.arrays, self.length, self.nbytes = arrays, length, nbytes
-        self.forked = False  # another conversation may hold them, too
-        weakref.finalize(self, memory.give, nbytes).atexit = False
+    def __init__(self, arrays: tuple[Array, ...], rows: int) -> None:
+        self.arrays, self.rows, self.forked = arrays, rows, False
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,9 +96,11 @@ class Unread:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
-    """A conversation between two runs: `mask` is booleans (batch, length), None where no row is padding."""
+    """A conversation between two runs, `length` rows long: `mask` is booleans (batch, length), None where no row is
+    padding."""
 
     caches: _Caches
+    length: int = 0
     mask: Array | None = None
     unread: Unread | None = None
 
@@ -110,11 +125,11 @@ class Conversation:
     @property
     def length(self) -> int:
         """Rows of time in the caches: tokens that the model has read, padding included."""
-        return self._state.caches.length
+        return self._state.length
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the caches; forks share them until they go on."""
+        """Bytes of the caches, room for the next rows included; forks share them until they go on."""
         return self._state.caches.nbytes
 
     @property
@@ -148,7 +163,7 @@ class Conversation:
         wanted = session.wanted(names)
         with self._alone():
             state = self._state
-            length, total = state.caches.length, state.caches.length + self._new(feeds)
+            caches, length, total = state.caches, state.length, state.length + self._new(feeds)
             if session.capacity is not None and total > session.capacity:
                 raise BudgetError(
                     f"{total - length} tokens behind {length} pass the capacity of {session.capacity}",
@@ -157,17 +172,18 @@ class Conversation:
                 )
             mask = self._mask(feeds.get(MASK) if session.masked else None, state.mask, length, total)
             fed = {**feeds, **self._around(feeds, mask, length, total)}
-            for pair, array in zip(session.caches, state.caches.arrays, strict=True):
+            for pair, array in zip(session.caches, caches.arrays, strict=True):
                 if pair.past in feeds:
                     raise InputError(
                         f"{pair.past!r} is fed by the conversation", hint="leave it out, or use Session.run"
                     )
-                fed[pair.past] = array
-            nbytes = self._row_bytes * total
-            with memory.taken(nbytes):
+                fed[pair.past] = self._past(pair, array, length)
+            rows = rounded_up(total) if session.rounds else total
+            more = 0 if session.rounds and rows == caches.rows and not caches.forked else self._row_bytes * rows
+            with memory.expected(more):
                 results = session.run(fed, names=wanted, deadline=deadline, cancel=cancel)
-                arrays = tuple(results.pop(pair.present) for pair in session.caches)
-                for pair, array in zip(session.caches, arrays, strict=True):
+                presents = tuple(results.pop(pair.present) for pair in session.caches)
+                for pair, array in zip(session.caches, presents, strict=True):
                     if array.shape[pair.time] != total:
                         raise InputError(
                             f"{pair.present!r} has the sizes {array.shape}: axis {pair.time} is not {length} rows of "
@@ -175,11 +191,27 @@ class Conversation:
                             where="conversation",
                             hint="run this model with Session.run, and feed its caches by hand",
                         )
-            self._state = _State(_Caches(arrays, total, nbytes, memory), mask)
+                caches = self._kept(presents, caches, more)
+            self._state = _State(caches, total, mask)
             return results
 
+    def _past(self, pair: CachePair, array: Array, length: int) -> Array:
+        """A cache as it is fed: its rows that count, with the room behind them where the session takes it."""
+        if not self.session.rounds:
+            return array
+        return GrowingArray.of(array, pair.shape(self.batch, length), writable=not self._state.caches.forked)
+
+    def _kept(self, presents: tuple[Array, ...], before: _Caches, expected: int) -> _Caches:
+        """What a run has returned, counted as far as it lies elsewhere than the caches before."""
+        arrays = tuple(a.room if isinstance(a, GrowingArray) and a.room is not None else a for a in presents)
+        known = {id(a) for a in before.arrays}
+        self.session.cache_memory.hold((a for a in arrays if id(a) not in known), expected)
+        time = self.session.caches[0].time
+        return before if known >= {id(a) for a in arrays} else _Caches(arrays, arrays[0].shape[time])
+
     def fork(self) -> Conversation:
-        """A conversation that goes on from here on its own. Nothing is copied: caches are never written again."""
+        """A conversation that goes on from here on its own. Nothing is copied: the first of both that runs takes memory
+        of its own, and so does the other."""
         other = Conversation(self.session, self.batch)
         other._state = self._state
         other._state.caches.forked = True
@@ -189,18 +221,20 @@ class Conversation:
         """Forget all but the first `length` rows. Raises InputError where there are fewer, BudgetError where forks hold
         the caches too, and a copy of these rows would pass the ceiling."""
         with self._alone():
-            caches, mask = self._state.caches, self._state.mask
-            if not hasattr(length, "__index__") or not 0 <= length <= caches.length:
+            state = self._state
+            caches, mask = state.caches, state.mask
+            if not hasattr(length, "__index__") or not 0 <= length <= state.length:
                 raise InputError(
-                    f"{length} rows of {caches.length}", where="truncate", hint="give a length from 0 to `.length`"
+                    f"{length} rows of {state.length}", where="truncate", hint="give a length from 0 to `.length`"
                 )
-            if length < caches.length:
-                pairs, memory = self.session.caches, self.session.cache_memory
-                nbytes = self._row_bytes * length
-                with memory.taken(nbytes, limited=caches.forked):  # else it will be less than before
-                    arrays = tuple(pair.first(a, length) for pair, a in zip(pairs, caches.arrays, strict=True))
-                caches = _Caches(arrays, length, nbytes, memory)
-            self._state = _State(caches, None if mask is None else mask[:, :length])
+            rows = rounded_up(length) if self.session.rounds else length
+            if rows < caches.rows:
+                pairs, memory, nbytes = self.session.caches, self.session.cache_memory, self._row_bytes * rows
+                with memory.expected(nbytes if caches.forked else 0):  # else it will be less than before
+                    arrays = tuple(p.first(a, length, rows) for p, a in zip(pairs, caches.arrays, strict=True))
+                    memory.hold(arrays, nbytes)
+                caches = _Caches(arrays, rows)
+            self._state = _State(caches, length, None if mask is None else mask[:, :length])
 
     def reset(self) -> None:
         """Forget all."""
@@ -209,7 +243,7 @@ class Conversation:
 
     def _empty(self) -> _State:
         arrays = tuple(pair.empty(self.batch) for pair in self.session.caches)
-        return _State(_Caches(arrays, 0, 0, self.session.cache_memory))
+        return _State(_Caches(arrays, 0))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

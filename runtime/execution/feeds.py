@@ -11,6 +11,7 @@ from ...ops import DType, Map, Optional, Tensor, Type
 from ...ops import Sequence as ListType
 from ...ops.errors import InputError
 from ...ops.types import Array, type_of
+from ..compile.growing import GrowingArray
 from ..ir.graph import Signature
 
 Taken = Callable[[Any], Any]
@@ -90,6 +91,8 @@ def _as_array(value: Any, type: Type, taken: Taken) -> Any:
             if not isinstance(value, dict):
                 raise TypeError(f"a {type} is a dict, not a {value.__class__.__name__}")
             return {key: _as_array(v, type.element, taken)[()] for key, v in value.items()}
+    if isinstance(value, GrowingArray):
+        return value
     if not isinstance(value, np.ndarray):
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__"):
             value = taken(value)

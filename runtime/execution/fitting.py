@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ...ops.dataclasses import dataclass
+from ...ops.dataclasses import dataclass, field
 from ...ops.errors import InputError
 from ..compile.buckets import Buckets, check_buckets, cut, padded
 from ..compile.executable import Executable
+from ..compile.growing import GrowingArray, plain
 from ..compile.program import Port
 
 if TYPE_CHECKING:
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The arrays of a run, its executable if that is not the one for their types, and what is made of its results."""
+    """The arrays of a run, its executable if that is not the one for their types, what is made of its results, and
+    memory that results are written into."""
 
     arrays: dict[str, Any]
     finish: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     executable: Executable | None = None
+    buffers: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class AsTheyAre:
@@ -58,24 +61,33 @@ class GivenBuckets:
         return Fitted(grown, lambda results: cut(session.compiled(wanted), types, results, had))
 
 
+@dataclass(frozen=True, slots=True)
 class ProvenBuckets:
-    """Sizes that are rounded up where results do not depend on it; others are planned as they are."""
+    """Sizes that are rounded up where results do not depend on it; others are planned as they are.
+
+    `pasts` are inputs by the outputs that are these with more rows behind them. Where one is fed with room for its
+    next rows, the output has the rest of that room, and is written in its place if nobody else reads it.
+    """
+
+    pasts: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def fit(
         self, session: Session, wanted: tuple[str, ...], arrays: dict[str, Any], outputs: Mapping[str, Any] | None
     ) -> Fitted:
         """The inputs of the program for rounded sizes; the arrays as they are where there is none, and where results
         are to go into buffers."""
-        if outputs:
-            return Fitted(arrays)
-        served = session.rounded(wanted, session.types_of(arrays))
-        if served is None:
-            return Fitted(arrays)
-        program, values = served
-        feeds = program.feeds(arrays, values)
-        if feeds is None:
-            return Fitted(arrays)
-        return Fitted(feeds, partial(program.cut, values=values), program.executable)
+        served = None if outputs else session.rounded(wanted, session.types_of(arrays))
+        program, values = served or (None, [])
+        feeds = None if program is None else program.feeds(arrays, values)
+        if program is None or feeds is None:
+            return Fitted({name: plain(array) for name, array in arrays.items()})
+        growing = {output: x for output, name in self.pasts.items() if isinstance(x := arrays[name], GrowingArray)}
+        buffers = {
+            output: feeds[name]
+            for output, name in program.growing.appended.items()
+            if output in growing and (growing[output].writable or feeds[name] is not growing[output].room)
+        }
+        return Fitted(feeds, partial(program.cut, values=values, kept=growing), program.executable, buffers)
 
 
 def fitting(

@@ -478,7 +478,7 @@ class Session:
             bound = self._latest = fitted.executable or self._bind(wanted, self.types_of(arrays))
             program = bound.program
             own = own_buffers(program.outputs, outputs, self.device, self._owner)
-            buffers = [result_buffer(p, own, self._owner) for p in program.outputs]
+            buffers = [result_buffer(p, own or fitted.buffers, self._owner) for p in program.outputs]
             if own:
                 arrays = apart(arrays, own, self._owner)
                 feeds = {n: arrays.get(n, x) for n, x in feeds.items()}  # for a second run

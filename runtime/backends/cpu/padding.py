@@ -63,7 +63,7 @@ def _shown(memory: Array, known: Tensor) -> Array:
 
 
 class ConcatHeads:
-    """ConcatHeads by one copy of each operand."""
+    """ConcatHeads by one copy of each operand but a first one whose place the result takes."""
 
     name = "numpy.concat_heads"
     remembers = True
@@ -81,15 +81,17 @@ class ConcatHeads:
         (counts, *xs), (out,), axis = args.inputs, args.outputs, args.node.attrs["axis"]
         assert counts is not None and out is not None
         before = math.prod(out.shape[:axis])
-        there = out.reshape(before, out.shape[axis], -1)
-        parts = [x.reshape(before, x.shape[axis], -1) for x in xs if x is not None]
+        there = out.reshape(before, out.shape[axis], math.prod(out.shape[axis + 1 :]))
+        parts = [x.reshape(before, x.shape[axis], there.shape[2]) for x in xs if x is not None]
+        here = parts[0].ctypes.data == there.ctypes.data and parts[0].shape == there.shape
 
         def run() -> None:
             at = 0
-            for part, n in zip(parts, counts.tolist(), strict=True):
+            for i, (part, n) in enumerate(zip(parts, counts.tolist(), strict=True)):
                 if not 0 <= n <= min(part.shape[1], there.shape[1] - at):
                     raise ShapeError(f"{n} rows of {part.shape[1]}, behind {at}, are none of {there.shape[1]}")
-                there[:, at : at + n] = part[:, :n]
+                if i or not here:
+                    there[:, at : at + n] = part[:, :n]
                 at += n
             there[:, at:] = 0
 
