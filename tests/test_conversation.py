@@ -15,7 +15,7 @@ from mezzo.models.gpt2 import gpt2
 from mezzo.ops import DType, Tensor
 from mezzo.ops.errors import BudgetError, DeadlineError, InputError, OutOfRange
 from mezzo.ops.types import Array, Dim, f32, i64
-from mezzo.runtime.compile.padding import rounded_up
+from mezzo.runtime.compile.padding import rounded_rows, rounded_up
 from mezzo.runtime.compile.program import Port
 from mezzo.runtime.execution.cache_pairs import CachePair, cache_pairs
 from mezzo.runtime.execution.cached_session import CachedSession
@@ -196,8 +196,9 @@ def test_pieces_of_a_text(pieces: list[int]) -> None:
         answers = conversation.run({"input_ids": [TEXT[at : at + size]]})
         assert list(answers) == ["logits"]
         np.testing.assert_allclose(answers["logits"], whole[:, at : at + size], rtol=1e-4, atol=1e-5)
+        room = rounded_rows(at + size) if at else rounded_up(size)
         at += size
-        assert (conversation.length, conversation.nbytes) == (at, rounded_up(at) * PER_ROW)
+        assert (conversation.length, conversation.nbytes) == (at, room * PER_ROW)
 
 
 def test_fork_truncate_and_reset() -> None:
@@ -213,7 +214,7 @@ def test_fork_truncate_and_reset() -> None:
         np.testing.assert_allclose(answer, logits(session, [*TEXT[:4], *tokens])[:, 4:], rtol=1e-4, atol=1e-5)
     assert all((a == b).all() for a, b in zip(before, kept, strict=True)), "what forks share is never written again"
     conversation.truncate(3)
-    assert (conversation.length, conversation.nbytes) == (3, 3 * PER_ROW)
+    assert (conversation.length, conversation.nbytes) == (3, 64 * PER_ROW), "a cut within the same room"
     again = conversation.run(ids(9))["logits"]
     np.testing.assert_allclose(again, logits(session, [*TEXT[:3], 9])[:, 3:], rtol=1e-4, atol=1e-5)
     for wrong in (-1, 5):
@@ -224,28 +225,31 @@ def test_fork_truncate_and_reset() -> None:
     np.testing.assert_allclose(conversation.run(ids(*TEXT))["logits"], logits(session, TEXT), rtol=1e-4, atol=1e-5)
 
 
-def wide() -> CachedSession:
+def wide(places: int = 64, **options: Any) -> CachedSession:
     """A decoder whose caches are too large to be copied to a fixed place."""
-    return CachedSession(gpt2("batch", random_weights(), layers=2, width=256, heads=2, vocabulary=100, places=64))
+    sizes = {**SMALL, "width": 256, "places": places}
+    return CachedSession(gpt2("batch", random_weights(), **sizes), **options)
 
 
 def test_rows_are_written_behind_those_before() -> None:
     """From token to token caches stay where they are, until their room is used up."""
-    session = wide()
-    conversation = session.conversation()
-    conversation.run(ids(*TEXT, *TEXT, 5))
+    session = wide(places=160)
+    conversation, text = session.conversation(), [*TEXT, *TEXT, 5]
+    conversation.run(ids(*text))
     moves = list[int]()
-    for token in range(30):
+    for token in range(20):
         before = conversation._state.caches
+        new = [token] * (1 if token % 2 else 9)
         kept = [a[:, :, : conversation.length].copy() for a in before.arrays]
-        conversation.run(ids(token))
+        conversation.run(ids(*new))
+        text += new
         if conversation._state.caches is not before:
             moves.append(conversation.length)
         for a, b in zip(conversation._state.caches.arrays, kept, strict=True):
-            np.testing.assert_array_equal(a[:, :, : conversation.length - 1], b)
-    assert moves == [21, 25, 29, 33, 37, 41, 45]
-    answer, whole = conversation.run(ids(7))["logits"], logits(session, [*TEXT, *TEXT, 5, *range(30), 7])
-    np.testing.assert_allclose(answer[0, 0], whole[0, -1], rtol=1e-4, atol=1e-5)
+            np.testing.assert_array_equal(a[:, :, : b.shape[2]], b)
+    assert moves == [26, 66]
+    answer = conversation.run(ids(7))["logits"]
+    np.testing.assert_allclose(answer[:, 0], logits(session, [*text, 7])[:, -1], rtol=1e-4, atol=1e-5)
 
 
 def test_what_lies_behind_the_rows_is_read_by_nobody() -> None:
@@ -298,8 +302,8 @@ def test_a_nan_in_a_run_in_place() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_calls_in_any_order(seed: int) -> None:
-    """Forks, cuts and runs of one to five tokens, against each text as a whole."""
-    draw, session = np.random.default_rng(seed), wide()
+    """Forks, cuts and runs of one to forty tokens, against each text as a whole."""
+    draw, session = np.random.default_rng(seed), wide(places=160)
     open_ones: list[tuple[Conversation, list[int]]] = [(session.conversation(), [])]
     for _ in range(60):
         conversation, text = open_ones[draw.integers(len(open_ones))]
@@ -313,8 +317,8 @@ def test_calls_in_any_order(seed: int) -> None:
             with pytest.raises(OutOfRange):
                 conversation.run(ids(1000))
         else:
-            new = draw.integers(0, 100, draw.choice([1, 1, 1, 2, 5])).tolist()
-            if len(text) + len(new) > 60:
+            new = draw.integers(0, 100, draw.choice([1, 1, 1, 2, 5, 40])).tolist()
+            if len(text) + len(new) > 150:
                 conversation.reset()
                 text.clear()
             text += new
@@ -413,70 +417,72 @@ def test_a_run_that_fails_changes_nothing() -> None:
 
 def test_ceiling() -> None:
     """Past and present of a run count both where rows do not lie in place; forks count once; what is dropped counts no
-    more. 9 rows take the room of 12."""
-    session = decoder(max_cache_bytes=24 * PER_ROW)
+    more. What a text begins with takes its own rows, what follows room for 64."""
+    session = decoder(max_cache_bytes=80 * PER_ROW)
     first, second = session.conversation(), session.conversation()
     first.run(ids(*TEXT))
     forks = [first.fork() for _ in range(5)]
     assert session.cache_memory.used == 8 * PER_ROW
-    second.run(ids(*TEXT[:5]))
+    second.run(ids(*TEXT, 1))
     with pytest.raises(BudgetError, match=r"(?s)^conversation: .*would pass the ceiling.*truncate, reset or drop"):
-        first.run(ids(1))  # room for 8 + 8 + 12 rows
+        first.run(ids(1))  # room for 8 + 12 + 64 rows
     assert first.length == 8
     second.reset()
     first.run(ids(1))
-    assert session.cache_memory.used == 20 * PER_ROW, "the forks hold the past"
+    assert session.cache_memory.used == 72 * PER_ROW, "the forks hold the past"
     del forks
-    assert session.cache_memory.used == 12 * PER_ROW
-    first.truncate(2)
-    assert session.cache_memory.used == 2 * PER_ROW
+    assert session.cache_memory.used == 64 * PER_ROW
+    first.truncate(0)
+    assert session.cache_memory.used == 0
+    first.run(ids(1))
     del first, second
     assert session.cache_memory.used == 0
 
 
 def test_rows_in_place_need_no_more_memory() -> None:
     per_row = 2 * 2 * 256 * 4
-    graph = gpt2("batch", random_weights(), layers=2, width=256, heads=2, vocabulary=100, places=64)
-    session = CachedSession(graph, max_cache_bytes=24 * per_row)
+    session = wide(places=160, max_cache_bytes=100 * per_row)
     conversation = session.conversation()
-    conversation.run(ids(*TEXT, *TEXT, 1))
-    for token in (1, 2, 3):
-        conversation.run(ids(token))
-        assert session.cache_memory.used == 20 * per_row
+    conversation.run(ids(*TEXT))
+    for _ in range(7):
+        conversation.run(ids(*TEXT))
+        assert session.cache_memory.used == 64 * per_row
     with pytest.raises(BudgetError, match="would pass the ceiling"):
         conversation.run(ids(4))
     other = conversation.fork()
     other.truncate(19)
     with pytest.raises(BudgetError, match="would pass the ceiling"):
-        other.run(ids(4))  # the fork before it holds the rows
-    assert (session.cache_memory.used, other.length) == (20 * per_row, 19)
+        other.run(ids(4))  # the conversation that it was forked from holds the rows
+    assert (session.cache_memory.used, other.length) == (64 * per_row, 19)
 
 
 def test_cut_forks_stay_under_the_ceiling() -> None:
-    """A fork that is cut takes memory of its own."""
-    session = decoder(max_cache_bytes=16 * PER_ROW)
+    """A fork that is cut takes memory of its own where that is less."""
+    session = wide(places=160, max_cache_bytes=5 * 64 * 2 * 2 * 256 * 4)
     conversation = session.conversation()
-    conversation.run(ids(*TEXT))
+    conversation.run(ids(*TEXT * 16))
+    conversation.run(ids(1))
     forks = [conversation.fork() for _ in range(3)]
-    forks[0].truncate(7)  # lies in the room of 8
-    forks[1].truncate(4)
+    forks[0].truncate(129)  # lies in the room of 192
+    forks[1].truncate(64)
     forks[2].truncate(3)
     with pytest.raises(BudgetError, match="would pass the ceiling"):
         forks[0].truncate(3)
-    assert (session.cache_memory.used, forks[0].length) == (15 * PER_ROW, 7)
+    assert (session.cache_memory.used, forks[0].length) == (5 * 64 * 2 * 2 * 256 * 4, 129)
 
 
 def test_a_cut_that_fails_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> Array:
         raise MemoryError
 
-    session = decoder()
+    session = wide(places=160)
     conversation = session.conversation()
     conversation.run(ids(*TEXT))
+    conversation.run(ids(*TEXT * 7, 1))
     monkeypatch.setattr(CachePair, "first", full)
     with pytest.raises(MemoryError):
         conversation.truncate(3)
-    assert (session.cache_memory.used, conversation.length) == (8 * PER_ROW, 8)
+    assert (session.cache_memory.used, conversation.length) == (128 * 8 * PER_ROW, 65)
 
 
 def test_two_conversations_in_two_threads() -> None:
@@ -563,7 +569,7 @@ def test_caches_of_other_element_types() -> None:
     conversation = session.conversation()
     for _ in range(3):
         conversation.run({"x": np.ones((1, 2, 4), np.float16)})
-    assert (conversation.length, conversation.nbytes) == (6, 8 * 4 * 2)
-    assert str(conversation) == "<Conversation of 1 x 6 rows, 64 bytes>"
+    assert (conversation.length, conversation.nbytes) == (6, 64 * 4 * 2)
+    assert str(conversation) == "<Conversation of 1 x 6 rows, 512 bytes>"
     with pytest.raises(InputError, match="a batch of 0"):
         session.conversation(0)

@@ -168,6 +168,24 @@ def test_other_decisions_make_another_template() -> None:
     assert 1 <= len(templates(session).all) <= 2
 
 
+def test_axes_without_elements_have_templates_of_their_own() -> None:
+    """The empty past of a decoder is a constant of its template, which serves no other."""
+
+    def graph() -> Graph:
+        g = GraphBuilder()
+        old, new = g.input("old", f32("batch", "past", 4)), g.input("new", f32("batch", "length", 4))
+        both = g.Concat(old, new, axis=1)
+        return g.graph([g.Softmax(g.MatMul(new, g.Transpose(both, perm=(0, 2, 1)))), both])
+
+    session, draw = Session(graph()), np.random.default_rng(0)
+    for past, length in [(0, 5), (0, 9), (3, 2), (7, 2), (0, 6), (0, 1), (4, 3)]:
+        given = {n: draw.standard_normal((2, k, 4)).astype(np.float32) for n, k in (("old", past), ("new", length))}
+        for name, answer in Session(graph()).run(given).items():
+            np.testing.assert_allclose(session.run(given)[name], answer, rtol=1e-5, atol=1e-6)
+    assert not templates(session).reasons
+    assert len({tuple(t.symbols.empty) for t in templates(session).all}) == 2
+
+
 def cut(sizes: Callable[[GraphBuilder, str], str]) -> Graph:
     g = GraphBuilder()
     x = g.input("x", f32("n", 4))

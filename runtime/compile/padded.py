@@ -21,13 +21,13 @@ from ..passes.chains import Chains
 from .executable import Executable, executable_of
 from .growing import Growing, GrowingArray
 from .lower import Learned, Options
-from .padding import Axis, NotPadded, PaddedGraph
-from .padding_rules import padded_graph
+from .padding import NO_CACHES, Axis, CacheSizes, NotPadded, PaddedGraph
+from .padding_rules import caches_of, padded_graph
 from .rewriting import fused, simplified
 from .sizes import NormalSizes, Size
 from .template import NoTemplate, Traced, evaluated, traced
 
-MOST_PROGRAMS = 256  # of one pattern: a cache of thousands of rows has two for each size that is planned
+MOST_PROGRAMS = 256  # of one pattern
 MOST_PATTERNS = 8  # traces of a graph, and reasons why there was none
 MOST_SIZES = 64  # of one program, of which what follows from them is kept
 MOST_SERVED = 512  # sizes of inputs, of which the program is remembered
@@ -41,7 +41,8 @@ class SizePattern:
     traced: Traced
     normal: NormalSizes
     open: frozenset[int]
-    terms: tuple[Terms, ...] = ()
+    terms: tuple[Terms, ...]
+    caches: CacheSizes
     programs: OrderedDict[tuple[int, ...], PaddedProgram | str] = field(
         default_factory=OrderedDict[tuple[int, ...], Any]
     )
@@ -233,7 +234,7 @@ class PaddedPrograms:
 
     def _program(self, pattern: SizePattern, values: Sequence[int]) -> PaddedProgram | str:
         """The program for these values, or the reason why there is none."""
-        state = PaddedGraph(pattern.traced, pattern.normal, pattern.open, values)
+        state = PaddedGraph(pattern.traced, pattern.normal, pattern.open, values, pattern.caches)
         key = pattern.key(values, state)
         program = pattern.programs.get(key)
         if program is None:
@@ -250,7 +251,7 @@ class PaddedPrograms:
 
     def _made(self, pattern: SizePattern, values: Sequence[int]) -> PaddedProgram:
         options, budget = self.options, self.budget
-        graph, state = padded_graph(pattern.traced, pattern.normal, pattern.open, values)
+        graph, state = padded_graph(pattern.traced, pattern.normal, pattern.open, values, pattern.caches)
         typed = simplified(infer(graph, budget=budget), options, budget)
         bound = executable_of(fused(typed, options, budget, Chains()), options, self.names, self.learned)
         sized = pattern.traced.sized
@@ -277,11 +278,11 @@ def _pattern(graph: Graph, types: Mapping[str, Type], options: Options, budget: 
     for count in range(len(symbols), 0, -1):
         for open in combinations(symbols, count):
             try:
-                _, state = padded_graph(trace, normal, open, values)
+                _, state = padded_graph(trace, normal, open, values, NO_CACHES)
             except NotPadded as error:
                 reasons.append(str(error))
             else:
-                return SizePattern(trace, normal, frozenset(open), tuple(state.rounded))
+                return SizePattern(trace, normal, frozenset(open), tuple(state.rounded), caches_of(state))
     raise NotPadded("; ".join(dict.fromkeys(reasons)) or "no size is open behind the first axis")
 
 

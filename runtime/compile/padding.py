@@ -40,6 +40,17 @@ def rounded_up(size: int) -> int:
     return -(-size // step) * step
 
 
+def rounded_rows(size: int) -> int:
+    """The size that is planned for a cache: a multiple of at least 64. Rows that are not new cost little: attention
+    reads them once, and all weights are read for each new one.
+
+    >>> [rounded_rows(n) for n in (1, 65, 500, 2000, 2049)]
+    [64, 128, 512, 2048, 2304]
+    """
+    step = max(64, 1 << (size - 1).bit_length() >> 4)
+    return -(-size // step) * step
+
+
 @dataclass(slots=True)
 class Lying:
     """A value of the padded graph: its axes, and the number that fills the padding of an axis, where that is known for
@@ -48,6 +59,19 @@ class Lying:
     dtype: DType
     axes: tuple[Axis, ...]
     fills: dict[int, float] = field(default_factory=dict[int, float])
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """The sizes of a decoder that are planned as those of its caches: `grown` is what sizes of inputs grow to (both are
+    planned alike, so that one can lie in the other's place), `masks` are symbols that nothing but masks has."""
+
+    grown: Mapping[Terms, Terms]
+    masks: frozenset[int]
+    sizes: frozenset[Terms]
+
+
+NO_CACHES = CacheSizes({}, frozenset(), frozenset())
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +88,7 @@ class PaddedGraph:
     normal: NormalSizes
     open: Collection[int]
     values: Sequence[int]
+    caches: CacheSizes
     nodes: list[Node] = field(default_factory=list[Node])
     constants: dict[str, Array] = field(default_factory=dict[str, Array])
     known: dict[str, Lying] = field(default_factory=dict[str, Lying])
@@ -94,11 +119,11 @@ class PaddedGraph:
         """The number that is planned for a size."""
         if isinstance(size, int):
             return size
-        value = self.normal.trace.value(size, self.values)
-        if not self.padded(size):
-            return value
-        self.rounded[size] = rounded_up(value)
-        return self.rounded[size]
+        value = self.normal.trace.value(self.caches.grown.get(size, size), self.values)
+        if self.padded(size):
+            rows = size in self.caches.sizes or self.normal.symbols(size) <= self.caches.masks
+            value = self.rounded[size] = rounded_rows(value) if rows else rounded_up(value)
+        return value
 
     def sizes(self, axes: Iterable[Axis]) -> tuple[int, ...]:
         """The planned size of each axis."""

@@ -12,10 +12,11 @@ import numpy as np
 
 from ...ops import Context, Tensor, Type
 from ...ops.core.rules import bounds
+from ...ops.symbolic import Terms
 from ...ops.types import DType
 from ..ir.graph import Graph, Node
-from .padding import Axis, Lying, NotPadded, PaddedGraph
-from .sizes import NormalSizes, Size, as_terms, over, times
+from .padding import Axis, CacheSizes, Lying, NotPadded, PaddedGraph
+from .sizes import NormalSizes, Size, as_terms, minus, over, times
 from .template import Traced
 
 Rule = Callable[[PaddedGraph, Node], None]
@@ -444,12 +445,12 @@ def triangle(g: PaddedGraph, node: Node) -> None:
 
 
 def padded_graph(
-    traced: Traced, normal: NormalSizes, open: Collection[int], values: Sequence[int]
+    traced: Traced, normal: NormalSizes, open: Collection[int], values: Sequence[int], caches: CacheSizes
 ) -> tuple[Graph, PaddedGraph]:
     """The graph for these values of the symbols, rounded up, with types for its inputs; and what is to be fed to it.
     Raises NotPadded with the reason where there is none."""
     source = traced.graph
-    state = PaddedGraph(traced, normal, open, values)
+    state = PaddedGraph(traced, normal, open, values, caches)
     for name in source.inputs:
         known = source.types[name]
         assert isinstance(known, Tensor)
@@ -475,3 +476,25 @@ def padded_graph(
         opsets=source.opsets,
     )
     return graph, state
+
+
+def caches_of(state: PaddedGraph) -> CacheSizes:
+    """The sizes of inputs that results are with new rows behind them, and of masks over them."""
+    source, grown, new = state.traced.graph, dict[Terms, Terms](), set[int]()
+    for node in state.nodes:
+        if node.op != "ConcatHeads" or node.inputs[1] not in source.inputs or node.outputs[0] not in source.outputs:
+            continue
+        (old,), (now,) = (state.known[n].axes[node.attrs["axis"]] for n in (node.inputs[1], node.outputs[0]))
+        if isinstance(old, int) or isinstance(now, int):
+            continue
+        more = minus(now, old)
+        if more != old:  # else it is joined with what was made of it
+            grown[old] = now
+            new |= state.normal.symbols(more)
+    symbols: dict[bool, set[int]] = {True: new, False: set()}
+    for name in source.inputs[: state.given]:
+        lying = state.known[name]
+        for size in (s for axis in lying.axes for s in axis if not isinstance(s, int)):
+            symbols[lying.dtype.floating] |= state.normal.symbols(size)
+    masks = symbols[False] - symbols[True] if grown else ()
+    return CacheSizes(grown, frozenset(masks), frozenset({*grown, *grown.values()}))

@@ -102,6 +102,11 @@ def times(a: Terms, b: Terms) -> Terms:
     return _sorted(total)
 
 
+def minus(a: Terms, b: Terms) -> Terms:
+    """The difference of two sizes."""
+    return _sorted(_added(dict(a), tuple((m, -f) for m, f in b)))
+
+
 def as_terms(size: Size) -> Terms:
     """A size as terms."""
     return (((), size),) if isinstance(size, int) else size

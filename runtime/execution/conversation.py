@@ -15,7 +15,7 @@ from ...ops.dataclasses import dataclass, replace
 from ...ops.errors import BudgetError, InputError
 from ...ops.types import Array
 from ..compile.growing import GrowingArray
-from ..compile.padding import rounded_up
+from ..compile.padding import rounded_rows
 
 if TYPE_CHECKING:
     from .cache_pairs import CachePair
@@ -178,7 +178,7 @@ class Conversation:
                         f"{pair.past!r} is fed by the conversation", hint="leave it out, or use Session.run"
                     )
                 fed[pair.past] = self._past(pair, array, length)
-            rows = rounded_up(total) if session.rounds else total
+            rows = rounded_rows(total) if session.rounds else total
             more = 0 if session.rounds and rows == caches.rows and not caches.forked else self._row_bytes * rows
             with memory.expected(more):
                 results = session.run(fed, names=wanted, deadline=deadline, cancel=cancel)
@@ -202,7 +202,7 @@ class Conversation:
         return GrowingArray.of(array, pair.shape(self.batch, length), writable=not self._state.caches.forked)
 
     def _kept(self, presents: tuple[Array, ...], before: _Caches, expected: int) -> _Caches:
-        """What a run has returned, counted as far as it lies elsewhere than the caches before."""
+        """Return the caches of a run, counted as far as it lies elsewhere than the caches before."""
         arrays = tuple(a.room if isinstance(a, GrowingArray) and a.room is not None else a for a in presents)
         known = {id(a) for a in before.arrays}
         self.session.cache_memory.hold((a for a in arrays if id(a) not in known), expected)
@@ -227,7 +227,7 @@ class Conversation:
                 raise InputError(
                     f"{length} rows of {state.length}", where="truncate", hint="give a length from 0 to `.length`"
                 )
-            rows = rounded_up(length) if self.session.rounds else length
+            rows = rounded_rows(length) if self.session.rounds else length
             if rows < caches.rows:
                 pairs, memory, nbytes = self.session.caches, self.session.cache_memory, self._row_bytes * rows
                 with memory.expected(nbytes if caches.forked else 0):  # else it will be less than before
