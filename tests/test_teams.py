@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from mezzo.ops.types import f32
+from mezzo.runtime.backends.onednn.call_order import OneDnnCallOrder
 from mezzo.runtime.backends.onednn.invalid import LookAtAll
 from mezzo.runtime.backends.onednn.library import library, threads
 from mezzo.runtime.backends.onednn.teams import Order, Team, _openmp, placed
@@ -73,3 +76,29 @@ def test_a_run_leaves_the_number_as_it_was(rows: int) -> None:
                 assert np.isnan(next(iter(found.values()))).all() == np.isnan(first)
                 assert number() == 2
     assert session.stats().alarms
+
+
+@pytest.mark.parametrize("how", ["deadline", "observed"])
+def test_runs_that_are_watched_keep_to_the_number(how: str) -> None:
+    """Steps that ask for the number of threads see one, whether or not somebody looks in between."""
+    g = GraphBuilder()
+    x = g.input("x", f32(4, 32))
+    session, seen = Session(g.graph([g.Tan(g.Relu(x)), g.Sigmoid(x)]), threads=1), dict[str, int]()
+    session.run({"x": np.ones((4, 32), np.float32)})
+    (instance,) = session._seats._all[0].instances.values()
+    for i, step in enumerate(session.program.steps):
+        if step.choice.implementation:
+            call = instance.calls[i]
+
+            def watched(call: Any = call, op: str = step.node.op) -> Any:
+                seen[op] = number()
+                return call()
+
+            watched.threads, watched.asks = call.threads, call.asks  # type: ignore[attr-defined]
+            instance.calls[i] = watched
+    instance.order, instance.fixed = OneDnnCallOrder(session.program, instance.arrays, False), None
+    options: dict[str, Any] = {"deadline": 60} if how == "deadline" else {"observe": lambda *_: None}
+    with threads(2):
+        session.run({"x": np.ones((4, 32), np.float32)}, **options)
+        assert number() == 2
+    assert seen == {"Relu": 1, "Sigmoid": 1}

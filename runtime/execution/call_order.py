@@ -24,6 +24,10 @@ class CallOrder:
         """The calls that do something, each with the number of its step; `calls` has one for each step."""
         return [(i, call) for i, call in enumerate(calls) if call is not nothing]
 
+    def separate(self, calls: Sequence[StepCall]) -> list[tuple[int, StepCall]]:
+        """The same calls one by one, for runs that may end between any two of them."""
+        return self.working(calls)
+
     def observed(self, i: int, calls: Sequence[StepCall]) -> StepCall:
         """The call of step `i` for runs that are observed, where others compute between the steps."""
         return calls[i]

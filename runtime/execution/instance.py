@@ -288,12 +288,19 @@ class Instance:
         working = self.fixed
         if working is None:
             self._bind_moving()
-            working = self.order.working(self.calls)
         i = 0
         try:
             meter = self.around.meter
             if observe is None and not meter.watches:
+                if working is None:
+                    working = self.order.working(self.calls)
                 for i, call in working:  # noqa: B007 (the handler below reads the index)
+                    status = call()
+                    if status.__class__ is int and status:
+                        raise failed(status)
+            elif observe is None:
+                for i, call in self.order.separate(self.calls):  # noqa: B007
+                    meter.check()
                     status = call()
                     if status.__class__ is int and status:
                         raise failed(status)
@@ -301,13 +308,11 @@ class Instance:
                 for i in range(len(self.calls)):
                     call = self.order.observed(i, self.calls)
                     meter.check()
-                    if observe:
-                        observe("before", i, program.steps[i], self)
+                    observe("before", i, program.steps[i], self)
                     status = call()
                     if status.__class__ is int and status:
                         raise failed(status)
-                    if observe:
-                        observe("after", i, program.steps[i], self)
+                    observe("after", i, program.steps[i], self)
         except BaseException as error:
             self.order.abandon()
             self._let_go()

@@ -4,6 +4,7 @@ them, and native calls that follow each other as one."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...compile.program import Program
@@ -24,19 +25,32 @@ class OneDnnCallOrder(CallOrder):
         self._batched: Order | None = None
         self._inside: list[tuple[int, StepCall]] = []  # the calls that batches are made of, by the numbers of steps
 
-    def working(self, calls: Sequence[StepCall]) -> list[tuple[int, StepCall]]:
+    def separate(self, calls: Sequence[StepCall]) -> list[tuple[int, StepCall]]:
+        return [(i, inserted or calls[i]) for i, inserted in self._ordered(calls)]
+
+    def _ordered(self, calls: Sequence[StepCall]) -> Order:
         if self._order is None:
             single = list(map(alone, self.program.steps, calls))
             self._order = placed(self._flags.order(calls, single), single.__getitem__, self._team)
+        return self._order
+
+    def working(self, calls: Sequence[StepCall]) -> list[tuple[int, StepCall]]:
         # calls of large operands are rebound and stay; those of NumPy are made anew, and are in no batch
         if self._batched is None or not all(calls[i] is call for i, call in self._inside):
-            self._batched = batched(self._order, calls, self._names)
+            self._batched = batched(self._ordered(calls), calls, self._names)
             some = any(isinstance(call, Batch) for _, call in self._batched)
             self._inside = [(i, call) for i, call in enumerate(calls) if some and is_native(call)]
         return [(i, inserted or calls[i]) for i, inserted in self._batched]
 
     def observed(self, i: int, calls: Sequence[StepCall]) -> StepCall:
-        return self._flags.around(i, calls)
+        call = self._flags.around(i, calls)
+        return partial(self._alone, call) if alone(self.program.steps[i], calls[i]) else call
+
+    def _alone(self, call: StepCall) -> Any:
+        self._team.alone()
+        status = call()
+        self._team.together()  # `abandon` does, after an error
+        return status
 
     def abandon(self) -> None:
         self._team.together()
