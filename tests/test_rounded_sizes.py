@@ -127,6 +127,17 @@ def test_a_slice_that_begins_before_the_axis() -> None:
         equal([*auto.run({"x": x}).values()], [*exact.run({"x": x}).values()])
 
 
+def test_an_input_of_one_row_that_is_joined_with_others() -> None:
+    g = GraphBuilder("net")
+    one, x = g.input("one", f32(2, 1, 6)), g.input("x", f32(2, "length", 6))
+    auto = Session(g.graph([g.Concat(one, x, one, axis=1)]), buckets="auto")
+    for length in (6, 7, 9):
+        rows = RNG.standard_normal((2, length, 6)).astype(np.float32)
+        result = auto(rows[:, :1], rows)
+        np.testing.assert_array_equal(result, np.concatenate([rows[:, :1], rows, rows[:, :1]], 1))
+    assert auto.stats().rounded == 3, "6 and 8, 7 and 9, 9 and 11"
+
+
 def test_a_view_of_nothing_is_planned_as_it_is() -> None:
     def nothing(g: GraphBuilder, x: str) -> tuple[str, ...]:
         none = g.Slice(g.Gather(x, g.const(0), axis=1), g.const([0]), g.const([0]), g.const([1]))

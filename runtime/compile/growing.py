@@ -21,9 +21,9 @@ class GrowingArray(np.ndarray[Any, Any]):
     writable = False
 
     @classmethod
-    def of(cls, room: Array, sizes: tuple[int, ...], *, writable: bool) -> Self:
-        """Return the view of these sizes."""
-        view: Self = room[tuple(map(slice, sizes))].view(cls)
+    def of(cls, room: Array, heads: tuple[slice, ...], *, writable: bool) -> Self:
+        """Return the view of these first elements along each axis."""
+        view: Self = room[heads].view(cls)
         view.room, view.writable = room, writable
         return view
 

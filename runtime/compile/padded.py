@@ -57,6 +57,31 @@ class SizePattern:
         return (*(state.planned(t) for t in self.terms), *closed)
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where padding begins in a result: seen as an array of the sizes in `planned` (None: as it is), `heads` of it are
+    the elements that count, whose shape is `shape`."""
+
+    planned: tuple[int, ...] | None
+    heads: tuple[slice, ...]
+    shape: tuple[int, ...]
+
+    def cut(self, result: Array, kept: bool) -> Array:
+        """The elements that count, with the padding as their room if they are `kept` and it lies behind."""
+        if kept and self.planned is None:
+            return GrowingArray.of(result, self.heads, writable=True)
+        whole = result if self.planned is None else result.reshape(self.planned)
+        return np.ascontiguousarray(whole[self.heads]).reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class TrueSizes:
+    """What a program is told at true sizes: inputs that follow from them, and the ends of results, both by name."""
+
+    inputs: Mapping[str, Array]
+    ends: Mapping[str, Ends]
+
+
 @dataclass(slots=True, eq=False)
 class PaddedProgram:
     """An executable for rounded sizes. `state` tells what its inputs and outputs are; `sized` are the nodes that make
@@ -68,29 +93,40 @@ class PaddedProgram:
     read: Mapping[str, Array]
     outputs: tuple[tuple[str, str], ...]
     growing: Growing
-    known: OrderedDict[tuple[int, ...], dict[str, Array]] = field(
-        default_factory=OrderedDict[tuple[int, ...], dict[str, Array]]
-    )
+    known: OrderedDict[tuple[int, ...], TrueSizes | None] = field(default_factory=OrderedDict[tuple[int, ...], Any])
 
-    def feeds(self, arrays: Mapping[str, Array], values: Sequence[int]) -> dict[str, Array] | None:
-        """The inputs of the program, in its order, for arrays of these true sizes; None where a place that follows from
-        sizes lies outside of what counts."""
-        more = self.known.get(tuple(values))
-        if more is None:
+    def at(self, values: tuple[int, ...]) -> TrueSizes | None:
+        """What true sizes tell the program; None where a place that follows from them lies outside of what counts."""
+        if values not in self.known:
             more = self._sized(values)
-            if more is None:
-                return None
-            self.known[tuple(values)] = more
+            self.known[values] = None if more is None else TrueSizes(more, self._ends(values))
             while len(self.known) > MOST_SIZES:
                 self.known.popitem(last=False)
-        types, roomy = self.executable.program.types, self.growing.inputs
+        return self.known[values]
+
+    def feeds(self, arrays: Mapping[str, Array], sizes: TrueSizes) -> dict[str, Array]:
+        """The inputs of the program, in its order, for arrays of these true sizes."""
+        types, more, roomy = self.executable.program.types, sizes.inputs, self.growing.inputs
         return {
             name: more[name] if name in more else _grown(arrays[name], types[name], room=name in roomy)
             for name in self.executable.program.given
         }
 
+    def _ends(self, values: Sequence[int]) -> dict[str, Ends]:
+        state, ends = self.state, dict[str, Ends]()
+        for name, value in self.outputs:
+            axes = state.known[value].axes
+            if any(map(state.pads, axes)):
+                true = [[_true(s, state, values) for s in axis] for axis in axes]
+                shape = tuple(int(np.prod(sizes, dtype=np.int64)) for sizes in true)
+                plain = all(len(axis) <= 1 or not state.pads(axis) for axis in axes)
+                planned = None if plain else tuple(state.planned(s) for axis in axes for s in axis)
+                parts = shape if plain else tuple(chain.from_iterable(true))
+                ends[name] = Ends(planned, tuple(map(slice, parts)), shape)
+        return ends
+
     def _sized(self, values: Sequence[int]) -> dict[str, Array] | None:
-        """The inputs that follow from the true sizes; None where one is an index outside of its axis."""
+        """The inputs that follow from the true sizes."""
         state, trace, types = self.state, self.state.normal.trace, self.executable.program.types
         put = concrete(trace, values)
         arrays = evaluated(self.sized, self.read, put)
@@ -114,34 +150,21 @@ class PaddedProgram:
                 )
         return {name: array for name, array in more.items() if name in given}
 
-    def cut(self, results: Mapping[str, Any], values: Sequence[int], kept: Collection[str] = ()) -> dict[str, Any]:
+    def cut(self, results: Mapping[str, Any], sizes: TrueSizes, kept: Collection[str] = ()) -> dict[str, Any]:
         """The results without padding; those in `kept` with the room that padding is, where it lies behind."""
         return {
-            name: self._cut(results[name], self.state.known[value].axes, values, name in kept)
-            for name, value in self.outputs
+            name: results[name] if name not in sizes.ends else sizes.ends[name].cut(results[name], name in kept)
+            for name, _ in self.outputs
         }
 
-    def _cut(self, result: Array, axes: Sequence[Axis], values: Sequence[int], kept: bool) -> Array:
-        state = self.state
-        if not any(map(state.pads, axes)):
-            return result
-        if kept and not any(len(axis) > 1 and state.pads(axis) for axis in axes):
-            shape = [int(np.prod(self._true(axis, values), dtype=np.int64)) for axis in axes]
-            return GrowingArray.of(result, tuple(shape), writable=True)
-        parts = [s for axis in axes for s in axis]
-        true = self._true(parts, values)
-        whole = result.reshape([state.planned(s) for s in parts])[tuple(map(slice, true))]
-        sizes = iter(true)
-        shape = [int(np.prod([next(sizes) for _ in axis], dtype=np.int64)) for axis in axes]
-        return np.ascontiguousarray(whole).reshape(shape)
 
-    def _true(self, sizes: Sequence[Size], values: Sequence[int]) -> list[int]:
-        return [s if isinstance(s, int) else self.state.normal.trace.value(s, values) for s in sizes]
+def _true(size: Size, state: PaddedGraph, values: Sequence[int]) -> int:
+    return size if isinstance(size, int) else state.normal.trace.value(size, values)
 
 
 def _moved(indices: Array, state: PaddedGraph, axis: Axis, values: Sequence[int]) -> Array | None:
     """The indices into an axis with padding that are the same elements as these without; None for those outside."""
-    sizes = [s if isinstance(s, int) else state.normal.trace.value(s, values) for s in axis]
+    sizes = [_true(s, state, values) for s in axis]
     total = int(np.prod(sizes, dtype=np.int64))
     indices = np.where(indices < 0, indices + total, indices)
     if indices.size and not 0 <= indices.min() <= indices.max() < total:
@@ -167,11 +190,12 @@ def _grown(array: Array, type: Type, *, room: bool = False) -> Array:
     return grown
 
 
-Served = tuple[PaddedProgram, list[int]]
+Served = tuple[PaddedProgram, tuple[int, ...]]
+Sizes = tuple[Any, ...]  # of inputs in their order, None for what is no tensor
 
 
-def _key(types: Mapping[str, Type]) -> tuple[Any, ...]:
-    return tuple([t.dims if isinstance(t, Tensor) else t for t in types.values()])
+def sizes_of(types: Mapping[str, Type]) -> Sizes:
+    return tuple([t.dims if isinstance(t, Tensor) else None for t in types.values()])
 
 
 @dataclass(slots=True, eq=False)
@@ -185,17 +209,16 @@ class PaddedPrograms:
     budget: Budget
     patterns: list[SizePattern] = field(default_factory=list[SizePattern])
     reasons: list[str] = field(default_factory=list[str])
-    _served: OrderedDict[Any, Served | None] = field(default_factory=OrderedDict[Any, Any])
+    _served: OrderedDict[Sizes, Served | None] = field(default_factory=OrderedDict[Any, Any])
     learned: Learned = field(default_factory=Learned)
 
-    def served(self, types: Mapping[str, Type]) -> tuple[bool, Served | None]:
-        """Return whether inputs of these types were met before, and the answer that `serve` gave then."""
-        key = _key(types)
-        return key in self._served, self._served.get(key)
+    def served(self, sizes: Sizes) -> tuple[bool, Served | None]:
+        """Return whether inputs of these sizes were met before, and the answer that `serve` gave then."""
+        return sizes in self._served, self._served.get(sizes)
 
     def serve(self, types: Mapping[str, Type]) -> Served | None:
         """A program for inputs of these types, with the values of its symbols; None where there is none."""
-        answer = self._served[_key(types)] = self._serve(types)
+        answer = self._served[sizes_of(types)] = self._serve(types)
         while len(self._served) > MOST_SERVED:
             self._served.popitem(last=False)
         return answer
@@ -206,7 +229,7 @@ class PaddedPrograms:
             if values is None:
                 continue
             program = self._program(pattern, values)
-            return None if isinstance(program, str) else (program, values)
+            return None if isinstance(program, str) else (program, tuple(values))
         return None
 
     def executables(self) -> list[Executable]:
@@ -215,6 +238,7 @@ class PaddedPrograms:
 
     def forget(self, executable: Executable) -> None:
         """Let a program be planned again."""
+        self._served.clear()
         for pattern in self.patterns:
             for key in [
                 k for k, p in pattern.programs.items() if not isinstance(p, str) and p.executable is executable

@@ -484,7 +484,10 @@ def caches_of(state: PaddedGraph) -> CacheSizes:
     for node in state.nodes:
         if node.op != "ConcatHeads" or node.inputs[1] not in source.inputs or node.outputs[0] not in source.outputs:
             continue
-        (old,), (now,) = (state.known[n].axes[node.attrs["axis"]] for n in (node.inputs[1], node.outputs[0]))
+        axes = [state.known[n].axes[node.attrs["axis"]] for n in (node.inputs[1], node.outputs[0])]
+        if [len(axis) for axis in axes] != [1, 1]:
+            continue
+        (old,), (now,) = axes
         if isinstance(old, int) or isinstance(now, int):
             continue
         more = minus(now, old)

@@ -199,7 +199,8 @@ class Conversation:
         """A cache as it is fed: its rows that count, with the room behind them where the session takes it."""
         if not self.session.rounds:
             return array
-        return GrowingArray.of(array, pair.shape(self.batch, length), writable=not self._state.caches.forked)
+        heads = (slice(None),) * pair.time + (slice(length),)
+        return GrowingArray.of(array, heads, writable=not self._state.caches.forked)
 
     def _kept(self, presents: tuple[Array, ...], before: _Caches, expected: int) -> _Caches:
         """Return the caches of a run, counted as far as it lies elsewhere than the caches before."""

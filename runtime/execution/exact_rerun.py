@@ -88,7 +88,7 @@ def _odd(array: Any, known: Type | None) -> bool:
 
 def exact(session: Session) -> Session:
     """The session with programs that keep NaN and infinities in each step, in the same arenas; made once."""
-    with session._planning:
+    with session.planning:
         if session._exact is None:
             made = session._exact = copy(session)
             made._options, made._stored = replace(session._options, nan="exact"), None

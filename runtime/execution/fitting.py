@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ...ops.dataclasses import dataclass, field
 from ...ops.errors import InputError
+from ...ops.types import Type
 from ..compile.buckets import Buckets, check_buckets, cut, padded
+from ..compile.collection import uncollected
 from ..compile.executable import Executable
 from ..compile.growing import GrowingArray, plain
 from ..compile.program import Port
 
 if TYPE_CHECKING:
+    from ..compile.padded import PaddedProgram
     from .session import Session
 
 
@@ -76,18 +79,33 @@ class ProvenBuckets:
     ) -> Fitted:
         """The inputs of the program for rounded sizes; the arrays as they are where there is none, and where results
         are to go into buffers."""
-        served = None if outputs else session.rounded(wanted, session.types_of(arrays))
-        program, values = served or (None, [])
-        feeds = None if program is None else program.feeds(arrays, values)
-        if program is None or feeds is None:
+        program, values = (None if outputs else self.program(session, wanted, arrays)) or (None, ())
+        sizes = None if program is None else program.at(values)
+        if program is None or sizes is None:
             return Fitted({name: plain(array) for name, array in arrays.items()})
+        feeds = program.feeds(arrays, sizes)
         growing = {output: x for output, name in self.pasts.items() if isinstance(x := arrays[name], GrowingArray)}
         buffers = {
             output: feeds[name]
             for output, name in program.growing.appended.items()
             if output in growing and (growing[output].writable or feeds[name] is not growing[output].room)
         }
-        return Fitted(feeds, partial(program.cut, values=values, kept=growing), program.executable, buffers)
+        return Fitted(feeds, partial(program.cut, sizes=sizes, kept=growing), program.executable, buffers)
+
+    def program(
+        self, session: Session, outputs: tuple[str, ...], arrays: Mapping[str, Any]
+    ) -> tuple[PaddedProgram, tuple[int, ...]] | None:
+        """The program for sizes rounded up, with the values of its symbols; None where there is none."""
+        programs = session.compiled(outputs).rounded
+        met, served = programs.served(tuple([x.shape if hasattr(x, "shape") else None for x in arrays.values()]))
+        return served if met else self.plan(session, outputs, session.types_of(arrays))
+
+    def plan(
+        self, session: Session, outputs: tuple[str, ...], types: Mapping[str, Type]
+    ) -> tuple[PaddedProgram, tuple[int, ...]] | None:
+        """The same for inputs of these types, planned if they were not met before."""
+        with session.planning, uncollected():
+            return session.compiled(outputs).rounded.serve(types)
 
 
 def fitting(

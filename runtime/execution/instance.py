@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -333,13 +333,13 @@ class Instance:
         """Bind the steps that touch the buffers of this run."""
         for i, places in self._moving.items():
             call = self._rebinds.get(i)
-            if call is not None:
-                for place, name in places:
-                    call.rebind(place, self.arrays[name])
-                continue
-            prepared = self.calls[i] = self._prepared(i)
-            if isinstance(prepared, Rebinds):
-                self._rebinds[i] = prepared
+            if call is None:
+                prepared = self.calls[i] = self._prepared(i)
+                if not hasattr(prepared, "rebind"):  # `isinstance` of a protocol takes as long as some steps
+                    continue
+                call = self._rebinds[i] = cast(Rebinds, prepared)
+            for place, name in places:
+                call.rebind(place, self.arrays[name])
 
     def _let_go(self) -> None:
         """Keep nothing alive that belongs to the caller."""

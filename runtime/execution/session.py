@@ -44,7 +44,6 @@ from .session_stats import SessionStats
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ..compile.padded import PaddedProgram
     from ..compile.specialize import Compiled
     from ..engine import Variable
     from ..file import Opened, VariantKey
@@ -154,7 +153,7 @@ class Session:
         self._max_programs, self._seed = max_programs, seed
         self._fitting = fitting(buckets, self.inputs)
         self._numpy_random = random == "numpy"
-        self._planning = _PLANNING
+        self.planning = _PLANNING
         self._table = threading.Lock()
         most = 1 if self.signature.states else max(1, instances or processors())
         spare = 0 if instances or self.signature.states or on.sm else SMALL_ARENAS
@@ -197,7 +196,7 @@ class Session:
         what is wrong with it."""
         if isinstance(self._model, Graph):
             return self._model
-        with self._planning:
+        with self.planning:
             return self._model.graph
 
     @property
@@ -263,7 +262,7 @@ class Session:
     def warmup(self, shapes: Mapping[str, Sequence[int]]) -> Program:
         """Plan for these input shapes, so that the first run with them only replays."""
         outputs, types = self.signature.outputs, planned_types(self.signature, shapes)
-        served = self.rounded(outputs, types) if isinstance(self._fitting, ProvenBuckets) else None
+        served = self._fitting.plan(self, outputs, types) if isinstance(self._fitting, ProvenBuckets) else None
         return (self._bind(outputs, types) if served is None else served[0].executable).program
 
     def _lies_ready(self) -> bool:
@@ -281,7 +280,10 @@ class Session:
         """The graph for these outputs, rewritten as far as it can be without sizes."""
         from ..compile.specialize import compile_graph  # of a start, several ms; a file may hold the program
 
-        with self._planning:
+        known = self._compiled.get(outputs)
+        if known is not None:  # without waiting for others that plan
+            return known
+        with self.planning:
             if outputs not in self._compiled:
                 self._compiled[outputs] = compile_graph(
                     self.graph, outputs=outputs, options=self._options, budget=self.budget
@@ -292,21 +294,12 @@ class Session:
         """The types of inputs that have been checked."""
         return {p.name: signature_type(p.type, arrays[p.name]) for p in self.inputs}
 
-    def rounded(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> tuple[PaddedProgram, list[int]] | None:
-        """The program for sizes rounded up, with the values of its symbols; None where there is none."""
-        compiled = self.compiled(outputs)
-        known, served = compiled.rounded.served(types)
-        if known:
-            return served
-        with self._planning, uncollected():
-            return compiled.rounded.serve(types)
-
     def _bind(self, outputs: tuple[str, ...], types: Mapping[str, Type]) -> Executable:
         key = (outputs, tuple(types.items()))
         known = self._find(key)
         if known is not None:
             return known
-        with self._planning:  # one thread plans, the others wait for its result
+        with self.planning:  # one thread plans, the others wait for its result
             known = self._find(key)
             if known is not None:
                 return known

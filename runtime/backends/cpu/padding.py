@@ -78,21 +78,40 @@ class ConcatHeads:
         return Choice(self.name)
 
     def prepare(self, args: KernelArgs) -> Call:
-        (counts, *xs), (out,), axis = args.inputs, args.outputs, args.node.attrs["axis"]
+        (counts, *xs), (out,) = args.inputs, args.outputs
         assert counts is not None and out is not None
-        before = math.prod(out.shape[:axis])
-        there = out.reshape(before, out.shape[axis], math.prod(out.shape[axis + 1 :]))
-        parts = [x.reshape(before, x.shape[axis], there.shape[2]) for x in xs if x is not None]
-        here = parts[0].ctypes.data == there.ctypes.data and parts[0].shape == there.shape
+        return _Heads([counts, *(x for x in xs if x is not None)], out, args.node.attrs["axis"])
 
-        def run() -> None:
-            at = 0
-            for i, (part, n) in enumerate(zip(parts, counts.tolist(), strict=True)):
-                if not 0 <= n <= min(part.shape[1], there.shape[1] - at):
-                    raise ShapeError(f"{n} rows of {part.shape[1]}, behind {at}, are none of {there.shape[1]}")
-                if i or not here:
-                    there[:, at : at + n] = part[:, :n]
-                at += n
-            there[:, at:] = 0
 
-        return run
+class _Heads:
+    """One call of ConcatHeads. Of buffers that are bound for a run it keeps none behind that."""
+
+    def __init__(self, inputs: list[Array], out: Array, axis: int) -> None:
+        self._outer, self._axis = math.prod(out.shape[:axis]), axis
+        self._inner = math.prod(out.shape[axis + 1 :])
+        self._arrays = {("in", i): x if i == 0 else self._seen(x) for i, x in enumerate(inputs)}
+        self._arrays["out", 0] = self._seen(out)
+        self._moving = set[tuple[str, int]]()
+
+    def _seen(self, array: Array) -> Array:
+        """The array as (outer, rows, inner)."""
+        return array.reshape(self._outer, array.shape[self._axis], self._inner)
+
+    def rebind(self, place: tuple[str, int], array: Array) -> None:
+        """Let an input or the output be another array."""
+        self._moving.add(place)
+        self._arrays[place] = array if place == ("in", 0) else self._seen(array)
+
+    def __call__(self) -> None:
+        arrays, at = self._arrays, 0
+        there = arrays["out", 0]
+        for i, n in enumerate(arrays["in", 0].tolist()):
+            part = arrays["in", i + 1]
+            if not 0 <= n <= min(part.shape[1], there.shape[1] - at):
+                raise ShapeError(f"{n} rows of {part.shape[1]}, behind {at}, are none of {there.shape[1]}")
+            if i or part.shape != there.shape or part.ctypes.data != there.ctypes.data:
+                there[:, at : at + n] = part[:, :n]
+            at += n
+        there[:, at:] = 0
+        for place in self._moving:
+            del arrays[place]
