@@ -58,8 +58,8 @@ class SizePattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """Where padding begins in a result: seen as an array of the sizes in `planned` (None: as it is), `heads` of it are
+class ResultEnds:
+    """Beginning of the padding of a result: seen as an array of the sizes in `planned` (None: as it is), `heads` of it are
     the elements that count, whose shape is `shape`."""
 
     planned: tuple[int, ...] | None
@@ -76,10 +76,10 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class TrueSizes:
-    """What a program is told at true sizes: inputs that follow from them, and the ends of results, both by name."""
+    """Facts of true sizes for a program: inputs that follow from them, and the ends of results, both by name."""
 
     inputs: Mapping[str, Array]
-    ends: Mapping[str, Ends]
+    ends: Mapping[str, ResultEnds]
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +96,7 @@ class PaddedProgram:
     known: OrderedDict[tuple[int, ...], TrueSizes | None] = field(default_factory=OrderedDict[tuple[int, ...], Any])
 
     def at(self, values: tuple[int, ...]) -> TrueSizes | None:
-        """What true sizes tell the program; None where a place that follows from them lies outside of what counts."""
+        """Return the facts of true sizes for the program; None where a place that follows from them lies outside of what counts."""
         if values not in self.known:
             more = self._sized(values)
             self.known[values] = None if more is None else TrueSizes(more, self._ends(values))
@@ -112,8 +112,8 @@ class PaddedProgram:
             for name in self.executable.program.given
         }
 
-    def _ends(self, values: Sequence[int]) -> dict[str, Ends]:
-        state, ends = self.state, dict[str, Ends]()
+    def _ends(self, values: Sequence[int]) -> dict[str, ResultEnds]:
+        state, ends = self.state, dict[str, ResultEnds]()
         for name, value in self.outputs:
             axes = state.known[value].axes
             if any(map(state.pads, axes)):
@@ -122,7 +122,7 @@ class PaddedProgram:
                 plain = all(len(axis) <= 1 or not state.pads(axis) for axis in axes)
                 planned = None if plain else tuple(state.planned(s) for axis in axes for s in axis)
                 parts = shape if plain else tuple(chain.from_iterable(true))
-                ends[name] = Ends(planned, tuple(map(slice, parts)), shape)
+                ends[name] = ResultEnds(planned, tuple(map(slice, parts)), shape)
         return ends
 
     def _sized(self, values: Sequence[int]) -> dict[str, Array] | None:

@@ -85,6 +85,7 @@ DESCRIPTORS: Final = {
     "lrn_forward": (_P, _I, _I, _P, _P, c_int64, _F, _F, _F, _P),
     "layer_normalization_forward": (_P, _I, _P, _P, _P, _F, c_uint, _P),
     "matmul": (_P, _P, _P, _P, _P, _P),
+    "inner_product_forward": (_P, _I, _P, _P, _P, _P, _P),
     "resampling_forward": (_P, _I, _I, POINTER(c_float), _P, _P, _P),
     "reduction": (_P, _I, _P, _P, _F, _F, _P),
     "vanilla_rnn_forward": (_P, _I, _I, _I, *_RECURRENT, c_uint, _F, _F, _P),

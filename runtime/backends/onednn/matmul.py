@@ -12,6 +12,7 @@ from dataclasses import replace
 from ....ops import Tensor
 from ....ops.core.fused import ABSENT, PREVIOUS
 from ....ops.layouts import is_permutation, row_major, usual
+from ....ops.types import DType
 from ...compile.kernel import KernelRequest
 from .api import BIAS, DST, SRC, WEIGHTS, Refused
 from .frames import as_it_is, flat
@@ -19,6 +20,8 @@ from .kernel import OneDnn, constant, floats, result
 from .memory import Memory, strides_of
 from .postops import Link, post_ops
 from .primitive import Attributes, Draft, Operand, PostOp
+
+ONE_ROW = 1 << 19  # elements of a weight: smaller ones stay in a processor's own memory
 
 
 class MatMul(OneDnn):
@@ -44,6 +47,8 @@ class MatMul(OneDnn):
             if wish[-1] == rows and 1 not in y.sizes[-2:]:
                 yield self._turned(request, links, a, b, y, wish)
         if len(b.sizes) == 2:
+            left = Memory((math.prod(a.sizes[:-1]), a.sizes[-1]), a.dtype)
+            yield from one_row(request, links, left, Memory(b.sizes, b.dtype), y)
             try:
                 yield _flat(request, links, a, b, y)
             except Refused:
@@ -127,6 +132,28 @@ def _bias(request: KernelRequest, link: Link, columns: int) -> Operand | None:
     return Operand(BIAS, ("in", others[0]), Memory((1, columns), other.dtype))
 
 
+def one_row(request: KernelRequest, links: tuple[Link, ...], left: Memory, right: Memory, y: Tensor) -> Iterator[Draft]:
+    """Yield the draft of a product of one row with a large constant that is read as it lies: a step of a decoder reads
+    each weight once, and oneDNN's inner product does so at the memory's speed where the weight's longer axis is its
+    inner one, up to twice as fast as matmul with a weight laid out for many rows."""
+    (rows, inner), (_, columns) = left.dims, right.dims
+    longest = right.strides == (1, inner) if inner > columns else right.strides in (None, (columns, 1))
+    strict = request.target.math == "strict" and left.dtype is right.dtype is y.dtype is DType.FLOAT
+    at = links[0].operands
+    if rows != 1 or not longest or not strict or inner * columns < ONE_ROW or not request.constant(at[1]):
+        return
+    operands = [
+        Operand(SRC, ("in", at[0]), Memory(left.dims, left.dtype)),
+        Operand(WEIGHTS, ("in", at[1]), Memory((columns, inner), right.dtype, strides=transposed(right).strides)),
+        Operand(DST, ("out", 0), Memory((1, columns), y.dtype)),
+    ]
+    bias = _bias(request, links[1], columns) if len(links) == 2 else None
+    if bias is not None:
+        operands.append(replace(bias, memory=Memory((columns,), bias.memory.dtype)))
+    if len(links) - (bias is not None) == 1:
+        yield Draft("inner_product_forward", tuple(operands), attributes=Attributes())
+
+
 class Gemm(OneDnn):
     """Gemm with either operand transposed; `beta` of 0 or 1."""
 
@@ -140,13 +167,16 @@ class Gemm(OneDnn):
         a, b = floats(request, link.operands[:2])
         alpha, beta = link.attr("alpha"), link.attr("beta")
         left = Operand(SRC, ("in", link.operands[0]), _matrix(a, link.attr("transA")))
-        right = constant(request, WEIGHTS, link.operands[1], _matrix(b, link.attr("transB")))
+        weights = _matrix(b, link.attr("transB"))
+        right = constant(request, WEIGHTS, link.operands[1], weights)
         first: tuple[PostOp, ...] = (PostOp("eltwise_linear", alpha, 0.0),) if alpha != 1 else ()
         if link.operand(2) != ABSENT and beta:
             if beta != 1:
                 raise Refused("beta scales the third operand")
             add = Link("Add", (PREVIOUS, link.operand(2)), {})
             links = (link, add, *links[1:])
+        if not first:
+            yield from one_row(request, links, left.memory, weights, y)
         yield product(request, links, left, right, y, first)
 
 

@@ -303,6 +303,8 @@ def _create(draft: Draft, attributes: int) -> int:
             args = (e, api.ALGORITHMS[algorithm], m(api.DIFF_SRC), m(api.DIFF_DST), *map(api.dims, windows))
         case "matmul":
             args = (e, m(api.SRC), m(api.WEIGHTS), m(api.BIAS), m(api.DST))
+        case "inner_product_forward":
+            args = (e, forward, m(api.SRC), m(api.WEIGHTS), m(api.BIAS), m(api.DST))
         case "binary":
             args = (e, api.ALGORITHMS[s[0]], m(api.SRC), m(api.SRC_1), m(api.DST))
         case "eltwise_forward":
