@@ -59,8 +59,8 @@ class SizePattern:
 
 @dataclass(frozen=True, slots=True)
 class ResultEnds:
-    """Beginning of the padding of a result: seen as an array of the sizes in `planned` (None: as it is), `heads` of it are
-    the elements that count, whose shape is `shape`."""
+    """Beginning of the padding of a result: seen as an array of the sizes in `planned` (None: as it is), `heads` of it
+    are the elements that count, whose shape is `shape`."""
 
     planned: tuple[int, ...] | None
     heads: tuple[slice, ...]
@@ -96,7 +96,8 @@ class PaddedProgram:
     known: OrderedDict[tuple[int, ...], TrueSizes | None] = field(default_factory=OrderedDict[tuple[int, ...], Any])
 
     def at(self, values: tuple[int, ...]) -> TrueSizes | None:
-        """Return the facts of true sizes for the program; None where a place that follows from them lies outside of what counts."""
+        """Return the facts of true sizes for the program; None where a place that follows from them lies outside of
+        what counts."""
         if values not in self.known:
             more = self._sized(values)
             self.known[values] = None if more is None else TrueSizes(more, self._ends(values))
